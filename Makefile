@@ -1,0 +1,43 @@
+# Tilescope: `make serve` and `make test` set up all they need; `make help` lists the rest.
+PYTHON ?= python3
+PORT   ?= 5006
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test lint format browser clean
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv: install it with 'apt-get install python3-venv'"; exit 1; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+setup: $(STAMP) ## Create .venv with the pinned versions and install Tilescope into it
+
+serve: setup ## Serve the dashboard on http://localhost:$(PORT)/app
+	@echo "Tilescope: http://localhost:$(PORT)/app (stop with Ctrl-C)"
+	@$(BIN)/panel serve dashboard/app.py --address 127.0.0.1 --port $(PORT) \
+		--allow-websocket-origin localhost:$(PORT) --allow-websocket-origin 127.0.0.1:$(PORT)
+
+lint: setup ## Check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint ## Lint, then run every test this machine can run
+	@$(BIN)/python -c "import shutil; print('browser tests:', shutil.which('chromium') or 'skipped, no Chromium found (apt-get install chromium)')"
+	$(BIN)/python -m pytest
+
+browser: setup ## Run the browser tests alone
+	$(BIN)/python -m pytest -m browser
+
+format: setup ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
