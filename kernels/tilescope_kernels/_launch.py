@@ -1,0 +1,85 @@
+"""What every launcher shares: when Triton is used, what it refuses, and how big the device is."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from triton.runtime import jit
+
+#: The dtypes every kernel here serves.
+FLOATING = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def use_triton() -> bool:
+    """False when ``TILESCOPE_USE_TRITON=0`` routes every function to its plain-PyTorch reference."""
+    return os.environ.get("TILESCOPE_USE_TRITON", "1") != "0"
+
+
+def _reaches_a_gpu() -> bool:
+    """Whether a launch would go to a GPU: not interpreted, and nobody stands in for ``JITFunction.run``."""
+    interpreted = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+    # Whoever catches launches replaces the method, so its globals are no longer those of triton's own module.
+    return not interpreted and getattr(jit.JITFunction.run, "__globals__", None) is vars(jit)
+
+
+def check_tensors(**tensors: torch.Tensor | None) -> None:
+    """Raises ValueError naming the first tensor that a kernel cannot serve beside the first of them.
+
+    All must have one dtype of ``FLOATING`` and be on one device: a CUDA device, unless the launch is caught
+    (by a collector) or interpreted. None is skipped.
+    """
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    first_name, first = next(iter(given.items()))
+    for name, tensor in given.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"{name} must be a tensor, not {type(tensor).__name__}")
+        if tensor.dtype not in FLOATING:
+            raise ValueError(f"{name} is {tensor.dtype}: give torch.float32, torch.float16 or torch.bfloat16")
+        if tensor.dtype != first.dtype:
+            raise ValueError(f"{name} is {tensor.dtype} but {first_name} is {first.dtype}: give both one dtype")
+        if tensor.device != first.device:
+            raise ValueError(f"{name} is on {tensor.device} but {first_name} is on {first.device}: move one of them")
+    # Dynamo traces with stand-in tensors and launches later, when this has been asked already.
+    if not first.is_cuda and not torch.compiler.is_compiling() and _reaches_a_gpu():
+        raise ValueError(
+            f"{first_name} is on {first.device}: Triton needs a CUDA device; move it with .cuda(), "
+            "or set TILESCOPE_USE_TRITON=0 for plain PyTorch"
+        )
+
+
+def check_no_grad(function: str, **tensors: torch.Tensor) -> None:
+    """Raises ValueError when a gradient would be wanted of a function that has none, rather than lose it silently."""
+    if torch.is_grad_enabled():
+        for name, tensor in tensors.items():
+            if tensor.requires_grad:
+                raise ValueError(f"{name} requires a gradient and {function} has none: pass {name}.detach()")
+
+
+def device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Makes the tensor's GPU current, where Triton launches; does nothing for tensors that are not on one."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def multiprocessors(tensor: torch.Tensor) -> int:
+    """Multiprocessors of the tensor's GPU, which persistent grids are sized by.
+
+    132, an H200's, where the tensor is on none: a launch that is compiled offline or interpreted then has the
+    grid that it has on the GPU our figures speak about.
+    """
+    return _multiprocessors(tensor.device) if tensor.is_cuda else 132
+
+
+def split_config(config: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+    """A config's kernel parameters (upper case) and its launch options (``num_warps``, ``num_stages``)."""
+    parameters = {name: value for name, value in config.items() if name.isupper()}
+    return parameters, {name: value for name, value in config.items() if not name.isupper()}

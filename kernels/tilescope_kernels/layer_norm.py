@@ -1,0 +1,364 @@
+"""LayerNorm, forward and backward: one read and one write a row, weight gradients without atomics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from tilescope_kernels._declare import compiled, generator, normal
+from tilescope_kernels._launch import check_tensors, device_of, multiprocessors, split_config, use_triton
+from tilescope_kernels._partials import sum_partials
+from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def layer_norm_kernel(
+    y_ptr, mean_ptr, rstd_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, rows, columns, eps,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Rows ``program, program + programs, ...``, one at a time. Optional pointers are None."""
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
+        start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        x = tl.load(x_ptr + start * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
+        mean = tl.sum(x.to(tl.float32), axis=0) / columns
+        centred = tl.where(mask, x.to(tl.float32) - mean, 0.0)
+        rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / columns + eps)
+        y = centred * rstd
+        # Read after the reductions: the weights hit L1, and would hold registers while the row is awaited.
+        if weight_ptr is not None:
+            y *= tl.load(weight_ptr + column, mask=mask, eviction_policy="evict_last").to(tl.float32)
+        if bias_ptr is not None:
+            y += tl.load(bias_ptr + column, mask=mask, eviction_policy="evict_last").to(tl.float32)
+        tl.store(y_ptr + start * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+        if mean_ptr is not None:
+            tl.store(mean_ptr + row, mean)
+            tl.store(rstd_ptr + row, rstd)
+
+
+@triton.jit
+def layer_norm_backward_kernel(
+    dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, mean_ptr, rstd_ptr, x_stride, rows, columns,
+    BLOCK: tl.constexpr, REREAD: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """``dx`` of rows ``program, program + programs, ...`` and, unless ``partial`` is None, their dW and dB.
+
+    With n = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - n * mean(g * n)), dW = sum of dy * n and
+    dB = sum of dy over rows (Ba, Kiros and Hinton, arXiv:1607.06450). Each program adds its rows' share in registers.
+    """
+    program = tl.program_id(0)
+    programs = tl.num_programs(0)
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    if partial_ptr is not None:
+        dw = tl.zeros((BLOCK,), tl.float32)
+        db = tl.zeros((BLOCK,), tl.float32)
+    if weight_ptr is not None and not REREAD:
+        weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
+    for row in tl.range(program, rows, programs, num_stages=STAGES):
+        start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        x_row = x_ptr + start * x_stride + column
+        dy_row = dy_ptr + start * columns + column
+        x = tl.load(x_row, mask=mask, other=0.0)
+        dy = tl.load(dy_row, mask=mask, other=0.0)
+        mean = tl.load(mean_ptr + row)
+        rstd = tl.load(rstd_ptr + row)
+        normed = (x.to(tl.float32) - mean) * rstd
+        g = dy.to(tl.float32)
+        if weight_ptr is not None:
+            if REREAD:
+                weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
+            g *= weight.to(tl.float32)
+        inner = tl.sum(g * normed, axis=0) / columns
+        mean_g = tl.sum(g, axis=0) / columns
+        if REREAD:
+            # Beside the accumulators, wide rows do not fit the registers while the sums above are awaited; this
+            # multiprocessor's L1 still has them. Another eviction policy keeps the compiler from merging the loads.
+            x = tl.load(x_row, mask=mask, other=0.0, eviction_policy="evict_first")
+            dy = tl.load(dy_row, mask=mask, other=0.0, eviction_policy="evict_first")
+            normed = (x.to(tl.float32) - mean) * rstd
+            g = dy.to(tl.float32)
+            if weight_ptr is not None:
+                g *= tl.load(weight_ptr + column, mask=mask, other=0.0).to(tl.float32)
+        if partial_ptr is not None:
+            # A padding lane's dy is 0, so it adds nothing.
+            dw += dy.to(tl.float32) * normed
+            db += dy.to(tl.float32)
+        dx = (g - (mean_g + normed * inner)) * rstd
+        tl.store(dx_ptr + start * columns + column, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+    if partial_ptr is not None:
+        partial_ptr += program.to(tl.int64) * columns
+        tl.store(partial_ptr + column, dw, mask=mask)
+        tl.store(partial_ptr + programs.to(tl.int64) * columns + column, db, mask=mask)
+
+
+@triton.jit
+def layer_norm_weights_kernel(
+    partial_ptr, dy_ptr, x_ptr, mean_ptr, rstd_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """dW and dB of ``BLOCK`` columns over every ``num_programs(1)``-th tile of rows, where a row's do not fit."""
+    slab = tl.program_id(1)
+    slabs = tl.num_programs(1)
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    dw = tl.zeros((ROWS, BLOCK), tl.float32)
+    db = tl.zeros((ROWS, BLOCK), tl.float32)
+    for start in range(slab * ROWS, rows, slabs * ROWS):
+        row = start + tl.arange(0, ROWS)[:, None]
+        mask = (row < rows) & (column < columns)
+        x = tl.load(x_ptr + row.to(tl.int64) * x_stride + column, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + row.to(tl.int64) * columns + column, mask=mask, other=0.0).to(tl.float32)
+        mean = tl.load(mean_ptr + row, mask=row < rows, other=0.0)
+        rstd = tl.load(rstd_ptr + row, mask=row < rows, other=0.0)
+        dw += dy * ((x - mean) * rstd)
+        db += dy
+    partial_ptr += slab.to(tl.int64) * columns
+    valid = column < columns
+    tl.store(partial_ptr + column, tl.sum(dw, axis=0, keep_dims=True), mask=valid)
+    tl.store(partial_ptr + slabs.to(tl.int64) * columns + column, tl.sum(db, axis=0, keep_dims=True), mask=valid)
+
+
+#: ``PROGRAMS`` a multiprocessor walk the rows, ``STAGES - 1`` rows ahead of the arithmetic. 0 is one program a row in
+#: the forward pass and the launcher's choice in the backward pass, which must walk to add up the weights' gradients.
+CONFIGS = tuple(
+    {"PROGRAMS": programs, "STAGES": stages, "num_warps": warps}
+    for programs, stages in ((0, 2), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (4, 1), (4, 2))
+    for warps in (4, 8, 16)
+)
+
+#: Bytes of the longest row: half of a multiprocessor's registers.
+_HELD = 128 * 1024
+#: Most columns whose two fp32 sums (dW and dB) a program holds: half of a multiprocessor's registers.
+_SUMMED = 16384
+#: Most columns of a row that fits beside those sums, and need not be read twice.
+_READ_ONCE = 8192
+
+
+def _warps(x: torch.Tensor, elements: int) -> int:
+    """Warps for a row of ``x`` at that many elements a thread, between 1 and 16."""
+    if x.shape[1] * x.element_size() % 16:
+        # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
+        elements = min(elements, 8)
+    return min(16, max(1, triton.next_power_of_2(x.shape[1]) // (32 * elements)))
+
+
+def _forward(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, save: bool,
+    config: Mapping[str, int] | None,
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
+    rows, columns = x.shape
+    y = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    mean, rstd = (torch.empty(rows, device=x.device) if save else None for _ in range(2))
+    if y.numel() == 0:
+        return y, mean, rstd
+    chosen, options = split_config(config or {})
+    block = triton.next_power_of_2(columns)
+    if config is None:
+        # 32 elements a thread are four 16-byte accesses at 16 bits, in flight together.
+        options["num_warps"] = _warps(x, 32)
+        if x.element_size() == 2 and block == 16384 and options["num_warps"] == 16:
+            # Two programs of 16 warps share a multiprocessor, one loading while the other computes, up to 64 registers.
+            options["maxnreg"] = 64
+    walking = chosen.get("PROGRAMS", 0) * multiprocessors(x)
+    programs, stages = (min(rows, walking), chosen["STAGES"]) if walking else (rows, 1)
+    with device_of(x):
+        layer_norm_kernel[(programs,)](
+            y, mean, rstd, x, weight, bias, x.stride(0), rows, columns, eps, BLOCK=block, STAGES=stages, **options
+        )
+    return y, mean, rstd
+
+
+def _backward(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, mean: torch.Tensor, rstd: torch.Tensor,
+    sums: bool, config: Mapping[str, int] | None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    """dx, and dW and dB as the rows of one tensor when ``sums`` asks for them."""
+    rows, columns = x.shape
+    dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    if dx.numel() == 0:
+        return dx, torch.zeros((2, columns), dtype=x.dtype, device=x.device) if sums else None
+    chosen, options = split_config(config or {})
+    block = triton.next_power_of_2(columns)
+    stride = x.stride(0)
+    summed = sums and block <= _SUMMED
+    # A multiprocessor's registers hold the sums of 16384 columns: fewer columns leave room for more programs, which
+    # hide each other's latency; each costs one more row of partial sums.
+    walking = (chosen.get("PROGRAMS") or max(1, min(4, _READ_ONCE // block))) * multiprocessors(x)
+    reread = block > (_READ_ONCE if summed else _SUMMED)
+    with device_of(x):
+        if summed:
+            options.setdefault("num_warps", _warps(x, 32 if reread else 16))
+            programs = min(rows, walking)
+            # A row that is read twice comes from L1 the second time, which asynchronous copies would bypass.
+            stages = 1 if reread else chosen.get("STAGES", 3 if block * x.element_size() <= 16384 else 2)
+            partial = torch.empty((2, programs, columns), device=x.device)
+        else:
+            options.setdefault("num_warps", _warps(x, 16))
+            programs, stages, partial = rows, 1, None
+        layer_norm_backward_kernel[(programs,)](
+            dx, partial, dy, x, weight, mean, rstd, stride, rows, columns,
+            BLOCK=block, REREAD=reread, STAGES=stages, **options,
+        )  # fmt: skip
+        if sums and partial is None:
+            columns_a_block, rows_a_tile = 256, 16
+            blocks = triton.cdiv(columns, columns_a_block)
+            slabs = min(triton.cdiv(rows, rows_a_tile), max(1, 4 * multiprocessors(x) // blocks))
+            partial = torch.empty((2, slabs, columns), device=x.device)
+            layer_norm_weights_kernel[(blocks, slabs)](
+                partial, dy, x, mean, rstd, stride, rows, columns, ROWS=rows_a_tile, BLOCK=columns_a_block, num_warps=8
+            )
+    return dx, None if partial is None else sum_partials(partial, x.dtype)
+
+
+class _LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
+        config: Mapping[str, int] | None,
+    ) -> torch.Tensor:  # fmt: skip
+        y, mean, rstd = _forward(x, weight, bias, eps, any(ctx.needs_input_grad), config)
+        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.config = config
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight, mean, rstd = ctx.saved_tensors
+        _, wants_dw, wants_db, _, _ = ctx.needs_input_grad
+        dx, sums = _backward(dy.contiguous(), x, weight, mean, rstd, wants_dw or wants_db, ctx.config)
+        dw, db = (None, None) if sums is None else sums.unbind()
+        return dx, dw if wants_dw else None, db if wants_db else None, None, None
+
+
+def layer_norm(
+    x: torch.Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """LayerNorm of ``x`` over its trailing ``normalized_shape``, computed in fp32; once differentiable.
+
+    As ``torch.nn.functional.layer_norm``: ``weight`` and ``bias`` have that shape and the dtype of ``x`` (fp32, fp16,
+    bf16). Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument,
+    for what it cannot serve: other dtypes, shapes that do not fit, rows of more than 128 KB, devices without CUDA.
+    """
+    if not use_triton():
+        return reference(x, weight, bias, eps, normalized_shape)
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    check_tensors(x=x, weight=weight, bias=bias)
+    if not shape or tuple(x.shape[-len(shape) :]) != shape:
+        raise ValueError(f"normalized_shape is {shape} but x has shape {tuple(x.shape)}: give its trailing dimensions")
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tuple(tensor.shape) != shape:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: give normalized_shape, {shape}")
+    columns = math.prod(shape)
+    if columns * x.element_size() > _HELD:
+        raise ValueError(f"normalized_shape holds {columns} elements: at most {_HELD // x.element_size()} of {x.dtype}")
+    # Rows may lie any distance apart, elements of a row must be neighbours.
+    flat = x.reshape(math.prod(x.shape[: -len(shape)]), columns)
+    flat = flat if flat.stride(1) == 1 else flat.contiguous()
+    weight, bias = (None if tensor is None else tensor.reshape(-1).contiguous() for tensor in (weight, bias))
+    return _LayerNorm.apply(flat, weight, bias, eps, config).reshape(x.shape)
+
+
+class LayerNorm(torch.nn.LayerNorm):
+    """``torch.nn.LayerNorm`` (same arguments, parameters and state) that computes with ``layer_norm``."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """``input`` (..., *normalized_shape) to the same shape. Raises ValueError as ``layer_norm`` does."""
+        return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+def reference(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float = 1e-5,
+    normalized_shape: int | Sequence[int] | None = None,
+) -> torch.Tensor:
+    """The same in plain PyTorch, over the last dimension unless ``normalized_shape`` says more."""
+    shape = x.shape[-1:] if normalized_shape is None else normalized_shape
+    return F.layer_norm(x, (shape,) if isinstance(shape, int) else tuple(shape), weight, bias, eps)
+
+
+def triton_rows(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, config: Mapping[str, int] | None = None
+) -> torch.Tensor:
+    """``layer_norm`` over the last dimension, with the spec's arguments."""
+    return layer_norm(x, x.shape[-1], weight, bias, eps, config=config)
+
+
+def eager(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    """The formula one operation at a time, each of which reads and writes memory."""
+    centred = x - x.mean(-1, keepdim=True)
+    variance = (centred * centred).mean(-1, keepdim=True)
+    return centred * torch.rsqrt(variance + eps) * weight + bias
+
+
+def aten(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    """PyTorch's own fused kernels."""
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of rows x columns around 0.5 (a mean to remove), ``weight`` around 1, ``bias`` around 0."""
+    numbers = generator(workload, device)
+    rows, columns = workload.dims["rows"], workload.dims["columns"]
+    return {
+        "x": normal((rows, columns), workload, device, numbers, shift=0.5, requires_grad=True),
+        "weight": normal((columns,), workload, device, numbers, scale=0.2, shift=1.0, requires_grad=True),
+        "bias": normal((columns,), workload, device, numbers, scale=0.2, requires_grad=True),
+        "eps": 1e-5,
+    }
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Forward reads x, weight and bias and writes y; backward reads dy, x and weight and writes dx, dW and dB.
+
+    Saved statistics are no part of the floor, for they can be computed again: where a gradient is wanted, the Triton
+    forward writes 8 bytes a row more than this and the backward reads them; its partial sums of dW and dB add
+    8 x columns bytes a program, written and read again (from L2).
+
+    Operations an element: forward, add for the mean, subtract, square and add, three for the scaling. Backward:
+    two for n, one for g, three for the two sums, four for dx, three for dW and dB.
+    """
+    rows, columns = workload.dims["rows"], workload.dims["columns"]
+    row, size = columns * workload.itemsize, workload.elements * workload.itemsize
+    if direction == FORWARD:
+        return Cost(flops=rows * (7 * columns + 4), bytes_read=size + 2 * row, bytes_written=size)
+    return Cost(flops=rows * (13 * columns + 2), bytes_read=2 * size + row, bytes_written=size + 2 * row)
+
+
+SPEC = KernelSpec(
+    name="layer_norm",
+    summary="LayerNorm of each row",
+    dims=("rows", "columns"),
+    implementations={
+        "triton": Implementation(triton_rows, "one read, one write", CONFIGS),
+        "eager": Implementation(eager, "the formula one operation at a time"),
+        "compile": Implementation(compiled(eager), "torch.compile of eager"),
+        "aten": Implementation(aten, "torch.nn.functional.layer_norm"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
+        Workload({"rows": 4096, "columns": 1024}, "bf16", label="medium"),
+        Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
+        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
+        Workload({"rows": 8192, "columns": 16384}, "bf16", label="wide"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-5, "fp16": 4e-3, "bf16": 3e-2},
+    passes=(FORWARD, BACKWARD),
+)

@@ -1,0 +1,151 @@
+"""What a kernel declares about itself.
+
+This module imports neither torch nor triton, so facts about kernels can be read, sent between
+processes and tested anywhere. Everything else in the project is derived from these facts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Dtypes by their short name (used in workload ids), with PyTorch's attribute name and their size in bytes.
+DTYPES: dict[str, tuple[str, int]] = {
+    "fp64": ("float64", 8),
+    "fp32": ("float32", 4),
+    "fp16": ("float16", 2),
+    "bf16": ("bfloat16", 2),
+    "fp8": ("float8_e4m3fn", 1),
+    "int8": ("int8", 1),
+    "int32": ("int32", 4),
+}
+
+#: The two directions a kernel can run in. A backward pass is the gradient of every differentiable input.
+FORWARD, BACKWARD = "forward", "backward"
+
+Config = Mapping[str, int]
+
+
+class WorkloadError(ValueError):
+    """A workload that does not parse, or that does not fit the kernel. The message says what would."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One problem size: named dimensions, an element type and the seed its inputs are drawn from.
+
+    ``dims`` maps each of the kernel's dimension names to its extent in elements. ``label`` is what
+    people call the size (``small``, ``large``, ``ragged``); it is not part of the identity.
+    """
+
+    dims: Mapping[str, int]
+    dtype: str
+    seed: int = 0
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise WorkloadError(f"unknown dtype {self.dtype!r}: use one of {', '.join(DTYPES)}")
+        for name, extent in self.dims.items():
+            if extent < 0:
+                raise WorkloadError(f"dimension {name} is {extent}: it must not be negative")
+
+    @property
+    def id(self) -> str:
+        """Stable name such as ``1823x781-fp32``; a seed other than 0 is appended as ``-s7``."""
+        extents = "x".join(str(extent) for extent in self.dims.values())
+        return f"{extents}-{self.dtype}" + (f"-s{self.seed}" if self.seed else "")
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return DTYPES[self.dtype][1]
+
+    @property
+    def elements(self) -> int:
+        """Product of all dimensions."""
+        return math.prod(self.dims.values())
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the algorithm cannot avoid, whoever implements it.
+
+    ``flops`` counts one addition, multiplication, division or transcendental as one operation and a
+    fused multiply-add as two. ``bytes_read`` counts each input once, ``bytes_written`` each output
+    once. ``pipe`` names the execution unit that bounds the arithmetic, as ``ceilings`` names it:
+    ``fp32``, ``fp64``, ``bf16``, ``fp16``, ``tf32``, ``fp8``, ``int8`` (the last five on tensor cores).
+    """
+
+    flops: int
+    bytes_read: int
+    bytes_written: int
+    pipe: str = "fp32"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and written together."""
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute the kernel's function.
+
+    ``call(**inputs)`` returns a tensor or a tuple of tensors. When ``configs`` is not empty, ``call``
+    also takes ``config``: one of them, or ``None`` for the implementation's own choice; the first is
+    the default that is used where nothing can be timed. ``requires`` names the distributions that
+    must be importable; where they are not, the implementation is absent.
+    """
+
+    call: Callable[..., Any]
+    summary: str = ""
+    configs: tuple[Config, ...] = ()
+    requires: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """Everything the instrument needs to know about one kernel.
+
+    ``inputs(workload, device)`` draws the keyword arguments from the workload's seed; tensors that
+    want a gradient have ``requires_grad`` set when ``"backward"`` is among ``passes``.
+    ``reference(**inputs)`` is plain PyTorch and follows the inputs' precision: give it fp32 or fp64
+    copies for a reference to compare with. ``tolerance`` maps a short dtype name to the largest
+    accepted ``||out - ref|| / ||ref||``. ``cost(workload, direction)`` is the algorithm's floor.
+    """
+
+    name: str
+    summary: str
+    dims: tuple[str, ...]
+    implementations: Mapping[str, Implementation]
+    reference: Callable[..., Any]
+    inputs: Callable[[Workload, Any], dict[str, Any]]
+    workloads: tuple[Workload, ...]
+    cost: Callable[[Workload, str], Cost]
+    tolerance: Mapping[str, float]
+    passes: tuple[str, ...] = (FORWARD,)
+    targets: tuple[str, ...] = field(default=("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"))
+
+    def workload(self, text: str) -> Workload:
+        """The workload a person means by ``text``: a label (``ragged``) or an id (``1823x781-fp32``).
+
+        Raises WorkloadError, saying what would be accepted.
+        """
+        for known in self.workloads:
+            if text in (known.label, known.id):
+                return known
+        match = re.fullmatch(r"(\d+(?:x\d+)*)-([a-z0-9]+?)(?:-s(\d+))?", text)
+        if match:
+            extents = [int(extent) for extent in match[1].split("x")]
+            if len(extents) == len(self.dims) and match[2] in DTYPES:
+                return Workload(dict(zip(self.dims, extents, strict=True)), match[2], int(match[3] or 0))
+        shape = "x".join(name.upper() for name in self.dims)
+        known_names = ", ".join(f"{w.label} ({w.id})" if w.label else w.id for w in self.workloads)
+        raise WorkloadError(
+            f"{self.name} has no workload {text!r}: give {shape}-DTYPE with DTYPE one of {', '.join(DTYPES)}, "
+            f"or one of its own: {known_names}"
+        )
