@@ -1,0 +1,28 @@
+"""Tilescope's profiler: runs kernels, and turns what compiler and hardware say into one table.
+
+``profile``, ``open_run`` and ``list_runs`` are loaded when they are first used, so that importing this costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilescope.api import profile
+    from tilescope.store import LoadedRun, find, list_runs, open_run
+
+__version__ = "0.1.0"
+__all__ = ["LoadedRun", "__version__", "find", "list_runs", "open_run", "profile"]
+
+_HOMES = {"profile": "api", "LoadedRun": "store", "find": "store", "list_runs": "store", "open_run": "store"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tilescope' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"tilescope.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

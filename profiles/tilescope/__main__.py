@@ -1,0 +1,7 @@
+"""``python -m tilescope`` is the command ``tilescope``."""
+
+import sys
+
+from tilescope.cli import main
+
+sys.exit(main())

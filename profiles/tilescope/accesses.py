@@ -1,0 +1,168 @@
+"""Which bytes a block of addresses touches: distinct ones, 32-byte sectors, and all of a launch's in a bitmap.
+
+Addresses come as arrays of any shape, in elements of one size. Pure numpy.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+#: The piece in which NVIDIA GPUs move memory between L2 and L1, in bytes.
+SECTOR = 32
+
+Addresses = npt.NDArray[np.uint64]
+
+
+class OutOfBounds(Exception):
+    """An access to memory that belongs to no tensor the kernel was given."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Disjoint ranges of bytes ``[starts, ends)``, ascending."""
+
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+
+    @property
+    def bytes(self) -> int:
+        """Distinct bytes."""
+        return int((self.ends - self.starts).sum())
+
+    @property
+    def sectors(self) -> int:
+        """Distinct sectors that the bytes lie in."""
+        first, last = self.starts // SECTOR, (self.ends - 1) // SECTOR
+        shared = np.count_nonzero(first[1:] == last[:-1])
+        return int((last - first + 1).sum()) - int(shared)
+
+
+def runs(addresses: Addresses, size: int) -> Runs:
+    """The bytes that elements of ``size`` bytes at ``addresses`` (any shape, any order, repeats allowed) cover."""
+    places = addresses.astype(np.int64, copy=False)
+    if places.ndim > 1 and places.shape[-1] > 1 and places.flat[1] - places.flat[0] != size:
+        # Tiles that are contiguous along another dimension, as a transposed operand is, are runs in that order.
+        places = np.moveaxis(places, _fastest(places), -1)
+    flat = places.reshape(-1)
+    if flat.size == 0:
+        return Runs(flat, flat)
+    found = _ascending(flat, size)
+    if found is None or found.starts.size > flat.size // 4:
+        found = _ascending(np.unique(flat), size)
+    if found is None:
+        raise AssertionError("sorted addresses ascend")
+    return found
+
+
+def _fastest(places: npt.NDArray[np.int64]) -> int:
+    """The dimension along which neighbours are closest without being the same."""
+    origin = places[(0,) * places.ndim]
+    steps = {
+        axis: abs(int(places[tuple(int(axis == other) for other in range(places.ndim))] - origin))
+        for axis in range(places.ndim)
+        if places.shape[axis] > 1
+    }
+    moving = {axis: step for axis, step in steps.items() if step}
+    return min(moving, key=lambda axis: moving[axis]) if moving else places.ndim - 1
+
+
+def _ascending(flat: npt.NDArray[np.int64], size: int) -> Runs | None:
+    """Runs of a sequence in the order it has, sorted and merged by run; None when elements overlap or repeat."""
+    breaks = np.flatnonzero(np.diff(flat) != size)
+    starts = flat[np.concatenate(([0], breaks + 1))]
+    ends = flat[np.concatenate((breaks, [flat.size - 1]))] + size
+    if starts.size > 1 and not (starts[1:] > starts[:-1]).all():
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+    gaps = starts[1:] - ends[:-1]
+    if (gaps < 0).any():
+        reach = np.maximum.accumulate(ends)
+        fresh = np.concatenate(([True], starts[1:] > reach[:-1]))
+        return Runs(starts[fresh], reach[np.concatenate((np.flatnonzero(fresh)[1:] - 1, [starts.size - 1]))])
+    if starts.size > 1 and not gaps.all():
+        joined = np.concatenate(([True], gaps > 0))
+        return Runs(starts[joined], ends[np.concatenate((np.flatnonzero(joined)[1:] - 1, [starts.size - 1]))])
+    return Runs(starts, ends)
+
+
+class Footprint:
+    """Which bytes of which allocations were touched. Allocations are ``(address, bytes)``, and must not overlap.
+
+    The marks lie in memory that forked processes share; ``used`` is the set of allocations that one of them marked.
+    """
+
+    def __init__(self, allocations: Iterable[tuple[int, int]]) -> None:
+        ordered = sorted(set(allocations))
+        self.used: set[int] = set()
+        self._starts = [start for start, _ in ordered]
+        self._sizes = [size for _, size in ordered]
+        # The pages come into being when they are touched.
+        self._touched = [np.frombuffer(mmap.mmap(-1, size), dtype=np.bool_) for size in self._sizes]
+
+    def __getstate__(self) -> set[int]:
+        return self.used
+
+    def __setstate__(self, used: set[int]) -> None:
+        self.used = used
+
+    @property
+    def bytes(self) -> int:
+        """Distinct bytes touched so far."""
+        return sum(int(np.count_nonzero(self._touched[index])) for index in self.used)
+
+    def add(self, found: Runs) -> None:
+        """Mark the bytes. Raises OutOfBounds, saying by how much, when one belongs to no allocation."""
+        if not found.starts.size:
+            return
+        first, last = int(found.starts[0]), int(found.ends[-1])
+        index = bisect.bisect_right(self._starts, first) - 1
+        if index < 0 or last > self._starts[index] + self._sizes[index]:
+            self._add_apart(found)
+            return
+        self.used.add(index)
+        _mark(self._touched[index], found.starts - self._starts[index], found.ends - self._starts[index])
+
+    def _add_apart(self, found: Runs) -> None:
+        """Runs of one access that lie in several allocations."""
+        for start, end in zip(found.starts.tolist(), found.ends.tolist(), strict=True):
+            index = bisect.bisect_right(self._starts, start) - 1
+            if index < 0 or end > self._starts[index] + self._sizes[index]:
+                raise OutOfBounds(self._where(start, end, index))
+            self.add(Runs(np.array([start]), np.array([end])))
+
+    def _where(self, start: int, end: int, index: int) -> str:
+        if index >= 0 and start < self._starts[index] + self._sizes[index]:
+            return f"{end - self._starts[index] - self._sizes[index]} bytes past the end of a tensor"
+        after = start - self._starts[index] - self._sizes[index] if index >= 0 else None
+        before = self._starts[index + 1] - start if index + 1 < len(self._starts) else None
+        if before is not None and (after is None or before < after):
+            return f"{before} bytes before the start of a tensor"
+        return f"{after} bytes after the end of a tensor" if after is not None else "memory of no tensor"
+
+
+def _mark(touched: npt.NDArray[np.bool_], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
+    lengths = ends - starts
+    if starts.size > 2 and (lengths == lengths[0]).all():
+        steps = np.diff(starts)
+        if (steps == steps[0]).all():
+            _tile(touched, int(starts[0]), int(steps[0]), starts.size, int(lengths[0]))[...] = True
+            return
+    if starts.size > 256:
+        # Too many for a loop: every byte's position at once.
+        within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        touched[np.repeat(starts, lengths) + within] = True
+        return
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        touched[start:end] = True
+
+
+def _tile(touched: npt.NDArray[np.bool_], start: int, step: int, rows: int, length: int) -> Any:
+    """A view of ``rows`` pieces of ``length`` bytes, ``step`` apart."""
+    return np.lib.stride_tricks.as_strided(touched[start:], (rows, length), (step, 1))

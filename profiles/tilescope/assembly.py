@@ -1,0 +1,85 @@
+"""What a kernel's PTX says, and what NVIDIA's assembler reports when it turns it into machine code. Pure text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_OPERAND = re.compile(r"\.[bfus](\d+)$")
+_ACCESS = re.compile(r"^\s*(?:@!?%\w+\s+)?(ld|st)((?:\.[\w:]+)*)\s", re.MULTILINE)
+_ASYNC_COPY = re.compile(
+    r"^\s*(?:@!?%\w+\s+)?cp\.async\.c[ag]\.shared\.global\S*\s+[^,]*,[^,]*,\s*(0x[\da-fA-F]+|\d+)", re.MULTILINE
+)
+_TENSOR = re.compile(r"^\s*(?:@!?%\w+\s+)?(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)\b", re.MULTILINE)
+_PATH = re.compile(r'"[^"\n]*/([^"/\n]+)"')
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one block or thread of a kernel takes, as ``ptxas -v`` reports it.
+
+    ``registers``, ``stack_bytes``, ``spill_bytes_stored`` and ``spill_bytes_loaded`` are per thread (bytes of spill
+    instructions in the code, not executed); ``barriers`` and ``static_shared_memory`` (bytes) per block.
+    """
+
+    registers: int
+    barriers: int
+    stack_bytes: int
+    spill_bytes_stored: int
+    spill_bytes_loaded: int
+    static_shared_memory: int
+
+
+def resources(report: str, function: str) -> Resources:
+    """The resources of ``function`` in the output of ``ptxas -v``. Raises ValueError when it is not there."""
+    _, found, section = report.partition(f"Compiling entry function '{function}'")
+    section = section.partition("Compiling entry function")[0]
+
+    def number(pattern: str) -> int:
+        match = re.search(pattern, section)
+        return int(match[1]) if match else 0
+
+    if not found or "registers" not in section:
+        raise ValueError(f"ptxas reported nothing about {function}")
+    return Resources(
+        registers=number(r"Used (\d+) registers"),
+        barriers=number(r"used (\d+) barriers"),
+        stack_bytes=number(r"(\d+) bytes stack frame"),
+        spill_bytes_stored=number(r"(\d+) bytes spill stores"),
+        spill_bytes_loaded=number(r"(\d+) bytes spill loads"),
+        static_shared_memory=number(r"(\d+) bytes smem"),
+    )
+
+
+def widest_access(ptx: str, kind: str) -> int | None:
+    """Bytes of the widest global load (``kind="ld"``) or store (``"st"``) one thread makes; None without any.
+
+    Asynchronous copies to shared memory count as loads. Bulk (TMA) copies have no width a thread.
+    """
+    widths = [int(width, 0) for width in _ASYNC_COPY.findall(ptx)] if kind == "ld" else []
+    for operation, suffixes in _ACCESS.findall(ptx):
+        element = _OPERAND.search(suffixes)
+        if operation == kind and ".global" in suffixes and element:
+            vector = re.search(r"\.v(\d+)", suffixes)
+            widths.append(int(element[1]) // 8 * (int(vector[1]) if vector else 1))
+    return max(widths, default=None)
+
+
+def tensor_instructions(ptx: str) -> int:
+    """Tensor-core instructions in the code (``mma.sync``, ``wgmma``, ``tcgen05.mma``), each counted once."""
+    return len(_TENSOR.findall(ptx))
+
+
+def block_threads(ptx: str) -> int | None:
+    """Threads of a block that the code was compiled for, None where it does not say."""
+    match = re.search(r"\.reqntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", ptx)
+    if not match:
+        return None
+    x, y, z = (int(extent or 1) for extent in match.groups())
+    return x * y * z
+
+
+def portable(text: str) -> str:
+    """The text with directories removed from the file names in it, and without PTX's tables for debuggers."""
+    code = re.split(r"^\s*\.section\s+\.debug", text, maxsplit=1, flags=re.MULTILINE)[0]
+    return _PATH.sub(r'"\1"', code)

@@ -1,0 +1,84 @@
+"""A case: something that yields launches."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Case:
+    """One implementation of one kernel on one workload, in one direction, perhaps with one config.
+
+    ``kernel`` is a catalog name, or ``path/to/file.py:SPEC`` for a person's own. ``direction`` is
+    ``forward`` or ``backward`` (the table's column ``pass``). ``workload`` is a workload id whose last
+    part names the dtype. ``config`` is canonical text (``BLOCK_M=128,num_warps=8``), empty for the
+    implementation's own choice.
+    """
+
+    kernel: str
+    impl: str
+    direction: str
+    workload: str
+    config: str = ""
+
+    @property
+    def name(self) -> str:
+        """The kernel's name as people see it: the spec's variable for a person's own file."""
+        return self.kernel.rpartition(":")[2] if ".py:" in self.kernel else self.kernel
+
+    @property
+    def dtype(self) -> str:
+        """Short dtype name, read from the workload id."""
+        return next((part for part in self.workload.split("-")[1:] if not re.fullmatch(r"s\d+", part)), "")
+
+    @property
+    def id(self) -> str:
+        """Unique within a run, readable: ``softmax/triton/forward/1823x781-fp32``."""
+        parts = [self.kernel, self.impl, self.direction, self.workload]
+        return "/".join([*parts, self.config] if self.config else parts)
+
+    @property
+    def slug(self) -> str:
+        """The id as a file name, with a digest so that two ids never share one."""
+        digest = hashlib.sha256(self.id.encode()).hexdigest()[:8]
+        return re.sub(r"[^A-Za-z0-9.=-]+", "_", self.id)[-80:].strip("_.") + "-" + digest
+
+    def row(self, metric: str, value: float, source: str, **more: Any) -> dict[str, Any]:
+        """One row of the table for this case. ``more`` may set launch, function and sample."""
+        return {
+            "kernel": self.name,
+            "impl": self.impl,
+            "pass": self.direction,
+            "workload": self.workload,
+            "dtype": self.dtype,
+            "config": self.config,
+            "metric": metric,
+            "value": value,
+            "source": source,
+            **more,
+        }
+
+    def to_json(self) -> dict[str, str]:
+        """A JSON-ready dictionary; ``Case(**data)`` reverses it."""
+        return dataclasses.asdict(self)
+
+
+def config_text(config: Mapping[str, int]) -> str:
+    """Canonical text of a config, in the order it was declared: ``BLOCK_M=128,num_warps=8``."""
+    return ",".join(f"{name}={value}" for name, value in config.items())
+
+
+def parse_config(text: str) -> dict[str, int]:
+    """Reverse of ``config_text``. Raises ValueError naming the part that does not parse."""
+    config: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if not name or not re.fullmatch(r"-?\d+", value):
+            raise ValueError(f"config {text!r}: {part!r} is not NAME=INTEGER")
+        config[name] = int(value)
+    return config

@@ -1,0 +1,76 @@
+"""The command ``tilescope``. Each of its commands is one small module of ``tilescope.commands``; others come from
+installed packages through the entry-point group ``tilescope.commands``: a function that takes the subparsers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from tilescope import __version__
+from tilescope.commands import COMMANDS
+from tilescope.commands.common import Subparsers
+
+#: Exit status for a request that cannot be served, and for Ctrl-C, as shells have it.
+BAD_INPUT, INTERRUPTED = 2, 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"{self.prog}: {message} (see '{self.prog} --help')\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status: 2 for bad input, 130 when interrupted."""
+    chosen = parser().parse_args(arguments)
+    try:
+        status = int(chosen.run(chosen))
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        print("tilescope: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone (``| head``): nothing is left to say, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, OSError) as error:
+        if os.environ.get("TILESCOPE_DEBUG"):
+            raise
+        print(f"tilescope: {' '.join(str(error).split())}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser, with our commands and those of installed packages."""
+    top = _Parser(prog="tilescope", description="Runs Triton kernels and shows why each is fast or slow.")
+    top.add_argument("--version", action="version", version=f"tilescope {__version__}")
+    subparsers = top.add_subparsers(required=True, metavar="COMMAND", dest="command", parser_class=_Parser)
+    for command in COMMANDS:
+        command(subparsers)
+    for entry in importlib.metadata.entry_points(group="tilescope.commands"):
+        try:
+            entry.load()(subparsers)
+        except ImportError as error:
+            _broken(subparsers, entry.name, error)
+    return top
+
+
+def _broken(subparsers: Subparsers, name: str, error: ImportError) -> None:
+    """A command whose package does not import says so when it is used, and does not take the others along."""
+    message = f"command {name} does not import: {error}"
+
+    def run(arguments: argparse.Namespace) -> int:
+        raise ValueError(message)
+
+    subparsers.add_parser(name, help=f"({message})").set_defaults(run=run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The ladder of collectors, cheapest first: each is one module that captures artefacts and parses them.
+
+A collector module has:
+
+``unavailable() -> str | None``
+    Why it cannot run on this machine, in words a person can act on; None when it can. Imports no torch.
+``capture(case, spec, out, settings) -> None``
+    Runs in the worker, in a process that belongs to this collector alone. Writes the artefact ``out``.
+``parse(artefact, case) -> DataFrame``
+    Pure: the artefact to rows of the schema (``run_id`` left empty). Imports neither torch nor triton at module level.
+``SUFFIX``
+    The artefact's file suffix.
+
+and may have ``command(argv, folder) -> list[str]`` (wraps the worker's command line), ``environment() -> dict``
+(variables for the worker's process) and ``finish(folder, cases) -> None`` (after the worker ended: turns what the
+wrapper wrote into one artefact a case).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+import pandas as pd
+
+from tilescope.case import Case
+
+#: In the order they run. ``check`` compares with the reference before anything is timed.
+COLLECTORS = ("check", "compiler", "interpreter", "events", "torch_profiler", "ncu")
+
+
+class Collector(Protocol):
+    """What every collector module provides."""
+
+    SUFFIX: str
+
+    def unavailable(self) -> str | None: ...
+
+    def capture(self, case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None: ...
+
+    def parse(self, artefact: Path, case: Case) -> pd.DataFrame: ...
+
+
+def load(name: str) -> ModuleType:
+    """The collector module called ``name``: one of ours, or the dotted path of a person's own module.
+
+    Raises ValueError naming the known ones.
+    """
+    if "." in name:
+        return importlib.import_module(name)
+    if name not in COLLECTORS:
+        raise ValueError(f"unknown collector {name!r}: use one of {', '.join(COLLECTORS)}, or auto")
+    return importlib.import_module(f"tilescope.collectors.{name}")
+
+
+def collector(name: str) -> Collector:
+    """The same, seen through its protocol."""
+    return cast(Collector, load(name))

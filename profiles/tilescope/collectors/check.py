@@ -1,0 +1,207 @@
+"""Is it right? An implementation's outputs and gradients against the reference in fp64.
+
+On a GPU where there is one, in the workload's own dtype; otherwise in Triton's interpreter, in fp32 (its bf16 arithmetic
+is wrong). Memory that the implementation allocates begins as NaN, so an element it forgets to write shows.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from tilescope_kernels.spec import BACKWARD
+
+from tilescope import schema
+from tilescope.case import Case
+from tilescope.collectors import interpreter
+
+if TYPE_CHECKING:
+    import torch
+
+SUFFIX = ".json"
+#: Seconds that interpreting a case may take unless the settings say otherwise.
+LIMIT = 60.0
+
+
+class CheckFailed(Exception):
+    """The implementation's results cannot be compared with the reference's: another shape, or NaN. One line."""
+
+
+def unavailable() -> str | None:
+    """Why nothing can be checked here, or None."""
+    return None if shutil.which("nvidia-smi") else interpreter.unavailable()
+
+
+def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
+    """Run the implementation and the reference on the same inputs and write how far they are apart.
+
+    Raises NotApplicable when there is no GPU and interpreting would take longer than
+    ``settings["interpreter_limit"]`` seconds, or torch.compile would have to generate code; CheckFailed when shapes
+    differ or a result is NaN where the reference's is not.
+    """
+    import torch  # noqa: PLC0415 (worker-side only)
+
+    from tilescope import execute, interpret  # noqa: PLC0415
+
+    on_gpu = torch.cuda.is_available()
+    if case.impl == "compile" and not on_gpu:
+        raise execute.NotApplicable("check: torch.compile generates its kernels on a GPU only")
+    try:
+        errors = _on_gpu(case, spec) if on_gpu else _interpreted(case, spec, settings)
+    except interpret.TooLong as error:
+        raise execute.NotApplicable(f"check: {error}") from None
+    dtype = case.dtype if on_gpu or case.dtype == "fp64" else "fp32"
+    result = {
+        "source": "check" if on_gpu else "interpreter",
+        "dtype": dtype,
+        "errors": errors,
+        "tolerance": spec.tolerance.get(dtype, spec.tolerance.get(case.dtype)),
+        "torch": importlib.metadata.version("torch"),
+        "triton": importlib.metadata.version("triton"),
+    }
+    out.write_text(json.dumps(result))
+
+
+def parse(artefact: Path, case: Case) -> pd.DataFrame:
+    """The largest relative error of any output or gradient, and what is accepted."""
+    data = json.loads(artefact.read_text())
+    rows = [case.row("relative_error", max(data["errors"].values(), default=0.0), data["source"])]
+    if data["tolerance"] is not None:
+        rows.append(case.row("tolerance", data["tolerance"], data["source"]))
+    return schema.frame(rows)
+
+
+def _on_gpu(case: Case, spec: Any) -> dict[str, float]:
+    import torch  # noqa: PLC0415
+
+    from tilescope import execute, launches  # noqa: PLC0415
+
+    inputs = execute.draw_inputs(spec, case, "cuda")
+    if case.impl == "compile":
+        results = _results(execute.implementation(spec, case), inputs, case, spec)
+    else:
+        with _poison(), launches.ThroughCustomOps():  # type: ignore[no-untyped-call]
+            results = _results(execute.implementation(spec, case), inputs, case, spec)
+    torch.cuda.synchronize()
+    return _compare(results, inputs, case, spec)
+
+
+def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any]) -> dict[str, float]:
+    import torch  # noqa: PLC0415
+
+    from tilescope import execute, interpret, launches  # noqa: PLC0415
+
+    left = interpret.Allowance(float(settings.get("interpreter_limit", LIMIT)))
+
+    def launched(launch: launches.Launch) -> None:
+        # The meter is there for its bounds: an access outside of every tensor is an error, not a crash.
+        interpret.run(
+            launch,
+            meter=interpret.meter(launch),
+            allowance=left,
+            progress=settings.get("progress"),
+        )
+
+    inputs = execute.draw_inputs(spec, case, "cpu", None if case.dtype == "fp64" else torch.float32)
+    with _poison(), launches.catch(launched):
+        results = _results(execute.implementation(spec, case), inputs, case, spec)
+    return _compare(results, inputs, case, spec)
+
+
+def _results(call: Any, inputs: Mapping[str, Any], case: Case, spec: Any) -> dict[str, torch.Tensor]:
+    """Outputs, and for the backward pass gradients, by name."""
+    import torch  # noqa: PLC0415
+
+    from tilescope import execute  # noqa: PLC0415
+
+    outputs = execute.as_tensors(call(**inputs))
+    results = {f"output {index}": output.detach() for index, output in enumerate(outputs)}
+    if case.direction != BACKWARD:
+        return results
+    wanted = execute.differentiable(inputs)
+    gradients = execute.draw_gradients(outputs, spec.workload(case.workload).seed)
+    pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
+    if not pairs:
+        raise CheckFailed(f"{case.id}: no output carries a gradient")
+    found = torch.autograd.grad([o for o, _ in pairs], list(wanted.values()), [g for _, g in pairs], allow_unused=True)
+    for name, gradient in zip(wanted, found, strict=True):
+        if gradient is None:
+            raise CheckFailed(f"{case.id}: {name} gets no gradient")
+        results[f"gradient of {name}"] = gradient
+    return results
+
+
+def _compare(results: Mapping[str, torch.Tensor], inputs: Mapping[str, Any], case: Case, spec: Any) -> dict[str, float]:
+    """``||result - reference|| / ||reference||`` of each result, the reference computed in fp64 from the same values.
+
+    The gradients of the outputs are rounded to their dtype first, as the implementation saw them.
+    """
+    import torch  # noqa: PLC0415
+
+    precise: dict[str, Any] = {}
+    for name, value in inputs.items():
+        floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+        precise[name] = value.detach().double().requires_grad_(value.requires_grad) if floating else value
+    outputs = [result for name, result in results.items() if name.startswith("output")]
+    expected = _reference(precise, [output.dtype for output in outputs], case, spec)
+    if results.keys() != expected.keys():
+        raise CheckFailed(f"{case.id} returns {', '.join(results)}; the reference returns {', '.join(expected)}")
+    return {name: _relative_error(result, expected[name], f"{case.id}, {name}") for name, result in results.items()}
+
+
+def _reference(precise: Mapping[str, Any], dtypes: list[torch.dtype], case: Case, spec: Any) -> dict[str, torch.Tensor]:
+    import torch  # noqa: PLC0415
+
+    from tilescope import execute  # noqa: PLC0415
+
+    outputs = execute.as_tensors(spec.reference(**precise))
+    results = {f"output {index}": output.detach() for index, output in enumerate(outputs)}
+    if case.direction != BACKWARD:
+        return results
+    wanted = execute.differentiable(precise)
+    drawn = execute.draw_gradients(outputs, spec.workload(case.workload).seed)
+    pairs = [(o, g.to(d).double()) for o, g, d in zip(outputs, drawn, dtypes, strict=True) if g is not None]
+    found = torch.autograd.grad([o for o, _ in pairs], list(wanted.values()), [g for _, g in pairs])
+    return results | {f"gradient of {name}": g for name, g in zip(wanted, found, strict=True)}
+
+
+def _relative_error(result: torch.Tensor, expected: torch.Tensor, what: str) -> float:
+    import torch  # noqa: PLC0415
+
+    if result.shape != expected.shape:
+        raise CheckFailed(f"{what} has shape {tuple(result.shape)}, the reference {tuple(expected.shape)}")
+    precise = result.double()
+    wrong = int((precise.isnan() & ~expected.isnan()).sum())
+    if wrong:
+        raise CheckFailed(f"{what} has NaN in {wrong} of {result.numel()} elements: wrong, or never written")
+    # Where both are the same infinity, or NaN, there is no difference.
+    same = (precise == expected) | (precise.isnan() & expected.isnan())
+    difference = torch.where(same, 0.0, precise - expected).norm().item()
+    size = torch.where(expected.isfinite(), expected, 0.0).norm().item()
+    error = float(difference / size if size else difference)
+    if not math.isfinite(error):
+        raise CheckFailed(f"{what} is not finite where the reference is, or the other way round")
+    return error
+
+
+def _poison() -> Any:
+    """A mode in which uninitialised floating-point memory holds NaN."""
+    import torch  # noqa: PLC0415
+    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415
+
+    allocating = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"})
+
+    class Poison(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if func.namespace == "aten" and func.overloadpacket.__name__ in allocating and result.is_floating_point():
+                torch.fill_(result, float("nan"))
+            return result
+
+    return Poison()  # type: ignore[no-untyped-call]

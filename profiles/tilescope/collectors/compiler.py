@@ -1,0 +1,188 @@
+"""What the compiler makes of a kernel, for any target, with no GPU: registers, shared memory, spills, occupancy.
+
+The case runs on meta tensors, which have shapes but no data; each Triton launch it makes is caught and compiled. The
+artefact keeps the figures, and TTGIR and PTX for whoever wants to read them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from tilescope import assembly, occupancy, schema
+from tilescope.case import Case
+
+if TYPE_CHECKING:
+    from tilescope.launches import Launch
+
+SUFFIX = ".json.gz"
+#: What an artefact keeps of each kernel's stages.
+STAGES = ("ttgir", "ptx")
+#: Figures of a launch that go into the table under their own name.
+_FIGURES = (
+    "registers", "shared_memory", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers",
+    "block_threads", "grid_blocks", "widest_load", "widest_store", "tensor_instructions", "compile_time",
+)  # fmt: skip
+
+
+class CompilationFailed(Exception):
+    """A kernel that does not compile for the target, or that could not be launched there. One line."""
+
+
+def unavailable() -> str | None:
+    """Why kernels cannot be compiled here, or None."""
+    if sys.platform != "linux" or importlib.util.find_spec("triton") is None:
+        return "the compiler collector needs Triton, which runs on Linux: pip install triton"
+    if os.environ.get("TRITON_INTERPRET", "0") == "1":
+        return "TRITON_INTERPRET=1 makes Triton interpret instead of compile: unset it"
+    return None
+
+
+def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
+    """Compile every launch of the case for ``settings["target"]`` (``sm_90``) and write the artefact.
+
+    Raises NotApplicable when the case launches no Triton kernel or torch.compile would write it, CompilationFailed
+    when one does not compile or needs more shared memory than a block can have.
+    """
+    from tilescope import execute, launches, offline  # noqa: PLC0415 (they import torch and triton)
+
+    target = settings.get("target", "sm_90")
+    occupancy.limits(target)
+    if case.impl == "compile":
+        raise execute.NotApplicable("compiler: torch.compile generates its kernels on a GPU only")
+    with offline.targeting(target), launches.catch() as caught:
+        run = execute.prepare(spec, case, "meta")
+        caught.clear()  # A backward pass is prepared by a forward one.
+        run()
+    if not caught:
+        raise execute.NotApplicable(f"compiler: {case.impl} launches no Triton kernel")
+    with offline.targeting(target):
+        records = [_compile(launch, target) for launch in caught]
+    artefact = {"target": target, **_versions(target), "launches": records}
+    with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
+        json.dump(artefact, file, default=str)
+
+
+def parse(artefact: Path, case: Case) -> pd.DataFrame:
+    """One row a figure of each launch, occupancy among them."""
+    with gzip.open(artefact, "rt", encoding="utf-8") as file:
+        data = json.load(file)
+    rows = []
+    for index, launch in enumerate(data["launches"]):
+        figures = {name: launch[name] for name in _FIGURES if launch.get(name) is not None}
+        occupied = occupancy.blocks(
+            data["target"],
+            launch["registers"],
+            launch["shared_memory"],
+            launch["block_threads"],
+            launch["barriers"],
+        )
+        figures["theoretical_occupancy"] = occupied.ratio
+        figures |= {f"occupancy_limit_{name}": count for name, count in occupied.limits.items()}
+        rows += [
+            case.row(name, float(value), "compiler", launch=index, function=launch["function"])
+            for name, value in figures.items()
+        ]
+    return schema.frame(rows)
+
+
+def _compile(launch: Launch, target: str) -> dict[str, Any]:
+    from triton import knobs  # noqa: PLC0415 (worker-side only)
+
+    from tilescope import offline  # noqa: PLC0415
+
+    fresh: list[bool] = []
+
+    def listen(*, cache_hit: bool = False, **_: Any) -> None:
+        fresh.append(not cache_hit)
+
+    before, knobs.compilation.listener = knobs.compilation.listener, listen
+    began = time.perf_counter()
+    try:
+        kernel = offline.compile_launch(launch)
+    except Exception as error:
+        raise CompilationFailed(f"{launch.name} does not compile for {target}: {_gist(error)}") from error
+    finally:
+        knobs.compilation.listener = before
+    elapsed = time.perf_counter() - began
+    ptx, metadata = kernel.asm["ptx"], kernel.metadata
+    used = assembly.resources(_assemble(ptx, metadata, target), metadata.name)
+    shared_memory = metadata.shared + used.static_shared_memory
+    most = occupancy.limits(target).block_shared_memory
+    if shared_memory > most:
+        raise CompilationFailed(
+            f"{launch.name} needs {shared_memory} bytes of shared memory a block and {target} has {most}: "
+            "use smaller blocks or fewer stages"
+        )
+    return {
+        "function": launch.name,
+        "grid": launch.grid,
+        "grid_blocks": launch.grid[0] * launch.grid[1] * launch.grid[2] * metadata.num_ctas,
+        "block_threads": assembly.block_threads(ptx) or metadata.num_warps * occupancy.WARP_THREADS,
+        "num_warps": metadata.num_warps,
+        "num_stages": metadata.num_stages,
+        "config": dict(launch.config),
+        "constants": launch.constants,
+        **dataclasses.asdict(used),
+        "shared_memory": shared_memory,
+        "widest_load": assembly.widest_access(ptx, "ld"),
+        "widest_store": assembly.widest_access(ptx, "st"),
+        "tensor_instructions": assembly.tensor_instructions(ptx),
+        # What Triton's cache answered took no time to compile.
+        "compile_time": elapsed if any(fresh) else None,
+        "stages": {stage: assembly.portable(kernel.asm[stage]) for stage in STAGES if stage in kernel.asm},
+    }
+
+
+def _gist(error: BaseException) -> str:
+    """The last line that says something: Triton's messages begin with the source they are about."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _assemble(ptx: str, metadata: Any, target: str) -> str:
+    """What ``ptxas -v`` reports, called with the flags that Triton's own backend gives it."""
+    from triton import knobs  # noqa: PLC0415
+    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability  # noqa: PLC0415
+
+    from tilescope import offline  # noqa: PLC0415
+
+    number = offline.capability(target)
+    flags = ["-lineinfo", "-v", f"--gpu-name={sm_arch_from_capability(number)}"]
+    if not metadata.enable_fp_fusion:
+        flags.append("--fmad=false")
+    if knobs.nvidia.disable_ptxas_opt:
+        flags += ["--opt-level", "0"]
+    flags += (metadata.ptx_options or "").split()
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(ptx)
+        command = [get_ptxas(number).path, *flags, str(source), "-o", str(Path(folder, "kernel.cubin"))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CompilationFailed(f"ptxas failed on {metadata.name}: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout + done.stderr
+
+
+def _versions(target: str) -> dict[str, str]:
+    import triton  # noqa: PLC0415
+    from triton.backends.nvidia.compiler import get_ptxas  # noqa: PLC0415
+
+    from tilescope import offline  # noqa: PLC0415
+
+    tool = get_ptxas(offline.capability(target))
+    return {"triton": triton.__version__, "ptxas": f"{Path(tool.path).name} {tool.version}"}

@@ -1,0 +1,127 @@
+"""Latency by CUDA events: eager and as a CUDA graph, with a cold L2 and cold inputs, and peak memory.
+
+An *interval* includes the gaps that a late CPU leaves between launches; ``graph_time`` does not. Neither is the
+GPU time of the kernels (``torch_profiler``, ``ncu``): the three are kept apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tilescope import device, schema
+from tilescope.case import Case
+
+SUFFIX = ".json"
+
+REPETITIONS, WARMUP = 50, 10
+#: Sets of inputs taken in turn, so that no call finds its inputs where the last one left them.
+ROTATE = 3
+
+
+def unavailable() -> str | None:
+    """Why events cannot be recorded here; None when they can."""
+    return device.unavailable()
+
+
+def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
+    """Times the case and writes seconds, one a repetition, as JSON.
+
+    A case that cannot be captured as a CUDA graph has no ``graph_time``, and a note that says why.
+    """
+    import torch  # noqa: PLC0415 - only the worker may import torch
+
+    from tilescope import cold, execute  # noqa: PLC0415
+
+    repetitions = int(settings.get("repetitions", REPETITIONS))
+    warmup = int(settings.get("warmup", WARMUP))
+    rotate = int(settings.get("rotate", ROTATE))
+    artefact: dict[str, Any] = {"repetitions": repetitions, "warmup": warmup, "rotate": rotate, "notes": []}
+    # Autograd runs a backward operation on its forward's stream, and the default stream cannot be captured.
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        run = execute.prepare(spec, case, "cuda", rotate=rotate)
+        flush = cold.Flush()
+        artefact["flush_bytes"] = flush.nbytes
+        for _ in range(max(warmup, rotate)):
+            run()
+        artefact["peak_memory"] = _peak_memory(run)
+        artefact["interval"] = _time(run, flush, repetitions)
+        try:
+            graphs = [_graph(run) for _ in range(rotate)]
+            artefact["graph_time"] = _time(_in_turn(graphs), flush, repetitions)
+        except RuntimeError as error:
+            artefact["notes"].append(f"not captured as a CUDA graph: {str(error).splitlines()[0]}")
+        torch.cuda.synchronize()
+    out.write_text(json.dumps(artefact))
+
+
+def parse(artefact: Path, case: Case) -> pd.DataFrame:
+    """Rows ``interval`` and ``graph_time`` (one a repetition, seconds) and ``peak_memory`` (bytes)."""
+    data = json.loads(artefact.read_text())
+    rows = [
+        case.row(metric, value, "events", sample=sample)
+        for metric in ("interval", "graph_time")
+        for sample, value in enumerate(data.get(metric, ()))
+    ]
+    if "peak_memory" in data:
+        rows.append(case.row("peak_memory", data["peak_memory"], "events"))
+    return schema.frame(rows)
+
+
+def _time(run: Callable[[], Any], flush: Callable[[], None], repetitions: int) -> list[float]:
+    """Seconds between an event before and one after each call, the L2 flushed before it.
+
+    The GPU is still flushing when the CPU begins to launch, so a short CPU delay is hidden, as in a real program.
+    """
+    import torch  # noqa: PLC0415
+
+    def event() -> Any:
+        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+    pairs = [(event(), event()) for _ in range(repetitions)]
+    for start, end in pairs:
+        flush()
+        start.record()
+        run()
+        end.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) / 1e3 for start, end in pairs]
+
+
+def _peak_memory(run: Callable[[], Any]) -> int:
+    """Bytes the call allocates at its peak, beyond what was allocated before it."""
+    import torch  # noqa: PLC0415
+
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    torch.cuda.synchronize()
+    return int(torch.cuda.max_memory_allocated() - before)
+
+
+def _graph(run: Callable[[], Any]) -> Any:
+    """A CUDA graph of the next call, which takes the next set of inputs. RuntimeError when it cannot be captured."""
+    import torch  # noqa: PLC0415
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+        run()
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph
+
+
+def _in_turn(graphs: list[Any]) -> Callable[[], None]:
+    calls = 0
+
+    def replay() -> None:
+        nonlocal calls
+        graphs[calls % len(graphs)].replay()
+        calls += 1
+
+    return replay

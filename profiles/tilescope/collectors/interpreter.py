@@ -1,0 +1,153 @@
+"""What a case asks of memory, counted exactly with no GPU.
+
+Triton launches run in Triton's interpreter, every load and store counted; PyTorch operators, in unfused code and
+around launches, count their inputs and outputs. Requested bytes are each access in full, unique bytes each byte once a
+launch: what the memory must move at least. Sector efficiency takes one load or store instruction of a whole block at a
+time: the distinct bytes it touches over the 32-byte sectors they lie in.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.metadata
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from tilescope import schema
+from tilescope.case import Case
+
+if TYPE_CHECKING:
+    from tilescope.launches import Launch
+    from tilescope.meter import Meter
+
+SUFFIX = ".json.gz"
+#: Seconds a case may take unless the settings say otherwise.
+LIMIT = 120.0
+_FIGURES = (
+    "requested_bytes_read", "requested_bytes_written", "unique_bytes_read", "unique_bytes_written",
+    "sector_efficiency_read", "sector_efficiency_written", "requested_flops",
+)  # fmt: skip
+
+
+def unavailable() -> str | None:
+    """Why kernels cannot be interpreted here, or None."""
+    if sys.platform != "linux" or importlib.util.find_spec("triton") is None:
+        return "the interpreter needs Triton, which runs on Linux: pip install triton"
+    triton, numpy = (_version(name) for name in ("triton", "numpy"))
+    if triton < (3, 7) and numpy >= (2, 4):
+        return "Triton before 3.7 cannot interpret with numpy 2.4 or later: pip install 'numpy<2.4'"
+    return None
+
+
+def _version(name: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in importlib.metadata.version(name).split(".")[:2] if part.isdigit())
+
+
+def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
+    """Count the case and write the artefact.
+
+    ``settings["interpreter_limit"]`` in seconds (120): TooLong is raised as soon as it is clear that the case would take
+    longer. ``settings["progress"]``, a function of one text, is told how far a launch is. Raises NotApplicable for
+    what torch.compile would generate, InterpretationFailed when a kernel cannot be interpreted.
+    """
+    from tilescope import aten, execute, numpy_language  # noqa: PLC0415 (they import torch and triton)
+
+    if case.impl == "compile":
+        raise execute.NotApplicable("interpreter: torch.compile generates its kernels on a GPU only")
+    try:
+        records = _count(case, spec, settings, "meta", values=False)
+    except (_LaunchSeen, aten.NeedsData, NotImplementedError, RuntimeError):
+        try:
+            records = _count(case, spec, settings, "cpu", values=False)
+        except (numpy_language.NeedsValues, aten.NeedsData):
+            records = _count(case, spec, settings, "cpu", values=True)
+    with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
+        json.dump({"triton": importlib.metadata.version("triton"), "launches": records}, file, default=str)
+
+
+def parse(artefact: Path, case: Case) -> pd.DataFrame:
+    """One row a figure of each launch, a PyTorch operator being one."""
+    with gzip.open(artefact, "rt", encoding="utf-8") as file:
+        data = json.load(file)
+    return schema.frame(
+        case.row(name, float(launch[name]), "interpreter", launch=index, function=launch["function"])
+        for index, launch in enumerate(data["launches"])
+        for name in _FIGURES
+        if launch.get(name) is not None
+    )
+
+
+class _LaunchSeen(Exception):
+    """A Triton launch, while counting on tensors that have no data."""
+
+
+def _count(case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, values: bool) -> list[dict[str, Any]]:
+    """The case's launches in order. On ``meta`` only PyTorch operators can be counted."""
+    from tilescope import aten, execute, interpret, launches  # noqa: PLC0415
+
+    records: list[dict[str, Any]] = []
+    counting = False
+    allowance = interpret.Allowance(float(settings.get("interpreter_limit", LIMIT)))
+    progress: Callable[[str], None] | None = settings.get("progress")
+
+    def launched(launch: Launch) -> None:
+        if device == "meta":
+            raise _LaunchSeen
+        # What prepares a backward pass need only run where it leaves something that decides which addresses are used.
+        if not counting and not values and interpret.floats_only(launch):
+            return
+        meter = interpret.meter(launch)
+        interpret.run(launch, meter=meter, values=values, allowance=allowance, progress=progress)
+        if counting:
+            records.append(_launch_record(launch, meter))
+
+    def operated(operation: aten.Operation) -> None:
+        records.append(_operation_record(operation))
+
+    with launches.catch(launched):
+        run = execute.prepare(spec, case, device)
+    counting = True
+    with aten.CountOperators(operated, values=values), launches.catch(launched):
+        run()
+    return records
+
+
+def _launch_record(launch: Launch, meter: Meter) -> dict[str, Any]:
+    return {
+        "function": launch.name,
+        "grid": launch.grid,
+        "config": dict(launch.config),
+        "constants": launch.constants,
+        "requested_bytes_read": meter.requested_read,
+        "requested_bytes_written": meter.requested_written,
+        "unique_bytes_read": meter.read.bytes,
+        "unique_bytes_written": meter.written.bytes,
+        "sector_efficiency_read": _efficiency(meter.distinct_read, meter.sectors_read),
+        "sector_efficiency_written": _efficiency(meter.distinct_written, meter.sectors_written),
+        "requested_flops": meter.flops,
+        "file": Path(launch.function.fn.__code__.co_filename).name,
+        "lines": meter.lines,
+    }
+
+
+def _efficiency(distinct: int, sectors: int) -> float | None:
+    from tilescope.accesses import SECTOR  # noqa: PLC0415
+
+    return distinct / (SECTOR * sectors) if sectors else None
+
+
+def _operation_record(operation: Any) -> dict[str, Any]:
+    return {
+        "function": operation.name,
+        "requested_bytes_read": operation.bytes_read,
+        "requested_bytes_written": operation.bytes_written,
+        "unique_bytes_read": operation.bytes_read,
+        "unique_bytes_written": operation.bytes_written,
+        "requested_flops": operation.flops,
+    }

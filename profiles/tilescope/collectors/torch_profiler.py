@@ -1,0 +1,171 @@
+"""Every launch of a case as torch.profiler sees it: duration, resources, order.
+
+The artefact is a Chrome trace that opens in any trace viewer, trimmed to what belongs to the case: the ranges around
+its repetitions, the launches made within them and, for the first, the operators that made them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import tempfile
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tilescope import device, schema
+from tilescope.case import Case
+
+SUFFIX = ".trace.json.gz"
+
+REPETITIONS, WARMUP = 50, 10
+ROTATE = 3
+#: Name of the range around one repetition; its number follows.
+RANGE = "tilescope.sample"
+
+#: Categories of what runs on the GPU. A copy or fill is a launch like any other: it costs time.
+_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_RUNTIME = frozenset({"cuda_runtime", "cuda_driver"})
+
+#: What a launch carries: our metric, the trace's argument. Constant over repetitions, so stored once.
+_RESOURCES = (("registers", "registers per thread"), ("shared_memory", "shared memory"))
+
+Event = dict[str, Any]
+
+
+def unavailable() -> str | None:
+    """Why nothing can be profiled here; None when it can."""
+    return device.unavailable()
+
+
+def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
+    """Profiles the case's repetitions, each with a cold L2, and writes the trimmed trace."""
+    import torch  # noqa: PLC0415 - only the worker may import torch
+    from torch.profiler import ProfilerActivity, profile, record_function  # noqa: PLC0415
+
+    from tilescope import cold, execute  # noqa: PLC0415
+
+    run = execute.prepare(spec, case, "cuda", rotate=int(settings.get("rotate", ROTATE)))
+    flush = cold.Flush()
+    for _ in range(int(settings.get("warmup", WARMUP))):
+        run()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        # The profiler's own start-up falls on the first calls.
+        for _ in range(2):
+            flush()
+            run()
+        for sample in range(int(settings.get("repetitions", REPETITIONS))):
+            flush()
+            torch.cuda.synchronize()
+            with record_function(f"{RANGE}#{sample}"):
+                run()
+                # Autograd launches from a thread of its own: all of it must lie within the range.
+                torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(whole))
+        trace = json.loads(whole.read_text())
+    out.write_bytes(gzip.compress(json.dumps(trim(trace), separators=(",", ":")).encode(), mtime=0))
+
+
+def parse(artefact: Path, case: Case) -> pd.DataFrame:
+    """Rows of every launch and repetition (``gpu_time``, ``launch_start``) and of every launch (its resources).
+
+    Times in seconds; ``estimated_occupancy`` is the profiler's guess from the launch alone, as a ratio.
+    """
+    raw = artefact.read_bytes()
+    trace = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    rows: list[dict[str, Any]] = []
+    described: set[int] = set()
+    for sample, launches in samples(trace).items():
+        for launch, event in enumerate(launches):
+            where = {"launch": launch, "function": event["name"]}
+            start = (event["ts"] - launches[0]["ts"]) * 1e-6
+            rows.append(case.row("gpu_time", event["dur"] * 1e-6, "torch_profiler", sample=sample, **where))
+            rows.append(case.row("launch_start", start, "torch_profiler", sample=sample, **where))
+            if launch not in described:
+                described.add(launch)
+                rows += [case.row(m, v, "torch_profiler", **where) for m, v in _resources(event)]
+    return schema.frame(rows)
+
+
+def samples(trace: Mapping[str, Any]) -> dict[int, list[Event]]:
+    """Launches of each repetition in the order they started on the GPU.
+
+    A launch belongs to the repetition in whose range the CPU made it. One whose call the trace lost is placed by its
+    own start: the range ends with a synchronisation, so it covers what it launched.
+    """
+    events = _complete(trace)
+    ranges = sorted(
+        (e["ts"], e["ts"] + e["dur"], int(e["name"].partition("#")[2]))
+        for e in events
+        if e.get("cat") == "user_annotation" and e["name"].startswith(RANGE + "#")
+    )
+    starts = [start for start, _, _ in ranges]
+    called = {
+        e["args"]["correlation"]: e["ts"]
+        for e in events
+        if e.get("cat") in _RUNTIME and "correlation" in e.get("args", {})
+    }
+    found: dict[int, list[Event]] = {sample: [] for _, _, sample in ranges}
+    for event in events:
+        if event.get("cat") not in _GPU:
+            continue
+        moment = called.get(event.get("args", {}).get("correlation"), event["ts"])
+        index = bisect_right(starts, moment) - 1
+        if index >= 0 and moment <= ranges[index][1]:
+            found[ranges[index][2]].append(event)
+    return {sample: sorted(launches, key=lambda e: float(e["ts"])) for sample, launches in found.items()}
+
+
+def trim(trace: Mapping[str, Any]) -> dict[str, Any]:
+    """The trace without what does not belong to the case; still a Chrome trace."""
+    events = _complete(trace)
+    launches = [event for found in samples(trace).values() for event in found]
+    correlations = {event.get("args", {}).get("correlation") for event in launches} - {None}
+    ranges = [e for e in events if e.get("cat") == "user_annotation" and e["name"].startswith(RANGE + "#")]
+    calls = [e for e in events if e.get("cat") in _RUNTIME and e.get("args", {}).get("correlation") in correlations]
+    operators: list[Event] = []
+    if ranges:
+        first = min(ranges, key=lambda e: float(e["ts"]))
+        end = first["ts"] + first["dur"]
+        operators = [e for e in events if e.get("cat") == "cpu_op" and first["ts"] <= e["ts"] <= end]
+    kept = [_slim(event) for event in (*ranges, *operators, *calls, *launches)]
+    names = [e for e in trace.get("traceEvents", ()) if e.get("ph") == "M"]
+    head = {key: trace[key] for key in ("schemaVersion", "deviceProperties", "displayTimeUnit") if key in trace}
+    return {**head, "traceEvents": [*names, *sorted(kept, key=lambda e: float(e["ts"]))]}
+
+
+def _complete(trace: Mapping[str, Any]) -> list[Event]:
+    return [e for e in trace.get("traceEvents", ()) if e.get("ph") == "X"]
+
+
+_KEPT_ARGUMENTS = frozenset(
+    {
+        "correlation", "stream", "device", "grid", "block", "registers per thread", "shared memory", "blocks per SM",
+        "warps per SM", "est. achieved occupancy %", "bytes", "External id",
+    }
+)  # fmt: skip
+
+
+def _slim(event: Event) -> Event:
+    arguments = {key: value for key, value in event.get("args", {}).items() if key in _KEPT_ARGUMENTS}
+    return {**event, "args": arguments}
+
+
+def _resources(event: Event) -> Iterable[tuple[str, float]]:
+    arguments = event.get("args", {})
+    for metric, name in _RESOURCES:
+        if name in arguments:
+            yield metric, float(arguments[name])
+    if "block" in arguments:
+        yield "block_threads", float(math.prod(arguments["block"]))
+    if "grid" in arguments:
+        yield "grid_blocks", float(math.prod(arguments["grid"]))
+    if "est. achieved occupancy %" in arguments:
+        yield "estimated_occupancy", float(arguments["est. achieved occupancy %"]) / 100

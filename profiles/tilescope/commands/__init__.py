@@ -1,0 +1,17 @@
+"""The commands, in the order that ``tilescope --help`` lists them.
+
+Each module has ``command(subparsers)``, which adds a parser whose ``run`` default takes the parsed arguments and
+returns the exit status. Modules import what they need when they run, so that ``--help`` is quick.
+"""
+
+from tilescope.commands import catalog, check, doctor, profile, recover, show, tune
+
+COMMANDS = (
+    catalog.command,
+    check.command,
+    profile.command,
+    tune.command,
+    show.command,
+    recover.command,
+    doctor.command,
+)

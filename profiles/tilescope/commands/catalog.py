@@ -1,0 +1,44 @@
+"""``tilescope list``: the kernels there are."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+
+from tilescope.commands.common import Subparsers
+
+
+def command(subparsers: Subparsers) -> None:
+    """Adds the parser."""
+    parser = subparsers.add_parser("list", help="list the kernels, their implementations and workloads")
+    parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="catalog name or path/to/file.py:SPEC (all)")
+    parser.add_argument("--json", action="store_true", help="everything that the kernels declare")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the catalog."""
+    from tilescope import results, supervisor  # noqa: PLC0415
+
+    entries = asyncio.run(supervisor.describe(arguments.kernels))
+    if arguments.json:
+        print(json.dumps(entries, indent=1))
+        return 0
+    headings = ["kernel", "pass", "implementations", "workloads", "summary"]
+    rows = [
+        [
+            entry["kernel"],
+            ", ".join(entry["passes"]),
+            ", ".join(_labelled(name, facts) for name, facts in entry["implementations"].items()),
+            ", ".join(w["label"] or w["id"] for w in entry["workloads"]),
+            entry["summary"],
+        ]
+        for entry in entries
+    ]
+    print(results.render(headings, rows))
+    return 0
+
+
+def _labelled(name: str, facts: dict[str, object]) -> str:
+    return name if facts["available"] else f"({name})"

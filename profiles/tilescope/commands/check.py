@@ -1,0 +1,47 @@
+"""``tilescope check``: compare implementations with the reference, on the GPU or else in the interpreter."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tilescope.commands import common
+
+
+def command(subparsers: common.Subparsers) -> None:
+    """Adds the parser."""
+    parser = subparsers.add_parser("check", help="compare kernels with their reference")
+    parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="catalog name or path/to/file.py:SPEC (all)")
+    common.add_choices(parser, collect=False)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Checks, prints the errors beside what is allowed; status 1 when one is too large."""
+    from tilescope import results  # noqa: PLC0415
+    from tilescope.plan import Request, plan  # noqa: PLC0415
+
+    request = Request(
+        kernels=tuple(dict.fromkeys(arguments.kernels)),
+        implementations=arguments.impl or (["triton"] if not arguments.kernels else []),
+        workloads=arguments.workload,
+        directions=arguments.directions,
+        collectors=("check",),
+        target=arguments.target,
+        settings={**common.settings(arguments), "measure_ceilings": False},
+        title="check",
+    )
+    loaded, interrupted = common.run(lambda: plan(request, arguments.runs))
+    found = results.results(loaded.table[loaded.table["metric"].isin(["relative_error", "tolerance"])])
+    headings, rows = results.cells(found)
+    wrong = [not error <= allowed for error, allowed in zip(found["relative_error"], found["tolerance"], strict=True)]
+    print(
+        results.render(
+            [*headings, "verdict"], [[*row, "wrong" if bad else "ok"] for row, bad in zip(rows, wrong, strict=True)]
+        )
+    )
+    status = common.report(loaded, interrupted, loaded.run.failures)
+    if any(wrong):
+        print(f"tilescope: {sum(wrong)} of {len(wrong)} cases differ from the reference", file=sys.stderr)
+        return status or 1
+    return status

@@ -1,0 +1,31 @@
+"""``tilescope doctor``: what works here, and the cure for what does not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from tilescope.commands.common import Subparsers
+
+
+def command(subparsers: Subparsers) -> None:
+    """Adds the parser."""
+    parser = subparsers.add_parser("doctor", help="say what works on this machine, and how to cure what does not")
+    parser.add_argument("--json", action="store_true", help="the same for programs")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the findings; always succeeds, because a finding is not an error."""
+    from tilescope.doctor import examine  # noqa: PLC0415
+
+    findings = examine()
+    if arguments.json:
+        print(json.dumps([vars(finding) for finding in findings], indent=1))
+        return 0
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        print(f"{'ok ' if finding.ok else '-- '} {finding.name:<{width}}  {finding.found}")
+        if finding.cure:
+            print(f"    {'':<{width}}  cure: {finding.cure}")
+    return 0

@@ -1,0 +1,67 @@
+"""``tilescope show``: the runs there are, or one of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from tilescope.commands import common
+
+
+def command(subparsers: common.Subparsers) -> None:
+    """Adds the parser."""
+    parser = subparsers.add_parser("show", help="list the runs, or print one of them")
+    parser.add_argument("name", nargs="?", metavar="RUN", help="an id, its start, a folder, or latest (list all)")
+    parser.add_argument("--json", action="store_true", help="the run's description and its whole table")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints."""
+    from tilescope import results, store  # noqa: PLC0415
+
+    if arguments.name is None:
+        return _list(arguments.json)
+    loaded = store.open_run(store.find(arguments.name))
+    if arguments.json:
+        rows = json.loads(loaded.table.to_json(orient="records"))
+        print(json.dumps({"run": loaded.run.to_json(), "folder": str(loaded.folder), "table": rows}))
+        return 0
+    run = loaded.run
+    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+    print(f"{run.id} {run.title}\nstarted {run.started} on {run.device.name} with {versions}")
+    if not run.complete:
+        print("not complete: it was cancelled, or its process died; the finished cases follow")
+    for kernel in store.stale_kernels(run):
+        print(f"note: {kernel} has changed since this run")
+    print(results.text(loaded.table))
+    common.report(loaded, False, run.failures)
+    return 0
+
+
+def _list(as_json: bool) -> int:
+    from tilescope import results, store  # noqa: PLC0415
+
+    runs = store.list_runs()
+    if as_json:
+        print(json.dumps([{**vars(run), "path": str(run.path)} for run in runs]))
+        return 0
+    if not runs:
+        print("no runs yet: make one with 'tilescope profile softmax'")
+        return 0
+    rows = [
+        [
+            run.id,
+            run.device,
+            run.title or ", ".join(run.kernels),
+            str(run.cases) if not run.error else "–",
+            run.error or ", ".join(filter(None, [
+                "recorded" if run.recorded else "",
+                "" if run.complete else "not complete",
+                f"{run.failures} failed" if run.failures else "",
+            ])),
+        ]
+        for run in runs
+    ]  # fmt: skip
+    print(results.render(["run", "device", "title", "cases", "remarks"], rows))
+    return 0

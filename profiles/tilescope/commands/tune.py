@@ -1,0 +1,68 @@
+"""``tilescope tune``: every config of one implementation, best first.
+
+Where there is no GPU the compiler's figures are all there is, and the order is no promise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+from tilescope.commands import common
+
+
+def command(subparsers: common.Subparsers) -> None:
+    """Adds the parser."""
+    parser = subparsers.add_parser("tune", help="try every config of a kernel, best first")
+    parser.add_argument("kernel", metavar="KERNEL", help="catalog name or path/to/file.py:SPEC")
+    common.add_choices(parser, collect=False)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Tunes and prints one line a config; status 1 when none of them works."""
+    from tilescope import results  # noqa: PLC0415
+    from tilescope.case import Case  # noqa: PLC0415
+    from tilescope.supervisor import Job  # noqa: PLC0415
+    from tilescope.tuning import plan_tuning  # noqa: PLC0415
+
+    timed = False
+
+    async def plan() -> Job:
+        nonlocal timed
+        job, timed = await plan_tuning(
+            arguments.kernel,
+            implementations=arguments.impl,
+            workloads=arguments.workload,
+            directions=arguments.directions,
+            target=arguments.target,
+            settings=common.settings(arguments),
+            runs_dir=arguments.runs,
+        )
+        return job
+
+    loaded, interrupted = common.run(plan)
+    why = {failure.case: failure.message for failure in loaded.run.failures}
+    found = results.results(loaded.table)
+    remarks = [
+        why.get(Case(arguments.kernel, row["impl"], row["pass"], row["workload"], row["config"]).id, "")
+        for _, row in found.iterrows()
+    ]
+    for keys, group in found.groupby(["kernel", "impl", "pass", "workload"], sort=False):
+        order = sorted(group.index, key=lambda index: (bool(remarks[index]), *_rank(found.loc[index], timed)))
+        said = "fastest first" if timed else "no GPU to time them: fewest spills first, then highest occupancy"
+        print(f"{' '.join(keys)}, {len(order)} configs, {said}")
+        headings, rows = results.cells(found, order, name_by=["config"])
+        extra = [remarks[index] for index in order]
+        if any(extra):
+            headings, rows = [*headings, "failed"], [[*row, text] for row, text in zip(rows, extra, strict=True)]
+        print(results.render(headings, rows))
+    status = common.report(loaded, interrupted, failures=[f for f in loaded.run.failures if not f.case])
+    return status or int(all(remarks))
+
+
+def _rank(row: Any, timed: bool) -> tuple[float, ...]:
+    if timed:
+        return (math.inf if row["gpu_time"] is None else row["gpu_time"],)
+    return (sum(row["spills"] or ()), -min(row["occupancy"] or (0.0,)), max(row["registers"] or (math.inf,)))

@@ -1,0 +1,194 @@
+"""Run a caught Triton launch in Triton's interpreter, quickly, and count what it does to memory.
+
+Programs of a grid are interpreted one after another, or shared out over the machine's processors where they cannot
+depend on each other. Accesses outside the tensors that the kernel was given are refused. Imports torch and triton.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from triton.runtime import interpreter
+from triton.runtime.interpreter import interpreter_builder
+
+from tilescope import accesses, shares
+from tilescope.launches import Launch
+from tilescope.meter import Meter
+from tilescope.numpy_language import Builder, NeedsValues, OutOfTime, numpy_language
+
+#: A launch is shared out when the rest of it would take this many seconds.
+WORTH_SHARING = 2.0
+
+
+class InterpretationFailed(Exception):
+    """The interpreter cannot run the kernel, or the kernel is wrong. One line."""
+
+
+class TooLong(Exception):
+    """Interpreting would take longer than allowed. One line, naming the estimate."""
+
+
+@dataclass
+class Allowance:
+    """How many seconds launches may take together, from when the first of them begins."""
+
+    seconds: float = float("inf")
+    deadline: float | None = None
+
+
+def meter(launch: Launch) -> Meter:
+    """A meter for the tensors of one launch."""
+    allocations = [(s.data_ptr(), s.nbytes()) for s in _storages(launch.arguments) if s.nbytes()]
+    return Meter(accesses.Footprint(allocations), accesses.Footprint(allocations))
+
+
+def _storages(value: Any) -> Iterator[torch.UntypedStorage]:
+    if isinstance(value, torch.Tensor):
+        yield value.untyped_storage()
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _storages(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _storages(item)
+    elif hasattr(value, "base"):
+        yield from _storages(value.base)
+
+
+def run(
+    launch: Launch,
+    *,
+    meter: Meter | None = None,
+    values: bool = True,
+    allowance: Allowance | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> None:
+    """Interpret one launch on CPU tensors, program by program.
+
+    TooLong is raised as soon as the first programs show that the ``allowance`` will be passed; several launches can
+    share one. ``progress`` is told how far it is. Raises NeedsValues when ``values`` is False and the accesses depend
+    on them, InterpretationFailed for anything else that goes wrong in the kernel.
+    """
+    python = launch.function.fn
+    source = inspect.getsourcefile(python) or ""
+    # Without values, programs that handle floats only cannot tell each other anything.
+    sharable = meter is not None and not values and floats_only(launch)
+    clock = _Clock(launch, allowance or Allowance(), progress, shares.processors() if sharable else 1)
+    builder = Builder(meter, values, source, clock.deadline)
+    constants = launch.constants
+    arguments = {
+        name: value if name in constants else interpreter._implicit_cvt(value)
+        for name, value in launch.arguments.items()
+    }
+    with numpy_language(python, builder) as kernel, np.errstate(all="ignore"):
+        interpreter_builder.set_grid_dim(*launch.grid)
+
+        def interpret(number: int) -> None:
+            rest, z = divmod(number, launch.grid[2])
+            place = (*divmod(rest, launch.grid[1]), z)
+            interpreter_builder.set_grid_idx(*place)
+            try:
+                kernel(**arguments)
+            except (NeedsValues, OutOfTime):
+                raise
+            except Exception as error:
+                raise _failure(launch.name, place, source, error) from error
+
+        done = 0
+        try:
+            while done < clock.programs and not (clock.processes > 1 and (clock.left(done) or 0.0) > WORTH_SHARING):
+                interpret(done)
+                done += 1
+                clock.tick(done)
+            if meter is not None and done < clock.programs:
+                _share_out(interpret, range(done, clock.programs), builder, meter, clock)
+        except OutOfTime:
+            raise clock.too_long(done + 1) from None
+
+
+def floats_only(launch: Launch) -> bool:
+    """Whether a launch reads and writes nothing but floating-point numbers, so that none of it can be an address."""
+    tensors = [value for value in launch.arguments.values() if hasattr(value, "data_ptr") or hasattr(value, "base")]
+    return all(isinstance(tensor, torch.Tensor) and tensor.is_floating_point() for tensor in tensors)
+
+
+def _share_out(interpret: Callable[[int], None], numbers: range, builder: Builder, meter: Meter, clock: _Clock) -> None:
+    # Each process counts by itself, from nothing.
+    builder.meter = meter.fresh()
+    processes = min(clock.processes, len(numbers))
+    clock.share(numbers.start)
+    for counted in shares.share_out(
+        numbers,
+        interpret,
+        lambda: builder.meter,
+        lambda done: clock.tick(numbers.start + done),
+        processes=processes,
+    ):
+        meter.add(counted)
+
+
+def _failure(name: str, place: tuple[int, ...], source: str, error: Exception) -> InterpretationFailed:
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == source:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    where = f"{name}, program {place}, line {line}"
+    if isinstance(error, accesses.OutOfBounds):
+        return InterpretationFailed(f"{where}: touches {error}")
+    message = str(error).strip().splitlines()
+    return InterpretationFailed(f"{where}: {type(error).__name__}: {message[-1] if message else ''}")
+
+
+class _Clock:
+    """Watches how long a launch takes, by the pace of the programs that are done."""
+
+    def __init__(
+        self, launch: Launch, allowance: Allowance, progress: Callable[[str], None] | None, processes: int
+    ) -> None:
+        self.name = launch.name
+        self.programs = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        self.progress = progress
+        self.allowed = allowance.seconds
+        #: Over how many processes what remains could be shared out.
+        self.processes = processes
+        self.began = self.reported = time.perf_counter()
+        self.counted = 0
+        if allowance.deadline is None:
+            allowance.deadline = self.began + allowance.seconds
+        self.deadline = allowance.deadline
+
+    def left(self, done: int) -> float | None:
+        """Seconds the remaining programs take at this pace, in one process as now; None when it is too early to tell."""
+        elapsed, counted = time.perf_counter() - self.began, done - self.counted
+        return elapsed / counted * (self.programs - done) if elapsed > 0.5 and counted > 0 else None
+
+    def share(self, done: int) -> None:
+        """From here on the pace is that of all processes together."""
+        self.began, self.counted, self.processes = time.perf_counter(), done, 1
+
+    def tick(self, done: int) -> None:
+        now = time.perf_counter()
+        left = self.left(done)
+        if left is None or now - self.reported < 0.5:
+            return
+        self.reported = now
+        # The first programs pay for warming up: believe them a little less.
+        doubt = 0.5 * self.allowed if now - self.began < 5.0 else 0.0
+        if now + left / self.processes > self.deadline + doubt:
+            raise self.too_long(done)
+        if self.progress is not None:
+            self.progress(f"interpreting {self.name}: program {done} of {self.programs}")
+
+    def too_long(self, done: int) -> TooLong:
+        pace = (time.perf_counter() - self.began) / max(1, done - self.counted)
+        return TooLong(
+            f"interpreting {self.name} would take about {pace * self.programs / self.processes:.0f} s, and a case may "
+            f"take {self.allowed:.0f} s: choose a smaller workload"
+        )

@@ -1,0 +1,147 @@
+"""Catch Triton launches instead of letting them happen.
+
+Every launch goes through ``JITFunction.run``, whoever makes it: a launcher, an ``autograd.Function``, a custom
+operator. While ``catch`` is active each becomes a ``Launch`` that is handed to the caller and then forgotten.
+Imports torch and triton: worker-side only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import triton
+from torch._library import custom_ops
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import JITFunction
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch that did not happen.
+
+    ``function`` is the ``JITFunction`` (an ``InterpretedFunction`` under TRITON_INTERPRET=1); ``args`` and
+    ``kwargs`` are what it was called with, autotuned and heuristic parameters included. ``grid`` is resolved to
+    three extents. ``config`` is what an autotuner chose, empty where there was none.
+    """
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    grid: tuple[int, int, int]
+    config: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The kernel function's name."""
+        return str(self.function.fn.__name__)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The kernel function's parameters by name, defaults included."""
+        return _bind(self.function, self.args, self.kwargs)
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The parameters that are ``tl.constexpr``, and launch options such as ``num_warps``."""
+        bound = self.arguments
+        parameters = inspect.signature(self.function.fn).parameters
+        constants = {name: bound[name] for name, p in parameters.items() if name in bound and _is_constexpr(p)}
+        return constants | {name: value for name, value in self.kwargs.items() if name not in parameters}
+
+
+def _is_constexpr(parameter: inspect.Parameter) -> bool:
+    annotation = parameter.annotation
+    return annotation is triton.language.constexpr or (isinstance(annotation, str) and "constexpr" in annotation)
+
+
+def _bind(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    signature = inspect.signature(function.fn)
+    own = {name: value for name, value in kwargs.items() if name in signature.parameters}
+    try:
+        bound = signature.bind(*args, **own)
+    except TypeError as error:
+        raise TypeError(f"{function.fn.__name__}: {error}") from None
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _resolve(grid: Any, bound: Mapping[str, Any]) -> tuple[int, int, int]:
+    extents = tuple(int(extent) for extent in (grid(dict(bound)) if callable(grid) else grid))
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z
+
+
+class ThroughCustomOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs a custom operator as the code it was defined by, so that what happens inside can be seen.
+
+    On meta tensors PyTorch would call the operator's shape function instead, and there would be no launch.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        definition = custom_ops.OPDEFS.get(func.name().partition(".")[0])
+        if definition is None:
+            return func(*args, **(kwargs or {}))
+        with self:
+            return definition._init_fn(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def catch(handle: Callable[[Launch], Any] | None = None) -> Iterator[list[Launch]]:
+    """While active, hand every launch to ``handle`` in order, and do not make it.
+
+    Yields the list of launches caught so far. What ``handle`` returns is what the launcher gets back. An autotuner
+    takes the first config that its own pruning leaves, unmeasured; heuristics and hooks run as always. An explicit
+    ``warmup`` goes through untouched. Not for use from two threads at once.
+    """
+    caught: list[Launch] = []
+    chosen: list[Mapping[str, Any]] = [{}]
+
+    def run(function: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
+        if warmup:
+            return original[type(function)](function, *args, grid=grid, warmup=True, **kwargs)
+        for hook in function.pre_run_hooks:
+            hook(*args, **kwargs)
+        bound = _bind(function, args, kwargs)
+        launch = Launch(function, args, kwargs, _resolve(grid, bound), chosen[-1])
+        caught.append(launch)
+        return handle(launch) if handle else None
+
+    def autotuned(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+        config = _first_config(tuner, kwargs)
+        options = config.all_kwargs()
+        if config.pre_hook is not None:
+            config.pre_hook({**tuner.nargs, **kwargs, **options})
+        chosen.append(options)
+        try:
+            return tuner.fn.run(*args, **kwargs, **options)
+        finally:
+            chosen.pop()
+            tuner.nargs = None
+
+    kinds: tuple[Any, ...] = (JITFunction, InterpretedFunction)
+    original = {kind: kind.run for kind in kinds}
+    with (
+        mock.patch.object(JITFunction, "run", run),
+        mock.patch.object(InterpretedFunction, "run", run),
+        mock.patch.object(Autotuner, "run", autotuned),
+        ThroughCustomOps(),  # type: ignore[no-untyped-call]
+    ):
+        yield caught
+
+
+def _first_config(tuner: Any, kwargs: Mapping[str, Any]) -> Any:
+    if tuner.early_config_prune is None:
+        return tuner.configs[0]
+    try:
+        return next(iter(tuner.early_config_prune(tuner.configs, tuner.nargs, **kwargs)))
+    except Exception:
+        # A pruning function may ask the GPU, which is not here.
+        return tuner.configs[0]

@@ -1,0 +1,228 @@
+"""Every metric the table can hold, one line each: name, label, unit, where ncu has it.
+
+Base SI units; ratios are between 0 and 1. A counter's names differ by chip: an entry keyed by compute capability
+(``"9.0"``, or a major such as ``"12"``) wins over the one under ``""``. Names were seen on an H200 with ncu 2025.3.1
+unless the entry says otherwise. Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+#: A counter expression: counter names and the factor each is multiplied by, summed.
+Terms = tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One quantity. ``unit`` is what the table stores. ``ncu`` maps a compute capability to the counters
+    that give it there; all of them must be present for the metric to be. ``scale`` turns ncu's base unit
+    into ours (a percentage into a ratio, say)."""
+
+    name: str
+    label: str
+    unit: str
+    ncu: Mapping[str, Terms] = field(default_factory=dict)
+    scale: float = 1.0
+
+    def terms(self, capability: str) -> Terms:
+        """Counters to ask for on a chip of that compute capability (``"9.0"``); empty if it has none."""
+        for key in (capability, capability.partition(".")[0], ""):
+            if key in self.ncu:
+                return self.ncu[key]
+        return ()
+
+
+def _counter(name: str, factor: float = 1.0) -> dict[str, Terms]:
+    return {"": ((name, factor),)}
+
+
+def _thread_ops(prefix: str) -> dict[str, Terms]:
+    """Additions and multiplications once, fused multiply-adds twice, over active threads."""
+    stem = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+    return {"": tuple((stem.format(prefix + op), factor) for op, factor in (("add", 1), ("mul", 1), ("fma", 2)))}
+
+
+def _tensor_ops(**by_chip: str) -> dict[str, Terms]:
+    """One count is one operation: exactly 2MNK for a matrix product."""
+    keys = {"any": "", "sm_80": "8.0", "sm_90": "9.0", "sm_100": "10", "sm_120": "12"}
+    return {
+        keys[chip]: tuple((f"sm__ops_path_tensor_{part}.sum", 1.0) for part in parts.split("+"))
+        for chip, parts in by_chip.items()
+    }
+
+
+_STALLS = (
+    "barrier", "branch_resolving", "dispatch_stall", "drain", "gmma", "imc_miss", "lg_throttle", "long_scoreboard",
+    "math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "selected",
+    "short_scoreboard", "sleeping", "tex_throttle", "wait",
+)  # fmt: skip
+
+_ALL = (
+    # What the algorithm cannot avoid (KernelSpec.cost).
+    Metric("algorithm_flops", "operations the algorithm needs", "flop"),
+    Metric("algorithm_bytes_read", "bytes the algorithm must read", "byte"),
+    Metric("algorithm_bytes_written", "bytes the algorithm must write", "byte"),
+    # What the program asks for, counted exactly by running it in the interpreter.
+    Metric("requested_bytes_read", "bytes requested by loads", "byte"),
+    Metric("requested_bytes_written", "bytes requested by stores", "byte"),
+    Metric("unique_bytes_read", "distinct bytes read", "byte"),
+    Metric("unique_bytes_written", "distinct bytes written", "byte"),
+    Metric("sector_efficiency_read", "share of loaded 32-byte sectors that is used", "ratio"),
+    Metric("sector_efficiency_written", "share of stored 32-byte sectors that is used", "ratio"),
+    Metric("requested_flops", "operations the program asks for, masked lanes included", "flop"),
+    Metric("relative_error", "||out - reference|| / ||reference||", "ratio"),
+    Metric("tolerance", "largest accepted relative error", "ratio"),
+    # Time. Three clocks, never mixed.
+    Metric("gpu_time", "GPU time of a launch", "second", _counter("gpu__time_duration.sum", 1e-9)),
+    Metric("interval", "interval between events around the call", "second"),
+    Metric("graph_time", "CUDA-graph replay of the call", "second"),
+    Metric("launch_start", "start of a launch after the first of its repetition", "second"),
+    Metric("compile_time", "time to compile", "second"),
+    Metric("peak_memory", "peak device memory the call allocates", "byte"),
+    # What the compiler made, or the launch used.
+    Metric("registers", "registers per thread", "count", _counter("launch__registers_per_thread")),
+    Metric(
+        "shared_memory",
+        "shared memory per block, static and dynamic",
+        "byte",
+        {"": (("launch__shared_mem_per_block_static", 1), ("launch__shared_mem_per_block_dynamic", 1))},
+    ),
+    Metric(
+        "shared_memory_configured",
+        "shared memory configured per multiprocessor",
+        "byte",
+        _counter("launch__shared_mem_config_size"),
+    ),
+    Metric("spill_bytes_stored", "bytes of spill stores in the code, per thread", "byte"),
+    Metric("spill_bytes_loaded", "bytes of spill loads in the code, per thread", "byte"),
+    Metric("stack_bytes", "stack frame per thread", "byte"),
+    Metric("barriers", "named barriers per block", "count", _counter("launch__barrier_count")),
+    Metric("block_threads", "threads per block", "count", _counter("launch__block_size")),
+    Metric("grid_blocks", "blocks in the grid", "count", _counter("launch__grid_size")),
+    Metric("waves", "waves per multiprocessor", "count", _counter("launch__waves_per_multiprocessor")),
+    Metric("widest_load", "widest global load, per thread", "byte"),
+    Metric("widest_store", "widest global store, per thread", "byte"),
+    Metric("tensor_instructions", "tensor-core instructions in the code", "count"),
+    # Occupancy.
+    Metric(
+        "theoretical_occupancy",
+        "theoretical occupancy",
+        "ratio",
+        _counter("sm__maximum_warps_per_active_cycle_pct"),
+        0.01,
+    ),
+    Metric(
+        "achieved_occupancy",
+        "achieved occupancy",
+        "ratio",
+        _counter("sm__warps_active.avg.pct_of_peak_sustained_active"),
+        0.01,
+    ),
+    Metric("estimated_occupancy", "occupancy estimated from the launch alone", "ratio"),
+    *(
+        Metric(f"occupancy_limit_{ours}", f"blocks per multiprocessor that {label} allow", "count", _counter(theirs))
+        for ours, label, theirs in (
+            ("registers", "registers", "launch__occupancy_limit_registers"),
+            ("shared_memory", "shared memory", "launch__occupancy_limit_shared_mem"),
+            ("warps", "warps", "launch__occupancy_limit_warps"),
+            ("blocks", "block slots", "launch__occupancy_limit_blocks"),
+            ("barriers", "barriers", "launch__occupancy_limit_barriers"),
+        )
+    ),
+    # Memory traffic the hardware saw.
+    Metric("dram_bytes_read", "bytes read from HBM", "byte", _counter("dram__bytes_read.sum")),
+    Metric("dram_bytes_written", "bytes written to HBM", "byte", _counter("dram__bytes_write.sum")),
+    Metric("l2_bytes", "bytes through L2", "byte", _counter("lts__t_bytes.sum")),
+    Metric("l1_bytes", "bytes through L1", "byte", _counter("l1tex__t_bytes.sum")),
+    Metric("l2_to_l1_bytes", "bytes L1 fetched from L2", "byte", _counter("l1tex__m_xbar2l1tex_read_bytes.sum")),
+    Metric("l1_to_l2_bytes", "bytes L1 sent to L2", "byte", _counter("l1tex__m_l1tex2xbar_write_bytes.sum")),
+    Metric("l1_hit_rate", "L1 hit rate", "ratio", _counter("l1tex__t_sector_hit_rate.pct"), 0.01),
+    Metric("l2_hit_rate", "L2 hit rate", "ratio", _counter("lts__t_sector_hit_rate.pct"), 0.01),
+    Metric(
+        "sectors_per_load",
+        "sectors per global load request",
+        "count",
+        _counter("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"),
+    ),
+    Metric(
+        "sectors_per_store",
+        "sectors per global store request",
+        "count",
+        _counter("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio"),
+    ),
+    Metric(
+        "bank_conflicts",
+        "shared-memory bank conflicts",
+        "count",
+        _counter("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
+    ),
+    Metric(
+        "spill_loads", "spill load instructions executed", "count", _counter("smsp__sass_inst_executed_op_local_ld.sum")
+    ),
+    Metric(
+        "spill_stores",
+        "spill store instructions executed",
+        "count",
+        _counter("smsp__sass_inst_executed_op_local_st.sum"),
+    ),
+    # Work the hardware did.
+    Metric("flops_fp32", "fp32 operations", "flop", _thread_ops("f")),
+    Metric("flops_fp64", "fp64 operations", "flop", _thread_ops("d")),
+    # One count is one instruction; a packed one works on two elements (seen on an H200: 16.8 M bf16 additions, 8.4 M counts).
+    Metric(
+        "flops_fp16", "fp16 and bf16 instructions on CUDA cores, a packed one counted once", "flop", _thread_ops("h")
+    ),
+    Metric("tensor_ops_bf16", "bf16 tensor operations", "flop", _tensor_ops(any="src_bf16_dst_fp32")),
+    Metric(
+        "tensor_ops_fp16",
+        "fp16 tensor operations",
+        "flop",
+        _tensor_ops(
+            any="src_fp16", sm_80="src_fp16_dst_fp16+src_fp16_dst_fp32", sm_100="src_fp16_dst_fp16+src_fp16_dst_fp32"
+        ),
+    ),
+    Metric("tensor_ops_tf32", "tf32 tensor operations", "flop", _tensor_ops(any="src_tf32_dst_fp32")),
+    Metric("tensor_ops_int8", "int8 tensor operations", "flop", _tensor_ops(any="src_int8")),
+    Metric("tensor_ops_fp64", "fp64 tensor operations", "flop", _tensor_ops(any="src_fp64")),
+    Metric(
+        "tensor_ops_fp8",
+        "fp8 tensor operations (with fp4 and fp6 where the chip counts them together)",
+        "flop",
+        _tensor_ops(
+            sm_90="src_fp8",
+            sm_100="src_fp4_fp6_fp8_dst_fp16+src_fp4_fp6_fp8_dst_fp32",
+            sm_120="src_fp8_dst_fp16+src_fp8_dst_fp32",
+        ),
+    ),
+    # Speed of light and clocks.
+    Metric(
+        "sm_throughput",
+        "SM throughput of peak",
+        "ratio",
+        _counter("sm__throughput.avg.pct_of_peak_sustained_elapsed"),
+        0.01,
+    ),
+    Metric(
+        "dram_throughput",
+        "HBM throughput of peak",
+        "ratio",
+        _counter("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"),
+        0.01,
+    ),
+    Metric("sm_clock", "SM clock", "hertz", _counter("sm__cycles_elapsed.avg.per_second")),
+    Metric("dram_clock", "HBM clock", "hertz", _counter("dram__cycles_elapsed.avg.per_second")),
+    Metric("dram_bytes_per_cycle", "HBM bytes per cycle at peak", "byte", _counter("dram__bytes.sum.peak_sustained")),
+    *(
+        Metric(
+            f"stall_{reason}",
+            f"warps stalled per issue: {reason.replace('_', ' ')}",
+            "ratio",
+            _counter(f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"),
+        )
+        for reason in _STALLS
+    ),
+)
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}

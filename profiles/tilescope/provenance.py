@@ -1,0 +1,26 @@
+"""Which revision of the source a run speaks about."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+
+def git_revision(file: Path) -> str:
+    """Revision of the repository that tracks ``file``, with ``+`` where it was changed since; empty where none does."""
+    tracked = _git(file.parent, "ls-files", "--error-unmatch", file.name)
+    revision = _git(file.parent, "rev-parse", "HEAD") if tracked else None
+    if not revision:
+        return ""
+    return revision + ("+" if _git(file.parent, "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git answers, or None when it fails or is not there."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

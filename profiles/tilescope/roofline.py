@@ -1,0 +1,242 @@
+"""The hierarchical roofline: where a case or a launch stands, and under which roofs.
+
+After Williams, Waterman and Patterson, "Roofline" (2009), one memory roof a level and one compute roof a pipe. Up to
+three kinds of points: what the *algorithm* needs (declared cost), what the program *requested* (interpreter) and what
+the hardware *moved* (ncu). Pure: frame -> frame.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from tilescope.ceilings import DATASHEET, MEASURED, MEMORY_LEVELS
+from tilescope.facts import KEYS, Facts, Known, declared_pipe, gather
+from tilescope.schema import Ceiling, Device
+
+#: Hardware work counters and the pipe that does the work. Half-precision work on CUDA cores is set against their
+#: fp32 roof: no pipe of its own is declared for it.
+WORK = {
+    "tensor_ops_bf16": "bf16",
+    "tensor_ops_fp16": "fp16",
+    "tensor_ops_tf32": "tf32",
+    "tensor_ops_fp8": "fp8",
+    "tensor_ops_int8": "int8",
+    "tensor_ops_fp64": "fp64",
+    "flops_fp64": "fp64",
+    "flops_fp32": "fp32",
+    "flops_fp16": "fp32",
+}
+
+#: Bytes that the hardware moved at each level: counters that are summed, the first complete set counts. At L2 what
+#: crosses to the multiprocessors comes first, because that is what the measured L2 roof counts.
+MOVED = {
+    "hbm": (("dram_bytes_read", "dram_bytes_written"),),
+    "l2": (("l2_to_l1_bytes", "l1_to_l2_bytes"), ("l2_bytes",)),
+    "l1": (("l1_bytes",),),
+}
+
+#: A launch counts as above the memory roof when its bandwidth passes it by more than the roof's own uncertainty.
+_TOLERANCE = 1.02
+
+#: Arithmetic intensity (flop/byte) from which work without evidence is taken for tensor-core work.
+_TENSOR_INTENSITY = 64
+
+COLUMNS = [
+    *KEYS, "launch", "function", "kind", "level", "pipe", "flops", "flops_source", "bytes", "bytes_source", "intensity",
+    "gpu_time", "time_source", "performance", "bandwidth", "memory_roof", "compute_roof", "origin", "attainable",
+    "fraction", "above_roof",
+]  # fmt: skip
+
+
+def roof(device: Device, name: str) -> Ceiling | None:
+    """The measured roof of that name, else the datasheet's, else None."""
+    return device.ceiling(name, MEASURED) or device.ceiling(name, DATASHEET)
+
+
+def roofs(device: Device) -> pd.DataFrame:
+    """Every roof: name, kind (``memory`` or ``compute``), value (byte/second or flop/second), unit, origin, note."""
+    rows = [
+        (c.name, "memory" if c.name in MEMORY_LEVELS else "compute", c.value, c.unit, c.origin, c.note)
+        for c in device.ceilings
+    ]
+    return pd.DataFrame(rows, columns=["name", "kind", "value", "unit", "origin", "note"])
+
+
+def points(
+    table: pd.DataFrame, device: Device, kernels: Mapping[str, Mapping[str, object]] | None = None
+) -> pd.DataFrame:
+    """One row a point: a case (``launch`` absent) or one launch, of one kind, at one memory level.
+
+    ``flops`` and ``bytes`` with their sources; ``intensity`` in flop/byte; ``gpu_time`` in seconds, absent where nothing
+    was timed; ``performance`` (flop/second) and ``bandwidth`` (byte/second) absent with it. ``attainable`` is the height of
+    the roofs at that intensity, ``fraction`` how much of it is reached, ``origin`` which roofs that refers to.
+    ``above_roof`` marks a point that moved bytes faster than the memory roof allows: part of its data stayed in a
+    nearer cache. ``requested`` bytes are given at L1, where requests arrive, and at HBM, whose traffic they bound.
+    ``kernels`` is ``Run.kernels``; without it the pipe of declared work is inferred.
+    """
+    rows = [row for case in gather(table) for row in _points(case, device, kernels)]
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    numbers = ["flops", "bytes", "intensity", "gpu_time", "performance", "bandwidth", "memory_roof", "compute_roof",
+               "attainable", "fraction"]  # fmt: skip
+    return frame.astype({"launch": "Int32", "above_roof": "bool", **dict.fromkeys(numbers, "float64")})
+
+
+def _points(
+    case: Facts, device: Device, kernels: Mapping[str, Mapping[str, object]] | None
+) -> Iterator[dict[str, Any]]:
+    time = case.gpu_time()
+    whole = Known(time.value, time.source) if time else None
+    pipe = pipe_of(case, kernels)
+    needed = _sum(case, ("algorithm_bytes_read", "algorithm_bytes_written"), None, "model")
+    declared = case.total("algorithm_flops", "model")
+    if needed and declared:
+        place = Place(None, "algorithm", "hbm")
+        yield _point(case, device, place, pipe, flops=declared, moved=needed, time=whole)
+
+    launches: list[int | None] = [None, *case.launches("interpreter")]
+    for launch in launches:
+        flops = _at(case, "requested_flops", launch, "interpreter") or (declared if launch is None else None)
+        requested = _sum(case, ("requested_bytes_read", "requested_bytes_written"), launch, "interpreter")
+        at = whole if launch is None else case.launch_time(launch, "interpreter")
+        if flops and requested:
+            for level in ("hbm", "l1"):
+                place = Place(launch, "requested", level)
+                yield _point(case, device, place, pipe, flops=flops, moved=requested, time=at)
+
+    launches = [None, *case.launches("ncu")]
+    for launch in launches:
+        at = whole if launch is None else case.launch_time(launch, "ncu")
+        done = work(case, launch, device)
+        for level in MOVED:
+            moved = moved_bytes(case, level, launch)
+            if moved is None:
+                continue
+            place = Place(launch, "moved", level)
+            if done:
+                yield _point(case, device, place, done[1], flops=done[0], moved=moved, time=at)
+            elif declared and launch is None:
+                yield _point(case, device, place, pipe, flops=declared, moved=moved, time=at)
+
+
+def moved_bytes(case: Facts, level: str, launch: int | None = None) -> Known | None:
+    """Bytes that ncu saw move at a memory level, of one launch or (None) of all.
+
+    None at L1 where tensor-memory loads go past the counter: it then shows less than L2 sent.
+    """
+    found = next((k for names in MOVED[level] if (k := _sum(case, names, launch, "ncu"))), None)
+    if level == "l1" and found:
+        fetched = _at(case, "l2_to_l1_bytes", launch, "ncu")
+        if fetched and fetched.value > found.value:
+            return None
+    return found
+
+
+def work(case: Facts, launch: int | None, device: Device) -> tuple[Known, str] | None:
+    """Operations that ncu counted, and the pipe that they keep busy longest. None where that was not counted."""
+    done: dict[str, float] = {}
+    for metric, pipe in WORK.items():
+        counted = _at(case, metric, launch, "ncu")
+        if counted:
+            done[pipe] = done.get(pipe, 0.0) + counted.value
+    if "fp32" not in done and not any(done.values()):
+        # Idle tensor cores alone do not say that nothing was computed.
+        return None
+
+    def busy(pipe: str) -> float:
+        ceiling = roof(device, pipe)
+        return done[pipe] / ceiling.value if ceiling else 0.0
+
+    dominant = max(done, key=lambda pipe: (busy(pipe), done[pipe], pipe == "fp32"))
+    return Known(sum(done.values()), "ncu"), dominant
+
+
+def pipe_of(case: Facts, kernels: Mapping[str, Mapping[str, object]] | None = None) -> str:
+    """The pipe that bounds the case's arithmetic.
+
+    What the kernel declares; else the tensor pipe of its dtype where ncu or the compiler saw tensor work, or where
+    the algorithm's intensity leaves little else; else the CUDA cores.
+    """
+    declared = declared_pipe(case, kernels)
+    if declared:
+        return declared
+    dtype = case.key["dtype"]
+    tensor = {"fp32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8": "int8", "fp64": "fp64"}.get(dtype)
+    counted = [k.value for metric in WORK if metric.startswith("tensor") and (k := case.total(metric, "ncu"))]
+    compiled = case.total("tensor_instructions", "compiler")
+    if counted or compiled:
+        evident = any(counted) or bool(compiled and compiled.value)
+    else:
+        flops = case.total("algorithm_flops", "model")
+        needed = _sum(case, ("algorithm_bytes_read", "algorithm_bytes_written"), None, "model")
+        evident = bool(flops and needed and flops.value > _TENSOR_INTENSITY * needed.value)
+    if tensor and evident:
+        return tensor
+    return "fp64" if dtype == "fp64" else "fp32"
+
+
+def _at(case: Facts, metric: str, launch: int | None, source: str) -> Known | None:
+    return case.total(metric, source) if launch is None else case.at(metric, launch, source)
+
+
+def _sum(case: Facts, metrics: tuple[str, ...], launch: int | None, source: str) -> Known | None:
+    """The metrics added up; None when one of them is absent."""
+    found = [_at(case, metric, launch, source) for metric in metrics]
+    values = [known.value for known in found if known]
+    return Known(sum(values), source) if len(values) == len(metrics) else None
+
+
+def _highest(device: Device, level: str) -> float:
+    """The highest bandwidth seen at a level: reading alone is faster than copying."""
+    names = ("hbm", "hbm_read") if level == "hbm" else (level,)
+    return max((ceiling.value for name in names if (ceiling := roof(device, name))), default=math.nan)
+
+
+class Place(NamedTuple):
+    """Which point it is: of what launch (None: the case), of what kind, at what memory level."""
+
+    launch: int | None
+    kind: str
+    level: str
+
+
+def _point(
+    case: Facts, device: Device, place: Place, pipe: str, *, flops: Known, moved: Known, time: Known | None
+) -> dict[str, Any]:
+    launch, kind, level = place
+    memory, compute = roof(device, level), roof(device, pipe)
+    memory_roof = memory.value if memory else math.nan
+    compute_roof = compute.value if compute else math.nan
+    intensity = flops.value / moved.value if moved.value else math.nan
+    seconds = time.value if time and time.value > 0 else math.nan
+    performance, bandwidth = flops.value / seconds, moved.value / seconds
+    reached = [x for x in (bandwidth / memory_roof, performance / compute_roof) if not math.isnan(x)]
+    heights = [x for x in (intensity * memory_roof, compute_roof) if not math.isnan(x)]
+    origins = dict.fromkeys(c.origin for c in (memory, compute) if c)
+    functions = case.functions.get(moved.source, {})
+    return {
+        **case.key,
+        "launch": launch,
+        "function": "" if launch is None else functions.get(launch, ""),
+        "kind": kind,
+        "level": level,
+        "pipe": pipe,
+        "flops": flops.value,
+        "flops_source": flops.source,
+        "bytes": moved.value,
+        "bytes_source": moved.source,
+        "intensity": intensity,
+        "gpu_time": seconds,
+        "time_source": time.source if time else "",
+        "performance": performance,
+        "bandwidth": bandwidth,
+        "memory_roof": memory_roof,
+        "compute_roof": compute_roof,
+        "origin": "+".join(origins),
+        "attainable": min(heights, default=math.nan),
+        "fraction": max(reached, default=math.nan),
+        "above_roof": bool(bandwidth > _TOLERANCE * _highest(device, level)),
+    }

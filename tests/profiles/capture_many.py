@@ -1,0 +1,43 @@
+"""Run as a program: captures cases read from standard input as a worker would, in a process of its own.
+
+Reads ``{"collector", "settings", "cases": [...]}``; writes one JSON line a case with its table, artefact or error.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from tilescope import collectors, execute, interpret, schema, shares
+from tilescope.case import Case
+
+
+def main() -> None:
+    job = json.load(sys.stdin)
+    if "share" in job["settings"]:
+        interpret.WORTH_SHARING = 0.1
+        shares.processors = lambda: job["settings"]["share"]
+    collector = collectors.load(job["collector"])
+    with tempfile.TemporaryDirectory() as folder:
+        for data in job["cases"]:
+            case = Case(**data)
+            artefact = Path(folder, "artefact" + collector.SUFFIX)
+            told: list[str] = []
+            try:
+                collector.capture(
+                    case, execute.load_spec(case.kernel), artefact, {**job["settings"], "progress": told.append}
+                )
+                table = schema.validate(collector.parse(artefact, case))
+                content = artefact.read_bytes()
+                raw = gzip.decompress(content) if artefact.suffix == ".gz" else content
+                answer = {"rows": table.to_dict("list"), "artefact": json.loads(raw), "told": len(told)}
+            except Exception as error:
+                answer = {"error": type(error).__name__, "message": str(error)}
+            print(json.dumps({"case": case.id, **answer}, default=str), flush=True)
+
+
+if __name__ == "__main__":
+    main()

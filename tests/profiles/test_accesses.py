@@ -1,0 +1,90 @@
+"""Which bytes an access touches, against sets of bytes."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tilescope.accesses import SECTOR, Footprint, OutOfBounds, Runs, runs
+
+BASE = 4096
+
+
+def expected(addresses: np.ndarray, size: int) -> set[int]:
+    return {byte for address in addresses.ravel().tolist() for byte in range(address, address + size)}
+
+
+def covered(found: Runs) -> set[int]:
+    ranges = list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(ranges))
+    return {byte for start, end in ranges for byte in range(start, end)}
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> tuple[np.ndarray, int]:
+    """Tiles with any strides (rows, columns, broadcast, overlapping), and addresses without any order."""
+    size = draw(st.sampled_from([1, 2, 4, 8]))
+    if draw(st.booleans()):
+        places = np.array(draw(st.lists(st.integers(0, 300), min_size=1, max_size=100)))
+    else:
+        extents = draw(st.lists(st.integers(1, 9), min_size=1, max_size=3))
+        places = np.zeros(extents, dtype=np.int64)
+        for axis, extent in enumerate(extents):
+            shape = [-1 if other == axis else 1 for other in range(len(extents))]
+            places = places + draw(st.integers(0, 40)) * np.arange(extent).reshape(shape)
+    return (BASE + draw(st.integers(0, 9)) * size + places * size).astype(np.uint64), size
+
+
+@given(blocks())
+def test_runs_cover_exactly_the_bytes(block: tuple[np.ndarray, int]) -> None:
+    addresses, size = block
+    found = runs(addresses, size)
+    bytes_touched = expected(addresses, size)
+    assert covered(found) == bytes_touched
+    assert found.bytes == len(bytes_touched)
+    assert found.sectors == len({byte // SECTOR for byte in bytes_touched})
+
+
+@given(st.lists(blocks(), max_size=5))
+def test_a_footprint_is_the_union(several: list[tuple[np.ndarray, int]]) -> None:
+    footprint = Footprint([(BASE, 20_000)])
+    for addresses, size in several:
+        footprint.add(runs(addresses, size))
+    assert footprint.bytes == len(set().union(*(expected(addresses, size) for addresses, size in several)))
+
+
+def test_many_short_runs_are_marked() -> None:
+    places = np.cumsum(np.arange(1000) % 7 + 2)
+    footprint = Footprint([(BASE, 10_000)])
+    footprint.add(runs((BASE + places).astype(np.uint64), 1))
+    assert footprint.bytes == 1000
+
+
+def test_one_access_may_span_tensors() -> None:
+    footprint = Footprint([(BASE, 64), (BASE + 512, 64)])
+    footprint.add(runs(np.array([BASE, BASE + 512], dtype=np.uint64), 8))
+    assert footprint.bytes == 16
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        (BASE + 60, "4 bytes past the end"),
+        (BASE + 72, "8 bytes after the end"),
+        (BASE - 16, "16 bytes before the start"),
+        (BASE + 600, "bytes after the end"),
+    ],
+)
+def test_bytes_of_no_tensor_are_refused(address: int, message: str) -> None:
+    footprint = Footprint([(BASE, 64), (BASE + 512, 64)])
+    with pytest.raises(OutOfBounds, match=message):
+        footprint.add(runs(np.array([address], dtype=np.uint64), 8))
+
+
+def test_nothing_is_nothing() -> None:
+    footprint = Footprint([(BASE, 64)])
+    footprint.add(runs(np.array([], dtype=np.uint64), 4))
+    assert footprint.bytes == 0

@@ -1,0 +1,71 @@
+"""Reading PTX and ptxas."""
+
+from __future__ import annotations
+
+import pytest
+from tilescope import assembly
+
+REPORT = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'first' for 'sm_90a'
+ptxas info    : Function properties for first
+    96 bytes stack frame, 108 bytes spill stores, 124 bytes spill loads
+ptxas info    : Used 255 registers, used 3 barriers, 96 bytes cumulative stack size, 1024 bytes smem, 400 bytes cmem[0]
+ptxas info    : Compile time = 9.223 ms
+ptxas info    : Compiling entry function 'second' for 'sm_90a'
+ptxas info    : Function properties for second
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 12 registers, used 0 barriers
+"""
+
+PTX = """\
+.version 8.7
+.visible .entry second(.param .u64 .ptr .global .align 1 p) .reqntid 128
+{
+	ld.param.b64 %rd1, [p];
+	@%p1 ld.global.v2.b32 { %r1, %r2 }, [ %rd1 + 0 ];
+	@!%p1 ld.global.L1::evict_first.L2::cache_hint.b16 { %rs1 }, [ %rd1 + 0 ], %rd9;
+	cp.async.cg.shared.global [ %r1 + 0 ], [ %rd2 + 0 ], 0x10, %r5;
+	ld.shared.v4.b32 { %r1, %r2, %r3, %r4 }, [ %r9 ];
+	wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {%f0}, %rd1, %rd2, p, 1, 1, 0, 1;
+	// wgmma.mma_async in a comment
+	mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 { %f1 }, { %r1 }, { %r2 }, { %f1 };
+	st.global.b16 [ %rd3 + 0 ], { %rs1 };
+	.file	1 "/somebody/home/kernels.py"
+}
+	.section	.debug_abbrev
+	{
+	.b8 1
+	}
+"""
+
+
+def test_resources_are_those_of_the_function_asked_for() -> None:
+    assert assembly.resources(REPORT, "first") == assembly.Resources(255, 3, 96, 108, 124, 1024)
+    assert assembly.resources(REPORT, "second") == assembly.Resources(12, 0, 0, 0, 0, 0)
+    with pytest.raises(ValueError, match="nothing about third"):
+        assembly.resources(REPORT, "third")
+
+
+def test_the_widest_access() -> None:
+    assert assembly.widest_access(PTX, "ld") == 16
+    assert assembly.widest_access(PTX.replace("cp.async", "no.async"), "ld") == 8
+    assert assembly.widest_access(PTX, "st") == 2
+    assert assembly.widest_access("", "ld") is None
+
+
+def test_tensor_core_instructions_are_counted_in_code_only() -> None:
+    assert assembly.tensor_instructions(PTX) == 2
+
+
+def test_the_size_of_a_block() -> None:
+    assert assembly.block_threads(PTX) == 128
+    assert assembly.block_threads(".reqntid 32, 4, 2") == 256
+    assert assembly.block_threads("") is None
+
+
+def test_what_is_kept_names_no_machine() -> None:
+    kept = assembly.portable(PTX)
+    assert "somebody" not in kept
+    assert '"kernels.py"' in kept
+    assert "debug" not in kept

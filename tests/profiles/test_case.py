@@ -1,0 +1,44 @@
+"""A case's names."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tilescope.case import Case, config_text, parse_config
+
+texts = st.text(min_size=1, max_size=60)
+
+
+def test_ids_and_names():
+    case = Case("softmax", "triton", "forward", "1823x781-fp32-s7", "BLOCK=64")
+    assert case.id == "softmax/triton/forward/1823x781-fp32-s7/BLOCK=64"
+    assert case.dtype == "fp32"
+    assert case.name == "softmax"
+    assert Case("a/b.py:MINE", "triton", "forward", "8-bf16").name == "MINE"
+    assert Case(**case.to_json()) == case
+
+
+@given(texts, texts)
+def test_a_slug_is_a_file_name_and_unique(one, other):
+    first, second = (Case(kernel, "triton", "forward", "8-fp32").slug for kernel in (one, other))
+    assert (first == second) == (one == other)
+    assert "/" not in first
+    assert not first.startswith(".")
+    assert len(first) < 100
+
+
+@given(st.dictionaries(st.from_regex(r"[A-Za-z_]+", fullmatch=True), st.integers(-999, 999), max_size=5))
+def test_a_config_survives_its_text(config):
+    assert parse_config(config_text(config)) == config
+
+
+@pytest.mark.parametrize("text", ["BLOCK", "BLOCK=", "=3", "BLOCK=1.5", "BLOCK=1 NUM=2"])
+def test_a_config_that_does_not_parse_names_the_part(text):
+    with pytest.raises(ValueError, match="is not NAME=INTEGER"):
+        parse_config(text)
+
+
+def test_a_row_carries_the_case():
+    row = Case("softmax", "eager", "backward", "8-bf16").row("registers", 3, "ncu", launch=1)
+    assert (row["pass"], row["dtype"], row["launch"], row["value"]) == ("backward", "bf16", 1, 3)

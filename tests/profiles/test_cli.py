@@ -1,0 +1,251 @@
+"""The command: what it prints, and one clear line where it cannot serve."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tilescope import cli, device, schema, store
+from tilescope.case import Case
+from tilescope.schema import Device, Failure, Run
+from tilescope.store import RunWriter
+
+KIT = Path(__file__).parent / "fixtures" / "orchestration"
+OWN = f"{KIT / 'own.py'}:SPEC"
+ROOTS = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles", "dashboard")]
+GOOD = ["--impl", "good", "--workload", "small"]
+
+
+@pytest.fixture(autouse=True)
+def kit(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(KIT))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(device, "detect", lambda: None)
+    monkeypatch.setattr(device, "unavailable", lambda: "no NVIDIA GPU here")
+
+
+def tilescope(capsys, *arguments):
+    """Exit status, standard output and standard error."""
+    try:
+        status = cli.main(arguments)
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+    return status, *capsys.readouterr()
+
+
+def a_run(tmp_path, **fields):
+    run = Run(
+        "20261120-221530-3fa9",
+        "2026-11-20T22:15:30+00:00",
+        Device("H", "sm_90", 132, 1, 1, False),
+        {},
+        {},
+        {},
+        **fields,
+    )
+    writer = RunWriter(tmp_path / "runs", run)
+    case = Case("softmax", "triton", "forward", "8x8-fp32")
+    writer.append(schema.frame([case.row("registers", 32, "compiler", launch=0, function="k")]))
+    return writer.finish()
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["profile", OWN, "--collect", "compilr"], "unknown collector 'compilr': did you mean 'compiler'?"),
+        (["profile", OWN, "--collect", "ncu"], "ncu cannot run here: no NVIDIA GPU here"),
+        (["profile", OWN, "--target", "sm_91"], "unknown target 'sm_91': did you mean 'sm_90'?"),
+        (
+            ["profile", OWN, "--collect", "fakes.quick", "--impl", "goood"],
+            "unknown implementation 'goood': did you mean 'good'?",
+        ),
+        (
+            ["profile", OWN, "--collect", "fakes.quick", "--pass", "backwards"],
+            "unknown pass 'backwards': use one of forward",
+        ),
+        (
+            ["profile", OWN, "--collect", "fakes.quick", "--workload", "8x8-fp32"],
+            "own has no workload '8x8-fp32': give N-DTYPE",
+        ),
+        (["profile", "gone.py:SPEC", "--collect", "fakes.quick"], "gone.py is not a file"),
+        (
+            ["profile", OWN, OWN.replace("/own.py", "/../orchestration/own.py"), "--collect", "fakes.quick"],
+            "two kernels are called",
+        ),
+        (["profile"], "the following arguments are required: KERNEL"),
+        (["profile", OWN, "--timeout", "0"], "must be above 0"),
+        (["profil", OWN], "invalid choice: 'profil'"),
+        (["show", "20250101"], "no run '20250101'"),
+        (["show", "latest"], "there are no runs yet"),
+        (["recover", "20250101"], "no run '20250101'"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(capsys, arguments, said):
+    status, out, err = tilescope(capsys, *arguments)
+    (last,) = [text for text in err.splitlines() if "reading the kernels" not in text]
+    assert said in last
+    assert status == 2
+    assert out == ""
+    assert "Traceback" not in err
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_an_unknown_kernel_of_the_catalog(capsys):
+    status, _, err = tilescope(capsys, "profile", "sofmax", "--collect", "fakes.quick")
+    assert "unknown kernel 'sofmax': did you mean 'softmax'?" in err
+    assert status == 2
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_folder_that_cannot_be_written(capsys, tmp_path):
+    (tmp_path / "file").touch()
+    status, _, err = tilescope(
+        capsys, "profile", OWN, "--collect", "fakes.quick", "--runs", str(tmp_path / "file" / "runs")
+    )
+    assert "set TILESCOPE_RUNS" in err
+    assert status == 2
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_profile_prints_a_table_and_names_the_run(capsys, tmp_path):
+    status, out, err = tilescope(capsys, "profile", OWN, *GOOD, "--collect", "fakes.quick")
+    assert status == 0
+    assert "[1/1] fakes.quick running" in err
+    lines = out.splitlines()
+    assert lines[0] == "NVIDIA H200 (sm_90): predicted, no such GPU took part"
+    assert lines[1].split() == ["kernel", "impl", "pass", "workload", "registers"]
+    assert lines[2].split() == ["SPEC", "good", "forward", "8-fp32", "32"]
+    folder = Path(lines[-1].removeprefix("run: "))
+    assert folder.parent == tmp_path / "runs"
+    status, out, _ = tilescope(capsys, "show", "latest", "--json")
+    assert json.loads(out)["run"]["id"] == folder.name
+    assert {row["metric"] for row in json.loads(out)["table"]} >= {"registers", "algorithm_bytes_read"}
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_profile_with_a_failed_case_has_status_1(capsys):
+    status, out, err = tilescope(
+        capsys, "profile", OWN, "--impl", "good,raises", "--workload", "small", "--collect", "fakes.quick"
+    )
+    assert status == 1
+    assert f"failed: fakes.quick {OWN}/raises/forward/8-fp32: RuntimeError: this kernel is wrong" in out
+    assert "Traceback" not in out + err
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_list(capsys):
+    status, out, _ = tilescope(capsys, "list", OWN, "--json")
+    assert status == 0
+    (entry,) = json.loads(out)
+    assert entry["dims"] == ["N"]
+
+
+def test_list_marks_what_is_not_installed(capsys, monkeypatch):
+    async def describe(kernels):
+        implementations = {"triton": {"available": True}, "liger": {"available": False}}
+        workloads = [{"label": "small", "id": "8-fp32"}, {"label": "", "id": "9-fp32"}]
+        return [{"kernel": "k", "passes": ["forward"], "implementations": implementations, "workloads": workloads,
+                 "summary": "what it does"}]  # fmt: skip
+
+    monkeypatch.setattr("tilescope.supervisor.describe", describe)
+    line = tilescope(capsys, "list")[1].splitlines()[1]
+    assert "triton, (liger)" in line
+    assert "small, 9-fp32" in line
+
+
+def test_show_prints_a_run_and_the_list(capsys, tmp_path):
+    folder = a_run(tmp_path, failures=(Failure("a/b", "ncu", "denied"),), notes=("remark",), title="mine")
+    status, out, _ = tilescope(capsys, "show", "2026")
+    assert status == 0
+    assert "20261120-221530-3fa9 mine" in out
+    assert "note: remark" in out
+    assert "failed: ncu a/b: denied" in out
+    (folder.parent / "20261121-000000-aaaa").mkdir()
+    out = tilescope(capsys, "show")[1]
+    assert "1 failed" in out
+    assert "run.json is missing" in out
+
+
+def test_show_of_a_newer_or_damaged_run_changes_nothing(capsys, tmp_path):
+    folder = a_run(tmp_path)
+    path = folder / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": 99}))
+    before = path.read_bytes()
+    status, out, err = tilescope(capsys, "show", folder.name)
+    assert (status, out) == (2, "")
+    assert "written with schema 99" in err
+    assert "upgrade" in err
+    assert path.read_bytes() == before
+
+
+def test_recover(capsys, tmp_path):
+    folder = a_run(tmp_path)
+    status, _, err = tilescope(capsys, "recover", folder.name)
+    assert status == 2
+    assert "is not half-written" in err
+    partial = folder.rename(folder.with_name(store.PARTIAL + folder.name))
+    (partial / "parts").mkdir()
+    (partial / "table.parquet").rename(partial / "parts" / "000001.parquet")
+    assert tilescope(capsys, "recover", folder.name)[1] == f"run: {folder}\n"
+    assert len(store.open_run(folder).table) == 1
+
+
+def test_doctor_always_succeeds(capsys, monkeypatch):
+    monkeypatch.setattr("tilescope.doctor._probe", dict)
+    status, out, _ = tilescope(capsys, "doctor")
+    assert status == 0
+    for name in ("GPU", "driver", "torch", "triton cache", "ncu", "counter permission"):
+        assert name in out
+
+
+def test_a_command_of_another_package_is_added_and_a_broken_one_says_so(capsys, monkeypatch):
+    class Entry:
+        def __init__(self, name, load):
+            self.name, self.load = name, load
+
+    def works(subparsers):
+        subparsers.add_parser("works").set_defaults(run=lambda arguments: 7)
+
+    def broken():
+        raise ImportError("no bokeh")
+
+    entries = [Entry("works", lambda: works), Entry("report", broken)]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries)
+    assert cli.main(["works"]) == 7
+    status, _, err = tilescope(capsys, "report")
+    assert (status, err) == (2, "tilescope: command report does not import: no bokeh\n")
+
+
+def test_interrupting_keeps_the_finished_cases(tmp_path):
+    command = [sys.executable, "-m", "tilescope", "profile", OWN, "--impl", "good,hangs", "--workload", "small",
+               "--collect", "fakes.quick"]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(KIT), *ROOTS])}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        for text in process.stderr:
+            if "hangs" in text:
+                break
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the finished cases are kept" in err
+    assert "Traceback" not in err
+    assert " 32" in out
+    loaded = store.open_run(store.find("latest"))
+    assert not loaded.run.complete
+    assert set(loaded.table[loaded.table["source"] == "compiler"]["impl"]) == {"good"}

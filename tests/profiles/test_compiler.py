@@ -1,0 +1,148 @@
+"""The compiler collector, compiling for real."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from tilescope import execute, launches, offline, schema
+from tilescope.assembly import widest_access
+from tilescope.case import Case
+from tilescope.collectors import compiler
+
+FILE = Path(__file__).parent / "small_kernels.py"
+
+
+def case(name: str, workload: str, *, impl: str = "triton", direction: str = "forward", config: str = "") -> Case:
+    return Case(f"{FILE}:{name}", impl, direction, workload, config)
+
+
+def collect(wanted: Case, folder: Path, target: str = "sm_90") -> pd.DataFrame:
+    artefact = folder / f"case{compiler.SUFFIX}"
+    compiler.capture(wanted, execute.load_spec(wanted.kernel), artefact, {"target": target})
+    return schema.validate(compiler.parse(artefact, wanted))
+
+
+def figures(table: pd.DataFrame, launch: int = 0) -> dict[str, float]:
+    chosen = table[table["launch"] == launch]
+    assert not chosen["metric"].duplicated().any()
+    return dict(zip(chosen["metric"], chosen["value"], strict=True))
+
+
+def test_the_softmax_recorded_on_an_h200(tmp_path: Path) -> None:
+    found = figures(collect(case("SOFTMAX", "16384x4096-bf16"), tmp_path))
+    recorded = {"registers": 32, "shared_memory": 32, "barriers": 1, "block_threads": 256, "grid_blocks": 16384}
+    assert {name: found[name] for name in recorded} == recorded
+    assert found["theoretical_occupancy"] == 1
+    assert found["widest_load"] == found["widest_store"] == 16
+    assert found["spill_bytes_stored"] == found["tensor_instructions"] == 0
+
+
+def test_the_matmul_recorded_on_an_h200(tmp_path: Path) -> None:
+    found = figures(collect(case("MATMUL", "4096x4096x4096-bf16"), tmp_path))
+    recorded = {"registers": 193, "shared_memory": 147456, "barriers": 1, "block_threads": 256, "grid_blocks": 512}
+    assert {name: found[name] for name in recorded} == recorded
+    assert found["theoretical_occupancy"] == 0.125
+    assert found["tensor_instructions"] > 0
+
+
+def test_a_config_changes_what_is_compiled(tmp_path: Path) -> None:
+    config = "BM=64,BN=64,BK=64,num_warps=4,num_stages=2"
+    found = figures(collect(case("MATMUL", "4096x4096x4096-bf16", config=config), tmp_path))
+    assert found["shared_memory"] == 2 * (64 * 64 + 64 * 64) * 2
+    assert found["grid_blocks"] == 64 * 64
+
+
+def test_spills_are_seen(tmp_path: Path) -> None:
+    config = "BM=128,BN=256,BK=64,num_warps=4,num_stages=2"
+    found = figures(collect(case("MATMUL", "4096x4096x4096-bf16", config=config), tmp_path))
+    assert found["registers"] == 255
+    assert found["spill_bytes_stored"] > 0
+    assert found["stack_bytes"] > 0
+
+
+def test_only_the_backward_pass_is_kept_of_a_backward_case(tmp_path: Path) -> None:
+    table = collect(case("TIMES", "5000-fp32", direction="backward"), tmp_path, "sm_120")
+    assert set(table["function"]) == {"scale_kernel"}
+    assert set(table["launch"]) == {0}
+    assert set(table["source"]) == {"compiler"}
+
+
+def test_registers_are_those_of_the_machine_code() -> None:
+    """The cubin's EIATTR_REGCOUNT (0x2f of .nv.info) is what the driver goes by."""
+    from elftools.elf.elffile import ELFFile
+
+    wanted = case("MATMUL", "4096x4096x4096-bf16")
+    with launches.catch() as seen:
+        execute.prepare(execute.load_spec(wanted.kernel), wanted, "meta")()
+    with offline.targeting("sm_90"):
+        kernel = offline.compile_launch(seen[0])
+    info = ELFFile(io.BytesIO(kernel.asm["cubin"])).get_section_by_name(".nv.info").data()
+    at = info.index(bytes([0x04, 0x2F, 0x08, 0x00]))
+    assert int.from_bytes(info[at + 8 : at + 12], "little") == 193
+
+
+@pytest.mark.parametrize(("offset", "aligned"), [(0, True), (4, True), (2, False), (1, False)])
+def test_a_view_is_as_aligned_as_its_offset(offset: int, aligned: bool) -> None:
+    """What decides vector width: an address known to be a multiple of 16 bytes."""
+    call = execute.load_spec(f"{FILE}:SOFTMAX").implementations["triton"].call
+    base = torch.empty(4 * 1024 + 16, device="meta")
+    with launches.catch() as seen:
+        call(base[offset : offset + 4096].view(4, 1024))
+    with offline.targeting("sm_90"):
+        ptx = offline.compile_launch(seen[0]).asm["ptx"]
+    assert (widest_access(ptx, "ld") == 16) is aligned
+    assert widest_access(ptx, "st") == 16
+
+
+def test_more_shared_memory_than_a_block_can_have_is_an_error(tmp_path: Path) -> None:
+    config = "BM=128,BN=256,BK=64,num_warps=8,num_stages=5"
+    with pytest.raises(
+        compiler.CompilationFailed, match=r"mm_kernel needs \d+ bytes of shared memory .* sm_90 has 232448"
+    ):
+        collect(case("MATMUL", "4096x4096x4096-bf16", config=config), tmp_path)
+
+
+def test_a_kernel_that_does_not_compile_is_one_line(tmp_path: Path) -> None:
+    config = "BM=100,BN=256,BK=64,num_warps=8,num_stages=2"
+    with pytest.raises(
+        compiler.CompilationFailed, match=r"mm_kernel does not compile for sm_90: .*power of 2"
+    ) as caught:
+        collect(case("MATMUL", "4096x4096x4096-bf16", config=config), tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_eager_code_does_not_apply(tmp_path: Path) -> None:
+    with pytest.raises(execute.NotApplicable, match="compiler: eager launches no Triton kernel"):
+        collect(case("SOFTMAX", "67x781-fp32", impl="eager"), tmp_path)
+
+
+def test_compiled_code_does_not_apply(tmp_path: Path) -> None:
+    with pytest.raises(execute.NotApplicable, match=r"torch\.compile generates"):
+        collect(case("TIMES", "5000-fp32", impl="compile"), tmp_path)
+
+
+def test_an_unknown_target_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown target 'sm_1'"):
+        collect(case("SOFTMAX", "67x781-fp32"), tmp_path, "sm_1")
+
+
+def test_the_artefact_keeps_the_code_and_no_path(tmp_path: Path) -> None:
+    collect(case("SOFTMAX", "67x781-fp32"), tmp_path)
+    data = json.loads(gzip.decompress((tmp_path / f"case{compiler.SUFFIX}").read_bytes()))
+    (launch,) = data["launches"]
+    assert launch["constants"]["BLOCK"] == 1024
+    assert "softmax_kernel" in launch["stages"]["ptx"]
+    assert str(FILE.parent) not in json.dumps(data)
+    assert data["ptxas"].startswith("ptxas ")
+
+
+def test_interpreting_instead_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compiler.unavailable() is None
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert "unset it" in (compiler.unavailable() or "")

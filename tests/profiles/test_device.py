@@ -1,0 +1,188 @@
+"""Devices, their datasheet roofs, versions, and where ncu is looked for."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope import ceilings, device
+
+TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+
+
+class FakeNvml:
+    """An NVML with one GPU, or with whatever the test takes away."""
+
+    class NVMLError(Exception):
+        pass
+
+    name, capability, cores = "NVIDIA H200", (9, 0), 16896
+    down = False
+    asked: int | str = -1
+
+    def nvmlInit(self) -> None:
+        if self.down:
+            raise self.NVMLError("Driver Not Loaded")
+
+    def nvmlShutdown(self) -> None: ...
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        self.asked = index
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        self.asked = uuid
+        return uuid
+
+    def nvmlDeviceGetName(self, handle: object) -> str:
+        return self.name
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: object) -> tuple[int, int]:
+        return self.capability
+
+    def nvmlDeviceGetNumGpuCores(self, handle: object) -> int:
+        return self.cores
+
+    def nvmlDeviceGetMemoryInfo(self, handle: object) -> Any:
+        return type("Memory", (), {"total": 150_754_820_096})
+
+    def nvmlDeviceGetUUID(self, handle: object) -> str:
+        return "GPU-1234"
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.159.04"
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return fake
+
+
+def test_detect(nvml: FakeNvml) -> None:
+    found = device.detect()
+    assert found is not None
+    assert (found.name, found.target, found.multiprocessors) == ("NVIDIA H200", "sm_90", 132)
+    assert (found.memory_bytes, found.l2_bytes, found.measured) == (150_754_820_096, 62_914_560, True)
+    assert found.ceilings == ceilings.datasheet("NVIDIA H200")
+    assert device.lock_name() == "GPU-1234"
+
+
+def test_an_unlisted_gpu_has_no_datasheet(nvml: FakeNvml) -> None:
+    nvml.name, nvml.capability, nvml.cores = "NVIDIA T4", (7, 5), 2560
+    found = device.detect()
+    assert found is not None
+    assert (found.target, found.multiprocessors, found.l2_bytes, found.ceilings) == ("sm_75", 40, 0, ())
+
+
+@pytest.mark.parametrize(("visible", "asked"), [("1,0", 1), ("GPU-abc", "GPU-abc")])
+def test_visible_devices_are_respected(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, visible: str, asked: int | str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    device.detect()
+    assert nvml.asked == asked
+
+
+def test_hidden_devices(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert device.detect() is None
+    assert "unset it" in (device.unavailable() or "")
+
+
+def test_no_driver(nvml: FakeNvml) -> None:
+    nvml.down = True
+    assert device.detect() is None
+    assert "Driver Not Loaded" in (device.unavailable() or "")
+    assert device.lock_name() == "gpu"
+    assert "driver" not in device.versions()
+
+
+@pytest.mark.parametrize(("version", "word"), [("2.13.0+cpu", "CPU build"), ("2.13.0+cu130", None)])
+def test_torch_must_be_able_to_use_the_gpu(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, version: str, word: str | None
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    reason = device.unavailable()
+    assert reason is None if word is None else word in (reason or "")
+
+
+def test_versions_and_ncu(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = tmp_path / "ncu"
+    fake.write_text("#!/bin/sh\necho 'NVIDIA (R) Nsight Compute'\necho 'Version 2025.3.1.0 (build 36398880)'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert device.find_ncu() == str(fake)
+    versions = device.versions()
+    assert versions["ncu"] == "2025.3.1.0"
+    assert versions["driver"] == "580.159.04"
+    assert versions["python"].startswith("3.")
+
+
+def test_ncu_off_the_path_newest_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", "")
+    for version in ("2024.3.2", "2025.10.0", "2025.3.1"):
+        place = tmp_path / version
+        place.mkdir()
+        (place / "ncu").touch(mode=0o755)
+    monkeypatch.setattr(device, "_NCU_PLACES", (str(tmp_path / "nowhere"), str(tmp_path / "*")))
+    assert device.find_ncu() == str(tmp_path / "2025.10.0" / "ncu")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_has_a_device(target: str) -> None:
+    known = device.for_target(target)
+    assert known.target == target
+    assert not known.measured
+    assert {"hbm", "fp32", "bf16", "tf32", "int8"} <= {ceiling.name for ceiling in known.ceilings}
+    for ceiling in known.ceilings:
+        assert ceiling.origin == "datasheet"
+        assert ceiling.note
+        assert ceiling.unit == ("byte/second" if ceiling.name in ceilings.MEMORY_LEVELS else "flop/second")
+
+
+def test_unknown_target_names_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="sm_90"):
+        device.for_target("sm_42")
+    assert ceilings.targets() == TARGETS
+
+
+@pytest.mark.parametrize(
+    ("name", "bandwidth"),
+    [
+        ("NVIDIA H200", 4.8e12),
+        ("NVIDIA H100 80GB HBM3", 3.35e12),
+        ("NVIDIA GeForce RTX 3090", 0.936e12),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H200 NVL", None),
+    ],
+)
+def test_datasheets_go_by_the_exact_name(name: str, bandwidth: float | None) -> None:
+    found = {ceiling.name: ceiling.value for ceiling in ceilings.datasheet(name)}
+    assert found.get("hbm") == bandwidth
+
+
+def test_dense_rates_double_with_half_the_width() -> None:
+    hopper = {ceiling.name: ceiling.value for ceiling in ceilings.datasheet("NVIDIA H200")}
+    assert hopper["bf16"] == pytest.approx(2 * hopper["tf32"], rel=0.01)
+    assert hopper["fp8"] == pytest.approx(2 * hopper["bf16"], rel=0.01)
+
+
+def test_the_parent_needs_no_torch() -> None:
+    code = (
+        "import sys; from tilescope import device, ceilings, roofline, traffic, summary; "
+        "from tilescope.collectors import events, torch_profiler, ncu; device.detect(); device.versions(); "
+        "ncu.unavailable(); sys.exit('torch' in sys.modules or 'triton' in sys.modules)"
+    )
+    profiles = Path(device.__file__).parents[1]
+    subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(profiles)}, check=True)

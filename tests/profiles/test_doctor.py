@@ -1,0 +1,65 @@
+"""Every finding that is not well names its cure."""
+
+from __future__ import annotations
+
+import pytest
+from tilescope import doctor
+
+
+def test_counter_permission_follows_the_driver(tmp_path, monkeypatch):
+    parameters = tmp_path / "params"
+    monkeypatch.setattr(doctor, "_administrator", lambda: False)
+    parameters.write_text("ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n")
+    refused = doctor.counters(parameters, True)
+    assert not refused.ok
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in refused.cure
+    monkeypatch.setattr(doctor, "_administrator", lambda: True)
+    assert doctor.counters(parameters, True).ok
+    parameters.write_text("RmProfilingAdminOnly: 0\n")
+    monkeypatch.setattr(doctor, "_administrator", lambda: False)
+    assert doctor.counters(parameters, True).ok
+    assert not doctor.counters(tmp_path / "gone", False).ok
+
+
+def test_the_drivers_version_is_read(tmp_path):
+    version = tmp_path / "version"
+    version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n")
+    assert doctor.driver(version, True).found == "580.95.05"
+
+
+@pytest.mark.parametrize(
+    ("probe", "gpu", "ok", "cure"),
+    [
+        ({"torch": "2.13.0", "cuda_build": None, "cuda": False}, False, True, ""),
+        ({"torch": "2.13.0", "cuda_build": None, "cuda": False}, True, False, "CUDA build"),
+        ({"torch": "2.13.0", "cuda_build": "12.8", "cuda": True}, True, True, ""),
+        ({"torch_error": "ModuleNotFoundError: No module named 'torch'"}, False, False, "pip install"),
+    ],
+)
+def test_torch(probe, gpu, ok, cure):
+    finding = doctor.torch(probe, gpu)
+    assert finding.ok is ok
+    assert cure in finding.cure
+    assert bool(finding.cure) is not ok
+
+
+@pytest.mark.parametrize(
+    ("numpy", "triton", "ok"), [("2.3.5", "3.6.0", True), ("2.4.0", "3.6.0", False), ("2.4.0", "3.7.0", True)]
+)
+def test_the_interpreter_needs_a_numpy_that_fits(numpy, triton, ok):
+    assert doctor.interpreter({"numpy": numpy, "triton": triton}).ok is ok
+
+
+def test_the_cache_and_the_runs_must_be_writable(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    assert doctor.cache().ok
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "file" / "runs"))
+    finding = doctor.runs()
+    assert not finding.ok
+    assert finding.cure == "set TILESCOPE_RUNS to a folder you may write to"
+
+
+def test_ncu_absent_says_where_to_get_it(monkeypatch):
+    monkeypatch.setattr("tilescope.device.find_ncu", lambda: None)
+    assert "developer.nvidia.com" in doctor.ncu().cure

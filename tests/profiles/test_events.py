@@ -1,0 +1,69 @@
+"""The events collector: its artefact, and the order in which it flushes, records and calls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tilescope import schema
+from tilescope.case import Case
+from tilescope.collectors import events
+
+CASE = Case("softmax", "triton", "forward", "1823x781-fp32")
+
+
+def test_parse(tmp_path: Path) -> None:
+    artefact = tmp_path / "a.json"
+    artefact.write_text(json.dumps({"interval": [3e-5, 2e-5], "graph_time": [1e-5], "peak_memory": 4096, "notes": []}))
+    table = schema.validate(events.parse(artefact, CASE))
+    found = [(row.metric, row.sample, row.value) for row in table.fillna({"sample": -1}).itertuples()]
+    assert found == [("interval", 0, 3e-5), ("interval", 1, 2e-5), ("graph_time", 0, 1e-5), ("peak_memory", -1, 4096)]
+    assert set(table["source"]) == {"events"}
+    assert table["launch"].isna().all()
+
+
+def test_a_case_that_no_graph_captures_has_no_graph_time(tmp_path: Path) -> None:
+    artefact = tmp_path / "a.json"
+    artefact.write_text(json.dumps({"interval": [2e-5], "notes": ["not captured as a CUDA graph: why"]}))
+    assert set(events.parse(artefact, CASE)["metric"]) == {"interval"}
+
+
+def test_every_call_is_cold_and_between_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    happened: list[str] = []
+    clock = iter(range(0, 100, 2))
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            happened.append("record")
+            self.time = next(clock)
+
+        def elapsed_time(self, end: Event) -> float:
+            return float(end.time - self.time)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: happened.append("synchronize"))
+    times = events._time(lambda: happened.append("call"), lambda: happened.append("flush"), 3)
+    assert happened == ["flush", "record", "call", "record"] * 3 + ["synchronize"]
+    assert times == [0.002] * 3
+
+
+def test_graphs_take_turns() -> None:
+    replayed: list[int] = []
+
+    class Graph:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def replay(self) -> None:
+            replayed.append(self.number)
+
+    replay = events._in_turn([Graph(n) for n in range(3)])
+    for _ in range(5):
+        replay()
+    assert replayed == [0, 1, 2, 0, 1]

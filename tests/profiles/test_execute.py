@@ -1,0 +1,118 @@
+"""From a name to something that runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tilescope import execute
+from tilescope.case import Case
+from tilescope_kernels.spec import Implementation, KernelSpec, Workload
+
+FILE = Path(__file__).parent / "small_kernels.py"
+
+
+def case(name: str, impl: str = "eager", direction: str = "forward", workload: str = "small", config: str = "") -> Case:
+    ref = f"{FILE}:{name}"
+    spec = execute.load_spec(ref)
+    return Case(ref, impl, direction, spec.workload(workload).id, config)
+
+
+def test_a_file_is_loaded_once() -> None:
+    first = execute.load_spec(f"{FILE}:TIMES")
+    assert first.name == "times_three"
+    assert execute.load_spec(f"{FILE}:TIMES") is first
+
+
+@pytest.mark.parametrize(
+    ("ref", "message"),
+    [
+        ("no_such_kernel", "unknown kernel 'no_such_kernel': use one of .*path/to/file.py:SPEC"),
+        ("nowhere.py:SPEC", "nowhere.py is not a file"),
+        (str(FILE), "write .*small_kernels.py:SPEC"),
+        (f"{FILE}:NOTHING", "has no 'NOTHING'"),
+        (f"{FILE}:TOLERANCE", "is a dict, not a KernelSpec"),
+    ],
+)
+def test_a_name_that_means_nothing_says_so_in_one_line(ref: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        execute.load_spec(ref)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_does_not_import_says_why(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("import no_such_module\n")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"broken\.py does not import: ModuleNotFoundError"):
+            execute.load_spec(f"{broken}:SPEC")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (case("TIMES", "fused"), "no implementation 'fused': use one of triton, wrong, eager"),
+        (case("SOFTMAX", direction="backward", workload="ragged"), "small_softmax has no backward pass"),
+        (case("TIMES", "absent"), "needs no-such-package: pip install no-such-package"),
+        (case("TIMES", config="BLOCK=1"), "no config 'BLOCK=1': it takes none"),
+        (case("MATMUL", "triton", config="BLOCK=1"), "it takes BM, BN, BK, num_warps, num_stages"),
+    ],
+)
+def test_a_case_that_cannot_run_says_so(wanted: Case, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        execute.prepare(execute.load_spec(wanted.kernel), wanted, "cpu")
+
+
+def test_forward_and_backward() -> None:
+    spec = execute.load_spec(f"{FILE}:TIMES")
+    forward = execute.prepare(spec, case("TIMES"), "cpu")()
+    x = execute.draw_inputs(spec, case("TIMES"), "cpu")["x"]
+    assert torch.equal(forward, x * 3)
+    assert not forward.requires_grad
+    backward = execute.prepare(spec, case("TIMES", direction="backward"), "cpu")
+    (gradient,) = backward()
+    (again,) = backward()
+    assert torch.equal(gradient, again)
+    assert torch.allclose(gradient / 3, execute.draw_gradients((x.requires_grad_(),))[0])
+
+
+def test_inputs_take_turns() -> None:
+    seen: list[int] = []
+    spec = KernelSpec(
+        name="identity",
+        summary="",
+        dims=("n",),
+        implementations={"eager": Implementation(lambda x: seen.append(x.data_ptr()))},
+        reference=lambda x: x,
+        inputs=lambda workload, device: {"x": torch.ones(workload.elements, device=device)},
+        workloads=(Workload({"n": 4}, "fp32"),),
+        cost=lambda workload, direction: None,  # type: ignore[arg-type, return-value]
+        tolerance={},
+    )
+    run = execute.prepare(spec, Case("identity", "eager", "forward", "4-fp32"), "cpu", rotate=3)
+    for _ in range(6):
+        run()
+    assert len(set(seen[:3])) == 3
+    assert seen[:3] == seen[3:]
+
+
+def test_meta_inputs_keep_their_geometry_where_the_generator_cannot_draw_them() -> None:
+    def inputs(workload: Workload, device: torch.device) -> dict[str, torch.Tensor]:
+        torch.Generator(device)  # raises on meta
+        base = torch.zeros(workload.elements + 3, device=device)
+        return {"x": base[3:], "y": base[: workload.elements].unflatten(0, (2, -1)).T}
+
+    spec = execute.load_spec(f"{FILE}:TIMES")
+    odd = KernelSpec(**{**vars(spec), "inputs": inputs})
+    drawn = execute.draw_inputs(odd, Case("odd", "eager", "forward", "8-fp32"), "meta")
+    assert drawn["x"].is_meta
+    assert drawn["x"].storage_offset() == 3
+    assert drawn["y"].stride() == (1, 4)
+
+
+def test_dtype_converts_floating_inputs_only() -> None:
+    spec = execute.load_spec(f"{FILE}:GATHER")
+    drawn = execute.draw_inputs(spec, case("GATHER", "triton"), "cpu", torch.float64)
+    assert drawn["x"].dtype == torch.float64
+    assert drawn["index"].dtype == torch.int64

@@ -1,0 +1,121 @@
+"""The packages import in one direction, and what only reads runs needs neither torch nor triton."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tilescope import schema, store
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOTS = {
+    "tilescope_kernels": ROOT / "kernels",
+    "tilescope": ROOT / "profiles",
+    "tilescope_dashboard": ROOT / "dashboard",
+}
+FORBIDDEN = {
+    "tilescope_kernels": {"tilescope", "tilescope_dashboard"},
+    "tilescope": {"tilescope_dashboard"},
+    "tilescope_dashboard": {"torch", "triton", "tilescope_kernels"},
+}
+#: Modules of the profiler that only the worker may import: they bring torch, triton or the kernels along.
+BLOCKER = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "triton"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def imported(file: Path) -> set[str]:
+    """Top-level names of everything a file imports, inside functions too."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add((node.module or "").split(".")[0])
+    return names
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(root) for root in ROOTS.values()])
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("package", ROOTS)
+def test_imports_point_one_way(package):
+    files = [*(ROOTS[package] / package).rglob("*.py")]
+    assert files
+    wrong = {str(file.relative_to(ROOT)): imported(file) & FORBIDDEN[package] for file in files}
+    assert {file: names for file, names in wrong.items() if names} == {}
+
+
+def test_the_app_imports_neither_torch_nor_triton():
+    assert imported(ROOT / "dashboard" / "app.py") & {"torch", "triton", "tilescope_kernels"} == set()
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "tilescope, tilescope.schema, tilescope.metrics, tilescope.store, tilescope.roofline, tilescope.occupancy",
+        "tilescope.supervisor, tilescope.plan, tilescope.api, tilescope.cli, tilescope.doctor, tilescope.results",
+        ", ".join(
+            f"tilescope.collectors.{name}"
+            for name in ("check", "compiler", "interpreter", "events", "torch_profiler", "ncu")
+        ),
+        "tilescope_dashboard",
+    ],
+)
+def test_reading_runs_needs_neither_torch_nor_triton(modules):
+    done = python(BLOCKER + f"import {modules}\nassert not {{'torch', 'triton'}} & set(sys.modules)")
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_tilescope_is_quick():
+    def once() -> float:
+        started = time.monotonic()
+        assert python("import tilescope").returncode == 0
+        return time.monotonic() - started
+
+    assert min(once() for _ in range(3)) < 0.5
+
+
+def test_what_tilescope_offers_is_there():
+    done = python("import tilescope; print([getattr(tilescope, name) for name in tilescope.__all__])")
+    assert done.returncode == 0, done.stderr
+    assert python("import tilescope; tilescope.nothing").stderr.count("has no attribute 'nothing'") == 1
+
+
+def test_no_package_is_called_kernels():
+    """Other libraries import whatever answers to that name."""
+    assert not (ROOT / "kernels" / "__init__.py").exists()
+    assert {path.name for path in (ROOT / "kernels").iterdir() if path.is_dir()} - {"__pycache__"} == {
+        "tilescope_kernels"
+    }
+
+
+def test_recorded_runs_are_small_and_whole():
+    recorded = [path for path in store.recorded_dir().glob("*") if path.is_dir()]
+    for folder in recorded:
+        loaded = store.open_run(folder)
+        schema.validate(loaded.table)
+        assert not loaded.table.empty
+        json.dumps(loaded.run.to_json())
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        assert size < 1_000_000, f"{folder.name} has {size:,} bytes: everyone who clones pays"

@@ -1,0 +1,88 @@
+"""Measured roofs: the kernel that reads must read what it says, and one failing roof costs only itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tilescope import device
+
+PROFILES = Path(device.__file__).parents[1]
+
+#: Run where Triton interprets: (programs, chunks, steps, stride) and which chunks each program must then have summed.
+INTERPRETED = """
+import torch
+from tilescope import measure
+CHUNK = 16
+for programs, chunks, steps, stride, expected in (
+    (2, 8, 4, 2, [[0, 2, 4, 6], [1, 3, 5, 7]]),
+    (3, 4, 6, 1, [[0, 1, 2, 3, 0, 1], [1, 2, 3, 0, 1, 2], [2, 3, 0, 1, 2, 3]]),
+    (2, 2, 3, 0, [[0, 1, 0], [2, 3, 2]]),
+):
+    total = chunks * (1 if stride else programs)
+    source = torch.arange(total * CHUNK, dtype=torch.int32)
+    sums = torch.empty(programs, dtype=torch.int32)
+    measure._read[(programs,)](source, sums, chunks, steps, CHUNK, stride, "")
+    by_chunk = source.view(total, CHUNK).sum(1)
+    assert sums.tolist() == [int(by_chunk[e].sum()) for e in expected], (stride, sums, expected)
+print("read what was expected")
+"""
+
+
+def test_the_reading_kernel_reads_every_chunk_it_counts() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(PROFILES)}
+    done = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "read what was expected\n", done.stderr
+
+
+def test_a_roof_that_fails_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from tilescope import measure
+    from tilescope.schema import Ceiling
+
+    def broken() -> Ceiling:
+        raise RuntimeError("no fp8 here")
+
+    good = Ceiling("hbm", 1e12, "byte/second", "measured")
+    monkeypatch.setattr(measure, "_roofs", lambda: iter([("fp8", broken), ("copy", lambda: good)]))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    told: list[str] = []
+    assert measure.measure(told.append) == [good]
+    assert told == ["fp8", "copy"]
+
+
+def test_every_pipe_has_a_product() -> None:
+    from tilescope import measure
+
+    names = [doing for doing, _ in measure._roofs()]
+    assert [name.removeprefix("cuBLAS ") for name in names[4:]] == [
+        "bf16",
+        "fp16",
+        "tf32",
+        "fp32",
+        "fp64",
+        "fp8",
+        "int8",
+    ]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(device.unavailable() is not None, reason=str(device.unavailable()))
+def test_measured_roofs_stay_below_the_datasheet() -> None:
+    import torch
+    from tilescope import measure
+
+    found = {ceiling.name: ceiling.value for ceiling in measure.measure()}
+    seen = device.describe_cuda()
+    assert {"hbm", "hbm_read", "l2", "bf16", "fp32"} <= set(found)
+    assert found["hbm"] < found["l2"]
+    for name, value in found.items():
+        sheet = seen.ceiling(name, "datasheet")
+        if sheet and name != "fp64":  # the datasheet's fp64 is the CUDA cores'; cuBLAS uses tensor cores
+            assert 0.3 * sheet.value < value < 1.02 * sheet.value, name
+    assert torch.get_float32_matmul_precision() == "highest"

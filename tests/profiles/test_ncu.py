@@ -1,0 +1,332 @@
+"""The ncu collector on what ncu printed on an H200, whole: nothing may be lost, and nothing made up."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import itertools
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tilescope import device, ncu_csv, schema
+from tilescope.case import Case
+from tilescope.collectors import ncu
+from tilescope.metrics import METRICS
+
+FIXTURES = Path(__file__).parent / "fixtures"
+SOFTMAX, MATMUL = "softmax_kernel", "mm_kernel"
+CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")
+BACKWARD = Case("layer_norm", "aten", "backward", "4096x4096-bf16")
+PRODUCT = Case("matmul", "eager", "forward", "4096x4096x4096-bf16")
+
+
+def text(name: str) -> str:
+    path = FIXTURES / name
+    return gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+
+
+def cells(printed: str) -> list[list[str]]:
+    """The CSV's cells, read the plainest way: what lies after the noise, through the standard library alone."""
+    body = printed[printed.index('"ID",') :] if '"ID",' in printed else printed
+    return list(csv.reader(io.StringIO(body)))
+
+
+@pytest.mark.parametrize(
+    ("name", "launches", "columns"),
+    [("raw_37_metrics_h200.csv", 4, 365), ("raw_full_h200.csv.gz", 4, 2238), ("ncu_nvtx_h200.csv.gz", 4, 440)],
+)
+def test_raw_page_keeps_every_cell(name: str, launches: int, columns: int) -> None:
+    header, units, *rows = cells(text(name))
+    table = ncu_csv.read_raw(text(name))
+    assert table.shape == (launches, columns)
+    assert list(table.columns.get_level_values("counter")) == header
+    assert list(table.columns.get_level_values("unit")) == units
+    assert table.to_numpy().tolist() == rows
+
+
+def test_details_page_keeps_every_cell() -> None:
+    header, *rows = cells(text("details_rules_h200.csv"))
+    table = ncu_csv.read_details(text("details_rules_h200.csv"))
+    assert table.shape == (152, 20)
+    assert list(table.columns) == header
+    for (_, read), row in zip(table.iterrows(), rows, strict=True):
+        assert read.dropna().tolist() == row
+    rules = table[table["Rule Name"].fillna("") != ""]
+    assert len(rules) == sum(len(row) == 20 for row in rows) == 10
+    compression = rules[rules["Rule Name"] == "MemoryL2Compression"].iloc[0]
+    assert ncu_csv.number(compression["Estimated Speedup"]) == 29.51
+    assert "L2 Compression unit" in compression["Rule Description"]
+
+
+def test_source_page_keeps_every_cell() -> None:
+    rows = cells(text("source_cuda_sass_h200.csv.gz"))
+    table = ncu_csv.read_source(text("source_cuda_sass_h200.csv.gz"))
+    kept = [row for row in rows if row[0] not in ("File Path", "Function Name", "Line No")]
+    assert len(table) == len(kept) == 1350
+    assert set(table["Function Name"]) == {SOFTMAX, MATMUL}
+    assert sum(table.notna().sum()) - 2 * len(table) == sum(len(row) for row in kept)
+    first = table.iloc[0]
+    assert first["Line No"] == "170"
+    assert first["Source"] == "return core.maximum(a, b)"
+    assert first["File Path"].endswith("triton/language/standard.py")
+    assert table.iloc[1]["Source (SASS)"] == "      FMNMX R18, R4, R15, !PT"
+    assert ncu_csv.number(first["Thread Instructions Executed"]) == 96468992
+
+
+@pytest.mark.parametrize("reader", [ncu_csv.read_raw, ncu_csv.read_details, ncu_csv.read_source])
+@pytest.mark.parametrize(
+    "printed", ["", "ok 1.5\n==PROF== Connected to process 1\n==WARNING== No kernels were profiled.\n"]
+)
+def test_no_table_is_an_error(reader: object, printed: str) -> None:
+    with pytest.raises(ncu_csv.NcuFormatError, match="ncu"):
+        reader(printed)  # type: ignore[operator]
+
+
+def test_noise_before_between_and_after_is_left_out() -> None:
+    header, units, *rows = text("raw_37_metrics_h200.csv").split('"ID",', 1)[1].splitlines()
+    lines = [
+        '"ID",' + header,
+        units,
+        "step 3, loss 0.5",
+        rows[0],
+        "==PROF== Disconnected",
+        '"quoted, but no row"',
+        rows[1],
+    ]
+    table = ncu_csv.read_raw('hello, "world"\n' + "\n".join(lines) + "\ngoodbye,1,2\n")
+    assert table.xs("Kernel Name", axis=1, level="counter").iloc[:, 0].tolist() == [SOFTMAX, MATMUL]
+
+
+def test_row_cut_short_keeps_what_it_has() -> None:
+    lines = text("raw_37_metrics_h200.csv").split('"ID",', 1)[1].splitlines()
+    cut = lines[3][: lines[3].index('"dram') if '"dram' in lines[3] else 900].rpartition(",")[0]
+    table = ncu_csv.read_raw('"ID",' + "\n".join([lines[0], lines[1], lines[2], cut]))
+    assert len(table) == 2
+    assert table.iloc[1, -1] == ""
+    assert table.iloc[0, -1] != ""
+
+
+@given(st.floats(-1e15, 1e15).map(lambda x: round(x, 2)))
+def test_numbers_with_thousands_separators(value: float) -> None:
+    assert ncu_csv.number(f"{value:,.2f}") == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "cell", ["", " ", "n/a", "nan", "PolicySpread", "NVIDIA H200", "(256, 1, 1)", "No-CC", "1,2", "-"]
+)
+def test_cells_that_are_not_numbers(cell: str) -> None:
+    assert ncu_csv.number(cell) is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"), [("16 (4; 4; 4; 4)", 16), ("1,048,576; 2", 1048576), ("1.5e3", 1500), ("0", 0)]
+)
+def test_cells_that_are_numbers(cell: str, value: float) -> None:
+    assert ncu_csv.number(cell) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [
+        (63.39, "us", (63390, "ns")),
+        (63.39, "usecond", (63390, "ns")),
+        (2, "msecond", (2e6, "ns")),
+        (134.23, "Mbyte", (134.23e6, "byte")),
+        (1.95, "Ghz", (1.95e9, "hz")),
+        (1.95, "cycle/nsecond", (1.95e9, "hz")),
+        (4.1, "Tbyte/s", (4.1e12, "byte/second")),
+        (50, "%", (50, "%")),
+        (32, "register/thread", (32, "register/thread")),
+        (3, "Kbyte/block", (3000, "byte/block")),
+        (7, "", (7, "")),
+    ],
+)
+def test_units_become_base_units(value: float, unit: str, expected: tuple[float, str]) -> None:
+    got = ncu_csv.in_base(value, unit)
+    assert got[0] == pytest.approx(expected[0])
+    assert got[1] == expected[1]
+
+
+def values(table: pd.DataFrame, launch: int) -> dict[str, float]:
+    return table[table["launch"] == launch].set_index("metric")["value"].to_dict()
+
+
+def test_parse_reads_the_counters_of_every_launch() -> None:
+    table = schema.validate(ncu.parse(FIXTURES / "raw_37_metrics_h200.csv", CASE))
+    assert table.groupby("launch")["function"].unique().map(list).to_dict() == {
+        0: [SOFTMAX], 1: [MATMUL], 2: [SOFTMAX], 3: [MATMUL]
+    }  # fmt: skip
+    softmax, matmul = values(table, 0), values(table, 1)
+    assert softmax["gpu_time"] == pytest.approx(63.392e-6)
+    assert softmax["dram_bytes_read"] == 134_231_552
+    assert softmax["l2_to_l1_bytes"] == 16384 * 4096 * 2
+    assert softmax["achieved_occupancy"] == pytest.approx(0.9378)
+    assert softmax["sm_clock"] == 1_951_999_248.54
+    assert softmax["flops_fp32"] == 163_577_856 + 134_217_728
+    assert softmax["shared_memory"] == 32
+    assert matmul["tensor_ops_bf16"] == 2 * 4096**3
+    assert matmul["shared_memory"] == 147_456
+    assert matmul["registers"] == 193
+    assert matmul["occupancy_limit_shared_memory"] == 1
+    assert matmul["spill_loads"] == 0
+
+
+def test_absent_counters_give_no_row() -> None:
+    table = ncu.parse(FIXTURES / "raw_37_metrics_h200.csv", CASE)
+    assert not table["metric"].isin(["l1_bytes", "bank_conflicts", "tensor_ops_fp64", "stall_wait"]).any()
+    # flops_fp64 is a sum of three counters: the ones that are missing must not count as 0.
+    assert "flops_fp64" not in set(table["metric"])
+    full = ncu.parse(FIXTURES / "raw_full_h200.csv.gz", CASE)
+    assert {"stall_long_scoreboard", "bank_conflicts"} <= set(full["metric"])
+
+
+def test_every_counter_asked_for_on_hopper_is_read() -> None:
+    """What an H200 printed when it was asked for all of METRICS' counters."""
+    table = schema.validate(ncu.parse(FIXTURES / "ncu_nvtx_h200.csv.gz", CASE))
+    asked = {metric.name for metric in METRICS.values() if metric.terms("9.0")}
+    assert set(table["metric"]) == asked
+    assert len(table) == 4 * len(asked)
+
+
+def test_scaled_units_give_the_same_values(tmp_path: Path) -> None:
+    """``--print-units auto`` prints the same quantities in other units."""
+    printed = (
+        '"ID","Kernel Name","CC","gpu__time_duration.sum","dram__bytes_read.sum","sm__cycles_elapsed.avg.per_second"\n'
+        '"","","","usecond","Mbyte","cycle/nsecond"\n"0","k","9.0","63.39","134.23","1.95"\n'
+    )
+    artefact = tmp_path / "a.csv"
+    artefact.write_text(printed)
+    found = values(ncu.parse(artefact, CASE), 0)
+    assert found == pytest.approx({"gpu_time": 63.39e-6, "dram_bytes_read": 134.23e6, "sm_clock": 1.95e9})
+
+
+def test_finish_gives_each_case_its_launches(tmp_path: Path) -> None:
+    log = text("ncu_nvtx_h200.csv.gz")
+    for number, case in enumerate((CASE, BACKWARD, PRODUCT)):
+        assert f"{ncu.RANGE}c{number}:" in log
+        log = log.replace(f"{ncu.RANGE}c{number}:", f"{ncu.RANGE}{case.slug}:")
+    (tmp_path / ncu.LOG).write_text(log)
+    idle = Case("softmax", "triton", "forward", "0x4096-bf16")
+    ncu.finish(tmp_path, [CASE, BACKWARD, PRODUCT, idle])
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(c.slug + ncu.SUFFIX for c in (CASE, BACKWARD, PRODUCT))
+    whole = ncu_csv.read_raw(log)
+    for case, expected in ((CASE, [0]), (BACKWARD, [1, 2]), (PRODUCT, [3])):
+        artefact = tmp_path / (case.slug + ncu.SUFFIX)
+        kept = ncu_csv.read_raw(gzip.decompress(artefact.read_bytes()).decode())
+        pd.testing.assert_frame_equal(kept, whole.iloc[expected].reset_index(drop=True))
+        assert ncu.parse(artefact, case)["launch"].unique().tolist() == list(range(len(expected)))
+
+
+def test_finish_drops_rows_of_a_case_that_failed(tmp_path: Path) -> None:
+    (tmp_path / ncu.LOG).write_text(text("ncu_nvtx_h200.csv.gz").replace("tilescope:c2:", f"tilescope:{PRODUCT.slug}:"))
+    ncu.finish(tmp_path, [PRODUCT])
+    assert [p.name for p in tmp_path.iterdir()] == [PRODUCT.slug + ncu.SUFFIX]
+
+
+def test_finish_without_nvtx_columns(tmp_path: Path) -> None:
+    """An ncu that prints no ranges serves one case, and says so for more."""
+    log = text("raw_37_metrics_h200.csv")
+    (tmp_path / ncu.LOG).write_text(log)
+    ncu.finish(tmp_path, [CASE])
+    assert len(ncu.parse(tmp_path / (CASE.slug + ncu.SUFFIX), CASE)["launch"].unique()) == 4
+    (tmp_path / ncu.LOG).write_text(log)
+    with pytest.raises(ncu.NcuError, match="one case at a time"):
+        ncu.finish(tmp_path, [CASE, PRODUCT])
+
+
+@pytest.mark.parametrize(
+    ("printed", "says"),
+    [
+        (
+            "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters",
+            "root",
+        ),
+        ("==ERROR== Failed to initialize the profiler: LibraryNotLoaded", "gVisor"),
+        (
+            "==ERROR== Profiling failed because a driver resource was unavailable. Ensure that no other tool (like DCGM)",
+            "dcgmi",
+        ),
+        ("==ERROR== Cuda driver is not compatible with Nsight Compute.", "newer driver"),
+        ("==ERROR== Profiling is not supported on this device", "newer Nsight Compute"),
+        ("==WARNING== No kernels were profiled.", "launched nothing"),
+        ("==ERROR== Something nobody has seen.", "Something nobody has seen."),
+    ],
+)
+def test_errors_are_named_with_their_cure(printed: str, says: str, tmp_path: Path) -> None:
+    noise = f"==PROF== Connected to process 1\n{printed}\n==PROF== Disconnected from process 1\n"
+    assert says in (ncu.explain(noise) or "")
+    (tmp_path / ncu.LOG).write_text(noise)
+    with pytest.raises(ncu.NcuError) as error:
+        ncu.finish(tmp_path, [CASE])
+    assert says in str(error.value)
+
+
+def test_a_worker_that_died_is_not_blamed_on_ncu(tmp_path: Path) -> None:
+    printed = "==WARNING== No kernels were profiled.\n==ERROR== The application returned an error code (9).\n"
+    (tmp_path / ncu.LOG).write_text(printed)
+    ncu.finish(tmp_path, [])
+    assert list(tmp_path.iterdir()) == []
+    assert ncu.explain("==ERROR== The application returned an error code (9).") is None
+    assert ncu.explain(text("raw_37_metrics_h200.csv")) is None
+
+
+def test_command_asks_for_what_the_chip_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
+    monkeypatch.setattr(device, "detect", lambda: device.for_target("sm_90"))
+    line = ncu.command(["python", "-m", "tilescope.worker", "job.json"], tmp_path)
+    assert line[0] == "/opt/ncu"
+    assert line[-4:] == ["python", "-m", "tilescope.worker", "job.json"]
+    options = dict(itertools.pairwise(line))
+    assert options["--clock-control"] == "none"
+    assert options["--cache-control"] == "all"
+    assert options["--nvtx-include"] == "regex:tilescope:.*"
+    assert options["--log-file"] == str(tmp_path / ncu.LOG)
+    asked = options["--metrics"].split(",")
+    assert len(asked) == len(set(asked))
+    assert "sm__ops_path_tensor_src_fp8.sum" in asked
+    monkeypatch.setattr(device, "detect", lambda: device.for_target("sm_120"))
+    assert "sm__ops_path_tensor_src_fp8_dst_fp32.sum" in " ".join(ncu.command(["x"], tmp_path))
+    monkeypatch.setattr(device, "find_ncu", lambda: None)
+    with pytest.raises(ncu.NcuError):
+        ncu.command(["x"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"), [("sm_90", "9.0"), ("sm_90a", "9.0"), ("sm_100", "10.0"), ("sm_86", "8.6")]
+)
+def test_capability(target: str, expected: str) -> None:
+    assert ncu.capability(target) == expected
+
+
+def test_unavailable_names_ncu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "unavailable", lambda: None)
+    monkeypatch.setattr(device, "find_ncu", lambda: None)
+    assert "install Nsight Compute" in (ncu.unavailable() or "")
+    monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
+    assert ncu.unavailable() is None
+
+
+def test_capture_counts_one_call_after_warming_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import torch
+    from tilescope import execute
+
+    happened: list[str] = []
+    monkeypatch.setattr(execute, "prepare", lambda *_, **__: lambda: happened.append("call"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: happened.append("synchronize"))
+    monkeypatch.setattr(torch.cuda.nvtx, "range_start", lambda name: happened.append(f"open {name}") or 7)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_end", lambda handle: happened.append(f"close {handle}"))
+
+    class Spec:
+        @staticmethod
+        def workload(_: str) -> object:
+            return type("W", (), {"elements": 1})
+
+    ncu.capture(CASE, Spec, tmp_path / "out", {"warmup": 10})
+    opened = happened.index(f"open tilescope:{CASE.slug}")
+    assert happened[:opened] == ["call"] * ncu.WARMUP + ["synchronize"]
+    assert happened[opened + 1 :] == ["call", "synchronize", "close 7"]
+    assert list(tmp_path.iterdir()) == []

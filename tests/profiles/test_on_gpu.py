@@ -1,0 +1,79 @@
+"""The collectors that need a GPU, on one: forward and backward, fused and not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tilescope import device, schema
+from tilescope.case import Case
+from tilescope.collectors import events, ncu, torch_profiler
+
+ADD = Case("vector_add", "triton", "forward", "4194304-fp32")
+SOFTMAX = Case("softmax", "eager", "forward", "4096x4096-bf16")
+BACKWARD = Case("softmax", "triton", "backward", "4096x4096-bf16")
+COMPILED = Case("softmax", "compile", "backward", "4096x4096-bf16")
+SETTINGS = {"repetitions": 10, "warmup": 3}
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(device.unavailable() is not None, reason=str(device.unavailable())),
+]
+
+
+@pytest.mark.parametrize("case", [ADD, SOFTMAX, BACKWARD, COMPILED], ids=lambda case: case.id)
+def test_events(case: Case, tmp_path: Path) -> None:
+    from tilescope import execute
+
+    out = tmp_path / f"a{events.SUFFIX}"
+    events.capture(case, execute.load_spec(case.kernel), out, SETTINGS)
+    table = schema.validate(events.parse(out, case))
+    counts = table.groupby("metric")["value"].count()
+    assert counts["interval"] == counts["graph_time"] == 10
+    medians = table.groupby("metric")["value"].median()
+    assert 1e-6 < medians["graph_time"] < 1e-2
+    assert medians["peak_memory"] >= 4194304 * 4  # the smallest output
+
+
+@pytest.mark.parametrize("case", [ADD, SOFTMAX, BACKWARD, COMPILED], ids=lambda case: case.id)
+def test_torch_profiler(case: Case, tmp_path: Path) -> None:
+    from tilescope import execute
+
+    out = tmp_path / f"a{torch_profiler.SUFFIX}"
+    torch_profiler.capture(case, execute.load_spec(case.kernel), out, SETTINGS)
+    table = schema.validate(torch_profiler.parse(out, case))
+    times = table[table["metric"] == "gpu_time"]
+    assert sorted(times["sample"].unique()) == list(range(10))
+    launches = times.groupby("sample")["launch"].count()
+    assert launches.nunique() == 1
+    assert launches.iloc[0] > 1 if case.impl == "eager" else launches.iloc[0] >= 1
+    assert not times["function"].str.contains("FillFunctor|Memset").any()
+    assert out.stat().st_size < 100_000
+
+
+@pytest.mark.ncu
+@pytest.mark.skipif(ncu.unavailable() is not None, reason=str(ncu.unavailable()))
+def test_ncu(tmp_path: Path) -> None:
+    cases = [ADD, SOFTMAX, BACKWARD]
+    script = tmp_path / "capture.py"
+    script.write_text(
+        "from pathlib import Path\nfrom tilescope import execute\nfrom tilescope.case import Case\n"
+        "from tilescope.collectors import ncu\n"
+        f"for data in {[case.to_json() for case in cases]!r}:\n"
+        "    case = Case(**data)\n"
+        "    ncu.capture(case, execute.load_spec(case.kernel), Path('unused'), {})\n"
+    )
+    done = subprocess.run(
+        ncu.command([sys.executable, str(script)], tmp_path), capture_output=True, text=True, check=False
+    )
+    log = (tmp_path / ncu.LOG).read_text()
+    assert done.returncode == 0, ncu.explain(log + done.stderr) or done.stderr
+    ncu.finish(tmp_path, cases)
+    tables = {case: schema.validate(ncu.parse(tmp_path / (case.slug + ncu.SUFFIX), case)) for case in cases}
+    add = tables[ADD].set_index("metric")["value"]
+    assert add["l2_to_l1_bytes"] == pytest.approx(2 * 4194304 * 4, rel=0.05)
+    assert tables[ADD]["launch"].nunique() == 1
+    assert tables[SOFTMAX]["launch"].nunique() > 1
+    assert tables[BACKWARD]["launch"].nunique() >= 1

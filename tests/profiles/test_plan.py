@@ -1,0 +1,102 @@
+"""From a request to cases."""
+
+from __future__ import annotations
+
+import pytest
+from tilescope import collectors, plan
+from tilescope.plan import Request, RequestError
+from tilescope.supervisor import _shares
+
+
+def entry(kernel="k", passes=("forward", "backward"), **implementations):
+    implementations = implementations or {"triton": [{"BLOCK": 1}, {"BLOCK": 2}], "eager": []}
+    return {
+        "kernel": kernel,
+        "name": kernel,
+        "passes": list(passes),
+        "implementations": {
+            name: {"configs": configs, "available": name != "liger", "requires": [name]}
+            for name, configs in implementations.items()
+        },
+        "workloads": [{"id": "8-fp32"}, {"id": "9-fp32"}],
+        "selected": ["7-fp32"],
+    }
+
+
+def ids(request, *catalog):
+    return [case.id for case in plan.choose_cases(request, catalog or [entry()])]
+
+
+def test_everything_is_chosen_by_default_but_what_is_not_installed():
+    cases = ids(Request(), entry(triton=[], liger=[]))
+    assert cases == [f"k/triton/{direction}/{n}-fp32" for n in (8, 9) for direction in ("forward", "backward")]
+
+
+def test_choices_narrow_it_down():
+    chosen = Request(implementations=["triton"], directions=["forward"], workloads=["seven"])
+    assert ids(chosen) == ["k/triton/forward/7-fp32"]
+
+
+def test_an_implementation_of_one_kernel_is_left_out_of_the_other():
+    request = Request(implementations=["aten"], directions=["forward"])
+    assert ids(request, entry("a", aten=[]), entry("b")) == ["a/aten/forward/8-fp32", "a/aten/forward/9-fp32"]
+
+
+def test_every_config_of_a_sweep():
+    request = Request(implementations=["triton"], directions=["forward"], workloads=["x"], configs=["all"])
+    assert ids(request) == ["k/triton/forward/7-fp32/BLOCK=1", "k/triton/forward/7-fp32/BLOCK=2"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (Request(implementations=["tritn"]), "did you mean 'triton'"),
+        (Request(directions=["sideways"]), "unknown pass 'sideways'"),
+        (Request(implementations=["eager"], configs=["BLOCK=1"]), "k/eager has no config 'BLOCK=1': it has none"),
+        (Request(implementations=["triton"], configs=["WIDTH=1"]), "it takes BLOCK"),
+        (Request(implementations=["triton"], configs=["BLOCK=x"]), "is not NAME=INTEGER"),
+    ],
+)
+def test_names_that_fit_nothing(request_, said):
+    with pytest.raises(RequestError, match=said):
+        ids(request_)
+
+
+def test_what_is_not_installed_says_how_to_get_it():
+    with pytest.raises(RequestError, match="pip install liger"):
+        ids(Request(implementations=["liger"]), entry(triton=[], liger=[]))
+
+
+@pytest.fixture
+def able(monkeypatch):
+    """A machine on which every collector can run."""
+
+    class Module:
+        @staticmethod
+        def unavailable():
+            return None
+
+    monkeypatch.setattr(collectors, "load", lambda name: Module)
+
+
+@pytest.mark.usefixtures("able")
+def test_auto_is_what_this_machine_can_do():
+    assert plan.choose_collectors(["auto"], "sm_90", "sm_90") == collectors.COLLECTORS
+    assert plan.choose_collectors(["auto"], "sm_90", "") == ("compiler", "interpreter")
+    assert plan.choose_collectors([], "sm_80", "sm_90") == ("compiler", "interpreter")
+
+
+@pytest.mark.usefixtures("able")
+def test_collectors_run_in_the_order_of_the_ladder():
+    assert plan.choose_collectors(["ncu", "own.module", "check"], "sm_90", "sm_90") == ("check", "ncu", "own.module")
+    with pytest.raises(RequestError, match="ncu measures this machine's GPU"):
+        plan.choose_collectors(["ncu"], "sm_80", "sm_90")
+
+
+def test_each_process_gets_some_of_each_implementation():
+    cases = plan.choose_cases(Request(), [entry()])
+    sizes = {case.id: len(cases) - index for index, case in enumerate(cases)}
+    shares = _shares(cases, sizes, 2)
+    assert sorted(case.id for share in shares for case in share) == sorted(case.id for case in cases)
+    assert [sorted(case.impl for case in share) for share in shares] == [["eager"] * 2 + ["triton"] * 2] * 2
+    assert _shares(cases[:3], sizes, 8) == [sorted(cases[:3], key=lambda case: sizes[case.id])]

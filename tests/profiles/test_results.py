@@ -1,0 +1,51 @@
+"""One line a case, and nothing where nothing was measured."""
+
+from __future__ import annotations
+
+from tilescope import results, schema
+from tilescope.case import Case
+
+A = Case("softmax", "triton", "forward", "8x8-fp32")
+B = Case("softmax", "eager", "backward", "8x8-fp32")
+
+
+def table():
+    rows = [B.row("algorithm_flops", 1, "model")]
+    for launch, registers in enumerate((40, 32)):
+        for sample, scale in enumerate((1, 2, 9)):
+            rows.append(A.row("gpu_time", scale * 1e-6, "torch_profiler", launch=launch, function="k", sample=sample))
+        rows.append(A.row("gpu_time", 5e-6, "ncu", launch=launch, function="k"))
+        rows.append(A.row("registers", registers, "compiler", launch=launch, function="k"))
+        rows.append(A.row("registers", 255, "ncu", launch=launch, function="k"))
+        rows.append(A.row("requested_bytes_read", 5_695_052, "interpreter", launch=launch, function="k"))
+        for limit, blocks in (("registers", 8), ("warps", 8 + launch), ("blocks", 32)):
+            rows.append(A.row(f"occupancy_limit_{limit}", blocks, "compiler", launch=launch, function="k"))
+    return schema.frame(rows)
+
+
+def test_launches_are_added_up_or_set_side_by_side():
+    row = results.results(table()).iloc[1]
+    assert row["gpu_time"] == 4e-6  # the median repetition of both launches, by the profiler
+    assert row["registers"] == (40, 32)
+    assert row["requested"] == (2 * 5_695_052, None)
+    assert row["limiter"] == "registers, warps + registers"
+    assert row["unique"] is None
+
+
+def test_the_text_has_what_was_measured_only():
+    lines = results.text(table()).splitlines()
+    assert len(lines) == 2
+    assert "4.00 µs" in lines[1]
+    assert "40+32" in lines[1]
+    assert "11,390,104 / –" in lines[1]
+    assert "HBM" not in lines[0]
+    assert "config" not in lines[0]
+
+
+def test_an_empty_table_says_so():
+    assert results.text(schema.frame([])) == "no case gave a result"
+
+
+def test_columns_are_aligned():
+    text = results.render(["name", "count"], [["a", "1"], ["long name", "1,000"]])
+    assert text.splitlines() == ["name       count", "a              1", "long name  1,000"]

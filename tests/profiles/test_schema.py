@@ -1,0 +1,108 @@
+"""The table and the run's description hold what the schema says, and say what is wrong otherwise."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from tilescope import schema
+from tilescope.case import Case
+from tilescope.schema import Ceiling, Device, Failure, Run, SchemaError
+
+CASE = Case("softmax", "triton", "forward", "1823x781-fp32")
+
+
+def table():
+    return schema.frame(
+        [
+            CASE.row("registers", 32, "compiler", launch=0, function="k"),
+            CASE.row("registers", 40, "ncu", launch=0, function="k"),
+            *(
+                CASE.row("gpu_time", t, "torch_profiler", launch=0, function="k", sample=i)
+                for i, t in enumerate((1, 3, 2))
+            ),
+        ]
+    )
+
+
+def run():
+    device = Device("H", "sm_90", 132, 1, 2, True, (Ceiling("hbm", 4.27e12, "byte/second", "measured", "copy"),))
+    return Run(
+        "id", "2026", device, {"k": {"file": "f"}}, {"torch": "2"}, {"warmup": 1}, failures=(Failure("c", "ncu", "m"),)
+    )
+
+
+def test_a_row_gets_its_unit_and_what_it_lacks_is_absent():
+    found = table()
+    assert list(found.columns) == list(schema.COLUMNS)
+    assert set(found["unit"]) == {"count", "second"}
+    assert found["sample"].isna().tolist() == [True, True, False, False, False]
+    assert schema.validate(found) is found
+
+
+def test_an_empty_table_has_every_column():
+    assert schema.validate(schema.frame([])).dtypes.astype(str).to_dict() == schema.COLUMNS
+
+
+def test_an_unknown_metric_is_refused():
+    with pytest.raises(SchemaError, match="unknown metric 'speed'"):
+        schema.frame([CASE.row("speed", 1, "model")])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"source": "guess"}, "unknown source 'guess'"),
+        ({"metric": "speed"}, "unknown metric 'speed'"),
+        ({"unit": "ms"}, "registers is not in count"),
+        ({"value": float("nan")}, "must be finite"),
+        ({"value": float("-inf")}, "must be finite"),
+    ],
+)
+def test_a_wrong_value_is_named(change, said):
+    with pytest.raises(SchemaError, match=said):
+        schema.validate(table().assign(**change))
+
+
+def test_missing_and_unexpected_columns_are_named():
+    with pytest.raises(SchemaError, match=r"missing \['launch'\]"):
+        schema.validate(table().drop(columns="launch"))
+    with pytest.raises(SchemaError, match=r"unexpected \['colour'\]"):
+        schema.validate(table().assign(colour=1))
+
+
+def test_wide_keeps_provenance_and_takes_medians():
+    wide = schema.wide(table())
+    assert len(wide) == 1
+    assert wide["registers", "compiler"].item() == 32
+    assert wide["registers", "ncu"].item() == 40
+    assert wide["gpu_time", "torch_profiler"].item() == 2
+    assert schema.wide(schema.frame([])).empty
+
+
+def test_a_run_survives_json():
+    assert Run.from_json(run().to_json()) == run()
+    assert Run.from_json({**run().to_json(), "added_later": 1}) == run()
+
+
+def test_a_newer_run_says_upgrade():
+    with pytest.raises(SchemaError, match="upgrade"):
+        Run.from_json({**run().to_json(), "schema_version": schema.SCHEMA_VERSION + 1})
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"schema_version": "1"}, {"schema_version": 1}, {"schema_version": 1, "device": 3}]
+)
+def test_what_is_not_a_run_is_refused(data):
+    with pytest.raises(SchemaError):
+        Run.from_json(data)
+
+
+def test_a_device_finds_its_roof():
+    device = run().device
+    assert device.ceiling("hbm", "measured").value == 4.27e12
+    assert device.ceiling("hbm", "datasheet") is None
+
+
+def test_measured_sources_are_sources():
+    assert set(schema.SOURCES) > schema.MEASURED
+    assert isinstance(table(), pd.DataFrame)

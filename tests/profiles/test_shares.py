@@ -1,0 +1,64 @@
+"""Work shared out over processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tilescope import shares
+
+
+def total(
+    work: Callable[[int], int], count: int = 20, tick: Callable[[int], None] = lambda done: None, processes: int = 3
+) -> list[int]:
+    seen: list[int] = []
+    return shares.share_out(
+        range(count), lambda item: seen.append(work(item)), lambda: sum(seen), tick, processes=processes
+    )
+
+
+def test_every_item_is_done_once() -> None:
+    done: list[int] = []
+    assert sum(total(lambda item: item, tick=done.append)) == sum(range(20))
+    assert done[-1] == 20
+
+
+def test_more_processes_than_items() -> None:
+    assert sorted(total(lambda item: item + 1, count=2, processes=4)) == [0, 0, 1, 2]
+
+
+def test_an_error_is_raised_here() -> None:
+    def work(item: int) -> int:
+        if item == 7:
+            raise KeyError("seven")
+        return item
+
+    with pytest.raises(KeyError, match="seven"):
+        total(work)
+
+
+def test_a_killed_process_is_an_error() -> None:
+    def work(item: int) -> int:
+        if item == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item
+
+    with pytest.raises(RuntimeError, match="was killed"):
+        total(work)
+
+
+def test_what_tick_raises_ends_the_work() -> None:
+    def never(_: int) -> int:
+        signal.pause()
+        return 0
+
+    def tick(_: int) -> Any:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        total(never, tick=tick)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

@@ -1,0 +1,226 @@
+"""Runs on disk: whole, half-written and damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+
+import pandas as pd
+import pytest
+from tilescope import schema, store
+from tilescope.case import Case
+from tilescope.schema import SCHEMA_VERSION, Device, Failure, Run
+from tilescope.store import RunWriter, StoreError
+
+CASE = Case("softmax", "triton", "forward", "8x8-fp32")
+
+
+@pytest.fixture(autouse=True)
+def runs(monkeypatch, tmp_path):
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
+    return tmp_path / "runs"
+
+
+def a_run(name="20261120-221530-3fa9", **fields):
+    device = Device("H", "sm_90", 132, 1, 1, False)
+    facts = {"softmax": {"file": "tilescope_kernels/spec.py", "sha256": ""}}
+    run = Run(name, "2026-11-20T22:15:30+00:00", device, facts, {"torch": "2"}, {}, title="one")
+    return dataclasses.replace(run, **fields)
+
+
+def rows(*values):
+    return schema.frame(
+        CASE.row("registers", value, "compiler", launch=i, function="k") for i, value in enumerate(values)
+    )
+
+
+def written(folder, **fields):
+    writer = RunWriter(folder, a_run(**fields))
+    writer.append(rows(32, 40))
+    return writer.finish()
+
+
+def test_a_run_comes_back_as_it_was_written(runs):
+    writer = RunWriter(runs, a_run())
+    writer.append(rows(32))
+    writer.append(rows())
+    writer.append(rows(40))
+    writer.fail(Failure(CASE.id, "ncu", "no"))
+    writer.note("a remark")
+    path = writer.artefact_path("compiler", CASE, ".json")
+    path.write_text("{}")
+    folder = writer.finish()
+    assert sorted(path.name for path in folder.iterdir()) == ["artefacts", "run.json", "table.parquet"]
+    assert [path.name for path in runs.iterdir()] == [writer.run.id]
+    loaded = store.open_run(folder)
+    assert loaded.run == a_run(failures=(Failure(CASE.id, "ncu", "no"),), notes=("a remark",))
+    assert list(loaded.table["value"]) == [32, 40]
+    assert set(loaded.table["run_id"]) == {"20261120-221530-3fa9"}
+    assert dict(loaded.table.dtypes.astype(str)) == dict(schema.COLUMNS)
+
+
+def test_a_run_without_rows_can_be_opened(runs):
+    assert store.open_run(RunWriter(runs, a_run()).finish()).table.empty
+
+
+def test_rows_that_break_the_schema_are_refused(runs):
+    writer = RunWriter(runs, a_run())
+    with pytest.raises(schema.SchemaError):
+        writer.append(rows(1).assign(source="guess"))
+    assert store.open_run(writer.finish()).table.empty
+
+
+def test_rows_are_on_disk_before_the_run_is_finished(runs):
+    writer = RunWriter(runs, a_run())
+    writer.append(rows(32))
+    (part,) = (writer.folder / "parts").iterdir()
+    assert pd.read_parquet(part)["value"].tolist() == [32]
+    writer.discard()
+    assert list(runs.iterdir()) == []
+
+
+def test_a_half_written_run_is_listed_and_recovered(runs):
+    writer = RunWriter(runs, a_run())
+    writer.append(rows(32))
+    (summary,) = store.list_runs()
+    assert "still being written" in summary.error
+    writer._lock.close()  # what the system does when the writer dies
+    (summary,) = store.list_runs()
+    assert "'tilescope recover 20261120-221530-3fa9'" in summary.error
+    folder = store.recover(store.find("20261120"))
+    assert folder == runs / "20261120-221530-3fa9"
+    assert store.open_run(folder).table["value"].tolist() == [32]
+    assert not store.open_run(folder).run.complete
+
+
+def damage_json(folder):
+    (folder / "run.json").write_text("{")
+
+
+def damage_fields(folder):
+    (folder / "run.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION}))
+
+
+def damage_kind(folder):
+    (folder / "run.json").write_text("[]")
+
+
+def damage_table(folder):
+    path = folder / "table.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def empty_table(folder):
+    (folder / "table.parquet").write_bytes(b"")
+
+
+def lose_table(folder):
+    (folder / "table.parquet").unlink()
+
+
+def lose_json(folder):
+    (folder / "run.json").unlink()
+
+
+def newer(folder):
+    data = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**data, "schema_version": SCHEMA_VERSION + 1, "new": 1}))
+
+
+def foreign_table(folder):
+    pd.DataFrame({"a": [1]}).to_parquet(folder / "table.parquet")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (damage_json, "damaged, record it again"),
+        (damage_fields, "damaged"),
+        (damage_kind, "holds no object"),
+        (damage_table, "damaged, record it again"),
+        (empty_table, "damaged, record it again"),
+        (lose_table, "table.parquet is missing"),
+        (lose_json, "run.json is missing"),
+        (newer, "upgrade with"),
+        (foreign_table, "columns are not the schema's"),
+    ],
+)
+def test_a_damaged_run_says_so_in_one_line_and_stays(runs, damage, said):
+    folder = written(runs)
+    whole = written(runs, name="20261121-000000-aaaa")
+    damage(folder)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(StoreError, match=said) as caught:
+        store.open_run(folder)
+    assert "\n" not in str(caught.value)
+    summaries = store.list_runs()
+    assert [summary.path for summary in summaries] == [whole, folder]
+    assert summaries[0].error == ""
+    assert said in summaries[1].error
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_run_is_found_by_id_start_path_and_latest(runs, tmp_path):
+    first = written(runs, name="20261120-000000-aaaa")
+    second = written(runs, name="20261121-000000-bbbb")
+    recorded = written(tmp_path / "recorded", name="h200")
+    assert store.find("20261120-000000-aaaa") == first
+    assert store.find("20261121") == second
+    assert store.find("latest") == second
+    assert store.find("h200") == recorded
+    assert store.find(str(first)) == first
+    with pytest.raises(StoreError, match="fits 2 runs"):
+        store.find("2026")
+    with pytest.raises(StoreError, match="did you mean '20261120-000000-aaaa'"):
+        store.find("20261120-000000-aaab")
+    with pytest.raises(StoreError, match="tilescope show"):
+        store.find("nothing like it")
+    with pytest.raises(StoreError, match="no run at"):
+        store.find(str(tmp_path / "gone"))
+
+
+def test_the_list_tells_what_each_run_holds(runs, tmp_path):
+    written(tmp_path / "recorded", name="h200", started="2026-01-01T00:00:00+00:00")
+    written(runs)
+    (runs / "unrelated").mkdir()
+    mine, recorded = store.list_runs()
+    assert (mine.cases, mine.sources, mine.kernels, mine.recorded) == (1, ("compiler",), ("softmax",), False)
+    assert recorded.recorded
+    assert store.list_runs([tmp_path / "nowhere"]) == []
+
+
+def test_a_folder_that_cannot_be_written_says_what_to_do(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="set TILESCOPE_RUNS to a folder you may write to"):
+        RunWriter(tmp_path / "file" / "runs", a_run())
+
+
+def test_where_runs_go(monkeypatch, tmp_path):
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    assert store.runs_dir() == tmp_path
+    monkeypatch.delenv("TILESCOPE_RUNS")
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert str(store.runs_dir()) == "/data/tilescope/runs"
+
+
+def test_a_changed_kernel_makes_its_run_stale(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text("one")
+    digest = hashlib.sha256(b"one").hexdigest()
+    library = store.source_file("tilescope_kernels/spec.py")
+    kernels = {
+        "own": {"file": str(file), "sha256": digest},
+        "library": {"file": "tilescope_kernels/spec.py", "sha256": hashlib.sha256(library.read_bytes()).hexdigest()},
+        "older": {"file": "tilescope_kernels/spec.py", "sha256": digest},
+        "gone": {"file": "/nowhere/gone.py", "sha256": digest},
+    }
+    assert store.stale_kernels(a_run(kernels=kernels)) == ["older"]
+    file.write_text("two")
+    assert store.stale_kernels(a_run(kernels=kernels)) == ["own", "older"]
+
+
+def test_ids_sort_by_time():
+    assert store.new_id() <= store.new_id()[:15] + "-ffff"
+    assert len({store.new_id() for _ in range(20)}) > 1

@@ -1,0 +1,230 @@
+"""The summary's figures, and that its sentence says what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tilescope import device, schema, summary
+from tilescope.case import Case
+from tilescope.collectors import ncu, torch_profiler
+from tilescope.schema import Ceiling, Device
+
+FIXTURES = Path(__file__).parent / "fixtures"
+CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")
+EAGER = Case("softmax", "eager", "forward", "16384x4096-bf16")
+
+#: 1 TB/s, 10 Tflop/s fp32, 100 Tflop/s bf16.
+TOY = Device(
+    "toy", "sm_90", 10, 1 << 20, 1 << 30, True,
+    (
+        Ceiling("hbm", 1e12, "byte/second", "measured"),
+        Ceiling("fp32", 10e12, "flop/second", "datasheet"),
+        Ceiling("bf16", 100e12, "flop/second", "measured"),
+    ),
+)  # fmt: skip
+
+
+def rows(
+    case: Case = CASE, *, time: tuple[float, ...] = (), flops: float = 1e8, needed: float = 1e9, **counted: float
+) -> list[dict[str, Any]]:
+    """A case that needs that many flops and bytes; one launch for each time; counters of ncu on the first."""
+    return [
+        case.row("algorithm_flops", flops, "model"),
+        case.row("algorithm_bytes_read", needed / 2, "model"),
+        case.row("algorithm_bytes_written", needed / 2, "model"),
+        *(
+            case.row("gpu_time", t, "torch_profiler", launch=n, function=f"k{n}", sample=i)
+            for i in range(5)
+            for n, t in enumerate(time)
+        ),
+        *(case.row(name, value, "ncu", launch=0, function="k0") for name, value in counted.items()),
+    ]
+
+
+def one(table_rows: list[dict[str, Any]], **more: Any) -> pd.Series:
+    found = summary.summarise(schema.validate(schema.frame(table_rows)), TOY, **more)
+    assert len(found) == 1
+    row: pd.Series = found.iloc[0]
+    return row
+
+
+def test_memory_bound_with_nothing_left() -> None:
+    row = one(rows(time=(1.05e-3,), dram_bytes_read=5.1e8, dram_bytes_written=5.1e8))
+    assert row["bound"] == "memory"
+    assert row["floor"] == pytest.approx(1e-3)
+    assert row["floor_fraction"] == pytest.approx(1 / 1.05)
+    assert row["bytes_ratio"] == pytest.approx(1.02)
+    assert row["why"] == (
+        "Memory-bound: moves 1.02x the bytes the algorithm needs at 97 % of the measured copy bandwidth; "
+        "nothing left but to fuse with a neighbour."
+    )
+
+
+def test_memory_bound_with_waste() -> None:
+    table = rows(time=(1e-3, 1e-3)) + [
+        CASE.row(f"dram_bytes_{way}", 1e9, "ncu", launch=n, function=f"k{n}")
+        for n in (0, 1)
+        for way in ("read", "written")
+    ]
+    row = one(table)
+    assert row["launches"] == 2
+    assert row["gpu_time"] == pytest.approx(2e-3)
+    assert "moves 4.00x the bytes" in row["why"]
+    assert "fusing its 2 launches could make it up to 4.0x faster" in row["why"]
+
+
+def test_without_counters_it_says_so() -> None:
+    row = one(rows(time=(1.25e-3,)))
+    assert (row["bound"], row["bytes_source"]) == ("memory", "")
+    assert "80 % of the measured copy bandwidth; no counters" in row["why"]
+
+
+def test_compute_bound() -> None:
+    row = one(rows(time=(1.25e-2,), flops=1e12))
+    assert (row["bound"], row["pipe"]) == ("compute", "bf16")
+    assert row["performance"] == pytest.approx(80e12)
+    assert row["why"] == "Compute-bound: 80.0 Tflop/s is 80 % of what cuBLAS reaches in bf16."
+
+
+def test_launch_bound() -> None:
+    row = one(rows(time=(2e-6, 2e-6), needed=1e4, flops=1e3))
+    assert row["bound"] == "latency"
+    assert row["why"].startswith("Launch-bound: 2 launches of 2.00 µs where the work needs 10.0 ns")
+
+
+def test_latency_bound_names_the_limiter_and_the_stall() -> None:
+    limits = {"registers": 1, "shared_memory": 3, "warps": 8, "blocks": 32}
+    row = one(
+        rows(
+            time=(4e-3,),
+            theoretical_occupancy=0.125,
+            stall_long_scoreboard=8.5,
+            stall_wait=1.0,
+            stall_selected=20.0,
+            **{f"occupancy_limit_{name}": value for name, value in limits.items()},
+        )
+    )
+    assert (row["bound"], row["limiter"], row["blocks"]) == ("latency", "registers", 1)
+    assert row["why"] == (
+        "Latency-bound: neither memory (25 %) nor fp32 arithmetic (0 %) is busy; registers allow 1 block per "
+        "multiprocessor (12 % occupancy); warps wait longest on data from L2 or HBM."
+    )
+
+
+def test_prediction_says_that_it_is_one() -> None:
+    table = [
+        *rows(),
+        *(
+            CASE.row(name, value, "compiler", launch=0, function="k0")
+            for name, value in {
+                "registers": 64, "theoretical_occupancy": 0.5, "occupancy_limit_registers": 4,
+                "occupancy_limit_shared_memory": 4, "occupancy_limit_warps": 8, "spill_bytes_stored": 8,
+                "spill_bytes_loaded": 8,
+            }.items()
+        ),
+        CASE.row("unique_bytes_read", 5e8, "interpreter", launch=0, function="k0"),
+        CASE.row("unique_bytes_written", 5e8, "interpreter", launch=0, function="k0"),
+    ]  # fmt: skip
+    row = one(table)
+    assert not row["measured"]
+    assert pd.isna(row["gpu_time"])
+    assert (row["bound"], row["registers"], row["limiter"]) == ("memory", 64, "registers, shared memory")
+    assert row["why"] == (
+        "Predicted, not measured: memory-bound, at least 1.00 ms at the measured HBM bandwidth of toy; its launches touch "
+        "1.00x the bytes the algorithm needs; registers, shared memory allow 4 blocks per multiprocessor (50 % occupancy); "
+        "it spills 16 B a thread."
+    )
+
+
+def test_only_timed() -> None:
+    row = one([*rows(), *(CASE.row("graph_time", 2e-3, "events", sample=n) for n in range(3))])
+    assert not row["measured"]
+    assert row["graph_time"] == 2e-3
+    assert row["why"].startswith("Timed by events only: 2.00 ms a call, where the floor is 1.00 ms (50 %)")
+
+
+@pytest.mark.parametrize(("interval", "late"), [(1.1e-3, False), (4e-3, True)])
+def test_late_cpu(interval: float, late: bool) -> None:
+    row = one([*rows(time=(1e-3,)), *(CASE.row("interval", interval, "events", sample=n) for n in range(3))])
+    assert row["cpu_bound"] == late
+    assert ("The CPU is late: the interval is 4.00 ms for 1.00 ms of GPU time." in row["why"]) == late
+
+
+def test_a_tiny_kernel_is_not_called_cpu_bound() -> None:
+    """Events around a 2 us kernel read a few microseconds more: that is the events, not the CPU."""
+    table = [*rows(time=(2e-6,), needed=1e4), *(CASE.row("interval", 8e-6, "events", sample=n) for n in range(3))]
+    assert not one(table)["cpu_bound"]
+
+
+def test_wrong_results_come_first() -> None:
+    table = [*rows(time=(1e-3,)), CASE.row("relative_error", 0.5, "events"), CASE.row("tolerance", 1e-2, "events")]
+    assert one(table)["why"].startswith("Wrong: the error against the reference, 0.5, is above 0.01.")
+
+
+def test_spread_is_over_sums_of_launches() -> None:
+    samples = [(1e-3, 2e-3), (1.5e-3, 1.5e-3), (2e-3, 1e-3)]
+    table = [
+        *rows(),
+        *(
+            CASE.row("gpu_time", t, "torch_profiler", launch=n, function=f"k{n}", sample=i)
+            for i, pair in enumerate(samples)
+            for n, t in enumerate(pair)
+        ),
+    ]
+    row = one(table)
+    assert (row["gpu_time"], row["gpu_time_low"], row["gpu_time_high"]) == pytest.approx((3e-3, 3e-3, 3e-3))
+
+
+def test_speedups_are_against_the_same_source() -> None:
+    table = [*rows(time=(1e-3,)), *rows(EAGER, time=(1.5e-3, 1.5e-3))]
+    found = summary.summarise(schema.frame(table), TOY).set_index("impl")
+    assert found.loc["triton", "speedup_eager"] == pytest.approx(3.0)
+    assert pd.isna(found.loc["eager", "speedup_eager"])
+    assert found["speedup_compile"].isna().all()
+
+
+def test_resources_are_those_of_the_longest_launch() -> None:
+    table = rows(time=(1e-4, 9e-4)) + [
+        CASE.row("registers", n, "torch_profiler", launch=i, function=f"k{i}") for i, n in enumerate((255, 32))
+    ]
+    assert one(table)["registers"] == 32
+
+
+def test_no_cost_no_verdict() -> None:
+    row = one([r for r in rows(time=(1e-3,)) if r["source"] != "model"])
+    assert row["bound"] == ""
+    assert row["why"] == "Takes 1.00 ms of GPU time; no cost is declared to compare it with."
+    row = one([CASE.row("registers", 32, "compiler", launch=0, function="k")])
+    assert (row["why"], row["registers"]) == ("", 32)
+
+
+def test_empty_workload() -> None:
+    row = one(rows(time=(), needed=0, flops=0))
+    assert not row["measured"]
+    assert row["why"] == ""
+
+
+def test_empty_table() -> None:
+    found = summary.summarise(schema.frame([]), TOY)
+    assert found.empty
+    assert list(found.columns) == list(summary.COLUMNS)
+
+
+def test_what_an_h200_counted() -> None:
+    table = pd.concat(
+        [
+            ncu.parse(FIXTURES / "ncu_nvtx_h200.csv.gz", CASE),
+            torch_profiler.parse(FIXTURES / "torch_profiler_trace.json", EAGER),
+            schema.frame(rows(needed=1.4e8)),
+        ],
+        ignore_index=True,
+    )
+    found = summary.summarise(table, device.for_target("sm_90")).set_index("impl")
+    assert found.loc["triton", "launches"] == 4
+    assert found.loc["triton", "gpu_time"] == pytest.approx((16.512 + 35.008 + 27.744 + 174.304) * 1e-6)
+    assert found.loc["eager", "gpu_time"] == pytest.approx(64.384e-6, rel=1e-3)
+    assert found.loc["eager", "registers"] == 96
+    assert found.loc["triton", "why"]

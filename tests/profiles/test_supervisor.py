@@ -1,0 +1,241 @@
+"""Whatever happens to a worker costs the case it was at, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tilescope import process, store, supervisor
+from tilescope.case import Case
+from tilescope.gpu_lock import gpu_lock
+from tilescope.supervisor import Job
+
+KIT = Path(__file__).parent / "fixtures" / "orchestration"
+OWN = f"{KIT / 'own.py'}:SPEC"
+
+
+@pytest.fixture(autouse=True)
+def kit(monkeypatch, tmp_path):
+    """The fake collectors can be imported here and in the worker."""
+    monkeypatch.syspath_prepend(str(KIT))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+
+
+@pytest.fixture(scope="session")
+def catalog():
+    return asyncio.run(supervisor.describe([OWN]))
+
+
+def cases(*fates):
+    return [Case(OWN, fate, "forward", "8-fp32") for fate in fates]
+
+
+def run(catalog, fates, collectors=("fakes.quick",), **settings):
+    events = []
+    job = Job(cases(*fates), collectors, settings, catalog=catalog)
+    folder = asyncio.run(supervisor.run(job, events.append))
+    return store.open_run(folder), events
+
+
+def registers(loaded):
+    rows = loaded.table[loaded.table["metric"] == "registers"]
+    return dict(zip(rows["impl"], rows["value"], strict=True))
+
+
+def failures(loaded):
+    return {failure.case.split("/forward")[0].rpartition("/")[2]: failure for failure in loaded.run.failures}
+
+
+def test_every_fate_costs_its_own_case_only(catalog):
+    fates = ["good", "noisy", "raises", "exits", "skips", "segfaults", "aborts", "killed", "loses_device", "unreadable"]
+    loaded, events = run(catalog, [*fates, "fine"])
+    assert registers(loaded) == {"good": 32, "noisy": 32, "fine": 32}
+    failed = failures(loaded)
+    assert sorted(failed) == ["aborts", "exits", "killed", "loses_device", "raises", "segfaults", "unreadable"]
+    assert failed["raises"].message == "RuntimeError: this kernel is wrong"
+    assert "Traceback" in failed["raises"].detail
+    assert "worker was killed (SIGKILL) while running" in failed["killed"].message
+    assert failed["killed"].message.endswith("finished cases are kept")
+    assert "crashed (SIGSEGV)" in failed["segfaults"].message
+    assert "crashed (SIGABRT)" in failed["aborts"].message
+    assert "illegal memory access" in failed["loses_device"].message
+    assert "cannot be read" in failed["unreadable"].message
+    assert loaded.run.complete
+    assert loaded.run.notes == ("fakes.quick skipped 1 of skips: nothing to see",)
+    assert events[0]["of"] == 11
+    assert events[-1] == {
+        "event": "done", "folder": str(loaded.folder), "run": loaded.run.id, "complete": True, "index": 11, "of": 11
+    }  # fmt: skip
+    assert [event["index"] for event in events] == sorted(event["index"] for event in events)
+
+
+def test_what_the_algorithm_needs_is_written_for_every_case(catalog):
+    loaded, _ = run(catalog, ["raises"])
+    model = loaded.table[loaded.table["source"] == "model"]
+    assert dict(zip(model["metric"], model["value"], strict=True)) == {
+        "algorithm_flops": 8, "algorithm_bytes_read": 32, "algorithm_bytes_written": 4
+    }  # fmt: skip
+    assert loaded.run.kernels["SPEC"]["sha256"]
+    assert store.stale_kernels(loaded.run) == []
+
+
+def test_a_worker_that_never_answers_is_killed(catalog):
+    loaded, _ = run(catalog, ["good", "hangs", "fine"], timeout=3)
+    assert registers(loaded) == {"good": 32, "fine": 32}
+    assert "did not answer for 3 s and was killed while running" in failures(loaded)["hangs"].message
+
+
+def test_a_wrapper_reports_after_the_worker_ended(catalog):
+    loaded, _ = run(catalog, ["good", "noisy", "raises", "fine"], ["fakes.wrapped"])
+    assert registers(loaded) == {"good": 64, "noisy": 64}
+    assert list(failures(loaded)) == ["raises"]
+    assert "skipped 1 of fine" in loaded.run.notes[0]
+
+
+def test_a_crash_under_a_wrapper_costs_its_case_only(catalog):
+    loaded, _ = run(catalog, ["good", "killed", "noisy"], ["fakes.wrapped"])
+    assert registers(loaded) == {"good": 64, "noisy": 64}
+    assert "was killed (SIGKILL)" in failures(loaded)["killed"].message
+
+
+def test_a_missing_wrapper_and_an_unavailable_collector_leave_the_others(catalog):
+    loaded, events = run(catalog, ["good"], ["fakes.quick", "fakes.lost", "fakes.absent", "fakes.broken"])
+    assert registers(loaded) == {"good": 32}
+    said = {failure.collector: failure.message for failure in loaded.run.failures}
+    assert said == {
+        "fakes.lost": "the worker cannot be started: /nowhere/ncu: No such file or directory",
+        "fakes.absent": "install the thing: get-thing",
+        "fakes.broken": "worker ended with status 9 before its first case: no such library: libbroken.so",
+    }
+    assert events[-1]["index"] == events[-1]["of"] == 4
+
+
+def test_cancelling_keeps_finished_cases_and_leaves_no_process(catalog, tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "GRACE", 0.5)
+    pids, events = tmp_path / "pids", []
+    job = Job(cases("good", "stubborn"), ["fakes.quick"], {"pids": str(pids)}, catalog=catalog)
+
+    async def start_then_cancel():
+        at_work = asyncio.Event()
+
+        def hear(event):
+            events.append(event)
+            if event.get("case", "").count("stubborn") and event["event"] == "case":
+                at_work.set()
+
+        task = asyncio.create_task(supervisor.run(job, hear))
+        await asyncio.wait_for(at_work.wait(), 60)
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(start_then_cancel())
+    assert events[-1]["event"] == "done"
+    assert not events[-1]["complete"]
+    loaded = store.open_run(events[-1]["folder"])
+    assert registers(loaded) == {"good": 32}
+    assert not loaded.run.complete
+    assert not any(alive(int(pid)) for pid in pids.read_text().split())
+
+
+def test_cancelling_before_anything_finished_leaves_nothing(catalog):
+    async def cancel_at_once():
+        job = Job(cases("good"), ["fakes.quick"], catalog=catalog)
+        started = asyncio.Event()
+        task = asyncio.create_task(supervisor.run(job, lambda event: started.set()))
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel_at_once())
+    assert list(store.runs_dir().iterdir()) == []
+
+
+def test_workers_die_with_their_supervisor_and_the_run_can_be_recovered(tmp_path, catalog):
+    script = (
+        "import asyncio, json, sys\n"
+        "from tilescope import supervisor\nfrom tilescope.case import Case\n"
+        "cases = [Case(sys.argv[1], impl, 'forward', '8-fp32') for impl in ('good', 'hangs')]\n"
+        "job = supervisor.Job(cases, ['fakes.quick'], {'pids': sys.argv[2]}, catalog=json.loads(sys.argv[3]))\n"
+        "asyncio.run(supervisor.run(job))\n"
+    )
+    roots = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(KIT), *roots])}
+    pids = tmp_path / "pids"
+    arguments = [sys.executable, "-c", script, OWN, str(pids), json.dumps(catalog)]
+    with subprocess.Popen(arguments, env=environment) as parent:
+        wait_for(lambda: pids.is_file() and len(pids.read_text().split()) == 2)
+        partial = store.find("2")
+        wait_for(lambda: len(list((partial / "parts").iterdir())) == 2)
+        with pytest.raises(store.StoreError, match="still being written"):
+            store.recover(partial)
+        parent.send_signal(signal.SIGKILL)
+    workers = {int(pid) for pid in pids.read_text().split()}
+    wait_for(lambda: not any(alive(pid) for pid in workers))
+    with pytest.raises(store.StoreError, match="tilescope recover"):
+        store.open_run(partial)
+    loaded = store.open_run(store.recover(partial))
+    assert registers(loaded) == {"good": 32}
+    assert not loaded.run.complete
+
+
+def test_describe_says_what_is_wrong_with_a_file(tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("import not_there\n")
+    for kernel, said in {
+        f"{broken}:SPEC": "does not import: ModuleNotFoundError: No module named 'not_there'",
+        f"{KIT / 'own.py'}:NOT_A_SPEC": "not a KernelSpec",
+    }.items():
+        with pytest.raises(supervisor.WorkerError, match=said) as caught:
+            asyncio.run(supervisor.describe([kernel]))
+        assert "\n" not in str(caught.value)
+
+
+def test_describe_takes_a_persons_own_workloads():
+    (entry,) = asyncio.run(supervisor.describe([OWN], ["24-fp16", "large"]))
+    assert entry["selected"] == ["24-fp16", "64-fp32"]
+    assert [workload["id"] for workload in entry["workloads"]] == ["8-fp32", "64-fp32", "24-fp16"]
+    assert entry["cost"]["24-fp16"]["forward"]["flops"] == 24
+    with pytest.raises(supervisor.WorkerError, match="own has no workload '3x3-fp32': give N-DTYPE"):
+        asyncio.run(supervisor.describe([OWN], ["3x3-fp32"]))
+
+
+def test_one_holder_of_a_gpu_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    order = []
+
+    async def hold(name, seconds):
+        async with gpu_lock("GPU-1/..", lambda: order.append(f"{name} waits")):
+            order.append(f"{name} in")
+            await asyncio.sleep(seconds)
+            order.append(f"{name} out")
+
+    async def both():
+        await asyncio.gather(hold("first", 0.3), hold("second", 0))
+
+    asyncio.run(both())
+    assert order == ["first in", "second waits", "first out", "second in", "second out"]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,103 @@
+"""The torch.profiler collector on a trace of two repetitions of a backward pass, each after a flush of the L2."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope import schema
+from tilescope.case import Case
+from tilescope.collectors import torch_profiler
+
+GOLDEN = Path(__file__).parent / "fixtures" / "torch_profiler_trace.json"
+CASE = Case("layer_norm", "triton", "backward", "4096x4096-bf16")
+
+
+@pytest.fixture
+def trace() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(GOLDEN.read_text())
+    return loaded
+
+
+def written(trace: dict[str, Any], folder: Path) -> Path:
+    artefact = folder / f"trace{torch_profiler.SUFFIX}"
+    artefact.write_bytes(gzip.compress(json.dumps(trace).encode()))
+    return artefact
+
+
+def test_launches_of_every_repetition() -> None:
+    table = schema.validate(torch_profiler.parse(GOLDEN, CASE))
+    times = table[table["metric"] == "gpu_time"].set_index(["sample", "launch"])["value"]
+    assert times.to_dict() == pytest.approx(
+        {(0, 0): 34.976e-6, (0, 1): 1.504e-6, (0, 2): 27.712e-6, (1, 0): 35.232e-6, (1, 1): 1.504e-6, (1, 2): 27.84e-6}
+    )
+    functions = table[["launch", "function"]].drop_duplicates().set_index("launch")["function"]
+    assert functions[0] == "layer_norm_backward_kernel"
+    assert functions[1] == "Memset (Device)"
+    assert functions[2].startswith("void at::native::reduce_kernel")
+    starts = table[(table["metric"] == "launch_start") & (table["sample"] == 1)].set_index("launch")["value"]
+    assert starts.to_dict() == pytest.approx({0: 0.0, 1: 36e-6, 2: 39e-6})
+
+
+def test_resources_are_stored_once_a_launch() -> None:
+    table = torch_profiler.parse(GOLDEN, CASE)
+    kernel = table[(table["launch"] == 0) & table["sample"].isna()].set_index("metric")["value"]
+    assert kernel.to_dict() == pytest.approx(
+        {"registers": 96, "shared_memory": 4128, "block_threads": 256, "grid_blocks": 264, "estimated_occupancy": 0.31}
+    )
+    reduction = table[(table["launch"] == 2) & table["sample"].isna()].set_index("metric")["value"]
+    assert (reduction["block_threads"], reduction["grid_blocks"]) == (512, 128)
+    # A memset has no registers: absent, not 0.
+    assert table[(table["launch"] == 1) & table["sample"].isna()].empty
+
+
+def test_the_flush_is_not_the_case() -> None:
+    assert not torch_profiler.parse(GOLDEN, CASE)["function"].str.contains("FillFunctor").any()
+
+
+def test_launch_whose_call_was_lost_is_placed_by_its_start(trace: dict[str, Any], tmp_path: Path) -> None:
+    whole = torch_profiler.parse(GOLDEN, CASE)
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("cat") not in ("cuda_runtime", "cuda_driver")]
+    assert torch_profiler.parse(written(trace, tmp_path), CASE).equals(whole)
+
+
+def test_trimmed_trace_says_the_same_and_is_smaller(trace: dict[str, Any], tmp_path: Path) -> None:
+    before = copy.deepcopy(trace)
+    trimmed = torch_profiler.trim(trace)
+    assert trace == before
+    assert torch_profiler.parse(written(trimmed, tmp_path), CASE).equals(torch_profiler.parse(GOLDEN, CASE))
+    names = [event["name"] for event in trimmed["traceEvents"]]
+    assert not any("FillFunctor" in name for name in names)
+    # The operators of the first repetition alone.
+    assert sum("LayerNormBackward" in name for name in names) == 1
+    assert sum(event["name"] == "cuLaunchKernelEx" for event in trimmed["traceEvents"]) == 2
+    assert len(json.dumps(trimmed)) < len(json.dumps(before))
+
+
+@pytest.mark.parametrize("events", [[], [{"ph": "M", "name": "process_name"}]])
+def test_empty_trace(events: list[Any], tmp_path: Path) -> None:
+    table = torch_profiler.parse(written({"traceEvents": events}, tmp_path), CASE)
+    assert table.empty
+    assert list(table.columns) == list(schema.COLUMNS)
+
+
+def test_a_real_trace_has_the_ranges_we_look_for(tmp_path: Path) -> None:
+    """On the CPU there are no launches, but ranges and operators look the same."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for sample in range(3):
+            with record_function(f"{torch_profiler.RANGE}#{sample}"):
+                torch.ones(8).exp()
+    path = tmp_path / "trace.json"
+    profiler.export_chrome_trace(str(path))
+    real = json.loads(path.read_text())
+    assert torch_profiler.samples(real) == {0: [], 1: [], 2: []}
+    trimmed = torch_profiler.trim(real)
+    assert sum(event["name"] == "aten::exp" for event in trimmed["traceEvents"]) == 1
+    assert torch_profiler.parse(written(trimmed, tmp_path), CASE).empty

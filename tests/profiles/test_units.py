@@ -1,0 +1,38 @@
+"""Values as people read them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tilescope import units
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [
+        (4.27e12, "byte/second", "4.27 TB/s"),
+        (106e-6, "second", "106 µs"),
+        (2.3e-9, "second", "2.30 ns"),
+        (1.5, "second", "1.50 s"),
+        (0.936, "ratio", "93.6 %"),
+        (134217728, "byte", "134 MB"),
+        (0, "byte", "0 B"),
+        (16, "byte", "16 B"),
+        (193, "count", "193"),
+        (3.88, "count", "3.88"),
+        (742e12, "flop/second", "742 Tflop/s"),
+        (math.nan, "second", "–"),
+    ],
+)
+def test_text(value: float, unit: str, expected: str) -> None:
+    assert units.text(value, unit) == expected
+
+
+@given(st.floats(1e-9, 1e18))
+def test_text_keeps_three_digits(value: float) -> None:
+    number, _, symbol = units.text(value, "byte").partition(" ")
+    scale = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}.get(symbol[0], 1)
+    assert float(number.replace(",", "")) * scale == pytest.approx(value, rel=6e-3)

@@ -1,0 +1,71 @@
+"""The worker's protocol holds whatever a kernel prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tilescope import worker
+from tilescope.case import Case
+
+KIT = Path(__file__).parent / "fixtures" / "orchestration"
+ROOTS = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles")]
+
+
+def answer(tmp_path, **job):
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(job))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(KIT), *ROOTS])}
+    command = [sys.executable, "-m", "tilescope.worker", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+def capture(tmp_path, *fates):
+    cases = [Case(f"{KIT / 'own.py'}:SPEC", fate, "forward", "8-fp32") for fate in fates]
+    done = answer(tmp_path, action="capture", collector="fakes.quick", cases=[c.to_json() for c in cases],
+                  folder=str(tmp_path), settings={})  # fmt: skip
+    return cases, done, [json.loads(text) for text in done.stdout.splitlines()]
+
+
+def test_standard_output_carries_nothing_but_events(tmp_path):
+    cases, done, events = capture(tmp_path, "noisy", "raises", "good")
+    assert [event["event"] for event in events] == [
+        "start",
+        "case",
+        "result",
+        "case",
+        "error",
+        "case",
+        "result",
+        "done",
+    ]
+    assert events[1] == {
+        "event": "case", "index": 0, "of": 3, "case": cases[0].id, "collector": "fakes.quick", "doing": "running"
+    }  # fmt: skip
+    assert (tmp_path / events[2]["artefact"]).is_file()
+    assert "noise on stdout" in done.stderr
+    assert done.returncode == 0
+
+
+def test_a_lost_device_ends_the_process_after_saying_so(tmp_path):
+    cases, done, events = capture(tmp_path, "loses_device", "good")
+    assert done.returncode == worker.BROKEN_DEVICE
+    assert events[-1]["event"] == "error"
+    assert events[-1]["case"] == cases[0].id
+
+
+def test_an_unknown_collector_is_one_error_event(tmp_path):
+    done = answer(tmp_path, action="capture", collector="nope", cases=[], folder=str(tmp_path))
+    (_, error) = [json.loads(text) for text in done.stdout.splitlines()]
+    assert error["case"] == ""
+    assert error["message"].startswith("unknown collector 'nope': use one of check")
+    assert done.returncode == 1
+
+
+def test_one_line_of_an_exception():
+    assert worker.line(ValueError("bad size\nmore")) == "bad size"
+    assert worker.line(RuntimeError("boom\nmore")) == "RuntimeError: boom"
+    assert worker.line(KeyError()) == "KeyError"
