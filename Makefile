@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint format browser clean
+.PHONY: help setup serve test lint format browser record clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -34,6 +34,12 @@ test: lint ## Lint, then run every test this machine can run
 
 browser: setup ## Run the browser tests alone
 	$(BIN)/python -m pytest -m browser
+
+record: setup ## Record the whole catalog on this machine's GPU into profiles/recorded
+	$(BIN)/tilescope profile vector_add add_relu_mul softmax layer_norm add_rms_norm matmul \
+		--collect check,compiler,interpreter,events,torch_profiler,ncu --repetitions 20 \
+		--title "six kernels" --runs profiles/recorded
+	$(BIN)/tilescope tune matmul --workload large --repetitions 20 --runs profiles/recorded
 
 format: setup ## Format the code
 	$(BIN)/ruff check --fix .

@@ -33,7 +33,7 @@ ON_GPU = frozenset({"events", "torch_profiler", "ncu"})
 #: Longest silence of a worker, in seconds, before it is taken for hung (setting ``timeout``).
 TIMEOUT = 600.0
 #: Cases a wrapped worker (ncu) does before its wrapper writes what it counted (setting ``batch``).
-BATCH = 8
+BATCH = 24
 #: Fewest cases worth the start of one more process.
 SHARE = 4
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".json"
 #: Seconds that interpreting a case may take unless the settings say otherwise.
-LIMIT = 60.0
+LIMIT = 20.0
 
 
 class CheckFailed(Exception):
@@ -42,7 +42,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     """Run the implementation and the reference on the same inputs and write how far they are apart.
 
     Raises NotApplicable when there is no GPU and interpreting would take longer than
-    ``settings["interpreter_limit"]`` seconds, or torch.compile would have to generate code; CheckFailed when shapes
+    ``settings["check_limit"]`` seconds (20), or torch.compile would have to generate code; CheckFailed when shapes
     differ or a result is NaN where the reference's is not.
     """
     import torch  # noqa: PLC0415 (worker-side only)
@@ -97,7 +97,7 @@ def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any]) -> dict[str
 
     from tilescope import execute, interpret, launches  # noqa: PLC0415
 
-    left = interpret.Allowance(float(settings.get("interpreter_limit", LIMIT)))
+    left = interpret.Allowance(float(settings.get("check_limit", LIMIT)))
 
     def launched(launch: launches.Launch) -> None:
         # The meter is there for its bounds: an access outside of every tensor is an error, not a crash.
