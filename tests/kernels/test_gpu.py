@@ -65,6 +65,8 @@ def test_triton_against_the_reference(name, shape, dtype):
     compare(name, f"{shape}-{dtype}")
 
 
+# Inductor imports what torch itself deprecates, and advises tf32 for the fp32 parts.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("impl", ["eager", "compile", "aten"])
 @pytest.mark.parametrize("name", list(SPECS))
 def test_the_other_implementations(name, impl):

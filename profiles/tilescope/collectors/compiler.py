@@ -61,13 +61,13 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     target = settings.get("target", "sm_90")
     occupancy.limits(target)
     if case.impl == "compile":
-        raise execute.NotApplicable("compiler: torch.compile generates its kernels on a GPU only")
+        raise execute.NotApplicable("torch.compile generates its kernels on a GPU only")
     with offline.targeting(target), launches.catch() as caught:
         run = execute.prepare(spec, case, "meta")
         caught.clear()  # A backward pass is prepared by a forward one.
         run()
     if not caught:
-        raise execute.NotApplicable(f"compiler: {case.impl} launches no Triton kernel")
+        raise execute.NotApplicable(f"{case.impl} launches no Triton kernel")
     with offline.targeting(target):
         records = [_compile(launch, target) for launch in caught]
     artefact = {"target": target, **_versions(target), "launches": records}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".json.gz"
 #: Seconds a case may take unless the settings say otherwise.
-LIMIT = 120.0
+LIMIT = 40.0
 _FIGURES = (
     "requested_bytes_read", "requested_bytes_written", "unique_bytes_read", "unique_bytes_written",
     "sector_efficiency_read", "sector_efficiency_written", "requested_flops",
@@ -52,21 +52,24 @@ def _version(name: str) -> tuple[int, ...]:
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
     """Count the case and write the artefact.
 
-    ``settings["interpreter_limit"]`` in seconds (120): TooLong is raised as soon as it is clear that the case would take
-    longer. ``settings["progress"]``, a function of one text, is told how far a launch is. Raises NotApplicable for
-    what torch.compile would generate, InterpretationFailed when a kernel cannot be interpreted.
+    ``settings["progress"]``, a function of one text, is told how far a launch is. Raises NotApplicable for what
+    torch.compile would generate and, as soon as it is clear, for a case that would take longer than
+    ``settings["interpreter_limit"]`` seconds (40); InterpretationFailed when a kernel cannot be interpreted.
     """
-    from tilescope import aten, execute, numpy_language  # noqa: PLC0415 (they import torch and triton)
+    from tilescope import aten, execute, interpret, numpy_language  # noqa: PLC0415 (they import torch and triton)
 
     if case.impl == "compile":
-        raise execute.NotApplicable("interpreter: torch.compile generates its kernels on a GPU only")
+        raise execute.NotApplicable("torch.compile generates its kernels on a GPU only")
     try:
         records = _count(case, spec, settings, "meta", values=False)
     except (_LaunchSeen, aten.NeedsData, NotImplementedError, RuntimeError):
         try:
-            records = _count(case, spec, settings, "cpu", values=False)
-        except (numpy_language.NeedsValues, aten.NeedsData):
-            records = _count(case, spec, settings, "cpu", values=True)
+            try:
+                records = _count(case, spec, settings, "cpu", values=False)
+            except (numpy_language.NeedsValues, aten.NeedsData):
+                records = _count(case, spec, settings, "cpu", values=True)
+        except interpret.TooLong as error:
+            raise execute.NotApplicable(str(error)) from None
     with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
         json.dump({"triton": importlib.metadata.version("triton"), "launches": records}, file, default=str)
 

@@ -21,6 +21,9 @@ def run(arguments: argparse.Namespace) -> int:
     from tilescope import results  # noqa: PLC0415
     from tilescope.plan import Request, plan  # noqa: PLC0415
 
+    given = common.settings(arguments)
+    if "interpreter_limit" in given:
+        given["check_limit"] = given["interpreter_limit"]
     request = Request(
         kernels=tuple(dict.fromkeys(arguments.kernels)),
         implementations=arguments.impl or (["triton"] if not arguments.kernels else []),
@@ -28,11 +31,12 @@ def run(arguments: argparse.Namespace) -> int:
         directions=arguments.directions,
         collectors=("check",),
         target=arguments.target,
-        settings={**common.settings(arguments), "measure_ceilings": False},
+        settings={**given, "measure_ceilings": False},
         title="check",
     )
     loaded, interrupted = common.run(lambda: plan(request, arguments.runs))
-    found = results.results(loaded.table[loaded.table["metric"].isin(["relative_error", "tolerance"])])
+    found = results.results(loaded.table)
+    found = found[found["relative_error"].notna()]
     headings, rows = results.cells(found)
     wrong = [not error <= allowed for error, allowed in zip(found["relative_error"], found["tolerance"], strict=True)]
     print(
