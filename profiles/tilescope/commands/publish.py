@@ -1,0 +1,28 @@
+"""``tilescope publish``: a run's table and description into a folder that is kept under version control."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tilescope.commands.common import Subparsers
+
+
+def command(subparsers: Subparsers) -> None:
+    """Adds the parser."""
+    parser = subparsers.add_parser("publish", help="copy a run, or some of its kernels, without its artefacts")
+    parser.add_argument("name", metavar="RUN", help="the run's id, the start of one, its folder, or latest")
+    parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="only these kernels (all)")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="where to (the recordings of this checkout)")
+    parser.add_argument("--title", default="", help="what to call it (as the run is called)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Publishes and says where."""
+    from tilescope import publish, store  # noqa: PLC0415
+
+    folder = arguments.into or store.recorded_dir()
+    loaded = store.open_run(store.find(arguments.name))
+    print(f"run: {publish.publish(loaded, folder, arguments.kernels, arguments.title)}")
+    return 0

@@ -1,0 +1,72 @@
+"""A run made fit to be kept beside the code: some of its kernels, its table and description, and nothing of the machine.
+
+Artefacts stay behind (they are megabytes), and so do the tracebacks of failures, which name folders. Imports neither torch
+nor triton.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from tilescope import suggest
+from tilescope.store import LoadedRun, RunWriter, StoreError
+
+
+def publish(loaded: LoadedRun, folder: Path, kernels: Sequence[str] = (), title: str = "") -> Path:
+    """Writes the run's whole kernels, or only ``kernels``, into ``folder`` under the run's own id; returns where.
+
+    A run of that id that is already there is replaced. A part of an interrupted run counts as complete when none of
+    its kernels is cut off: every case of each has what the others of the same implementation have.
+
+    Raises StoreError when the run lacks a kernel, or what is left of an interrupted one is cut off.
+    """
+    run = loaded.run
+    for name in kernels:
+        if name not in run.kernels:
+            raise StoreError(suggest.unknown("kernel of this run", name, run.kernels))
+    kept = {name: facts for name, facts in run.kernels.items() if not kernels or name in kernels}
+    table = loaded.table[loaded.table["kernel"].isin(kept)]
+    if not run.complete and (broken := cut_off(table)):
+        raise StoreError(f"{run.id} was interrupted amid {', '.join(broken)}: publish its other kernels")
+    target = folder / run.id
+    scratch = RunWriter(
+        folder,
+        dataclasses.replace(
+            run,
+            title=title or run.title,
+            kernels=kept,
+            failures=tuple(
+                dataclasses.replace(failure, detail="")
+                for failure in run.failures
+                if not failure.case or any(failure.case.startswith(f"{name}/") for name in kept)
+            ),
+        ),
+    )
+    try:
+        scratch.append(table)
+        if target.is_dir():
+            shutil.rmtree(target)
+        return scratch.finish()
+    except BaseException:
+        scratch.discard()
+        raise
+
+
+def cut_off(table: pd.DataFrame) -> list[str]:
+    """Kernels of an interrupted run that a collector had begun and not finished, in order.
+
+    A collector that said something of one implementation's case is expected to say something of each of them.
+    """
+    found = []
+    for kernel, rows in table.groupby("kernel", sort=False):
+        cases = rows.drop_duplicates(["impl", "pass", "workload", "config"]).groupby("impl").size()
+        measured = rows[~rows["source"].isin(["model", "interpreter"])]
+        counted = measured.drop_duplicates(["source", "impl", "pass", "workload", "config"])
+        if any(count < cases[impl] for (impl, _), count in counted.groupby(["impl", "source"]).size().items()):
+            found.append(str(kernel))
+    return found

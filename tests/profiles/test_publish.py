@@ -1,0 +1,71 @@
+"""A run copied to where recordings are kept."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tilescope import schema, store
+from tilescope.case import Case
+from tilescope.publish import publish
+from tilescope.schema import Device, Failure, Run
+from tilescope.store import RunWriter, StoreError
+
+SOFTMAX, MATMUL = Case("softmax", "triton", "forward", "8x8-fp32"), Case("matmul", "triton", "forward", "8x8x8-bf16")
+LARGER = dataclasses.replace(SOFTMAX, workload="16x8-fp32")
+
+
+def row(case, source="events", metric="interval"):
+    return case.row(metric, 1e-6, source)
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(*rows, complete=True):
+        device = Device("H", "sm_90", 132, 1, 1, True)
+        facts = {"softmax": {"file": ""}, "matmul": {"file": ""}}
+        writer = RunWriter(tmp_path, Run("20261120-221530-3fa9", "2026-11-20T22:15:30", device, facts, {}, {}))
+        writer.append(schema.frame(rows))
+        writer.artefact_path("ncu", SOFTMAX, ".csv").write_text("long")
+        for case in (SOFTMAX, MATMUL):
+            writer.fail(Failure(case.id, "ncu", "no", "Traceback in /home/someone"))
+        return store.open_run(writer.finish(complete))
+
+    return write
+
+
+def test_a_whole_run_without_artefacts_or_tracebacks(written, tmp_path):
+    folder = publish(written(row(SOFTMAX), row(MATMUL)), tmp_path / "kept", title="kept")
+    assert sorted(path.name for path in folder.iterdir()) == ["run.json", "table.parquet"]
+    loaded = store.open_run(folder)
+    assert loaded.run.title == "kept"
+    assert loaded.run.complete
+    assert [failure.detail for failure in loaded.run.failures] == ["", ""]
+    assert len(loaded.table) == 2
+
+
+def test_some_kernels(written, tmp_path):
+    loaded = store.open_run(publish(written(row(SOFTMAX), row(MATMUL)), tmp_path / "kept", ["matmul"]))
+    assert list(loaded.run.kernels) == list(loaded.table["kernel"]) == ["matmul"]
+    assert [failure.case for failure in loaded.run.failures] == [MATMUL.id]
+
+
+def test_publishing_again_replaces(written, tmp_path):
+    run = written(row(SOFTMAX), row(MATMUL))
+    publish(run, tmp_path / "kept")
+    folder = publish(run, tmp_path / "kept", ["softmax"])
+    assert set(store.open_run(folder).table["kernel"]) == {"softmax"}
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == [folder.name]
+
+
+def test_the_whole_kernels_of_an_interrupted_run(written, tmp_path):
+    model = [row(case, "model", "algorithm_flops") for case in (SOFTMAX, LARGER, MATMUL)]
+    run = written(*model, row(SOFTMAX), row(MATMUL), complete=False)
+    with pytest.raises(StoreError, match="interrupted amid softmax: publish its other kernels"):
+        publish(run, tmp_path / "kept")
+    assert store.open_run(publish(run, tmp_path / "kept", ["matmul"])).run.complete
+
+
+def test_a_kernel_that_the_run_lacks(written, tmp_path):
+    with pytest.raises(StoreError, match="did you mean 'matmul'"):
+        publish(written(row(SOFTMAX)), tmp_path / "kept", ["matmull"])
