@@ -1,0 +1,129 @@
+"""The Panel app: ``panel serve dashboard/app.py``. State, views and the page; everything else is in tilescope_dashboard."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+
+import panel as pn
+import panel_material_ui as pmui
+from tilescope import supervisor
+from tilescope_dashboard import words
+from tilescope_dashboard.access import is_local
+from tilescope_dashboard.figures.style import DARK, FONT, LIGHT, Theme
+from tilescope_dashboard.jobs import JobManager
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.autotune import Autotune
+from tilescope_dashboard.views.base import in_turn
+from tilescope_dashboard.views.context import Context
+from tilescope_dashboard.views.navigation import Navigation
+from tilescope_dashboard.views.occupancy import Occupancy
+from tilescope_dashboard.views.overview import Overview
+from tilescope_dashboard.views.profile import ProfileForm
+from tilescope_dashboard.views.progress import Progress
+from tilescope_dashboard.views.roofline import Roofline
+from tilescope_dashboard.views.traffic import Traffic
+
+LOG = logging.getLogger("tilescope")
+
+#: A view is one line here and one class.
+VIEWS = {view.name_in_address: view for view in (Overview, Roofline, Traffic, Autotune, Occupancy)}
+
+
+def look(colours: Theme) -> dict:
+    """The page in a figure's colours: a quiet header, so that the data is the loudest thing on it."""
+    header = {"backgroundColor": colours.ground, "color": colours.ink, "backgroundImage": "none", "boxShadow": "none",
+              "borderBottom": f"1px solid {colours.line}"}  # fmt: skip
+    return {
+        "palette": {
+            "primary": {"main": colours.accent},
+            "background": {"default": colours.ground, "paper": colours.ground},
+            "text": {"primary": colours.ink, "secondary": colours.muted},
+            "divider": colours.line,
+        },
+        "typography": {"fontFamily": FONT, "button": {"textTransform": "none", "fontWeight": 600}},
+        "shape": {"borderRadius": 4},
+        "components": {
+            "MuiAppBar": {"styleOverrides": {"root": header}},
+            "MuiTab": {"styleOverrides": {"root": {"textTransform": "none", "fontWeight": 600, "minWidth": 0}}},
+        },
+    }
+
+
+def build() -> pmui.Page:
+    """One session's page."""
+    state = State(may_launch=is_local(pn.state.curdoc))
+    pn.state.location.sync(state, ["run", "kernel", "view", "theme"], on_error=ignore)
+    jobs = pn.state.as_cached("tilescope-jobs", JobManager)
+    form, progress = ProfileForm(state, jobs), Progress(state, jobs)
+    form.param.watch(lambda event: setattr(progress, "own", event.new), "started")
+    width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))
+    page = pmui.Page(
+        title="Tilescope",
+        sx={"& .header a, & .header .title": {"color": "inherit !important", "fontSize": "20px"}},
+        dark_theme=state.theme == "dark",
+        theme_config={"light": look(LIGHT), "dark": look(DARK)},
+        sidebar=[form],
+        sidebar_width=300,
+        sidebar_open=not phone(),
+        main=[Context(state), progress, Navigation(state, VIEWS), width],
+    )
+    page.param.watch(lambda event: setattr(state, "theme", "dark" if event.new else "light"), "dark_theme")
+    width.param.watch(lambda event: fit(page, state, event.new is width.small), "current")
+    pn.state.onload(functools.partial(later, state, form))
+    return page
+
+
+def ignore(values: dict) -> None:
+    """An address may hold anything; what means nothing here is left at its default."""
+    LOG.info("ignored in the address: %s", values)
+
+
+def phone() -> bool:
+    """What the browser says of itself, before its width is known: the drawer must not flash over a phone's page."""
+    return "Mobi" in str((pn.state.headers or {}).get("User-Agent", ""))
+
+
+def fit(page: pmui.Page, state: State, narrow: bool) -> None:
+    """On a narrow page the sidebar lies over the figures: open it only when asked."""
+    state.narrow = narrow
+    in_turn(functools.partial(setattr, page, "sidebar_open", not narrow))
+
+
+async def later(state: State, form: ProfileForm) -> None:
+    """What takes seconds, once the page is there: which collectors run here, and the catalog (once a process)."""
+    await form.load()
+    try:
+        state.catalog = await catalog()
+    except ValueError as error:
+        state.catalog_error = str(error)
+
+
+async def catalog() -> list[dict]:
+    """The kernel library as the worker describes it, asked for once a process."""
+    asked = pn.state.cache.get("tilescope-catalog")
+    if asked is None or (asked.done() and (asked.cancelled() or asked.exception())):
+        asked = pn.state.cache["tilescope-catalog"] = asyncio.create_task(supervisor.describe())
+    # A page that is closed while it waits must not end the question for the others.
+    return await asyncio.shield(asked)
+
+
+def trouble(error: BaseException) -> pn.pane.HTML:
+    """What is shown in place of a page that could not be built."""
+    LOG.error("the page could not be built", exc_info=error)
+    return words.pane(words.notice("error", "Tilescope could not start.", f"{type(error).__name__}: {error}"))
+
+
+def report_callback_error(error: Exception) -> None:
+    """An exception in a callback: in the log, and where the person looks."""
+    LOG.error("callback failed", exc_info=error)
+    if pn.state.notifications:
+        pn.state.notifications.error(words.plain(f"{type(error).__name__}: {error}"))
+
+
+pn.extension("tabulator", notifications=True, exception_handler=report_callback_error)
+try:
+    build().servable()
+except Exception as error:  # a script that raises is served as a blank page
+    trouble(error).servable()

@@ -1,0 +1,76 @@
+"""Theoretical occupancy against one resource at a time, with the kernel's own point and what limits it."""
+
+from __future__ import annotations
+
+import pandas as pd
+from bokeh.models import ColumnDataSource, HoverTool, Range1d, Span
+from bokeh.plotting import figure
+
+from tilescope_dashboard.figures.style import GLYPH_FONT, Theme, blank, colour, empty, heading, mark, ticks
+from tilescope_dashboard.units import write
+
+TITLES = {
+    "registers": "registers per thread",
+    "shared_memory": "shared memory per block",
+    "warps": "warps per block",
+}
+
+
+def occupancy(curve: pd.DataFrame, point: dict | None, resource: str, look: Theme, height: int = 290) -> figure:
+    """Occupancy (0 to 1) against ``resource`` as steps; ``curve`` has ``value``, ``occupancy`` and ``limiter``.
+
+    ``point`` is the kernel's: ``value``, ``occupancy`` (theoretical, hollow), ``achieved`` (measured, filled; may be
+    None), ``limiter`` and ``impl``.
+    """
+    title = TITLES[resource]
+    if curve.empty:
+        return empty(look, f"occupancy-{resource}", f"Nothing is known about {title} of this launch.", height)
+    span = (float(curve["value"].min()), float(curve["value"].max()))
+    plot = blank(look, f"occupancy-{resource}", height, x_range=Range1d(*span), y_range=Range1d(0, 1.12))
+    plot.xaxis.axis_label = title
+    plot.yaxis.axis_label = "occupancy"
+    plot.yaxis.formatter = ticks("ratio")
+    plot.yaxis.ticker = [0, 0.25, 0.5, 0.75, 1]
+    if resource == "shared_memory":
+        plot.xaxis.formatter = ticks("kibibyte")
+        plot.xaxis.ticker = list(range(0, int(span[1]) + 1, 65536 if span[1] > 131072 else 32768))
+    else:
+        plot.xaxis.ticker.desired_num_ticks = 5
+    source = ColumnDataSource({"x": curve["value"], "y": curve["occupancy"], "limiter": curve["limiter"]})
+    plot.step("x", "y", source=source, mode="after", line_color=look.muted, line_width=2, name="curve")
+    unit = "byte" if resource == "shared_memory" else "count"
+    hover = plot.scatter("x", "y", source=source, size=8, alpha=0, hover_alpha=0.9, hover_color=look.ink)
+    plot.add_tools(
+        HoverTool(
+            renderers=[hover],
+            mode="vline",
+            tooltips=[(title, "@x{0,0}"), ("occupancy", "@y{0 %}"), ("limited by", "@limiter")],
+        )
+    )
+    if point and point.get("value") is not None:
+        _draw_point(plot, point, unit, span, look)
+    return plot
+
+
+def _draw_point(plot: figure, point: dict, unit: str, span: tuple[float, float], look: Theme) -> None:
+    shade, shape = colour(point["impl"], look), mark(point["impl"])
+    plot.add_layout(Span(location=point["value"], dimension="height", line_color=shade, line_dash=[2, 4]))
+    plot.scatter(
+        [point["value"]], [point["occupancy"]], marker=shape, size=14, fill_color=look.ground, line_color=shade,
+        line_width=2.5, name="theoretical",
+    )  # fmt: skip
+    if not pd.isna(point.get("achieved")):
+        plot.scatter([point["value"]], [point["achieved"]], marker=shape, size=11, color=shade, name="achieved")
+    right = point["value"] > (span[0] + span[1]) / 2
+    plot.text(
+        [point["value"]], [min(point["occupancy"], 1.0)],
+        [f"{write(point['value'], unit)} → {write(point['occupancy'], 'ratio')}"],
+        text_align="right" if right else "left", x_offset=-12 if right else 12, y_offset=-6, text_baseline="bottom",
+        text_color=look.ink, text_font=GLYPH_FONT, text_font_size="12px", text_font_style="bold",
+    )  # fmt: skip
+
+
+def titled(plot: figure, text: str, look: Theme) -> figure:
+    """The same figure with a small title."""
+    heading(plot, look, text)
+    return plot

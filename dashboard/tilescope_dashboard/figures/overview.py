@@ -1,0 +1,68 @@
+"""How close each kernel comes to its floor."""
+
+from __future__ import annotations
+
+import pandas as pd
+from bokeh.models import ColumnDataSource, HoverTool, LegendItem, Range1d, Span
+from bokeh.plotting import figure
+
+from tilescope_dashboard.figures.style import Theme, blank, colour, empty, legend, mark, short, ticks
+from tilescope_dashboard.units import times, write
+
+
+def overview(headlines: pd.DataFrame, look: Theme, longest: int = 34) -> figure:
+    """A row a kernel, direction and workload; a mark an implementation, and the floor as a line at 1.
+
+    Where something was timed a filled mark is the share of the floor's speed it reaches; else a hollow one is the bytes
+    its launches touch over the algorithm's. ``headlines`` is ``tilescope.summary.summarise``'s frame; labels are cut to
+    ``longest`` characters.
+    """
+    timed = headlines[headlines["floor_fraction"].notna()] if len(headlines) else headlines
+    if len(timed):
+        return _marks(timed, "floor_fraction", look, longest)
+    counted = headlines[headlines["bytes_ratio"].notna()] if len(headlines) else headlines
+    if len(counted):
+        return _marks(counted, "bytes_ratio", look, longest)
+    return empty(look, "overview", "Nothing was timed or counted in this run.", 160)
+
+
+def _marks(rows: pd.DataFrame, column: str, look: Theme, longest: int) -> figure:
+    timed = column == "floor_fraction"
+    labels = [short(_row(r), longest) for r in rows.to_dict("records")]
+    names = list(dict.fromkeys(labels))[::-1]
+    impls = list(dict.fromkeys(rows["impl"]))
+    top = max(1.0, rows[column].max())
+    plot = blank(look, "overview", 130 + 26 * len(names), y_range=names, x_range=Range1d(0, top * 1.06))
+    plot.xaxis.axis_label = "share of the floor's speed" if timed else "bytes over the algorithm's (predicted)"
+    plot.xaxis.formatter = ticks("ratio" if timed else "times")
+    plot.xaxis.ticker.desired_num_ticks = 5
+    plot.yaxis.major_label_text_color = look.ink
+    plot.add_layout(Span(location=1, dimension="height", line_color=look.ink, line_dash=[6, 4], line_width=1.5))
+    shades = [colour(i, look, impls) for i in rows["impl"]]
+    columns = {
+        "x": rows[column], "row": labels, "impl": rows["impl"], "mark": [mark(i, impls) for i in rows["impl"]],
+        "colour": shades, "fill": shades if timed else [look.ground] * len(rows),
+        "text": [write(v, "ratio") if timed else times(v) for v in rows[column]],
+        "time": [write(v, "second") for v in rows["gpu_time"]],
+    }  # fmt: skip
+    drawn = plot.scatter(
+        "x", "row", marker="mark", size=11, line_color="colour", line_width=2, fill_color="fill",
+        source=ColumnDataSource(columns), name="points",
+    )  # fmt: skip
+    tooltips = [("", "@row"), ("implementation", "@impl"), (column.replace("_", " "), "@text"), ("GPU time", "@time")]
+    plot.add_tools(HoverTool(renderers=[drawn], tooltips=tooltips))
+    items = []
+    for impl in impls:
+        shade = colour(impl, look, impls)
+        key = plot.scatter(
+            [float("nan")], [names[0]], size=10, marker=mark(impl, impls), line_color=shade, line_width=2,
+            fill_color=shade if timed else look.ground,
+        )  # fmt: skip
+        items.append(LegendItem(label=short(impl, 18), renderers=[key]))
+    plot.add_layout(legend(look, items), "below")
+    return plot
+
+
+def _row(headline: dict) -> str:
+    arrow = {"backward": " ∇"}.get(headline["pass"], "")
+    return f"{headline['kernel']}{arrow} {headline['workload']}"

@@ -1,0 +1,228 @@
+"""The hierarchical roofline: log-log, one diagonal a memory level, one horizontal a pipe in use.
+
+What a mark means: its shape and colour are the implementation's; hollow is the algorithm's floor, hollow with a dot is
+what the program requests, filled is what the hardware moved; a dashed outline is a performance that was predicted,
+not timed. Solid roofs were measured, dashed ones are the datasheet's.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+from bokeh.models import ColumnDataSource, CustomJS, HoverTool, LegendItem, TapTool
+from bokeh.plotting import figure
+from tilescope.schema import CASE_COLUMNS
+
+from tilescope_dashboard.figures.style import GLYPH_FONT, Theme, blank, colour, empty, legend, mark, short, ticks
+from tilescope_dashboard.units import write
+
+LEVELS = {"hbm": "HBM", "l2": "L2", "l1": "L1"}
+KINDS = {"algorithm": "algorithm", "requested": "requested", "moved": "moved"}
+_SIZES = {"hbm": 13, "l2": 10, "l1": 8}
+_NAN = float("nan")
+
+_ALONG_DIAGONAL = """
+    const decades = range => Math.log10(range.end / range.start)
+    const up = plot.inner_height / decades(plot.y_range), right = plot.inner_width / decades(plot.x_range)
+    if (isFinite(up / right) && right > 0) glyph.angle = {value: Math.atan2(up, right)}
+"""
+
+
+def roofline(points: pd.DataFrame, roofs: pd.DataFrame, look: Theme, *, brief: bool = False) -> figure:
+    """A roofline of ``points`` (as ``tilescope.roofline.points`` gives them) under ``roofs``.
+
+    A point that was not timed stands where the roofs would allow it, with a dashed outline. The points' renderer is
+    called ``points`` and keeps the frame's row order, so that an index there is a row here. ``brief`` labels the roofs
+    with one value each, for a narrow page.
+    """
+    roofs = roofs[(roofs["kind"] == "compute") | roofs["name"].isin(LEVELS)]
+    points = points.assign(
+        height=points["performance"].fillna(points["attainable"]).astype("float64"),
+        predicted=points["performance"].isna(),
+    )
+    drawn = points[points["height"].gt(0) & points["intensity"].gt(0)]
+    if drawn.empty and roofs.empty:
+        return empty(look, "roofline", "No flops, bytes or roofs are known for this kernel in this run.")
+    used = _used(roofs, drawn)
+    (left, right), (low, high) = _extent(drawn, used)
+    plot = blank(
+        look, "roofline", 460, x_axis_type="log", y_axis_type="log", x_range=(left, right), y_range=(low, high)
+    )
+    plot.xaxis.axis_label = "arithmetic intensity, flop/byte"
+    plot.yaxis.axis_label = "performance, flop/s"
+    plot.xaxis.formatter, plot.yaxis.formatter = ticks("decimal"), ticks("decimal")
+    if not points.empty:
+        _draw_points(plot, points, look)
+    # After the points: ten thousand of them would bury the roofs.
+    _draw_roofs(plot, used, look, (left, right), low, brief=brief)
+    return plot
+
+
+def source(plot: figure) -> ColumnDataSource | None:
+    """The data source of the points, or None where there are none."""
+    renderer = plot.select_one({"name": "points"})
+    return renderer.data_source if renderer else None
+
+
+def _used(roofs: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
+    """Memory roofs, and the compute roofs of the pipes in use (all of them where no point names one)."""
+    if roofs.empty:
+        return roofs
+    pipes = set(points["pipe"].dropna()) & set(roofs["name"])
+    return roofs[(roofs["kind"] == "memory") | roofs["name"].isin(pipes or set(roofs["name"]))]
+
+
+def _extent(points: pd.DataFrame, roofs: pd.DataFrame) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Ranges that hold the points and the ridges, a little room around them."""
+    memory = roofs.loc[roofs["kind"] == "memory", "value"] if len(roofs) else pd.Series(dtype=float)
+    compute = roofs.loc[roofs["kind"] == "compute", "value"] if len(roofs) else pd.Series(dtype=float)
+    ridges = [c / m for c in compute for m in memory]
+    across = [*points["intensity"], *ridges] or [0.1, 100.0]
+    up = [*points["height"], *compute] or [1e9, 1e13]
+    left, right = min(across) / 4, max(across) * 6
+    low = min(*up, left * 4 * min(memory, default=min(up) / left)) / 4
+    return (left, right), (low, max(up) * 4)
+
+
+def _draw_points(plot: figure, points: pd.DataFrame, look: Theme) -> None:
+    impls = list(dict.fromkeys(points["impl"]))
+    for _, joined in points.groupby([*CASE_COLUMNS, "launch"], dropna=False, sort=False):
+        line = joined[joined["height"].gt(0)].sort_values("intensity")
+        if len(line) > 1:
+            plot.line(line["intensity"], line["height"], color=look.muted, line_width=1.2, line_dash="dotted")
+    plotted = plot.scatter(
+        x="intensity", y="height", marker="mark", size="size", fill_color="fill", line_color="colour",
+        line_dash="dash", line_width=1.8, fill_alpha=0.9, hover_line_color=look.ink, nonselection_alpha=0.25,
+        nonselection_fill_alpha=0.25, selection_line_color=look.ink, selection_line_width=3,
+        source=ColumnDataSource(_columns(points, look, impls)), name="points",
+    )  # fmt: skip
+    above = points[points["above_roof"]]
+    if len(above):
+        plot.scatter(
+            above["intensity"], above["height"], size=24, fill_color=None, line_color=look.warning, line_width=1.6
+        )
+    tooltips = [
+        ("", "@label"), ("launch", "@launch_label"), ("point", "@kind_label"), ("intensity", "@intensity_label"),
+        ("performance", "@performance_label"), ("time", "@time_label"),
+    ]  # fmt: skip
+    plot.add_tools(HoverTool(renderers=[plotted], tooltips=tooltips), TapTool(renderers=[plotted]))
+    plot.add_layout(legend(look, _legend(plot, points, look, impls, len(above) > 0)), "below")
+
+
+def _columns(points: pd.DataFrame, look: Theme, impls: list[str]) -> dict[str, list]:
+    variants = {"requested": "_dot"}
+    return {
+        "intensity": points["intensity"].astype(float).fillna(_NAN).tolist(),
+        "height": points["height"].fillna(_NAN).tolist(),
+        "mark": [mark(i, impls) + variants.get(k, "") for i, k in zip(points["impl"], points["kind"], strict=True)],
+        "size": [_SIZES.get(level, 10) for level in points["level"]],
+        "colour": [colour(i, look, impls) for i in points["impl"]],
+        "fill": [
+            colour(i, look, impls) if kind == "moved" else look.ground
+            for i, kind in zip(points["impl"], points["kind"], strict=True)
+        ],
+        "dash": ["dashed" if predicted else "solid" for predicted in points["predicted"]],
+        "label": [
+            short(f"{r['impl']} · {r['pass']} · {r['workload']}", 60)
+            for r in points[["impl", "pass", "workload"]].to_dict("records")
+        ],
+        "launch_label": [short(str(f), 44) if f else "whole call" for f in points["function"].fillna("")],
+        "kind_label": [
+            f"{KINDS.get(k, k)} through {LEVELS.get(level, level)}"
+            for k, level in zip(points["kind"], points["level"], strict=True)
+        ],
+        "intensity_label": [write(v, "flop/byte") for v in points["intensity"]],
+        "performance_label": [
+            write(v, "flop/second") + (" (predicted)" if p else "")
+            for v, p in zip(points["height"], points["predicted"], strict=True)
+        ],
+        "time_label": [write(v, "second") for v in points["gpu_time"]],
+    }
+
+
+def _legend(plot: figure, points: pd.DataFrame, look: Theme, impls: list[str], above: bool) -> list[LegendItem]:
+    def item(label: str, **marks: object) -> LegendItem:
+        return LegendItem(label=label, renderers=[plot.scatter([_NAN], [_NAN], size=10, line_width=1.8, **marks)])
+
+    items = [
+        item(short(i, 18), marker=mark(i, impls), color=colour(i, look, impls)) for i in impls
+    ]  # fmt: skip
+    kinds = {
+        "algorithm": {"marker": "circle", "fill_color": None},
+        "requested": {"marker": "circle_dot", "fill_color": None},
+        "moved": {"marker": "circle", "fill_color": look.muted},
+    }
+    present = set(points["kind"])
+    items += [item(KINDS[k], line_color=look.muted, **m) for k, m in kinds.items() if k in present]
+    if points["predicted"].any():
+        items.append(item("not timed", marker="circle", fill_color=None, line_color=look.muted, line_dash="dashed"))
+    if above:
+        ring = plot.scatter([_NAN], [_NAN], size=15, fill_color=None, line_color=look.warning, line_width=1.6)
+        items.append(LegendItem(label="above the HBM roof", renderers=[ring]))
+    return items
+
+
+def _draw_roofs(
+    plot: figure, roofs: pd.DataFrame, look: Theme, across: tuple[float, float], low: float, *, brief: bool
+) -> None:
+    memory, compute = (roofs[roofs["kind"] == kind] for kind in ("memory", "compute"))
+    fastest, highest = memory["value"].max(), compute["value"].max()
+    for roof in memory.itertuples():
+        top = compute.loc[compute["origin"] == roof.origin, "value"].max()
+        top = highest if math.isnan(top) else top
+        top = across[1] * roof.value if math.isnan(top) else top
+        # Far beyond the left edge, so that panning does not come to a roof's end.
+        start = across[0] / 1e3
+        plot.line([start, top / roof.value], [start * roof.value, top], **_stroke(roof, look))
+    for roof in compute.itertuples():
+        start = across[0] if math.isnan(fastest) else roof.value / fastest
+        plot.line([start, across[1] * 1e3], [roof.value] * 2, **_stroke(roof, look))
+    for name, values in memory.groupby("name", sort=False):
+        highest = values["value"].max()
+        start = max(across[0], low / highest) * 1.5
+        _label_diagonal(plot, _roof_text(str(name), values, "byte/second", brief), start, highest, look)
+    for name, values in compute.groupby("name", sort=False):
+        plot.text(
+            [across[1]], [values["value"].max()], [_roof_text(str(name), values, "flop/second", brief)], text_align="right",
+            x_offset=-6, y_offset=-4, text_baseline="bottom", **_text(look),
+        )  # fmt: skip
+
+
+def _stroke(roof: object, look: Theme) -> dict[str, object]:
+    name, origin = roof.name, roof.origin  # type: ignore[attr-defined]
+    return {
+        "line_color": look.ink,
+        "line_width": 1.2 if name in ("l2", "l1") else 2.0,
+        "line_dash": "solid" if origin == "measured" else [6, 4],
+        "line_alpha": 0.9 if origin == "measured" else 0.6,
+    }
+
+
+def _text(look: Theme) -> dict[str, object]:
+    return {"text_color": look.ink, "text_font": GLYPH_FONT, "text_font_size": "12px"}
+
+
+def _roof_text(name: str, values: pd.DataFrame, unit: str, brief: bool) -> str:
+    """``HBM 4.27 TB/s (datasheet 4.80 TB/s)``."""
+    by_origin = dict(zip(values["origin"], values["value"], strict=True))
+    title = LEVELS.get(name, name)
+    if "measured" not in by_origin:
+        return f"{title} {write(max(by_origin.values()), unit)} datasheet"
+    text = f"{title} {write(by_origin['measured'], unit)}"
+    sheet = by_origin.get("datasheet")
+    return f"{text} (datasheet {write(sheet, unit).split()[0]})" if sheet and not brief else text
+
+
+def _label_diagonal(plot: figure, text: str, start: float, bandwidth: float, look: Theme) -> None:
+    """Write along a memory roof from intensity ``start`` on; the angle follows the figure's shape and zoom."""
+    written = plot.text(
+        [start], [start * bandwidth], [text], angle=0.7, text_baseline="bottom",
+        x_offset=-2, y_offset=-6, **_text(look),
+    )  # fmt: skip
+    turn = CustomJS(args={"plot": plot, "glyph": written.glyph}, code=_ALONG_DIAGONAL)
+    plot.js_on_change("inner_width", turn)
+    plot.js_on_change("inner_height", turn)
+    for axis in (plot.x_range, plot.y_range):
+        axis.js_on_change("start", turn)
+        axis.js_on_change("end", turn)

@@ -1,0 +1,196 @@
+"""What every figure shares: colours, marks, fonts, and an empty state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bokeh.core.properties import value
+from bokeh.models import (
+    CustomJSTickFormatter,
+    Label,
+    Legend,
+    PanTool,
+    Range1d,
+    ResetTool,
+    SaveTool,
+    Title,
+    WheelZoomTool,
+)
+from bokeh.plotting import figure
+
+FONT = "Inter, Roboto, 'Helvetica Neue', Arial, sans-serif"
+#: The same for a text glyph, which takes a bare string for a column's name.
+GLYPH_FONT = value(FONT)
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of one theme. ``series`` are Okabe-Ito's, with those that are too dim on the ground exchanged."""
+
+    dark: bool
+    ground: str
+    ink: str
+    muted: str
+    line: str
+    accent: str
+    warning: str
+    series: tuple[str, ...]
+
+
+LIGHT = Theme(
+    dark=False, ground="#ffffff", ink="#1b1f24", muted="#5b6570", line="#e3e7eb", accent="#0072B2", warning="#B34700",
+    series=("#0072B2", "#D55E00", "#009E73", "#AA4499", "#8A6D00", "#5b6570"),
+)  # fmt: skip
+DARK = Theme(
+    dark=True, ground="#14181d", ink="#eef1f4", muted="#a2acb7", line="#2a3139", accent="#56B4E9", warning="#F0A35E",
+    series=("#56B4E9", "#F0A35E", "#2FC79B", "#CC79A7", "#F0E442", "#a2acb7"),
+)  # fmt: skip
+
+#: Implementations that every kernel has keep their place in the palette, so a colour means one thing in all views.
+_PLACES = {"triton": 0, "eager": 1, "compile": 2, "aten": 3}
+_MARKS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex")
+_HATCHES = (" ", "/", ".", "x", "-", "|")
+
+
+def theme(dark: bool) -> Theme:
+    """The dark theme or the light one."""
+    return DARK if dark else LIGHT
+
+
+def place(impl: str, known: Iterable[str] = ()) -> int:
+    """An implementation's place among colours and marks; ``known`` are all that are drawn."""
+    if impl in _PLACES:
+        return _PLACES[impl]
+    others = sorted(set(known) - set(_PLACES))
+    return 4 + (others.index(impl) if impl in others else 0) % 2
+
+
+def colour(impl: str, look: Theme, known: Iterable[str] = ()) -> str:
+    """The implementation's colour in this theme."""
+    return look.series[place(impl, known)]
+
+
+def mark(impl: str, known: Iterable[str] = ()) -> str:
+    """The implementation's marker, so that colour is never the only difference."""
+    return _MARKS[place(impl, known)]
+
+
+def hatch(position: int) -> str:
+    """The pattern of the n-th launch in a stack."""
+    return _HATCHES[position % len(_HATCHES)]
+
+
+def blank(look: Theme, name: str, height: int = 420, **options: object) -> figure:
+    """A responsive figure in the theme with pan, wheel zoom, reset and save (the file is called ``name``)."""
+    pan, wheel, reset = PanTool(), WheelZoomTool(), ResetTool()
+    save = SaveTool(filename=f"tilescope-{name}")
+    settings: dict[str, object] = {"sizing_mode": "stretch_width", "toolbar_location": "above", **options}
+    plot = figure(height=height, tools=[pan, wheel, reset, save], **settings)
+    # A wheel over the page should scroll the page until someone asks for zoom.
+    plot.toolbar.active_scroll = None
+    plot.toolbar.logo = None
+    plot.toolbar.autohide = False
+    dress(plot, look)
+    return plot
+
+
+def dress(plot: figure, look: Theme) -> figure:
+    """Put the theme's colours and the shared typography on a figure."""
+    plot.background_fill_color = plot.border_fill_color = look.ground
+    plot.outline_line_color = None
+    plot.min_border_left = plot.min_border_right = 8
+    plot.grid.grid_line_color = look.line
+    plot.grid.grid_line_width = 1
+    plot.axis.axis_line_color = look.line
+    plot.axis.major_tick_line_color = look.line
+    plot.axis.minor_tick_line_color = None
+    plot.axis.major_label_text_color = look.muted
+    plot.axis.axis_label_text_color = look.muted
+    plot.axis.major_label_text_font = plot.axis.axis_label_text_font = FONT
+    plot.axis.major_label_text_font_size = "12px"
+    plot.axis.axis_label_text_font_size = "12px"
+    plot.axis.axis_label_text_font_style = "normal"
+    plot.axis.axis_label_standoff = 8
+    return plot
+
+
+def legend(look: Theme, items: list, columns: int = 3) -> Legend:
+    """A compact legend for below a figure: three columns fit a phone."""
+    return Legend(
+        items=items, ncols=columns, orientation="horizontal", location="left", border_line_color=None,
+        background_fill_alpha=0, label_text_color=look.ink, label_text_font=FONT, label_text_font_size="12px",
+        label_standoff=6, spacing=14, padding=4, margin=4, glyph_width=24, glyph_height=22,
+    )  # fmt: skip
+
+
+_WRITERS = {
+    "count": "return `${+tick.toPrecision(3)}`",
+    "ratio": "return `${+(tick * 100).toPrecision(3)} %`",
+    "times": "return `${+tick.toPrecision(3)}×`",
+    "kibibyte": "return `${+(tick / 1024).toPrecision(4)} KiB`",
+    "byte": """
+        for (const [size, prefix] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]])
+            if (tick >= size) return `${+(tick / size).toPrecision(3)} ${prefix}B`
+        return `${+tick.toPrecision(3)} B`
+    """,
+    "second": """
+        for (const [size, prefix] of [[1, ""], [1e-3, "m"], [1e-6, "µ"]])
+            if (tick >= size) return `${+(tick / size).toPrecision(3)} ${prefix}s`
+        return `${+(tick / 1e-9).toPrecision(3)} ns`
+    """,
+    "decimal": """
+        for (const [size, prefix] of [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]])
+            if (tick >= size * 0.999) return `${+(tick / size).toPrecision(3)} ${prefix}`
+        return `${+tick.toPrecision(3)}`
+    """,
+}
+
+
+def ticks(unit: str) -> CustomJSTickFormatter:
+    """How an axis in that unit is written. A new one each time: a Bokeh model belongs to one document."""
+    return CustomJSTickFormatter(code=_WRITERS[unit])
+
+
+def heading(plot: figure, look: Theme, text: str) -> None:
+    """A small title over a figure that is one of several."""
+    plot.title = Title(
+        text=text, text_color=look.ink, text_font=FONT, text_font_size="13px", text_font_style="bold", standoff=6
+    )
+
+
+def empty(look: Theme, name: str, text: str, height: int = 260) -> figure:
+    """A figure that says, in its own place, why there is nothing to see."""
+    plot = blank(look, name, height, x_range=Range1d(0, 1), y_range=Range1d(0, 1))
+    plot.toolbar_location = None
+    plot.axis.visible = False
+    plot.grid.visible = False
+    lines = _wrapped(text, 46)
+    for position, line in enumerate(lines):
+        plot.add_layout(
+            Label(
+                x=0.5,
+                y=0.5,
+                y_offset=10 + 20 * (len(lines) / 2 - 1 - position),
+                text=line,
+                text_align="center",
+                text_color=look.muted,
+                text_font=FONT,
+                text_font_size="14px",
+            )
+        )
+    return plot
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + len(word) >= width:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+def short(text: str, limit: int = 28) -> str:
+    """The text, cut in the middle where it is longer than ``limit``: both ends of a mangled name tell something."""
+    return text if len(text) <= limit else f"{text[: limit * 2 // 3]}…{text[-(limit // 3 - 1) :]}"

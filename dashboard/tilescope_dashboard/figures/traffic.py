@@ -1,0 +1,175 @@
+"""HBM traffic: bytes by launch for each implementation over the algorithm's floor, and what the saving predicts."""
+
+from __future__ import annotations
+
+import pandas as pd
+from bokeh.models import ColumnDataSource, HoverTool, Label, LegendItem, Range1d, Span
+from bokeh.plotting import figure
+from tilescope.schema import MEASURED
+
+from tilescope_dashboard.figures.style import FONT, GLYPH_FONT, Theme, blank, colour, empty, hatch, legend, short, ticks
+from tilescope_dashboard.units import times, write
+
+_ROW = 54
+
+
+def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
+    """Stacked bars, one an implementation, one segment a launch; the algorithm's ``floor`` in bytes as a line.
+
+    ``launches`` is one problem's part of ``tilescope.traffic.traffic``, with one source an implementation. A measured segment is solid, a predicted one pale with a dashed edge.
+    """
+    if launches.empty:
+        return empty(look, "traffic", "No launch of this kernel has its bytes counted in this run.")
+    launches = launches.assign(bytes=launches["read"] + launches["written"], measured=launches["source"].isin(MEASURED))
+    impls = list(dict.fromkeys(launches["impl"]))[::-1]
+    totals = launches.groupby("impl")["bytes"].sum()
+    longest = max(totals.max(), floor or 0)
+    plot = blank(
+        look,
+        "traffic",
+        120 + _ROW * len(impls),
+        y_range=[short(i, 14) for i in impls],
+        x_range=Range1d(0, longest * 1.18),
+    )
+    plot.xaxis.axis_label = "bytes to and from HBM"
+    plot.xaxis.formatter = ticks("byte")
+    plot.xaxis.ticker.desired_num_ticks = 5
+    plot.ygrid.grid_line_color = None
+    plot.yaxis.major_label_text_color = look.ink
+    plot.yaxis.major_label_text_font_size = "13px"
+    bars = plot.hbar(
+        y="impl", left="left", right="right", height=0.56, fill_color="colour", fill_alpha="alpha", line_dash="dash",
+        line_color="edge", line_width=1.5, hatch_pattern="hatch", hatch_color=look.ground, hatch_alpha=0.55,
+        hatch_scale=9, source=ColumnDataSource(_segments(launches, look, impls)), name="bars",
+    )  # fmt: skip
+    # A total just short of the floor's line is written beyond it.
+    ends = {i: floor if floor and 0 < floor - totals[i] < 0.12 * longest else totals[i] for i in impls}
+    plot.text(
+        [ends[i] for i in impls], [short(i, 14) for i in impls], [write(totals[i], "byte") for i in impls],
+        x_offset=6, text_baseline="middle", text_color=look.ink, background_fill_color=look.ground,
+        background_fill_alpha=0.85, text_font=GLYPH_FONT, text_font_size="12px",
+    )  # fmt: skip
+    if floor:
+        plot.add_layout(Span(location=floor, dimension="height", line_color=look.ink, line_dash=[6, 4], line_width=2))
+        plot.add_layout(
+            Label(
+                x=floor,
+                y=0,
+                y_units="screen",
+                y_offset=2,
+                x_offset=-5 if floor > longest / 2 else 5,
+                text=f"floor {write(floor, 'byte')}",
+                text_align="right" if floor > longest / 2 else "left",
+                text_color=look.ink,
+                text_font=FONT,
+                text_font_size="12px",
+            )
+        )
+        plot.y_range.range_padding = 0.25
+    tooltips = [
+        ("", "@impl, launch @launch"), ("function", "@function"), ("bytes", "@bytes"), ("read", "@read"),
+        ("written", "@written"), ("source", "@source"),
+    ]  # fmt: skip
+    plot.add_tools(HoverTool(renderers=[bars], tooltips=tooltips))
+    return plot
+
+
+def _segments(launches: pd.DataFrame, look: Theme, impls: list[str]) -> dict[str, list]:
+    columns: dict[str, list] = {
+        name: []
+        for name in [
+            "impl",
+            "left",
+            "right",
+            "colour",
+            "edge",
+            "alpha",
+            "dash",
+            "hatch",
+            "launch",
+            "function",
+            "bytes",
+            "read",
+            "written",
+            "source",
+        ]
+    }
+    for impl, rows in launches.groupby("impl", sort=False):
+        left = 0.0
+        for position, row in enumerate(rows.to_dict("records")):
+            shade = colour(str(impl), look, impls)
+            values = {
+                "impl": short(str(impl), 14), "left": left, "right": left + row["bytes"], "colour": shade,
+                "edge": look.ground if row["measured"] else shade, "alpha": 0.92 if row["measured"] else 0.3,
+                "dash": "solid" if row["measured"] else "dashed", "hatch": hatch(position), "launch": position + 1,
+                "function": short(row["function"] or "whole call", 44), "bytes": write(row["bytes"], "byte"),
+                "read": write(row["read"], "byte"), "written": write(row["written"], "byte"),
+                "source": f"{'measured' if row['measured'] else 'predicted'} ({row['source']})",
+            }  # fmt: skip
+            for name, value in values.items():
+                columns[name].append(value)
+            left += row["bytes"]
+    return columns
+
+
+def speedup(gains: pd.DataFrame, look: Theme) -> figure:
+    """What the saved bytes predict (hollow) and what the clock says (filled), each against eager.
+
+    ``gains`` has ``impl``, ``predicted`` and ``actual`` (ratios; absent where not known).
+    """
+    known = gains[gains["predicted"].notna() | gains["actual"].notna()] if len(gains) else gains
+    if known.empty:
+        return empty(
+            look, "speedup", "A speed-up needs the bytes or the time of eager and of another implementation.", 200
+        )
+    impls = list(dict.fromkeys(known["impl"]))[::-1]
+    top = max(known[["predicted", "actual"]].max().max(), 1.0)
+    low = min(known[["predicted", "actual"]].min().min(), 1.0)
+    plot = blank(
+        look, "speedup", 130 + 44 * len(impls), y_range=[short(i, 14) for i in impls],
+        x_range=Range1d(max(0, low - 0.35 * (top - low) - 0.1), top + 0.35 * (top - low) + 0.1),
+    )  # fmt: skip
+    plot.xaxis.axis_label = "speed-up over eager"
+    plot.xaxis.formatter = ticks("times")
+    plot.xaxis.ticker.desired_num_ticks = 5
+    plot.ygrid.grid_line_color = None
+    plot.yaxis.major_label_text_color = look.ink
+    plot.yaxis.major_label_text_font_size = "13px"
+    plot.add_layout(Span(location=1, dimension="height", line_color=look.muted, line_width=1.5))
+    rows = [short(i, 14) for i in known["impl"]]
+    shades = [colour(i, look, impls) for i in known["impl"]]
+    plot.segment(
+        known["predicted"], rows, known["actual"], rows, line_color=look.muted, line_dash="dotted", line_width=2
+    )
+    marks = []
+    for name, fill in (("predicted", look.ground), ("actual", "colour")):
+        data = {"x": known[name].astype(float), "impl": rows, "colour": shades, "text": [times(v) for v in known[name]]}
+        source = ColumnDataSource(data)
+        marks.append(
+            plot.scatter(
+                "x",
+                "impl",
+                size=16 if name == "predicted" else 12,
+                marker="diamond" if name == "predicted" else "circle",
+                line_color="colour",
+                line_width=2,
+                fill_color=fill,
+                source=source,
+                name=name,
+            )
+        )
+        plot.text(
+            "x", "impl", "text", source=source, y_offset=-11 if name == "actual" else 11, text_align="center",
+            text_baseline="bottom" if name == "actual" else "top", text_color=look.ink if name == "actual" else look.muted,
+            text_font=GLYPH_FONT, text_font_size="12px",
+        )  # fmt: skip
+    key = [
+        LegendItem(label=label, renderers=[plot.scatter([float("nan")], [rows[0]], size=11, marker=marker, line_width=2,
+                   line_color=look.muted, fill_color=fill)])
+        for label, marker, fill in (
+            ("predicted (bytes)", "diamond", look.ground), ("actual (GPU time)", "circle", look.muted),
+        )
+    ]  # fmt: skip
+    plot.add_tools(HoverTool(renderers=marks, tooltips=[("", "@impl"), ("speed-up", "@text")]))
+    plot.add_layout(legend(look, key, 2), "below")
+    return plot

@@ -1,0 +1,142 @@
+"""Jobs of this server process: they outlive the page that started them, and every session sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tilescope import plan, supervisor
+
+LOG = logging.getLogger(__name__)
+
+WAITING, RUNNING, CANCELLING, DONE, CANCELLED, FAILED = (
+    "waiting",
+    "running",
+    "cancelling",
+    "done",
+    "cancelled",
+    "failed",
+)
+_FINISHED = frozenset({DONE, CANCELLED, FAILED})
+_KEPT = 20
+
+
+@dataclass
+class JobState:
+    """What a person sees of a job: ``index`` of ``of`` cases are settled. Times are ``time.monotonic``'s."""
+
+    number: int
+    title: str
+    of: int = 0
+    status: str = WAITING
+    index: int = 0
+    doing: str = ""
+    error: str = ""
+    folder: Path | None = None
+    started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+    log: deque[str] = field(default_factory=lambda: deque(maxlen=200))
+    failures: int = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether it can still be cancelled."""
+        return self.status not in _FINISHED
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it was asked for, up to its end."""
+        return (self.ended or time.monotonic()) - self.started
+
+
+class JobManager:
+    """Runs requests one after another on the server's event loop and tells watchers that something changed.
+
+    ``planner`` and ``run`` are ``tilescope.plan.plan`` and ``tilescope.supervisor.run``; tests give their own.
+    """
+
+    def __init__(self, planner: Callable[..., Any] = plan.plan, run: Callable[..., Any] = supervisor.run) -> None:
+        self.jobs: deque[JobState] = deque(maxlen=_KEPT)
+        self._plan, self._run = planner, run
+        self._numbers = itertools.count(1)
+        self._turn = asyncio.Lock()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._watchers: set[Callable[[], None]] = set()
+
+    @property
+    def current(self) -> JobState | None:
+        """The newest job, finished or not."""
+        return self.jobs[-1] if self.jobs else None
+
+    def start(self, request: plan.Request) -> JobState:
+        """Queue a request and return at once. Two timings at the same time are both wrong, so a second one waits."""
+        state = JobState(next(self._numbers), request.title or ", ".join(request.kernels))
+        self.jobs.append(state)
+        self._tasks[state.number] = asyncio.get_running_loop().create_task(self._follow(request, state))
+        self._tell()
+        return state
+
+    def cancel(self, number: int) -> None:
+        """Ask a job to stop; the cases it finished are kept."""
+        task = self._tasks.get(number)
+        state = next((s for s in self.jobs if s.number == number), None)
+        if task and state and state.active:
+            state.status = CANCELLING
+            task.cancel()
+            self._tell()
+
+    def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
+        """Call ``watcher`` after every change; returns what stops it."""
+        self._watchers.add(watcher)
+        return lambda: self._watchers.discard(watcher)
+
+    async def _follow(self, request: plan.Request, state: JobState) -> None:
+        try:
+            async with self._turn:
+                state.status, state.doing = RUNNING, "reading the kernel"
+                self._tell()
+                job = await self._plan(request)
+                state.of, state.doing = len(job.cases) * len(job.collectors), "starting the worker"
+                self._tell()
+                state.folder = await self._run(job, lambda event: self._on_event(state, event))
+            state.status = DONE
+        except asyncio.CancelledError:
+            state.status = CANCELLED
+        except ValueError as error:
+            # What the planner, the worker and the store say to a person.
+            state.status, state.error = FAILED, str(error)
+        except Exception as error:
+            LOG.exception("job %s failed", state.number)
+            state.status, state.error = FAILED, str(error) or type(error).__name__
+        finally:
+            state.ended = time.monotonic()
+            self._tasks.pop(state.number, None)
+            self._tell()
+
+    def _on_event(self, state: JobState, event: Mapping[str, Any]) -> None:
+        kind = event["event"]
+        state.index, state.of = event.get("index", state.index), event.get("of", state.of)
+        if event.get("doing"):
+            state.doing = " · ".join(str(event[key]) for key in ("collector", "case", "doing") if event.get(key))
+            state.log.append(state.doing)
+        if kind in ("error", "skipped"):
+            state.failures += kind == "error"
+            about = " · ".join(str(event[key]) for key in ("collector", "case") if event.get(key))
+            state.log.append(f"{'failed' if kind == 'error' else 'skipped'}: {about}: {event.get('message', '')}")
+        elif kind == "done" and event.get("folder"):
+            state.folder = Path(event["folder"])
+        self._tell()
+
+    def _tell(self) -> None:
+        for watcher in list(self._watchers):
+            # A page that is going away must not end everyone's job.
+            with contextlib.suppress(Exception):
+                watcher()

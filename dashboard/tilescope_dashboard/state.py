@@ -1,0 +1,123 @@
+"""What one session looks at: a run, a kernel in it, a view, a theme. Views derive everything else from it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import param
+from tilescope import device, schema, store
+
+from tilescope_dashboard.figures.style import Theme, theme
+
+LOG = logging.getLogger(__name__)
+
+
+class State(param.Parameterized):
+    """Small state that the address holds (``run``, ``kernel``, ``view``, ``theme``) and what follows from it.
+
+    ``catalog`` is ``tilescope.supervisor.describe``'s answer, empty until it came; ``catalog_error`` why it did not. ``error`` says why the chosen run
+    cannot be shown. ``may_launch`` is False for a client that is not on this machine.
+    """
+
+    run = param.String(doc="Id of the run.")
+    kernel = param.String(doc="Name of the kernel.")
+    view = param.String(default="overview", doc="A view's name; one that is not known means the first.")
+    theme = param.String(default="light", doc="dark, or else light.")
+
+    runs = param.List(item_type=store.Summary)
+    loaded = param.ClassSelector(class_=store.LoadedRun, default=None)
+    error = param.String()
+    catalog = param.List()
+    catalog_error = param.String()
+    narrow = param.Boolean(default=False, doc="The page is as narrow as a phone.")
+    may_launch = param.Boolean(default=False)
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.refresh()
+        if not self.run:
+            self.run = preferred(self.runs)
+        self._open()
+
+    def refresh(self) -> None:
+        """Look at the disk again: runs come and go."""
+        self.runs = store.list_runs()
+
+    @param.depends("run", watch=True)
+    def _open(self) -> None:
+        try:
+            loaded, error = (_open(store.find(self.run)), "") if self.run else (None, "")
+        except (store.StoreError, OSError) as problem:
+            loaded, error = None, str(problem)
+        names, before = (list(run.run.kernels) if run else [] for run in (loaded, self.loaded))
+        changes: dict[str, Any] = {"loaded": loaded, "error": error}
+        # A kernel that was not in the run before either was chosen from the library: it stays.
+        if names and self.kernel not in names and (not self.kernel or self.kernel in before):
+            changes["kernel"] = names[0]
+        self.param.update(**changes)
+
+    @property
+    def look(self) -> Theme:
+        """Colours of the chosen theme."""
+        return theme(self.theme == "dark")
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Rows of the chosen kernel in the chosen run, empty when there are none."""
+        if self.loaded is None:
+            return schema.frame([])
+        return self.loaded.table[self.loaded.table["kernel"] == self.kernel]
+
+    @property
+    def device(self) -> schema.Device | None:
+        """The GPU that the run speaks about."""
+        return self.loaded.run.device if self.loaded else None
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the chosen kernel declares: from the catalog, else as the run noted it."""
+        for entry in self.catalog:
+            if self.kernel in (entry["name"], entry["kernel"]):
+                return entry
+        return dict(self.loaded.run.kernels.get(self.kernel, {})) if self.loaded else {}
+
+    @property
+    def kernels(self) -> list[str]:
+        """Every kernel that can be chosen: those of the run first, then the library's; always with the chosen one."""
+        of_run = list(self.loaded.run.kernels) if self.loaded else []
+        known = [*of_run, *(entry["name"] for entry in self.catalog), self.kernel]
+        return list(dict.fromkeys(filter(None, known)))
+
+    @property
+    def stale(self) -> list[str]:
+        """Kernels of the run whose source has changed since."""
+        return store.stale_kernels(self.loaded.run) if self.loaded else []
+
+
+def preferred(runs: list[store.Summary]) -> str:
+    """The run to open on: with no GPU a recording from a real one, else the newest that can be read."""
+    readable = [s for s in runs if not s.error]
+    recorded = [s for s in readable if s.recorded and s.measured]
+    chosen = recorded if recorded and no_gpu() else readable
+    return chosen[0].id if chosen else ""
+
+
+@functools.cache
+def no_gpu() -> str | None:
+    """Why no kernel can run on a GPU here, or None."""
+    return device.unavailable()
+
+
+@functools.lru_cache(maxsize=16)
+def _read(path: Path, changed: float) -> store.LoadedRun:
+    return store.open_run(path)
+
+
+def _open(path: Path) -> store.LoadedRun:
+    described = path / "run.json"
+    return _read(path, described.stat().st_mtime if described.exists() else 0.0)

@@ -1,0 +1,1 @@
+"""Views: each a ``pn.viewable.Viewer`` that shows one pure function of the state's table, with a table beside it."""

@@ -1,0 +1,108 @@
+"""Above every view: which run and which kernel one looks at, what one must know about them, and the export."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
+import param
+
+from tilescope_dashboard import report, words
+from tilescope_dashboard.figures.style import short
+from tilescope_dashboard.state import State, no_gpu
+
+
+class Context(pn.viewable.Viewer):
+    """Selectors for the run and the kernel, bound to the state both ways."""
+
+    state = param.ClassSelector(class_=State)
+
+    def __init__(self, state: State, **settings: Any) -> None:
+        super().__init__(state=state, **settings)
+        self._run = pmui.Select(
+            label="run", options={}, size="small", min_width=240, max_width=460, sizing_mode="stretch_width"
+        )
+        self._kernel = pmui.Select(label="kernel", options=[], size="small", width=190)
+        self._export = pmui.FileDownload(
+            label="Export report", callback=self._report, filename="tilescope.html", embed=False, auto=True,
+            variant="outlined", size="small", icon="", width=140, margin=(10, 8),
+        )  # fmt: skip
+        self._notices = words.pane()
+        self._run.param.watch(lambda e: self._choose(run=e.new), "value")
+        self._kernel.param.watch(lambda e: self._choose(kernel=e.new), "value")
+        state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "error"])
+        self._fill()
+        chooser = pn.FlexBox(
+            self._run, self._kernel, self._export, align_items="end", gap="4px", sizing_mode="stretch_width"
+        )
+        self._layout = pn.Column(chooser, self._notices, sizing_mode="stretch_width", margin=0)
+
+    def _choose(self, **chosen: Any) -> None:
+        self.state.param.update({name: value for name, value in chosen.items() if value})
+
+    def _fill(self, *_: param.parameterized.Event) -> None:
+        state = self.state
+        labels = {_label(s): s.id for s in state.runs if not s.error}
+        if state.run and state.run not in labels.values():
+            # Without it the widget would choose another run by itself.
+            labels = {f"{short(state.run, 40)} · cannot be shown": state.run, **labels}
+        self._run.param.update(options=labels, value=state.run or None)
+        self._kernel.param.update(options=state.kernels, value=state.kernel or None)
+        self._export.disabled = state.loaded is None
+        self._export.filename = f"tilescope-{state.run or 'report'}.html"
+        self._notices.object = "".join(self._said())
+
+    def _said(self) -> list[str]:
+        state, said = self.state, []
+        if state.error:
+            said.append(words.notice("error", "This run cannot be shown.", state.error))
+        loaded = state.loaded
+        if loaded is None:
+            if not state.error:
+                said.append(words.notice("info", "No run yet.", "Choose a kernel in the sidebar and press Profile."))
+            return said
+        reason = no_gpu()
+        if reason:
+            what = (
+                f"you are looking at a run recorded on a real {loaded.run.device.name}"
+                if loaded.run.device.measured
+                else f"this run was predicted for a {loaded.run.device.name}, not measured"
+            )
+            said.append(
+                words.notice(
+                    "info", "No GPU on this machine:", f"{what}. The compiler and interpreter collectors work here."
+                )
+            )
+        stale = state.stale
+        if stale:
+            said.append(
+                words.notice(
+                    "warning", "Changed since this run:", f"the source of {', '.join(stale)} is not what was recorded."
+                )
+            )
+        if not loaded.run.complete:
+            said.append(words.notice("warning", "This run is not complete:", "it was cancelled or its worker died."))
+        failures = loaded.run.failures
+        if failures:
+            listed = [
+                f"{f.collector} · {f.case}: {f.message}" if f.case else f"{f.collector}: {f.message}" for f in failures
+            ]
+            more = [*listed[:6], *([f"and {len(listed) - 6} more"] if len(listed) > 6 else [])]
+            said.append(words.notice("warning", f"{len(failures)} failed in this run.", "", more))
+        return said
+
+    async def _report(self) -> io.BytesIO:
+        # It takes a second or two, during which the other sessions want to be served.
+        return io.BytesIO((await asyncio.to_thread(report.render, self.state.loaded)).encode())
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return self._layout
+
+
+def _label(summary: Any) -> str:
+    where = "recorded" if summary.recorded else ("predicted for" if not summary.measured else "on")
+    started = summary.started[:16].replace("T", " ")
+    return short(f"{started} · {summary.title or summary.id} · {where} {summary.device}", 76) + f" · {summary.id[-4:]}"

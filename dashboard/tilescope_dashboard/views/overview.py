@@ -1,0 +1,133 @@
+"""Overview: the chosen kernel's headline, every kernel of the run, and the runs there are."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import pandas as pd
+from tilescope import summary
+
+from tilescope_dashboard import frames, words
+from tilescope_dashboard.figures.overview import overview
+from tilescope_dashboard.tables import fill, table
+from tilescope_dashboard.units import times, write
+from tilescope_dashboard.views.base import View, chart
+
+_HEADLINES = {
+    "kernel": ("kernel", "text"),
+    "impl": ("impl.", "text"),
+    "pass": ("pass", "text"),
+    "workload": ("workload", "text"),
+    "gpu_time": ("GPU time", "second"),
+    "floor_fraction": ("of the floor", "ratio"),
+    "speedup_eager": ("over eager", "times"),
+    "bytes_ratio": ("bytes", "times"),
+    "registers": ("registers", "count"),
+    "theoretical_occupancy": ("occupancy", "ratio"),
+    "why": ("why", "text"),
+}
+_RUNS = {
+    "started": ("started (UTC)", "text"),
+    "title": ("run", "text"),
+    "device": ("GPU", "text"),
+    "what": ("kind", "text"),
+    "kernels": ("kernels", "text"),
+    "sources": ("collectors", "text"),
+    "cases": ("cases", "count"),
+    "state": ("state", "text"),
+}
+
+
+class Overview(View):
+    """Numbers first, then where they stand, then the tables behind them."""
+
+    name_in_address, title = "overview", "Overview"
+
+    def build(self) -> list[Any]:
+        self._head, self._chart = words.pane(), chart()
+        self._table = table(_HEADLINES)
+        self._runs = table(_RUNS)
+        self._headlines = pd.DataFrame()
+        self._table.param.watch(self._tell, "selection")
+        self._runs.param.watch(self._open, "selection")
+        self.state.param.watch(lambda _: self._list_runs(), "runs")
+        return [
+            self._head, words.pane(words.subheading("Every kernel of this run", "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. ∇ is the backward pass. Click a row to read it in full.")), self._chart, self._table,
+            words.pane(words.subheading("Runs", "Click one to open it.")), self._runs,
+        ]  # fmt: skip
+
+    def update(self) -> None:
+        loaded = self.state.loaded
+        headlines = pd.DataFrame()
+        if loaded is not None:
+            rows = frames.default_configs(loaded.table)
+            headlines = summary.summarise(rows, loaded.run.device, loaded.run.kernels)
+        self._headlines = headlines
+        self._head.object = headline(headlines, self.state.kernel, str(self.state.facts.get("summary", "")))
+        self._chart.object = overview(headlines, self.state.look, 22 if self.state.narrow else 34)
+        fill(self._table, headlines)
+        self._list_runs()
+
+    def _list_runs(self) -> None:
+        self._listed = list(self.state.runs)
+        rows = [
+            {
+                "started": s.started[:16].replace("T", " ") or s.id,
+                "title": s.title or s.id,
+                "device": s.device,
+                "what": "recorded" if s.recorded else "measured" if s.measured else "predicted",
+                "kernels": ", ".join(s.kernels),
+                "sources": ", ".join(s.sources),
+                "cases": s.cases,
+                "state": s.error
+                or ("" if s.complete else "not complete ") + (f"{s.failures} failed" if s.failures else ""),
+            }
+            for s in self._listed
+        ]
+        fill(self._runs, pd.DataFrame(rows, columns=list(_RUNS)))
+
+    def _tell(self, event: Any) -> None:
+        """The chosen row's headline in full: its sentence is longer than a cell."""
+        if event.new:
+            row = self._headlines.iloc[event.new[0]]
+            self._head.object = words.heading(row["kernel"]) + case_headline(row)
+
+    def _open(self, event: Any) -> None:
+        if event.new and self._listed[event.new[0]].id != self.state.run:
+            self.state.run = self._listed[event.new[0]].id
+
+
+def headline(headlines: pd.DataFrame, kernel: str, about: str) -> str:
+    """The kernel's largest forward case: how fast, how near the floor, and why."""
+    title = words.heading(kernel or "No kernel", about)
+    mine = headlines[headlines["kernel"] == kernel] if len(headlines) else headlines
+    if mine.empty:
+        said = "This run says nothing about it. Profile it, or choose another run." if kernel else ""
+        return title + (f"<p>{escape(said)}</p>" if said else "")
+    for column, wanted in (("impl", "triton"), ("pass", "forward")):
+        preferred = mine[mine[column] == wanted]
+        mine = preferred if len(preferred) else mine
+    return title + case_headline(mine.loc[mine["floor"].idxmax() if mine["floor"].notna().any() else mine.index[0]])
+
+
+def case_headline(row: pd.Series) -> str:
+    """One case's numbers, and why they are what they are."""
+    where = f"{row['impl']}, {row['workload']}, {row['pass']}"
+    return f'{words.stats(_stats(row))}<p>{escape(row["why"])} <span class="quiet">({escape(where)})</span></p>'
+
+
+def _stats(row: pd.Series) -> list[tuple[str, str, str]]:
+    spread = f"{write(row['gpu_time_low'], 'second')} – {write(row['gpu_time_high'], 'second')}, {row['time_source']}"
+    found = [
+        ("GPU time", write(row["gpu_time"], "second"), spread),
+        ("of the floor's speed", write(row["floor_fraction"], "ratio"), f"floor {write(row['floor'], 'second')}"),
+        ("over eager", times(row["speedup_eager"]), "GPU time"),
+        ("over torch.compile", times(row["speedup_compile"]), "GPU time"),
+        ("bytes over the algorithm's", times(row["bytes_ratio"]), row["bytes_source"]),
+        ("registers", write(row["registers"], "count"), "per thread"),
+        ("theoretical occupancy", write(row["theoretical_occupancy"], "ratio"), f"limited by {row['limiter']}"),
+    ]
+    if not row["measured"]:
+        found.insert(0, ("floor", write(row["floor"], "second"), "predicted, not measured"))
+    return [stat for stat in found if stat[1] != "–"][:6]

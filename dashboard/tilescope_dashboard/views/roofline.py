@@ -1,0 +1,116 @@
+"""Roofline: the chosen kernel's points under the device's roofs, and a table that selects with them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pandas as pd
+import panel as pn
+import panel_material_ui as pmui
+from tilescope import roofline as model
+
+from tilescope_dashboard import frames, words
+from tilescope_dashboard.figures.roofline import LEVELS, roofline, source
+from tilescope_dashboard.tables import fill, table
+from tilescope_dashboard.units import write
+from tilescope_dashboard.views.base import View, chart, in_turn
+
+_ALL = "all"
+_COLUMNS = {
+    "impl": ("impl.", "text"),
+    "workload": ("workload", "text"),
+    "pass": ("pass", "text"),
+    "kind": ("point", "text"),
+    "level": ("level", "text"),
+    "flops": ("work", "flop"),
+    "bytes": ("bytes", "byte"),
+    "intensity": ("intensity", "flop/byte"),
+    "performance": ("performance", "flop/second"),
+    "gpu_time": ("GPU time", "second"),
+    "fraction": ("of the roof", "ratio"),
+    "sources": ("sources", "text"),
+    "function": ("launch", "text"),
+}
+
+
+class Roofline(View):
+    """The figure, its selectors, and one table row a point."""
+
+    name_in_address, title = "roofline", "Roofline"
+
+    def build(self) -> list[Any]:
+        self._filling = False
+        small = {"size": "small", "width": 210}
+        self._head, self._chart, self._table = words.pane(), chart(), table(_COLUMNS)
+        self._workload = pmui.Select(label="workload", options=[_ALL], value=_ALL, **small)
+        self._pass = pmui.Select(label="pass", options=[_ALL], value=_ALL, size="small", width=130)
+        self._levels = pmui.CheckButtonGroup(
+            label="memory levels", options={v: k for k, v in LEVELS.items()}, value=["hbm"], size="small"
+        )
+        self._each = pmui.Switch(label="each launch", value=False)
+        for widget in (self._workload, self._pass, self._levels, self._each):
+            widget.param.watch(lambda _: self._filling or self._draw(), "value")
+        self._table.param.watch(self._select_point, "selection")
+        self._points, self._source = pd.DataFrame(), None
+        choices = pn.FlexBox(self._workload, self._pass, self._levels, self._each, align_items="center", gap="6px")
+        return [self._head, choices, self._chart, self._table]
+
+    def update(self) -> None:
+        self._filling = True
+        loaded = self.state.loaded
+        rows = frames.default_configs(self.state.table)
+        self._all = model.points(rows, loaded.run.device, loaded.run.kernels) if loaded else pd.DataFrame()
+        for widget, column in ((self._workload, "workload"), (self._pass, "pass")):
+            found = list(dict.fromkeys(self._all[column])) if len(self._all) else []
+            kept = widget.value if widget.value in found else (found[0] if column == "pass" and found else _ALL)
+            widget.param.update(options=[_ALL, *found], value=kept)
+        self._filling = False
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._all.empty:
+            self._chart.object = None
+            self._head.object = words.heading(
+                "Roofline", "This run has no work or bytes of this kernel. Profile it to see them."
+            )
+            fill(self._table, self._all)
+            return
+        chosen = self._all["level"].isin(self._levels.value) & (self._all["launch"].notna() == self._each.value)
+        for widget, column in ((self._workload, "workload"), (self._pass, "pass")):
+            if widget.value != _ALL:
+                chosen &= self._all[column] == widget.value
+        self._points = self._all[chosen].reset_index(drop=True)
+        figure = roofline(self._points, model.roofs(self.state.device), self.state.look, brief=self.state.narrow)
+        self._source = source(figure)
+        if self._source is not None:
+            self._source.selected.on_change("indices", self._select_row)
+        self._chart.object = figure
+        sources = self._points[["flops_source", "bytes_source", "time_source"]].apply(
+            lambda r: ", ".join(dict.fromkeys(filter(None, r))), axis=1, result_type="reduce"
+        )
+        fill(self._table, self._points.assign(sources=sources.astype(object), level=self._points["level"].map(LEVELS)))
+        self._head.object = _headline(self._points)
+
+    def _select_row(self, _: str, old: list[int], new: list[int]) -> None:
+        if list(new) != self._table.selection:
+            self._table.selection = list(new)
+
+    def _select_point(self, event: Any) -> None:
+        if self._source is not None and self._source.selected.indices != list(event.new):
+            in_turn(partial(setattr, self._source.selected, "indices", list(event.new)))
+
+
+def _headline(points: pd.DataFrame) -> str:
+    """The best timed point in words, or what can be said without a clock."""
+    text = "Hollow marks are predicted, filled ones measured; a dotted line joins the points of one launch."
+    timed = points[points["fraction"].notna()]
+    if len(timed):
+        best = timed.loc[timed["fraction"].idxmax()]
+        return words.heading(
+            f"{write(best['fraction'], 'ratio')} of the roof at {write(best['intensity'], 'flop/byte')}",
+            f"{best['impl']} on {best['workload']} reaches {write(best['performance'], 'flop/second')}. {text}",
+        )
+    if points.empty:
+        return words.heading("Roofline", "No point fits these choices.")
+    return words.heading("Nothing was timed here", f"Marks stand where the roofs would allow them, dashed. {text}")

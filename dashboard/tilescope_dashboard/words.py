@@ -1,0 +1,73 @@
+"""Small pieces of HTML. Everything that comes from outside passes through ``html.escape`` here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+import panel as pn
+
+#: Colours come from ``currentColor``, so the pieces follow the page's theme by themselves.
+CSS = """
+:host { color: inherit; font-family: Inter, Roboto, 'Helvetica Neue', Arial, sans-serif; }
+h2 { font-size: 22px; line-height: 1.25; font-weight: 650; margin: 0; letter-spacing: -0.01em; overflow-wrap: anywhere; }
+h3 { font-size: 15px; font-weight: 650; margin: 0; }
+p { margin: 4px 0 0; font-size: 14px; line-height: 1.5; max-width: 860px; overflow-wrap: anywhere; }
+.quiet { opacity: .72; }
+.small { font-size: 13px; }
+.stats { display: flex; flex-wrap: wrap; gap: 14px 36px; margin: 14px 0 6px; padding: 0; }
+.stat dt { font-size: 12px; opacity: .72; }
+.stat dd { margin: 2px 0 0; font-size: 24px; font-weight: 650; font-variant-numeric: tabular-nums; letter-spacing: -0.01em; }
+.stat .note { font-size: 12px; font-weight: 400; opacity: .72; letter-spacing: 0; display: block; }
+.notice { border-left: 3px solid; padding: 8px 14px; font-size: 14px; line-height: 1.5; border-radius: 2px;
+  background: color-mix(in srgb, currentColor 6%, transparent); overflow-wrap: anywhere; }
+.notice.info { border-color: #3a87b8; } .notice.warning { border-color: #D55E00; } .notice.error { border-color: #c62828; }
+.notice + .notice { margin-top: 4px; } .notice b { font-weight: 650; } .notice summary { font-size: 14px; }
+ul { margin: 6px 0 0; padding-left: 18px; font-size: 13px; line-height: 1.5; } li { overflow-wrap: anywhere; }
+progress { appearance: none; width: 100%; height: 6px; border: 0; border-radius: 3px; overflow: hidden; margin-top: 8px;
+  background: color-mix(in srgb, currentColor 14%, transparent); }
+progress::-webkit-progress-bar { background: color-mix(in srgb, currentColor 14%, transparent); }
+progress::-webkit-progress-value { background: #2a8ac6; } progress::-moz-progress-bar { background: #2a8ac6; }
+pre { font-size: 12px; max-height: 160px; overflow: auto; white-space: pre-wrap; margin: 6px 0 0; opacity: .8; }
+summary { cursor: pointer; font-size: 13px; }
+"""
+
+
+def pane(markup: str = "", **options: object) -> pn.pane.HTML:
+    """An HTML pane with the shared typography. ``markup`` must already be escaped."""
+    return pn.pane.HTML(markup, stylesheets=[CSS], sizing_mode="stretch_width", margin=(4, 8), **options)
+
+
+def notice(kind: str, title: str, text: str = "", more: Iterable[str] = ()) -> str:
+    """A note in the place where the person looks. ``kind`` is ``info``, ``warning`` or ``error``."""
+    role = "alert" if kind == "error" else "status"
+    head = f"<b>{escape(title)}</b> {escape(text)}"
+    points = "".join(f"<li>{escape(point)}</li>" for point in more)
+    body = f"<details><summary>{head}</summary><ul>{points}</ul></details>" if points else head
+    return f'<div class="notice {kind}" role="{role}">{body}</div>'
+
+
+def heading(title: str, text: str = "") -> str:
+    """A view's title with a sentence below it."""
+    return f"<h2>{escape(title)}</h2>" + (f'<p class="quiet">{escape(text)}</p>' if text else "")
+
+
+def subheading(title: str, text: str = "") -> str:
+    """A section's title with a sentence below it."""
+    return f"<h3>{escape(title)}</h3>" + (f'<p class="quiet small">{escape(text)}</p>' if text else "")
+
+
+def stats(values: Iterable[tuple[str, str, str]]) -> str:
+    """Big numbers: label, value and a note on where it comes from."""
+    cells = "".join(
+        f'<div class="stat"><dt>{escape(label)}</dt><dd>{escape(value)}'
+        + (f'<span class="note">{escape(note)}</span>' if note else "")
+        + "</dd></div>"
+        for label, value, note in values
+    )
+    return f'<dl class="stats">{cells}</dl>'
+
+
+def plain(text: str) -> str:
+    """One escaped line."""
+    return escape(" ".join(text.split()))

@@ -1,0 +1,189 @@
+"""Made-up runs, a server and a browser for the dashboard's tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def synthetic() -> ModuleType:
+    """The module that makes runs up."""
+    return _load("synthetic")
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> Path:
+    """A folder with a measured run, a predicted one, one whose kernel has a hostile name, and a damaged one."""
+    folder = tmp_path_factory.mktemp("runs")
+    synthetic.write_run(folder, RUN)
+    synthetic.write_run(folder, PREDICTED, measured=False)
+    synthetic.write_run(folder, INJECTED, kernels=(synthetic.INJECTED,), measured=False)
+    damaged = folder / "20260102-030408-dddd"
+    damaged.mkdir()
+    (damaged / "run.json").write_text("{")
+    return folder
+
+
+class Server:
+    """A ``panel serve`` of the app, and its log."""
+
+    def __init__(self, runs: Path, folder: Path, host: str = "127.0.0.1") -> None:
+        self.log = folder / "server.log"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.host = host
+        self.url = f"http://{host}:{self.port}/app"
+        paths = [str(ROOT / part) for part in ("kernels", "profiles", "dashboard")]
+        environment = {
+            **os.environ,
+            "TILESCOPE_RUNS": str(runs),
+            "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
+            "TRITON_CACHE_DIR": str(folder / "triton"),
+        }
+        command = [
+            sys.executable, "-m", "panel", "serve", str(ROOT / "dashboard" / "app.py"), "--address", host,
+            "--port", str(self.port), "--allow-websocket-origin", f"{host}:{self.port}", "--warm",
+        ]  # fmt: skip
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True
+            )
+        self._wait()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                with urllib.request.urlopen(self.url, timeout=30) as answer:  # noqa: S310 - our own server
+                    assert answer.status == 200
+                    return
+            except (urllib.error.URLError, ConnectionError):
+                assert self.process.poll() is None, self.log.read_text()
+                time.sleep(0.2)
+        raise AssertionError(self.log.read_text())
+
+    def stop(self) -> str:
+        """End it and give its log."""
+        os.killpg(self.process.pid, signal.SIGTERM)
+        self.process.wait(15)
+        return self.log.read_text()
+
+
+def failures(log: str) -> list[str]:
+    """What went wrong in the server: its log from each traceback on.
+
+    Tornado's own, about a page that was closed while something was being sent to it, is not ours.
+    """
+    closed = re.compile(
+        r"Task exception was never retrieved\n(?:.*\n){1,16}?tornado\.websocket\.WebSocketClosedError\n"
+    )
+    rest = closed.sub("", log)
+    return [rest[found.start() : found.start() + 3000] for found in re.finditer("Traceback", rest)][:2]
+
+
+@pytest.fixture(scope="module")
+def server(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The app on loopback; at the end its log must hold no traceback."""
+    served = Server(runs, tmp_path_factory.mktemp("server"))
+    yield served
+    assert not failures(served.stop())
+
+
+@pytest.fixture
+def outside_server(runs: Path, tmp_path: Path) -> Iterator[Server]:
+    """The app on this machine's own address, where its clients are not on loopback."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent: it only chooses the address we would send from
+            address = probe.getsockname()[0]
+    except OSError:
+        pytest.skip("this machine has no address but loopback")
+    served = Server(runs, tmp_path, address)
+    yield served
+    assert not failures(served.stop())
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A headless Chromium; its tests are skipped, in words, where there is none.
+
+    For a module, not the session: Playwright keeps an event loop running, and other tests want one of their own.
+    """
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("no Chromium found: apt-get install chromium")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """Opens pages that may ask our own server only, and gathers what goes wrong in them."""
+
+    def __init__(self, browser: Any, server: Server) -> None:
+        self.browser, self.server = browser, server
+        self.wrong: list[str] = []
+        self.contexts: list[Any] = []
+
+    def __call__(self, query: str = "", width: int = 1440, height: int = 1100, url: str = "") -> Any:
+        context = self.browser.new_context(viewport={"width": width, "height": height}, accept_downloads=True)
+        self.contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("pageerror", lambda error: self.wrong.append(f"pageerror: {error}"))
+        page.on("console", lambda said: said.type == "error" and self.wrong.append(f"console: {said.text}"))
+        page.route("**/*", self._guard)
+        page.goto(url or f"{self.server.url}?{query}")
+        return page
+
+    def _guard(self, route: Any) -> None:
+        address = route.request.url
+        if address.startswith((f"http://{self.server.host}:{self.server.port}/", "data:", "blob:", "file:")):
+            route.continue_()
+        else:
+            self.wrong.append(f"outside request: {address}")
+            route.abort()
+
+
+@pytest.fixture
+def visit(chromium: Any, server: Server) -> Iterator[Visit]:
+    """Opens pages; fails the test for any error in a page and any request that leaves the machine."""
+    visiting = Visit(chromium, server)
+    yield visiting
+    for context in visiting.contexts:
+        context.close()
+    assert not visiting.wrong, visiting.wrong

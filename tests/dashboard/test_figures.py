@@ -1,0 +1,212 @@
+"""Figures from empty, one-row and whole frames; what they show is read back from their models, without a browser."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from bokeh.document import Document
+from bokeh.models import GlyphRenderer, Label, SaveTool
+from bokeh.plotting import figure
+from tilescope import roofline as roofline_model
+from tilescope import schema, summary
+from tilescope import traffic as traffic_model
+from tilescope.case import Case
+from tilescope_dashboard import frames
+from tilescope_dashboard.figures.autotune import autotune
+from tilescope_dashboard.figures.occupancy import TITLES, occupancy
+from tilescope_dashboard.figures.overview import overview
+from tilescope_dashboard.figures.roofline import roofline, source
+from tilescope_dashboard.figures.style import DARK, LIGHT, short
+from tilescope_dashboard.figures.traffic import speedup, traffic
+
+
+@pytest.fixture(scope="module")
+def table(synthetic: ModuleType) -> pd.DataFrame:
+    return synthetic.frame(kernels=("softmax",))
+
+
+@pytest.fixture(scope="module")
+def points(table: pd.DataFrame, synthetic: ModuleType) -> pd.DataFrame:
+    found = roofline_model.points(table, synthetic.DEVICE)
+    return found[found["launch"].isna()].reset_index(drop=True)
+
+
+def glyph(plot: figure, name: str) -> GlyphRenderer:
+    return plot.select_one({"name": name})
+
+
+def texts(plot: figure) -> list[str]:
+    """Everything written in a figure."""
+    written = [label.text for label in plot.select(Label)]
+    for renderer in plot.renderers:
+        content = getattr(renderer.glyph, "text", None)
+        if content is not None and "text" in renderer.data_source.data:
+            written += list(renderer.data_source.data["text"])
+    return written
+
+
+def cells(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["A", "B", "value", "best", "reason", "config"])
+
+
+def every_figure(table: pd.DataFrame, synthetic: ModuleType) -> list[figure]:
+    """All figures of a table, however little is in it."""
+    points = roofline_model.points(table, synthetic.DEVICE)
+    headlines = summary.summarise(table, synthetic.DEVICE)
+    launches = traffic_model.traffic(table)
+    held = frames.occupancies(table, "sm_90")
+    found = [
+        overview(headlines, LIGHT),
+        roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT),
+        traffic(launches[launches["source"] != "model"], None, LIGHT),
+        speedup(traffic_model.speedup(table), LIGHT),
+        autotune(cells([]), "A", "B", "second", LIGHT),
+    ]
+    for resource in TITLES:
+        curve = frames.occupancy_curve(held.iloc[0].to_dict(), "sm_90", resource) if len(held) else pd.DataFrame()
+        found.append(occupancy(curve, None, resource, LIGHT))
+    return found
+
+
+@pytest.mark.parametrize("rows", ["none", "one", "all"])
+def test_every_figure_takes_any_amount_of_rows(rows: str, table: pd.DataFrame, synthetic: ModuleType) -> None:
+    one = schema.frame([Case("softmax", "triton", "forward", "8x8-fp32").row("algorithm_flops", 1.0, "model")])
+    for plot in every_figure({"none": schema.frame([]), "one": one, "all": table}[rows], synthetic):
+        Document().add_root(plot)  # serialises, and no model is shared with another document
+        assert plot.document.to_json()
+
+
+def test_a_figure_can_be_in_two_documents_at_once(points: pd.DataFrame, synthetic: ModuleType) -> None:
+    roofs = roofline_model.roofs(synthetic.DEVICE)
+    for document in (Document(), Document()):
+        document.add_root(roofline(points, roofs, LIGHT))
+
+
+def test_roofline_keeps_the_frame_s_order_and_marks_what_was_measured(
+    points: pd.DataFrame, synthetic: ModuleType
+) -> None:
+    plot = roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT)
+    data = source(plot).data
+    assert list(data["intensity"]) == pytest.approx(points["intensity"].tolist())
+    for kind, fill, colour in zip(points["kind"], data["fill"], data["colour"], strict=True):
+        assert (fill == colour) == (kind == "moved")
+    assert set(data["dash"]) == {"solid"}
+
+
+def test_roofline_draws_roofs_above_points_and_labels_both_origins(points: pd.DataFrame, synthetic: ModuleType) -> None:
+    plot = roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT)
+    place = plot.renderers.index(glyph(plot, "points"))
+    dashes = [r.glyph.line_dash for r in plot.renderers[place:] if r.glyph.__class__.__name__ == "Line"]
+    # hbm, l2 and l1 measured, hbm by its datasheet; fp32 by both; bf16 is not in use
+    assert len(dashes) == 6
+    assert dashes.count([6, 4]) == 2
+    assert "HBM 4.00 TB/s (datasheet 4.80)" in texts(plot)
+    assert not any("bf16" in text for text in texts(plot))
+    assert "HBM 4.00 TB/s" in texts(roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT, brief=True))
+
+
+def test_a_point_without_a_time_stands_at_the_roof_and_is_dashed(synthetic: ModuleType) -> None:
+    predicted = synthetic.frame(measured=False, kernels=("softmax",))
+    found = roofline_model.points(predicted, synthetic.DEVICE)
+    plot = roofline(found, roofline_model.roofs(synthetic.DEVICE), LIGHT)
+    data = source(plot).data
+    assert set(data["dash"]) == {"dashed"}
+    assert list(data["height"]) == pytest.approx(found["attainable"].tolist())
+    assert all("(predicted)" in label for label in data["performance_label"])
+
+
+def test_a_point_above_the_roof_is_ringed(points: pd.DataFrame, synthetic: ModuleType) -> None:
+    roofs = roofline_model.roofs(synthetic.DEVICE)
+    plain = len(roofline(points, roofs, LIGHT).renderers)
+    raised = points.assign(above_roof=[True] + [False] * (len(points) - 1))
+    plot = roofline(raised, roofs, LIGHT)
+    assert len(plot.renderers) == plain + 2  # the ring, and its place in the legend
+    assert any(item.label.value == "above the HBM roof" for item in plot.legend[0].items)
+
+
+def test_traffic_stacks_launches_and_shows_the_floor(table: pd.DataFrame) -> None:
+    launches = traffic_model.traffic(table)
+    problem = launches.query("workload == '16384x4096-bf16' and `pass` == 'forward'")
+    bars = problem[problem["source"] == "ncu"]
+    plot = traffic(bars, 268_435_456.0, LIGHT)
+    data = glyph(plot, "bars").data_source.data
+    eager = [i for i, impl in enumerate(data["impl"]) if impl == "eager"]
+    assert len(eager) == 4
+    assert [data["left"][i] for i in eager[1:]] == pytest.approx([data["right"][i] for i in eager[:-1]])
+    assert data["right"][eager[-1]] == pytest.approx(bars.loc[bars["impl"] == "eager", ["read", "written"]].sum().sum())
+    assert "floor 268 MB" in texts(plot)
+    assert set(data["dash"]) == {"solid"}
+
+
+def test_predicted_bytes_do_not_look_measured(table: pd.DataFrame) -> None:
+    launches = traffic_model.traffic(table)
+    data = glyph(traffic(launches[launches["source"] == "interpreter"], None, LIGHT), "bars").data_source.data
+    assert set(data["dash"]) == {"dashed"}
+    assert max(data["alpha"]) < 0.5
+    assert all("predicted" in text for text in data["source"])
+
+
+def test_speedup_is_hollow_where_predicted(table: pd.DataFrame) -> None:
+    gains = traffic_model.speedup(table).head(2)
+    plot = speedup(gains, DARK)
+    assert glyph(plot, "predicted").glyph.fill_color == DARK.ground
+    assert glyph(plot, "actual").glyph.fill_color == "colour"
+    without = speedup(gains.assign(actual=np.nan), DARK)
+    assert np.isnan(glyph(without, "actual").data_source.data["x"]).all()
+
+
+def test_autotune_marks_the_best_and_keeps_the_failed() -> None:
+    found = cells(
+        [
+            {"A": 16, "B": 4, "value": 2e-6, "best": False, "reason": "", "config": "A=16,B=4"},
+            {"A": 32, "B": 4, "value": 1e-6, "best": True, "reason": "", "config": "A=32,B=4"},
+            {"A": 32, "B": 8, "value": np.nan, "best": False, "reason": "compiler: too big", "config": "A=32,B=8"},
+        ]
+    )
+    plot = autotune(found, "A", "B", "second", LIGHT)
+    assert glyph(plot, "cells").data_source.data["text"] == ["2.00 µs", "1.00 µs"]
+    assert glyph(plot, "failed").data_source.data["reason"] == ["compiler: too big"]
+    stars = [r for r in plot.renderers if list(r.data_source.data.get("text", [])) == ["★"]]
+    assert stars[0].data_source.data["x"] == ["32"]
+    # One value, or none at all, is no reason to fail.
+    assert autotune(found.head(1), "A", "B", "second", LIGHT).renderers
+    assert autotune(found.tail(1), "A", "B", "second", LIGHT).renderers
+
+
+def test_occupancy_shows_theory_hollow_and_measurement_filled() -> None:
+    row = {"registers": 64, "shared_memory": 0, "block_threads": 256, "impl": "triton"}
+    curve = frames.occupancy_curve(row, "sm_90", "registers")
+    point = {**row, "value": 64, "occupancy": 0.5, "achieved": 0.44, "limiter": "registers"}
+    plot = occupancy(curve, point, "registers", LIGHT)
+    assert glyph(plot, "theoretical").glyph.fill_color == LIGHT.ground
+    assert glyph(plot, "achieved").glyph.fill_color == LIGHT.series[0]
+    assert "64 → 50.0 %" in texts(plot)
+    assert glyph(occupancy(curve, {**point, "achieved": None}, "registers", LIGHT), "achieved") is None
+
+
+def test_overview_is_filled_where_timed_and_hollow_where_predicted(synthetic: ModuleType) -> None:
+    for measured in (True, False):
+        rows = synthetic.frame(measured=measured)
+        plot = overview(summary.summarise(rows, synthetic.DEVICE), LIGHT)
+        data = glyph(plot, "points").data_source.data
+        assert (list(data["fill"]) == list(data["colour"])) == measured
+        assert len(data["x"]) == len(rows.drop_duplicates(schema.CASE_COLUMNS))
+
+
+def test_toolbars_are_quiet_and_saving_asks_for_no_name(points: pd.DataFrame, synthetic: ModuleType) -> None:
+    plot = roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT)
+    assert plot.toolbar.logo is None
+    assert plot.sizing_mode == "stretch_width"
+    assert [tool.filename for tool in plot.tools if isinstance(tool, SaveTool)] == ["tilescope-roofline"]
+
+
+def test_a_long_name_keeps_both_ends() -> None:
+    name = "void_" + "x" * 300 + "_kernel"
+    assert len(short(name, 28)) <= 28
+    assert short(name, 28).startswith("void_")
+    assert short(name, 28).endswith("kernel")
+    assert short("softmax", 28) == "softmax"

@@ -1,0 +1,116 @@
+"""The dashboard's own frames, units and words."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+from tilescope import occupancy, schema
+from tilescope.case import Case
+from tilescope.schema import Failure
+from tilescope_dashboard import frames, words
+from tilescope_dashboard.units import times, write
+
+
+def test_a_sweep_is_one_row_a_config_with_what_failed(synthetic: ModuleType) -> None:
+    rows, failures = synthetic.sweep_rows()
+    found = frames.configs(schema.frame(rows), failures)
+    assert len(found) == 32
+    failed = found[found["reason"] != ""]
+    assert set(failed["BLOCK_M"]) == {256}
+    assert failed["time"].isna().all()
+    best = found.loc[found["time"].idxmin()]
+    assert best["config"] == "BLOCK_M=128,BLOCK_N=128,num_warps=8"
+    assert best["time_source"] == "torch_profiler, gpu time"
+    assert frames.parameters(found) == ["BLOCK_M", "BLOCK_N", "num_warps"]
+
+
+def test_a_sweep_of_nothing_but_failures_still_names_its_parameters() -> None:
+    case = Case("matmul", "triton", "forward", "64x64x64-bf16", "BLOCK=4,num_warps=8")
+    found = frames.configs(schema.frame([]), [Failure(case.id, "compiler", "no")])
+    assert found["BLOCK"].tolist() == [4]
+    assert found["reason"].tolist() == ["compiler: no"]
+
+
+def test_a_config_s_time_is_its_launches_together() -> None:
+    case = Case("matmul", "triton", "forward", "64x64x64-bf16", "BLOCK=4")
+    rows = [
+        case.row("gpu_time", value, "torch_profiler", launch=launch, sample=sample)
+        for sample, launch, value in [(0, 0, 1.0), (0, 1, 2.0), (1, 0, 3.0), (1, 1, 4.0), (2, 0, 1.0), (2, 1, 1.0)]
+    ]
+    assert frames.configs(schema.frame(rows))["time"].tolist() == [3.0]
+
+
+def test_no_sweep_no_rows() -> None:
+    found = frames.configs(schema.frame([]))
+    assert found.empty
+    assert frames.parameters(found) == []
+
+
+def test_default_configs_leave_a_sweep_its_fastest(synthetic: ModuleType) -> None:
+    swept = schema.frame(synthetic.sweep_rows()[0])
+    assert set(frames.default_configs(swept)["config"]) == {"BLOCK_M=128,BLOCK_N=128,num_warps=8"}
+    untimed = swept[swept["metric"] != "gpu_time"]
+    assert set(frames.default_configs(untimed)["config"]) == {"BLOCK_M=32,BLOCK_N=32,num_warps=4"}
+    own = schema.frame(
+        [Case("matmul", "triton", "forward", "4096x4096x4096-bf16").row("registers", 9, "compiler", launch=0)]
+    )
+    both = pd.concat([swept, own], ignore_index=True)
+    assert set(frames.default_configs(both)["config"]) == {""}
+
+
+@pytest.mark.parametrize("resource", ["registers", "shared_memory", "warps"])
+def test_the_curve_goes_through_the_kernel_s_point(resource: str) -> None:
+    row = {"registers": 72, "shared_memory": 20_480, "block_threads": 192, "barriers": 1}
+    curve = frames.occupancy_curve(row, "sm_90", resource)
+    value = 6 if resource == "warps" else row[resource]
+    at = curve[curve["value"] <= value].iloc[-1]
+    assert at["occupancy"] == occupancy.blocks("sm_90", 72, 20_480, 192).ratio
+    assert curve["value"].is_monotonic_increasing
+
+
+def test_occupancies_name_every_limiter_and_use_the_carve_out_of_the_launch(synthetic: ModuleType) -> None:
+    case = Case("softmax", "triton", "forward", "8x8-fp32")
+    known = {"registers": 16, "shared_memory": 128, "block_threads": 128, "barriers": 1}
+    rows = [case.row(name, value, "ncu", launch=0, function="f") for name, value in known.items()]
+    carved = [*rows, case.row("shared_memory_configured", 32_768, "ncu", launch=0, function="f")]
+    assert frames.occupancies(schema.frame(rows), "sm_90")["active_blocks"].tolist() == [16]
+    assert frames.occupancies(schema.frame(carved), "sm_90")["limit_shared_memory"].tolist() == [28]
+    assert frames.occupancies(schema.frame(rows), "sm_90")["limiter"].tolist() == ["warps"]
+    assert frames.occupancies(schema.frame([]), "sm_90").empty
+
+
+def test_measured_resources_are_preferred_to_compiled_ones() -> None:
+    case = Case("softmax", "triton", "forward", "8x8-fp32")
+    rows = [
+        case.row(name, value, source, launch=0, function="f")
+        for source, registers in (("compiler", 30), ("ncu", 32))
+        for name, value in (("registers", registers), ("block_threads", 128))
+    ]
+    found = frames.resources(schema.frame(rows))
+    assert found["registers"].tolist() == [32]
+    assert found["source"].tolist() == ["ncu"]
+
+
+def test_absent_is_a_dash_and_never_a_zero() -> None:
+    for nothing in (None, np.nan, pd.NA):
+        assert write(nothing, "second") == "–"
+        assert times(nothing) == "–"
+    assert write(5_695_052, "byte") == "5.70 MB"
+    assert times(2.3149) == "2.31×"
+
+
+def test_words_escape_what_comes_from_outside() -> None:
+    hostile = "<img src=x onerror=alert(1)>"
+    pieces = [
+        words.notice("error", hostile, hostile, [hostile]),
+        words.heading(hostile, hostile),
+        words.subheading(hostile, hostile),
+        words.stats([(hostile, hostile, hostile)]),
+        words.plain(hostile),
+    ]
+    for piece in pieces:
+        assert "<img" not in piece
+        assert "&lt;img" in piece

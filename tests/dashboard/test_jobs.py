@@ -1,0 +1,128 @@
+"""The job manager with a planner and a runner of the tests' own: no process, no page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope.case import Case
+from tilescope.plan import Request, RequestError
+from tilescope.supervisor import Job
+from tilescope_dashboard.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, JobManager
+from tilescope_dashboard.views.progress import describe
+
+CASES = tuple(Case("softmax", impl, "forward", "8x8-fp32") for impl in ("triton", "eager"))
+
+
+async def planner(request: Request) -> Job:
+    return Job(CASES, ("compiler",), runs_dir=Path("nowhere"), title=request.title)
+
+
+def runner(release: asyncio.Event | None = None) -> Callable[..., Any]:
+    """A supervisor that settles one case, waits, and settles the other."""
+
+    async def run(job: Job, on_event: Callable[[dict[str, Any]], None]) -> Path:
+        about = {"collector": "compiler", "of": 2}
+        try:
+            on_event({"event": "case", "case": CASES[0].id, "doing": "compiling", "index": 0, **about})
+            on_event({"event": "result", "case": CASES[0].id, "index": 1, **about})
+            on_event({"event": "case", "case": CASES[1].id, "doing": "compiling", "index": 1, **about})
+            if release:
+                await release.wait()
+            on_event({"event": "error", "case": CASES[1].id, "message": "<b>no</b>", "index": 2, **about})
+        finally:
+            on_event({"event": "done", "folder": "runs/x", "index": 2, "of": 2})
+        return Path("runs/x")
+
+    return run
+
+
+REQUEST = Request(kernels=("softmax",))
+
+
+async def settle(manager: JobManager) -> None:
+    while any(job.active for job in manager.jobs):
+        await asyncio.sleep(0)
+
+
+def test_progress_counts_cases_and_ends_with_the_folder() -> None:
+    async def scenario() -> None:
+        release = asyncio.Event()
+        manager = JobManager(planner, runner(release))
+        job = manager.start(REQUEST)
+        assert (job.status, job.title) == (WAITING, "softmax")
+        while job.index < 1:
+            await asyncio.sleep(0)
+        assert job.status == RUNNING
+        assert "case 2 of 2" in describe(job)
+        assert "softmax/eager" in describe(job)
+        release.set()
+        await settle(manager)
+        assert (job.status, job.index, job.failures, job.folder) == (DONE, 2, 1, Path("runs/x"))
+        assert any("<b>no</b>" in line for line in job.log)
+
+    asyncio.run(scenario())
+
+
+def test_cancel_keeps_what_was_finished_and_lets_the_next_one_run() -> None:
+    async def scenario() -> None:
+        manager = JobManager(planner, runner(asyncio.Event()))
+        first, second = manager.start(REQUEST), manager.start(REQUEST)
+        while first.index < 1:
+            await asyncio.sleep(0)
+        assert second.status == WAITING
+        manager.cancel(first.number)
+        while first.active:
+            await asyncio.sleep(0)
+        assert (first.status, first.folder) == (CANCELLED, Path("runs/x"))
+        while second.status == WAITING:
+            await asyncio.sleep(0)
+        manager.cancel(second.number)
+        await settle(manager)
+        manager.cancel(second.number)  # again, and of one that is not there: nothing happens
+        manager.cancel(99)
+
+    asyncio.run(scenario())
+
+
+def test_a_page_that_breaks_does_not_end_the_job() -> None:
+    async def scenario() -> None:
+        manager = JobManager(planner, runner())
+        seen = []
+
+        def broken() -> None:
+            seen.append(1)
+            raise RuntimeError("gone")
+
+        unwatch = manager.watch(broken)
+        job = manager.start(REQUEST)
+        await settle(manager)
+        assert job.status == DONE
+        assert seen
+        unwatch()
+        count = len(seen)
+        manager.start(REQUEST)
+        await settle(manager)
+        assert len(seen) == count
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("error", [RequestError("unknown <kernel>"), RuntimeError("boom")])
+def test_what_cannot_be_planned_is_said_escaped(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    async def refuse(request: Request) -> Job:
+        raise error
+
+    async def scenario() -> None:
+        manager = JobManager(refuse, runner())
+        job = manager.start(REQUEST)
+        await settle(manager)
+        assert (job.status, job.error) == (FAILED, str(error))
+        assert "<kernel>" not in describe(job)
+        # Only what nobody expected leaves a traceback in the log.
+        assert bool(caplog.records) == isinstance(error, RuntimeError)
+
+    asyncio.run(scenario())

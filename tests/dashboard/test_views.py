@@ -1,0 +1,147 @@
+"""State, views and the report without a browser."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from tilescope import store
+from tilescope_dashboard import report
+from tilescope_dashboard.access import is_local
+from tilescope_dashboard.state import State, preferred
+from tilescope_dashboard.views.autotune import Autotune
+from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.occupancy import Occupancy
+from tilescope_dashboard.views.overview import Overview
+from tilescope_dashboard.views.roofline import Roofline
+from tilescope_dashboard.views.traffic import Traffic
+
+RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+VIEWS: tuple[type[View], ...] = (Overview, Roofline, Traffic, Autotune, Occupancy)
+
+
+@pytest.fixture(autouse=True)
+def _folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name_in_address)
+def test_a_view_follows_run_kernel_and_theme(view: type[View]) -> None:
+    state = State(run=RUN, kernel="softmax", view=view.name_in_address)
+    shown = view(state)
+    shown.refresh()
+    for change in ({"kernel": "matmul"}, {"kernel": "layer_norm"}, {"theme": "dark"}, {"run": PREDICTED}, {"narrow": True},
+                   {"kernel": "not_in_the_run"}, {"run": INJECTED}, {"run": "20200101-000000-0000"}, {"run": RUN}):  # fmt: skip
+        state.param.update(**change)
+        assert not shown._trouble.visible, (change, shown._trouble.object)
+
+
+def test_a_view_that_fails_says_so_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Overview(State(run=RUN, kernel="softmax"))
+
+    def fail() -> None:
+        raise KeyError("<i>column</i>")
+
+    monkeypatch.setattr(shown, "update", fail)
+    shown.refresh()
+    assert shown._trouble.visible
+    assert "KeyError" in shown._trouble.object
+    assert "<i>" not in shown._trouble.object
+
+
+def test_selection_goes_from_the_figure_to_the_table_and_back() -> None:
+    shown = Roofline(State(run=RUN, kernel="softmax", view="roofline"))
+    shown.refresh()
+    shown._source.selected.indices = [3]
+    assert shown._table.selection == [3]
+    shown._table.selection = [1]
+    assert shown._source.selected.indices == [1]
+    shown._table.selection = []
+    assert shown._source.selected.indices == []
+
+
+def test_the_state_keeps_a_kernel_that_is_not_in_the_run_and_drops_one_of_another_run() -> None:
+    state = State(run=RUN, kernel="vector_add")
+    assert state.kernel == "vector_add"
+    assert state.table.empty
+    state.run = PREDICTED
+    assert state.kernel == "vector_add"
+    state = State(run=RUN, kernel="matmul")
+    state.run = PREDICTED
+    assert state.kernel == "softmax"
+
+
+def test_a_run_that_cannot_be_opened_leaves_words() -> None:
+    state = State(run="20260102-030408-dddd")
+    assert state.loaded is None
+    assert "cannot be read" in state.error
+    state.run = RUN
+    assert (state.error, state.loaded.run.id) == ("", RUN)
+
+
+def test_without_a_gpu_a_recording_is_opened_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def summary(identity: str, **facts: bool) -> store.Summary:
+        return store.Summary(identity, Path(identity), **facts)
+
+    runs = [summary("mine"), summary("other", recorded=True), summary("h200", recorded=True, measured=True)]
+    monkeypatch.setattr("tilescope_dashboard.state.no_gpu", lambda: "none here")
+    assert preferred(runs) == "h200"
+    monkeypatch.setattr("tilescope_dashboard.state.no_gpu", lambda: None)
+    assert preferred(runs) == "mine"
+    assert preferred([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "headers", "local"),
+    [
+        ("127.0.0.1", {}, True),
+        ("::1", {}, True),
+        ("::ffff:127.0.0.1", {}, True),
+        ("192.168.1.7", {}, False),
+        ("127.0.0.1", {"X-Forwarded-For": "10.0.0.9, 127.0.0.1"}, False),
+        ("127.0.0.1", {"Forwarded": "for=10.0.0.9"}, False),
+        ("", {}, False),
+    ],
+)
+def test_only_this_machine_may_launch(address: str, headers: dict[str, str], local: bool) -> None:
+    request = SimpleNamespace(remote_ip=address, headers=headers)
+    assert is_local(SimpleNamespace(session_context=SimpleNamespace(request=request))) == local
+    assert not is_local(SimpleNamespace(session_context=None))
+
+
+def test_the_report_is_one_file_that_asks_for_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "out.html"
+    parser = argparse.ArgumentParser()
+    report.command(parser.add_subparsers())
+    chosen = parser.parse_args(["report", RUN, "-o", str(file)])
+    assert chosen.run(chosen) == 0
+    text = file.read_text(encoding="utf-8")
+    outside = text[: text.index("<script>")] + text[text.rindex("</main>") - 200_000 :]
+    assert "src=" not in outside
+    assert "http://" not in outside and "https://" not in outside
+    assert text.count("<h2") == 4  # three kernels and the environment
+    assert "Memory-bound" in text
+
+
+def test_the_report_escapes_names(runs: Path, synthetic: ModuleType) -> None:
+    text = report.render(store.open_run(runs / INJECTED))
+    assert synthetic.INJECTED not in text
+    assert "&lt;script&gt;document.title" in text
+
+
+def test_the_dashboard_imports_neither_torch_nor_triton() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"
+        "import tilescope_dashboard.report, tilescope_dashboard.jobs\n"
+        "from tilescope_dashboard.views import autotune, context, navigation, occupancy, overview, profile, progress\n"
+        "from tilescope_dashboard.views import roofline, traffic"
+    )
+    paths = [str(Path(__file__).resolve().parents[2] / part) for part in ("kernels", "profiles", "dashboard")]
+    code = f"import sys; sys.path[:0] = {paths}\n" + code
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
