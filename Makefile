@@ -4,6 +4,7 @@ PORT   ?= 5006
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+RECORD := --collect check,compiler,interpreter,events,torch_profiler,ncu --repetitions 20
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test lint format browser record clean
@@ -36,10 +37,12 @@ browser: setup ## Run the browser tests alone
 	$(BIN)/python -m pytest -m browser
 
 record: setup ## Record the whole catalog on this machine's GPU into profiles/recorded
-	$(BIN)/tilescope profile vector_add add_relu_mul softmax layer_norm add_rms_norm matmul \
-		--collect check,compiler,interpreter,events,torch_profiler,ncu --repetitions 20 \
-		--title "six kernels" --runs profiles/recorded
-	$(BIN)/tilescope tune matmul --workload large --repetitions 20 --runs profiles/recorded
+	$(BIN)/tilescope profile vector_add add_relu_mul softmax $(RECORD) --title "elementwise and softmax"
+	$(BIN)/tilescope publish latest --replace
+	$(BIN)/tilescope profile layer_norm add_rms_norm matmul $(RECORD) --title "norms and matmul"
+	$(BIN)/tilescope publish latest --replace
+	$(BIN)/tilescope tune matmul --workload large --repetitions 20
+	$(BIN)/tilescope publish latest --title "matmul autotune sweep" --replace
 
 format: setup ## Format the code
 	$(BIN)/ruff check --fix .

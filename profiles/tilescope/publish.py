@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from tilescope import suggest
-from tilescope.store import LoadedRun, RunWriter, StoreError
+from tilescope.store import LoadedRun, RunWriter, StoreError, list_runs, open_run
 
 
 def publish(loaded: LoadedRun, folder: Path, kernels: Sequence[str] = (), title: str = "") -> Path:
@@ -55,6 +55,16 @@ def publish(loaded: LoadedRun, folder: Path, kernels: Sequence[str] = (), title:
     except BaseException:
         scratch.discard()
         raise
+
+
+def replaced_by(published: Path) -> list[Path]:
+    """The other runs beside ``published`` that have its title: what it was recorded anew for."""
+    title = open_run(published).run.title
+    return [
+        summary.path
+        for summary in list_runs([published.parent])
+        if title and summary.path != published and not summary.error and summary.title == title
+    ]
 
 
 def cut_off(table: pd.DataFrame) -> list[str]:

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from tilescope import schema, store
 from tilescope.case import Case
+from tilescope.cli import main
 from tilescope.publish import publish
 from tilescope.schema import Device, Failure, Run
 from tilescope.store import RunWriter, StoreError
@@ -69,3 +70,18 @@ def test_the_whole_kernels_of_an_interrupted_run(written, tmp_path):
 def test_a_kernel_that_the_run_lacks(written, tmp_path):
     with pytest.raises(StoreError, match="did you mean 'matmul'"):
         publish(written(row(SOFTMAX)), tmp_path / "kept", ["matmull"])
+
+
+def test_a_recording_made_anew_replaces_the_old_one_of_its_title(written, tmp_path):
+    run = written(row(SOFTMAX))
+    first = publish(run, tmp_path / "kept", title="norms")
+    old = first.rename(first.with_name("20260101-000000-aaaa"))
+    other = publish(run, tmp_path / "kept", title="losses")
+    other.rename(other.with_name("20260101-000000-bbbb"))
+    arguments = ["publish", str(run.folder), "--into", str(tmp_path / "kept"), "--title", "norms", "--replace"]
+    assert main(arguments) == 0
+    assert not old.exists()
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        "20260101-000000-bbbb",
+        "20261120-221530-3fa9",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 
 from tilescope.commands.common import Subparsers
@@ -15,6 +16,7 @@ def command(subparsers: Subparsers) -> None:
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="only these kernels (all)")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="where to (the recordings of this checkout)")
     parser.add_argument("--title", default="", help="what to call it (as the run is called)")
+    parser.add_argument("--replace", action="store_true", help="remove the runs of the same title in that folder")
     parser.set_defaults(run=run)
 
 
@@ -24,5 +26,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     folder = arguments.into or store.recorded_dir()
     loaded = store.open_run(store.find(arguments.name))
-    print(f"run: {publish.publish(loaded, folder, arguments.kernels, arguments.title)}")
+    published = publish.publish(loaded, folder, arguments.kernels, arguments.title)
+    print(f"run: {published}")
+    for older in publish.replaced_by(published) if arguments.replace else []:
+        shutil.rmtree(older)
+        print(f"replaced: {older}")
     return 0
