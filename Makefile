@@ -21,7 +21,7 @@ setup: $(STAMP) ## Create .venv with the pinned versions and install Tilescope i
 
 serve: setup ## Serve the dashboard on http://localhost:$(PORT)/app
 	@echo "Tilescope: http://localhost:$(PORT)/app (stop with Ctrl-C)"
-	@$(BIN)/panel serve dashboard/app.py --address 127.0.0.1 --port $(PORT) \
+	@$(BIN)/panel serve dashboard/app.py --warm --address 127.0.0.1 --port $(PORT) \
 		--allow-websocket-origin localhost:$(PORT) --allow-websocket-origin 127.0.0.1:$(PORT)
 
 lint: setup ## Check style, types and the direction of imports

@@ -160,12 +160,23 @@ def _cell(rows: pd.DataFrame | None) -> dict[str, Any]:
     code = resources(rows)
     if len(code):
         heaviest = code.loc[code["registers"].idxmax()]
-        cell |= {n: heaviest[n] for n in ("registers", "shared_memory", "theoretical_occupancy")}
+        cell |= {n: heaviest[n] for n in ("registers", "shared_memory")}
         cell["code_source"] = heaviest["source"]
+    # torch.profiler reports registers and no theoretical occupancy: the compiler's, then.
+    cell["theoretical_occupancy"] = _first_source(rows, "theoretical_occupancy")
     spills = launches(rows, _SPILLS)
     if len(spills):
         cell["spills"] = spills[list(_SPILLS)].sum(axis="columns", min_count=1).max()
     return cell
+
+
+def _first_source(rows: pd.DataFrame, metric: str) -> float:
+    """The least value over launches, from the most direct source that has it; NaN where none does."""
+    found = rows[rows["metric"] == metric]
+    if found.empty:
+        return float("nan")
+    source = min(found["source"], key=SOURCES.index)
+    return float(found.loc[found["source"] == source, "value"].min())
 
 
 def _none(columns: Iterable[str]) -> pd.DataFrame:
@@ -191,3 +202,28 @@ def default_configs(table: pd.DataFrame) -> pd.DataFrame:
     best = pd.concat([ranked, swept[[*problem, "config"]]]).drop_duplicates(problem)
     kept = pd.MultiIndex.from_frame(swept[[*problem, "config"]]).isin(pd.MultiIndex.from_frame(best))
     return pd.concat([table[own], swept[kept]]).sort_index()
+
+
+def headline(headlines: pd.DataFrame) -> dict[str, Any] | None:
+    """The case that stands for a kernel: the Triton implementation's largest, forward where there is one; else None.
+
+    ``headlines`` is ``tilescope.summary.summarise``'s frame of one kernel. The largest is the one with the longest floor.
+    """
+    if headlines.empty:
+        return None
+    for column, wanted in (("impl", "triton"), ("pass", "forward")):
+        preferred = headlines[headlines[column] == wanted]
+        headlines = preferred if len(preferred) else headlines
+    place = headlines["floor"].idxmax() if headlines["floor"].notna().any() else headlines.index[0]
+    return {str(name): value for name, value in headlines.loc[place].items()}
+
+
+def largest_problem(table: pd.DataFrame) -> tuple[str, str]:
+    """``(workload, pass)`` of the most bytes that the algorithm needs, forward where there is one; two empty texts if none."""
+    bytes_needed = table[table["metric"].isin(["algorithm_bytes_read", "algorithm_bytes_written"])]
+    if bytes_needed.empty:
+        return ("", "")
+    forward = bytes_needed[bytes_needed["pass"].eq("forward")]
+    of_one = (forward if len(forward) else bytes_needed).groupby(["workload", "pass", "impl"])["value"].sum()
+    workload, direction, _ = of_one.idxmax()
+    return (str(workload), str(direction))

@@ -51,7 +51,7 @@ class State(param.Parameterized):
     @param.depends("run", watch=True)
     def _open(self) -> None:
         try:
-            loaded, error = (_open(store.find(self.run)), "") if self.run else (None, "")
+            loaded, error = (open_cached(store.find(self.run)), "") if self.run else (None, "")
         except (store.StoreError, OSError) as problem:
             loaded, error = None, str(problem)
         names, before = (list(run.run.kernels) if run else [] for run in (loaded, self.loaded))
@@ -60,6 +60,15 @@ class State(param.Parameterized):
         if names and self.kernel not in names and (not self.kernel or self.kernel in before):
             changes["kernel"] = names[0]
         self.param.update(**changes)
+
+    @param.depends("kernel", watch=True)
+    def _follow(self) -> None:
+        """Open a run that says something of the kernel, where the one at hand does not."""
+        if self.loaded is None or not self.kernel or self.kernel in self.loaded.run.kernels:
+            return
+        found = telling(self.runs, self.kernel)
+        if found is not None:
+            self.run = found.id
 
     @property
     def look(self) -> Theme:
@@ -88,9 +97,10 @@ class State(param.Parameterized):
 
     @property
     def kernels(self) -> list[str]:
-        """Every kernel that can be chosen: those of the run first, then the library's; always with the chosen one."""
+        """Every kernel that can be chosen: the run's first, then the library's and other runs'; always the chosen one."""
         of_run = list(self.loaded.run.kernels) if self.loaded else []
-        known = [*of_run, *(entry["name"] for entry in self.catalog), self.kernel]
+        of_others = (name for summary in self.runs for name in summary.kernels)
+        known = [*of_run, *(entry["name"] for entry in self.catalog), *of_others, self.kernel]
         return list(dict.fromkeys(filter(None, known)))
 
     @property
@@ -103,8 +113,21 @@ def preferred(runs: list[store.Summary]) -> str:
     """The run to open on: with no GPU a recording from a real one, else the newest that can be read."""
     readable = [s for s in runs if not s.error]
     recorded = [s for s in readable if s.recorded and s.measured]
-    chosen = recorded if recorded and no_gpu() else readable
-    return chosen[0].id if chosen else ""
+    if recorded and no_gpu():
+        return _fullest(recorded).id
+    return readable[0].id if readable else ""
+
+
+def telling(runs: list[store.Summary], kernel: str) -> store.Summary | None:
+    """The run that says most of the kernel: measured before predicted, the person's own before a recording,
+    by most collectors, whole, then the newest."""
+    holding = [s for s in runs if not s.error and kernel in s.kernels]
+    return _fullest(holding) if holding else None
+
+
+def _fullest(runs: list[store.Summary]) -> store.Summary:
+    # Runs come newest first, and max() keeps the first of equals.
+    return max(runs, key=lambda s: (s.measured, not s.recorded, len(s.sources), s.complete and not s.failures))
 
 
 @functools.cache
@@ -118,6 +141,7 @@ def _read(path: Path, changed: float) -> store.LoadedRun:
     return store.open_run(path)
 
 
-def _open(path: Path) -> store.LoadedRun:
+def open_cached(path: Path) -> store.LoadedRun:
+    """``store.open_run``, which keeps the runs that were opened last. Raises StoreError or OSError."""
     described = path / "run.json"
     return _read(path, described.stat().st_mtime if described.exists() else 0.0)

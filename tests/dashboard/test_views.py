@@ -77,6 +77,27 @@ def test_the_state_keeps_a_kernel_that_is_not_in_the_run_and_drops_one_of_anothe
     assert state.kernel == "softmax"
 
 
+def test_another_kernel_opens_the_run_that_says_most_of_it() -> None:
+    state = State(run=PREDICTED, kernel="softmax")
+    state.kernel = "matmul"
+    assert (state.run, state.kernel) == (RUN, "matmul")
+    assert not state.table.empty
+    state.kernel = "not_in_any_run"
+    assert (state.run, state.kernel) == (RUN, "not_in_any_run")
+
+
+def test_the_overview_lists_every_kernel_and_opens_one() -> None:
+    state = State(run=PREDICTED, kernel="softmax", view="overview")
+    shown = Overview(state)
+    shown.refresh()
+    kernels = list(shown._kernels.value["kernel"])
+    # Those of the made-up runs and those of the recordings.
+    assert {"softmax", "matmul", "vector_add", "add_rms_norm"} <= set(kernels)
+    shown._kernels.selection = [kernels.index("add_rms_norm")]
+    assert state.kernel == "add_rms_norm"
+    assert state.loaded.run.device.name == "NVIDIA H200"
+
+
 def test_a_run_that_cannot_be_opened_leaves_words() -> None:
     state = State(run="20260102-030408-dddd")
     assert state.loaded is None

@@ -182,11 +182,24 @@ def _draw_roofs(
         highest = values["value"].max()
         start = max(across[0], low / highest) * 1.5
         _label_diagonal(plot, _roof_text(str(name), values, "byte/second", brief), start, highest, look)
-    for name, values in compute.groupby("name", sort=False):
+    for height, text in _compute_labels(compute, brief):
         plot.text(
-            [across[1]], [values["value"].max()], [_roof_text(str(name), values, "flop/second", brief)], text_align="right",
-            x_offset=-6, y_offset=-4, text_baseline="bottom", **_text(look),
+            [across[1]], [height], [text], text_align="right", x_offset=-24, y_offset=-4, text_baseline="bottom",
+            **_text(look),
         )  # fmt: skip
+
+
+def _compute_labels(roofs: pd.DataFrame, brief: bool) -> list[tuple[float, str]]:
+    """Where each label stands and what it says. Roofs too close for a line of text each share one."""
+    labels: list[tuple[float, str]] = []
+    ranked = sorted(roofs.groupby("name", sort=False), key=lambda named: -named[1]["value"].max())
+    for name, values in ranked:
+        height, text = values["value"].max(), _roof_text(str(name), values, "flop/second", brief)
+        if labels and labels[-1][0] / height < 1.6:
+            labels[-1] = (labels[-1][0], f"{labels[-1][1]}  ·  {text}")
+        else:
+            labels.append((height, text))
+    return labels
 
 
 def _stroke(roof: object, look: Theme) -> dict[str, object]:

@@ -16,14 +16,12 @@ from tilescope_dashboard.views.base import View, chart
 
 _BEST = "best of all"
 _COLUMNS = {
-    "config": ("config", "text"),
     "time": ("time", "second"),
     "registers": ("registers", "count"),
     "shared_memory": ("shared memory (B)", "byte"),
     "spills": ("spills (B)", "byte"),
     "theoretical_occupancy": ("occupancy", "ratio"),
-    "time_source": ("time from", "text"),
-    "code_source": ("code from", "text"),
+    "sources": ("from", "text"),
     "reason": ("failure", "text"),
 }
 
@@ -40,8 +38,8 @@ class Autotune(View):
             for label, width in (("sweep", 280), ("colour by", 210), ("across", 150), ("down", 150))
         )
         self._others = pn.FlexBox(sizing_mode="stretch_width", gap="4px")
-        self._chart, self._table = chart(), table(_COLUMNS)
-        self._all, self._filling = pd.DataFrame(), False
+        self._chart, self._table = chart(), pn.Column(sizing_mode="stretch_width", margin=0)
+        self._all, self._rows, self._filling = pd.DataFrame(), table(_COLUMNS), False
         for widget in (self._sweep, self._across, self._down):
             widget.param.watch(self._chosen, "value")
         self._colouring.param.watch(self._chosen, "value")
@@ -70,6 +68,9 @@ class Autotune(View):
         self._down.param.update(options=names, value=names[1] if len(names) > 1 else names[0] if names else None)
         for widget in (self._sweep, self._colouring, self._across, self._down):
             widget.visible = bool(names)
+        # A column a parameter: every kernel has its own.
+        self._rows = table({**{name: (name, "count") for name in names}, **_COLUMNS})
+        self._table.objects = [self._rows]
         self._filling = False
         self._choose_others()
 
@@ -91,7 +92,7 @@ class Autotune(View):
         if cells.empty or not across or not self._colouring.value:
             self._head.object = words.heading("Autotune", "Every config of a kernel, measured or compiled.")
             self._chart.object = autotune(pd.DataFrame(), "", "", unit, self.state.look)
-            fill(self._table, cells)
+            self._fill(cells)
             return
         cells = cells[cells[["impl", "pass", "workload"]].apply(" · ".join, axis=1) == self._sweep.value]
         for widget in self._others.objects:
@@ -112,4 +113,10 @@ class Autotune(View):
             + (" Each cell is the best over the parameters not held." if len(shown) < len(cells) else ""),
         )  # fmt: skip
         self._chart.object = autotune(shown, across, down, unit, self.state.look)
-        fill(self._table, cells)
+        self._fill(cells)
+
+    def _fill(self, cells: pd.DataFrame) -> None:
+        sources = cells[["time_source", "code_source"]].apply(
+            lambda row: "; ".join(str(s) for s in row if pd.notna(s) and s), axis=1, result_type="reduce"
+        )
+        fill(self._rows, cells.assign(sources=sources.astype(object)))

@@ -38,7 +38,7 @@ class Context(pn.viewable.Viewer):
         chooser = pn.FlexBox(
             self._run, self._kernel, self._export, align_items="end", gap="4px", sizing_mode="stretch_width"
         )
-        self._layout = pn.Column(chooser, self._notices, sizing_mode="stretch_width", margin=0)
+        self._layout = pn.Column(chooser, self._notices, sizing_mode="stretch_width", margin=(8, 0, 0, 0))
 
     def _choose(self, **chosen: Any) -> None:
         self.state.param.update({name: value for name, value in chosen.items() if value})

@@ -1,7 +1,8 @@
-"""Overview: the chosen kernel's headline, every kernel of the run, and the runs there are."""
+"""Overview: the chosen kernel's headline, every kernel's, every case of the run, and the runs there are."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
@@ -10,6 +11,7 @@ from tilescope import summary
 
 from tilescope_dashboard import frames, words
 from tilescope_dashboard.figures.overview import overview
+from tilescope_dashboard.library import library
 from tilescope_dashboard.tables import fill, table
 from tilescope_dashboard.units import times, write
 from tilescope_dashboard.views.base import View, chart
@@ -25,6 +27,17 @@ _HEADLINES = {
     "bytes_ratio": ("bytes", "times"),
     "registers": ("registers", "count"),
     "theoretical_occupancy": ("occupancy", "ratio"),
+    "why": ("why", "text"),
+}
+_KERNELS = {
+    "kernel": ("kernel", "text"),
+    "workload": ("workload", "text"),
+    "gpu_time": ("GPU time", "second"),
+    "floor_fraction": ("of the floor", "ratio"),
+    "speedup_eager": ("over eager", "times"),
+    "speedup_compile": ("over compile", "times"),
+    "bytes_ratio": ("bytes", "times"),
+    "from_run": ("from", "text"),
     "why": ("why", "text"),
 }
 _RUNS = {
@@ -46,14 +59,17 @@ class Overview(View):
 
     def build(self) -> list[Any]:
         self._head, self._chart = words.pane(), chart()
-        self._table = table(_HEADLINES)
+        self._kernels, self._table = table(_KERNELS), table(_HEADLINES)
         self._runs = table(_RUNS)
-        self._headlines = pd.DataFrame()
+        self._headlines = self._library = pd.DataFrame()
+        self._kernels.param.watch(self._choose, "selection")
         self._table.param.watch(self._tell, "selection")
         self._runs.param.watch(self._open, "selection")
         self.state.param.watch(lambda _: self._list_runs(), "runs")
         return [
-            self._head, words.pane(words.subheading("Every kernel of this run", "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. ∇ is the backward pass. Click a row to read it in full.")), self._chart, self._table,
+            self._head,
+            words.pane(words.subheading("Kernels", "The largest forward case of each, from the run that says most of it. Click one to look at it.")), self._kernels,
+            words.pane(words.subheading("Every case of this run", "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. ∇ is the backward pass. Click a row to read it in full.")), self._chart, self._table,
             words.pane(words.subheading("Runs", "Click one to open it.")), self._runs,
         ]  # fmt: skip
 
@@ -71,6 +87,8 @@ class Overview(View):
 
     def _list_runs(self) -> None:
         self._listed = list(self.state.runs)
+        self._library = library(self._listed)
+        fill(self._kernels, self._library)
         rows = [
             {
                 "started": s.started[:16].replace("T", " ") or s.id,
@@ -90,8 +108,13 @@ class Overview(View):
     def _tell(self, event: Any) -> None:
         """The chosen row's headline in full: its sentence is longer than a cell."""
         if event.new:
-            row = self._headlines.iloc[event.new[0]]
+            row = self._headlines.iloc[event.new[0]].to_dict()
             self._head.object = words.heading(row["kernel"]) + case_headline(row)
+
+    def _choose(self, event: Any) -> None:
+        if event.new:
+            row = self._library.iloc[event.new[0]]
+            self.state.param.update(run=row["run"], kernel=row["kernel"])
 
     def _open(self, event: Any) -> None:
         if event.new and self._listed[event.new[0]].id != self.state.run:
@@ -101,23 +124,20 @@ class Overview(View):
 def headline(headlines: pd.DataFrame, kernel: str, about: str) -> str:
     """The kernel's largest forward case: how fast, how near the floor, and why."""
     title = words.heading(kernel or "No kernel", about)
-    mine = headlines[headlines["kernel"] == kernel] if len(headlines) else headlines
-    if mine.empty:
-        said = "This run says nothing about it. Profile it, or choose another run." if kernel else ""
+    case = frames.headline(headlines[headlines["kernel"] == kernel] if len(headlines) else headlines)
+    if case is None:
+        said = "No run says anything about it yet: profile it." if kernel else ""
         return title + (f"<p>{escape(said)}</p>" if said else "")
-    for column, wanted in (("impl", "triton"), ("pass", "forward")):
-        preferred = mine[mine[column] == wanted]
-        mine = preferred if len(preferred) else mine
-    return title + case_headline(mine.loc[mine["floor"].idxmax() if mine["floor"].notna().any() else mine.index[0]])
+    return title + case_headline(case)
 
 
-def case_headline(row: pd.Series) -> str:
+def case_headline(row: Mapping[str, Any]) -> str:
     """One case's numbers, and why they are what they are."""
     where = f"{row['impl']}, {row['workload']}, {row['pass']}"
     return f'{words.stats(_stats(row))}<p>{escape(row["why"])} <span class="quiet">({escape(where)})</span></p>'
 
 
-def _stats(row: pd.Series) -> list[tuple[str, str, str]]:
+def _stats(row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     spread = f"{write(row['gpu_time_low'], 'second')} – {write(row['gpu_time_high'], 'second')}, {row['time_source']}"
     found = [
         ("GPU time", write(row["gpu_time"], "second"), spread),

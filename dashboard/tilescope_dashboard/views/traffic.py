@@ -61,7 +61,9 @@ class Traffic(View):
         counted = self._launches[self._launches["source"] != "model"]
         problems = counted[["workload", "pass"]].drop_duplicates().to_dict("records")
         options = {f"{p['workload']} · {p['pass']}": (p["workload"], p["pass"]) for p in problems}
-        self._problem.param.update(options=options, value=next(iter(options.values()), None))
+        largest = frames.largest_problem(rows)
+        first = largest if largest in options.values() else next(iter(options.values()), None)
+        self._problem.param.update(options=options, value=first)
         sources = [s for s in _COUNTED if s in set(counted["source"])]
         self._counted.param.update(options={_COUNTED[s]: s for s in sources}, value=sources[0] if sources else None)
         for widget in (self._problem, self._counted):
