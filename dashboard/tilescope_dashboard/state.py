@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,6 +12,7 @@ import param
 from tilescope import device, schema, store
 
 from tilescope_dashboard.figures.style import Theme, theme
+from tilescope_dashboard.opened import open_cached
 
 LOG = logging.getLogger(__name__)
 
@@ -134,14 +134,3 @@ def _fullest(runs: list[store.Summary]) -> store.Summary:
 def no_gpu() -> str | None:
     """Why no kernel can run on a GPU here, or None."""
     return device.unavailable()
-
-
-@functools.lru_cache(maxsize=16)
-def _read(path: Path, changed: float) -> store.LoadedRun:
-    return store.open_run(path)
-
-
-def open_cached(path: Path) -> store.LoadedRun:
-    """``store.open_run``, which keeps the runs that were opened last. Raises StoreError or OSError."""
-    described = path / "run.json"
-    return _read(path, described.stat().st_mtime if described.exists() else 0.0)

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import difflib
 import fcntl
+import functools
 import hashlib
 import importlib.util
 import json
@@ -272,12 +273,25 @@ def _looks_like_run(path: Path) -> bool:
 
 
 def _summary(path: Path) -> Summary:
+    files = tuple(path / name for name in ("run.json", "table.parquet"))
+    stamp = tuple(file.stat().st_mtime_ns if file.is_file() else 0 for file in files)
+    # What is said of a run that is being written changes with its writer.
+    known = _summarise(path) if path.name.startswith(PARTIAL) else _remembered(path, stamp)
+    return dataclasses.replace(known, recorded=path.parent == recorded_dir())
+
+
+@functools.lru_cache(maxsize=4096)
+def _remembered(path: Path, stamp: tuple[int, ...]) -> Summary:
+    """A list of runs is asked for often, and reading every table for it takes seconds when there are many."""
+    return _summarise(path)
+
+
+def _summarise(path: Path) -> Summary:
     name = path.name.removeprefix(PARTIAL)
-    recorded = path.parent == recorded_dir()
     try:
         loaded = open_run(path)
     except (StoreError, OSError) as error:
-        return Summary(id=name, path=path, recorded=recorded, error=str(error))
+        return Summary(id=name, path=path, error=str(error))
     run, table = loaded.run, loaded.table
     sources = set(table["source"])
     return Summary(
@@ -292,7 +306,6 @@ def _summary(path: Path) -> Summary:
         cases=len(table[schema.CASE_COLUMNS].drop_duplicates()),
         failures=len(run.failures),
         complete=run.complete,
-        recorded=recorded,
     )
 
 

@@ -87,10 +87,16 @@ def _extent(points: pd.DataFrame, roofs: pd.DataFrame) -> tuple[tuple[float, flo
 
 def _draw_points(plot: figure, points: pd.DataFrame, look: Theme) -> None:
     impls = list(dict.fromkeys(points["impl"]))
-    for _, joined in points.groupby([*CASE_COLUMNS, "launch"], dropna=False, sort=False):
-        line = joined[joined["height"].gt(0)].sort_values("intensity")
-        if len(line) > 1:
-            plot.line(line["intensity"], line["height"], color=look.muted, line_width=1.2, line_dash="dotted")
+    joined = [
+        (line["intensity"].tolist(), line["height"].tolist())
+        for _, line in points[points["height"].gt(0)]
+        .sort_values("intensity")
+        .groupby([*CASE_COLUMNS, "launch"], dropna=False, sort=False)
+        if len(line) > 1
+    ]
+    if joined:
+        across, up = zip(*joined, strict=True)
+        plot.multi_line(list(across), list(up), color=look.muted, line_width=1.2, line_dash="dotted")
     plotted = plot.scatter(
         x="intensity", y="height", marker="mark", size="size", fill_color="fill", line_color="colour",
         line_dash="dash", line_width=1.8, fill_alpha=0.9, hover_line_color=look.ink, nonselection_alpha=0.25,

@@ -77,3 +77,11 @@ def in_turn(action: Callable[[], Any]) -> None:
         action()
     else:
         doc.add_next_tick_callback(action)
+
+
+def once_loaded(action: Callable[[], Any]) -> None:
+    """Do it when the browser has the page; at once where there is no page that is still to come."""
+    if pn.state.curdoc is None or pn.state.loaded:
+        action()
+    else:
+        pn.state.onload(action)

@@ -20,7 +20,7 @@ class Navigation(pn.viewable.Viewer):
 
     def __init__(self, state: State, views: Mapping[str, type[View]], **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._views, self._made = views, {}
+        self._views, self._made, self._shown = views, {}, {}
         # The tabs hold nothing themselves: with Bokeh inside, dynamic tabs throw and static ones build every view.
         self._tabs = pmui.Tabs(
             *((view.title, pn.Spacer(height=0)) for view in views.values()),
@@ -45,10 +45,15 @@ class Navigation(pn.viewable.Viewer):
         name = list(self._views)[place]
         if name not in self._made:
             self._made[name] = self._views[name](self.state)
+            self._shown[name] = pn.Column(self._made[name], sizing_mode="stretch_width", margin=0)
         self._tabs.active = place
         self.state.view = name
         self._made[name].refresh()
-        self._main.objects = [self._made[name]]
+        # Hidden, not taken out: the browser keeps what it has drawn, and a view that comes back is there at once.
+        for other, column in self._shown.items():
+            column.visible = other == name
+        if self._shown[name] not in self._main.objects:
+            self._main.append(self._shown[name])
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout

@@ -7,14 +7,14 @@ from html import escape
 from typing import Any
 
 import pandas as pd
-from tilescope import summary
+import panel as pn
 
-from tilescope_dashboard import frames, words
+from tilescope_dashboard import frames, opened, words
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.library import library
 from tilescope_dashboard.tables import fill, table
 from tilescope_dashboard.units import times, write
-from tilescope_dashboard.views.base import View, chart
+from tilescope_dashboard.views.base import View, chart, once_loaded
 
 _HEADLINES = {
     "kernel": ("kernel", "text"),
@@ -66,20 +66,18 @@ class Overview(View):
         self._table.param.watch(self._tell, "selection")
         self._runs.param.watch(self._open, "selection")
         self.state.param.watch(lambda _: self._list_runs(), "runs")
+        below = pn.Column(sizing_mode="stretch_width", margin=0)
+        # Off the screen at first: the page is there sooner without them.
+        once_loaded(lambda: below.extend([self._table, _text("Runs", "Click one to open it."), self._runs]))
         return [
-            self._head,
-            words.pane(words.subheading("Kernels", "The largest forward case of each, from the run that says most of it. Click one to look at it.")), self._kernels,
-            words.pane(words.subheading("Every case of this run", "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. ∇ is the backward pass. Click a row to read it in full.")), self._chart, self._table,
-            words.pane(words.subheading("Runs", "Click one to open it.")), self._runs,
+            self._head, _text("Kernels", "The largest forward case of each, from the run that says most of it. Click one to look at it."), self._kernels,
+            _text("Every case of this run", "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. ∇ is the backward pass. Click a row to read it in full."),
+            self._chart, below,
         ]  # fmt: skip
 
     def update(self) -> None:
         loaded = self.state.loaded
-        headlines = pd.DataFrame()
-        if loaded is not None:
-            rows = frames.default_configs(loaded.table)
-            headlines = summary.summarise(rows, loaded.run.device, loaded.run.kernels)
-        self._headlines = headlines
+        headlines = self._headlines = pd.DataFrame() if loaded is None else opened.headlines(loaded)
         self._head.object = headline(headlines, self.state.kernel, str(self.state.facts.get("summary", "")))
         self._chart.object = overview(headlines, self.state.look, 22 if self.state.narrow else 34)
         fill(self._table, headlines)
@@ -119,6 +117,10 @@ class Overview(View):
     def _open(self, event: Any) -> None:
         if event.new and self._listed[event.new[0]].id != self.state.run:
             self.state.run = self._listed[event.new[0]].id
+
+
+def _text(title: str, said: str) -> pn.pane.HTML:
+    return words.pane(words.subheading(title, said))
 
 
 def headline(headlines: pd.DataFrame, kernel: str, about: str) -> str:

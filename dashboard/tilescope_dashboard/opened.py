@@ -1,0 +1,38 @@
+"""Runs read from disk and what is computed of them, kept as long as their files stay as they were."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pandas as pd
+from tilescope import store, summary
+from tilescope.store import LoadedRun
+
+from tilescope_dashboard import frames
+
+
+def open_cached(path: Path) -> LoadedRun:
+    """``store.open_run``, which keeps the runs that were opened last. Raises StoreError or OSError."""
+    return _read(path, _changed(path))
+
+
+def headlines(loaded: LoadedRun) -> pd.DataFrame:
+    """``summary.summarise`` of the run without its sweeps. The caller must not change the frame."""
+    return _summarised(loaded.folder, _changed(loaded.folder))
+
+
+def _changed(path: Path) -> float:
+    described = path / "run.json"
+    return described.stat().st_mtime if described.exists() else 0.0
+
+
+@functools.lru_cache(maxsize=16)
+def _read(path: Path, changed: float) -> LoadedRun:
+    return store.open_run(path)
+
+
+@functools.lru_cache(maxsize=64)
+def _summarised(path: Path, changed: float) -> pd.DataFrame:
+    loaded = _read(path, changed)
+    return summary.summarise(frames.default_configs(loaded.table), loaded.run.device, loaded.run.kernels)
