@@ -15,7 +15,7 @@ from tilescope_dashboard.figures.style import DARK, FONT, LIGHT, Theme
 from tilescope_dashboard.jobs import JobManager
 from tilescope_dashboard.state import State
 from tilescope_dashboard.views.autotune import Autotune
-from tilescope_dashboard.views.base import in_turn
+from tilescope_dashboard.views.base import in_turn, once_loaded
 from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
@@ -58,13 +58,16 @@ def build() -> pmui.Page:
     jobs = pn.state.as_cached("tilescope-jobs", JobManager)
     form, progress = ProfileForm(state, jobs), Progress(state, jobs)
     form.param.watch(lambda event: setattr(progress, "own", event.new), "started")
+    # The form is many widgets: the numbers are on the page sooner when it comes after them.
+    side = pn.Column(sizing_mode="stretch_width", margin=0)
+    once_loaded(lambda: side.append(form))
     width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))
     page = pmui.Page(
         title="Tilescope",
         sx={"& .header a, & .header .title": {"color": "inherit !important", "fontSize": "20px"}},
         dark_theme=state.theme == "dark",
         theme_config={"light": look(LIGHT), "dark": look(DARK)},
-        sidebar=[form],
+        sidebar=[side],
         sidebar_width=300,
         sidebar_open=not phone(),
         main=[Context(state), progress, Navigation(state, VIEWS), width],

@@ -91,7 +91,10 @@ class Context(pn.viewable.Viewer):
                 f"{f.collector} · {f.case}: {f.message}" if f.case else f"{f.collector}: {f.message}" for f in failures
             ]
             more = [*listed[:6], *([f"and {len(listed) - 6} more"] if len(listed) > 6 else [])]
-            said.append(words.notice("warning", f"{len(failures)} failed in this run.", "", more))
+            if len(listed) == 1:
+                said.append(words.notice("warning", "1 failed in this run:", listed[0]))
+            else:
+                said.append(words.notice("warning", f"{len(listed)} failed in this run.", "", more))
         return said
 
     async def _report(self) -> io.BytesIO:
