@@ -108,7 +108,7 @@ class Autotune(View):
         failed = int((cells["reason"] != "").sum())
         self._head.object = words.heading(
             f"Best {label}: {write(best['value'], unit)}" if best is not None else f"No config has a known {label}",
-            (f"{best['config']}. " if best is not None else "")
+            (best["config"].replace(",", ", ") + ". " if best is not None else "")
             + f"{len(cells)} configs" + (f", {failed} failed (hatched: hover to see why)." if failed else ".")
             + (" Each cell is the best over the parameters not held." if len(shown) < len(cells) else ""),
         )  # fmt: skip

@@ -20,11 +20,11 @@ from tilescope_dashboard.views.base import View, chart
 _COLUMNS = {
     "impl": ("impl.", "text"),
     "number": ("launch", "count"),
-    "function": ("function", "text"),
     "read": ("read (B)", "byte"),
     "written": ("written (B)", "byte"),
     "over": ("of the floor", "times"),
     "source": ("source", "text"),
+    "function": ("function", "text"),
 }
 _GAINS = {
     "impl": ("impl.", "text"),
