@@ -56,7 +56,7 @@ def _list(as_json: bool) -> int:
             run.title or ", ".join(run.kernels),
             str(run.cases) if not run.error else "–",
             run.error or ", ".join(filter(None, [
-                "recorded" if run.recorded else "",
+                "recorded" if run.recorded else "" if run.measured else "predicted",
                 "" if run.complete else "not complete",
                 f"{run.failures} failed" if run.failures else "",
             ])),
