@@ -204,20 +204,6 @@ def default_configs(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table[own], swept[kept]]).sort_index()
 
 
-def headline(headlines: pd.DataFrame) -> dict[str, Any] | None:
-    """The case that stands for a kernel: the Triton implementation's largest, forward where there is one; else None.
-
-    ``headlines`` is ``tilescope.summary.summarise``'s frame of one kernel. The largest is the one with the longest floor.
-    """
-    if headlines.empty:
-        return None
-    for column, wanted in (("impl", "triton"), ("pass", "forward")):
-        preferred = headlines[headlines[column] == wanted]
-        headlines = preferred if len(preferred) else headlines
-    place = headlines["floor"].idxmax() if headlines["floor"].notna().any() else headlines.index[0]
-    return {str(name): value for name, value in headlines.loc[place].items()}
-
-
 def largest_problem(table: pd.DataFrame) -> tuple[str, str]:
     """``(workload, pass)`` of the most bytes that the algorithm needs, forward where there is one; two empty texts if none."""
     bytes_needed = table[table["metric"].isin(["algorithm_bytes_read", "algorithm_bytes_written"])]

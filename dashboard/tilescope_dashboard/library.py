@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 from tilescope import store, summary
 
-from tilescope_dashboard import frames
 from tilescope_dashboard.opened import headlines, open_cached
 from tilescope_dashboard.state import telling
 
@@ -28,7 +27,7 @@ def library(runs: list[store.Summary]) -> pd.DataFrame:
             every = headlines(open_cached(run.path))
         except (store.StoreError, OSError):
             continue
-        found = frames.headline(every[every["kernel"] == name])
+        found = summary.headline(every[every["kernel"] == name])
         if found is not None:
             kind = "recorded" if run.recorded else "measured" if run.measured else "predicted"
             rows.append({**found, "run": run.id, "from_run": f"{kind} {run.started[:10]}, {run.device}"})

@@ -92,6 +92,20 @@ def summarise(
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 
+def headline(headlines: pd.DataFrame) -> dict[str, Any] | None:
+    """The case that stands for a kernel: the Triton implementation's largest, forward where there is one; else None.
+
+    ``headlines`` is ``summarise``'s frame of one kernel. The largest is the one with the longest floor.
+    """
+    if headlines.empty:
+        return None
+    for column, wanted in (("impl", "triton"), ("pass", "forward")):
+        preferred = headlines[headlines[column] == wanted]
+        headlines = preferred if len(preferred) else headlines
+    place = headlines["floor"].idxmax() if headlines["floor"].notna().any() else headlines.index[0]
+    return {str(name): value for name, value in headlines.loc[place].items()}
+
+
 def _row(
     case: Facts, others: Mapping[str, Facts], device: Device, kernels: Mapping[str, Mapping[str, object]] | None
 ) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 import panel as pn
+from tilescope import summary
 
-from tilescope_dashboard import frames, opened, words
+from tilescope_dashboard import opened, words
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.library import library
 from tilescope_dashboard.tables import fill, table
@@ -126,7 +127,7 @@ def _text(title: str, said: str) -> pn.pane.HTML:
 def headline(headlines: pd.DataFrame, kernel: str, about: str) -> str:
     """The kernel's largest forward case: how fast, how near the floor, and why."""
     title = words.heading(kernel or "No kernel", about)
-    case = frames.headline(headlines[headlines["kernel"] == kernel] if len(headlines) else headlines)
+    case = summary.headline(headlines[headlines["kernel"] == kernel] if len(headlines) else headlines)
     if case is None:
         said = "No run says anything about it yet: profile it." if kernel else ""
         return title + (f"<p>{escape(said)}</p>" if said else "")

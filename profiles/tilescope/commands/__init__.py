@@ -4,7 +4,7 @@ Each module has ``command(subparsers)``, which adds a parser whose ``run`` defau
 returns the exit status. Modules import what they need when they run, so that ``--help`` is quick.
 """
 
-from tilescope.commands import catalog, check, doctor, profile, publish, recover, show, tune
+from tilescope.commands import catalog, check, claims, doctor, profile, publish, recover, show, tune
 
 COMMANDS = (
     catalog.command,
@@ -14,5 +14,6 @@ COMMANDS = (
     show.command,
     recover.command,
     publish.command,
+    claims.command,
     doctor.command,
 )

@@ -1,0 +1,161 @@
+"""What people are told of fused kernels, what the bytes allow, and what was measured, side by side.
+
+Pure: runs -> frame -> Markdown. Only what was measured counts. The bound is the bytes of the unfused implementation over
+those of the fused one (``traffic.speedup``'s prediction): a memory-bound program gains no more by moving less, though an
+unfused one whose launches are slow for other reasons can lose more than that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from tilescope import roofline, summary, traffic
+from tilescope.store import LoadedRun
+
+FORWARD = "forward"
+#: Implementations that stand for the best library, in order of preference; a matmul's ``eager`` is cuBLAS.
+LIBRARIES = ("liger", "cublas", "cudnn", "aten")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """``low`` to ``high`` times the speed of implementation ``over``, as popular texts have it for a kernel's pass."""
+
+    kernel: str
+    low: float
+    high: float
+    over: str = traffic.BASELINE
+    direction: str = FORWARD
+
+
+CLAIMS = (
+    Claim("add_relu_mul", 3.0, 4.0),
+    Claim("layer_norm", 1.2, 2.0),
+    Claim("add_rms_norm", 2.0, 3.0),
+    Claim("matmul", 0.8, 0.9),
+)
+
+COLUMNS = {
+    "kernel": "str",
+    "pass": "str",
+    "workload": "str",
+    "claim_low": "float64",
+    "claim_high": "float64",
+    "bound": "float64",
+    "over_eager": "float64",
+    "over_compile": "float64",
+    "library": "str",
+    "over_library": "float64",
+    "roof": "str",
+    "of_roof": "float64",
+    "verdict": "str",
+    "run": "str",
+    "device": "str",
+    "started": "str",
+}
+
+
+def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
+    """One row a kernel and pass: the Triton implementation's largest problem in the first run that timed it.
+
+    ``bound`` and ``over_…`` are speed ratios (GPU times of the other implementation over ours); ``of_roof`` is the floor's time
+    over ours, and ``roof`` says which: copy bandwidth, or a pipe's rate. ``verdict`` compares the claim with the
+    measurement, and is empty where nothing is claimed. Absent is NaN.
+    """
+    rows: list[dict[str, object]] = []
+    for loaded in runs:
+        if not loaded.run.device.measured:
+            continue
+        table = loaded.table[loaded.table["config"] == ""]
+        every = summary.summarise(table, loaded.run.device, loaded.run.kernels)
+        gains = traffic.speedup(table)
+        known = {(row["kernel"], row["pass"]) for row in rows}
+        for (kernel, direction), cases in every.groupby(["kernel", "pass"], sort=False):
+            ours = cases[(cases["impl"] == "triton") & cases["measured"]]
+            largest = summary.headline(ours)
+            if largest is not None and (kernel, direction) not in known:
+                rows.append(_row(largest, cases, gains, loaded))
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+
+
+def _row(ours: dict[str, object], cases: pd.DataFrame, gains: pd.DataFrame, loaded: LoadedRun) -> dict[str, object]:
+    others = cases[cases["workload"] == ours["workload"]].set_index("impl")
+    library = next((name for name in LIBRARIES if name in others.index), "")
+    device = loaded.run.device
+    compute = ours["performance_fraction"] == ours["floor_fraction"]
+    roof = roofline.roof(device, str(ours["pipe"]) if compute else "hbm")
+    what = f"{ours['pipe']} rate" if compute else "copy bandwidth"
+    gain = gains[
+        (gains["impl"] == "triton") & (gains["workload"] == ours["workload"]) & (gains["pass"] == ours["pass"])
+        & (gains["kernel"] == ours["kernel"])
+    ]  # fmt: skip
+    row: dict[str, object] = {
+        **{name: ours[name] for name in ("kernel", "pass", "workload")},
+        "bound": math.nan if compute or gain.empty else gain["predicted"].iloc[0],
+        "over_eager": ours["speedup_eager"],
+        "over_compile": ours["speedup_compile"],
+        "library": library,
+        "over_library": others.loc[library, "gpu_time"] / ours["gpu_time"] if library else math.nan,
+        "roof": f"{roof.origin} {what}" if roof else "",
+        "of_roof": ours["floor_fraction"],
+        "run": loaded.run.id,
+        "device": device.name,
+        "started": loaded.run.started[:10],
+    }
+    return {**row, **_verdict(row)}
+
+
+def _verdict(row: dict[str, object]) -> dict[str, object]:
+    claim = next((c for c in CLAIMS if (c.kernel, c.direction) == (row["kernel"], row["pass"])), None)
+    if claim is None:
+        return {"claim_low": math.nan, "claim_high": math.nan, "verdict": ""}
+    measured = float(row[f"over_{claim.over}"])  # type: ignore[arg-type]
+    if math.isnan(measured):
+        said = "not measured"
+    elif claim.low <= measured <= claim.high:
+        said = "holds"
+    else:
+        said = "less" if measured < claim.low else "more"
+    return {"claim_low": claim.low, "claim_high": claim.high, "verdict": said}
+
+
+def markdown(rows: pd.DataFrame) -> str:
+    """The table of claims as GitHub's Markdown, most of it ratios of speed; an absent value is a dash."""
+    headings = [
+        "kernel",
+        "workload",
+        "people say",
+        "bytes allow",
+        "over eager",
+        "over torch.compile",
+        "over the library",
+        "of the roof",
+    ]
+    lines = ["| " + " | ".join(headings) + " |", "|---|---|" + "---:|" * (len(headings) - 2)]
+    for row in rows.to_dict("records"):
+        name = row["kernel"] + ("" if row["pass"] == FORWARD else f", {row['pass']}")
+        library = f"{_times(row['over_library'])} {row['library']}" if row["library"] else "–"
+        said = f"{row['claim_low']:g}–{row['claim_high']:g}× ({row['verdict']})" if row["verdict"] else "–"
+        cells = [name, row["workload"], said, _times(row["bound"]), _times(row["over_eager"]), _times(row["over_compile"]), library,
+                 f"{row['of_roof'] * 100:.0f} % {row['roof']}"]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def provenance(runs: Iterable[LoadedRun]) -> str:
+    """Where, when and with which versions the runs were measured, a line each distinct answer."""
+    lines = [
+        f"{loaded.run.device.name}, {loaded.run.started[:10]}, "
+        + ", ".join(f"{name} {version}" for name, version in loaded.run.versions.items())
+        for loaded in runs
+        if loaded.run.device.measured
+    ]
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _times(ratio: float) -> str:
+    return "–" if math.isnan(ratio) else f"{ratio:.2f}×"

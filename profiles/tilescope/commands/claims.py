@@ -1,0 +1,58 @@
+"""``tilescope claims``: what people are told, what the bytes allow, what the recordings measured."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tilescope.commands.common import Subparsers
+
+if TYPE_CHECKING:
+    from tilescope.store import LoadedRun
+
+#: Between these lines of a file ``--into`` writes.
+BEGIN, END = "<!-- claims: written by 'tilescope claims --into README.md' -->", "<!-- end of claims -->"
+
+
+def command(subparsers: Subparsers) -> None:
+    """Adds the parser."""
+    parser = subparsers.add_parser("claims", help="claims, byte bounds and measurements of the recorded runs")
+    parser.add_argument("--json", action="store_true", help="the table as JSON")
+    parser.add_argument("--into", type=Path, metavar="FILE.md", help="write it between the marks in this file")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the table, or writes it into a file. Raises ValueError when the file has no marks."""
+    from tilescope import claims  # noqa: PLC0415
+
+    if arguments.json:
+        print(claims.claims(recorded()).to_json(orient="records"))
+        return 0
+    text = block()
+    if arguments.into is None:
+        print(text)
+        return 0
+    page = arguments.into.read_text(encoding="utf-8")
+    if BEGIN not in page or END not in page:
+        raise ValueError(f"{arguments.into} has no place for the claims: add the lines {BEGIN} and {END}")
+    before, after = page.split(BEGIN)[0], page.split(END)[1]
+    arguments.into.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    return 0
+
+
+def recorded() -> list[LoadedRun]:
+    """The recorded runs, oldest first."""
+    from tilescope import store  # noqa: PLC0415
+
+    found = reversed(store.list_runs([store.recorded_dir()]))
+    return [store.open_run(run.path) for run in found if not run.error]
+
+
+def block() -> str:
+    """Where, when and with what the table was measured, and the table."""
+    from tilescope import claims  # noqa: PLC0415
+
+    runs = recorded()
+    return f"Measured on {claims.provenance(runs)}.\n\n{claims.markdown(claims.claims(runs))}"
