@@ -30,8 +30,10 @@ def sum_partials(partial: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     out = torch.empty((outputs, columns), dtype=dtype, device=partial.device)
     # Narrow blocks, because a few thousand columns must occupy every multiprocessor; 32 fp32 columns fill a cache line.
     block = 32
+    # All programs' rows in flight at once, where they fit the registers: what is added up is short, its latency is not.
+    rows = min(512, triton.next_power_of_2(programs))
     with device_of(partial):
         sum_partials_kernel[(triton.cdiv(columns, block), outputs)](
-            out, partial, programs, columns, ROWS=64, BLOCK=block, num_warps=4
+            out, partial, programs, columns, ROWS=rows, BLOCK=block, num_warps=8
         )
     return out

@@ -12,41 +12,38 @@ import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_tensors, device_of, multiprocessors, split_config, use_triton
+from tilescope_kernels._ops import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels._partials import sum_partials
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
 @triton.jit
 def add_rms_norm_kernel(
-    y_ptr, sum_ptr, rstd_ptr, x_ptr, residual_ptr, weight_ptr, x_stride, residual_stride, rows, columns, eps,
-    BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    y_ptr, sum_ptr, rstd_ptr, x_ptr, residual_ptr, weight_ptr, x_stride, residual_stride, columns, eps,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Rows ``program, program + programs, ...``, one at a time. ``rstd`` may be None."""
+    """One row a program. ``rstd`` may be None."""
+    row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     mask = column < columns
-    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
-        start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
-        x = tl.load(x_ptr + start * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
-        residual = tl.load(
-            residual_ptr + start * residual_stride + column, mask=mask, other=0.0, eviction_policy="evict_first"
-        )
-        # Rounded before it is normalised, so that the norm is that of the residual stream which the caller gets.
-        total = (x.to(tl.float32) + residual.to(tl.float32)).to(sum_ptr.dtype.element_ty)
-        tl.store(sum_ptr + start * columns + column, total, mask=mask)
-        squares = total.to(tl.float32) * total.to(tl.float32)
-        rstd = tl.rsqrt(tl.sum(squares, axis=0) / columns + eps)
-        # Read after the reduction: the weight hits L1, and would hold registers while the row is awaited.
-        weight = tl.load(weight_ptr + column, mask=mask, eviction_policy="evict_last").to(tl.float32)
-        y = total.to(tl.float32) * rstd * weight
-        tl.store(y_ptr + start * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
-        if rstd_ptr is not None:
-            tl.store(rstd_ptr + row, rstd)
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0)
+    residual = tl.load(residual_ptr + row * residual_stride + column, mask=mask, other=0.0)
+    # Asked for before the reduction, so that all are awaited together.
+    weight = tl.load(weight_ptr + column, mask=mask, eviction_policy="evict_last")
+    # Rounded before it is normalised, so that the norm is that of the residual stream which the caller gets.
+    total = (x.to(tl.float32) + residual.to(tl.float32)).to(sum_ptr.dtype.element_ty)
+    tl.store(sum_ptr + row * columns + column, total, mask=mask)
+    squares = total.to(tl.float32) * total.to(tl.float32)
+    rstd = tl.rsqrt(tl.sum(squares, axis=0) / columns + eps)
+    y = total.to(tl.float32) * rstd * weight.to(tl.float32)
+    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+    if rstd_ptr is not None:
+        tl.store(rstd_ptr + row, rstd)
 
 
 @triton.jit
 def add_rms_norm_backward_kernel(
-    dx_ptr, partial_ptr, dy_ptr, dsum_ptr, sum_ptr, weight_ptr, rstd_ptr, rows, columns,
-    BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    dx_ptr, partial_ptr, dy_ptr, dsum_ptr, sum_ptr, weight_ptr, rstd_ptr, rows, columns, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Gradient of x and residual alike, of rows ``program, program + programs, ...``, and their share of dW.
 
@@ -56,35 +53,36 @@ def add_rms_norm_backward_kernel(
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     mask = column < columns
-    weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
     if partial_ptr is not None:
         dw = tl.zeros((BLOCK,), tl.float32)
-    for row in tl.range(program, rows, tl.num_programs(0), num_stages=STAGES):
+    for row in range(program, rows, tl.num_programs(0)):
         start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
-        offsets = start * columns + column
-        total = tl.load(sum_ptr + offsets, mask=mask, other=0.0)
-        dy = tl.load(dy_ptr + offsets, mask=mask, other=0.0)
+        total = tl.load(sum_ptr + start * columns + column, mask=mask, other=0.0)
+        dy = tl.load(dy_ptr + start * columns + column, mask=mask, other=0.0)
+        if dsum_ptr is not None:
+            dsum = tl.load(dsum_ptr + start * columns + column, mask=mask, other=0.0)
+        # From L1, row after row: held, it would leave wide rows too few registers.
+        weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
         rstd = tl.load(rstd_ptr + row)
+        # The row waits for this sum in 16 bits: fp32 copies of it would not fit beside the sums for dW, so rstd is
+        # left out here, and what follows the sum converts again.
+        inner = tl.sum(dy.to(tl.float32) * weight.to(tl.float32) * total.to(tl.float32), axis=0) * rstd / columns
         normed = total.to(tl.float32) * rstd
-        g = dy.to(tl.float32) * weight.to(tl.float32)
         if partial_ptr is not None:
             # A padding lane's dy is 0, so it adds nothing.
             dw += dy.to(tl.float32) * normed
-        inner = tl.sum(g * normed, axis=0) / columns
-        dx = (g - normed * inner) * rstd
+        dx = (dy.to(tl.float32) * weight.to(tl.float32) - normed * inner) * rstd
         if dsum_ptr is not None:
-            dx += tl.load(dsum_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-        tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+            dx += dsum.to(tl.float32)
+        tl.store(dx_ptr + start * columns + column, dx.to(dx_ptr.dtype.element_ty), mask=mask)
     if partial_ptr is not None:
         tl.store(partial_ptr + program.to(tl.int64) * columns + column, dw, mask=mask)
 
 
-#: ``PROGRAMS`` a multiprocessor walk the rows, ``STAGES - 1`` rows ahead of the arithmetic. 0 is one program a row in
-#: the forward pass and the launcher's choice in the backward pass, which must walk to add up the weight's gradient.
+#: ``PROGRAMS`` a multiprocessor walk the rows in the backward pass, where each adds up its share of the weight's gradient;
+#: 0 is the launcher's choice. The forward pass has a program for each row.
 CONFIGS = tuple(
-    {"PROGRAMS": programs, "STAGES": stages, "num_warps": warps}
-    for programs, stages in ((0, 2), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (4, 1), (4, 2))
-    for warps in (8, 4, 16)
+    {"PROGRAMS": programs, "num_warps": warps} for programs in (0, 1, 2, 3, 4, 8) for warps in (8, 4, 16, 32)
 )
 
 #: Most columns: a program holds a row of each operand, and in the backward pass the fp32 sums for dW beside them.
@@ -92,80 +90,95 @@ _MOST = 16384
 
 
 def _warps(x: torch.Tensor) -> int:
-    """Warps for a row of ``x``: 16 elements a thread, two 16-byte accesses an operand at 16 bits."""
+    """Warps for a row of ``x``: 16 elements a thread, two 16-byte accesses an operand at 16 bits, in 16 warps at most."""
     # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
     elements = 8 if x.shape[1] * x.element_size() % 16 else 16
-    return min(32, max(1, triton.next_power_of_2(x.shape[1]) // (32 * elements)))
+    return min(16, max(1, triton.next_power_of_2(x.shape[1]) // (32 * elements)))
 
 
-def _forward(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, save: bool,
-    config: Mapping[str, int] | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:  # fmt: skip
+@operator("add_rms_norm")
+def _add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """y, x + residual, and 1 / RMS of each row when ``save`` asks for it, else nothing."""
     rows, columns = x.shape
     y, total = (torch.empty((rows, columns), dtype=x.dtype, device=x.device) for _ in range(2))
-    rstd = torch.empty(rows, device=x.device) if save else None
+    rstd = torch.empty(rows if save else 0, dtype=torch.float32, device=x.device)
     if y.numel() == 0:
         return y, total, rstd
-    chosen, options = split_config(config or {})
+    options = split_config(unpack(config) or {})[1]
     options.setdefault("num_warps", _warps(x))
-    walking = chosen.get("PROGRAMS", 0) * multiprocessors(x)
-    programs, stages = (min(rows, walking), chosen["STAGES"]) if walking else (rows, 1)
     with device_of(x):
-        add_rms_norm_kernel[(programs,)](
-            y, total, rstd, x, residual, weight, x.stride(0), residual.stride(0), rows, columns, eps,
-            BLOCK=triton.next_power_of_2(columns), STAGES=stages, **options,
+        add_rms_norm_kernel[(rows,)](
+            y, total, rstd if save else None, x, residual, weight, x.stride(0), residual.stride(0), columns, eps,
+            BLOCK=triton.next_power_of_2(columns), **options,
         )  # fmt: skip
     return y, total, rstd
 
 
-def _backward(
+@_add_rms_norm.register_fake
+def _(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    y, total = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
+    return y, total, torch.empty(x.shape[0] if save else 0, dtype=torch.float32, device=x.device)
+
+
+@operator("add_rms_norm_backward")
+def _add_rms_norm_backward(
     dy: torch.Tensor, dsum: torch.Tensor | None, total: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor,
-    wants_dw: bool, config: Mapping[str, int] | None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    sums: bool, config: str,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The gradient of x and residual alike, and dW when ``sums`` asks for it, else nothing."""
     rows, columns = total.shape
-    dx = torch.empty_like(total)
+    dx = torch.empty((rows, columns), dtype=total.dtype, device=total.device)
     if dx.numel() == 0:
-        return dx, torch.zeros_like(weight) if wants_dw else None
-    chosen, options = split_config(config or {})
+        return dx, torch.zeros(columns if sums else 0, dtype=total.dtype, device=total.device)
+    chosen, options = split_config(unpack(config) or {})
     options.setdefault("num_warps", _warps(total))
     block = triton.next_power_of_2(columns)
     # Rows in flight hide latency: few wide ones or several narrow ones; each program costs a row of partial sums.
-    walking = (chosen.get("PROGRAMS") or max(1, min(4, 8192 // block))) * multiprocessors(total)
-    programs = min(rows, walking) if wants_dw else rows
-    # So many stages of three operands fit the shared memory of every architecture we compile for.
-    row_bytes = block * total.element_size()
-    default = 3 if row_bytes <= 8192 else 2 if row_bytes <= 32768 else 1
-    stages = chosen.get("STAGES", default) if wants_dw else 1
-    partial = torch.empty((1, programs, columns), device=total.device) if wants_dw else None
+    programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
+    programs = min(rows, programs * multiprocessors(total)) if sums else rows
+    partial = torch.empty((1, programs, columns), device=total.device) if sums else None
     with device_of(total):
         add_rms_norm_backward_kernel[(programs,)](
-            dx, partial, dy, dsum, total, weight, rstd, rows, columns, BLOCK=block, STAGES=stages, **options
+            dx, partial, dy, dsum, total, weight, rstd, rows, columns, BLOCK=block, **options
         )
-    return dx, None if partial is None else sum_partials(partial, total.dtype)[0]
+    return dx, total.new_empty(0) if partial is None else sum_partials(partial, total.dtype)[0]
 
 
-class _AddRMSNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float,
-        config: Mapping[str, int] | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-        y, total, rstd = _forward(x, residual, weight, eps, any(ctx.needs_input_grad), config)
-        ctx.save_for_backward(total, weight, rstd)
-        ctx.set_materialize_grads(False)
-        ctx.config = config
-        return y, total
+@_add_rms_norm_backward.register_fake
+def _(
+    dy: torch.Tensor, dsum: torch.Tensor | None, total: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor,
+    sums: bool, config: str,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    dw = torch.empty(total.shape[1] if sums else 0, dtype=total.dtype, device=total.device)
+    return torch.empty(total.shape, dtype=total.dtype, device=total.device), dw
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dy: torch.Tensor | None, dsum: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        total, weight, rstd = ctx.saved_tensors
-        if dy is None:
-            return dsum, dsum, torch.zeros_like(weight) if ctx.needs_input_grad[2] else None, None, None
-        dsum = None if dsum is None else dsum.contiguous()
-        dx, dw = _backward(dy.contiguous(), dsum, total, weight, rstd, ctx.needs_input_grad[2], ctx.config)
-        return dx, dx, dw, None, None
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    _, _, weight, _, _, ctx.config = inputs
+    _, total, rstd = output
+    # None instead of a launch that writes zeros, for an output whose gradient nobody asks.
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(rstd)
+    ctx.save_for_backward(total, weight, rstd)
+
+
+def _differentiate(
+    ctx: Any, dy: torch.Tensor | None, dsum: torch.Tensor | None, _: None
+) -> tuple[torch.Tensor | None, ...]:
+    total, weight, rstd = ctx.saved_tensors
+    wants_dw = ctx.needs_input_grad[2]
+    if dy is None:
+        return dsum, dsum, torch.zeros_like(weight) if wants_dw else None, None, None, None
+    dsum = None if dsum is None else dsum.contiguous()
+    dx, dw = _add_rms_norm_backward(dy.contiguous(), dsum, total, weight, rstd, wants_dw, ctx.config)
+    return dx, dx, dw if wants_dw else None, None, None, None
+
+
+_add_rms_norm.register_autograd(_differentiate, setup_context=_save)
 
 
 def add_rms_norm(
@@ -195,10 +208,9 @@ def add_rms_norm(
         raise ValueError(f"weight has shape {tuple(weight.shape)}: give ({columns},), the last dimension of x")
     if columns > _MOST:
         raise ValueError(f"x has {columns} columns: at most {_MOST}")
-    # Rows may lie any distance apart, elements of a row must be neighbours.
-    flat = [tensor.reshape(x.numel() // max(columns, 1), columns) for tensor in (x, residual)]
-    flat = [tensor if tensor.stride(1) == 1 else tensor.contiguous() for tensor in flat]
-    y, total = _AddRMSNorm.apply(*flat, weight.contiguous(), eps, config)
+    save = wants_grad(x, residual, weight)
+    rows = [as_rows(tensor, columns) for tensor in (x, residual)]
+    y, total, _ = _add_rms_norm(*rows, weight.contiguous(), eps, save, pack(config))
     return y.reshape(x.shape), total.reshape(x.shape)
 
 

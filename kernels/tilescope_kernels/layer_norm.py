@@ -13,6 +13,7 @@ import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_tensors, device_of, multiprocessors, split_config, use_triton
+from tilescope_kernels._ops import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels._partials import sum_partials
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -20,27 +21,29 @@ from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, Kern
 @triton.jit
 def layer_norm_kernel(
     y_ptr, mean_ptr, rstd_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, rows, columns, eps,
-    BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Rows ``program, program + programs, ...``, one at a time. Optional pointers are None."""
-    column = tl.arange(0, BLOCK)
-    mask = column < columns
-    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
-        start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
-        x = tl.load(x_ptr + start * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
-        mean = tl.sum(x.to(tl.float32), axis=0) / columns
-        centred = tl.where(mask, x.to(tl.float32) - mean, 0.0)
-        rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / columns + eps)
-        y = centred * rstd
-        # Read after the reductions: the weights hit L1, and would hold registers while the row is awaited.
-        if weight_ptr is not None:
-            y *= tl.load(weight_ptr + column, mask=mask, eviction_policy="evict_last").to(tl.float32)
-        if bias_ptr is not None:
-            y += tl.load(bias_ptr + column, mask=mask, eviction_policy="evict_last").to(tl.float32)
-        tl.store(y_ptr + start * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
-        if mean_ptr is not None:
-            tl.store(mean_ptr + row, mean)
-            tl.store(rstd_ptr + row, rstd)
+    """``ROWS`` rows a program. Optional pointers are None."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    valid = column < columns
+    mask = (row < rows) & valid
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0)
+    mean = tl.sum(x.to(tl.float32), axis=1, keep_dims=True) / columns
+    centred = tl.where(valid, x.to(tl.float32) - mean, 0.0)
+    rstd = tl.rsqrt(tl.sum(centred * centred, axis=1, keep_dims=True) / columns + eps)
+    # The row waits for that sum in 16 bits, and is centred again, written the other way round, or the compiler would
+    # see one expression and keep fp32 values, which halve the programs that fit a multiprocessor.
+    y = (mean - x.to(tl.float32)) * -rstd
+    # Read after the reductions: the weights hit L1, and would hold registers while the row is awaited.
+    if weight_ptr is not None:
+        y *= tl.load(weight_ptr + column, mask=valid, eviction_policy="evict_last").to(tl.float32)
+    if bias_ptr is not None:
+        y += tl.load(bias_ptr + column, mask=valid, eviction_policy="evict_last").to(tl.float32)
+    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+    if mean_ptr is not None:
+        tl.store(mean_ptr + row, mean, mask=row < rows)
+        tl.store(rstd_ptr + row, rstd, mask=row < rows)
 
 
 @triton.jit
@@ -124,8 +127,9 @@ def layer_norm_weights_kernel(
     tl.store(partial_ptr + slabs.to(tl.int64) * columns + column, tl.sum(db, axis=0, keep_dims=True), mask=valid)
 
 
-#: ``PROGRAMS`` a multiprocessor walk the rows, ``STAGES - 1`` rows ahead of the arithmetic. 0 is one program a row in
-#: the forward pass and the launcher's choice in the backward pass, which must walk to add up the weights' gradients.
+#: ``PROGRAMS`` a multiprocessor walk the rows in the backward pass, ``STAGES - 1`` rows ahead of the arithmetic, and each
+#: adds up its share of the weights' gradients; 0 is the launcher's choice. The forward pass has a program for each row,
+#: or for several short ones.
 CONFIGS = tuple(
     {"PROGRAMS": programs, "STAGES": stages, "num_warps": warps}
     for programs, stages in ((0, 2), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (4, 1), (4, 2))
@@ -140,50 +144,58 @@ _SUMMED = 16384
 _READ_ONCE = 8192
 
 
-def _warps(x: torch.Tensor, elements: int) -> int:
-    """Warps for a row of ``x`` at that many elements a thread, between 1 and 16."""
+def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
+    """Warps for so many rows of ``x`` at that many elements a thread, between 1 and 16."""
     if x.shape[1] * x.element_size() % 16:
         # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
         elements = min(elements, 8)
-    return min(16, max(1, triton.next_power_of_2(x.shape[1]) // (32 * elements)))
+    return min(16, max(1, rows * triton.next_power_of_2(x.shape[1]) // (32 * elements)))
 
 
-def _forward(
-    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, save: bool,
-    config: Mapping[str, int] | None,
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
+@operator("layer_norm")
+def _layer_norm(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """y, and each row's mean and 1 / standard deviation when ``save`` asks for them, else nothing."""
     rows, columns = x.shape
     y = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
-    mean, rstd = (torch.empty(rows, device=x.device) if save else None for _ in range(2))
+    mean, rstd = (torch.empty(rows if save else 0, dtype=torch.float32, device=x.device) for _ in range(2))
     if y.numel() == 0:
         return y, mean, rstd
-    chosen, options = split_config(config or {})
+    options = split_config(unpack(config) or {})[1]
     block = triton.next_power_of_2(columns)
-    if config is None:
-        # 32 elements a thread are four 16-byte accesses at 16 bits, in flight together.
-        options["num_warps"] = _warps(x, 32)
-        if x.element_size() == 2 and block == 16384 and options["num_warps"] == 16:
-            # Two programs of 16 warps share a multiprocessor, one loading while the other computes, up to 64 registers.
-            options["maxnreg"] = 64
-    walking = chosen.get("PROGRAMS", 0) * multiprocessors(x)
-    programs, stages = (min(rows, walking), chosen["STAGES"]) if walking else (rows, 1)
+    # Two rows of 4096 share what a program waits for; more of shorter ones would leave small inputs too few programs.
+    tile = max(1, min(2, 8192 // block)) if block > 512 else 1024 // block
+    # 32 elements a thread are four 16-byte accesses at 16 bits, in flight together; 64 of wide rows, of which two programs
+    # then share a multiprocessor, one loading while the other computes.
+    options.setdefault("num_warps", _warps(x, tile, 64 if block >= 16384 else 32))
     with device_of(x):
-        layer_norm_kernel[(programs,)](
-            y, mean, rstd, x, weight, bias, x.stride(0), rows, columns, eps, BLOCK=block, STAGES=stages, **options
-        )
+        layer_norm_kernel[(triton.cdiv(rows, tile),)](
+            y, mean if save else None, rstd if save else None, x, weight, bias, x.stride(0), rows, columns, eps,
+            ROWS=tile, BLOCK=block, **options,
+        )  # fmt: skip
     return y, mean, rstd
 
 
-def _backward(
+@_layer_norm.register_fake
+def _(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    mean, rstd = (torch.empty(x.shape[0] if save else 0, dtype=torch.float32, device=x.device) for _ in range(2))
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device), mean, rstd
+
+
+@operator("layer_norm_backward")
+def _layer_norm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, mean: torch.Tensor, rstd: torch.Tensor,
-    sums: bool, config: Mapping[str, int] | None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
-    """dx, and dW and dB as the rows of one tensor when ``sums`` asks for them."""
+    sums: bool, config: str,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """dx, and dW and dB as the rows of one tensor when ``sums`` asks for them, else nothing."""
     rows, columns = x.shape
     dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     if dx.numel() == 0:
-        return dx, torch.zeros((2, columns), dtype=x.dtype, device=x.device) if sums else None
-    chosen, options = split_config(config or {})
+        return dx, torch.zeros((2, columns if sums else 0), dtype=x.dtype, device=x.device)
+    chosen, options = split_config(unpack(config) or {})
     block = triton.next_power_of_2(columns)
     stride = x.stride(0)
     summed = sums and block <= _SUMMED
@@ -193,13 +205,13 @@ def _backward(
     reread = block > (_READ_ONCE if summed else _SUMMED)
     with device_of(x):
         if summed:
-            options.setdefault("num_warps", _warps(x, 32 if reread else 16))
+            options.setdefault("num_warps", _warps(x, 1, 32 if reread else 16))
             programs = min(rows, walking)
             # A row that is read twice comes from L1 the second time, which asynchronous copies would bypass.
             stages = 1 if reread else chosen.get("STAGES", 3 if block * x.element_size() <= 16384 else 2)
             partial = torch.empty((2, programs, columns), device=x.device)
         else:
-            options.setdefault("num_warps", _warps(x, 16))
+            options.setdefault("num_warps", _warps(x, 1, 16))
             programs, stages, partial = rows, 1, None
         layer_norm_backward_kernel[(programs,)](
             dx, partial, dy, x, weight, mean, rstd, stride, rows, columns,
@@ -213,28 +225,37 @@ def _backward(
             layer_norm_weights_kernel[(blocks, slabs)](
                 partial, dy, x, mean, rstd, stride, rows, columns, ROWS=rows_a_tile, BLOCK=columns_a_block, num_warps=8
             )
-    return dx, None if partial is None else sum_partials(partial, x.dtype)
+    return dx, x.new_empty((2, 0)) if partial is None else sum_partials(partial, x.dtype)
 
 
-class _LayerNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
-        config: Mapping[str, int] | None,
-    ) -> torch.Tensor:  # fmt: skip
-        y, mean, rstd = _forward(x, weight, bias, eps, any(ctx.needs_input_grad), config)
-        ctx.save_for_backward(x, weight, mean, rstd)
-        ctx.config = config
-        return y
+@_layer_norm_backward.register_fake
+def _(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, mean: torch.Tensor, rstd: torch.Tensor,
+    sums: bool, config: str,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    sums_of = torch.empty((2, x.shape[1] if sums else 0), dtype=x.dtype, device=x.device)
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device), sums_of
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight, mean, rstd = ctx.saved_tensors
-        _, wants_dw, wants_db, _, _ = ctx.needs_input_grad
-        dx, sums = _backward(dy.contiguous(), x, weight, mean, rstd, wants_dw or wants_db, ctx.config)
-        dw, db = (None, None) if sums is None else sums.unbind()
-        return dx, dw if wants_dw else None, db if wants_db else None, None, None
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    x, weight, _, _, _, ctx.config = inputs
+    # None instead of launches that write zeros, for the gradients that nobody can ask of mean and rstd.
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(x, weight, *output[1:])
+
+
+def _differentiate(ctx: Any, dy: torch.Tensor | None, *_: None) -> tuple[torch.Tensor | None, ...]:
+    if dy is None:
+        return (None,) * 6
+    x, weight, mean, rstd = ctx.saved_tensors
+    _, wants_dw, wants_db, _, _, _ = ctx.needs_input_grad
+    dx, sums = _layer_norm_backward(dy.contiguous(), x, weight, mean, rstd, wants_dw or wants_db, ctx.config)
+    dw, db = sums.unbind()
+    return dx, dw if wants_dw else None, db if wants_db else None, None, None, None
+
+
+_layer_norm.register_autograd(_differentiate, setup_context=_save)
 
 
 def layer_norm(
@@ -264,11 +285,9 @@ def layer_norm(
     columns = math.prod(shape)
     if columns * x.element_size() > _HELD:
         raise ValueError(f"normalized_shape holds {columns} elements: at most {_HELD // x.element_size()} of {x.dtype}")
-    # Rows may lie any distance apart, elements of a row must be neighbours.
-    flat = x.reshape(math.prod(x.shape[: -len(shape)]), columns)
-    flat = flat if flat.stride(1) == 1 else flat.contiguous()
+    save = wants_grad(x, weight, bias)
     weight, bias = (None if tensor is None else tensor.reshape(-1).contiguous() for tensor in (weight, bias))
-    return _LayerNorm.apply(flat, weight, bias, eps, config).reshape(x.shape)
+    return _layer_norm(as_rows(x, columns), weight, bias, eps, save, pack(config))[0].reshape(x.shape)
 
 
 class LayerNorm(torch.nn.LayerNorm):

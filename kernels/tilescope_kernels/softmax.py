@@ -1,4 +1,4 @@
-"""``softmax(x, dim)``, forward and backward: each row is read once while it fits a program's registers."""
+"""``softmax(x, dim)``, forward and backward: each row is read from memory once."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._online import sum_exp
+from tilescope_kernels._ops import as_rows, operator, pack, unpack
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -31,7 +33,7 @@ def softmax_rows_kernel(
     e = tl.exp(x.to(tl.float32) - largest)
     total = tl.sum(e, axis=1, keep_dims=True)
     if RECOMPUTE:  # noqa: SIM108 (a conditional expression would leave no room for the reason)
-        # The longest rows fit the register file in 16 bits but not as fp32 exponentials, so those are computed twice.
+        # The longest rows fit the registers in 16 bits but not as fp32 exponentials, so those are computed twice.
         # Written the other way round (largest - x), or the compiler would see one expression and keep its value.
         y = tl.exp2((largest - x.to(tl.float32)) * -LOG2_E - tl.log2(total))
     else:
@@ -40,34 +42,21 @@ def softmax_rows_kernel(
 
 
 @triton.jit
-def softmax_online_kernel(y_ptr, x_ptr, x_stride, columns, BLOCK: tl.constexpr):
-    """One row a program, in blocks: two reads, one write (Milakov and Gimelshein, arXiv:1805.02867)."""
+def softmax_online_kernel(y_ptr, x_ptr, x_stride, columns, LANES: tl.constexpr, WIDTH: tl.constexpr):
+    """One row a program, in blocks: two reads, the second of them from a cache, and one write."""
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_stride
     y_ptr += row * columns
-    offsets = tl.arange(0, BLOCK)
-    # Running maximum and sum of each lane; lanes meet once, after the loop.
-    largest = tl.full((BLOCK,), float("-inf"), tl.float32)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, columns, BLOCK):
-        x = tl.load(x_ptr + start + offsets, mask=start + offsets < columns, other=float("-inf")).to(tl.float32)
-        raised = tl.maximum(largest, x)
-        # A lane that has seen only -inf must add zeros, not exp(-inf - -inf).
-        shift = tl.where(raised == float("-inf"), 0.0, raised)
-        total = total * tl.exp(largest - shift) + tl.exp(x - shift)
-        largest = raised
-    row_largest = tl.max(largest, axis=0)
-    # A row of -inf alone has the sum 0, and 0 * (1 / 0) is the NaN that PyTorch gives.
-    row_shift = tl.where(row_largest == float("-inf"), 0.0, row_largest)
-    inverse = 1.0 / tl.sum(total * tl.exp(largest - row_shift), axis=0)
-    # Backwards: the row's end was read last and is the likeliest to be in a cache still.
-    blocks = tl.cdiv(columns, BLOCK)
-    for block in range(0, blocks):
-        start = (blocks - 1 - block) * BLOCK
+    _, shift, total, _ = sum_exp(x_ptr, columns, LANES, WIDTH, KEEP=True)
+    # Infinite only where x is, and 0 only for a row of -inf, whose 0 * (1 / 0) is NaN: both as in PyTorch.
+    inverse = tl.where(total == float("inf"), float("nan"), 1.0 / total)
+    offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    for start in range(0, columns, LANES * WIDTH):
         mask = start + offsets < columns
-        x = tl.load(x_ptr + start + offsets, mask=mask).to(tl.float32)
-        y = tl.exp(x - row_shift) * inverse
-        tl.store(y_ptr + start + offsets, y.to(y_ptr.dtype.element_ty), mask=mask)
+        # Nobody reads these bytes again: they should not drive out rows that other programs will.
+        x = tl.load(x_ptr + start + offsets, mask=mask, eviction_policy="evict_first").to(tl.float32)
+        y = tl.exp(x - shift) * inverse
+        tl.store(y_ptr + start + offsets, y.to(y_ptr.dtype.element_ty), mask=mask, eviction_policy="evict_first")
 
 
 @triton.jit
@@ -86,7 +75,7 @@ def softmax_rows_backward_kernel(dx_ptr, dy_ptr, y_ptr, rows, columns, ROWS: tl.
 
 @triton.jit
 def softmax_blocks_backward_kernel(dx_ptr, dy_ptr, y_ptr, columns, BLOCK: tl.constexpr):
-    """The same for one row a program, in blocks: four reads, one write."""
+    """The same for one row a program, in blocks: four reads, two of them from a cache, and one write."""
     row = tl.program_id(0).to(tl.int64)
     dx_ptr += row * columns
     dy_ptr += row * columns
@@ -95,108 +84,136 @@ def softmax_blocks_backward_kernel(dx_ptr, dy_ptr, y_ptr, columns, BLOCK: tl.con
     products = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, columns, BLOCK):
         mask = start + offsets < columns
-        dy = tl.load(dy_ptr + start + offsets, mask=mask, other=0.0).to(tl.float32)
-        y = tl.load(y_ptr + start + offsets, mask=mask, other=0.0).to(tl.float32)
-        products += dy * y
+        dy = tl.load(dy_ptr + start + offsets, mask=mask, other=0.0, eviction_policy="evict_last")
+        y = tl.load(y_ptr + start + offsets, mask=mask, other=0.0, eviction_policy="evict_last")
+        products += dy.to(tl.float32) * y.to(tl.float32)
     inner = tl.sum(products, axis=0)
+    # Backwards: the row's end was read last and is the likeliest to be in a cache still.
     blocks = tl.cdiv(columns, BLOCK)
     for block in range(0, blocks):
         start = (blocks - 1 - block) * BLOCK
         mask = start + offsets < columns
-        dy = tl.load(dy_ptr + start + offsets, mask=mask).to(tl.float32)
-        y = tl.load(y_ptr + start + offsets, mask=mask).to(tl.float32)
-        tl.store(dx_ptr + start + offsets, ((dy - inner) * y).to(dx_ptr.dtype.element_ty), mask=mask)
+        dy = tl.load(dy_ptr + start + offsets, mask=mask, eviction_policy="evict_first").to(tl.float32)
+        y = tl.load(y_ptr + start + offsets, mask=mask, eviction_policy="evict_first").to(tl.float32)
+        dx = ((dy - inner) * y).to(dx_ptr.dtype.element_ty)
+        tl.store(dx_ptr + start + offsets, dx, mask=mask, cache_modifier=".cs")
 
 
 #: ``ROWS`` is the rows of one program. The first is what the launcher chooses for rows of about 4096 columns.
 CONFIGS = tuple({"ROWS": rows, "num_warps": warps} for rows in (1, 2, 4) for warps in (4, 1, 2, 8, 16, 32))
 
-#: Bytes of a row that a program holds in registers: half of a multiprocessor's 256 KB.
-_HELD = 128 * 1024
-#: The same for each of the backward pass's two operands. Longer rows are walked: the second read of 132 such rows
-#: hits L2, and several small programs on a multiprocessor overlap one's loads with another's arithmetic.
-_HELD_BACKWARD = 16 * 1024
-#: Elements of a block where a row is walked: 16 a thread at 16 warps.
-_WALKED = 8192
+#: Bytes of a row (in the backward pass, of each operand's) that a program holds in registers. Longer rows are read twice,
+#: the second time from a cache: several programs a multiprocessor then overlap one's loads with another's arithmetic.
+_HELD = 32 * 1024
 #: Elements of the largest tile of several rows.
 _MOST = 32768
 
 
-def _tile(
-    x: torch.Tensor, held: int, elements: int, config: Mapping[str, int] | None
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Kernel parameters and launch options for the rows of ``x``.
+def _rows(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[str, int], dict[str, int]]:
+    """Kernel parameters and launch options for programs that hold rows of ``x``.
 
-    A program holds rows of up to ``held`` bytes; longer ones are walked in blocks, and there is no ``ROWS`` among the
-    parameters. A thread holds ``elements``. Raises ValueError for a config whose rows do not fit.
+    Raises ValueError for a config whose rows do not fit.
     """
     block = triton.next_power_of_2(x.shape[1])
-    if x.shape[1] * x.element_size() % 16:
-        # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
-        elements = min(elements, 8)
     chosen, options = split_config(config or {})
     rows = chosen.get("ROWS", max(1, 1024 // block))
     if rows > 1 and rows * block > _MOST:
         raise ValueError(f"config has ROWS={rows}: a program holds at most {max(1, _MOST // block)} such rows")
-    options.setdefault("num_warps", min(16, max(1, rows * block // (32 * elements))))
-    return ({"ROWS": rows, "BLOCK": block} if block * x.element_size() <= held else {"BLOCK": _WALKED}), options
+    return {"ROWS": rows, "BLOCK": block}, options
 
 
-def _forward(x: torch.Tensor, config: Mapping[str, int] | None) -> torch.Tensor:
+def _walked(config: Mapping[str, int] | None, warps: int) -> dict[str, int]:
+    """Launch options for programs that walk a row. Raises ValueError for a config of several rows a program."""
+    chosen, options = split_config(config or {})
+    if chosen.get("ROWS", 1) > 1:
+        raise ValueError(f"config has ROWS={chosen['ROWS']}: a program walks one row of more than {_HELD} bytes")
+    return {"num_warps": warps, **options}
+
+
+def _warps(x: torch.Tensor, block: int, elements: int, most: int) -> int:
+    """Warps of a program that holds ``block`` elements, so many of them a thread."""
+    # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
+    aligned = x.shape[1] * x.element_size() % 16 == 0
+    return min(most, max(1, block // (32 * (elements if aligned else min(elements, 8)))))
+
+
+@operator("softmax")
+def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
     rows, columns = x.shape
     y = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     if y.numel() == 0:
         return y
-    # 32 elements a thread are four 16-byte accesses at 16 bits, in flight together.
-    parameters, options = _tile(x, _HELD, 32, config)
+    held = triton.next_power_of_2(columns) * x.element_size() <= _HELD
     with device_of(x):
-        if "ROWS" in parameters:
-            recompute = parameters["BLOCK"] > _HELD // 4
-            grid = (triton.cdiv(rows, parameters["ROWS"]),)
-            softmax_rows_kernel[grid](
+        if held:
+            parameters, options = _rows(x, unpack(config))
+            # Rows of 32 KB fit twice in a multiprocessor as 16-bit numbers, not as fp32 exponentials: computed twice.
+            recompute = parameters["BLOCK"] * x.element_size() == _HELD and x.element_size() == 2
+            # 32 elements a thread are four 16-byte accesses at 16 bits, in flight together.
+            tile = parameters["ROWS"] * parameters["BLOCK"]
+            options.setdefault("num_warps", _warps(x, tile, 32, 8 if recompute else 16))
+            softmax_rows_kernel[(triton.cdiv(rows, parameters["ROWS"]),)](
                 y, x, x.stride(0), rows, columns, **parameters, RECOMPUTE=recompute, **options
             )  # fmt: skip
         else:
-            softmax_online_kernel[(rows,)](y, x, x.stride(0), columns, **parameters, **options)
+            options = _walked(unpack(config), 16 if columns <= 32768 else 32)
+            # Two 16-byte accesses a thread and step.
+            softmax_online_kernel[(rows,)](
+                y, x, x.stride(0), columns, LANES=64 * options["num_warps"], WIDTH=16 // x.element_size(), **options
+            )
     return y
 
 
-def _backward(dy: torch.Tensor, y: torch.Tensor, config: Mapping[str, int] | None) -> torch.Tensor:
+@operator("softmax_backward")
+def _softmax_backward(dy: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
     rows, columns = y.shape
-    dx = torch.empty_like(y)
-    if y.numel() == 0:
+    dx = torch.empty((rows, columns), dtype=y.dtype, device=y.device)
+    if dx.numel() == 0:
         return dx
-    parameters, options = _tile(y, _HELD_BACKWARD, 16, config)
+    held = triton.next_power_of_2(columns) * y.element_size() <= _HELD
     with device_of(y):
-        if "ROWS" in parameters:
-            grid = (triton.cdiv(rows, parameters["ROWS"]),)
-            softmax_rows_backward_kernel[grid](dx, dy.contiguous(), y, rows, columns, **parameters, **options)
+        if held:
+            parameters, options = _rows(y, unpack(config))
+            options.setdefault("num_warps", _warps(y, parameters["ROWS"] * parameters["BLOCK"], 16, 32))
+            softmax_rows_backward_kernel[(triton.cdiv(rows, parameters["ROWS"]),)](
+                dx, dy, y, rows, columns, **parameters, **options
+            )
         else:
-            softmax_blocks_backward_kernel[(rows,)](dx, dy.contiguous(), y, columns, **parameters, **options)
+            options = _walked(unpack(config), 32)
+            block = 8192 if columns <= 32768 else 32768
+            softmax_blocks_backward_kernel[(rows,)](dx, dy, y, columns, BLOCK=block, **options)
     return dx
 
 
-class _Softmax(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, config: Mapping[str, int] | None) -> torch.Tensor:
-        y = _forward(x, config)
-        ctx.save_for_backward(y)
-        ctx.config = config
-        return y
+@_softmax.register_fake
+def _(x: torch.Tensor, config: str) -> torch.Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (y,) = ctx.saved_tensors
-        return _backward(dy, y, ctx.config), None
+
+@_softmax_backward.register_fake
+def _(dy: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
+    return torch.empty(y.shape, dtype=y.dtype, device=y.device)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.config = inputs[1]
+    ctx.save_for_backward(output)
+
+
+def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
+    (y,) = ctx.saved_tensors
+    return _softmax_backward(dy.contiguous(), y, ctx.config), None
+
+
+_softmax.register_autograd(_differentiate, setup_context=_save)
 
 
 def softmax(x: torch.Tensor, dim: int = -1, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """Softmax of ``x`` (fp32, fp16, bf16; any shape and strides) along ``dim``, computed in fp32.
 
-    As ``torch.nn.functional.softmax``, infinities and NaN included; once differentiable. Rows of up to 128 KB are
-    read once (16 KB of each operand in the backward pass), longer ones twice. ``config`` is one of ``CONFIGS``.
-    Raises ValueError, naming the argument, for what it cannot serve.
+    As ``torch.nn.functional.softmax``, infinities and NaN included; once differentiable. Rows of up to 32 KB are read
+    once, longer ones a second time from a cache. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the
+    argument, for what it cannot serve.
     """
     if not use_triton():
         return reference(x, dim)
@@ -206,10 +223,7 @@ def softmax(x: torch.Tensor, dim: int = -1, *, config: Mapping[str, int] | None 
         raise ValueError(f"dim is {dim}: x has {x.dim()} dimensions, so give {-axes} to {axes - 1}")
     moved = x.reshape(1) if x.dim() == 0 else x.movedim(dim, -1)
     columns = moved.shape[-1]
-    # Rows may lie any distance apart, elements of a row must be neighbours.
-    flat = moved.reshape(moved.numel() // max(columns, 1), columns)
-    flat = flat if flat.stride(1) == 1 else flat.contiguous()
-    y = _Softmax.apply(flat, config).reshape(moved.shape)
+    y = _softmax(as_rows(moved, columns), pack(config)).reshape(moved.shape)
     return y.reshape(()) if x.dim() == 0 else y.movedim(-1, dim)
 
 

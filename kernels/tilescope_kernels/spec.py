@@ -23,8 +23,9 @@ DTYPES: dict[str, tuple[str, int]] = {
     "int32": ("int32", 4),
 }
 
-#: The two directions a kernel can run in. A backward pass is the gradient of every differentiable input.
-FORWARD, BACKWARD = "forward", "backward"
+#: What of a kernel can be run. A backward pass is the gradient of every differentiable input; a step is a forward and a
+#: backward pass as one, for functions that share work between them and so have no backward pass to repeat by itself.
+FORWARD, BACKWARD, STEP = "forward", "backward", "forward+backward"
 
 Config = Mapping[str, int]
 
@@ -112,7 +113,7 @@ class KernelSpec:
     """Everything the instrument needs to know about one kernel.
 
     ``inputs(workload, device)`` draws the keyword arguments from the workload's seed; tensors that
-    want a gradient have ``requires_grad`` set when ``"backward"`` is among ``passes``.
+    want a gradient have ``requires_grad`` set unless ``"forward"`` is all of ``passes``.
     ``reference(**inputs)`` is plain PyTorch and follows the inputs' precision: give it fp32 or fp64
     copies for a reference to compare with. ``tolerance`` maps a short dtype name to the largest
     accepted ``||out - ref|| / ||ref||``. ``cost(workload, direction)`` is the algorithm's floor.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilescope_kernels import CATALOG
+from tilescope_kernels import CATALOG, FAMILIES
 from tilescope_kernels.spec import KernelSpec, Workload, WorkloadError
 
 from tilescope import execute
@@ -44,10 +44,11 @@ def catalog(kernels: Iterable[str] = (), workloads: Iterable[str] = ()) -> list[
     for kernel, _, selected in entries:
         if texts and not selected:
             raise ValueError(f"none of the workloads fits {kernel}: {next(iter(refused.values()))}")
-    return [_facts(kernel, spec, selected) for kernel, spec, selected in entries]
+    return [facts(kernel, spec, selected) for kernel, spec, selected in entries]
 
 
-def _facts(kernel: str, spec: KernelSpec, selected: list[Workload]) -> dict[str, Any]:
+def facts(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> dict[str, Any]:
+    """One spec's dictionary, ``kernel`` being what workers find it by and ``selected`` the workloads a person gave."""
     path = Path(inspect.getsourcefile(spec.inputs) or inspect.getfile(spec.inputs)).absolute()
     own = {w.id: w for w in spec.workloads}
     workloads = {**own, **{w.id: w for w in selected if w.id not in own}}
@@ -55,6 +56,7 @@ def _facts(kernel: str, spec: KernelSpec, selected: list[Workload]) -> dict[str,
         "kernel": kernel,
         "name": spec.name,
         "summary": spec.summary,
+        "family": next((family for family, specs in FAMILIES.items() if spec in specs), ""),
         "dims": list(spec.dims),
         "passes": list(spec.passes),
         "targets": list(spec.targets),

@@ -11,14 +11,14 @@ import importlib
 import importlib.util
 import itertools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 import torch._functorch.config as functorch_config
-from tilescope_kernels.spec import BACKWARD, DTYPES, FORWARD, Implementation, KernelSpec
+from tilescope_kernels.spec import DTYPES, FORWARD, STEP, Implementation, KernelSpec
 
 from tilescope.case import Case, parse_config
 
@@ -142,8 +142,9 @@ def _to_meta(value: Any, storages: dict[int, torch.UntypedStorage]) -> Any:
 def _adapt(value: Any, direction: str, dtype: torch.dtype | None) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    wanted = direction == BACKWARD and value.requires_grad
-    if dtype is not None and value.is_floating_point():
+    wanted = direction != FORWARD and value.requires_grad
+    # A number of one byte is a code, which another dtype would not stand for.
+    if dtype is not None and value.is_floating_point() and value.element_size() > 1:
         value = value.detach().to(dtype)
     return value.detach().requires_grad_(wanted)
 
@@ -161,34 +162,45 @@ def as_tensors(outputs: Any) -> Tensors:
 def draw_gradients(outputs: Tensors, seed: int = 0) -> list[torch.Tensor | None]:
     """A random gradient for each output that can be differentiated; None for the others.
 
-    Drawn on the CPU in fp32 from ``seed``, so that every device and dtype gets the same values.
+    Drawn in fp32 from ``seed``, so that every dtype gets the same values; on the output's own device, for the CPU takes
+    a second over what a GPU draws in a millisecond.
     """
     gradients: list[torch.Tensor | None] = []
-    generator = torch.Generator().manual_seed(seed + 1)
+    generators: dict[torch.device, torch.Generator] = {}
     for output in outputs:
         if not output.requires_grad:
             gradients.append(None)
         elif output.is_meta:
             gradients.append(torch.empty_like(output))
         else:
-            drawn = torch.randn(output.shape, generator=generator)
-            gradients.append(drawn.to(output.device, output.dtype))
+            place = output.device
+            generator = generators.setdefault(place, torch.Generator(place).manual_seed(seed + 1))
+            gradients.append(torch.randn(output.shape, generator=generator, device=place).to(output.dtype))
     return gradients
 
 
 def prepare(
     spec: KernelSpec, case: Case, device: Any, *, dtype: torch.dtype | None = None, rotate: int = 1
 ) -> Callable[[], Any]:
-    """A closure that runs the case once: the forward call, or the gradient of every differentiable input.
+    """A closure that runs the case once: the forward call, the gradient of every differentiable input, or both.
 
     Inputs are drawn once, ``rotate`` sets of them, which the closure takes in turn (so that a call does not find
-    its inputs in the cache). For the backward pass the forward call happens here. Raises ValueError as
+    its inputs in the cache). For the backward pass the forward call happens here; for both, the outputs' gradients are
+    drawn when a set is first used. Raises ValueError as
     ``implementation`` does, and WorkloadError for a workload that does not parse.
     """
     call = implementation(spec, case)
     if case.direction == FORWARD:
         forward_sets = itertools.cycle([draw_inputs(spec, case, device, dtype) for _ in range(rotate)])
         return lambda: call(**next(forward_sets))
+    if case.direction == STEP:
+        steps = [_step(call, draw_inputs(spec, case, device, dtype), spec, case) for _ in range(rotate)]
+        turns = itertools.cycle(steps)
+
+        def step() -> Any:
+            return next(turns)()
+
+        return step
     # A compiled backward otherwise frees what the forward saved, and could run only once.
     functorch_config.donated_buffer = False
     sets = itertools.cycle([_graph(call, draw_inputs(spec, case, device, dtype), spec, case) for _ in range(rotate)])
@@ -200,19 +212,46 @@ def prepare(
     return backward
 
 
+def _step(call: Callable[..., Any], inputs: Inputs, spec: KernelSpec, case: Case) -> Callable[[], Any]:
+    """A closure for one forward call and its backward pass."""
+    drawn: list[list[torch.Tensor | None]] = []
+
+    def step() -> Any:
+        outputs, wanted = as_tensors(call(**inputs)), _wanted(inputs, spec)
+        if not drawn:
+            drawn.append(draw_gradients(outputs, spec.workload(case.workload).seed))
+        differentiated, given = _differentiated(outputs, drawn[0], spec, case)
+        return torch.autograd.grad(differentiated, wanted, given)
+
+    return step
+
+
 def _graph(
     call: Callable[..., Any], inputs: Inputs, spec: KernelSpec, case: Case
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
     """One forward call: its differentiable outputs, the inputs that want a gradient, gradients of the outputs."""
+    wanted = _wanted(inputs, spec)
+    outputs = as_tensors(call(**inputs))
+    gradients = draw_gradients(outputs, spec.workload(case.workload).seed)
+    differentiated, given = _differentiated(outputs, gradients, spec, case)
+    return differentiated, wanted, given
+
+
+def _wanted(inputs: Inputs, spec: KernelSpec) -> list[torch.Tensor]:
     wanted = list(differentiable(inputs).values())
     if not wanted:
         raise ValueError(f"{spec.name} has no input that requires a gradient: set requires_grad in its inputs()")
-    outputs = as_tensors(call(**inputs))
-    gradients = draw_gradients(outputs, spec.workload(case.workload).seed)
+    return wanted
+
+
+def _differentiated(
+    outputs: Tensors, gradients: Sequence[torch.Tensor | None], spec: KernelSpec, case: Case
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The outputs that have a gradient, and their gradients."""
     pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
     if not pairs:
         raise ValueError(f"{spec.name}/{case.impl} returned nothing that can be differentiated")
-    return [o for o, _ in pairs], wanted, [g for _, g in pairs]
+    return [o for o, _ in pairs], [g for _, g in pairs]
 
 
 def short_dtype(dtype: torch.dtype) -> str:

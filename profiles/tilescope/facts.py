@@ -57,7 +57,7 @@ class Facts:
         """The metric summed over launches, from the first of ``sources`` (default: all) that has it for all of its launches."""
         for source in sources or SOURCES:
             found = self.values.get((metric, source))
-            if found and (None in found or found.keys() >= set(self.launches(source))):
+            if found and (None in found or found.keys() >= self.functions.get(source, {}).keys()):
                 return Known(found[None] if None in found else sum(found.values()), source)
         return None
 
@@ -84,8 +84,8 @@ class Facts:
 
     def launch_time(self, launch: int, seen_by: str) -> Known | None:
         """GPU time of a launch that ``seen_by`` numbered, from a source that saw as many launches."""
-        count = len(self.launches(seen_by))
-        alike = [source for source in GPU_TIME_SOURCES if len(self.launches(source)) == count]
+        count = len(self.functions.get(seen_by, {}))
+        alike = [source for source in GPU_TIME_SOURCES if len(self.functions.get(source, {})) == count]
         return self.at("gpu_time", launch, *alike) if alike else None
 
     def main_launch(self, source: str) -> int | None:

@@ -6,7 +6,7 @@ while a launch is interpreted. They
 * report each access, with its addresses, to a ``Meter``, and each floating-point operation;
 * can leave floating-point values out (``values=False``): where memory is touched seldom depends on them, and without
   them a large workload takes seconds. Should an address, a mask or a branch depend on one, ``NeedsValues`` is raised;
-* convert bfloat16 as the hardware does, which Triton 3.6's interpreter does not.
+* convert bfloat16 and e4m3 as the hardware does, and multiply matrices of them, which Triton 3.6's interpreter does not.
 
 Patches ``triton.language`` while it is in use, so it belongs in a worker. Imports triton.
 """
@@ -29,6 +29,7 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, interpreter_builder, interpreter_semantic
 from triton.runtime.jit import JITFunction
 
+from tilescope import float8
 from tilescope.meter import Meter
 
 Array = npt.NDArray[Any]
@@ -220,10 +221,16 @@ class Builder:
         if _is_opaque((a, b, d)):
             product = _opaque(d.data, d.data.shape, d.dtype.scalar)
         else:
+            a, b = self._multiplied(a), self._multiplied(b)
             product = type(self.original).create_dot(self.original, a, b, d, *options)
         if not _is_opaque(d) and not d.data.any():
             product.set_attr(_PRODUCT, True)
         return product
+
+    def _multiplied(self, operand: Any) -> Any:
+        """An operand of a product, as fp32 where its own numbers would be taken for integers."""
+        narrow = operand.dtype.scalar in (tl.bfloat16, tl.float8e4nv)
+        return self.fp_to_fp(operand, tl.float32, None) if narrow else operand
 
     def cast(self, source: Any, wanted: Any) -> Any:
         before, after = source.dtype.scalar, wanted.scalar
@@ -236,6 +243,10 @@ class Builder:
 
     def fp_to_fp(self, source: Any, wanted: Any, rounding: Any) -> Any:
         before, after = source.dtype.scalar, wanted.scalar
+        if before == tl.float8e4nv:
+            return self.cast(TensorHandle(float8.decode(source.data), tl.float32), wanted)
+        if after == tl.float8e4nv and rounding != _TOWARDS_ZERO:
+            return TensorHandle(float8.encode(self.cast(source, tl.float32).data), after)
         if tl.bfloat16 in (before, after) and "fp8" not in f"{before}{after}" and rounding != _TOWARDS_ZERO:
             return self.cast(source, wanted)
         return type(self.original).create_fp_to_fp(self.original, source, wanted, rounding)

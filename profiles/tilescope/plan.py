@@ -82,8 +82,8 @@ def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str
     if asked == [AUTO]:
         return tuple(name for name in collectors.COLLECTORS if _can_run(name, here, foreign))
     for name in asked:
-        if name not in collectors.COLLECTORS and "." not in name:
-            raise RequestError(unknown("collector", name, [*collectors.COLLECTORS, AUTO]))
+        if name not in (*collectors.COLLECTORS, *collectors.OPTIONAL) and "." not in name:
+            raise RequestError(unknown("collector", name, [*collectors.COLLECTORS, *collectors.OPTIONAL, AUTO]))
         if foreign and name in supervisor.ON_GPU:
             raise RequestError(f"{name} measures this machine's GPU ({here}), not {target}: leave out one of the two")
         try:

@@ -6,6 +6,7 @@ Pure: frame -> frame. The *floor* is the time that the algorithm's bytes and ope
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -165,10 +166,11 @@ def _floor(case: Facts, seconds: float, device: Device, pipe: str) -> dict[str, 
 
 def _resources(case: Facts) -> dict[str, Any]:
     """Registers, shared memory, spills and occupancy of the launch that takes longest."""
+    longest = functools.cache(case.main_launch)
 
     def main(metric: str, *sources: str) -> float:
         for source in sources:
-            launch = case.main_launch(source)
+            launch = longest(source)
             known = case.at(metric, launch, source) if launch is not None else None
             if known:
                 return known.value
@@ -246,7 +248,7 @@ def _explain(row: Mapping[str, Any], case: Facts, device: Device) -> str:
 def _timed_only(row: Mapping[str, Any]) -> str:
     """For a case with events and nothing else: a graph's replay is the closest they come to GPU time."""
     seconds = row["interval"] if math.isnan(row["graph_time"]) else row["graph_time"]
-    if math.isnan(seconds):
+    if not seconds > 0:  # not measured, or shorter than the clock's tick
         return ""
     floor = row["floor"]
     against = f", where the floor is {_text(floor, 'second')} ({_percent(floor / seconds)})" if floor > 0 else ""

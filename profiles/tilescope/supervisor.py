@@ -29,7 +29,7 @@ from tilescope.provenance import git_revision
 from tilescope.schema import Ceiling, Device, Failure, Run
 
 #: Collectors that need the GPU to themselves. ``check`` uses it where there is one.
-ON_GPU = frozenset({"events", "torch_profiler", "ncu"})
+ON_GPU = frozenset({"events", "torch_profiler", "ncu", "ncu_rules"})
 #: Longest silence of a worker, in seconds, before it is taken for hung (setting ``timeout``).
 TIMEOUT = 600.0
 #: Cases a wrapped worker (ncu) does before its wrapper writes what it counted (setting ``batch``).

@@ -8,8 +8,9 @@ import sys
 
 import torch
 import triton
+from tilescope.launches import ThroughCustomOps
 from tilescope_kernels import CATALOG
-from tilescope_kernels.spec import BACKWARD, KernelSpec
+from tilescope_kernels.spec import FORWARD, KernelSpec
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import jit
@@ -57,11 +58,12 @@ def launches(spec: KernelSpec, workload: str) -> list:
     jit.JITFunction.run = compile_only
     try:
         inputs = spec.inputs(spec.workload(workload), "meta")
-        outputs = spec.implementations["triton"].call(**inputs)
-        if BACKWARD in spec.passes:
-            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-            leaves = [value for value in inputs.values() if torch.is_tensor(value) and value.requires_grad]
-            torch.autograd.grad(outputs, leaves, [torch.empty_like(out) for out in outputs])
+        with ThroughCustomOps():
+            outputs = spec.implementations["triton"].call(**inputs)
+            if spec.passes != (FORWARD,):
+                outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+                leaves = [value for value in inputs.values() if torch.is_tensor(value) and value.requires_grad]
+                torch.autograd.grad(outputs, leaves, [torch.empty_like(out) for out in outputs])
     finally:
         jit.JITFunction.run = run
     return seen
@@ -73,6 +75,8 @@ def main() -> None:
     rows = []
     for spec in CATALOG:
         for target, workloads in ((90, ("large", "ragged")), (80, ("small",)), (100, ("small",)), (120, ("small",))):
+            if f"sm_{target}" not in spec.targets:
+                continue
             driver.capability = target
             for workload in workloads:
                 for function, kernel in launches(spec, workload):

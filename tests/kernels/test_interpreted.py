@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = "batch_interpreted.py"
-CHECKS = re.findall(r"^def (check_\w+)", (Path(__file__).parent / SCRIPT).read_text(), re.MULTILINE)
+CHECKS = [
+    (script, check)
+    for script in ("batch_interpreted.py", "batch_operators.py")
+    for check in re.findall(r"^def (check_\w+)", (Path(__file__).parent / script).read_text(), re.MULTILINE)
+]
 
 
-@pytest.mark.parametrize("check", CHECKS)
-def test_interpreted(batch, check):
-    wrong = batch(SCRIPT)[check]
+@pytest.mark.parametrize(("script", "check"), CHECKS, ids=[check for _, check in CHECKS])
+def test_interpreted(batch, script, check):
+    wrong = batch(script)[check]
     assert not wrong, wrong

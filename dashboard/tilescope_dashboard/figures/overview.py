@@ -6,7 +6,7 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, HoverTool, LegendItem, Range1d, Span
 from bokeh.plotting import figure
 
-from tilescope_dashboard.figures.style import Theme, blank, colour, empty, legend, mark, short, ticks
+from tilescope_dashboard.figures.style import Theme, blank, colour, empty, legend, mark, problem, short, ticks
 from tilescope_dashboard.units import times, write
 
 
@@ -64,5 +64,4 @@ def _marks(rows: pd.DataFrame, column: str, look: Theme, longest: int) -> figure
 
 
 def _row(headline: dict) -> str:
-    arrow = {"backward": " ∇"}.get(headline["pass"], "")
-    return f"{headline['kernel']}{arrow} {headline['workload']}"
+    return f"{problem(headline['kernel'], headline['pass'])} {headline['workload']}"

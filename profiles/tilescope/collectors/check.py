@@ -114,15 +114,15 @@ def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any]) -> dict[str
 
 
 def _results(call: Any, inputs: Mapping[str, Any], case: Case, spec: Any) -> dict[str, torch.Tensor]:
-    """Outputs, and for the backward pass gradients, by name."""
+    """Outputs, and for a backward pass gradients, by name."""
     import torch  # noqa: PLC0415
-    from tilescope_kernels.spec import BACKWARD  # noqa: PLC0415 (imports torch)
+    from tilescope_kernels.spec import FORWARD  # noqa: PLC0415 (imports torch)
 
     from tilescope import execute  # noqa: PLC0415
 
     outputs = execute.as_tensors(call(**inputs))
     results = {f"output {index}": output.detach() for index, output in enumerate(outputs)}
-    if case.direction != BACKWARD:
+    if case.direction == FORWARD:
         return results
     wanted = execute.differentiable(inputs)
     gradients = execute.draw_gradients(outputs, spec.workload(case.workload).seed)
@@ -157,13 +157,13 @@ def _compare(results: Mapping[str, torch.Tensor], inputs: Mapping[str, Any], cas
 
 def _reference(precise: Mapping[str, Any], dtypes: list[torch.dtype], case: Case, spec: Any) -> dict[str, torch.Tensor]:
     import torch  # noqa: PLC0415
-    from tilescope_kernels.spec import BACKWARD  # noqa: PLC0415 (imports torch)
+    from tilescope_kernels.spec import FORWARD  # noqa: PLC0415 (imports torch)
 
     from tilescope import execute  # noqa: PLC0415
 
     outputs = execute.as_tensors(spec.reference(**precise))
     results = {f"output {index}": output.detach() for index, output in enumerate(outputs)}
-    if case.direction != BACKWARD:
+    if case.direction == FORWARD:
         return results
     wanted = execute.differentiable(precise)
     drawn = execute.draw_gradients(outputs, spec.workload(case.workload).seed)

@@ -1,0 +1,282 @@
+"""The Triton kernels of ``attention``: one forward pass, and a backward pass of three launches without atomics.
+
+Tensors are (batch, heads, rows, COLUMNS). ``*_tiles`` are tensor descriptors of them, or None where rows are reached
+through pointers; ``*_strides`` are the strides of batch, head and row in elements, a row's elements being neighbours.
+Scores are kept in units of log2, so that exp2 is all the hardware has to compute: ``score_scale`` is scale * log2(e).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _origin(strides, batch, head, start):
+    """Elements before a tile. Only this needs 64 bits: offsets within a tile stay 32 bits wide."""
+    return (
+        tl.cast(batch, tl.int64) * strides[0]
+        + tl.cast(head, tl.int64) * strides[1]
+        + tl.cast(start, tl.int64) * strides[2]
+    )
+
+
+@triton.jit
+def _place(extent, heads, BLOCK: tl.constexpr, BACKWARDS: tl.constexpr):
+    """This program's batch, head and first row: blocks of one head follow each other, so that L2 has its other tensors.
+
+    ``BACKWARDS`` starts with a head's last rows. Under a causal mask they see the most keys: the long programs start
+    first and the short ones fill the end.
+    """
+    blocks = tl.cdiv(extent, BLOCK)
+    block = tl.program_id(0) % blocks
+    if BACKWARDS:
+        block = blocks - 1 - block
+    head = tl.program_id(0) // blocks
+    return head // heads, head % heads, block * BLOCK
+
+
+@triton.jit
+def _rows(
+    ptr, tiles, strides, batch, head, start, extent,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Rows ``start`` to ``start + ROWS`` of one head, zero from ``extent`` on (a descriptor knows where its rows end)."""
+    if tiles is not None:
+        return tiles.load([batch, head, start, 0]).reshape(ROWS, COLUMNS)
+    else:
+        origin = _origin(strides, batch, head, start)
+        offsets = tl.arange(0, ROWS)[:, None] * strides[2] + tl.arange(0, COLUMNS)[None, :]
+        if MASKED:
+            return tl.load(ptr + origin + offsets, mask=start + tl.arange(0, ROWS)[:, None] < extent, other=0.0)
+        else:
+            return tl.load(ptr + origin + offsets)
+
+
+@triton.jit
+def _store_rows(
+    ptr, strides, batch, head, start, extent, values, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    origin = _origin(strides, batch, head, start)
+    offsets = tl.arange(0, ROWS)[:, None] * strides[2] + tl.arange(0, COLUMNS)[None, :]
+    mask = start + tl.arange(0, ROWS)[:, None] < extent
+    tl.store(ptr + origin + offsets, values.to(ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _visible(query, key, keys, CAUSAL: tl.constexpr):
+    """Whether a query may look at a key: one that exists and, if ``CAUSAL``, is not after it."""
+    visible = key < keys
+    if CAUSAL:
+        visible = visible & (key <= query)
+    return visible
+
+
+@triton.jit
+def _key_bounds(start, queries_end, keys, BLOCK: tl.constexpr, CAUSAL: tl.constexpr):
+    """Where the blocks of keys end that queries ``start`` and on all see whole, and where those end that any sees."""
+    if CAUSAL:
+        end = tl.minimum(keys, queries_end)
+        whole = tl.minimum(start + 1, keys) // BLOCK * BLOCK
+    else:
+        end = keys
+        whole = keys // BLOCK * BLOCK
+    return whole, end
+
+
+@triton.jit
+def _attend(
+    total, largest, weight, q, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head, start_q,
+    first, last, keys, score_scale,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    """Adds keys ``first`` to ``last`` to the running sums; only where ``MASKED`` may a query not see one of them."""
+    for start in tl.range(first, last, BLOCK_N, warp_specialize=SPECIALIZE):
+        k = _rows(k_ptr, k_tiles, k_strides, batch, head, start, keys, BLOCK_N, COLUMNS, MASKED)
+        scores = tl.dot(q, k.T, input_precision="ieee")
+        if MASKED:
+            query = start_q + tl.arange(0, BLOCK_M)[:, None]
+            key = start + tl.arange(0, BLOCK_N)[None, :]
+            scores = tl.where(_visible(query, key, keys, CAUSAL), scores * score_scale, float("-inf"))
+            larger = tl.maximum(largest, tl.max(scores, 1))
+            p = tl.exp2(scores - larger[:, None])
+        else:
+            # The maximum is scaled instead of the scores, whose scaling then is one fused multiply-add.
+            larger = tl.maximum(largest, tl.max(scores, 1) * score_scale)
+            p = tl.exp2(scores * score_scale - larger[:, None])
+        shrink = tl.exp2(largest - larger)
+        weight = weight * shrink + tl.sum(p, 1)
+        total = total * shrink[:, None]
+        v = _rows(v_ptr, v_tiles, v_strides, batch, head, start, keys, BLOCK_N, COLUMNS, MASKED)
+        total = tl.dot(p.to(v.dtype), v, total, input_precision="ieee")
+        largest = larger
+    return total, largest, weight
+
+
+@triton.jit
+def attention_kernel(
+    o_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, q_tiles, k_tiles, v_tiles, o_strides, q_strides, k_strides, v_strides,
+    heads, queries, keys, score_scale,
+    GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_M queries of one head a program; GROUP query heads share a head of keys.
+
+    ``EVEN``: the keys fill their last block. ``lse_ptr`` (batch, heads, queries) takes each row's log2 of the sum of
+    2^score, or is None. ``SPECIALIZE`` gives loads and arithmetic warps of their own (Hopper, 4 warps).
+    """
+    batch, head, start = _place(queries, heads, BLOCK_M, CAUSAL)
+    q = _rows(q_ptr, q_tiles, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)
+    # The least finite number, not -inf: a row's first blocks may hold nothing but -inf, and -inf - -inf is NaN.
+    largest = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
+    weight = tl.zeros((BLOCK_M,), tl.float32)
+    total = tl.zeros((BLOCK_M, COLUMNS), tl.float32)
+    whole, end = _key_bounds(start, start + BLOCK_M, keys, BLOCK_N, CAUSAL)
+    if SPECIALIZE:
+        # Triton 3.6 specializes one loop of a kernel, so this one masks every block if any needs it.
+        whole = 0
+    else:
+        total, largest, weight = _attend(
+            total, largest, weight, q, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP,
+            start, 0, whole, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False, False,
+        )  # fmt: skip
+    if SPECIALIZE or CAUSAL or not EVEN:
+        total, largest, weight = _attend(
+            total, largest, weight, q, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP,
+            start, whole, end, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, CAUSAL or not EVEN, SPECIALIZE,
+        )  # fmt: skip
+    _store_rows(o_ptr, o_strides, batch, head, start, queries, total / weight[:, None], BLOCK_M, COLUMNS)
+    if lse_ptr is not None:
+        query = start + tl.arange(0, BLOCK_M)
+        lse_ptr += tl.cast(batch * heads + head, tl.int64) * queries
+        tl.store(lse_ptr + query, largest + tl.log2(weight), mask=query < queries)
+
+
+@triton.jit
+def attention_delta_kernel(
+    delta_ptr, o_ptr, do_ptr, o_strides, do_strides, heads, queries, COLUMNS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The inner product of each row of o and do, which the gradient of a softmax subtracts from dP."""
+    batch, head, start = _place(queries, heads, BLOCK, False)
+    o = _rows(o_ptr, None, o_strides, batch, head, start, queries, BLOCK, COLUMNS, True)
+    do = _rows(do_ptr, None, do_strides, batch, head, start, queries, BLOCK, COLUMNS, True)
+    query = start + tl.arange(0, BLOCK)
+    delta_ptr += tl.cast(batch * heads + head, tl.int64) * queries
+    tl.store(delta_ptr + query, tl.sum(o.to(tl.float32) * do.to(tl.float32), 1), mask=query < queries)
+
+
+@triton.jit
+def _attended(
+    dk, dv, k, v, q_ptr, do_ptr, lse_ptr, delta_ptr, q_tiles, do_tiles, q_strides, do_strides, batch, head, start_k,
+    first, last, queries, score_scale,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """Adds to dK and dV what queries ``first`` to ``last`` of one head owe them. Scores are transposed: keys x queries."""
+    for start in range(first, last, BLOCK_M):
+        query = start + tl.arange(0, BLOCK_M)
+        q = _rows(q_ptr, q_tiles, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, not EVEN)
+        # Queries that do not exist weigh 2^(score - inf) = 0.
+        lse = tl.load(lse_ptr + query, mask=query < queries, other=float("inf"))
+        p = tl.exp2(tl.dot(k, q.T, input_precision="ieee") * score_scale - lse[None, :])
+        if MASKED:
+            p = tl.where(start_k + tl.arange(0, BLOCK_N)[:, None] <= query[None, :], p, 0.0)
+        do = _rows(do_ptr, do_tiles, do_strides, batch, head, start, queries, BLOCK_M, COLUMNS, not EVEN)
+        dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee")
+        delta = tl.load(delta_ptr + query, mask=query < queries, other=0.0)
+        ds = p * (tl.dot(v, do.T, input_precision="ieee") - delta[None, :])
+        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
+    return dk, dv
+
+
+@triton.jit
+def attention_backward_kv_kernel(
+    dk_ptr, dv_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, do_tiles, q_tiles, dk_strides, dv_strides,
+    do_strides, q_strides, k_strides, v_strides, kv_heads, queries, keys, scale, score_scale,
+    GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """dK and dV of BLOCK_N keys of one head, over all queries of the GROUP heads that share it.
+
+    ``EVEN``: the queries fill their last block.
+    """
+    # The first keys are seen by the most queries: the order is right as it is.
+    batch, kv_head, start_k = _place(keys, kv_heads, BLOCK_N, False)
+    k = _rows(k_ptr, None, k_strides, batch, kv_head, start_k, keys, BLOCK_N, COLUMNS, True)
+    v = _rows(v_ptr, None, v_strides, batch, kv_head, start_k, keys, BLOCK_N, COLUMNS, True)
+    dk = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
+    dv = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
+    # Blocks of queries from the first that sees a key here, to the first that sees all of them.
+    seen = start_k // BLOCK_M * BLOCK_M if CAUSAL else 0
+    whole = tl.minimum(tl.cdiv(start_k + BLOCK_N - 1, BLOCK_M) * BLOCK_M, queries) if CAUSAL else 0
+    for member in range(GROUP):
+        head = kv_head * GROUP + member
+        row = tl.cast(batch * kv_heads * GROUP + head, tl.int64) * queries
+        if CAUSAL and GROUP > 1:
+            # One masked loop: two of them inside this one need more registers than there are.
+            dk, dv = _attended(
+                dk, dv, k, v, q_ptr, do_ptr, lse_ptr + row, delta_ptr + row, q_tiles, do_tiles, q_strides, do_strides,
+                batch, head, start_k, seen, queries, queries, score_scale, BLOCK_M, BLOCK_N, COLUMNS, True, EVEN,
+            )  # fmt: skip
+        else:
+            if CAUSAL:
+                dk, dv = _attended(
+                    dk, dv, k, v, q_ptr, do_ptr, lse_ptr + row, delta_ptr + row, q_tiles, do_tiles, q_strides,
+                    do_strides, batch, head, start_k, seen, whole, queries, score_scale, BLOCK_M, BLOCK_N, COLUMNS,
+                    True, EVEN,
+                )  # fmt: skip
+            dk, dv = _attended(
+                dk, dv, k, v, q_ptr, do_ptr, lse_ptr + row, delta_ptr + row, q_tiles, do_tiles, q_strides, do_strides,
+                batch, head, start_k, whole, queries, queries, score_scale, BLOCK_M, BLOCK_N, COLUMNS, False, EVEN,
+            )  # fmt: skip
+    _store_rows(dk_ptr, dk_strides, batch, kv_head, start_k, keys, dk * scale, BLOCK_N, COLUMNS)
+    _store_rows(dv_ptr, dv_strides, batch, kv_head, start_k, keys, dv, BLOCK_N, COLUMNS)
+
+
+@triton.jit
+def _attending(
+    dq, q, do, lse, delta, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head, start_q,
+    first, last, keys, score_scale,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Adds to dQ what keys ``first`` to ``last`` owe it."""
+    for start in range(first, last, BLOCK_N):
+        k = _rows(k_ptr, k_tiles, k_strides, batch, head, start, keys, BLOCK_N, COLUMNS, MASKED)
+        p = tl.exp2(tl.dot(q, k.T, input_precision="ieee") * score_scale - lse[:, None])
+        v = _rows(v_ptr, v_tiles, v_strides, batch, head, start, keys, BLOCK_N, COLUMNS, MASKED)
+        ds = p * (tl.dot(do, v.T, input_precision="ieee") - delta[:, None])
+        if MASKED:
+            query = start_q + tl.arange(0, BLOCK_M)[:, None]
+            key = start + tl.arange(0, BLOCK_N)[None, :]
+            ds = tl.where(_visible(query, key, keys, CAUSAL), ds, 0.0)
+        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")
+    return dq
+
+
+@triton.jit
+def attention_backward_q_kernel(
+    dq_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, k_tiles, v_tiles, dq_strides, do_strides, q_strides,
+    k_strides, v_strides, heads, queries, keys, scale, score_scale,
+    GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """dQ of BLOCK_M queries of one head, over the keys they see. ``EVEN``: the keys fill their last block."""
+    batch, head, start = _place(queries, heads, BLOCK_M, CAUSAL)
+    q = _rows(q_ptr, None, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)
+    do = _rows(do_ptr, None, do_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)
+    query = start + tl.arange(0, BLOCK_M)
+    row = tl.cast(batch * heads + head, tl.int64) * queries
+    lse = tl.load(lse_ptr + row + query, mask=query < queries, other=float("inf"))
+    delta = tl.load(delta_ptr + row + query, mask=query < queries, other=0.0)
+    dq = tl.zeros((BLOCK_M, COLUMNS), tl.float32)
+    whole, end = _key_bounds(start, start + BLOCK_M, keys, BLOCK_N, CAUSAL)
+    dq = _attending(
+        dq, q, do, lse, delta, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP, start,
+        0, whole, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False,
+    )  # fmt: skip
+    if CAUSAL or not EVEN:
+        dq = _attending(
+            dq, q, do, lse, delta, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP, start,
+            whole, end, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
+        )  # fmt: skip
+    _store_rows(dq_ptr, dq_strides, batch, head, start, queries, dq * scale, BLOCK_M, COLUMNS)

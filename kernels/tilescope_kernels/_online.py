@@ -1,0 +1,45 @@
+"""A row's maximum and sum of exponentials in one read, for the kernels that need them of rows of any length."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def sum_exp(
+    x_ptr, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SUM: tl.constexpr = False, KEEP: tl.constexpr = False
+):  # fmt: skip
+    """(maximum, shift, sum of ``exp(x - shift)``, sum if ``SUM``) of ``columns`` neighbours in fp32.
+
+    Milakov and Gimelshein, arXiv:1805.02867. The shift is the maximum, or 0 where that is an infinity. ``KEEP`` asks the
+    caches for the row, which will be read again.
+
+    A step reads ``LANES`` pieces of ``WIDTH`` elements, 16 bytes each, so that one thread holds a piece: its maximum
+    needs no exchange and its running sum is scaled once a piece. Infinities and NaN as ``torch.logsumexp``.
+    """
+    offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    # Running maximum and sums of each lane; lanes meet once, after the loop.
+    largest = tl.full((LANES,), float("-inf"), tl.float32)
+    total = tl.zeros((LANES,), tl.float32)
+    plain = tl.zeros((LANES,), tl.float32)
+    for start in range(0, columns, LANES * WIDTH):
+        mask = start + offsets < columns
+        policy: tl.constexpr = "evict_last" if KEEP else ""
+        x = tl.load(x_ptr + start + offsets, mask=mask, other=float("-inf"), eviction_policy=policy).to(tl.float32)
+        raised = tl.maximum(largest, tl.max(x, axis=1))
+        shift = _finite(raised)
+        total = total * tl.exp(largest - shift) + tl.sum(tl.exp(x - shift[:, None]), axis=1)
+        largest = raised
+        if SUM:
+            plain += tl.sum(tl.where(mask, x, 0.0), axis=1)
+    row_largest = tl.max(largest, axis=0)
+    shift = _finite(row_largest)
+    row_total = tl.sum(total * tl.exp(largest - shift), axis=0)
+    return row_largest, shift, row_total, tl.sum(plain, axis=0)
+
+
+@triton.jit
+def _finite(largest):
+    """What to subtract: not an infinity, whose difference from itself would be NaN."""
+    return tl.where(tl.abs(largest) == float("inf"), 0.0, largest)

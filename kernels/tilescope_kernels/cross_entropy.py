@@ -1,0 +1,418 @@
+"""Cross-entropy of logits: one pass for the loss, and the gradient either in the backward pass or at once.
+
+The backward pass needs the logits and two numbers a row (its log-sum-exp, in parts) alone: two reads and one write in all. With
+``gradient_in_forward`` the program that has just read a row reads it again, from L2 where 132 rows of 256 KB fit, and
+writes the gradient; the backward pass then has nothing to do but to return it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from tilescope_kernels._declare import compiled, generator, normal
+from tilescope_kernels._launch import check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._online import sum_exp
+from tilescope_kernels._ops import as_rows, check_integers, operator, pack, unpack, wants_grad
+from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def _gradient_row(
+    dx_ptr, x_ptr, target, shift, log, scale, smoothing, columns, LANES: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """``scale * (softmax(x) - (1 - smoothing) * onehot(target) - smoothing / columns)`` of one row."""
+    offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    for start in range(0, columns, LANES * WIDTH):
+        column = start + offsets
+        mask = column < columns
+        # Nobody reads these bytes again: they should not drive out rows that other programs will.
+        x = tl.load(x_ptr + column, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        dx = tl.exp(x - shift - log) - smoothing / columns
+        dx = tl.where(column == target, dx - (1.0 - smoothing), dx) * scale
+        tl.store(dx_ptr + column, dx.to(dx_ptr.dtype.element_ty), mask=mask, cache_modifier=".cs")
+
+
+@triton.jit
+def _zero_row(dx_ptr, columns, LANES: tl.constexpr, WIDTH: tl.constexpr):
+    offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    for start in range(0, columns, LANES * WIDTH):
+        zeros = tl.zeros((LANES, WIDTH), dx_ptr.dtype.element_ty)
+        tl.store(dx_ptr + start + offsets, zeros, mask=start + offsets < columns)
+
+
+@triton.jit
+def cross_entropy_kernel(
+    loss_ptr, parts_ptr, dx_ptr, x_ptr, target_ptr, count_ptr, x_stride, columns, ignore_index, smoothing,
+    SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """One row a program. ``parts`` and ``dx`` may be None, ``dx`` may be ``x``; ``count`` divides ``dx`` unless None."""
+    row = tl.program_id(0).to(tl.int64)
+    target = tl.load(target_ptr + row)
+    x_ptr += row * x_stride
+    if target == ignore_index:
+        tl.store(loss_ptr + row, 0.0)
+        if parts_ptr is not None:
+            tl.store(parts_ptr + 2 * row, 0.0)
+            tl.store(parts_ptr + 2 * row + 1, 0.0)
+        if dx_ptr is not None:
+            _zero_row(dx_ptr + row * x_stride, columns, LANES, WIDTH)
+    else:
+        # A target that is no column makes the loss NaN; it must not make the kernel read beyond the row. Read before
+        # the row is reduced, which all threads await: none may have overwritten it by then.
+        chosen = tl.load(x_ptr + target, mask=(target >= 0) & (target < columns), other=float("nan")).to(tl.float32)
+        _, shift, exponentials, total = sum_exp(x_ptr, columns, LANES, WIDTH, SMOOTH, dx_ptr is not None)
+        # An infinity where a logit is one, or where all are -inf; softmax is then not defined.
+        log = tl.log(exponentials)
+        log = tl.where(tl.abs(log) == float("inf"), float("nan"), log)
+        loss = log + (shift - chosen)
+        if SMOOTH:
+            loss = (1.0 - smoothing) * loss + smoothing * (log + (shift - total / columns))
+        tl.store(loss_ptr + row, loss)
+        if parts_ptr is not None:
+            tl.store(parts_ptr + 2 * row, shift)
+            tl.store(parts_ptr + 2 * row + 1, log)
+        if dx_ptr is not None:
+            scale = 1.0
+            if count_ptr is not None:
+                scale = 1.0 / tl.load(count_ptr).to(tl.float32)
+            _gradient_row(dx_ptr + row * x_stride, x_ptr, target, shift, log, scale, smoothing, columns, LANES, WIDTH)
+
+
+@triton.jit
+def cross_entropy_backward_kernel(
+    dx_ptr, dloss_ptr, x_ptr, target_ptr, parts_ptr, count_ptr, dloss_stride, x_stride, columns, ignore_index, smoothing,
+    LANES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """``dx`` of one row a program, from the logits and the parts of their log-sum-exp: one read, one write."""
+    row = tl.program_id(0).to(tl.int64)
+    target = tl.load(target_ptr + row)
+    dx_ptr += row * columns
+    if target == ignore_index:
+        _zero_row(dx_ptr, columns, LANES, WIDTH)
+    else:
+        scale = tl.load(dloss_ptr + row * dloss_stride).to(tl.float32)
+        if count_ptr is not None:
+            scale /= tl.load(count_ptr).to(tl.float32)
+        shift, log = tl.load(parts_ptr + 2 * row), tl.load(parts_ptr + 2 * row + 1)
+        _gradient_row(dx_ptr, x_ptr + row * x_stride, target, shift, log, scale, smoothing, columns, LANES, WIDTH)
+
+
+@triton.jit
+def scale_rows_kernel(x_ptr, factor_ptr, factor_stride, columns, BLOCK: tl.constexpr):
+    """Multiplies one row a program by its factor, in place. A factor of 1, which most losses have, costs nothing."""
+    row = tl.program_id(0).to(tl.int64)
+    factor = tl.load(factor_ptr + row * factor_stride).to(tl.float32)
+    if factor != 1.0:
+        x_ptr += row * columns
+        offsets = tl.arange(0, BLOCK)
+        for start in range(0, columns, BLOCK):
+            mask = start + offsets < columns
+            x = tl.load(x_ptr + start + offsets, mask=mask).to(tl.float32) * factor
+            tl.store(x_ptr + start + offsets, x.to(x_ptr.dtype.element_ty), mask=mask)
+
+
+#: ``ACCESSES`` of 16 bytes a thread and step are in flight together.
+CONFIGS = tuple({"ACCESSES": accesses, "num_warps": warps} for accesses in (1, 2, 4) for warps in (8, 4, 16, 32))
+
+#: What ``reduction`` may be, and how the operators name it.
+REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+
+
+def _tile(x: torch.Tensor, most_warps: int, config: Mapping[str, int] | None) -> tuple[dict[str, int], dict[str, int]]:
+    """LANES and WIDTH for the rows of ``x``, and launch options: as many warps as a row has use for."""
+    chosen, options = split_config(config or {})
+    width = 16 // x.element_size()
+    pieces = triton.next_power_of_2(triton.cdiv(x.shape[1], width))
+    accesses = chosen.get("ACCESSES", 2)
+    options.setdefault("num_warps", max(1, min(most_warps, pieces // (32 * accesses))))
+    return {"LANES": min(32 * options["num_warps"] * accesses, max(32, pieces)), "WIDTH": width}, options
+
+
+def rows_loss(
+    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, config: Mapping[str, int] | None, *,
+    parts: torch.Tensor | None = None, dx: torch.Tensor | None = None, count: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Each row's loss in fp32; fills ``parts`` and ``dx`` (of the strides of ``x``; may be ``x``), where given."""
+    loss = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
+    if loss.numel():
+        # A multiprocessor that works at one row at a time finds it in L2 when it comes back for the gradient.
+        parameters, options = _tile(x, 8 if dx is None else 32, config)
+        with device_of(x):
+            cross_entropy_kernel[(x.shape[0],)](
+                loss, parts, dx, x, target, count, x.stride(0), x.shape[1], ignore_index, smoothing,
+                SMOOTH=smoothing > 0, **parameters, **options,
+            )  # fmt: skip
+    return loss
+
+
+def reduced(loss: torch.Tensor, count: torch.Tensor, reduction: int, dtype: torch.dtype) -> torch.Tensor:
+    """Rows' losses as ``reduction`` asks: all, their mean over ``count`` rows, their sum."""
+    if reduction == 0:
+        return loss.to(dtype)
+    return (loss.sum() / count if reduction == 1 else loss.sum()).to(dtype)
+
+
+@operator("cross_entropy")
+def _cross_entropy(
+    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The loss, the parts of each row's log-sum-exp when ``save`` asks for them, and the number of rows that count."""
+    parts = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
+    count = (target != ignore_index).sum()
+    loss = rows_loss(x, target, ignore_index, smoothing, unpack(config), parts=parts if save else None)
+    return reduced(loss, count, reduction, x.dtype), parts, count
+
+
+@_cross_entropy.register_fake
+def _(
+    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    loss = x.new_empty(x.shape[0] if reduction == 0 else ())
+    parts = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
+    return loss, parts, torch.empty((), dtype=torch.int64, device=x.device)
+
+
+@operator("cross_entropy_backward")
+def _cross_entropy_backward(
+    dloss: torch.Tensor, x: torch.Tensor, target: torch.Tensor, parts: torch.Tensor, count: torch.Tensor,
+    ignore_index: int, smoothing: float, reduction: int, config: str,
+) -> torch.Tensor:  # fmt: skip
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if dx.numel():
+        parameters, options = _tile(x, 8, unpack(config))
+        with device_of(x):
+            cross_entropy_backward_kernel[(x.shape[0],)](
+                dx, dloss, x, target, parts, count if reduction == 1 else None, dloss.stride(0) if reduction == 0 else 0,
+                x.stride(0), x.shape[1], ignore_index, smoothing, **parameters, **options,
+            )  # fmt: skip
+    return dx
+
+
+@_cross_entropy_backward.register_fake
+def _(
+    dloss: torch.Tensor, x: torch.Tensor, target: torch.Tensor, parts: torch.Tensor, count: torch.Tensor,
+    ignore_index: int, smoothing: float, reduction: int, config: str,
+) -> torch.Tensor:  # fmt: skip
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    x, target, ctx.ignore_index, ctx.smoothing, ctx.reduction, _, ctx.config = inputs
+    _, parts, count = output
+    # None instead of launches that write zeros, for the gradients that nobody can ask of these.
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(parts, count)
+    ctx.save_for_backward(x, target, parts, count)
+
+
+def _differentiate(ctx: Any, dloss: torch.Tensor | None, *_: None) -> tuple[torch.Tensor | None, ...]:
+    if dloss is None:
+        return (None,) * 7
+    dx = _cross_entropy_backward(dloss, *ctx.saved_tensors, ctx.ignore_index, ctx.smoothing, ctx.reduction, ctx.config)
+    return dx, None, None, None, None, None, None
+
+
+_cross_entropy.register_autograd(_differentiate, setup_context=_save)
+
+
+@operator("cross_entropy_with_gradient")
+def _with_gradient(
+    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss, and its gradient for an incoming gradient of 1."""
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    count = (target != ignore_index).sum()
+    divisor = count if reduction == 1 else None
+    loss = rows_loss(x, target, ignore_index, smoothing, unpack(config), dx=dx, count=divisor)
+    return reduced(loss, count, reduction, x.dtype), dx
+
+
+@_with_gradient.register_fake
+def _(
+    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return x.new_empty(x.shape[0] if reduction == 0 else ()), dx
+
+
+@operator("scale_rows_", mutates=("x",))
+def scale_rows_(x: torch.Tensor, factor: torch.Tensor) -> None:
+    """Multiplies the rows of a contiguous matrix by one factor, or by one each, without waiting for its value."""
+    rows, columns = x.shape
+    if x.numel():
+        with device_of(x):
+            scale_rows_kernel[(rows,)](x, factor, factor.stride(0) if factor.dim() else 0, columns, BLOCK=4096)
+
+
+@scale_rows_.register_fake
+def _(x: torch.Tensor, factor: torch.Tensor) -> None: ...
+
+
+def scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """The gradient that was computed with the loss, times the loss's own: in place, so autograd refuses a second pass.
+
+    What traces (torch.compile) cannot follow a saved tensor that changes: there the product is a new tensor.
+    """
+    if type(gradient) is not torch.Tensor:
+        return gradient * (factor[:, None] if factor.dim() else factor)
+    scale_rows_(gradient if gradient.dim() == 2 else gradient[None], factor)
+    return gradient
+
+
+def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    # None instead of a tensor of zeros, as large as the logits, for the gradient of the gradient.
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(output[1])
+
+
+def _scale_gradient(ctx: Any, dloss: torch.Tensor | None, _: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    if dloss is None:
+        return (None,) * 6
+    (dx,) = ctx.saved_tensors
+    return scaled(dx, dloss), None, None, None, None, None
+
+
+_with_gradient.register_autograd(_scale_gradient, setup_context=_save_gradient)
+
+
+def check_loss(target: torch.Tensor, weight: Any, reduction: str, label_smoothing: float) -> None:
+    """Raises ValueError for what the losses here cannot serve."""
+    check_integers((torch.int64, torch.int32), target=target)
+    if weight is not None:
+        raise ValueError("weight is given: classes cannot be weighted here; use torch.nn.functional.cross_entropy")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction is {reduction!r}: give 'none', 'mean' or 'sum'")
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label_smoothing is {label_smoothing}: give 0 to 1")
+
+
+def cross_entropy(
+    x: torch.Tensor, target: torch.Tensor, weight: None = None, *, ignore_index: int = -100, reduction: str = "mean",
+    label_smoothing: float = 0.0, gradient_in_forward: bool = False, config: Mapping[str, int] | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Cross-entropy of logits ``x`` and class indices ``target``, computed in fp32; once differentiable in ``x``.
+
+    As ``torch.nn.functional.cross_entropy``: ``x`` is (classes), (N, classes) or (N, classes, ...) in fp32, fp16 or
+    bf16, ``target`` () or (N) or (N, ...) in int64 or int32; rows of ``ignore_index`` count for nothing, and the mean of
+    no rows is NaN. The loss has the dtype of ``x``. A target that is neither a class nor ``ignore_index`` makes it NaN.
+    ``gradient_in_forward`` computes the gradient with the loss, for a single backward pass. Gradients are the same
+    every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve:
+    class weights, probabilities as targets, other dtypes, shapes that do not fit, devices without CUDA.
+    """
+    if not use_triton():
+        return F.cross_entropy(
+            x, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+        )
+    check_tensors(x=x)
+    check_loss(target, weight, reduction, label_smoothing)
+    if x.dim() == 0:
+        raise ValueError("x has no dimension of classes: give at least one")
+    axis = min(x.dim() - 1, 1)
+    classes = x.shape[axis]
+    if classes == 0:
+        raise ValueError(f"x has shape {tuple(x.shape)}: there are no classes")
+    if tuple(target.shape) != (*x.shape[:axis], *x.shape[axis + 1 :]):
+        raise ValueError(f"target has shape {tuple(target.shape)}: give that of x, {tuple(x.shape)}, without classes")
+    if target.device != x.device:
+        raise ValueError(f"target is on {target.device} but x is on {x.device}: move one of them")
+    rows = as_rows(x.movedim(axis, -1), classes)
+    flat = target.reshape(-1).contiguous()
+    arguments = (rows, flat, ignore_index, float(label_smoothing), REDUCTIONS[reduction])
+    if gradient_in_forward and wants_grad(x):
+        # In place later, so its rows must follow each other.
+        loss, _ = _with_gradient(rows.contiguous(), *arguments[1:], pack(config))
+    else:
+        loss, _, _ = _cross_entropy(*arguments, wants_grad(x), pack(config))
+    return loss.reshape(target.shape) if reduction == "none" else loss
+
+
+class CrossEntropyLoss(torch.nn.Module):
+    """``cross_entropy`` with its options kept, as ``torch.nn.CrossEntropyLoss`` but without class weights."""
+
+    def __init__(
+        self, *, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
+        gradient_in_forward: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.options: dict[str, Any] = {
+            "ignore_index": ignore_index,
+            "reduction": reduction,
+            "label_smoothing": label_smoothing,
+            "gradient_in_forward": gradient_in_forward,
+        }
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Logits and class indices to the loss. Raises ValueError as ``cross_entropy`` does."""
+        return cross_entropy(x, target, **self.options)
+
+
+def reference(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The same in plain PyTorch."""
+    return F.cross_entropy(x, target)
+
+
+def gradient_at_once(
+    x: torch.Tensor, target: torch.Tensor, config: Mapping[str, int] | None = None
+) -> torch.Tensor:  # fmt: skip
+    """``cross_entropy`` that computes the gradient in the forward pass."""
+    return cross_entropy(x, target, gradient_in_forward=True, config=config)
+
+
+def eager(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """log_softmax, the target's entry, their mean: the logits are read, and written once more."""
+    return -torch.log_softmax(x, -1).gather(-1, target[:, None]).mean()
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of rows x columns, standard normal, and a ``target`` a row, every class as likely."""
+    numbers = generator(workload, device)
+    rows, columns = workload.dims["rows"], workload.dims["columns"]
+    target = torch.empty(rows, dtype=torch.int64, device=device)
+    if numbers is not None:
+        target.random_(0, max(columns, 1), generator=numbers)
+    return {"x": normal((rows, columns), workload, device, numbers, requires_grad=True), "target": target}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Forward reads logits and targets and writes the loss; a step writes dx, too.
+
+    That a row must be read again once its sum is known is no part of the floor: a cache can hold it. Nor are the parts
+    of each row's log-sum-exp, 8 bytes. Operations an element: forward, subtract, exponential, add. A step: those again
+    without the sum, subtract the target's share, scale.
+    """
+    rows, size = workload.dims["rows"], workload.elements * workload.itemsize
+    if direction == FORWARD:
+        return Cost(flops=3 * workload.elements, bytes_read=size + 8 * rows, bytes_written=workload.itemsize)
+    return Cost(flops=7 * workload.elements, bytes_read=size + 8 * rows, bytes_written=size + workload.itemsize)
+
+
+SPEC = KernelSpec(
+    name="cross_entropy",
+    summary="cross-entropy of logits",
+    dims=("rows", "columns"),
+    implementations={
+        "triton": Implementation(cross_entropy, "one read; backward from the logits", CONFIGS),
+        "triton_at_once": Implementation(gradient_at_once, "the gradient computed in the forward pass", CONFIGS),
+        "eager": Implementation(eager, "log_softmax, gather and mean, one after the other"),
+        "compile": Implementation(compiled(eager), "torch.compile of eager"),
+        "aten": Implementation(reference, "torch.nn.functional.cross_entropy"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
+        Workload({"rows": 4096, "columns": 32000}, "bf16", label="medium"),
+        Workload({"rows": 8192, "columns": 128256}, "bf16", label="large"),
+        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-5, "fp16": 4e-3, "bf16": 1e-2},
+    passes=(FORWARD, STEP),
+)

@@ -1,0 +1,119 @@
+"""What does a reduction keep in shared memory? The sum of each row, three ways.
+
+A thread adds up what it reads in registers, the 32 threads of a warp exchange registers, and only warps of one row have
+to meet in shared memory: 4 bytes a warp. So it matters how often they meet, and whether they have to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._declare import compiled, generator, normal
+from tilescope_kernels._launch import check_no_grad, check_tensors, device_of, use_triton
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def block_reduction_kernel(
+    y_ptr, x_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, EVERY_BLOCK: tl.constexpr
+):  # fmt: skip
+    """Sums of ROWS rows a program, BLOCK columns at a time, reduced after every block or once, after the last."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    x_rows = x_ptr + row.to(tl.int64) * columns
+    # Two-dimensional to the end: another layout for the store would go through shared memory.
+    total = tl.zeros((ROWS, 1), tl.float32)
+    partial = tl.zeros((ROWS, BLOCK), tl.float32)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK)[None, :]
+        x = tl.load(x_rows + column, mask=(row < rows) & (column < columns), other=0.0).to(tl.float32)
+        if EVERY_BLOCK:
+            total += tl.sum(x, 1, keep_dims=True)
+        else:
+            partial += x
+    if not EVERY_BLOCK:
+        total = tl.sum(partial, 1, keep_dims=True)
+    tl.store(y_ptr + row, total.to(y_ptr.dtype.element_ty), mask=row < rows)
+
+
+#: ``BLOCK`` columns of a row that a program's warps share.
+CONFIGS = tuple(
+    {"BLOCK": block, "num_warps": warps} for block, warps in ((2048, 8), (1024, 4), (2048, 4), (4096, 8), (4096, 16))
+)
+#: A warp has one row to itself: 32 threads' 16-byte accesses at 16 bits.
+WARP_CONFIGS = tuple({"BLOCK": block, "num_warps": warps} for warps in (8, 4, 16) for block in (256, 128))
+
+
+def _summed(
+    x: torch.Tensor, rows_by_warp: bool, every_block: bool, config: Mapping[str, int] | None
+) -> torch.Tensor:  # fmt: skip
+    if not use_triton():
+        return reference(x)
+    check_tensors(x=x)
+    if x.dim() != 2:
+        raise ValueError(f"x has {x.dim()} dimensions: give a matrix")
+    check_no_grad("this sum", x=x)
+    x = x.contiguous()
+    (rows, columns), chosen = x.shape, dict(config or (WARP_CONFIGS if rows_by_warp else CONFIGS)[0])
+    y = torch.empty(rows, dtype=x.dtype, device=x.device)
+    rows_a_program = chosen["num_warps"] if rows_by_warp else 1
+    if rows:
+        with device_of(x):
+            block_reduction_kernel[(triton.cdiv(rows, rows_a_program),)](
+                y, x, rows, columns, ROWS=rows_a_program, EVERY_BLOCK=every_block, **chosen
+            )
+    return y
+
+
+def _variant(rows_by_warp: bool, every_block: bool) -> Callable[..., torch.Tensor]:
+    def call(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+        """The sum of each row of a matrix. Raises ValueError, naming the argument, for what it cannot serve."""
+        return _summed(x, rows_by_warp, every_block, config)
+
+    return call
+
+
+def reference(x: torch.Tensor) -> torch.Tensor:
+    """The same in plain PyTorch."""
+    return x.sum(-1)
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of rows x columns around 1, so that sums do not cancel."""
+    shape = (workload.dims["rows"], workload.dims["columns"])
+    return {"x": normal(shape, workload, device, generator(workload, device), shift=1.0)}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """One addition an element; one read, one number a row written."""
+    size = workload.elements * workload.itemsize
+    return Cost(flops=workload.elements, bytes_read=size, bytes_written=workload.dims["rows"] * workload.itemsize)
+
+
+SPEC = KernelSpec(
+    name="block_reduction",
+    summary="row sums that meet in shared memory once, at every step, or never",
+    dims=("rows", "columns"),
+    implementations={
+        "triton": Implementation(_variant(False, False), "a row a program, its warps meet once", CONFIGS),
+        "every_block": Implementation(_variant(False, True), "a row a program, its warps meet at every step", CONFIGS),
+        "warps": Implementation(_variant(True, False), "a row a warp: nothing in shared memory", WARP_CONFIGS),
+        "eager": Implementation(reference, "torch.sum"),
+        "compile": Implementation(compiled(reference), "torch.compile of eager"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
+        Workload({"rows": 4096, "columns": 4096}, "bf16", label="medium"),
+        Workload({"rows": 8192, "columns": 16384}, "bf16", label="large"),
+        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
+        Workload({"rows": 0, "columns": 1024}, "bf16", label="empty"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-6, "fp16": 1e-3, "bf16": 5e-3},
+)

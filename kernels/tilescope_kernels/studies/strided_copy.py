@@ -1,0 +1,128 @@
+"""What does it cost when the 32 threads of a warp access elements that are not neighbours?
+
+Both copies move every element once. A warp of one touches 32 neighbours, four sectors at 4 bytes; a warp of the other
+touches elements ``stride`` apart, a 32-byte sector each, of which it uses one element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._declare import compiled, generator, normal
+from tilescope_kernels._launch import check_no_grad, check_tensors, device_of, split_config, use_triton
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def unit_copy_kernel(y_ptr, x_ptr, n, BLOCK: tl.constexpr):
+    """BLOCK neighbours a program."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offsets = tl.arange(0, BLOCK)
+    values = tl.load(x_ptr + start + offsets, mask=offsets < n - start)
+    tl.store(y_ptr + start + offsets, values, mask=offsets < n - start)
+
+
+@triton.jit
+def strided_copy_kernel(y_ptr, x_ptr, n, stride, BLOCK: tl.constexpr):
+    """BLOCK elements a program, ``stride`` apart: the columns of a row-major matrix ``stride`` wide, one by one."""
+    column_length = tl.cdiv(n, stride)
+    position = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    offsets = position % column_length * stride + position // column_length
+    mask = (position < column_length * stride) & (offsets < n)
+    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=mask), mask=mask)
+
+
+CONFIGS = tuple(
+    {"BLOCK": block, "num_warps": warps}
+    for block, warps in ((2048, 4), (1024, 4), (1024, 8), (2048, 8), (4096, 4), (4096, 8), (512, 4))
+)
+
+
+def _check(x: torch.Tensor, stride: int) -> torch.Tensor:
+    check_tensors(x=x)
+    if x.dim() != 1:
+        raise ValueError(f"x has {x.dim()} dimensions: give 1")
+    if stride < 1:
+        raise ValueError(f"stride is {stride}: give at least 1")
+    check_no_grad("this copy", x=x)
+    return x.contiguous()
+
+
+def unit_copy(x: torch.Tensor, stride: int, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+    """A copy of a vector (fp32, fp16, bf16) by neighbours, whatever ``stride`` is.
+
+    Raises ValueError, naming the argument, for what it cannot serve.
+    """
+    if not use_triton():
+        return reference(x, stride)
+    x = _check(x, stride)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    parameters, options = split_config(config or CONFIGS[0])
+    if y.numel():
+        with device_of(x):
+            unit_copy_kernel[(triton.cdiv(y.numel(), parameters["BLOCK"]),)](y, x, y.numel(), **parameters, **options)
+    return y
+
+
+def strided_copy(x: torch.Tensor, stride: int, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+    """The same by elements that are ``stride`` apart, an element of every one of them before the next."""
+    if not use_triton():
+        return reference(x, stride)
+    x = _check(x, stride)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    parameters, options = split_config(config or CONFIGS[0])
+    if y.numel():
+        positions = triton.cdiv(y.numel(), stride) * stride
+        with device_of(x):
+            strided_copy_kernel[(triton.cdiv(positions, parameters["BLOCK"]),)](
+                y, x, y.numel(), stride, **parameters, **options
+            )
+    return y
+
+
+def reference(x: torch.Tensor, stride: int) -> torch.Tensor:
+    """The same in plain PyTorch."""
+    return x.clone()
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of ``n`` elements, standard normal, and the stride in elements."""
+    numbers = generator(workload, device)
+    return {"x": normal((workload.dims["n"],), workload, device, numbers), "stride": max(1, workload.dims["stride"])}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """One read, one write. What a strided warp moves beyond that is what the study is about."""
+    size = workload.dims["n"] * workload.itemsize
+    return Cost(flops=0, bytes_read=size, bytes_written=size)
+
+
+SPEC = KernelSpec(
+    name="strided_copy",
+    summary="a copy by neighbours against one by strides",
+    dims=("n", "stride"),
+    implementations={
+        "triton": Implementation(unit_copy, "a warp's threads access neighbours", CONFIGS),
+        "strided": Implementation(strided_copy, "a warp's threads access elements a stride apart", CONFIGS),
+        "eager": Implementation(reference, "torch.clone"),
+        "compile": Implementation(compiled(reference), "torch.compile of eager"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"n": 1 << 16, "stride": 32}, "fp32", label="small"),
+        Workload({"n": 1 << 22, "stride": 32}, "fp32", label="medium"),
+        Workload({"n": 1 << 26, "stride": 32}, "fp32", label="large"),
+        Workload({"n": 1823 * 781, "stride": 7}, "fp32", label="ragged"),
+        Workload({"n": 1 << 26, "stride": 2}, "fp32", label="stride-2"),
+        Workload({"n": 1 << 26, "stride": 8}, "fp32", label="stride-8"),
+        Workload({"n": 0, "stride": 32}, "fp32", label="empty"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 0.0, "fp16": 0.0, "bf16": 0.0},
+)

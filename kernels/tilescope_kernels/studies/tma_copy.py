@@ -1,0 +1,124 @@
+"""Are copies through tensor descriptors (TMA) faster than copies through pointers? The same tiles, moved both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tilescope_kernels._declare import compiled, generator, normal
+from tilescope_kernels._launch import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def tile_copy_kernel(
+    y_ptr, x_ptr, y_tiles, x_tiles, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr
+):  # fmt: skip
+    """Tiles ``program, program + programs, ...``, STAGES of them in flight, through descriptors or, without, pointers."""
+    across = tl.cdiv(columns, COLUMNS)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS) * across, tl.num_programs(0), num_stages=STAGES):
+        row = tile // across * ROWS
+        column = tile % across * COLUMNS
+        if x_tiles is not None:
+            y_tiles.store([row, column], x_tiles.load([row, column]))
+        else:
+            # Only a tile's origin needs 64 bits; offsets within it stay 32 bits wide.
+            origin = row.to(tl.int64) * columns + column
+            m = tl.arange(0, ROWS)[:, None]
+            n = tl.arange(0, COLUMNS)[None, :]
+            mask = (row + m < rows) & (column + n < columns)
+            values = tl.load(x_ptr + origin + (m * columns + n), mask=mask)
+            tl.store(y_ptr + origin + (m * columns + n), values, mask=mask)
+
+
+#: ``WALKS`` programs a multiprocessor walk over the tiles; 0 gives every tile a program of its own.
+CONFIGS = tuple(
+    dict(zip(("ROWS", "COLUMNS", "WALKS", "STAGES", "num_warps"), parts, strict=True))
+    for parts in (
+        (16, 256, 0, 1, 4), (8, 256, 0, 1, 4), (32, 256, 0, 1, 8), (64, 64, 0, 1, 4), (128, 64, 0, 1, 8),
+        (16, 256, 4, 3, 4), (32, 256, 2, 3, 8), (64, 128, 2, 3, 8), (64, 256, 1, 4, 8),
+    )
+)  # fmt: skip
+
+
+def _launch(x: torch.Tensor, descriptors: bool, config: Mapping[str, int] | None) -> torch.Tensor:
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if y.numel() == 0:
+        return y
+    (rows, columns), chosen = x.shape, dict(config or CONFIGS[0])
+    block = [chosen["ROWS"], chosen["COLUMNS"]]
+    tiles = triton.cdiv(rows, block[0]) * triton.cdiv(columns, block[1])
+    walks = chosen.pop("WALKS") * multiprocessors(x)
+    reach = [TensorDescriptor(t, [rows, columns], [columns, 1], block) if descriptors else None for t in (y, x)]
+    with device_of(x):
+        tile_copy_kernel[(min(tiles, walks) if walks else tiles,)](y, x, *reach, rows, columns, **chosen)
+    return y
+
+
+def _check(x: torch.Tensor) -> torch.Tensor:
+    check_tensors(x=x)
+    if x.dim() != 2:
+        raise ValueError(f"x has {x.dim()} dimensions: give a matrix")
+    check_no_grad("this copy", x=x)
+    return x.contiguous()
+
+
+def copy_through_pointers(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+    """A copy of a matrix (fp32, fp16, bf16). Raises ValueError, naming the argument, for what it cannot serve."""
+    return _launch(_check(x), False, config) if use_triton() else reference(x)
+
+
+def copy_through_descriptors(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+    """The same through tensor descriptors, which reach rows of a multiple of 16 bytes from an aligned address."""
+    if not use_triton():
+        return reference(x)
+    x = _check(x)
+    if x.shape[1] * x.element_size() % 16 or x.data_ptr() % 16:
+        raise ValueError(f"x has {x.shape[1]} columns of {x.dtype}: give rows of a multiple of 16 bytes, aligned to 16")
+    return _launch(x, True, config)
+
+
+def reference(x: torch.Tensor) -> torch.Tensor:
+    """The same in plain PyTorch."""
+    return x.clone()
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of rows x columns, standard normal."""
+    shape = (workload.dims["rows"], workload.dims["columns"])
+    return {"x": normal(shape, workload, device, generator(workload, device))}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """One read, one write."""
+    size = workload.elements * workload.itemsize
+    return Cost(flops=0, bytes_read=size, bytes_written=size)
+
+
+SPEC = KernelSpec(
+    name="tma_copy",
+    summary="a copy by tensor descriptors against one by pointers",
+    dims=("rows", "columns"),
+    implementations={
+        "triton": Implementation(copy_through_pointers, "tiles through pointers", CONFIGS),
+        "tma": Implementation(copy_through_descriptors, "the same tiles through tensor descriptors", CONFIGS),
+        "eager": Implementation(reference, "torch.clone"),
+        "compile": Implementation(compiled(reference), "torch.compile of eager"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
+        Workload({"rows": 4096, "columns": 1024}, "bf16", label="medium"),
+        Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
+        Workload({"rows": 1823, "columns": 784}, "fp32", label="ragged"),
+        Workload({"rows": 0, "columns": 1024}, "bf16", label="empty"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 0.0, "fp16": 0.0, "bf16": 0.0},
+)

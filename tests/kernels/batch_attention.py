@@ -1,0 +1,158 @@
+"""Attention, interpreted as in batch_interpreted. Run by test_attention."""
+
+from __future__ import annotations
+
+import sys
+
+# First: it switches the interpreter on.
+from batch_interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned  # isort: skip
+
+import torch
+import torch.nn.functional as F
+from tilescope_kernels import attention as module  # noqa: F401 (the interpreter needs the module, not the function)
+from tilescope_kernels import scaled_dot_product_attention as sdpa
+
+BOTH = ("attention", "causal_attention")
+
+
+def leaves(*shapes, dtype=torch.float32):
+    return [draw(*shape, seed=seed).to(dtype).requires_grad_() for seed, shape in enumerate(shapes)]
+
+
+def both_passes(ours, twins, tolerance=1e-5, **options):
+    """The result and the gradients of q, k and v against PyTorch's in fp64."""
+    config = options.pop("config", None)
+    actual, wanted = sdpa(*ours, **options, config=config), F.scaled_dot_product_attention(*twins, **options)
+    close(actual, wanted, tolerance)
+    upstream = draw(*actual.shape, seed=9)
+    pairs = zip(
+        torch.autograd.grad(actual, ours, upstream.to(actual.dtype)),
+        torch.autograd.grad(wanted, twins, upstream.double()),
+        strict=True,
+    )
+    for one, other in pairs:
+        close(one, other, 2 * tolerance)
+
+
+def doubles(tensors):
+    return [tensor.detach().double().requires_grad_() for tensor in tensors]
+
+
+def check_small_workloads_and_that_every_element_is_written():
+    with poisoned():
+        for name in BOTH:
+            against_reference(name, "1x1x1x1x1x16-fp32", backward=False)  # the gradients by one key are 0
+            for extents in ("1x1x2x3x2x16", "2x2x1x64x64x64", "1x1x3x40x70x16", "1x2x2x70x40x32", "1x1x1x33x33x128"):
+                against_reference(name, f"{extents}-fp32")
+
+
+def check_every_config():
+    # fp16, which descriptors serve and the interpreter computes rightly.
+    for config in SPECS["attention"].implementations["triton"].configs:
+        for causal in (False, True):
+            ours = leaves((1, 2, 150, 16), (1, 1, 140, 16), (1, 1, 140, 16), dtype=torch.float16)
+            both_passes(ours, doubles(ours), 1e-3, is_causal=causal, enable_gqa=True, config=config)
+
+
+def check_strides():
+    # Heads beside each other in a row, as projections leave them, and the three in one tensor.
+    joint = draw(2, 40, 3, 4, 16)
+    ours = [tensor.transpose(1, 2).requires_grad_() for tensor in joint.unbind(2)]
+    both_passes(ours, doubles(ours), is_causal=True)
+    ours = [draw(2, 4, 16, 40, seed=seed).mT.requires_grad_() for seed in range(3)]
+    both_passes(ours, doubles(ours))
+    q = draw(2, 4, 40, 16)
+    both_passes([q.requires_grad_()] * 3, doubles([q]) * 3)
+    k = draw(1, 1, 40, 16, seed=1).expand(2, 4, 40, 16)
+    close(sdpa(q, k, k), F.scaled_dot_product_attention(q.double(), k.double(), k.double()), 1e-6)
+    leaf, twin = draw(1, 1, 20, 16, grad=True), draw(1, 1, 20, 16).double().requires_grad_()
+    sdpa(leaf, leaf, leaf).sum().backward()  # whose gradient is one number, expanded
+    F.scaled_dot_product_attention(twin, twin, twin).sum().backward()
+    close(leaf.grad, twin.grad, 1e-5)
+
+
+def check_scale():
+    for scale in (0.3, 5.0):
+        for causal in (False, True):
+            ours = leaves((1, 2, 50, 16), (1, 2, 50, 16), (1, 2, 50, 16))
+            both_passes(ours, doubles(ours), is_causal=causal, scale=scale)
+    q, k, v = leaves((1, 1, 50, 16), (1, 1, 50, 16), (1, 1, 50, 16))
+    means = v.double().cumsum(2) / torch.arange(1, 51)[:, None]
+    close(sdpa(q, k, v, is_causal=True, scale=0.0), means, 1e-6)
+    close(sdpa(q, k, v, scale=0.0), means[:, :, -1:].expand_as(q), 1e-6)
+
+
+def check_special_values():
+    k, v = draw(1, 1, 70, 16), draw(1, 1, 70, 16, seed=1)
+    q = draw(1, 1, 9, 16, seed=2)
+    q[..., 0, 0], q[..., 1, 0], q[..., 2, :] = NAN, INF, 1e18
+    q[..., 3, :] = torch.finfo(torch.float32).max
+    close(sdpa(q, k, v), F.scaled_dot_product_attention(q.double().float(), k, v), 1e-5)
+    # Whole blocks of keys whose scores are -inf: they weigh nothing.
+    q, k = q.abs()[:, :, 4:], k.abs()
+    k[:, :, :40] = -INF
+    close(sdpa(q, k, v), F.scaled_dot_product_attention(q, k, v), 1e-5)
+    v[:, :, 60, 3] = NAN
+    close(sdpa(q, k, v), F.scaled_dot_product_attention(q, k, v), 1e-5)
+
+
+def check_invariants():
+    """A weighted mean stays within its values; a key that is moved with its value changes nothing."""
+    q, k, v = draw(1, 2, 40, 16), draw(1, 2, 70, 16, seed=1), draw(1, 2, 70, 16, seed=2)
+    out = sdpa(q, k, v)
+    assert (out <= v.amax(2, keepdim=True)).all() and (out >= v.amin(2, keepdim=True)).all()
+    close(sdpa(q, k, torch.ones_like(v)), torch.ones_like(q), 1e-6)
+    close(sdpa(q, k.flip(2), v.flip(2)), out, 1e-6)
+    causal = sdpa(q, k, v, is_causal=True)
+    k[:, :, 20:], v[:, :, 20:] = 100.0, -100.0
+    assert torch.equal(sdpa(q, k, v, is_causal=True)[:, :, :20], causal[:, :, :20])
+
+
+def check_gradients_are_the_same_every_time_and_only_where_wanted():
+    def gradients():
+        ours = leaves((1, 4, 40, 16), (1, 2, 40, 16), (1, 2, 40, 16))
+        return torch.autograd.grad(sdpa(*ours, is_causal=True, enable_gqa=True), ours, draw(1, 4, 40, 16, seed=7))
+
+    first = gradients()
+    for one, other in zip(first, gradients(), strict=True):
+        assert torch.equal(one, other)
+    q, k, v = (tensor.detach() for tensor in leaves((1, 4, 40, 16), (1, 2, 40, 16), (1, 2, 40, 16)))
+    v.requires_grad_()
+    out = sdpa(q, k, v, is_causal=True, enable_gqa=True)
+    assert torch.equal(torch.autograd.grad(out, v, draw(1, 4, 40, 16, seed=7))[0], first[2])
+
+
+def check_empty():
+    for queries, keys in ((0, 5), (5, 0), (0, 0)):
+        ours = leaves((2, 3, queries, 16), (2, 3, keys, 16), (2, 3, keys, 16))
+        out = sdpa(*ours)
+        assert out.shape == (2, 3, queries, 16) and not out.any()
+        for gradient, of in zip(torch.autograd.grad(out.sum(), ours), ours, strict=True):
+            assert gradient.shape == of.shape and not gradient.any()
+    nothing = torch.empty(0, 3, 4, 16)
+    assert sdpa(nothing, nothing, nothing).shape == (0, 3, 4, 16)
+
+
+def check_operators_are_described_as_they_behave():
+    q, k, v = leaves((1, 2, 9, 16), (1, 1, 7, 16), (1, 1, 7, 16))
+    plain = [tensor.detach() for tensor in (q, k, v)]
+    torch.library.opcheck(torch.ops.tilescope.attention.default, (q, k, v, False, 0.25, True, ""))
+    o, lse = torch.ops.tilescope.attention(*plain, False, 0.25, True, "")
+    arguments = (torch.ones_like(o), *plain, o, lse, False, 0.25, "")
+    torch.library.opcheck(torch.ops.tilescope.attention_backward.default, arguments)
+
+
+def check_compiles_whole():
+    ours = leaves((1, 2, 20, 16), (1, 1, 20, 16), (1, 1, 20, 16))
+
+    def call():
+        return sdpa(*ours, is_causal=True, enable_gqa=True).square()
+
+    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+    close(compiled(), call())
+    for one, other in zip(*(torch.autograd.grad(f().sum(), ours) for f in (compiled, call)), strict=True):
+        close(one, other)
+
+
+if __name__ == "__main__":
+    sys.exit(main(globals()))

@@ -1,0 +1,101 @@
+"""Convolution, interpreted as in batch_interpreted. Run by test_conv2d."""
+
+from __future__ import annotations
+
+import sys
+
+# First: it switches the interpreter on.
+from batch_interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned  # isort: skip
+
+import torch
+import torch.nn.functional as F
+from tilescope_kernels import conv2d
+
+CONFIGS = SPECS["conv2d"].implementations["triton"].configs
+
+
+def check_small_workloads_and_that_every_element_is_written():
+    with poisoned():
+        for extents in ("1x1x1x1x1x1", "2x5x7x9x11x3", "1x33x6x5x70x1", "3x8x2x3x4x5", "1x3x9x9x2x2"):
+            against_reference("conv2d", f"{extents}-fp32")
+
+
+def check_every_config():
+    # fp16, which descriptors serve and the interpreter computes rightly.
+    x, w, b = draw(3, 24, 9, 7).half(), draw(40, 24, 3, 3, seed=1).half(), draw(40, seed=2).half()
+    wanted = F.conv2d(x.double(), w.double(), b.double(), 1, 1)
+    for config in CONFIGS:
+        close(conv2d(x, w, b, 1, 1, config=config), wanted, 1e-3)
+
+
+def check_stride_padding_and_dilation():
+    x, w = draw(2, 8, 13, 11), draw(16, 8, 3, 2, seed=1)
+    for stride in (1, 2, (3, 1)):
+        for padding in (0, 2, (1, 3)):
+            for dilation in (1, 2, (3, 1)):
+                close(
+                    conv2d(x, w, None, stride, padding, dilation),
+                    F.conv2d(x.double(), w.double(), None, stride, padding, dilation),
+                )
+                if stride == 1:
+                    half = conv2d(x.half(), w.half(), None, stride, padding, dilation)
+                    close(half, F.conv2d(x.half().double(), w.half().double(), None, stride, padding, dilation), 1e-3)
+
+
+def check_rectangles_of_every_shape():
+    w = draw(8, 8, 3, 3, seed=1).half()
+    for batch, height, width in ((130, 1, 1), (1, 70, 1), (1, 1, 70), (5, 3, 4), (2, 17, 9)):
+        x = draw(batch, 8, height, width).half()
+        close(conv2d(x, w, None, 1, 1, config=CONFIGS[0]), F.conv2d(x.double(), w.double(), None, 1, 1), 1e-3)
+
+
+def check_filters_that_are_no_multiple_of_16_bytes():
+    x, w = draw(3, 8, 9, 5).half(), draw(13, 8, 3, 3, seed=1).half()
+    with poisoned():
+        close(conv2d(x, w, None, 1, 1), F.conv2d(x.double(), w.double(), None, 1, 1), 1e-3)
+
+
+def check_layouts():
+    x, w, b = draw(2, 6, 9, 8), draw(10, 6, 3, 3, seed=1), draw(20, seed=2)[::2]
+    wanted = F.conv2d(x.double(), w.double(), b.double())
+    for images in (x, x.to(memory_format=torch.channels_last)):
+        for filters in (w, w.to(memory_format=torch.channels_last)):
+            y = conv2d(images, filters, b)
+            close(y, wanted)
+            assert y.is_contiguous(memory_format=torch.channels_last)
+    close(conv2d(draw(2, 6, 18, 8)[:, :, ::2], w), F.conv2d(draw(2, 6, 18, 8)[:, :, ::2].double(), w.double()))
+
+
+def check_special_values_and_relu():
+    for dtype in (torch.float32, torch.float16):  # through pointers; through descriptors
+        x, w, b = draw(1, 8, 6, 6).to(dtype), draw(8, 8, 3, 3, seed=1).abs().to(dtype), draw(8, seed=2).to(dtype)
+        x[0, 0, 0, 0], x[0, 0, 5, 5], x[0, 0, 0, 5] = NAN, INF, -INF
+        close(conv2d(x, w, b, 1, 1, relu=True), F.relu(F.conv2d(x.float(), w.float(), b.float(), 1, 1)).to(dtype), 1e-3)
+
+
+def check_invariants():
+    """A convolution with one tap at the centre is the image; moving the image moves the result."""
+    x = draw(1, 8, 12, 12)
+    w = torch.zeros(8, 8, 3, 3)
+    w[range(8), range(8), 1, 1] = 1.0
+    assert torch.equal(conv2d(x, w, None, 1, 1), x)
+    w = draw(8, 8, 3, 3, seed=1)
+    moved = conv2d(x.roll((1, 2), (2, 3)), w)
+    close(moved[:, :, 1:, 2:], conv2d(x, w)[:, :, :-1, :-2])
+
+
+def check_empty():
+    assert conv2d(torch.empty(0, 4, 5, 5), draw(3, 4, 3, 3)).shape == (0, 3, 3, 3)
+    assert conv2d(draw(2, 4, 5, 5), torch.empty(0, 4, 3, 3)).shape == (2, 0, 3, 3)
+
+
+def check_operator_is_described_as_it_behaves_and_compiles_whole():
+    x, w, b = draw(2, 4, 5, 6), draw(7, 4, 3, 3, seed=1), draw(7, seed=2)
+    last = [tensor.permute(0, 2, 3, 1).contiguous() for tensor in (x, w)]
+    torch.library.opcheck(torch.ops.tilescope.conv2d.default, (*last, b, [1, 2], [1, 1], [1, 1], True, ""))
+    compiled = torch.compile(lambda: conv2d(x * 2.0, w, b, 2, 1, relu=True) + 1.0, backend="aot_eager", fullgraph=True)
+    close(compiled(), F.relu(F.conv2d(x.double() * 2.0, w.double(), b.double(), 2, 1)) + 1.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(globals()))

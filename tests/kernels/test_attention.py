@@ -1,0 +1,93 @@
+"""Attention: interpreted values and gradients, and what can be said without running a kernel."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import tilescope_kernels as kernels
+import torch
+from tilescope_kernels import CATALOG
+from tilescope_kernels.spec import BACKWARD, FORWARD, Workload
+
+SCRIPT = "batch_attention.py"
+CHECKS = re.findall(r"^def (check_\w+)", (Path(__file__).parent / SCRIPT).read_text(), re.MULTILINE)
+SPECS = {spec.name: spec for spec in CATALOG}
+Q, K = torch.ones(2, 4, 5, 16), torch.ones(2, 2, 7, 16)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_interpreted(batch, check):
+    wrong = batch(SCRIPT)[check]
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, "query is on cpu: Triton needs a CUDA device"),
+        ({"value": K.half()}, "value is torch.float16 but query is torch.float32"),
+        ({"attn_mask": Q}, "attn_mask is given"),
+        ({"dropout_p": 0.1}, "dropout_p is 0.1"),
+    ],
+)
+def test_what_cannot_be_served_is_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        kernels.scaled_dot_product_attention(**{"query": Q, "key": K, "value": K, "enable_gqa": True, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"query": Q[0]}, "query has 3 dimensions"),
+        ({"query": Q[..., :15]}, "query has 15 columns a head: give 16, 32, 64, 128"),
+        ({"key": K[:1]}, r"key has shape \(1, 2, 7, 16\): give \(2, heads, rows, 16\)"),
+        ({"value": K[:, :, 1:]}, r"value has shape \(2, 2, 6, 16\) but key has \(2, 2, 7, 16\)"),
+        ({"enable_gqa": False}, "key has 2 heads but query has 4: give as many, or enable_gqa=True"),
+        ({"query": Q[:, :3]}, "key has 2 heads: with enable_gqa give a divisor of query's 3"),
+        ({"scale": -1.0}, "scale is -1.0"),
+        ({"scale": float("nan")}, "scale is nan"),
+        ({"config": SPECS["attention"].implementations["triton"].configs[0]}, "config has TMA=1"),
+    ],
+)
+def test_shapes_and_options_that_do_not_fit_are_named(monkeypatch, change, message):
+    from triton.runtime import jit
+
+    seen = []
+    monkeypatch.setattr(jit.JITFunction, "run", lambda self, *args, **kwargs: seen.append(self))
+    with pytest.raises(ValueError, match=message):
+        kernels.scaled_dot_product_attention(**{"query": Q, "key": K, "value": K, "enable_gqa": True, **change})
+    assert not seen
+
+
+def test_plain_pytorch_where_triton_is_switched_off(monkeypatch):
+    monkeypatch.setenv("TILESCOPE_USE_TRITON", "0")
+    q = torch.randn(1, 2, 5, 7)
+    bias = torch.randn(5, 5)
+    actual = kernels.scaled_dot_product_attention(q, q, q, bias)
+    torch.testing.assert_close(actual, (q @ q.mT / 7**0.5 + bias).softmax(-1) @ q)
+
+
+@pytest.mark.parametrize("name", ["attention", "causal_attention"])
+def test_reference_is_pytorchs_function(name):
+    inputs = SPECS[name].inputs(Workload(dict(zip(SPECS[name].dims, (2, 3, 2, 9, 11, 8), strict=True)), "fp32"), "cpu")
+    actual = SPECS[name].reference(**inputs)
+    torch.testing.assert_close(actual, torch.nn.functional.scaled_dot_product_attention(**inputs))
+
+
+def test_cost_counts_visible_pairs_and_every_tensor_once():
+    full, causal = SPECS["attention"], SPECS["causal_attention"]
+    large = full.workload("large")
+    assert full.cost(large, FORWARD).flops == 4 * 4 * 32 * 4096 * 4096 * 128
+    assert full.cost(large, FORWARD).pipe == "bf16"
+    assert full.cost(large, BACKWARD).flops == 10 * 4 * 32 * 4096 * 4096 * 128
+    assert causal.cost(large, FORWARD).flops == 4 * 4 * 32 * (4096 * 4097 // 2) * 128
+    odd = Workload(dict(zip(full.dims, (1, 1, 2, 3, 5, 16), strict=True)), "fp16")
+    q_size, kv_size = 2 * 3 * 16 * 2, 5 * 16 * 2
+    assert full.cost(odd, FORWARD).bytes_read == q_size + 2 * kv_size
+    assert full.cost(odd, BACKWARD).bytes_read == 3 * q_size + 2 * kv_size
+    assert full.cost(odd, BACKWARD).bytes_written == q_size + 2 * kv_size
+    assert causal.cost(odd, FORWARD).flops == 4 * 2 * (1 + 2 + 3) * 16
+    wide = Workload(dict(zip(full.dims, (1, 1, 1, 5, 3, 16), strict=True)), "fp16")
+    assert causal.cost(wide, FORWARD).flops == 4 * (1 + 2 + 3 + 3 + 3) * 16

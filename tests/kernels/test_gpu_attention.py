@@ -1,0 +1,160 @@
+"""Attention on a GPU against fp64: shapes that no default was chosen for, special values, strides, every peer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tilescope_kernels import CATALOG
+from tilescope_kernels import scaled_dot_product_attention as sdpa
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    # Inductor imports what torch itself deprecates, and advises tf32 for the fp32 parts.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
+]
+
+NAN, INF = float("nan"), float("inf")
+SPECS = {spec.name: spec for spec in CATALOG}
+TOLERANCE = SPECS["attention"].tolerance
+CONFIGS = SPECS["attention"].implementations["triton"].configs
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def draw(*shape, dtype=torch.bfloat16, seed=0):
+    return torch.randn(shape, device="cuda", generator=torch.Generator("cuda").manual_seed(seed)).to(dtype)
+
+
+def relative_error(actual, expected):
+    return float((actual.detach().double() - expected.detach()).norm() / expected.detach().norm())
+
+
+def compare(q, k, v, tolerance, call=sdpa, **options):
+    ours = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+    twins = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
+    config = {"config": options.pop("config")} if "config" in options else {}
+    actual, wanted = call(*ours, **options, **config), F.scaled_dot_product_attention(*twins, **options)
+    assert actual.isfinite().all()
+    assert relative_error(actual, wanted) <= tolerance
+    upstream = draw(*actual.shape, seed=9)
+    found = torch.autograd.grad(actual, ours, upstream.to(actual.dtype))
+    expected = torch.autograd.grad(wanted, twins, upstream.double())
+    for name, one, other in zip(("query", "key", "value"), found, expected, strict=True):
+        assert one.isfinite().all(), f"gradient of {name}"
+        assert relative_error(one, other) <= 3 * tolerance, f"gradient of {name}"
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "extents",
+    [
+        (1, 1, 1, 2, 3, 16), (3, 2, 1, 64, 64, 64), (1, 2, 8, 129, 127, 128), (2, 1, 3, 1000, 333, 64),
+        (1, 1, 2, 333, 1000, 128), (1, 4, 1, 2048, 2048, 128), (2, 3, 1, 127, 257, 32), (1, 1, 71, 255, 255, 16),
+    ],
+)  # fmt: skip
+def test_shapes(extents, causal, dtype):
+    batch, kv_heads, group, queries, keys, columns = extents
+    q = draw(batch, kv_heads * group, queries, columns, dtype=DTYPES[dtype])
+    k, v = (draw(batch, kv_heads, keys, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
+    compare(q, k, v, TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
+
+
+@pytest.mark.parametrize("which", range(len(CONFIGS)))
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("columns", [64, 128])
+def test_every_config(which, causal, columns):
+    from triton.runtime.errors import OutOfResources
+
+    q = draw(2, 4, 517, columns)
+    k, v = draw(2, 2, 517, columns, seed=1), draw(2, 2, 517, columns, seed=2)
+    try:
+        compare(q, k, v, TOLERANCE["bf16"], is_causal=causal, enable_gqa=True, config=CONFIGS[which])
+        compare(
+            q[:, :2, :512], k[:, :, :512], v[:, :, :512], TOLERANCE["bf16"], is_causal=causal, config=CONFIGS[which]
+        )
+    except OutOfResources:
+        pytest.skip("needs more shared memory than this GPU has")
+
+
+@pytest.mark.parametrize("impl", ["eager", "compile", "fa2", "cudnn"])
+@pytest.mark.parametrize("name", ["attention", "causal_attention"])
+def test_peers(name, impl):
+    spec = SPECS[name]
+    inputs = spec.inputs(spec.workload("2x2x4x256x256x128-bf16"), "cuda")
+    try:
+        actual = spec.implementations[impl].call(**inputs)
+    except RuntimeError as error:
+        if "No available kernel" not in str(error):
+            raise
+        pytest.skip(f"PyTorch has no {impl} here")
+    doubles = {name: value.double() if torch.is_tensor(value) else value for name, value in inputs.items()}
+    assert relative_error(actual, spec.reference(**doubles)) <= TOLERANCE["bf16"]
+
+
+def test_strides():
+    joint = draw(2, 300, 3, 4, 64)
+    compare(*(tensor.transpose(1, 2) for tensor in joint.unbind(2)), TOLERANCE["bf16"], is_causal=True)
+    compare(*(draw(2, 4, 64, 200, seed=seed).mT for seed in range(3)), TOLERANCE["bf16"])
+    # Rows whose starts are not 16-byte aligned, which descriptors cannot reach.
+    compare(*(draw(2, 4, 200, 65, seed=seed)[..., 1:] for seed in range(3)), TOLERANCE["bf16"])
+    shared = draw(1, 1, 200, 64).expand(2, 4, 200, 64)
+    compare(draw(2, 4, 200, 64, seed=1), shared, shared, TOLERANCE["bf16"])
+
+
+def test_special_values():
+    k, v = draw(1, 1, 300, 64).abs(), draw(1, 1, 300, 64, seed=1)
+    q = draw(1, 1, 200, 64, seed=2).abs()
+    q[..., 0, 0], q[..., 1, 0] = NAN, INF
+    k[:, :, :200] = -INF
+    # In fp32: what rounding scores to 16 bits makes of infinities is no part of the answer.
+    wanted = F.scaled_dot_product_attention(q.float(), k.float(), v.float())
+    torch.testing.assert_close(sdpa(q, k, v).float(), wanted, equal_nan=True, rtol=3e-2, atol=3e-2)
+    v[:, :, 260, 3] = NAN
+    wanted = F.scaled_dot_product_attention(q.float(), k.float(), v.float())
+    torch.testing.assert_close(sdpa(q, k, v).float(), wanted, equal_nan=True, rtol=3e-2, atol=3e-2)
+
+
+def test_gradients_are_the_same_every_time():
+    def gradients():
+        leaves = [draw(2, heads, 1024, 128, seed=heads).requires_grad_() for heads in (8, 2, 2)]
+        out = sdpa(*leaves, is_causal=True, enable_gqa=True)
+        return torch.autograd.grad(out, leaves, draw(2, 8, 1024, 128, seed=7))
+
+    first = gradients()
+    for _ in range(5):
+        for one, other in zip(first, gradients(), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_compiles_whole_with_inductor():
+    def block(q, k, v):
+        return sdpa(q * 0.5, k, v, is_causal=True).square()
+
+    leaves = [draw(1, 2, 200, 64, seed=seed).requires_grad_() for seed in range(3)]
+    compiled = torch.compile(block, fullgraph=True)
+    torch.testing.assert_close(compiled(*leaves), block(*leaves))
+    for one, other in zip(*(torch.autograd.grad(f(*leaves).sum(), leaves) for f in (compiled, block)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_operators_are_described_as_they_behave():
+    q, k, v = (draw(1, heads, 70, 64).requires_grad_() for heads in (4, 2, 2))
+    torch.library.opcheck(torch.ops.tilescope.attention.default, (q, k, v, True, 0.125, True, ""))
+
+
+def test_sequence_beyond_32_bit_offsets():
+    if torch.cuda.mem_get_info()[0] < 24 << 30:
+        pytest.skip("needs 24 GB of GPU memory")
+    rows = 2**31 // 64 + 128
+    k = torch.zeros(1, 1, rows, 64, device="cuda", dtype=torch.bfloat16)
+    v = torch.zeros_like(k)
+    v[..., -100:, :] = draw(1, 1, 100, 64)
+    q = draw(1, 1, 16, 64, seed=1)
+    # All scores are 0: the result is the mean.
+    wanted = v[..., -100:, :].double().sum(2, keepdim=True) / rows
+    for config in (CONFIGS[0], next(config for config in CONFIGS if not config["TMA"])):
+        torch.testing.assert_close(
+            sdpa(q, k, v, config=config).double(), wanted.expand(1, 1, 16, 64), rtol=2e-2, atol=0
+        )

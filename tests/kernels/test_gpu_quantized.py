@@ -1,0 +1,170 @@
+"""Low-precision kernels on a GPU against their references in fp64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tilescope import execute
+from tilescope_kernels import CATALOG, fp8_matmul, nf4_quantize, quantize
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+SPECS = {spec.name: spec for spec in CATALOG}
+CAPABILITY = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+FLOATS = ("fp32", "fp16", "bf16")
+ROWS = ("1x1", "300x1000", "1823x781", "64x14336", "3x100000")
+EXTENTS = ("1x1x1", "1024x528x1024", "512x512x512", "1023x517x769", "300x4096x4096")
+#: Problems of each kernel, and the dtypes it takes.
+SHAPES = {
+    **dict.fromkeys(("int8_rows", "fp8_rows", "fp8_blocks", "fp8_tiles"), (ROWS, FLOATS)),
+    **dict.fromkeys(("int8_dequantize", "fp8_dequantize", "nf4_dequantize"), (ROWS, FLOATS[1:])),
+    **dict.fromkeys(("fp8_matmul", "fp8_matmul_rows", "fp8_matmul_blocks"), (EXTENTS, ("fp8",))),
+    **dict.fromkeys(("int8_matmul", "int8_matmul_rows"), (EXTENTS, ("int8",))),
+    "w8a16_matmul": (("1x1x1", "16x4096x4096", "1x517x4096", "37x517x769", "512x528x1024"), FLOATS),
+    "lora_linear": (("1x1x1x1", "1024x528x1024x16", "1023x517x769x24", "512x512x512x64", "300x512x512x128"), FLOATS),
+}
+CASES = [(name, shape, dtype) for name, (shapes, dtypes) in SHAPES.items() for shape in shapes for dtype in dtypes]
+
+
+def relative_error(actual, expected):
+    assert actual.shape == expected.shape
+    return float((actual.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-30))
+
+
+def compare(name: str, workload: str, impl: str = "triton", **options):
+    spec = SPECS[name]
+    if f"sm_{CAPABILITY[0]}{CAPABILITY[1]}" not in spec.targets:
+        pytest.skip(f"{name} is not for this GPU")
+    inputs = spec.inputs(spec.workload(workload), "cuda")
+    precise = {
+        key: value.double() if torch.is_tensor(value) and value.is_floating_point() else value
+        for key, value in inputs.items()
+    }
+    outputs = spec.implementations[impl].call(**inputs, **options)
+    expected = spec.reference(**precise)
+    pairs = zip(outputs, expected, strict=True) if isinstance(outputs, tuple) else [(outputs, expected)]
+    for out, wanted in pairs:
+        assert out.float().isfinite().all()
+        assert relative_error(out, wanted) <= spec.tolerance[workload.split("-")[1]]
+
+
+@pytest.mark.parametrize(("name", "shape", "dtype"), CASES, ids=["-".join(case) for case in CASES])
+def test_triton_against_the_reference(name, shape, dtype):
+    compare(name, f"{shape}-{dtype}")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(
+    ("name", "impl"),
+    [(name, impl) for name in SHAPES for impl in SPECS[name].implementations if impl != "triton"],
+)
+def test_the_other_implementations(name, impl):
+    missing = execute.missing(SPECS[name].implementations[impl])
+    if missing:
+        pytest.skip(f"{impl} needs {', '.join(missing)}")
+    shapes, dtypes = SHAPES[name]
+    try:
+        compare(name, f"{shapes[1]}-{dtypes[-1]}", impl)
+    except RuntimeError as error:
+        if impl != "cublas":
+            raise
+        pytest.skip(f"not in this cuBLAS: {str(error).splitlines()[0]}")
+
+
+def some_configs(name: str) -> range:
+    """Every config of kernels with few, and every n-th of the products' sweeps, which take a compilation each."""
+    count = len(SPECS[name].implementations["triton"].configs)
+    return range(0, count, 1 + count // 20)
+
+
+@pytest.mark.parametrize(("name", "which"), [(name, which) for name in SHAPES for which in some_configs(name)])
+def test_configs(name, which):
+    from triton.runtime.errors import OutOfResources
+
+    shapes, dtypes = SHAPES[name]
+    try:
+        compare(name, f"{shapes[1]}-{dtypes[-1]}", config=SPECS[name].implementations["triton"].configs[which])
+    except OutOfResources:
+        pytest.skip("needs more shared memory than this GPU has")
+
+
+def test_codes_are_those_of_pytorch():
+    x = torch.randn(512, 4096, device="cuda", dtype=torch.bfloat16)
+    for kind, largest in ((torch.int8, 127), (torch.float8_e4m3fn, 448)):
+        if kind != torch.int8 and CAPABILITY < (8, 9):
+            continue
+        q, _ = quantize(x, kind)
+        scaled = x.float() * (largest / x.abs().amax(-1, keepdim=True).float())
+        wanted = scaled.round().to(kind) if kind == torch.int8 else scaled.to(kind)
+        # Division is not rounded alike, which shows where a number is in the middle of two codes: they are neighbours.
+        assert (q.float() != wanted.float()).float().mean() < 2e-3
+        assert (q.view(torch.int8).int() - wanted.view(torch.int8).int()).abs().max() <= 1
+
+
+@pytest.mark.skipif(CAPABILITY[0] != 9, reason="Hopper's tensor cores alone add FP8 up with 14 bits")
+def test_precise_accumulation_is_more_precise():
+    a, b = (torch.rand(512, 8192, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.ones((), device="cuda")
+    wanted = a.double() @ b.double().T
+    fast, precise = (
+        relative_error(fp8_matmul(a, b.T, one, one, dtype=torch.float32, use_fast_accum=fast), wanted)
+        for fast in (True, False)
+    )
+    assert precise < fast < 5e-2
+
+
+def on_gpu(name: str, workload: str):
+    """A kernel's inputs and its Triton implementation; skipped where the GPU cannot run it."""
+    if f"sm_{CAPABILITY[0]}{CAPABILITY[1]}" not in SPECS[name].targets:
+        pytest.skip(f"{name} is not for this GPU")
+    spec = SPECS[name]
+    return spec.inputs(spec.workload(workload), "cuda"), spec.implementations["triton"].call
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("name", list(SHAPES))
+def test_functions_are_kept_whole_by_torch_compile(name):
+    shapes, dtypes = SHAPES[name]
+    inputs, call = on_gpu(name, f"{shapes[1]}-{dtypes[-1]}")
+    expected = call(**inputs)
+    found = torch.compile(call, fullgraph=True)(**inputs)
+    pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
+    for one, other in pairs:
+        assert one.dtype == other.dtype
+        assert relative_error(one, other) <= 1e-2
+
+
+def test_operators_are_declared_rightly():
+    operators = torch.ops.tilescope
+    x = torch.randn(64, 512, device="cuda", dtype=torch.bfloat16)
+    for granularity in ("tensor", "row", "block", "tile"):
+        torch.library.opcheck(operators.quantize.default, (x, torch.int8, granularity, ""))
+    codes, scale = quantize(x)
+    torch.library.opcheck(operators.dequantize.default, (codes, scale, torch.float16, 1, ""))
+    torch.library.opcheck(operators.int8_matmul.default, (codes, codes, None, None, torch.int32, ""))
+    torch.library.opcheck(operators.w8a16_matmul.default, (x, codes, scale, ""))
+    low, up = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in ((16, 512), (64, 16)))
+    torch.library.opcheck(operators.lora_linear.default, (x, x, low, up, 0.5, ""))
+    packed, absmax = nf4_quantize(x)
+    torch.library.opcheck(operators.nf4_dequantize.default, (packed, absmax, [64, 512], torch.bfloat16, ""))
+    if CAPABILITY >= (8, 9):
+        one = torch.ones((), device="cuda")
+        eight = x.to(torch.float8_e4m3fn)
+        # test_schema compares inputs in a way that PyTorch has not for FP8.
+        checks = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+        torch.library.opcheck(
+            operators.fp8_matmul.default, (eight, eight, one, one, torch.bfloat16, True, ""), test_utils=checks
+        )
+        a, b = (torch.ones(extents, device="cuda") for extents in ((64, 4), (4, 1)))
+        torch.library.opcheck(
+            operators.fp8_matmul_blocks.default, (eight, eight, a, b, torch.bfloat16, ""), test_utils=checks
+        )
+
+
+def test_split_products_are_the_same_every_time():
+    inputs, call = on_gpu("w8a16_matmul", "16x4096x4096-bf16")
+    first = call(**inputs)
+    assert all(torch.equal(call(**inputs), first) for _ in range(5))

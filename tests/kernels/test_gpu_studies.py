@@ -1,0 +1,40 @@
+"""Every variant of the studies on a GPU against its reference, and that the variants differ in what they study."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tilescope_kernels.studies import SPECS
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    # Inductor imports what torch itself deprecates, and advises tf32 for the fp32 parts.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
+]
+
+BY_NAME = {spec.name: spec for spec in SPECS}
+SHAPES = {
+    "tma_copy": ("3x16", "1823x784"),
+    "strided_copy": ("1423763x7", "65536x32"),
+    "block_reduction": ("1823x781", "37x4096"),
+    "mlp_compile_modes": ("130x256x520",),
+    "mlp_compile_regions": ("130x256x520x3",),
+}
+VARIANTS = [(name, impl) for name in SHAPES for impl in BY_NAME[name].implementations]
+
+
+@pytest.mark.parametrize(("name", "impl"), VARIANTS, ids=["-".join(variant) for variant in VARIANTS])
+def test_variants_agree(name, impl):
+    spec = BY_NAME[name]
+    implementation = spec.implementations[impl]
+    for shape in SHAPES[name]:
+        for dtype in ("bf16",) if name.startswith("mlp") else ("fp32", "fp16", "bf16"):
+            inputs = spec.inputs(spec.workload(f"{shape}-{dtype}"), "cuda")
+            precise = {key: value.double() if torch.is_tensor(value) else value for key, value in inputs.items()}
+            wanted = spec.reference(**precise)
+            # Twice: a CUDA graph is recorded before it is replayed.
+            for config in implementation.configs or (None, None):
+                actual = implementation.call(**inputs, **({"config": config} if config else {}))
+                error = (actual.double() - wanted).norm() / wanted.norm()
+                assert float(error) <= spec.tolerance[dtype]
