@@ -5,12 +5,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 RECORD := --collect check,compiler,interpreter,events,torch_profiler,ncu --repetitions 20
+FAMILIES := elementwise reductions norms "norms and linear layers" losses "matrix products" quantization attention convolution studies
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint format browser record clean
+.PHONY: help setup serve test lint format browser bench-dashboard record clean
 
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv: install it with 'apt-get install python3-venv'"; exit 1; }
@@ -36,11 +37,11 @@ test: lint ## Lint, then run every test this machine can run
 browser: setup ## Run the browser tests alone
 	$(BIN)/python -m pytest -m browser
 
+bench-dashboard: setup ## Measure how quick the dashboard is here, against its budgets
+	@$(BIN)/python benchmarks/dashboard.py
+
 record: setup ## Record the whole catalog on this machine's GPU into profiles/recorded
-	$(BIN)/tilescope profile vector_add add_relu_mul softmax $(RECORD) --title "elementwise and softmax"
-	$(BIN)/tilescope publish latest --replace
-	$(BIN)/tilescope profile layer_norm add_rms_norm matmul $(RECORD) --title "norms and matmul"
-	$(BIN)/tilescope publish latest --replace
+	for family in $(FAMILIES); do $(BIN)/tilescope record "$$family" $(RECORD) || exit 1; done
 	$(BIN)/tilescope tune matmul --workload large --repetitions 20
 	$(BIN)/tilescope publish latest --title "matmul autotune sweep" --replace
 

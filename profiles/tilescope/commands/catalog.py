@@ -25,9 +25,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(entries, indent=1))
         return 0
-    headings = ["kernel", "pass", "implementations", "workloads", "summary"]
+    headings = ["family", "kernel", "pass", "implementations", "workloads", "summary"]
     rows = [
         [
+            entry["family"],
             entry["kernel"],
             ", ".join(entry["passes"]),
             ", ".join(_labelled(name, facts) for name, facts in entry["implementations"].items()),
