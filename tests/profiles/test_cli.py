@@ -158,7 +158,7 @@ def test_list_marks_what_is_not_installed(capsys, monkeypatch):
         implementations = {"triton": {"available": True}, "liger": {"available": False}}
         workloads = [{"label": "small", "id": "8-fp32"}, {"label": "", "id": "9-fp32"}]
         return [{"kernel": "k", "passes": ["forward"], "implementations": implementations, "workloads": workloads,
-                 "summary": "what it does"}]  # fmt: skip
+                 "summary": "what it does", "family": "norms"}]  # fmt: skip
 
     monkeypatch.setattr("tilescope.supervisor.describe", describe)
     line = tilescope(capsys, "list")[1].splitlines()[1]

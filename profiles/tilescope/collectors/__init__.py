@@ -30,6 +30,8 @@ from tilescope.case import Case
 
 #: In the order they run. ``check`` compares with the reference before anything is timed.
 COLLECTORS = ("check", "compiler", "interpreter", "events", "torch_profiler", "ncu")
+#: Run only when they are named: ``auto`` leaves them out.
+OPTIONAL = ("ncu_rules",)
 
 
 class Collector(Protocol):
@@ -51,8 +53,8 @@ def load(name: str) -> ModuleType:
     """
     if "." in name:
         return importlib.import_module(name)
-    if name not in COLLECTORS:
-        raise ValueError(f"unknown collector {name!r}: use one of {', '.join(COLLECTORS)}, or auto")
+    if name not in (*COLLECTORS, *OPTIONAL):
+        raise ValueError(f"unknown collector {name!r}: use one of {', '.join((*COLLECTORS, *OPTIONAL))}, or auto")
     return importlib.import_module(f"tilescope.collectors.{name}")
 
 

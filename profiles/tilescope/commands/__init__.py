@@ -4,7 +4,21 @@ Each module has ``command(subparsers)``, which adds a parser whose ``run`` defau
 returns the exit status. Modules import what they need when they run, so that ``--help`` is quick.
 """
 
-from tilescope.commands import catalog, check, claims, doctor, profile, publish, recover, show, tune
+from tilescope.commands import (
+    advise,
+    catalog,
+    check,
+    claims,
+    compare,
+    doctor,
+    fuse,
+    profile,
+    publish,
+    record,
+    recover,
+    show,
+    tune,
+)
 
 COMMANDS = (
     catalog.command,
@@ -12,8 +26,12 @@ COMMANDS = (
     profile.command,
     tune.command,
     show.command,
+    compare.command,
+    advise.command,
+    fuse.command,
     recover.command,
     publish.command,
+    record.command,
     claims.command,
     doctor.command,
 )

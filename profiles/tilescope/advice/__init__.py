@@ -1,0 +1,64 @@
+"""Advice: why a kernel is slow, by which values, what mending it could win at most, and how.
+
+Pure: frame -> findings. A rule is one function in RULES that looks at a ``Subject`` and yields ``Finding``s. It needs
+its counters: what is absent gives no finding. With compiler and interpreter alone the findings are predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pandas as pd
+
+from tilescope import summary
+from tilescope.advice import compute, latency, memory, occupancy
+from tilescope.advice.finding import NVIDIA, OURS, Bound, Evidence, Finding, rank
+from tilescope.advice.subject import Subject, launches
+from tilescope.facts import gather
+from tilescope.schema import Device
+
+__all__ = ["NVIDIA", "OURS", "RULES", "Bound", "Evidence", "Finding", "findings", "rank"]
+
+Rule = Callable[[Subject], Iterator[Finding]]
+
+#: Every rule, by subject.
+RULES: tuple[Rule, ...] = (
+    memory.extra_bytes,
+    memory.repeated_requests,
+    memory.uncoalesced,
+    memory.narrow_loads,
+    memory.spills,
+    memory.at_the_roof,
+    occupancy.low_occupancy,
+    occupancy.register_pressure,
+    occupancy.partial_waves,
+    compute.no_tensor_cores,
+    compute.at_the_rate,
+    compute.bank_conflicts,
+    latency.launch_bound,
+    latency.late_cpu,
+    latency.longest_stall,
+)
+
+#: A finding that could win less than this is not worth anybody's time.
+_WORTH = 1.05
+#: Launches below this share of a case's time are left alone.
+_SHARE = 0.1
+
+
+def findings(
+    table: pd.DataFrame, device: Device, kernels: Mapping[str, Mapping[str, object]] | None = None
+) -> list[Finding]:
+    """What the rules find in every case of the table, those with most to win first (see ``rank``).
+
+    ``kernels`` is ``Run.kernels``.
+    """
+    headlines = summary.summarise(table, device, kernels).to_dict("records")
+    found: list[Finding] = []
+    for case, row in zip(gather(table), headlines, strict=True):
+        worth = tuple(
+            launch for launch in launches(case) if launch.triton and (launch.share is None or launch.share >= _SHARE)
+        )
+        subject = Subject(case, {str(name): value for name, value in row.items()}, device, worth)
+        found += [finding for rule in RULES for finding in rule(subject)]
+    return sorted((f for f in found if f.bound is None or f.bound.ratio >= _WORTH), key=rank)

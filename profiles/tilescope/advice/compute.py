@@ -1,0 +1,85 @@
+"""Rules on arithmetic and the shared memory that feeds it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilescope.advice.finding import Bound, Finding
+from tilescope.advice.subject import Subject
+
+#: The tensor pipe of a dtype, where the kernel declares none.
+_TENSOR = {"fp32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8": "int8"}
+#: Flop per byte from which work is a matrix product in all but name.
+_INTENSITY = 64
+#: From this share of a pipe's roof on, it is what holds the kernel back.
+_AT_ROOF = 0.85
+#: A share of the time that is worth a word.
+_SHARE = 0.05
+
+
+def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
+    """A matrix product's work on CUDA cores. Bound: roof of the tensor pipe / roof of fp32."""
+    pipe = _TENSOR.get(subject.case.key["dtype"])
+    flops = subject.total("algorithm_flops", "model")
+    needed = [subject.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
+    counted = subject.total(f"tensor_ops_{pipe}", "ncu") or subject.total("tensor_instructions", "compiler")
+    if not (pipe and flops and all(needed) and counted) or counted.value > 0:
+        return
+    if flops.value < _INTENSITY * sum(value.value for value in needed if value):
+        return
+    tensor, cuda = subject.roof(pipe), subject.roof("fp32")
+    if not (tensor and cuda and cuda.value):
+        return
+    # The summary's floor is that of the pipe in use; here the other one is the point, so it does not cap the bound.
+    ratio = tensor.value / cuda.value
+    yield subject.finding(
+        "no-tensor-cores",
+        f"A matrix product without tensor cores: {pipe} is {ratio:.0f}× the fp32 rate here",
+        "Write the product as tl.dot on tiles of at least 16 in each dimension, with operands in their narrow dtype "
+        "and an fp32 accumulator; for fp32 allow input_precision='tf32' where its error is acceptable.",
+        [counted, flops, tensor, cuda],
+        Bound(ratio, f"{pipe} roof / fp32 roof"),
+    )
+
+
+def at_the_rate(subject: Subject) -> Iterator[Finding]:
+    """Arithmetic is saturated. What a cheaper formula wins is not in the counters, so nothing bounds it here."""
+    use, pipe = subject.row["performance_fraction"], subject.row["pipe"]
+    roof = subject.roof(pipe)
+    if not (subject.measured and roof and subject.row["bound"] == "compute" and use >= _AT_ROOF):
+        return
+    yield subject.finding(
+        "at-the-rate",
+        f"At the {pipe} roof: the operations needed take {use * 100:.0f} % of the {roof.source} rate",
+        "Only fewer or cheaper operations help: a narrower dtype for the operands of tl.dot, or work left out (skip "
+        "tiles that a mask empties).",
+        [
+            subject.of_row("gpu_time", subject.row["time_source"]),
+            subject.total("algorithm_flops", "model"),
+            roof,
+        ],
+    )
+
+
+def bank_conflicts(subject: Subject) -> Iterator[Finding]:
+    """Shared-memory accesses that take turns. Bound: cycles / (cycles - conflicts), each conflict costing one cycle.
+
+    ncu counts conflicts over all multiprocessors, which work on them side by side.
+    """
+    for launch in subject.launches:
+        conflicts, time, clock = (launch.get(name, "ncu") for name in ("bank_conflicts", "gpu_time", "sm_clock"))
+        if not (conflicts and time and clock) or not time.value or not clock.value:
+            continue
+        share = conflicts.value / subject.device.multiprocessors / (time.value * clock.value)
+        if not _SHARE <= share < 1:
+            continue
+        yield subject.finding(
+            "bank-conflicts",
+            f"Shared-memory bank conflicts take up to {share * 100:.0f} % of the cycles",
+            "Triton lays shared memory out itself: load the operand in the order of its strides and let tl.dot "
+            "transpose it (tl.trans), keep a tile's inner dimension at 64 bytes or more, reduce along the dimension "
+            "of stride 1 (threads of one warp), or try num_stages and num_warps that choose another layout.",
+            [conflicts, time, clock, launch.get("stall_short_scoreboard", "ncu")],
+            subject.bound(1 / (1 - share), "cycles / cycles without conflicts", launch),
+            launch=launch,
+        )

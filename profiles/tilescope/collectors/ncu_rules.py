@@ -1,0 +1,98 @@
+"""NVIDIA's rules through the Nsight Compute CLI: its details page, one JSON file a case.
+
+No part of ``auto``: the sections that the rules read take two to three times the passes of ``ncu``'s counters. The
+worker and its ranges are those of the ``ncu`` collector. The rules are text, so the table gets no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from tilescope import device, ncu_csv, ncu_rules, schema
+from tilescope.case import Case
+from tilescope.collectors import ncu
+
+SUFFIX = ".json"
+
+#: Sections whose metrics the rules read (Nsight Compute, Profiling Guide, "Sections and Rules").
+SECTIONS = (
+    "SpeedOfLight", "SpeedOfLight_RooflineChart", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis",
+    "MemoryWorkloadAnalysis_Chart", "MemoryWorkloadAnalysis_Tables", "SchedulerStats", "WarpStateStats",
+    "InstructionStats", "LaunchStats", "Occupancy", "SourceCounters",
+)  # fmt: skip
+
+unavailable = ncu.unavailable
+environment = ncu.environment
+capture = ncu.capture
+
+
+def command(argv: Sequence[str], folder: Path) -> list[str]:
+    """The worker's command line, wrapped. Clocks, caches and ranges as in ``ncu``.
+
+    Raises NcuError where there is no ncu.
+    """
+    path = device.find_ncu()
+    if path is None:
+        raise ncu.NcuError(unavailable() or "ncu cannot run here")
+    return [
+        path,
+        "--config-file", "off",
+        "--target-processes", "application-only",
+        "--clock-control", "none",
+        "--cache-control", "all",
+        "--replay-mode", "kernel",
+        "--nvtx",
+        "--nvtx-include", f"regex:{ncu.RANGE}.*",
+        *(part for section in SECTIONS for part in ("--section", section)),
+        "--apply-rules", "yes",
+        "--csv",
+        "--page", "details",
+        "--print-units", "base",
+        "--log-file", str(folder / ncu.LOG),
+        *argv,
+    ]  # fmt: skip
+
+
+def finish(folder: Path, cases: Sequence[Case]) -> None:
+    """Divides ncu's log into one JSON file a case and removes the log.
+
+    A case without launches gets no artefact; one of which the rules have nothing to say gets an empty list. Raises
+    NcuError, naming the cure, when nothing was profiled.
+    """
+    log = folder / ncu.LOG
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    log.unlink(missing_ok=True)
+    try:
+        table = ncu_csv.read_details(text)
+    except ncu_csv.NcuFormatError as error:
+        if cases:
+            raise ncu.NcuError(ncu.explain(text) or "ncu ended without a word about its rules") from error
+        return
+    rules = ncu_rules.read(text)
+    for case, launches in _launches(table, cases).items():
+        ncu_rules.write(folder / (case.slug + SUFFIX), case, [rule for rule in rules if rule.launch in launches])
+
+
+def _launches(table: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, set[int]]:
+    """ncu's numbers of each case's launches, read from its NVTX columns; a slug is never part of another."""
+    nvtx = [name for name in table.columns if "_Range:" in name]
+    if not nvtx and len(cases) > 1:
+        raise ncu.NcuError(
+            "this ncu prints no NVTX ranges: install a newer Nsight Compute, or profile one case at a time"
+        )
+    ranges = table[nvtx].fillna("").agg(" ".join, axis=1) if nvtx else pd.Series(ncu.RANGE + cases[0].slug, table.index)
+    found = {}
+    for case in cases:
+        own = table.loc[ranges.str.contains(ncu.RANGE + case.slug, regex=False), "ID"]
+        if len(own):
+            found[case] = set(own.astype(int))
+    return found
+
+
+def parse(artefact: Path, case: Case) -> pd.DataFrame:
+    """No rows: a rule is text. Reads the artefact, so that a damaged one is told. Raises ValueError for one."""
+    ncu_rules.load(artefact)
+    return schema.frame([])

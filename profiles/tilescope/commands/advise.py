@@ -1,0 +1,98 @@
+"""``tilescope advise``: why a run's kernels are slow, and what to do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from tilescope.commands import common
+
+if TYPE_CHECKING:
+    from tilescope.advice import Finding
+    from tilescope.store import LoadedRun
+
+_WIDTH = 110
+#: The columns of ``Finding.case``.
+_CASE = ["kernel", "impl", "pass", "workload", "config"]
+
+
+def command(subparsers: common.Subparsers) -> None:
+    """Adds the parser."""
+    parser = subparsers.add_parser("advise", help="say why a run's kernels are slow, and what to do")
+    parser.add_argument("name", metavar="RUN", help="an id, its start, a folder, or latest")
+    parser.add_argument("kernel", nargs="?", default="", metavar="KERNEL", help="one kernel (all of the run)")
+    parser.add_argument("--impl", default="", metavar="NAME", help="one implementation (triton, where there is one)")
+    parser.add_argument("--pass", dest="direction", default="", metavar="NAME", help="forward or backward (both)")
+    parser.add_argument("--workload", default="", metavar="ID", help="one workload (the largest), or all")
+    parser.add_argument("--json", action="store_true", help="every finding as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints. Raises ValueError for a kernel, implementation, pass or workload that the run does not have."""
+    from tilescope import advice, ncu_rules, store  # noqa: PLC0415
+
+    loaded = store.open_run(store.find(arguments.name))
+    table = _choose(loaded, arguments)
+    cases = [tuple(case) for case in table[_CASE].drop_duplicates().itertuples(index=False, name=None)]
+    found = advice.findings(table, loaded.run.device, loaded.run.kernels)
+    found += [finding for finding in ncu_rules.of_run(loaded.folder) if finding.case in cases]
+    if arguments.json:
+        print(json.dumps([finding.to_json() for finding in found]))
+        return 0
+    for number, case in enumerate(cases):
+        print(("\n" if number else "") + "/".join(filter(None, case)))
+        of_case = [finding for finding in found if finding.case == case]
+        print(
+            "\n".join(text(rank, finding) for rank, finding in enumerate(of_case, 1)) or "  nothing to mend was found"
+        )
+    return 0
+
+
+def text(rank: int, finding: Finding) -> str:
+    """One finding in a terminal: what, by how much, why, and what to do."""
+    win = f"at most {finding.bound.ratio:.2f}×" if finding.bound else "not bounded"
+    clock = " of the interval" if finding.bound and finding.bound.clock == "interval" else ""
+    kind = "NVIDIA's rule" if finding.origin == "nvidia" else "measured" if finding.measured else "predicted"
+    where = f" ({finding.function})" if finding.function else ""
+    values = "; ".join(f"{value.label} {value.text} ({value.source})" for value in finding.evidence)
+    lines = [
+        *([f"why: {values}"] if values else []),
+        *([f"bound: {finding.bound.formula}"] if finding.bound else []),
+        f"{'ncu' if finding.origin == 'nvidia' else 'do'}: {finding.remedy}",
+    ]
+    head = f"  {rank}. {finding.title}{where}: {win}{clock}, {kind}"
+    return "\n".join([head, *(_indented(line) for line in lines)])
+
+
+def _indented(line: str) -> str:
+    return textwrap.fill(line, _WIDTH, initial_indent="     ", subsequent_indent="       ", break_long_words=False)
+
+
+def _choose(loaded: LoadedRun, arguments: argparse.Namespace) -> Any:
+    """The rows asked about; of every kernel and pass the largest workload of its Triton code, if nothing was chosen."""
+    from tilescope.suggest import unknown  # noqa: PLC0415
+
+    table = loaded.table
+    for column, wanted in (("kernel", arguments.kernel), ("impl", arguments.impl), ("pass", arguments.direction),
+                           ("workload", "" if arguments.workload == "all" else arguments.workload)):  # fmt: skip
+        known = list(dict.fromkeys(table[column]))
+        if wanted and wanted not in known:
+            raise ValueError(f"{unknown(column, wanted, known)} in {loaded.run.id}")
+        table = table[table[column] == wanted] if wanted else table
+    if arguments.workload:
+        return table
+    kept = [_largest(rows, loaded, arguments.impl) for _, rows in table.groupby(["kernel", "pass"], sort=False)]
+    return table[table.index.isin([index for rows in kept for index in rows.index])]
+
+
+def _largest(rows: Any, loaded: LoadedRun, impl: str) -> Any:
+    """The rows of the workload with the longest floor, and of the Triton code where ``impl`` is not chosen."""
+    from tilescope import summary  # noqa: PLC0415
+
+    head = summary.headline(summary.summarise(rows, loaded.run.device, loaded.run.kernels))
+    if head is None:
+        return rows
+    return rows[(rows["workload"] == head["workload"]) & (rows["impl"] == (impl or head["impl"]))]

@@ -1,0 +1,55 @@
+"""``tilescope compare``: what changed from one run, or one implementation, to others."""
+
+from __future__ import annotations
+
+import argparse
+
+from tilescope.commands.common import Subparsers
+
+
+def command(subparsers: Subparsers) -> None:
+    """Adds the parser."""
+    parser = subparsers.add_parser("compare", help="what changed between runs, or between implementations")
+    parser.add_argument("base", metavar="RUN[:IMPL]", help="the baseline, such as latest, or latest:triton")
+    parser.add_argument("others", nargs="+", metavar="RUN[:IMPL]", help="what is held against it")
+    parser.add_argument("--kernel", default="", metavar="KERNEL", help="only this kernel (all)")
+    parser.add_argument(
+        "--fail-above", type=float, metavar="RATIO", help="status 1 when a case is certainly slower than this ratio"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints a table for each of the others, worst first."""
+    from tilescope import compare, results, store  # noqa: PLC0415
+    from tilescope.units import text  # noqa: PLC0415
+
+    base, *others = (compare.side(text, store.find, store.open_run) for text in (arguments.base, *arguments.others))
+    found = [compare.compare(base, other, arguments.kernel) for other in others]
+    for other, rows in zip(others, found, strict=True):
+        print(f"{base.name} → {other.name}")
+        for line in compare.obstacles(base, other):
+            print(f"no times are compared: {line}")
+        for line in compare.changes(base, other):
+            print(f"changed: {line}")
+        headings = ["kernel", "pass", "workload", "implementation", "time", "then", "ratio", "95 %", ""]
+        cells = [
+            [
+                row["kernel"], row["pass"], row["workload"], _named(row),
+                text(row["time"], "second"), text(row["other_time"], "second"),
+                "–" if row["ratio"] != row["ratio"] else f"{row['ratio']:.3f}",
+                "–" if row["ratio"] != row["ratio"] else f"{row['ratio_low']:.3f} to {row['ratio_high']:.3f}",
+                row["verdict"],
+            ]
+            for row in rows.to_dict("records")
+        ]  # fmt: skip
+        print(results.render(headings, cells))
+    return int(arguments.fail_above is not None and compare.worst(found) > arguments.fail_above)
+
+
+def _named(row: dict[str, str]) -> str:
+    def one(impl: str, config: str) -> str:
+        return f"{impl} {config}".strip()
+
+    ours, theirs = one(row["impl"], row["config"]), one(row["other_impl"], row["other_config"])
+    return ours if ours == theirs else f"{ours} → {theirs}"

@@ -1,0 +1,39 @@
+"""``tilescope fuse``: what fusing a chain of operations could win, before there is a kernel."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+from tilescope.commands import common
+
+
+def command(subparsers: common.Subparsers) -> None:
+    """Adds the parser."""
+    parser = subparsers.add_parser("fuse", help="say what fusing a chain of operations could win")
+    parser.add_argument(
+        "chain", metavar="CHAIN", help="operations in their order, as in add,relu,mul, or a function: file.py:name"
+    )
+    parser.add_argument("shape", metavar="SHAPE", help="sizes and dtype, as in 16384x4096-bf16")
+    parser.add_argument("--target", default="sm_90", metavar="sm_90", help="the GPU's architecture (sm_90)")
+    parser.add_argument("--json", action="store_true", help="the answer as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints. Raises ValueError, saying what is expected, for a chain, shape or target it does not know."""
+    from tilescope import fusion, fusion_trace, results  # noqa: PLC0415
+
+    problem = fusion.parse_problem(arguments.shape)
+    if ".py:" in arguments.chain:
+        chain = fusion_trace.trace(arguments.chain, arguments.shape)
+    else:
+        chain = fusion.count(fusion.parse_chain(arguments.chain), problem)
+    answer = fusion.ask(chain, problem, arguments.target)
+    if arguments.json:
+        print(json.dumps({**dataclasses.asdict(answer), "bound": answer.bound}))
+        return 0
+    rows = [[line.topic, "" if line.good is None else "+" if line.good else "-", line.text] for line in answer.lines]
+    print(results.render(["predicted", "", ",".join(answer.chain.names)], rows))
+    return 0

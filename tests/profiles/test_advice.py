@@ -1,0 +1,329 @@
+"""Rules of the advice: each fires on values made for it, not on their counterpart, and sensibly on recorded runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tilescope import advice, cli, device, schema, store
+from tilescope.advice import Finding
+from tilescope.case import Case
+from tilescope.metrics import METRICS
+from tilescope.schema import Ceiling, Device
+
+CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
+AT = {"launch": 0, "function": "scale_kernel"}
+#: 1 TB/s and 10 Tflop/s: a million bytes take a microsecond.
+GPU = Device(
+    "Made-up GPU", "sm_90", 100, 10_000_000, 10_000_000_000, True,
+    (
+        Ceiling("hbm", 1e12, "byte/second", "measured"),
+        Ceiling("l2", 4e12, "byte/second", "measured"),
+        Ceiling("fp32", 1e13, "flop/second", "measured"),
+        Ceiling("bf16", 1e14, "flop/second", "datasheet"),
+    ),
+)  # fmt: skip
+MILLION = 1_000_000
+
+
+def find(launches: dict[str, Any], case: dict[str, Any] | None = None, of: Case = CASE, **more: Any) -> list[Finding]:
+    """Findings for one launch. Keys are ``metric@source``; the cost is 100 MB and the floor 100 µs, unless said."""
+    rows = [
+        of.row("algorithm_bytes_read", more.get("each_way", 50 * MILLION), "model"),
+        of.row("algorithm_bytes_written", more.get("each_way", 50 * MILLION), "model"),
+        of.row("algorithm_flops", more.get("flops", MILLION), "model"),
+    ]
+    for key, value in (case or {}).items():
+        metric, source = key.split("@")
+        rows.append(of.row(metric, value, source, sample=0))
+    for key, value in launches.items():
+        metric, source = key.split("@")
+        sample = {"sample": 0} if source == "torch_profiler" else {}
+        rows.append(of.row(metric, value, source, **{**AT, **sample}))
+    return advice.findings(schema.frame(rows), GPU)
+
+
+def rules(found: list[Finding]) -> set[str]:
+    return {finding.rule for finding in found}
+
+
+def one(found: list[Finding], rule: str) -> Finding:
+    (finding,) = [f for f in found if f.rule == rule]
+    return finding
+
+
+SLOW = {"gpu_time@torch_profiler": 400e-6}
+OCCUPANCY = {
+    "theoretical_occupancy@compiler": 0.25, "grid_blocks@compiler": 10_000, "block_threads@compiler": 128,
+    "registers@compiler": 128, "shared_memory@compiler": 0, "occupancy_limit_registers@compiler": 4,
+    "occupancy_limit_shared_memory@compiler": 200, "occupancy_limit_warps@compiler": 16,
+}  # fmt: skip
+STALLS = {"stall_long_scoreboard@ncu": 8.0, "stall_wait@ncu": 1.0, "stall_selected@ncu": 1.0}
+MOVED = {"dram_bytes_read@ncu": 150 * MILLION, "dram_bytes_written@ncu": 50 * MILLION, "gpu_time@ncu": 400e-6}
+
+#: Rule, values that make it fire, and a change after which it must not.
+CASES = [
+    ("extra-bytes", {**SLOW, **MOVED}, {"dram_bytes_read@ncu": 55 * MILLION}),
+    ("extra-bytes", {"unique_bytes_read@interpreter": 2e8, "unique_bytes_written@interpreter": 5e7},
+     {"unique_bytes_read@interpreter": 5e7}),
+    ("repeated-requests",
+     {**SLOW, "requested_bytes_read@interpreter": 1e9, "unique_bytes_read@interpreter": 5e7, "gpu_time@ncu": 4e-4,
+      "l2_to_l1_bytes@ncu": 1e9, "l1_to_l2_bytes@ncu": 5e7}, {"requested_bytes_read@interpreter": 5e7}),
+    ("uncoalesced-loads", {**SLOW, "sectors_per_load@ncu": 32, "widest_load@compiler": 4, "gpu_time@ncu": 4e-4},
+     {"sectors_per_load@ncu": 4}),
+    ("uncoalesced-loads", {"sector_efficiency_read@interpreter": 0.25}, {"sector_efficiency_read@interpreter": 1.0}),
+    ("uncoalesced-stores", {"sector_efficiency_written@interpreter": 0.5},
+     {"sector_efficiency_written@interpreter": 1.0}),
+    ("narrow-loads", {"widest_load@compiler": 4}, {"widest_load@compiler": 16}),
+    ("spills", {"spill_bytes_loaded@compiler": 48, "spill_bytes_stored@compiler": 48},
+     {"spill_bytes_loaded@compiler": 0, "spill_bytes_stored@compiler": 0}),
+    ("spills", {"spill_loads@ncu": 1000, "spill_stores@ncu": 0}, {"spill_loads@ncu": 0}),
+    ("at-the-roof", {"gpu_time@torch_profiler": 105e-6}, {"gpu_time@torch_profiler": 200e-6}),
+    ("register-pressure", OCCUPANCY, {"theoretical_occupancy@compiler": 0.75}),
+    ("register-pressure", OCCUPANCY, {"spill_bytes_loaded@compiler": 8}),
+    ("register-pressure", OCCUPANCY, {"tensor_instructions@compiler": 8}),
+    ("register-pressure", OCCUPANCY, {"grid_blocks@compiler": 50}),
+    ("low-occupancy",
+     {**OCCUPANCY, "occupancy_limit_registers@compiler": 16, "occupancy_limit_shared_memory@compiler": 4},
+     {"theoretical_occupancy@compiler": 1.0}),
+    ("partial-waves", {"grid_blocks@compiler": 30, "occupancy_limit_warps@compiler": 4}, {"grid_blocks@compiler": 400}),
+    ("partial-waves", {"grid_blocks@compiler": 410, "occupancy_limit_warps@compiler": 4},
+     {"grid_blocks@compiler": 9_990}),
+    ("bank-conflicts", {**SLOW, "bank_conflicts@ncu": 2e7, "gpu_time@ncu": 4e-4, "sm_clock@ncu": 1e9},
+     {"bank_conflicts@ncu": 2e5}),
+    ("longest-stall", {**SLOW, **STALLS, "gpu_time@ncu": 4e-4}, {"stall_selected@ncu": 30.0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "values", "mended"), CASES, ids=lambda x: x if isinstance(x, str) else "")
+def test_a_rule_fires_and_falls_silent(rule: str, values: dict[str, Any], mended: dict[str, Any]) -> None:
+    before, after = find(values), find({**values, **mended})
+    assert rule in rules(before)
+    assert rule not in rules(after)
+    for finding in before:
+        assert finding.evidence and finding.remedy and finding.kernel == "scale"
+        assert finding.bound is None or finding.bound.ratio >= 1.05
+
+
+def test_a_launch_that_is_too_small_for_its_work() -> None:
+    single = one(find({"gpu_time@torch_profiler": 2e-6}, each_way=1000), "launch-bound")
+    assert single.bound is None
+    assert "2.0 µs" in single.title
+    assert "launch-bound" not in rules(find({"gpu_time@torch_profiler": 20e-6}, each_way=1000))
+
+
+def test_nothing_is_found_where_nothing_was_counted() -> None:
+    assert advice.findings(schema.frame([]), GPU) == []
+    assert find({}) == []
+    # A time alone says how far the roof is, not why.
+    assert find(SLOW) == []
+
+
+def test_a_product_without_tensor_cores() -> None:
+    case = Case("mm", "triton", "forward", "1000x1000x1000-bf16")
+    flops = 100 * MILLION * 100
+    plain = find({"tensor_instructions@compiler": 0}, of=case, flops=flops)
+    finding = one(plain, "no-tensor-cores")
+    assert finding.bound and finding.bound.ratio == pytest.approx(10)
+    assert not finding.measured
+    assert "no-tensor-cores" not in rules(find({"tensor_instructions@compiler": 4}, of=case, flops=flops))
+    assert "no-tensor-cores" not in rules(find({"tensor_instructions@compiler": 0}, of=case, flops=MILLION))
+    counted = find({"tensor_ops_bf16@ncu": 0}, of=case, flops=flops)
+    assert one(counted, "no-tensor-cores").measured
+
+
+def test_arithmetic_at_its_roof() -> None:
+    flops = 5 * 10**9
+    found = find({"gpu_time@torch_profiler": 0.51e-3}, flops=flops)
+    assert one(found, "at-the-rate").bound is None
+    assert "at-the-rate" not in rules(find({"gpu_time@torch_profiler": 1e-3}, flops=flops))
+
+
+def test_a_late_cpu_is_bounded_in_its_own_clock_and_ranks_after_gpu_time() -> None:
+    found = find({**SLOW, **MOVED}, {"interval@events": 8e-3, "graph_time@events": 5e-4})
+    late = one(found, "late-cpu")
+    assert late.bound and (late.bound.clock, late.bound.ratio) == ("interval", pytest.approx(16))
+    assert [f.rule for f in found] == ["extra-bytes", "late-cpu"]
+    assert "late-cpu" not in rules(find({**SLOW, **MOVED}, {"interval@events": 4.1e-4}))
+
+
+def test_no_bound_passes_the_floor() -> None:
+    # 8x the bytes at 4x the floor's time: the floor is the lower of the two.
+    found = find({**SLOW, **MOVED, "dram_bytes_read@ncu": 750 * MILLION})
+    bound = one(found, "extra-bytes").bound
+    assert bound and bound.ratio == pytest.approx(4)
+    assert "floor" in bound.formula and "8.00×" in bound.formula
+
+
+def test_a_bound_over_one_of_two_launches_follows_amdahl() -> None:
+    rows = [
+        CASE.row("algorithm_bytes_read", 50 * MILLION, "model"),
+        CASE.row("algorithm_bytes_written", 50 * MILLION, "model"),
+        CASE.row("algorithm_flops", 1, "model"),
+    ]
+    for launch, (seconds, width) in enumerate(((300e-6, 16), (100e-6, 4))):
+        at = {"launch": launch, "function": f"kernel_{launch}"}
+        rows += [CASE.row("gpu_time", seconds, "torch_profiler", sample=0, **at)]
+        rows += [CASE.row("widest_load", width, "compiler", **at)]
+    (finding,) = advice.findings(schema.frame(rows), GPU)
+    assert (finding.rule, finding.launch, finding.function) == ("narrow-loads", 1, "kernel_1")
+    assert finding.bound and finding.bound.ratio == pytest.approx(1 / (0.75 + 0.25 / 4))
+    assert not finding.measured
+
+
+def test_launches_of_two_collectors_agree_by_name_where_one_saw_more() -> None:
+    rows = [CASE.row("gpu_time", 1e-6, "ncu", launch=0, function="fill")]
+    rows += [CASE.row("gpu_time", 100e-6, "ncu", launch=1, function="scale_kernel")]
+    rows += [CASE.row("sectors_per_load", 16, "ncu", launch=1, function="scale_kernel")]
+    rows += [CASE.row("widest_load", 4, "compiler", launch=0, function="scale_kernel")]
+    found = advice.findings(schema.frame(rows), GPU)
+    assert one(found, "uncoalesced-loads").launch == 1
+
+
+@pytest.mark.parametrize(
+    ("impl", "function", "told"),
+    [
+        ("triton", "scale_kernel", True),
+        ("compile", "triton_poi_fused_mul_0", True),
+        ("eager", "void at::native::vectorized_elementwise_kernel<4>", False),
+        ("cublas", "nvjet_tst_128x256", False),
+    ],
+)
+def test_a_library_s_own_kernels_are_left_alone(impl: str, function: str, told: bool) -> None:
+    case = Case("scale", impl, "forward", "1000x1000-fp32")
+    at = {"launch": 0, "function": function}
+    rows = [case.row(key.split("@")[0], value, "ncu", **at) for key, value in {**STALLS, **MOVED}.items()]
+    rows += [case.row("spill_loads", 1000, "ncu", **at)]
+    rows += [case.row(f"algorithm_{what}", 50 * MILLION, "model") for what in ("bytes_read", "bytes_written", "flops")]
+    found = rules(advice.findings(schema.frame(rows), GPU))
+    # What the whole case moves is told of any implementation.
+    assert found == ({"extra-bytes", "longest-stall", "spills"} if told else {"extra-bytes"})
+
+
+VALUES = st.sampled_from([0.0, 1e-9, 1e-6, 0.25, 1.0, 4.0, 16.0, 128.0, 255.0, 1024.0, 1e6, 1e9, 1e13])
+
+
+@given(
+    st.dictionaries(st.tuples(st.sampled_from(sorted(METRICS)), st.sampled_from(schema.SOURCES)), VALUES, max_size=60)
+)
+@settings(max_examples=300, deadline=None)
+def test_no_values_make_a_rule_fail(values: dict[tuple[str, str], float]) -> None:
+    rows = [
+        CASE.row(metric, value, source, **({} if source == "model" else AT), sample=0)
+        for (metric, source), value in values.items()
+    ]
+    rows += [CASE.row(f"algorithm_{what}", 1e6, "model") for what in ("bytes_read", "bytes_written", "flops")]
+    for finding in advice.findings(schema.frame(rows), GPU):
+        assert finding.evidence
+        assert finding.bound is None or 1.05 <= finding.bound.ratio < float("inf")
+
+
+def test_the_remedy_for_registers_names_a_count_with_which_another_block_fits() -> None:
+    finding = one(find(OCCUPANCY), "register-pressure")
+    assert "With 96 registers a thread instead of 128 a multiprocessor holds 5 blocks instead of 4" in finding.remedy
+    assert finding.bound and finding.bound.ratio == pytest.approx(5 / 4)
+
+
+def test_advice_for_a_target_whose_limits_are_not_known_still_speaks() -> None:
+    rows = [CASE.row(key.split("@")[0], value, "compiler", **AT) for key, value in OCCUPANCY.items()]
+    rows += [CASE.row(f"algorithm_{what}", 1000, "model") for what in ("bytes_read", "bytes_written", "flops")]
+    other = Device("GPU", "sm_999", 100, 1, 1, True, GPU.ceilings)
+    assert "register-pressure" in rules(advice.findings(schema.frame(rows), other))
+
+
+@pytest.fixture(scope="module")
+def norms() -> list[Finding]:
+    return found_in("layer_norm")
+
+
+def recorded(kernel: str) -> store.LoadedRun:
+    """The newest recording of the kernel by every collector."""
+    runs = [s for s in store.list_runs([store.recorded_dir()]) if kernel in s.kernels and "ncu" in s.sources]
+    return store.open_run(runs[0].path)
+
+
+def found_in(kernel: str) -> list[Finding]:
+    loaded = recorded(kernel)
+    return advice.findings(loaded.table, loaded.run.device, loaded.run.kernels)
+
+
+def of(found: list[Finding], *key: str) -> list[Finding]:
+    return [f for f in found if (f.kernel, f.impl, f.direction, f.workload) == key]
+
+
+def test_layer_norm_at_16k_columns_waits_and_spills_backward(norms: list[Finding]) -> None:
+    assert rules(of(norms, "layer_norm", "triton", "forward", "8192x16384-bf16")) == {"at-the-roof"}
+    backward = of(norms, "layer_norm", "triton", "backward", "8192x16384-bf16")
+    assert {"spills", "longest-stall"} <= rules(backward)
+    assert backward[0].measured
+    # 57 % of the measured copy bandwidth is all there is to win.
+    assert backward[0].bound and 1.6 < backward[0].bound.ratio < 1.8
+
+
+def test_softmax_at_64k_columns_spills_backward_and_unfused_code_moves_what_lies_between() -> None:
+    found = found_in("softmax")
+    assert "spills" in rules(of(found, "softmax", "triton", "backward", "2048x65536-bf16"))
+    assert rules(of(found, "softmax", "triton", "forward", "16384x4096-bf16")) == {"at-the-roof"}
+    eager = of(found_in("add_relu_mul"), "add_relu_mul", "eager", "forward", "67108864-fp32")
+    assert eager[0].rule == "extra-bytes"
+    assert eager[0].bound and eager[0].bound.ratio == pytest.approx(7 / 3, rel=0.2)
+
+
+def test_misaligned_rows_are_scalar_and_uncoalesced(norms: list[Finding]) -> None:
+    found = of(norms, "layer_norm", "triton", "forward", "1823x781-fp32")
+    assert rules(found[:3]) >= {"uncoalesced-loads", "narrow-loads"}
+    loads = one(found, "uncoalesced-loads")
+    assert {value.metric for value in loads.evidence} >= {"sectors_per_load", "widest_load"}
+
+
+def test_a_large_matmul_is_at_the_tensor_roof() -> None:
+    assert rules(of(found_in("matmul"), "matmul", "triton", "forward", "8192x8192x8192-bf16")) == {"at-the-rate"}
+
+
+def test_a_prediction_is_never_called_measured() -> None:
+    loaded = recorded("layer_norm")
+    table = loaded.table[loaded.table["source"].isin(["compiler", "interpreter", "model"])]
+    found = advice.findings(table, device.for_target("sm_90"), loaded.run.kernels)
+    assert "register-pressure" in rules(of(found, "layer_norm", "triton", "backward", "8192x16384-bf16"))
+    assert not any(finding.measured for finding in found)
+    assert not rules(found) & {"late-cpu", "launch-bound", "at-the-roof", "longest-stall", "bank-conflicts"}
+
+
+def test_findings_are_ranked_and_become_json(norms: list[Finding]) -> None:
+    ratios = [f.bound.ratio for f in norms if f.bound and f.bound.clock == "gpu_time"]
+    assert ratios == sorted(ratios, reverse=True)
+    first_unbounded = next(i for i, f in enumerate(norms) if f.bound is None)
+    assert all(f.bound is None for f in norms[first_unbounded:])
+    again = json.loads(json.dumps([f.to_json() for f in norms]))
+    assert again[0]["bound"]["ratio"] == norms[0].bound.ratio  # type: ignore[union-attr]
+    assert {e["source"] for f in again for e in f["evidence"]} <= {*schema.SOURCES, "measured", "datasheet"}
+
+
+def test_the_command_prints_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    run = recorded("layer_norm").run.id
+    assert cli.main(["advise", run, "layer_norm"]) == 0
+    printed = capsys.readouterr().out
+    assert "layer_norm/triton/backward/8192x16384-bf16\n  1. " in printed and "Registers spill" in printed
+    assert "at most 1." in printed and "do: " in printed
+    assert cli.main(["advise", run, "layer_norm", "--workload", "1823x781-fp32", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {f["workload"] for f in listed} == {"1823x781-fp32"}
+    assert {f["impl"] for f in listed} > {"triton"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["layernorm"], "unknown kernel 'layernorm': did you mean 'layer_norm'?"),
+        (["--impl", "trton"], "unknown impl 'trton': did you mean 'triton'?"),
+        (["--workload", "1x1-fp32"], "unknown workload '1x1-fp32'"),
+    ],
+)
+def test_the_command_says_what_it_does_not_know(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["advise", recorded("layer_norm").run.id, *arguments]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,224 @@
+"""What fusing a chain could win: bytes counted by hand, by the recorded runs, and every kind of bad input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tilescope import cli, fusion, fusion_trace, store, traffic
+
+MEGA = 2**20
+
+
+def ask(chain: str, problem: str, target: str = "sm_90") -> fusion.Answer:
+    sizes = fusion.parse_problem(problem)
+    return fusion.ask(fusion.count(fusion.parse_chain(chain), sizes), sizes, target)
+
+
+def line(answer: fusion.Answer, topic: str) -> fusion.Line:
+    (found,) = [entry for entry in answer.lines if entry.topic == topic]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("chain", "unfused", "fused"),
+    [
+        # Tensors of 2 MB read and written, one launch after the other.
+        ("add,relu,mul", 3 + 2 + 3, 4),
+        ("relu", 2, 2),
+        ("add,relu,scale", 3 + 2 + 2, 3),
+        ("addcmul,add", 4 + 3, 5),
+    ],
+)
+def test_bytes_of_elementwise_chains(chain: str, unfused: int, fused: int) -> None:
+    answer = ask(chain, "1024x1024-bf16")
+    assert answer.chain.unfused_bytes == unfused * 2 * MEGA
+    assert answer.chain.fused_bytes == fused * 2 * MEGA
+    assert answer.bound == pytest.approx(unfused / fused)
+
+
+def test_bytes_of_rows_masks_and_reductions() -> None:
+    # A weight and a bias are one row each; a reduction leaves one element a row; dropout keeps a mask of bytes.
+    norm = ask("layer_norm", "1024x512-fp32")
+    assert norm.chain.unfused_bytes == norm.chain.fused_bytes == 2 * 1024 * 512 * 4 + 2 * 512 * 4
+    total = ask("square,sum", "1024x512-fp32")
+    assert total.chain.unfused_bytes == 3 * 1024 * 512 * 4 + 1024 * 4
+    assert total.chain.fused_bytes == 1024 * 512 * 4 + 1024 * 4
+    dropout = ask("softmax,dropout", "1024x512-bf16")
+    assert dropout.chain.unfused_bytes == 4 * 1024 * 512 * 2 + 1024 * 512
+    assert dropout.chain.fused_bytes == 2 * 1024 * 512 * 2
+    masked = ask("masked_fill,softmax", "1024x512-bf16")
+    assert masked.chain.fused_bytes == 2 * 1024 * 512 * 2 + 1024 * 512
+
+
+def test_the_chain_of_a_recorded_kernel_predicts_its_recorded_bytes() -> None:
+    loaded = store.open_run(store.find("20261120-231142-1782", [store.recorded_dir()]))
+    rows = traffic.speedup(loaded.table)
+    chosen = (rows["kernel"] == "add_relu_mul") & (rows["impl"] == "triton") & (rows["workload"] == "67108864-fp32")
+    (row,) = rows[chosen].to_dict("records")
+    answer = ask("add,relu,scale", "67108864-fp32")
+    assert answer.chain.unfused_bytes == row["baseline_bytes"]
+    assert answer.chain.fused_bytes == row["bytes"]
+    # And what was measured keeps to it.
+    assert row["actual"] == pytest.approx(answer.bound, rel=0.15)
+
+
+def test_vectors_rows_and_targets_each_get_a_line() -> None:
+    even, odd = ask("softmax", "1823x1024-fp32"), ask("softmax", "1823x781-fp32")
+    assert line(even, "vectors").good
+    assert "multiple of 16: loads of 4 elements" in line(even, "vectors").text
+    assert line(odd, "vectors").good is False
+    assert "narrow to 4 bytes; pad the row's stride to 3,136" in line(odd, "vectors").text
+    assert "BLOCK=1024" in line(odd, "BLOCK").text
+    assert "24 % of its lanes are masked" in line(odd, "BLOCK").text
+    assert "pad them" in line(odd, "TMA").text
+    # Elementwise code does not care about rows: only the very last loads are masked.
+    flat = ask("relu,exp", "1823x781-fp32")
+    assert line(flat, "vectors").good
+    assert "the last 12 bytes" in line(flat, "vectors").text
+    assert "masks" in line(flat, "BLOCK").text
+
+
+def test_a_row_that_fills_the_registers_is_walked_in_chunks() -> None:
+    assert line(ask("softmax", "128x16384-bf16"), "BLOCK").good
+    assert "walk it in chunks" in line(ask("softmax", "128x65536-bf16"), "BLOCK").text
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target", "good"),
+    [("fp8", "sm_80", False), ("fp8", "sm_90", True), ("bf16", "sm_80", True), ("fp32", "sm_80", True)],
+)
+def test_what_the_target_supports(dtype: str, target: str, good: bool) -> None:
+    answer = ask("add,relu", f"4096x4096-{dtype}", target)
+    assert line(answer, "dtype").good is good
+    assert ("none" in line(answer, "TMA").text) == (target == "sm_80")
+
+
+def test_small_work_and_work_that_stays_in_l2_is_told() -> None:
+    small = ask("add,relu", "128x128-bf16")
+    assert "2 launches cost more than their bytes" in line(small, "time").text
+    assert line(small, "L2").good is False
+    large = ask("add,relu", "16384x16384-bf16")
+    assert "launches" not in line(large, "time").text
+    assert line(large, "L2").good is True
+    alone = ask("relu", "16384x16384-bf16")
+    assert "nothing to win" in line(alone, "bound").text
+
+
+@given(
+    st.lists(st.sampled_from(sorted(n for n, o in fusion.OPERATIONS.items() if not o.reduces)), min_size=1, max_size=6)
+)
+def test_fusing_never_moves_more_and_every_answer_is_in_lines(names: list[str]) -> None:
+    answer = ask(",".join(names), "33x65-bf16")
+    assert answer.bound >= 1
+    assert (answer.bound == 1) == (len(names) == 1 and not fusion.OPERATIONS[names[0]].keeps_mask)
+    assert all("\n" not in entry.text for entry in answer.lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["addd", "3x3-fp32"], "did you mean 'add'?"),
+        (["", "3x3-fp32"], "name operations in their order"),
+        (["matmul,relu", "3x3-fp32"], "matmul is no pass over memory"),
+        (["sum,relu", "3x3-fp32"], "sum leaves one value a row"),
+        (["relu", "3x0-fp32"], "is empty"),
+        (["relu", "3x3"], "sizes and a dtype"),
+        (["relu", "3x3-fp33"], "did you mean 'fp32'?"),
+        (["relu", "3x3-fp32", "--target", "sm_70"], "unknown target 'sm_70'"),
+    ],
+)
+def test_bad_input_gets_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["fuse", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_the_command_prints_a_table_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["fuse", "add,relu,mul", "16384x4096-bf16"]) == 0
+    printed = capsys.readouterr().out
+    assert "8 passes over 134 MB unfused, 4 passes over 134 MB fused" in printed
+    assert "at most 2.00× faster" in printed
+    assert cli.main(["fuse", "add,relu,mul", "16384x4096-bf16", "--target", "sm_80", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["bound"] == pytest.approx(2)
+    assert answer["target"] == "sm_80"
+
+
+FUNCTIONS = """
+import torch
+import torch.nn.functional as F
+
+def gated(a, b, c):
+    return F.silu(a + b) * c
+
+def norm(x, weight, eps=1e-6):
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
+
+def product(a):
+    return torch.relu(a @ a.T)
+
+def peek(a):
+    return a if a.sum() > 0 else -a
+
+def view(a):
+    return a.view(-1)
+
+def broken(a):
+    raise KeyError("two\\nlines")
+"""
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("own") / "functions.py"
+    file.write_text(FUNCTIONS)
+    return str(file)
+
+
+def test_a_function_is_counted_as_its_operators(functions: str) -> None:
+    problem = fusion.parse_problem("1024x512-bf16")
+    chain = fusion_trace.count(f"{functions}:gated", problem)
+    assert chain == fusion.Chain(("add", "silu", "mul"), 8 * problem.bytes, 4 * problem.bytes, False, False)
+    # Its operators are those of the chain by name.
+    named = fusion.count(("add", "silu", "mul"), problem)
+    assert (chain.unfused_bytes, chain.fused_bytes) == (named.unfused_bytes, named.fused_bytes)
+
+
+def test_a_weight_is_one_row_and_a_mean_needs_the_whole_of_it(functions: str) -> None:
+    problem = fusion.parse_problem("1024x512-bf16")
+    chain = fusion_trace.count(f"{functions}:norm", problem)
+    assert chain.fused_bytes == 2 * problem.bytes + problem.row_bytes
+    assert chain.whole_row and chain.aligned_rows
+    assert chain.unfused_bytes > 15 * problem.bytes  # eager goes through fp32 and back
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("product", "no pass over memory"),
+        ("peek", "looks at a tensor's value"),
+        ("view", "moves no data"),
+        ("nothing", "has no function 'nothing'"),
+    ],
+)
+def test_a_function_that_cannot_be_counted_says_why(functions: str, name: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        fusion_trace.count(f"{functions}:{name}", fusion.parse_problem("64x64-fp32"))
+
+
+def test_the_command_counts_a_function_in_a_process_of_its_own(
+    functions: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["fuse", f"{functions}:gated", "1024x512-bf16", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["chain"]["names"] == ["add", "silu", "mul"]
+    assert cli.main(["fuse", f"{functions}:broken", "1024x512-bf16"]) == 2
+    said = capsys.readouterr().err
+    assert "KeyError" in said
+    assert said.count("\n") == 1
+    assert cli.main(["fuse", "no_such_file.py:f", "1024x512-bf16"]) == 2
+    assert "is no file" in capsys.readouterr().err

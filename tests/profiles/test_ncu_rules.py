@@ -1,0 +1,132 @@
+"""NVIDIA's rules as ncu printed them on an H200, and the collector that gathers them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tilescope import device, ncu_csv, ncu_rules, plan
+from tilescope.advice import NVIDIA
+from tilescope.case import Case
+from tilescope.collectors import load, ncu
+from tilescope.collectors import ncu_rules as collector
+
+PRINTED = (Path(__file__).parent / "fixtures" / "details_rules_h200.csv").read_text()
+SOFTMAX = Case("softmax", "triton", "forward", "16384x4096-bf16")
+MATMUL = Case("matmul", "eager", "forward", "4096x4096x4096-bf16")
+NVTX = '"Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"'
+
+
+def ranged(printed: str) -> str:
+    """The page with the column of ranges that ncu prints with ``--nvtx``, before the kernel's name."""
+
+    def with_range(line: str) -> str:
+        slug = (SOFTMAX if "softmax_kernel" in line else MATMUL).slug
+        return line.replace('"127.0.0.1",', f'"127.0.0.1","""0:<default domain>:tilescope:{slug}:none""",')
+
+    header = printed.replace('"Kernel Name"', f'{NVTX},"Kernel Name"', 1)
+    return "".join(with_range(line) for line in header.splitlines(keepends=True))
+
+
+def test_rules_are_read_with_their_estimates() -> None:
+    rules = ncu_rules.read(PRINTED)
+    assert len(rules) == 10
+    assert [r.function for r in rules].count("softmax_kernel") == 4
+    compression = rules[3]
+    assert (compression.name, compression.section, compression.kind) == (
+        "MemoryL2Compression", "MemoryWorkloadAnalysis_Chart", "OPT",
+    )  # fmt: skip
+    assert (compression.speedup, compression.scope) == (pytest.approx(0.2951), "global")
+    assert compression.text.startswith("Out of the 134241760.0 bytes sent to the L2 Compression unit")
+    # What ncu does not estimate is absent, not 0.
+    assert rules[0].speedup is None
+    assert rules[0].scope == ""
+
+
+def test_findings_are_nvidias_and_only_those_that_ask_for_a_change() -> None:
+    rules = [rule for rule in ncu_rules.read(PRINTED) if rule.function == "mm_kernel"]
+    found = {f.rule: f for f in ncu_rules.findings(MATMUL, rules)}
+    assert "SOLFPRoofline" not in found
+    assert {f.origin for f in found.values()} == {NVIDIA}
+    assert all(f.measured for f in found.values())
+    tail = found["LaunchConfiguration"].bound
+    assert tail and tail.ratio == pytest.approx(4 / 3)
+    # An estimate for a part of the launch bounds nothing of the whole.
+    occupancy = found["TheoreticalOccupancy"]
+    assert occupancy.bound is None
+    assert occupancy.title == "Theoretical occupancy (ncu estimates 87.5 % of this part alone)"
+    assert found["SOLBottleneck"].title == "SOL bottleneck"
+    assert found["MemoryL2Compression"].title == "Memory L2 compression"
+
+
+def test_text_without_a_details_page_is_refused() -> None:
+    with pytest.raises(ncu_csv.NcuFormatError, match="details"):
+        ncu_rules.read("==PROF== nothing")
+
+
+def test_finish_divides_the_page_among_the_cases(tmp_path: Path) -> None:
+    folder = tmp_path / "artefacts" / "ncu_rules"
+    folder.mkdir(parents=True)
+    (folder / ncu.LOG).write_text(ranged(PRINTED))
+    silent = Case("vector_add", "triton", "forward", "65536-bf16")
+    collector.finish(folder, [SOFTMAX, MATMUL, silent])
+    assert sorted(path.name for path in folder.iterdir()) == sorted(f"{c.slug}.json" for c in (SOFTMAX, MATMUL))
+    case, rules = ncu_rules.load(folder / f"{MATMUL.slug}.json")
+    assert case == MATMUL
+    assert len(rules) == 6
+    assert {rule.launch for rule in rules} == {0}
+    assert collector.parse(folder / f"{MATMUL.slug}.json", MATMUL).empty
+    found = ncu_rules.of_run(tmp_path)
+    assert {(f.kernel, f.impl) for f in found} == {("softmax", "triton"), ("matmul", "eager")}
+    assert found[0].bound and found[0].bound.ratio == pytest.approx(1 / (1 - 0.2951))
+    assert ncu_rules.of_run(tmp_path / "elsewhere") == []
+
+
+def test_finish_without_ranges_serves_one_case_only(tmp_path: Path) -> None:
+    (tmp_path / ncu.LOG).write_text(PRINTED)
+    with pytest.raises(ncu.NcuError, match="no NVTX ranges"):
+        collector.finish(tmp_path, [SOFTMAX, MATMUL])
+    (tmp_path / ncu.LOG).write_text(PRINTED)
+    collector.finish(tmp_path, [SOFTMAX])
+    assert len(ncu_rules.load(tmp_path / f"{SOFTMAX.slug}.json")[1]) == 10
+
+
+def test_finish_names_the_cure_when_nothing_was_profiled(tmp_path: Path) -> None:
+    (tmp_path / ncu.LOG).write_text("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
+    with pytest.raises(ncu.NcuError, match="run as root"):
+        collector.finish(tmp_path, [SOFTMAX])
+    collector.finish(tmp_path, [])
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"case": {}, "rules": []}', json.dumps({"case": 3, "rules": []})])
+def test_a_damaged_artefact_is_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ValueError, match="collect them again"):
+        collector.parse(tmp_path / "x.json", SOFTMAX)
+
+
+def test_the_command_line_asks_for_sections_rules_and_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
+    line = collector.command(["python", "-m", "worker"], tmp_path)
+    assert line[0] == "/opt/ncu"
+    assert line[-3:] == ["python", "-m", "worker"]
+    asked = [line[place + 1] for place, part in enumerate(line) if part == "--section"]
+    assert {"SpeedOfLight", "Occupancy", "WarpStateStats", "SourceCounters"} <= set(asked)
+    assert line[line.index("--page") + 1] == "details"
+    assert line[line.index("--nvtx-include") + 1] == "regex:tilescope:.*"
+    assert line[line.index("--apply-rules") + 1] == "yes"
+    assert "--metrics" not in line
+    monkeypatch.setattr(device, "find_ncu", lambda: None)
+    with pytest.raises(ncu.NcuError):
+        collector.command([], tmp_path)
+
+
+def test_the_rules_are_collected_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load("ncu_rules") is collector
+    for name in ("events", "torch_profiler", "ncu", "ncu_rules"):
+        monkeypatch.setattr(load(name), "unavailable", lambda: None)
+    assert "ncu_rules" not in plan.choose_collectors(["auto"], "sm_90", "sm_90")
+    assert plan.choose_collectors(["ncu_rules", "ncu"], "sm_90", "sm_90") == ("ncu", "ncu_rules")
+    with pytest.raises(plan.RequestError, match="measures this machine's GPU"):
+        plan.choose_collectors(["ncu_rules"], "sm_80", "sm_90")
