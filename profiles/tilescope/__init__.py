@@ -1,6 +1,6 @@
 """Tilescope's profiler: runs kernels, and turns what compiler and hardware say into one table.
 
-``profile``, ``open_run`` and ``list_runs`` are loaded when they are first used, so that importing this costs nothing.
+What it offers is loaded when it is first used, so that importing this costs nothing.
 """
 
 from __future__ import annotations
@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilescope.api import profile
+    from tilescope.own import spec
+    from tilescope.session import Profile, load
     from tilescope.store import LoadedRun, find, list_runs, open_run
 
 __version__ = "0.1.0"
-__all__ = ["LoadedRun", "__version__", "find", "list_runs", "open_run", "profile"]
+__all__ = ["LoadedRun", "Profile", "__version__", "find", "list_runs", "load", "open_run", "profile", "spec"]
 
-_HOMES = {"profile": "api", "LoadedRun": "store", "find": "store", "list_runs": "store", "open_run": "store"}
+_HOMES = {
+    "profile": "api", "spec": "own", "Profile": "session", "load": "session",
+    "LoadedRun": "store", "find": "store", "list_runs": "store", "open_run": "store",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import queue
+import shutil
+import sys
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tilescope import store, supervisor
+from tilescope import cells, live, own, store, supervisor
 from tilescope.plan import AUTO, Request, plan
-from tilescope.store import LoadedRun
+from tilescope.session import Profile
+
+if TYPE_CHECKING:
+    from tilescope_kernels.spec import KernelSpec
+
+OnEvent = Callable[[dict[str, Any]], None]
+#: Where the modules lie that cells were written to, below the folder of runs.
+CELLS = "cells"
 
 
 def profile(
-    *kernels: str,
+    *kernels: Any,
+    inputs: Mapping[str, Any] | None = None,
+    reference: Callable[..., Any] | None = None,
     implementations: Sequence[str] = (),
     workloads: Sequence[str] = (),
     directions: Sequence[str] = (),
@@ -23,36 +35,116 @@ def profile(
     target: str = "",
     title: str = "",
     runs_dir: Path | str | None = None,
-    on_event: Callable[[dict[str, Any]], None] = lambda event: None,
+    on_event: OnEvent | None = None,
     **settings: Any,
-) -> LoadedRun:
-    """Runs ``kernels`` (catalog names or ``path/to/file.py:SPEC``) and returns the finished run.
+) -> Profile:
+    """Runs ``kernels`` and returns the finished run.
 
-    The arguments are those of ``plan.Request``; ``settings`` those of ``supervisor.Job``. ``on_event`` hears the
-    progress. Works where an event loop already runs, as in JupyterLab. Raises ValueError, in one line, for a
-    request that cannot be served.
+    Each is a name from the catalog, ``path/to/file.py:SPEC``, a ``KernelSpec``, or a function that launches a Triton
+    kernel, with examples of its ``inputs`` and its ``reference`` (see ``own.spec``). What is defined in a notebook's
+    cells is written to a file for the worker (see ``cells``). The other arguments are those of ``plan.Request``,
+    ``settings`` those of ``supervisor.Job``.
+
+    ``on_event`` hears the progress; without it, it is shown in a notebook and on a terminal. Works where an event loop
+    already runs, as in JupyterLab. Raises ValueError, in one line, for a request that cannot be served. Interrupting
+    stops the workers and keeps the finished cases: the KeyboardInterrupt says how to open them.
     """
+    folder = Path(runs_dir) if runs_dir else store.runs_dir()
+    store.check_writable(folder)
+    names = [reference_to(kernel, folder / CELLS, inputs, reference) for kernel in kernels]
     request = Request(
-        kernels, implementations, workloads, directions, collectors, configs, target, settings=settings, title=title
+        names, implementations, workloads, directions, collectors, configs, target, settings=settings, title=title
     )
+    loaded = run(request, folder, on_event or live.progress())
+    # A run that is handed on takes its source along.
+    for file in (Path(name.rpartition(":")[0]) for name in names):
+        if file.parent == folder / CELLS:
+            (loaded.folder / CELLS).mkdir(exist_ok=True)
+            shutil.copy(file, loaded.folder / CELLS)
+    return Profile.of(loaded)
 
-    async def work() -> Path:
-        return await supervisor.run(await plan(request, Path(runs_dir) if runs_dir else None), on_event)
 
-    return store.open_run(_wait_for(work))
+def run(
+    request: Request, folder: Path, on_event: OnEvent, catalog: supervisor.Catalog | None = None
+) -> store.LoadedRun:
+    """Serves the request and opens the run. ``catalog`` is what ``describe`` said of its kernels, if it was asked.
+
+    Raises as ``profile`` does.
+    """
+
+    async def work(on_event: OnEvent) -> Path:
+        return await supervisor.run(await plan(request, folder, catalog), on_event)
+
+    return store.open_run(_wait_for(work, on_event))
 
 
-def _wait_for(work: Callable[[], Coroutine[Any, Any, Path]]) -> Path:
-    """Runs ``work`` to its end, in a thread of its own where this one's event loop is busy."""
+def reference_to(
+    kernel: Any, folder: Path, inputs: Mapping[str, Any] | None = None, reference: Callable[..., Any] | None = None
+) -> str:
+    """What a worker is told to find ``kernel`` by: a name, or a file in ``folder`` that is written here.
+
+    Raises ValueError (or CannotCarry, which is one) for what is no kernel and for what cannot be written down.
+    """
+    if isinstance(kernel, str):
+        return kernel
+    if hasattr(kernel, "implementations"):
+        return _imported(kernel) or cells.write_spec(kernel, folder)
+    own.check_launcher(kernel)
+    if inputs is None or reference is None:
+        name = getattr(kernel, "__name__", repr(kernel))
+        raise ValueError(
+            f"{name}: say what it takes and what is right, as in profile({name}, inputs={{'x': torch.randn(64, 100)}}, "
+            "reference=in_plain_pytorch)"
+        )
+    return cells.write_spec(own.spec(kernel, inputs=inputs, reference=reference), folder)
+
+
+def _imported(spec: KernelSpec) -> str:
+    """What a worker finds a spec by that stands in the module of its inputs: a name of the library, or a file; else empty."""
+    module = sys.modules.get(spec.inputs.__module__)
+    name = next((name for name, value in vars(module).items() if value is spec), "") if module else ""
+    if not module or not name or module.__name__ == "__main__":
+        return ""
+    if any(known is spec for known in getattr(sys.modules.get("tilescope_kernels"), "CATALOG", ())):
+        return spec.name
+    return f"{module.__file__}:{name}"
+
+
+def _wait_for(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:
+    """Runs ``work`` to its end, in a thread of its own where this one's event loop is busy.
+
+    ``on_event`` is called in this thread. Raises what ``work`` raises, KeyboardInterrupt with what was kept.
+    """
+    kept: list[str] = []
+
+    def heard(event: dict[str, Any]) -> None:
+        if event.get("event") == "done" and event.get("folder") and not event.get("complete"):
+            kept.append(f"interrupted: the finished cases are kept, open them with tilescope.load({event['run']!r})")
+        on_event(event)
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work())
+        wait = _in_this_thread
+    else:
+        wait = _in_a_thread
+    try:
+        return wait(work, heard)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(*kept) from None
+
+
+def _in_this_thread(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:
+    return asyncio.run(work(on_event))
+
+
+def _in_a_thread(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:
     outcome: list[Path | BaseException] = []
     started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Path]]] = []
+    events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 
     async def watched() -> Path:
-        task = asyncio.ensure_future(work())
+        task = asyncio.ensure_future(work(events.put))
         started.append((asyncio.get_running_loop(), task))
         return await task
 
@@ -61,16 +153,25 @@ def _wait_for(work: Callable[[], Coroutine[Any, Any, Path]]) -> Path:
             outcome.append(asyncio.run(watched()))
         except BaseException as error:
             outcome.append(error)
+        events.put(None)
+
+    def relay() -> None:
+        while (event := events.get()) is not None:
+            on_event(event)
 
     thread = threading.Thread(target=run, name="tilescope-profile")
     thread.start()
     try:
-        thread.join()
-    except KeyboardInterrupt:
+        relay()
+    except BaseException as error:
         for loop, task in started:
             loop.call_soon_threadsafe(task.cancel)
-        thread.join()
+        # What ``on_event`` raises ends the job as well, and is not given the rest.
+        if isinstance(error, KeyboardInterrupt):
+            relay()
         raise
+    finally:
+        thread.join()
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]

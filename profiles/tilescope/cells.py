@@ -1,0 +1,241 @@
+"""What a notebook's cells define, written as a file that another process can load.
+
+A worker imports kernels from files, and Triton reads their source. A cell has no file, but its source is in ``linecache``
+(IPython puts it there). Everything a function's names lead to comes along: other definitions of the cells as source,
+modules and what they hold as imports, plain values as literals. Nothing is pickled. Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dataclasses
+import functools
+import hashlib
+import inspect
+import linecache
+import math
+import re
+import symtable
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilescope_kernels.spec import KernelSpec
+
+_HEAD = '"""What a notebook\'s cells defined, as Tilescope wrote it down for its worker."""\n\nfrom __future__ import annotations\n'
+
+
+class CannotCarry(ValueError):
+    """Something that a cell's code uses and that cannot be written down. The message is one line that says what to do."""
+
+
+def write_spec(spec: KernelSpec, folder: Path) -> str:
+    """Writes a module that holds ``spec`` into ``folder`` and returns ``path/to/file.py:NAME``, as ``load_spec`` takes it.
+
+    The file is named after its content, so that the same cells give the same file. Raises CannotCarry for what cannot
+    be written down, OSError for a folder that cannot be written.
+    """
+    module = _Module()
+    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    draw = module.expression(fields.pop("inputs"), f"the inputs of {spec.name}")
+    written = [f"{name}={module.expression(value, f'{name} of {spec.name}')}" for name, value in fields.items()]
+    kind = module.expression(type(spec), "KernelSpec")
+    name = re.sub(r"\W", "_", spec.name) or "_"
+    if not name.isidentifier():
+        name = f"_{name}"
+    while name in module.used:
+        name += "_"
+    text = "\n\n".join(
+        [
+            _HEAD + "\n".join(module.imports),
+            *module.definitions,
+            # A function, whatever drew the inputs: the file that holds it is the one a run is compared with later.
+            f"_draw = {draw}\n\n\ndef _inputs(workload, device):\n    return _draw(workload, device)",
+            f"{name} = {kind}(\n    inputs=_inputs,\n    " + ",\n    ".join(written) + ",\n)\n",
+        ]
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.py"
+    path.write_text(text, encoding="utf-8")
+    return f"{path}:{name}"
+
+
+def python_function(value: Any) -> Any:
+    """The Python function inside what ``triton.jit``, ``triton.autotune`` or a decorator made of it; None if none is."""
+    while not inspect.isfunction(value):
+        inner = getattr(value, "fn", None) or getattr(value, "__wrapped__", None)
+        if inner is None or inner is value or inspect.isclass(value):
+            return None
+        value = inner
+    return inspect.unwrap(value)
+
+
+class _Module:
+    """The module being written: import lines, then definitions, each after those it needs."""
+
+    def __init__(self) -> None:
+        self.imports: dict[str, None] = {}
+        self.definitions: list[str] = []
+        self.names: dict[str, Any] = {}
+        #: Names that some definition looks up when it runs: they must go on meaning what they mean.
+        self.used: set[str] = set()
+
+    def define(self, name: str, value: Any) -> None:
+        """Makes the global ``name`` mean ``value``."""
+        if name in self.names:
+            if self.names[name] is not value:
+                raise CannotCarry(f"two things are called {name!r}: give one of them another name")
+            return
+        self.names[name] = value
+        home = _home(value)
+        if isinstance(value, ModuleType):
+            self.imports[f"import {value.__name__} as {name}"] = None
+        elif home:
+            self.imports[f"from {home[0]} import {home[1]} as {name}"] = None
+        elif python_function(value) or inspect.isclass(value):
+            self.source(name, value)
+        else:
+            self.definitions.append(f"{name} = {self.expression(value, repr(name))}")
+
+    def source(self, name: str, value: Any) -> None:
+        """Writes a definition down as it stands in its cell, after everything its names lead to."""
+        python = python_function(value)
+        own = getattr(python or value, "__name__", name)
+        if python and (own == "<lambda>" or "<locals>" in python.__qualname__):
+            what = "a lambda" if own == "<lambda>" else "defined inside another function"
+            raise CannotCarry(f"{name!r} is {what}: write it with def, at the top of a cell")
+        text, namespace = _text(value)
+        if python is not value and namespace.get(own) is not value and not inspect.isclass(value):
+            raise CannotCarry(
+                f"{own!r} is not as its cell defines it: put what wraps it above the def, or run the cell again"
+            )
+        if own != name:
+            self.define(own, value)
+            self.definitions.append(f"{name} = {own}")
+            return
+        for found in _names(text):
+            if found != name and found in namespace:
+                self.define(found, namespace[found])
+                self.used.add(found)
+            elif found != name and not hasattr(builtins, found):
+                raise CannotCarry(f"{name!r} uses {found!r}, which is not defined: run the cell that defines it")
+        self.definitions.append(text)
+
+    def expression(self, value: Any, what: str) -> str:
+        """Python text that gives ``value``. ``what`` says what it is, should it not be possible."""
+        known = _literal(value) or self.collection(value, what) or self.of_a_library(value, what)
+        if known:
+            return known
+        if home := _home(value):
+            alias = f"_{home[0].rpartition('.')[2]}_{home[1]}"
+            self.imports[f"from {home[0]} import {home[1]} as {alias}"] = None
+            return alias
+        if python_function(value) or inspect.isclass(value):
+            name = str(getattr(python_function(value) or value, "__name__", what))
+            self.define(name, value)
+            return name
+        if dataclasses.is_dataclass(value):
+            arguments = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+            return self.call(type(value), arguments, what)
+        raise CannotCarry(
+            f"{what} is a {type(value).__name__}, which cannot be given to the worker: make it inside the function, "
+            "or hand it over as an input"
+        )
+
+    def collection(self, value: Any, what: str) -> str | None:
+        """Values that hold others; None for what is no such value."""
+        if type(value) in (tuple, list, set, frozenset):
+            parts = "".join(f"{self.expression(item, what)}, " for item in value)
+            form = {"tuple": "({})", "list": "[{}]", "set": "set([{}])", "frozenset": "frozenset([{}])"}[
+                type(value).__name__
+            ]
+            return form.format(parts)
+        if isinstance(value, Mapping):
+            pairs = (f"{self.expression(k, what)}: {self.expression(v, what)}" for k, v in value.items())
+            return f"{{{', '.join(pairs)}}}"
+        if isinstance(value, functools.partial):
+            self.imports["import functools"] = None
+            named = (f"{name}={self.expression(item, what)}" for name, item in value.keywords.items())
+            placed = (self.expression(item, what) for item in (value.func, *value.args))
+            return f"functools.partial({', '.join([*placed, *named])})"
+        return None
+
+    def of_a_library(self, value: Any, what: str) -> str | None:
+        """The few kinds of torch's and Triton's values that kernels name: dtypes, constants and configs."""
+        kind = type(value)
+        library = kind.__module__.partition(".")[0]
+        if library not in ("torch", "triton"):
+            return None
+        if kind.__name__ in ("dtype", "device"):
+            self.imports["import torch" if library == "torch" else "import triton.language"] = None
+            return f"torch.{value!r}" if kind.__name__ == "device" else repr(value)
+        if kind.__name__ == "constexpr":
+            self.imports["import triton.language"] = None
+            return f"triton.language.constexpr({self.expression(value.value, what)})"
+        if kind.__name__ == "Config":
+            return self.call(kind, {name: item for name, item in vars(value).items() if item is not None}, what)
+        return None
+
+    def call(self, kind: type, arguments: Mapping[str, Any], what: str) -> str:
+        parts = (f"{name}={self.expression(value, f'{name} of {what}')}" for name, value in arguments.items())
+        return f"{self.expression(kind, what)}({', '.join(parts)})"
+
+
+def _literal(value: Any) -> str | None:
+    """Text of a plain value; None for any other."""
+    if type(value) is float and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    return repr(value) if value is None or type(value) in (bool, int, float, str, bytes) else None
+
+
+def _home(value: Any) -> tuple[str, str] | None:
+    """Module and name to import ``value`` by; None for what has no file of its own to be imported from."""
+    described = value if hasattr(value, "__module__") and hasattr(value, "__name__") else python_function(value)
+    name = getattr(described, "__name__", None)
+    if isinstance(value, ModuleType) or not name:
+        return None
+    # Operators of torch do not know where they belong.
+    for module in (getattr(described, "__module__", None), "torch", "torch.nn.functional"):
+        loaded = sys.modules.get(module) if module and module != "__main__" else None
+        if loaded is not None and getattr(loaded, name, None) is value:
+            return str(module), str(name)
+    return None
+
+
+def _text(value: Any) -> tuple[str, dict[str, Any]]:
+    """Source of a function or class of a cell, decorators included, and the namespace its names are looked up in."""
+    python = python_function(value) or next((f for f in map(python_function, vars(value).values()) if f), None)
+    name = getattr(value, "__name__", getattr(python, "__name__", "this"))
+    if python is None:
+        raise CannotCarry(f"class {name} has no function to find its source by: put it into a file and import it")
+    file = inspect.getfile(python)
+    try:
+        if not inspect.isclass(value):
+            return textwrap.dedent(inspect.getsource(python)), python.__globals__
+        lines = linecache.getlines(file, python.__globals__)
+        found = [n for n in ast.parse("".join(lines)).body if isinstance(n, ast.ClassDef) and n.name == value.__name__]
+        first = min([found[-1].lineno, *(mark.lineno for mark in found[-1].decorator_list)])
+        return "".join(lines[first - 1 : found[-1].end_lineno]), python.__globals__
+    except (OSError, SyntaxError, IndexError) as error:
+        raise CannotCarry(
+            f"the source of {name!r} is not known here: put it into a file, and name it as path/to/file.py:SPEC"
+        ) from error
+
+
+def _names(text: str) -> Iterator[str]:
+    """Global names that a definition looks up: when it is made (decorators, defaults) and when it runs."""
+    tables = [symtable.symtable("from __future__ import annotations\n" + text, "cell", "exec")]
+    seen: dict[str, None] = {}
+    while tables:
+        table = tables.pop()
+        top = table.get_type() == "module"
+        for symbol in table.get_symbols():
+            if symbol.is_referenced() and (symbol.is_global() or (top and not symbol.is_imported())):
+                seen[symbol.get_name()] = None
+        tables += table.get_children()
+    yield from seen

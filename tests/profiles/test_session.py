@@ -1,0 +1,459 @@
+"""Kernels that a notebook's cells define: carried to the worker, profiled, shown."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import linecache
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tilescope
+from tilescope import cells, device, live, own, schema, store
+from tilescope.case import Case
+from tilescope.schema import Failure
+from tilescope.session import Profile
+
+KIT = Path(__file__).parent / "fixtures" / "orchestration"
+CELLS = [
+    """
+import functools
+import math
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+FACTOR = tl.constexpr(3)
+OFFSETS = {"a": (1, 2.5), "b": [math.inf]}
+CONFIGS = [triton.Config({"BLOCK": 64}, num_warps=2)]
+weights = torch.ones(4)
+""",
+    """
+@triton.jit
+def helper(x):
+    return x * FACTOR
+
+
+@triton.autotune(CONFIGS, key=["n"])
+@triton.jit
+def kernel(out_ptr, x_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    weights = offsets < n
+    tl.store(out_ptr + offsets, helper(tl.load(x_ptr + offsets, mask=weights)), mask=weights)
+
+
+def triple(x):
+    \"\"\"Three times x.\"\"\"
+    out = torch.empty_like(x)
+    kernel[lambda m: (triton.cdiv(x.numel(), m["BLOCK"]),)](out, x, x.numel())
+    return out
+
+
+class Shift:
+    def __init__(self, by):
+        self.by = by
+
+    def __call__(self, x):
+        return F.relu(x * 0) + x * 3 + self.by
+
+
+def right(x):
+    return Shift(0)(x) + (OFFSETS["a"][0] - 1)
+
+
+def made():
+    def inner(x):
+        return x
+
+    return inner
+
+
+nested, lam = made(), lambda x: x
+partial = functools.partial(right)
+
+
+def uses_weights(x):
+    return x * weights
+
+
+def undefined(x):
+    return not_there(x)
+
+
+cached = functools.wraps(right)(lambda x: x)
+
+
+def twice(x):
+    return right(right(x))
+
+
+alias = triple
+""",
+]
+
+
+@pytest.fixture(scope="module")
+def notebook() -> Iterator[dict[str, Any]]:
+    """The names of a notebook whose cells were run as IPython runs them."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for number, text in enumerate(CELLS):
+        name = f"<test cell {number}>"
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        exec(compile(text, name, "exec"), namespace)  # noqa: S102
+    yield namespace
+    for number in range(len(CELLS)):
+        del linecache.cache[f"<test cell {number}>"]
+
+
+def declared(notebook: dict[str, Any], function: Any = None, **more: Any) -> Any:
+    torch = notebook["torch"]
+    chosen = {"inputs": {"x": torch.ones(8, 5)}, "reference": notebook["right"], **more}
+    return own.spec(function or notebook["triple"], **chosen)
+
+
+def loaded(reference: str) -> Any:
+    from tilescope import execute
+
+    return execute.load_spec(reference)
+
+
+def test_a_cells_definitions_become_a_file_with_all_they_need(notebook, tmp_path):
+    reference = cells.write_spec(declared(notebook), tmp_path)
+    path, _, name = reference.rpartition(":")
+    assert name == "triple"
+    spec = loaded(reference)
+    assert (spec.summary, spec.dims, spec.workloads[0].id) == ("Three times x.", ("d0", "d1"), "8x5-fp32")
+    torch = notebook["torch"]
+    x = spec.inputs(spec.workloads[0], "cpu")["x"]
+    assert x.shape == (8, 5)
+    assert torch.equal(spec.reference(x), 3 * x)
+    text = Path(path).read_text()
+    assert text.index("CONFIGS = ") < text.index("def helper") < text.index("def kernel") < text.index("def triple")
+    assert "FACTOR = triton.language.constexpr(3)" in text
+    assert "OFFSETS = {'a': (1, 2.5, ), 'b': [float('inf'), ]}" in text
+    # A local of the kernel is called like a tensor of the notebook, and is not taken for it.
+    assert "weights = torch" not in text
+
+
+def test_the_same_cells_give_the_same_file(notebook, tmp_path):
+    written = {cells.write_spec(declared(notebook), tmp_path) for _ in range(2)}
+    assert len(written) == len(list(tmp_path.iterdir())) == 1
+    assert cells.write_spec(declared(notebook, tolerance={"fp32": 1e-3}), tmp_path) not in written
+
+
+def test_a_kernel_keeps_its_function_where_other_code_calls_it(notebook, tmp_path):
+    spec = dataclasses.replace(declared(notebook), name="right", reference=notebook["twice"])
+    reference = cells.write_spec(spec, tmp_path)
+    assert reference.endswith(":right_")
+    x = notebook["torch"].ones(2)
+    assert loaded(reference).reference(x).tolist() == [9, 9]
+
+
+def test_names_become_identifiers(notebook, tmp_path):
+    spec = dataclasses.replace(declared(notebook), name="<b>my kernel</b>")
+    assert loaded(cells.write_spec(spec, tmp_path)).name == "<b>my kernel</b>"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("uses_weights", "'weights' is a Tensor, which cannot be given to the worker: make it inside the function"),
+        ("undefined", "'undefined' uses 'not_there', which is not defined: run the cell that defines it"),
+        ("nested", "'inner' is defined inside another function: write it with def, at the top of a cell"),
+        ("cached", "'right' is not as its cell defines it: put what wraps it above the def"),
+        ("lam", "'<lambda>' is a lambda: write it with def, at the top of a cell"),
+    ],
+)
+def test_what_cannot_be_carried_is_said_in_a_line(notebook, tmp_path, name, said):
+    with pytest.raises(cells.CannotCarry) as refused:
+        cells.write_spec(declared(notebook, notebook[name]), tmp_path)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_function_whose_source_is_gone_is_said(notebook, tmp_path):
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec("def lost(x): return x", namespace)  # noqa: S102
+    with pytest.raises(cells.CannotCarry, match="source of 'lost' is not known here: put it into a file"):
+        cells.write_spec(declared(notebook, namespace["lost"]), tmp_path)
+
+
+def test_a_spec_that_a_file_holds_is_found_there(tmp_path, monkeypatch):
+    import tilescope_kernels
+    from tilescope import api
+
+    assert api.reference_to(tilescope_kernels.CATALOG[0], tmp_path) == tilescope_kernels.CATALOG[0].name
+    file = tmp_path / "mine_in_a_file.py"
+    file.write_text(f"from {tilescope_kernels.CATALOG[0].inputs.__module__} import SPEC as BASE\n"
+                    "from dataclasses import replace\ndef inputs(workload, device):\n    return {}\n"
+                    "MINE = replace(BASE, inputs=inputs)\n")  # fmt: skip
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import mine_in_a_file
+
+    assert api.reference_to(mine_in_a_file.MINE, tmp_path) == f"{file}:MINE"
+
+
+def test_what_listening_raises_ends_the_job(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(KIT))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
+    monkeypatch.setattr(device, "detect", lambda: None)
+
+    def raise_at_the_hanging_case(event):
+        if "hangs" in event.get("case", ""):
+            raise RuntimeError("heard enough")
+
+    async def as_in_a_notebook():
+        with pytest.raises(RuntimeError, match="heard enough"):
+            tilescope.profile(
+                f"{KIT / 'own.py'}:SPEC", implementations=["hangs"], workloads=["small"],
+                collectors=["fakes.quick"], runs_dir=tmp_path, on_event=raise_at_the_hanging_case,
+            )  # fmt: skip
+
+    asyncio.run(as_in_a_notebook())
+    assert store.list_runs([tmp_path]) == []
+
+
+def test_torchs_own_operators_are_references(notebook, tmp_path):
+    torch = notebook["torch"]
+    for operator in (torch.relu, torch.nn.functional.softplus, notebook["F"].gelu):
+        assert loaded(cells.write_spec(declared(notebook, reference=operator), tmp_path)).reference is operator
+
+
+def test_partials_and_aliases_are_carried(notebook, tmp_path):
+    spec = declared(notebook, reference=notebook["partial"], name="other")
+    x = notebook["torch"].ones(2)
+    assert loaded(cells.write_spec(spec, tmp_path)).reference(x).tolist() == [3, 3]
+
+
+def test_examples_are_drawn_again_at_any_size(notebook):
+    torch = notebook["torch"]
+    spec = declared(
+        notebook,
+        inputs={"x": torch.randn(8, 5, dtype=torch.bfloat16), "i": torch.tensor([3, 7, 5, 4, 3]), "eps": 1e-5},
+    )
+    small, large = spec.workloads[0], spec.workload("400x300-fp32")
+    assert small.id == "8x5-bf16"
+    drawn = spec.inputs(large, "cpu")
+    assert (drawn["x"].shape, drawn["x"].dtype, drawn["eps"]) == ((400, 300), torch.float32, 1e-5)
+    assert (drawn["i"].shape, set(drawn["i"].tolist()), drawn["i"].dtype) == ((300,), {3, 4, 5, 6, 7}, torch.int64)
+    assert torch.equal(drawn["x"], spec.inputs(large, "cpu")["x"])
+    assert drawn["x"].std().item() == pytest.approx(1, rel=0.02)
+
+
+def test_the_floor_follows_from_the_reference(notebook):
+    torch = notebook["torch"]
+    spec = own.spec(
+        notebook["triple"], inputs={"a": torch.ones(16, 32), "b": torch.ones(32, 8)}, reference=lambda a, b: a @ b + 1
+    )
+    cost = spec.cost(spec.workload("64x128x16-bf16"), "forward")
+    # 2MNK of the product, and one addition for each of its results.
+    assert cost.flops == 2 * 64 * 128 * 16 + 64 * 16
+    assert (cost.bytes_read, cost.bytes_written) == (2 * (64 * 128 + 128 * 16), 2 * 64 * 16)
+    assert cost.pipe == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "said"),
+    [
+        ("kernel", {}, "kernel is a Triton kernel: give the function that launches it"),
+        ("OFFSETS", {}, "is no function"),
+        ("triple", {"n": 3}, "no input is a tensor"),
+        ("triple", {"x": "transposed"}, "example x is not contiguous"),
+        ("triple", {"x": "complex"}, "inputs are torch.complex64"),
+    ],
+)
+def test_examples_that_will_not_do_are_said_in_a_line(notebook, function, inputs, said):
+    torch = notebook["torch"]
+    tensors = {"transposed": torch.ones(4, 3).T, "complex": torch.ones(3, dtype=torch.complex64)}
+    given = {name: tensors.get(value, value) for name, value in inputs.items()}
+    with pytest.raises(ValueError, match=said):
+        own.spec(notebook[function], inputs=given, reference=notebook["right"])
+
+
+def test_a_function_without_examples_is_told_what_to_give(notebook):
+    with pytest.raises(ValueError, match="triple: say what it takes and what is right"):
+        tilescope.profile(notebook["triple"])
+
+
+def test_a_function_of_a_cell_is_profiled_from_end_to_end(notebook, tmp_path, monkeypatch):
+    monkeypatch.setattr(device, "detect", lambda: None)
+    run = tilescope.profile(
+        notebook["triple"],
+        inputs={"x": notebook["torch"].ones(8, 5)},
+        reference=notebook["right"],
+        implementations=["triton"],
+        workloads=["example", "64x100-fp32"],
+        collectors=["check", "interpreter"],
+        runs_dir=tmp_path,
+    )
+    assert run.failures == ()
+    figures = run.frame[run.frame["workload"] == "64x100-fp32"].set_index("metric")["value"]
+    assert figures["unique_bytes_read"] == figures["unique_bytes_written"] == 64 * 100 * 4
+    assert figures["relative_error"] <= figures["tolerance"]
+    assert run.path.parent == tmp_path
+    (kept,) = (run.path / "cells").iterdir()
+    assert "def triple(x):" in kept.read_text()
+    # What was measured can be told from what the cell says later.
+    assert store.stale_kernels(run.run) == []
+    Path(run.run.kernels["triple"]["file"]).write_text("changed")
+    assert store.stale_kernels(run.run) == ["triple"]
+
+
+def test_interrupting_keeps_what_is_done_and_says_where(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(KIT))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
+    monkeypatch.setattr(device, "detect", lambda: None)
+    threads = []
+
+    def interrupt_after_the_first(event):
+        threads.append(threading.current_thread())
+        if event["event"] == "result":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    async def as_in_a_notebook():
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            tilescope.profile(
+                f"{KIT / 'own.py'}:SPEC", implementations=["good", "hangs"], workloads=["small"],
+                collectors=["fakes.quick"], runs_dir=tmp_path, on_event=interrupt_after_the_first,
+            )  # fmt: skip
+        return str(stopped.value)
+
+    # As a notebook's kernel has it: the signal is an exception where the cell is, not a cancelled loop.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    loop = asyncio.new_event_loop()
+    try:
+        said = loop.run_until_complete(as_in_a_notebook())
+    finally:
+        loop.close()
+        signal.signal(signal.SIGINT, handler)
+    (kept,) = store.list_runs([tmp_path])
+    assert said == f"interrupted: the finished cases are kept, open them with tilescope.load({kept.id!r})"
+    assert not kept.complete
+    assert set(tilescope.load(str(kept.path)).frame["impl"]) >= {"good"}
+    assert set(threads) == {threading.main_thread()}
+
+
+def hostile(folder: Path, cases: int = 1) -> Profile:
+    """A run whose names are markup, and one of whose collectors failed."""
+    case = Case("<img src=x onerror=alert(1)>", "triton", "forward", "8-fp32")
+    made = [dataclasses.replace(case, workload=f"{8 + number}-fp32") for number in range(cases)]
+    rows = [
+        made_case.row(f"algorithm_{name}", 64, "model")
+        for made_case in made
+        for name in ("bytes_read", "bytes_written")
+    ]
+    about = schema.Run(
+        id=store.new_id(), started="2026-01-02T03:04:05+00:00", device=device.for_target("sm_90"),
+        kernels={case.kernel: {}}, versions={}, settings={}, git_revision="", title="<b>title</b>",
+    )  # fmt: skip
+    writer = store.RunWriter(folder, about)
+    writer.append(schema.frame(rows))
+    writer.fail(Failure(case.id, "compiler", "<script>no</script>", ""))
+    return Profile.of(store.open_run(writer.finish()))
+
+
+def test_a_run_shows_its_summary_with_everything_escaped(tmp_path):
+    run = hostile(tmp_path)
+    shown = run._repr_html_()
+    assert "&lt;img src=x onerror=alert(1)&gt;" in shown
+    assert "&lt;b&gt;title&lt;/b&gt; on NVIDIA H200 (predicted, no such GPU took part)" in shown
+    assert "&lt;script&gt;no&lt;/script&gt;" in shown
+    assert not any(f"<{tag}" in shown for tag in ("img", "script", "b>title"))
+    # Nothing was timed: there is no such column, and where the bytes would come from is not known.
+    assert "GPU time" not in shown
+    assert ">–<" in shown
+
+
+def test_a_long_summary_says_how_much_is_left_out(tmp_path):
+    run = hostile(tmp_path, cases=25)
+    assert len(run.summary) == 25
+    assert run._repr_html_().count("<tr>") == 1 + 20
+    assert "5 more cases" in run._repr_html_()
+
+
+def test_a_recording_can_be_loaded_and_shown():
+    recorded = next(summary for summary in store.list_runs([store.recorded_dir()]) if "softmax" in summary.kernels)
+    run = tilescope.load(recorded.id)
+    assert isinstance(run, tilescope.LoadedRun)
+    assert "(measured)" in repr(run)
+    assert "torch_profiler, ncu" in run._repr_html_()
+
+
+# Bokeh's own, with the pandas of today.
+@pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+@pytest.mark.parametrize("name", ["roofline", "traffic", "autotune", "occupancy"])
+def test_a_runs_views_are_the_apps(name):
+    from tilescope_dashboard.notebook import VIEWS
+
+    recorded = next(summary for summary in store.list_runs([store.recorded_dir()]) if "softmax" in summary.kernels)
+    run = tilescope.load(recorded.id)
+    view = getattr(run, name)("softmax")
+    assert type(view) is VIEWS[name]
+    assert view.state.loaded.run.id == run.run.id
+    assert view.state.kernel == "softmax"
+    assert view.state.theme == "light"
+    with pytest.raises(ValueError, match="did you mean 'softmax'"):
+        getattr(run, name)("sofmax")
+
+
+EVENTS = [
+    {"event": "start", "index": 0, "of": 4},
+    {"event": "case", "index": 1, "of": 4, "case": "/a/file.py:<b>/triton", "doing": "compiling"},
+    {"event": "error", "index": 2, "of": 4, "case": "<b>/triton"},
+]
+
+
+def test_progress_says_how_far_it_is(capsys):
+    progress = live.Terminal()
+    assert progress.line() == "reading what the kernel declares, 0 s"
+    for event in EVENTS:
+        progress(event)
+    assert progress.line() == "2 of 4: compiling <b>/triton, 0 s, 1 failed"
+    progress({"event": "done", "index": 4, "of": 4, "complete": True, "folder": "x"})
+    assert progress.line() == "finished, 0 s, 1 failed"
+    assert capsys.readouterr().err.endswith("finished, 0 s, 1 failed\n")
+
+
+@pytest.mark.parametrize(("folder", "said"), [("x", "finished cases are kept"), ("", "before any case had finished")])
+def test_progress_says_what_an_interrupted_job_left(folder, said, capsys):
+    progress = live.Terminal()
+    progress({"event": "done", "index": 1, "of": 4, "complete": False, "folder": folder})
+    assert f"interrupted, {said}" in progress.line() or f"interrupted {said}" in progress.line()
+
+
+def test_a_notebooks_progress_is_one_output_that_is_updated_and_escaped(monkeypatch):
+    import sys
+    import types
+
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, value: str) -> None:
+            shown.append(value)
+
+    shell = types.SimpleNamespace(kernel=object())
+    ipython, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    ipython.get_ipython = lambda: shell  # type: ignore[attr-defined]
+    display.HTML = str  # type: ignore[attr-defined]
+    display.display = lambda value, display_id: Handle()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    progress = live.progress()
+    for event in EVENTS:
+        progress(event)
+    assert 'value="2" max="4"' in shown[-1]
+    assert "compiling &lt;b&gt;/triton" in shown[-1]
+    progress({"event": "done", "index": 4, "of": 4, "complete": True, "folder": "x"})
+    assert "<progress" not in shown[-1]
+
+
+def test_nothing_is_shown_where_nobody_looks(capsys):
+    live.progress()({"event": "start"})
+    assert capsys.readouterr() == ("", "")
