@@ -10,13 +10,17 @@ import panel as pn
 import panel_material_ui as pmui
 from tilescope import supervisor
 from tilescope_dashboard import words
-from tilescope_dashboard.access import is_local
+from tilescope_dashboard.access import may_launch
 from tilescope_dashboard.figures.style import DARK, FONT, LIGHT, Theme
 from tilescope_dashboard.jobs import JobManager
 from tilescope_dashboard.state import State
+from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
-from tilescope_dashboard.views.base import in_turn, once_loaded
+from tilescope_dashboard.views.base import in_turn
+from tilescope_dashboard.views.claims import Claims
+from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.context import Context
+from tilescope_dashboard.views.gpu import GpuView
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
@@ -28,7 +32,10 @@ from tilescope_dashboard.views.traffic import Traffic
 LOG = logging.getLogger("tilescope")
 
 #: A view is one line here and one class.
-VIEWS = {view.name_in_address: view for view in (Overview, Roofline, Traffic, Autotune, Occupancy)}
+VIEWS = {
+    view.name_in_address: view
+    for view in (Overview, Advice, Roofline, Traffic, Autotune, Occupancy, Compare, GpuView, Claims)
+}
 
 
 def look(colours: Theme) -> dict:
@@ -53,14 +60,12 @@ def look(colours: Theme) -> dict:
 
 def build() -> pmui.Page:
     """One session's page."""
-    state = State(may_launch=is_local(pn.state.curdoc))
-    pn.state.location.sync(state, ["run", "kernel", "view", "theme"], on_error=ignore)
+    state = State(may_launch=may_launch(pn.state.curdoc))
+    pn.state.location.sync(state, ["run", "kernel", "view", "theme", "compared"], on_error=ignore)
     jobs = pn.state.as_cached("tilescope-jobs", JobManager)
     form, progress = ProfileForm(state, jobs), Progress(state, jobs)
     form.param.watch(lambda event: setattr(progress, "own", event.new), "started")
-    # The form is many widgets: the numbers are on the page sooner when it comes after them.
     side = pn.Column(sizing_mode="stretch_width", margin=0)
-    once_loaded(lambda: side.append(form))
     width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))
     page = pmui.Page(
         title="Tilescope",
@@ -74,7 +79,7 @@ def build() -> pmui.Page:
     )
     page.param.watch(lambda event: setattr(state, "theme", "dark" if event.new else "light"), "dark_theme")
     width.param.watch(lambda event: fit(page, state, event.new is width.small), "current")
-    pn.state.onload(functools.partial(later, state, form))
+    pn.state.onload(functools.partial(later, state, form, side))
     return page
 
 
@@ -94,22 +99,31 @@ def fit(page: pmui.Page, state: State, narrow: bool) -> None:
     in_turn(functools.partial(setattr, page, "sidebar_open", not narrow))
 
 
-async def later(state: State, form: ProfileForm) -> None:
-    """What takes seconds, once the page is there: which collectors run here, and the catalog (once a process)."""
+async def later(state: State, form: ProfileForm, side: pn.Column) -> None:
+    """What takes seconds, once the page is there: which collectors run here, and the catalog (once a process).
+
+    The form is many widgets: the numbers are on the page sooner when it comes after them. It comes filled, as far as that
+    takes no waiting: a widget's options that change while the browser draws it for the first time may be lost.
+    """
     await form.load()
+    asked = catalog()
+    if not asked.done():
+        side.append(form)
     try:
-        state.catalog = await catalog()
+        # A page that is closed while it waits must not end the question for the others.
+        state.catalog = await asyncio.shield(asked)
     except ValueError as error:
         state.catalog_error = str(error)
+    if not side.objects:
+        side.append(form)
 
 
-async def catalog() -> list[dict]:
+def catalog() -> asyncio.Task[list[dict]]:
     """The kernel library as the worker describes it, asked for once a process."""
     asked = pn.state.cache.get("tilescope-catalog")
     if asked is None or (asked.done() and (asked.cancelled() or asked.exception())):
         asked = pn.state.cache["tilescope-catalog"] = asyncio.create_task(supervisor.describe())
-    # A page that is closed while it waits must not end the question for the others.
-    return await asyncio.shield(asked)
+    return asked
 
 
 def trouble(error: BaseException) -> pn.pane.HTML:

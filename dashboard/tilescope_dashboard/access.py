@@ -1,9 +1,22 @@
-"""Who may start work on this machine."""
+"""Who may start work on this machine, and which files of their own they may run."""
 
 from __future__ import annotations
 
 import ipaddress
+import os
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+#: Names the folder whose files people may profile; without it they profile the library alone.
+OWN_FILES = "TILESCOPE_OWN_FILES"
+#: Whether this process's server asks everyone to log in; ``tilescope serve`` says so.
+server = SimpleNamespace(asks=False)
+
+
+def may_launch(doc: Any) -> bool:
+    """Whether the document's client may start work: it has logged in, or nobody has to and it is on this machine."""
+    return server.asks or is_local(doc)
 
 
 def is_local(doc: Any) -> bool:
@@ -12,11 +25,15 @@ def is_local(doc: Any) -> bool:
     ``panel serve`` listens everywhere and asks nobody who they are, so others look but do not launch. A proxy on this
     machine forwards for someone: its header decides then.
     """
-    request = getattr(getattr(doc, "session_context", None), "request", None)
+    copy = getattr(getattr(doc, "session_context", None), "request", None)
+    # Bokeh's copy of the headers travels through the browser, which may leave some out. A warm-up has no request at all.
+    request = getattr(copy, "_request", copy)
     if request is None:
         return False
     headers = {str(name).lower(): str(value) for name, value in dict(request.headers or {}).items()}
-    forwarded = [headers[name].split(",")[0].strip() for name in ("x-forwarded-for", "x-real-ip") if name in headers]
+    # Every one of them: the first may be what the client itself has claimed.
+    chains = [headers[name] for name in ("x-forwarded-for", "x-real-ip") if name in headers]
+    forwarded = [address.strip() for chain in chains for address in chain.split(",")]
     if "forwarded" in headers:
         return False
     return all(_loopback(address) for address in [str(getattr(request, "remote_ip", "")), *forwarded])
@@ -29,3 +46,24 @@ def _loopback(address: str) -> bool:
         return False
     mapped = getattr(parsed, "ipv4_mapped", None)
     return (mapped or parsed).is_loopback
+
+
+def own_kernel(text: str) -> str:
+    """``FILE.py:SPEC`` with the file's whole path, if this server runs such files.
+
+    A relative path starts at the folder that was allowed. Raises ValueError, in words, for everything else.
+    """
+    allowed = os.environ.get(OWN_FILES)
+    if not allowed:
+        raise ValueError(
+            "this server runs no files of your own. Start it with 'tilescope serve --allow-own-files FOLDER', "
+            f"or set {OWN_FILES}=FOLDER."
+        )
+    folder = Path(allowed).resolve()
+    path, _, name = text.strip().rpartition(":")
+    file = (folder / path).resolve()
+    if not name.isidentifier() or file.suffix != ".py" or not file.is_relative_to(folder):
+        raise ValueError(f"give FILE.py:SPEC, a file in {folder}.")
+    if not file.is_file():
+        raise ValueError(f"there is no file {file}.")
+    return f"{file}:{name}"

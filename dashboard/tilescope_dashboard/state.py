@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 
 
 class State(param.Parameterized):
-    """Small state that the address holds (``run``, ``kernel``, ``view``, ``theme``) and what follows from it.
+    """Small state that the address holds (``run``, ``kernel``, ``view``, ``theme``, ``compared``) and what follows from it.
 
     ``catalog`` is ``tilescope.supervisor.describe``'s answer, empty until it came; ``catalog_error`` why it did not. ``error`` says why the chosen run
     cannot be shown. ``may_launch`` is False for a client that is not on this machine.
@@ -28,6 +28,7 @@ class State(param.Parameterized):
     kernel = param.String(doc="Name of the kernel.")
     view = param.String(default="overview", doc="A view's name; one that is not known means the first.")
     theme = param.String(default="light", doc="dark, or else light.")
+    compared = param.List(item_type=str, doc="Runs, or RUN:IMPLEMENTATION, that are held against the run.")
 
     runs = param.List(item_type=store.Summary)
     loaded = param.ClassSelector(class_=store.LoadedRun, default=None)
@@ -43,13 +44,22 @@ class State(param.Parameterized):
         if not self.run:
             self.run = preferred(self.runs)
         self._open()
+        self.param.watch(self._chosen, ["run", "kernel"])
 
     def refresh(self) -> None:
         """Look at the disk again: runs come and go."""
         self.runs = store.list_runs()
 
-    @param.depends("run", watch=True)
-    def _open(self) -> None:
+    def _chosen(self, *events: param.parameterized.Event) -> None:
+        names = [event.name for event in events]
+        if "run" in names:
+            # A link that names both means both, even where the run says nothing of the kernel.
+            self._open(keep_kernel="kernel" in names)
+        else:
+            self._follow()
+
+    def _open(self, keep_kernel: bool = False) -> None:
+        """Open the run. A kernel that it lacks is exchanged, unless it was chosen together with the run, as by a link."""
         try:
             loaded, error = (open_cached(store.find(self.run)), "") if self.run else (None, "")
         except (store.StoreError, OSError) as problem:
@@ -57,11 +67,11 @@ class State(param.Parameterized):
         names, before = (list(run.run.kernels) if run else [] for run in (loaded, self.loaded))
         changes: dict[str, Any] = {"loaded": loaded, "error": error}
         # A kernel that was not in the run before either was chosen from the library: it stays.
-        if names and self.kernel not in names and (not self.kernel or self.kernel in before):
+        chosen = self.kernel and (keep_kernel or self.kernel not in before)
+        if names and self.kernel not in names and not chosen:
             changes["kernel"] = names[0]
         self.param.update(**changes)
 
-    @param.depends("kernel", watch=True)
     def _follow(self) -> None:
         """Open a run that says something of the kernel, where the one at hand does not."""
         if self.loaded is None or not self.kernel or self.kernel in self.loaded.run.kernels:
@@ -72,8 +82,13 @@ class State(param.Parameterized):
 
     @property
     def look(self) -> Theme:
-        """Colours of the chosen theme."""
-        return theme(self.theme == "dark")
+        """Colours of the chosen theme, for figures of the chosen kernel and run."""
+        return theme(self.theme == "dark", *self.origin)
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """What the numbers come from, for a saved file's name: the kernel, the run, whose id is its date, and the GPU."""
+        return self.kernel, self.run, self.device.name if self.device else ""
 
     @property
     def table(self) -> pd.DataFrame:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
 import panel as pn
+import panel_material_ui as pmui
 from bokeh.models.widgets.tables import HTMLTemplateFormatter, NumberFormatter, StringFormatter
+
+from tilescope_dashboard import files, words
 
 _ABSENT = 'value == null || value !== value ? "–" : '
 _SCALED = (
@@ -22,17 +26,22 @@ def _template(expression: str) -> HTMLTemplateFormatter:
     return HTMLTemplateFormatter(template=f"<%= {_ABSENT}{expression} %>")
 
 
+#: Units whose values are scaled, by their symbol; and those that are written as they are, by a factor and what follows.
+_SYMBOLS = {
+    "flop": "flop", "flop/second": "flop/s", "byte/second": "B/s", "flop/byte": "flop/B", "hertz": "Hz",
+}  # fmt: skip
+_FOLLOWED = {"ratio": (100, " %"), "times": (1, " ×"), "watt": (1, " W"), "celsius": (1, " °C")}
+
+
 def _formatter(unit: str) -> Any:
     """How a column in that unit is written; the value below stays a number, so it sorts as one."""
-    scaled = {"flop": "flop", "flop/second": "flop/s", "byte/second": "B/s", "flop/byte": "flop/B"}
     if unit == "second":
         return _template(_SCALED % ("s", _DOWN, "[1e-9,'n']"))
-    if unit in scaled:
-        return _template(_SCALED % (scaled[unit], _UP, "[1,'']"))
-    if unit == "ratio":
-        return _template("+(value * 100).toPrecision(3) + ' %'")
-    if unit == "times":
-        return _template("+value.toPrecision(3) + ' ×'")
+    if unit in _SYMBOLS:
+        return _template(_SCALED % (_SYMBOLS[unit], _UP, "[1,'']"))
+    if unit in _FOLLOWED:
+        factor, after = _FOLLOWED[unit]
+        return _template(f"+(value * {factor}).toPrecision(3) + '{after}'")
     if unit in ("byte", "count"):
         # Bytes are counted exactly; a table is where one looks for the exact number.
         return NumberFormatter(format="0,0", nan_format="–")
@@ -40,31 +49,48 @@ def _formatter(unit: str) -> Any:
 
 
 #: Widths in pixels that hold what a unit's values look like; a narrower page scrolls the table sideways.
-_WIDTHS = {"text": 120, "byte": 128, "count": 92, "second": 92, "ratio": 92, "times": 92, "flop": 104,
-           "flop/second": 118, "flop/byte": 110}  # fmt: skip
+_WIDTHS = {"text": 112, "byte": 114, "count": 82, "second": 80, "ratio": 78, "times": 80, "flop": 92,
+           "flop/second": 108, "flop/byte": 94, "byte/second": 84, "hertz": 88, "watt": 76, "celsius": 72}  # fmt: skip
 _NAMED = {
-    "impl": 96,
-    "pass": 92,
-    "level": 76,
-    "kind": 96,
-    "started": 136,
-    "title": 170,
-    "device": 150,
-    "workload": 160,
+    "impl": 84,
+    "pass": 82,
+    "level": 62,
+    "kind": 86,
+    "source": 92,
+    "started": 132,
+    "title": 160,
+    "device": 112,
+    "what": 84,
+    "workload": 150,
     "function": 240,
     "config": 300,
-    "kernel": 130,
-    "sources": 220,
+    "kernel": 118,
+    "sources": 180,
+    "from_run": 226,
+    "gpu": 170,
 }
 _CSS = """
 :host .tabulator.tabulator { font-size: 13px; border: none; background: transparent; }
 .tabulator .tabulator-header { font-weight: 600; }
 .tabulator .tabulator-header .tabulator-col .tabulator-col-content { padding: 6px 8px; }
+.tabulator .tabulator-header .tabulator-col.tabulator-sortable .tabulator-col-title { padding-right: 10px; }
+.tabulator .tabulator-header .tabulator-col .tabulator-col-content .tabulator-col-sorter { right: 1px; }
 .tabulator .tabulator-row .tabulator-cell { padding: 6px 8px; font-variant-numeric: tabular-nums; }
 """
 
 
-def table(columns: Mapping[str, tuple[str, str]], **options: Any) -> pn.widgets.Tabulator:
+class Table(pn.widgets.Tabulator):
+    """A Tabulator that knows its columns' ``units`` and keeps the frame it was filled with, for downloads.
+
+    ``note`` says when it does not show all of it.
+    """
+
+    def __init__(self, value: pd.DataFrame, units: Mapping[str, str], **settings: Any) -> None:
+        super().__init__(value, **settings)
+        self.units, self.filled, self.note = dict(units), value, words.pane()
+
+
+def table(columns: Mapping[str, tuple[str, str]], **options: Any) -> Table:
     """An empty table. ``columns`` maps a frame's column to its title and unit (``text`` for words).
 
     The last column takes what room is left.
@@ -72,33 +98,89 @@ def table(columns: Mapping[str, tuple[str, str]], **options: Any) -> pn.widgets.
     numeric = [name for name, (_, unit) in columns.items() if unit != "text"]
     settings: dict[str, Any] = {"pagination": "local", "page_size": 12, "selectable": 1, **options}
     widths = {name: _NAMED.get(name, _WIDTHS[unit]) for name, (_, unit) in list(columns.items())[:-1]}
-    return pn.widgets.Tabulator(
+    return Table(
         pd.DataFrame({name: [] for name in columns}),
+        {name: unit for name, (_, unit) in columns.items()},
         titles={name: title for name, (title, _) in columns.items()},
         formatters={name: _formatter(unit) for name, (_, unit) in columns.items()},
         text_align=dict.fromkeys(numeric, "right"),
         header_align=dict.fromkeys(numeric, "right"),
+        # Else each cell takes the focus for an editor that then does not open: hundreds of stops for the Tab key.
+        editors=dict.fromkeys(columns),
         show_index=False,
         disabled=True,
         layout="fit_columns",
         sizing_mode="stretch_width",
         theme="simple",
-        configuration={"columnDefaults": {"minWidth": 80, "headerWordWrap": True, "tooltip": True}},
+        configuration={"columnDefaults": {"minWidth": 60, "headerWordWrap": True, "tooltip": True}},
         stylesheets=[_CSS],
         widths=widths,
-        margin=(4, 8),
+        margin=(4, 8, 0, 8),
         **settings,
     )
 
 
-def fill(widget: pn.widgets.Tabulator, frame: pd.DataFrame) -> None:
+#: Rows that are shown: the browser makes objects for every row it is given, and a hundred thousand take gigabytes.
+_MOST = 10_000
+
+
+def fill(widget: Table, frame: pd.DataFrame) -> None:
     """Show ``frame``'s columns that the table knows, row for row; a column it lacks is absent."""
     shown = frame.reindex(columns=list(widget.titles)).reset_index(drop=True)
+    widget.filled = shown.copy()
     for name in shown:
         if isinstance(shown[name].dtype, pd.Int32Dtype | pd.Int64Dtype | pd.BooleanDtype):
             shown[name] = shown[name].astype("float64")
         elif shown[name].dtype == object or isinstance(shown[name].dtype, pd.StringDtype):
             shown[name] = shown[name].fillna("–").astype(object)
+    if len(shown) > _MOST:
+        widget.note.object = (
+            f'<p class="small">The first {_MOST:,} of {len(shown):,} rows; the files hold all of them.</p>'
+        )
+        shown = shown.head(_MOST)
+    else:
+        widget.note.object = ""
     # A pager over one page is noise.
     paged = "local" if len(shown) > widget.page_size else None
     widget.param.update(selection=[], value=shown, pagination=paged)
+
+
+def patch(widget: Table, frame: pd.DataFrame) -> None:
+    """``fill`` for a table whose values change all the time: the rows stay, and so do the selection and the scrolling."""
+    if len(frame) != len(widget.filled):
+        fill(widget, frame)
+        return
+    shown = frame.reindex(columns=list(widget.titles)).reset_index(drop=True)
+    old, widget.filled = widget.filled, shown
+    changed = {name: [(row, new) for row, (was, new) in enumerate(zip(old[name], shown[name], strict=True))
+                      if new != was and not (pd.isna(new) and pd.isna(was))] for name in shown}  # fmt: skip
+    widget.patch({name: cells for name, cells in changed.items() if cells})
+
+
+_LINK = {"minWidth": 0, "padding": "0 6px", "fontSize": "12px", "fontWeight": 500}
+
+
+def downloads(widget: Table, name: Callable[[], str]) -> pn.Row:
+    """Two links that save what the table shows, all its pages, unscaled (``files.plain``), as CSV and as Parquet.
+
+    The file is made, and ``name`` asked for its name without an ending, when a link is pressed.
+    """
+
+    def link(label: str, ending: str, write: Callable[[pd.DataFrame], io.BytesIO]) -> pmui.FileDownload:
+        def make() -> io.BytesIO:
+            # The browser saves what has changed, so what was saved before is taken back first.
+            button.param.update(filename=f"{name()}.{ending}", data=None)
+            return write(files.plain(widget.filled, widget.units))
+
+        button = pmui.FileDownload(
+            label=label, callback=make, filename=f"table.{ending}", embed=False, auto=True, size="small",
+            icon="", margin=0, sx=_LINK, description=f"Save this table as {label}, values unscaled",
+        )  # fmt: skip
+        # Among the arguments it comes with a warning about an older name of it.
+        button.variant = "text"
+        return button
+
+    return pn.Row(
+        widget.note, link("CSV", "csv", files.as_csv), link("Parquet", "parquet", files.as_parquet),
+        sizing_mode="stretch_width", margin=(0, 8, 8, 0),
+    )  # fmt: skip

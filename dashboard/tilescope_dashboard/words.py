@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from html import escape
+from html import escape, unescape
 
 import panel as pn
 
@@ -66,6 +67,12 @@ def stats(values: Iterable[tuple[str, str, str]]) -> str:
         for label, value, note in values
     )
     return f'<dl class="stats">{cells}</dl>'
+
+
+def headline(markup: str) -> str:
+    """The text of the first heading in ``markup``, empty where there is none."""
+    found = re.search(r"<h[23]>(.*?)</h[23]>", markup, re.DOTALL)
+    return unescape(re.sub(r"<[^>]*>", "", found[1])) if found else ""
 
 
 def plain(text: str) -> str:

@@ -13,8 +13,11 @@ from tilescope import store
 from tilescope_dashboard import report
 from tilescope_dashboard.access import is_local
 from tilescope_dashboard.state import State, preferred
+from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.claims import Claims
+from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
@@ -23,7 +26,7 @@ from tilescope_dashboard.views.traffic import Traffic
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 #: Panel's own, on pandas 3.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
-VIEWS: tuple[type[View], ...] = (Overview, Roofline, Traffic, Autotune, Occupancy)
+VIEWS: tuple[type[View], ...] = (Overview, Advice, Roofline, Traffic, Autotune, Occupancy, Claims, Compare)
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,8 @@ not timed. Solid roofs were measured, dashed ones are the datasheet's.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pandas as pd
 from bokeh.models import ColumnDataSource, CustomJS, HoverTool, LegendItem, TapTool
@@ -21,6 +23,8 @@ LEVELS = {"hbm": "HBM", "l2": "L2", "l1": "L1"}
 KINDS = {"algorithm": "algorithm", "requested": "requested", "moved": "moved"}
 _SIZES = {"hbm": 13, "l2": 10, "l1": 8}
 _NAN = float("nan")
+#: What is added to a mark by its kind.
+_VARIANTS = {"requested": "_dot"}
 
 _ALONG_DIAGONAL = """
     const decades = range => Math.log10(range.end / range.start)
@@ -87,12 +91,11 @@ def _extent(points: pd.DataFrame, roofs: pd.DataFrame) -> tuple[tuple[float, flo
 
 def _draw_points(plot: figure, points: pd.DataFrame, look: Theme) -> None:
     impls = list(dict.fromkeys(points["impl"]))
+    tall = points[points["height"].gt(0)]
+    several = tall[tall.duplicated([*CASE_COLUMNS, "launch"], keep=False)]
     joined = [
         (line["intensity"].tolist(), line["height"].tolist())
-        for _, line in points[points["height"].gt(0)]
-        .sort_values("intensity")
-        .groupby([*CASE_COLUMNS, "launch"], dropna=False, sort=False)
-        if len(line) > 1
+        for _, line in several.sort_values("intensity").groupby([*CASE_COLUMNS, "launch"], dropna=False, sort=False)
     ]
     if joined:
         across, up = zip(*joined, strict=True)
@@ -117,34 +120,38 @@ def _draw_points(plot: figure, points: pd.DataFrame, look: Theme) -> None:
 
 
 def _columns(points: pd.DataFrame, look: Theme, impls: list[str]) -> dict[str, list]:
-    variants = {"requested": "_dot"}
+    predicted = points["predicted"].tolist()
     return {
         "intensity": points["intensity"].astype(float).fillna(_NAN).tolist(),
         "height": points["height"].fillna(_NAN).tolist(),
-        "mark": [mark(i, impls) + variants.get(k, "") for i, k in zip(points["impl"], points["kind"], strict=True)],
-        "size": [_SIZES.get(level, 10) for level in points["level"]],
-        "colour": [colour(i, look, impls) for i in points["impl"]],
-        "fill": [
-            colour(i, look, impls) if kind == "moved" else look.ground
-            for i, kind in zip(points["impl"], points["kind"], strict=True)
-        ],
-        "dash": ["dashed" if predicted else "solid" for predicted in points["predicted"]],
-        "label": [
-            short(f"{r['impl']} · {r['pass']} · {r['workload']}", 60)
-            for r in points[["impl", "pass", "workload"]].to_dict("records")
-        ],
-        "launch_label": [short(str(f), 44) if f else "whole call" for f in points["function"].fillna("")],
-        "kind_label": [
-            f"{KINDS.get(k, k)} through {LEVELS.get(level, level)}"
-            for k, level in zip(points["kind"], points["level"], strict=True)
-        ],
-        "intensity_label": [write(v, "flop/byte") for v in points["intensity"]],
+        "mark": _each(points, ["impl", "kind"], lambda i, kind: mark(i, impls) + _VARIANTS.get(kind, "")),
+        "size": _each(points, ["level"], lambda level: _SIZES.get(level, 10)),
+        "colour": _each(points, ["impl"], lambda i: colour(i, look, impls)),
+        "fill": _each(
+            points, ["impl", "kind"], lambda i, kind: colour(i, look, impls) if kind == "moved" else look.ground
+        ),
+        "dash": ["dashed" if p else "solid" for p in predicted],
+        "label": _each(points, ["impl", "pass", "workload"], lambda *case: short(" · ".join(case), 60)),
+        "launch_label": _each(
+            points.assign(function=points["function"].fillna("")), ["function"], lambda f: short(f, 44) or "whole call"
+        ),
+        "kind_label": _each(
+            points, ["kind", "level"], lambda kind, level: f"{KINDS.get(kind, kind)} through {LEVELS.get(level, level)}"
+        ),
+        "intensity_label": [write(v, "flop/byte") for v in points["intensity"].tolist()],
         "performance_label": [
             write(v, "flop/second") + (" (predicted)" if p else "")
-            for v, p in zip(points["height"], points["predicted"], strict=True)
+            for v, p in zip(points["height"].tolist(), predicted, strict=True)
         ],
-        "time_label": [write(v, "second") for v in points["gpu_time"]],
+        "time_label": [write(v, "second") for v in points["gpu_time"].tolist()],
     }
+
+
+def _each(points: pd.DataFrame, names: list[str], made: Callable[..., Any]) -> list:
+    """``made`` of those columns' values in each row, asked once for each combination: rows are many, these are few."""
+    rows = list(zip(*(points[name].tolist() for name in names), strict=True))
+    known = {row: made(*row) for row in dict.fromkeys(rows)}
+    return [known[row] for row in rows]
 
 
 def _legend(plot: figure, points: pd.DataFrame, look: Theme, impls: list[str], above: bool) -> list[LegendItem]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bokeh.core.properties import value
 from bokeh.models import (
+    CustomAction,
+    CustomJS,
     CustomJSTickFormatter,
     Label,
     Legend,
@@ -19,6 +23,8 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
+from tilescope_dashboard.files import stem
+
 FONT = "Inter, Roboto, 'Helvetica Neue', Arial, sans-serif"
 #: The same for a text glyph, which takes a bare string for a column's name.
 GLYPH_FONT = value(FONT)
@@ -26,7 +32,10 @@ GLYPH_FONT = value(FONT)
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of one theme. ``series`` are Okabe-Ito's, with those that are too dim on the ground exchanged."""
+    """Colours of one theme. ``series`` are Okabe-Ito's, with those that are too dim on the ground exchanged.
+
+    ``origin`` is where the numbers come from, such as a kernel, a run and a GPU: a saved figure is named after it.
+    """
 
     dark: bool
     ground: str
@@ -36,6 +45,7 @@ class Theme:
     accent: str
     warning: str
     series: tuple[str, ...]
+    origin: tuple[str, ...] = ()
 
 
 LIGHT = Theme(
@@ -53,9 +63,9 @@ _MARKS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex")
 _HATCHES = (" ", "/", ".", "x", "-", "|")
 
 
-def theme(dark: bool) -> Theme:
-    """The dark theme or the light one."""
-    return DARK if dark else LIGHT
+def theme(dark: bool, *origin: str) -> Theme:
+    """The dark theme or the light one, for figures of that origin."""
+    return replace(DARK if dark else LIGHT, origin=origin)
 
 
 def place(impl: str, known: Iterable[str] = ()) -> int:
@@ -81,12 +91,39 @@ def hatch(position: int) -> str:
     return _HATCHES[position % len(_HATCHES)]
 
 
+#: ``export`` paints the figure again, on BokehJS' own SVG backend: nothing is asked of the server.
+_SAVE_SVG = """
+    const blob = await Bokeh.index.find_one(plot).export("svg").to_blob()
+    const link = document.createElement("a")
+    link.href = URL.createObjectURL(blob)
+    link.download = name + ".svg"
+    link.click()
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000)
+"""
+
+
+def _svg_icon(look: Theme) -> str:
+    """The letters SVG: Bokeh gives its own icons the toolbar's colour, but not one that comes as an image."""
+    letters = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24"><text x="12" y="16" text-anchor="middle" '
+        f'fill="{look.muted}" font-family="sans-serif" font-size="10.5" font-weight="700">SVG</text></svg>'
+    )
+    return "data:image/svg+xml;base64," + base64.b64encode(letters.encode()).decode()
+
+
 def blank(look: Theme, name: str, height: int = 420, **options: object) -> figure:
-    """A responsive figure in the theme with pan, wheel zoom, reset and save (the file is called ``name``)."""
+    """A responsive figure in the theme with pan, wheel zoom, reset, and save as PNG and as SVG.
+
+    The files are called after ``name`` and the theme's origin.
+    """
     pan, wheel, reset = PanTool(), WheelZoomTool(), ResetTool()
-    save = SaveTool(filename=f"tilescope-{name}")
+    file = stem(name, *look.origin)
     settings: dict[str, object] = {"sizing_mode": "stretch_width", "toolbar_location": "above", **options}
-    plot = figure(height=height, tools=[pan, wheel, reset, save], **settings)
+    plot = figure(
+        height=height, tools=[pan, wheel, reset, SaveTool(filename=file, description="Save as PNG")], **settings
+    )
+    save_svg = CustomJS(args={"plot": plot, "name": file}, code=f"(async () => {{{_SAVE_SVG}}})()")
+    plot.add_tools(CustomAction(icon=_svg_icon(look), description="Save as SVG", callback=save_svg))
     # A wheel over the page should scroll the page until someone asks for zoom.
     plot.toolbar.active_scroll = None
     plot.toolbar.logo = None
@@ -189,6 +226,26 @@ def _wrapped(text: str, width: int) -> list[str]:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
     return lines
+
+
+def ratio_ticks(low: float, high: float, most: int = 9) -> list[float]:
+    """Round ratios between ``low`` and ``high``, 1 among them, no more than ``most``: those of the finest ladder that fits."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    near = [round(0.1 * step, 1) for step in range(1, 100)]
+    ladders = [
+        near,
+        *([[m * 10.0**d for d in decades for m in steps] for steps in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,))]),
+    ]
+    for ladder in ladders:
+        found = [value for value in ladder if low <= value <= high]
+        if len(found) <= most:
+            return found
+    return found[:: math.ceil(len(found) / most)]
+
+
+def problem(kernel: str, direction: str) -> str:
+    """A kernel's name and its pass as figures label them: a nabla stands for gradients."""
+    return kernel + {"backward": " ∇", "forward+backward": " +∇"}.get(direction, "")
 
 
 def short(text: str, limit: int = 28) -> str:

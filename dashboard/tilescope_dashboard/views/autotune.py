@@ -70,7 +70,7 @@ class Autotune(View):
             widget.visible = bool(names)
         # A column a parameter: every kernel has its own.
         self._rows = table({**{name: (name, "count") for name in names}, **_COLUMNS})
-        self._table.objects = [self._rows]
+        self._table.objects = [self.saved(self._rows, "configs")]
         self._filling = False
         self._choose_others()
 

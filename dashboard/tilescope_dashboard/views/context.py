@@ -98,6 +98,8 @@ class Context(pn.viewable.Viewer):
         return said
 
     async def _report(self) -> io.BytesIO:
+        # The browser saves what has changed: pressed again, the same report would not come.
+        self._export.data = None
         # It takes a second or two, during which the other sessions want to be served.
         return io.BytesIO((await asyncio.to_thread(report.render, self.state.loaded)).encode())
 

@@ -9,6 +9,7 @@ import panel as pn
 import panel_material_ui as pmui
 import param
 
+from tilescope_dashboard.keyboard import Keyboard
 from tilescope_dashboard.state import State
 from tilescope_dashboard.views.base import View
 
@@ -31,7 +32,10 @@ class Navigation(pn.viewable.Viewer):
         self._tabs.param.watch(self._clicked, "active")
         state.param.watch(self._switch, "view")
         self._switch()
-        self._layout = pn.Column(self._tabs, self._main, sizing_mode="stretch_width", margin=0)
+        top = pn.Row(
+            self._tabs, Keyboard(self._clear, align="center", margin=(0, 8)), sizing_mode="stretch_width", margin=0
+        )
+        self._layout = pn.Column(top, self._main, sizing_mode="stretch_width", margin=0)
 
     def _place(self) -> int:
         names = list(self._views)
@@ -54,6 +58,9 @@ class Navigation(pn.viewable.Viewer):
             column.visible = other == name
         if self._shown[name] not in self._main.objects:
             self._main.append(self._shown[name])
+
+    def _clear(self) -> None:
+        self._made[list(self._views)[self._place()]].clear()
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout

@@ -48,7 +48,7 @@ class Occupancy(View):
             *(pn.Column(c, min_width=310, styles={"flex": "1 1 310px"}, margin=0) for c in self._charts.values()),
             sizing_mode="stretch_width", gap="8px",
         )  # fmt: skip
-        return [self._head, self._target, grid, self._table]
+        return [self._head, self._target, grid, self.saved(self._table, "launches")]
 
     def update(self) -> None:
         device = self.state.device

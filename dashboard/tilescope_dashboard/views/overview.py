@@ -69,10 +69,19 @@ class Overview(View):
         self.state.param.watch(lambda _: self._list_runs(), "runs")
         below = pn.Column(sizing_mode="stretch_width", margin=0)
         # Off the screen at first: the page is there sooner without them.
-        once_loaded(lambda: below.extend([self._table, _text("Runs", "Click one to open it."), self._runs]))
+        once_loaded(
+            lambda: below.extend(
+                [
+                    self.saved(self._table, "cases"),
+                    _text("Runs", "Click one to open it."),
+                    self.saved(self._runs, "runs", tuple),
+                ]
+            )
+        )
         return [
-            self._head, _text("Kernels", "The largest forward case of each, from the run that says most of it. Click one to look at it."), self._kernels,
-            _text("Every case of this run", "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. ∇ is the backward pass. Click a row to read it in full."),
+            self._head, _text("Kernels", "The largest forward case of each, from the run that says most of it. Click one to look at it."),
+            self.saved(self._kernels, "kernels", tuple),
+            _text("Every case of this run", "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. ∇ is the backward pass, +∇ both. Click a row to read it in full."),
             self._chart, below,
         ]  # fmt: skip
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import panel as pn
@@ -14,6 +13,7 @@ from tilescope import ceilings, collectors, device, supervisor
 from tilescope.plan import DEFAULT_TARGET, Request
 
 from tilescope_dashboard import words
+from tilescope_dashboard.access import own_kernel
 from tilescope_dashboard.jobs import JobManager, JobState
 from tilescope_dashboard.state import State
 
@@ -111,18 +111,14 @@ class ProfileForm(pn.viewable.Viewer):
     async def _load_own(self, event: param.parameterized.Event) -> None:
         if not event.new or not self.state.may_launch:
             return
-        path, _, name = event.new.rpartition(":")
-        inside = Path(path).resolve().is_relative_to(Path.cwd().resolve())
-        if not inside or not path.endswith(".py") or not name.isidentifier():
-            where = f"Give FILE.py:SPEC, a file below {Path.cwd()}: the server runs it."
-            self._trouble.object = words.notice("error", "Not opened.", where)
-            return
         self._trouble.object = words.notice("info", "Reading", event.new)
         try:
-            entries = await supervisor.describe([event.new])
+            kernel = own_kernel(event.new)
+            entries = await supervisor.describe([kernel])
         except ValueError as error:
-            self._trouble.object = words.notice("error", "Not opened.", str(error))
+            self._trouble.object = words.notice("error", "Not opened:", str(error))
             return
+        name = kernel.rpartition(":")[2]
         # A run names such a kernel by its variable.
         entry = {**entries[0], "name": name}
         others = [e for e in self.state.catalog if e["name"] != name]

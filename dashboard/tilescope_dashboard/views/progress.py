@@ -12,6 +12,7 @@ import param
 from tilescope_dashboard import words
 from tilescope_dashboard.jobs import CANCELLED, CANCELLING, DONE, FAILED, WAITING, JobManager, JobState
 from tilescope_dashboard.state import State
+from tilescope_dashboard.views.strip import Strip
 
 
 class Progress(pn.viewable.Viewer):
@@ -27,12 +28,12 @@ class Progress(pn.viewable.Viewer):
         self._cancel = pmui.Button(label="Cancel", variant="outlined", size="small", width=96)
         self._show = pmui.Button(label="Show results", variant="contained", size="small", width=130)
         self._close = pmui.Button(label="Dismiss", variant="text", size="small", width=90)
-        self._buttons, self._log = pn.Row(), words.pane()
+        self._buttons, self._log, self._strip = pn.Row(), words.pane(), Strip(state)
         self._cancel.on_click(self._stop)
         self._show.on_click(lambda _: self._open(self._jobs.current))
         self._close.on_click(self._dismiss)
         self._layout = pn.Column(
-            self._text, self._buttons, self._log, sizing_mode="stretch_width",
+            self._text, self._buttons, self._strip, self._log, sizing_mode="stretch_width",
             visible=False, styles={"border": "1px solid color-mix(in srgb, currentColor 18%, transparent)",
                                    "border-radius": "6px", "padding": "6px"}, margin=(4, 8),
         )  # fmt: skip
@@ -60,6 +61,7 @@ class Progress(pn.viewable.Viewer):
         if job is None:
             return
         self._tick(job.active)
+        self._strip.follow(job.active)
         self._text.object = describe(job)
         self._offer(job)
         log = "\n".join(list(job.log)[-40:])

@@ -56,7 +56,7 @@ class Roofline(View):
         self._table.param.watch(self._select_point, "selection")
         self._points, self._source = pd.DataFrame(), None
         choices = pn.FlexBox(self._workload, self._pass, self._levels, self._each, align_items="center", gap="6px")
-        return [self._head, choices, self._chart, self._table]
+        return [self._head, choices, self._chart, self.saved(self._table, "points")]
 
     def update(self) -> None:
         self._filling = True
@@ -87,16 +87,17 @@ class Roofline(View):
         self._source = source(figure)
         if self._source is not None:
             self._source.selected.on_change("indices", self._select_row)
-        self._chart.object = figure
-        sources = self._points[["flops_source", "bytes_source", "time_source"]].apply(
-            lambda r: ", ".join(dict.fromkeys(filter(None, r))), axis=1, result_type="reduce"
-        )
-        fill(self._table, self._points.assign(sources=sources.astype(object), level=self._points["level"].map(LEVELS)))
         self._head.object = _headline(self._points)
+        self._chart.object = figure
+        sources = zip(*(self._points[f"{what}_source"].tolist() for what in ("flops", "bytes", "time")), strict=True)
+        said = pd.Series([", ".join(dict.fromkeys(filter(None, row))) for row in sources], dtype=object)
+        fill(self._table, self._points.assign(sources=said, level=self._points["level"].map(LEVELS)))
 
     def _select_row(self, _: str, old: list[int], new: list[int]) -> None:
-        if list(new) != self._table.selection:
-            self._table.selection = list(new)
+        # A very long table does not show every point.
+        shown = [row for row in new if row < len(self._table.value)]
+        if shown != self._table.selection:
+            self._table.selection = shown
 
     def _select_point(self, event: Any) -> None:
         if self._source is not None and self._source.selected.indices != list(event.new):

@@ -52,7 +52,10 @@ class Traffic(View):
         for widget in (self._problem, self._counted):
             widget.param.watch(lambda _: self._filling or self._draw(), "value")
         choices = pn.FlexBox(self._problem, self._counted, gap="6px")
-        return [self._head, choices, self._bars, self._table, self._gains, self._gain_table]
+        return [
+            self._head, choices, self._bars, self.saved(self._table, "launches"), self._gains,
+            self.saved(self._gain_table, "speedup"),
+        ]  # fmt: skip
 
     def update(self) -> None:
         self._filling = True
@@ -83,16 +86,16 @@ class Traffic(View):
         bars = bars[chosen | ~bars["impl"].isin(seen)].reset_index(drop=True)
         number = bars["launch"].astype("float64") + 1
         over = (bars["read"] + bars["written"]) / (floor or float("nan"))
+        gains = self._speedups
+        gains = gains[(gains["workload"] == workload) & (gains["pass"] == direction)].reset_index(drop=True)
+        self._head.object = _headline(bars, gains, floor)
         look = self.state.look
         self._bars.object = traffic(bars, floor, look)
         fill(self._table, bars.assign(number=number, over=over))
-        gains = self._speedups
-        gains = gains[(gains["workload"] == workload) & (gains["pass"] == direction)].reset_index(drop=True)
         figure = speedup(gains, look)
         heading(figure, look, "What the bytes predict, and what the clock says")
         self._gains.object = figure
         fill(self._gain_table, gains)
-        self._head.object = _headline(bars, gains, floor)
 
 
 def _headline(bars: pd.DataFrame, gains: pd.DataFrame, floor: float | None) -> str:

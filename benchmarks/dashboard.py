@@ -1,0 +1,257 @@
+"""How quick the dashboard is on this machine, against its budgets: ``make bench-dashboard``.
+
+A real server and a headless Chromium. Times are taken in the page, from the click or the start of the navigation to the
+frame in which the figure has been painted (``performance.now``): what a person waits for, without the driver's polling.
+The runs with many launches are made up; no number in them was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from playwright.sync_api import Page, sync_playwright
+from tilescope import ceilings, schema, store
+from tilescope.case import Case
+
+ROOT = Path(__file__).resolve().parents[1]
+#: What is measured, and the most it may take, in seconds; memory in bytes.
+BUDGETS = {
+    "page ready, warm": 1.5,
+    "view switch, first": 0.3,
+    "view switch, again": 0.3,
+    "filter 10,000 launches": 0.2,
+    "filter 100,000 launches": 1.0,
+    "20 sessions at once, the slowest": 2.0,
+    "memory kept of a closed session": 1e6,
+}
+SESSIONS = 20
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+
+#: Resolves with ``performance.now()`` in the first frame in which every visible figure is painted and ``when`` holds.
+PAINTED = """
+const figures = function* (views) {
+  for (const view of views) {
+    if (!view.el?.checkVisibility()) continue
+    if (view.model.type === "Figure") yield view
+    else yield* figures(view.children())
+  }
+}
+window.painted = when => new Promise((resolve, reject) => {
+  const since = performance.now()
+  const look = () => {
+    const views = [...figures(window.Bokeh?.index ?? [])]
+    if (views.length && views.every(view => view.has_finished()) && when(views))
+      requestAnimationFrame(() => resolve(performance.now()))
+    else if (performance.now() - since > 60000) reject(new Error("no figure was painted within a minute"))
+    else setTimeout(look, 15)
+  }
+  look()
+})
+"""
+#: Clicks, and gives the milliseconds until other figures than those before are painted.
+AFTER_CLICK = """async element => {
+  const seen = new Set(await new Promise(resolve => painted(views => (resolve(views.map(view => view.model.id)), true))))
+  const start = performance.now()
+  element.click()
+  return await painted(views => views.some(view => !seen.has(view.model.id))) - start
+}"""
+
+
+def many_launches(folder: Path, launches: int) -> str:
+    """A made-up run of one kernel with that many launches in two workloads; its id."""
+    identity = f"20260101-000000-{launches % 0xFFFF:04x}"
+    product = ceilings.product_for("sm_90")
+    gpu = schema.Device(
+        product.name,
+        product.target,
+        product.multiprocessors,
+        product.l2_bytes,
+        product.memory_bytes,
+        True,
+        product.ceilings,
+    )
+    facts = {"summary": "made up", "file": "", "sha256": "", "dims": ["N"], "passes": ["forward"], "implementations": {},
+             "tolerance": {}, "cost": {}, "workloads": []}  # fmt: skip
+    run = schema.Run(
+        id=identity, started="2026-01-01T00:00:00+00:00", device=gpu, versions={}, kernels={"many": facts},
+        settings={"target": "sm_90"}, title=f"{launches} made-up launches",
+    )  # fmt: skip
+    drawn = np.random.default_rng(0).lognormal(size=(launches, 2))
+    rows: list[dict[str, Any]] = []
+    for launch in range(launches):
+        case, (work, spent) = Case("many", "triton", "forward", f"{1 + launch % 2}-fp32"), drawn[launch]
+        at = {"launch": launch // 2, "function": "made_up"}
+        rows += [
+            case.row("flops_fp32", 1e9 * work, "ncu", **at),
+            case.row("dram_bytes_read", 1e8 * work, "ncu", **at),
+            case.row("dram_bytes_written", 1e8, "ncu", **at),
+            case.row("l2_bytes", 3e8 * work, "ncu", **at),
+            case.row("gpu_time", 1e-4 * spent, "ncu", **at),
+        ]
+    writer = store.RunWriter(folder, run)
+    writer.append(schema.frame(rows).assign(run_id=""))
+    writer.finish()
+    return identity
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[str, int]]:
+    """The app's address and its process' number."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    paths = [str(ROOT / part) for part in ("kernels", "profiles", "dashboard")]
+    environment = {**os.environ, "TILESCOPE_RUNS": str(folder), "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "panel", "serve", str(ROOT / "dashboard" / "app.py"), "--warm", "--address", "127.0.0.1",
+               "--port", str(port), "--allow-websocket-origin", f"127.0.0.1:{port}", "--log-level", "error",
+               "--unused-session-lifetime", "1000", "--check-unused-sessions", "1000"]  # fmt: skip
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}/app"
+    try:
+        for _ in range(300):
+            try:
+                urllib.request.urlopen(url, timeout=60).close()
+                break
+            except OSError:
+                if process.poll() is not None:
+                    raise SystemExit("the server did not start: see 'make serve'") from None
+                time.sleep(0.2)
+        yield url, process.pid
+    finally:
+        process.terminate()
+        process.wait(15)
+
+
+def page_ready(page: Page, url: str) -> float:
+    """Seconds from the start of the navigation to the first visible figure."""
+    page.goto(url)
+    return page.evaluate("() => painted(() => true)") / 1e3
+
+
+def switched(page: Page, url: str) -> tuple[list[float], list[float]]:
+    """Seconds from a click on a view's tab to its figure: for the first time, and when it had been looked at before."""
+    page_ready(page, url)
+    names = ("Roofline", "HBM traffic", "Occupancy", "Overview")
+    rounds = [
+        [page.get_by_role("tab", name=name, exact=True).evaluate(AFTER_CLICK) / 1e3 for name in names] for _ in range(2)
+    ]
+    return rounds[0][:-1], rounds[1]
+
+
+def filtered(page: Page, url: str, run: str, times: int) -> list[float]:
+    """Seconds from the click that takes a memory level away to the redrawn roofline with a point a launch."""
+    page_ready(page, f"{url}?run={run}&kernel=many&view=roofline")
+    page.get_by_role("switch", name="each launch").evaluate(AFTER_CLICK)
+    level = page.get_by_role("button", name="L2", exact=True)
+    # On, then off again: without it there is one point a launch.
+    return [level.evaluate(AFTER_CLICK) / 1e3 for _ in range(2 * times)][1::2]
+
+
+def together(url: str) -> float:
+    """The slowest of ``SESSIONS`` that ask for the page at once, in seconds: each builds a session of its own. No browser
+    takes part, since twenty would measure themselves."""
+
+    def session(_: int) -> float:
+        start = time.perf_counter()
+        with urllib.request.urlopen(url, timeout=120) as page:  # noqa: S310 - our own server
+            page.read()
+        return time.perf_counter() - start
+
+    with ThreadPoolExecutor(SESSIONS) as pool:
+        return max(pool.map(session, range(SESSIONS)))
+
+
+def kept(url: str, server: int) -> float:
+    """Bytes of the server's memory that one more closed session leaves behind, once earlier ones have warmed it."""
+    held = []
+    for _ in range(3):
+        together(url)
+        time.sleep(6)  # the server looks for sessions without a page every second
+        pages = int(Path(f"/proc/{server}/statm").read_text().split()[1])
+        held.append(pages * os.sysconf("SC_PAGE_SIZE"))
+    return max(0.0, (held[-1] - held[0]) / (SESSIONS * (len(held) - 1)))
+
+
+def measure(times: int, small: bool) -> dict[str, list[float]]:
+    """Every budget's measurements."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        raise SystemExit("no Chromium found: apt-get install chromium")
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as play:
+        sizes = [10_000] if small else [10_000, 100_000]
+        runs = {size: many_launches(Path(name), size) for size in sizes}
+        browser = play.chromium.launch(executable_path=path, args=FLAGS)
+
+        def fresh(ask: Callable[[Page], Any]) -> Any:
+            context = browser.new_context(viewport={"width": 1440, "height": 1000})
+            context.add_init_script(PAINTED)
+            page = context.new_page()
+            page.set_default_timeout(120_000)
+            try:
+                return ask(page)
+            finally:
+                context.close()
+
+        with served(Path(name)) as (url, server):
+            recorded = f"{url}?kernel=softmax"
+            fresh(lambda page: page_ready(page, recorded))
+            found["page ready, warm"] = [fresh(lambda page: page_ready(page, recorded)) for _ in range(times)]
+            rounds = [fresh(lambda page: switched(page, recorded)) for _ in range(times)]
+            found["view switch, first"] = [spent for first, _ in rounds for spent in first]
+            found["view switch, again"] = [spent for _, again in rounds for spent in again]
+            for size, run in runs.items():
+                found[f"filter {size:,} launches"] = fresh(lambda page, run=run: filtered(page, url, run, times))
+            found["20 sessions at once, the slowest"] = [together(url) for _ in range(times)]
+            found["memory kept of a closed session"] = [kept(url, server)]
+        browser.close()
+    return found
+
+
+def report(found: dict[str, list[float]]) -> pd.DataFrame:
+    """Medians beside their budgets."""
+
+    def text(what: str, value: float) -> str:
+        return f"{value / 1e6:.2f} MB" if "memory" in what else f"{value * 1e3:,.0f} ms"
+
+    return pd.DataFrame(
+        [
+            {"": what, "median": text(what, statistics.median(values)), "least": text(what, min(values)),
+             "most": text(what, max(values)), "n": len(values), "budget": text(what, BUDGETS[what]),
+             "kept": "yes" if statistics.median(values) <= BUDGETS[what] else "NO"}
+            for what, values in found.items()
+        ]
+    )  # fmt: skip
+
+
+def main() -> int:
+    """Print the table; 1 where a budget is not kept and ``--strict`` was given."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--times", type=int, default=5, help="how often each is measured (5)")
+    parser.add_argument("--small", action="store_true", help="without the run of 100,000 launches")
+    parser.add_argument("--strict", action="store_true", help="fail where a budget is not kept")
+    chosen = parser.parse_args()
+    table = report(measure(chosen.times, chosen.small))
+    print(table.to_string(index=False))
+    print(f"\nload of this machine while measuring: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    return int(chosen.strict and (table["kept"] == "NO").any())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

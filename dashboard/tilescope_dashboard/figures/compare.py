@@ -1,0 +1,68 @@
+"""How much slower or faster each case became, with its interval."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LegendItem
+from bokeh.plotting import figure
+
+from tilescope_dashboard.figures.style import Theme, blank, empty, legend, problem, ratio_ticks, short, ticks
+
+#: Rows that are drawn: more are no longer read.
+MOST = 40
+#: Marks and words by verdict: shape as well as colour says which way.
+_MARKS = {"slower": "triangle", "faster": "inverted_triangle", "alike": "circle"}
+
+
+def compare(rows: pd.DataFrame, look: Theme) -> figure:
+    """A mark a case (``tilescope.compare.compare``'s frame) at the ratio of times, a bar for its interval, a line at 1.
+
+    The scale is logarithmic. Cases without a ratio are left out; of the others the first ``MOST`` are drawn.
+    """
+    timed = rows[rows["ratio"].notna()].head(MOST)
+    if timed.empty:
+        return empty(look, "compare", "No times that can be compared.", 160)
+    labels = [short(_label(row), 46) for row in timed.to_dict("records")]
+    # Two cases whose shortened names agree are two rows all the same.
+    names = [label + "\u200b" * labels[:place].count(label) for place, label in enumerate(labels)]
+    low = timed["ratio_low"].where(timed["ratio_low"] > 0, timed["ratio"] / 2)
+    high = timed["ratio_high"].where(timed["ratio_high"] < math.inf, timed["ratio"] * 2)
+    ends = (min(0.9, low.min() / 1.05), max(1.1, high.max() * 1.05))
+    plot = blank(look, "compare", 130 + 24 * len(names), x_axis_type="log", y_range=names[::-1], x_range=ends)
+    plot.xaxis.axis_label, plot.xaxis.formatter = "time over the baseline's", ticks("times")
+    plot.xaxis.ticker = plot.xgrid.ticker = FixedTicker(ticks=ratio_ticks(*ends, most=6))
+    plot.yaxis.major_label_text_color = look.ink
+    plot.ray(x=1, y=0, angle=math.pi / 2, line_color=look.ink, line_dash=[6, 4], line_width=1.5)
+    colours = {"slower": look.warning, "faster": look.accent, "alike": look.muted}
+    data = pd.DataFrame(
+        {
+            "row": names,
+            "ratio": timed["ratio"].to_numpy(),
+            "low": low.to_numpy(),
+            "high": high.to_numpy(),
+            "verdict": timed["verdict"].to_numpy(),
+            "said": [f"{r:.3f} ({a:.3f} to {b:.3f})" for r, a, b in zip(timed["ratio"], low, high, strict=True)],
+        }
+    )
+    items = []
+    for verdict, marker in _MARKS.items():
+        some = data[data["verdict"] == verdict]
+        if len(some):
+            source = ColumnDataSource(some)
+            plot.segment("low", "row", "high", "row", source=source, line_color=colours[verdict], line_width=3)
+            drawn = plot.scatter(
+                "ratio", "row", source=source, marker=marker, size=11, color=colours[verdict], name=verdict
+            )
+            plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("times the baseline's", "@said")]))
+            items.append(LegendItem(label=verdict, renderers=[drawn]))
+    plot.add_layout(legend(look, items), "below")
+    return plot
+
+
+def _label(row: dict) -> str:
+    """What was compared: another implementation, or the same in another run."""
+    other = f"{row['other_impl']} {row['other_config']}".strip()
+    where = "" if row["run"] == row["other_run"] else f" in {row['other_run'][-4:]}"
+    return f"{problem(row['kernel'], row['pass'])} {row['workload']} {other}{where}"

@@ -1,0 +1,144 @@
+// Keys for the whole page, the sheet that lists them, and a link past the sidebar. Every widget has a shadow root of its
+// own, so what is looked for is looked for through them all.
+
+const STYLE = `
+  button { font: 600 14px/1 inherit; width: 30px; height: 30px; border-radius: 50%; cursor: pointer; color: inherit;
+    background: transparent; border: 1px solid color-mix(in srgb, currentColor 40%, transparent); }
+  dialog { font: 14px/1.6 Inter, Roboto, "Helvetica Neue", Arial, sans-serif; max-width: 440px; padding: 20px 24px; border: 0;
+    border-radius: 8px; box-shadow: 0 8px 40px rgb(0 0 0 / .4); }
+  dialog::backdrop { background: rgb(0 0 0 / .4); }
+  strong { display: block; font-size: 18px; margin: 0 0 12px; }
+  dl { display: grid; grid-template-columns: max-content 1fr; gap: 6px 18px; margin: 0; }
+  dt { font-weight: 650; white-space: nowrap; } dd { margin: 0; }
+  dialog button { width: auto; height: auto; border-radius: 4px; padding: 8px 14px; margin-top: 16px; }
+  :focus-visible { outline: 3px solid #2a8ac6; outline-offset: 2px; }
+`
+const TYPING = "input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable=true], [role=combobox], [role=option]"
+
+function every(selector, root = document) {
+  const found = [...root.querySelectorAll(selector)]
+  for (const element of root.querySelectorAll("*"))
+    if (element.shadowRoot) found.push(...every(selector, element.shadowRoot))
+  return found
+}
+
+const tabs = () => every("[role=tab]").filter(tab => tab.checkVisibility())
+
+// A link that is seen only while it has the focus, before everything else on the page.
+function skipping() {
+  const link = document.createElement("a")
+  link.href = "#"
+  link.textContent = "Skip to the views"
+  const hidden = "position:fixed;left:-999px;top:8px;z-index:9999"
+  const seen = "position:fixed;left:8px;top:8px;z-index:9999;padding:10px 16px;background:#0072B2;color:#fff;font:600 14px sans-serif"
+  link.style.cssText = hidden
+  link.addEventListener("focus", () => { link.style.cssText = seen })
+  link.addEventListener("blur", () => { link.style.cssText = hidden })
+  link.addEventListener("click", event => {
+    event.preventDefault()
+    tabs().find(tab => tab.getAttribute("aria-selected") === "true")?.focus()
+  })
+  return link
+}
+
+function sheet(keys) {
+  const dialog = document.createElement("dialog")
+  dialog.setAttribute("aria-label", "Keys")
+  const title = document.createElement("strong")
+  title.textContent = "Keys"
+  const list = document.createElement("dl")
+  for (const [key, does] of keys) {
+    const [term, text] = [document.createElement("dt"), document.createElement("dd")]
+    term.textContent = key
+    text.textContent = does
+    list.append(term, text)
+  }
+  const close = document.createElement("button")
+  close.textContent = "Close"
+  close.addEventListener("click", () => dialog.close())
+  dialog.append(title, list, close)
+  return dialog
+}
+
+// The ground that the page has now, in whichever theme.
+function show(dialog, beside) {
+  const ink = getComputedStyle(beside).color
+  const light = ink.match(/[\d.]+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0) < 384
+  dialog.style.cssText = light ? "background:#fff;color:#1b1f24" : "background:#232a32;color:#eef1f4"
+  dialog.showModal()
+}
+
+// The row before or after the chosen one, as if it had been clicked.
+function choose(holder, step) {
+  const rows = [...holder.querySelectorAll(".tabulator-row")]
+  const at = rows.findIndex(row => row.classList.contains("tabulator-selected"))
+  const row = rows[at < 0 ? (step > 0 ? 0 : rows.length - 1) : at + step]
+  row?.querySelector(".tabulator-cell")?.click()
+  row?.scrollIntoView({block: "nearest"})
+}
+
+// What takes the focus but does not say what it is: Bokeh's toolbar and canvas, and a table's rows.
+const NAMELESS = ".bk-OnOffButton, .bk-ClickButton, .bk-events, .tabulator-tableholder"
+
+function name(element) {
+  const {classList} = element
+  if (classList.contains("bk-OnOffButton") || classList.contains("bk-ClickButton")) {
+    element.setAttribute("role", "button")
+    element.setAttribute("aria-label", element.title || "More tools")
+    if (classList.contains("bk-OnOffButton")) element.setAttribute("aria-pressed", classList.contains("bk-active"))
+  } else if (classList.contains("bk-events")) {
+    element.setAttribute("role", "application")
+    element.setAttribute("aria-label", "Figure: its numbers are in the table")
+  } else {
+    element.setAttribute("role", "group")
+    element.setAttribute("aria-label", "Rows: the arrow keys choose one")
+  }
+}
+
+export function render({model}) {
+  const place = document.createElement("div")
+  const style = document.createElement("style")
+  style.textContent = STYLE
+  const button = document.createElement("button")
+  button.textContent = "?"
+  button.setAttribute("aria-label", "Keys")
+  button.title = "Keys (?)"
+  const dialog = sheet(model.keys)
+  button.addEventListener("click", () => show(dialog, button))
+  place.append(style, button, dialog)
+
+  function pressed(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return
+    const at = event.composedPath()[0]
+    // Now, before the focus moves: a move within one shadow root is heard by nobody outside.
+    if (event.key === "Tab") every(NAMELESS).forEach(name)
+    if (event.key === "Escape") {
+      // An open menu or the sheet closes by itself.
+      if (!dialog.open && !every(".MuiPopover-root, .MuiModal-root").length) model.send_msg("clear")
+    } else if (at.matches?.(TYPING)) {
+      return
+    } else if (event.key === "?") {
+      dialog.open ? dialog.close() : show(dialog, button)
+    } else if (dialog.open) {
+      return
+    } else if (/^[1-9]$/.test(event.key)) {
+      const tab = tabs()[Number(event.key) - 1]
+      tab?.focus()
+      tab?.click()
+    } else if (at.matches?.(".tabulator-tableholder") && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
+      event.preventDefault()
+      choose(at, event.key === "ArrowDown" ? 1 : -1)
+    } else if (at.matches?.(".bk-OnOffButton, .bk-ClickButton") && (event.key === "Enter" || event.key === " ")) {
+      event.preventDefault()
+      at.click()
+    }
+  }
+  const link = skipping()
+  document.body.prepend(link)
+  document.addEventListener("keydown", pressed)
+  model.on("remove", () => {
+    link.remove()
+    document.removeEventListener("keydown", pressed)
+  })
+  return place
+}

@@ -1,0 +1,36 @@
+"""Keys for the whole page, the sheet that lists them, and a link past the sidebar. What they do is in ``keyboard.js``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import param
+from panel.custom import JSComponent
+
+#: What the sheet lists: keys, and what they do.
+KEYS = (
+    ("?", "show or hide this sheet"),
+    ("1 … 9", "go to a view, counted from the left"),
+    ("Tab, Shift Tab", "go to the next control, or back"),
+    ("← →", "in the row of views: the one beside it; Enter opens it"),
+    ("↑ ↓", "in a table: choose a row"),
+    ("Esc", "close what is open, or choose no row"),
+)
+
+
+class Keyboard(JSComponent):
+    """A button for the sheet; the rest is heard everywhere. ``clear`` is called for Esc where nothing was open."""
+
+    keys = param.List(doc="Pairs of keys and what they do.")
+
+    _esm = Path(__file__).with_suffix(".js")
+
+    def __init__(self, clear: Callable[[], None], **settings: Any) -> None:
+        super().__init__(keys=[list(pair) for pair in KEYS], **settings)
+        self._clear = clear
+
+    def _handle_msg(self, data: Any) -> None:
+        if data == "clear":
+            self._clear()

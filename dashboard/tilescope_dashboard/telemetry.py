@@ -1,0 +1,218 @@
+"""What NVML says of every GPU here, once a second, while somebody watches. One sampler serves the whole process."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds between two samples, and how many are kept.
+PERIOD, KEPT = 1.0, 300
+
+#: Why a clock is not at its highest, by NVML's bit (NVML API Reference, "clocks event reasons").
+REASONS = {
+    0x001: "idle",
+    0x002: "set by the user",
+    0x004: "power cap",
+    0x008: "hardware slowdown",
+    0x010: "sync boost with another GPU",
+    0x020: "software thermal slowdown",
+    0x040: "hardware thermal slowdown",
+    0x080: "power brake from outside",
+    0x100: "display clock setting",
+}
+_IDLE = 0x001
+
+
+class TelemetryError(RuntimeError):
+    """NVML gives no readings here. The message says why."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as NVML lists it. What the driver does not tell is None; clocks in Hz, memory in bytes."""
+
+    index: int
+    name: str
+    uuid: str = ""
+    memory: float | None = None
+    sm_clock_limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One moment of one GPU, in base units; what the driver does not tell is None, never 0.
+
+    ``time`` is Unix time in seconds; ``utilization`` the share of the last period in which a kernel ran; clocks in Hz,
+    power in W, temperature in °C, PCIe in byte/second as the GPU sends (``pcie_sent``) and receives; ``reasons`` NVML's
+    bits, see ``held``.
+    """
+
+    time: float
+    utilization: float | None = None
+    memory_used: float | None = None
+    sm_clock: float | None = None
+    memory_clock: float | None = None
+    power: float | None = None
+    power_limit: float | None = None
+    temperature: float | None = None
+    pcie_sent: float | None = None
+    pcie_received: float | None = None
+    reasons: int | None = None
+
+
+def held(reasons: int | None) -> str:
+    """NVML's reason bits in words; ``not held`` where there is none, and a bit we do not know by its number."""
+    if reasons is None:
+        return "–"
+    bits = [1 << place for place in range(reasons.bit_length()) if reasons >> place & 1]
+    return ", ".join(REASONS.get(bit, f"reason {bit:#x}") for bit in bits) or "not held"
+
+
+def slowed(reasons: int | None) -> bool:
+    """Whether something other than having no work keeps the clock down."""
+    return bool((reasons or 0) & ~_IDLE)
+
+
+class Reader:
+    """NVML's readings. ``nvml`` is the module ``pynvml``, or what stands for it in a test."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        try:
+            nvml.nvmlInit()
+            self._handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        except nvml.NVMLError as error:
+            raise TelemetryError(f"NVML: {error}") from error
+        if not self._handles:
+            raise TelemetryError("NVML lists no GPU")
+        self.gpus = [self._describe(index, handle) for index, handle in enumerate(self._handles)]
+
+    def close(self) -> None:
+        """Leave NVML."""
+        self._nvml.nvmlShutdown()
+
+    def read(self, index: int, now: float) -> Sample:
+        """One GPU's readings now (PCIe counters take some 20 ms each). Raises TelemetryError where none can be had."""
+        nvml, handle = self._nvml, self._handles[index]
+        ask = self._ask
+        used = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        found = {
+            "utilization": None if used is None else used.gpu / 100,
+            "memory_used": None if memory is None else float(memory.used),
+            "sm_clock": _times(1e6, ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)),
+            "memory_clock": _times(1e6, ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM)),
+            "power": _times(1e-3, ask(nvml.nvmlDeviceGetPowerUsage, handle)),
+            "power_limit": _times(1e-3, ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
+            "temperature": _times(1, ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)),
+            # NVML counts these in KiB a second.
+            "pcie_sent": _times(1024, ask(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_TX_BYTES)),
+            "pcie_received": _times(1024, ask(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_RX_BYTES)),
+            "reasons": ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
+        }
+        if all(value is None for value in found.values()):
+            raise TelemetryError(f"GPU {index} does not answer any more: see nvidia-smi")
+        return Sample(now, **found)
+
+    def _describe(self, index: int, handle: Any) -> Gpu:
+        nvml = self._nvml
+        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        return Gpu(
+            index,
+            str(self._ask(nvml.nvmlDeviceGetName, handle) or f"GPU {index}"),
+            str(self._ask(nvml.nvmlDeviceGetUUID, handle) or ""),
+            None if memory is None else float(memory.total),
+            _times(1e6, self._ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)),
+        )
+
+    def _ask(self, question: Callable[..., Any], *about: Any) -> Any:
+        try:
+            return question(*about)
+        except self._nvml.NVMLError:
+            # Not supported, not permitted, or partitioned: absent.
+            return None
+
+
+def _times(factor: float, value: Any) -> float | None:
+    return None if value is None else float(value) * factor
+
+
+def load() -> Any:
+    """The module ``pynvml``. Raises TelemetryError where it is not installed."""
+    try:
+        import pynvml  # noqa: PLC0415 - a machine without it still opens runs
+    except ImportError as error:
+        raise TelemetryError("nvidia-ml-py is not installed: pip install nvidia-ml-py") from error
+    return pynvml
+
+
+class Sampler:
+    """Keeps the last ``KEPT`` samples of every GPU. A thread fills them, and ends with the last watcher."""
+
+    def __init__(self, load: Callable[[], Any] = load, period: float = PERIOD) -> None:
+        self._load, self._period = load, period
+        self._lock, self._watchers = threading.Lock(), set[object]()
+        self._stop: threading.Event | None = None
+        self._rings: dict[int, deque[Sample]] = {}
+        self.gpus: list[Gpu] = []
+        #: Why there are no readings, or empty.
+        self.error = ""
+
+    @property
+    def running(self) -> bool:
+        """Whether somebody watches."""
+        return self._stop is not None
+
+    def samples(self, index: int, after: float = 0.0) -> list[Sample]:
+        """What is kept of a GPU, the oldest first, as far as it is later than ``after`` (Unix time in seconds)."""
+        return [sample for sample in tuple(self._rings.get(index, ())) if sample.time > after]
+
+    def watch(self) -> Callable[[], None]:
+        """Sample from now on; returns what ends it, which may be called again."""
+        watcher = object()
+        with self._lock:
+            self._watchers.add(watcher)
+            if len(self._watchers) == 1:
+                self._start()
+        return functools.partial(self._leave, watcher)
+
+    def _leave(self, watcher: object) -> None:
+        with self._lock:
+            self._watchers.discard(watcher)
+            if not self._watchers and self._stop is not None:
+                self._stop.set()
+                self._stop = None
+
+    def _start(self) -> None:
+        try:
+            reader = Reader(self._load())
+        except TelemetryError as error:
+            self.error = str(error)
+            return
+        self.error, self.gpus = "", reader.gpus
+        # Samples from before a pause would be joined to these by a line.
+        self._rings = {gpu.index: deque(maxlen=KEPT) for gpu in reader.gpus}
+        self._stop = threading.Event()
+        arguments = (reader, self._rings, self._stop)
+        threading.Thread(target=self._sample, args=arguments, name="tilescope-telemetry", daemon=True).start()
+
+    def _sample(self, reader: Reader, rings: dict[int, deque[Sample]], stop: threading.Event) -> None:
+        try:
+            while not stop.is_set():
+                now = time.time()
+                for gpu in reader.gpus:
+                    rings[gpu.index].append(reader.read(gpu.index, now))
+                stop.wait(max(0.0, self._period - (time.time() - now)))
+        except TelemetryError as error:
+            LOG.warning("telemetry ended: %s", error)
+            self.error = str(error)
+        finally:
+            reader.close()

@@ -1,0 +1,74 @@
+"""Claims: what people are told of fused kernels, what the bytes allow, what the recordings measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from tilescope import claims as model
+
+from tilescope_dashboard import words
+from tilescope_dashboard.figures.claims import claims
+from tilescope_dashboard.figures.style import theme
+from tilescope_dashboard.opened import open_cached
+from tilescope_dashboard.tables import fill, table
+from tilescope_dashboard.views.base import View, chart
+
+_COLUMNS = {
+    "kernel": ("kernel", "text"),
+    "pass": ("pass", "text"),
+    "workload": ("workload", "text"),
+    "claim_low": ("people say, from", "times"),
+    "claim_high": ("to", "times"),
+    "bound": ("bytes allow", "times"),
+    "over_eager": ("over eager", "times"),
+    "over_compile": ("over compile", "times"),
+    "over_library": ("over library", "times"),
+    "library": ("library", "text"),
+    "of_roof": ("of the roof", "ratio"),
+    "roof": ("roof", "text"),
+    "verdict": ("the claim", "text"),
+    "started": ("measured", "text"),
+    "device": ("GPU", "text"),
+}
+
+
+_VERDICTS = {"holds": "hold", "more": "measured better", "less": "measured worse", "not measured": "not measured"}
+_BOUND = "The bytes of the unfused operations over those of the fused kernel bound what moving less can win."
+_NOTHING = "Nothing is recorded here: 'make record' on a machine with a GPU records the library."
+
+
+class Claims(View):
+    """One row a kernel and pass; clicking one opens its run."""
+
+    name_in_address, title = "claims", "Claims"
+
+    def build(self) -> list[Any]:
+        self._head, self._chart, self._table = words.pane(), chart(), table(_COLUMNS)
+        self._rows = pd.DataFrame(columns=list(model.COLUMNS))
+        self._table.param.watch(self._open, "selection")
+        self.state.param.watch(self._changed, "runs")
+        return [self._head, self._chart, self.saved(self._table, origin=self._origin)]
+
+    def update(self) -> None:
+        measured = [s for s in reversed(self.state.runs) if s.recorded and not s.error]
+        loaded = [open_cached(summary.path) for summary in measured]
+        self._rows = model.claims(loaded)
+        judged = self._rows.loc[self._rows["verdict"] != "", "verdict"].value_counts()
+        said = ", ".join(f"{count} {_VERDICTS[verdict]}" for verdict, count in judged.items())
+        where = model.provenance(loaded).replace("\n", "; ")
+        self._head.object = words.heading(
+            f"Of {judged.sum()} claims: {said}" if said else "Claims",
+            f"Measured on {where}. {_BOUND}" if where else _NOTHING,
+        )
+        self._chart.object = claims(self._rows, theme(self.state.theme == "dark", *self._origin()))
+        fill(self._table, self._rows)
+
+    def _origin(self) -> list[str]:
+        """The runs and GPUs that the rows come from."""
+        return [*dict.fromkeys(self._rows["run"]), *dict.fromkeys(self._rows["device"])]
+
+    def _open(self, event: Any) -> None:
+        if event.new:
+            row = self._rows.iloc[event.new[0]]
+            self.state.param.update(run=row["run"], kernel=row["kernel"])

@@ -1,0 +1,102 @@
+"""Compare: what changed from the open run to others, or from one implementation of it to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import panel_material_ui as pmui
+from tilescope import compare as model
+from tilescope import store
+
+from tilescope_dashboard import words
+from tilescope_dashboard.figures.compare import MOST, compare
+from tilescope_dashboard.opened import open_cached
+from tilescope_dashboard.tables import fill, table
+from tilescope_dashboard.views.base import View, chart
+
+_COLUMNS = {
+    "pass": ("pass", "text"),
+    "workload": ("workload", "text"),
+    "impl": ("baseline", "text"),
+    "other_impl": ("other", "text"),
+    "other_run": ("its run", "text"),
+    "time": ("GPU time", "second"),
+    "other_time": ("other's", "second"),
+    "ratio": ("ratio", "times"),
+    "ratio_low": ("95 %, from", "times"),
+    "ratio_high": ("to", "times"),
+    "verdict": ("the other is", "text"),
+    "bytes": ("HBM bytes", "byte"),
+    "other_bytes": ("other's", "byte"),
+    "registers": ("registers", "count"),
+    "other_registers": ("other's", "count"),
+    "shared_memory": ("shared", "byte"),
+    "other_shared_memory": ("other's", "byte"),
+    "theoretical_occupancy": ("occupancy", "ratio"),
+    "other_theoretical_occupancy": ("other's", "ratio"),
+    "source": ("clock", "text"),
+}
+_NOTHING = "Choose a run or an implementation to hold against this one."
+
+
+class Compare(View):
+    """The address holds what is compared: runs, or ``RUN:IMPLEMENTATION``, which is held against the run's ``triton``."""
+
+    name_in_address, title = "compare", "Compare"
+
+    def build(self) -> list[Any]:
+        self._head, self._said = words.pane(), words.pane()
+        self._others = pmui.MultiChoice(label="Compare with", options={}, sizing_mode="stretch_width", margin=(4, 8))
+        self._chart, self._table = chart(), table(_COLUMNS)
+        self._others.param.watch(lambda event: self.state.param.update(compared=list(event.new)), "value")
+        self.state.param.watch(self._changed, ["compared", "runs"])
+        return [self._head, self._others, self._said, self._chart, self.saved(self._table)]
+
+    def update(self) -> None:
+        options = self._options()
+        chosen = [token for token in self.state.compared if token in options.values()]
+        self._others.param.update(options=options, value=chosen)
+        frames, said = [], []
+        for token in chosen:
+            rows, lines = self._against(token)
+            frames.append(rows)
+            said += lines
+        rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(model.COLUMNS))
+        rows = rows.sort_values("ratio", ascending=False, kind="stable", na_position="last", ignore_index=True)
+        judged = rows["verdict"].value_counts()
+        counted = ", ".join(
+            f"{judged[verdict]} {verdict}" for verdict in ("slower", "faster", "alike") if verdict in judged
+        )
+        title = f"{self.state.kernel} against {len(chosen)}: {counted or 'no times compared'}" if chosen else "Compare"
+        more = f" The figure shows the {MOST} worst." if rows["ratio"].notna().sum() > MOST else ""
+        text = "Worst first; a bar is the 95 % interval of the ratio of medians." + more
+        self._head.object = words.heading(title, text if chosen else _NOTHING)
+        self._said.object = "".join(
+            words.notice("info", line.partition(": ")[0] + ":", line.partition(": ")[2]) for line in said
+        )
+        self._chart.object = compare(rows, self.state.look)
+        fill(self._table, rows)
+
+    def _options(self) -> dict[str, str]:
+        """What can be compared, as people read it, by what the address holds."""
+        loaded, kernel = self.state.loaded, self.state.kernel
+        if loaded is None or kernel not in loaded.run.kernels:
+            return {}
+        mine = self.state.table
+        impls = sorted(set(mine.loc[mine["config"] == "", "impl"]) - {"triton"})
+        own = {f"{impl}, in this run": f"{loaded.run.id}:{impl}" for impl in impls if "triton" in set(mine["impl"])}
+        others = [s for s in self.state.runs if s.id != loaded.run.id and not s.error and kernel in s.kernels]
+        return own | {f"{s.started[:16].replace('T', ' ')} {s.title} ({s.device})": s.id for s in others}
+
+    def _against(self, token: str) -> tuple[pd.DataFrame, list[str]]:
+        run, _, impl = token.partition(":")
+        base = model.Side(self.state.loaded, "triton" if impl else "")
+        nothing = pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)
+        try:
+            other = model.Side(open_cached(store.find(run)), impl)
+            rows = model.compare(base, other, self.state.kernel)
+        except (store.StoreError, model.CompareError, OSError) as error:
+            return nothing, [f"{token}: {error}"]
+        said = [f"{other.name}: no times are compared, {line}" for line in model.obstacles(base, other)]
+        return rows, said + [f"{other.name}: {line}" for line in model.changes(base, other)]

@@ -1,0 +1,97 @@
+"""GPU: what the GPUs of this machine are doing now, and what holds their clocks down."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+import panel as pn
+
+from tilescope_dashboard import words
+from tilescope_dashboard.figures.gpu import FIGURES, readings
+from tilescope_dashboard.figures.style import theme
+from tilescope_dashboard.tables import patch, table
+from tilescope_dashboard.telemetry import Gpu, Sample, held, slowed
+from tilescope_dashboard.units import write
+from tilescope_dashboard.views.base import View, chart
+from tilescope_dashboard.views.feed import Feed, label, sampler
+
+_COLUMNS = {
+    "gpu": ("GPU", "text"),
+    "utilization": ("busy", "ratio"),
+    "memory_used": ("memory (B)", "byte"),
+    "sm_clock": ("SM clock", "hertz"),
+    "memory_clock": ("memory clock", "hertz"),
+    "power": ("power", "watt"),
+    "power_limit": ("limit", "watt"),
+    "temperature": ("temp.", "celsius"),
+    "pcie_received": ("PCIe in", "byte/second"),
+    "pcie_sent": ("PCIe out", "byte/second"),
+    "held": ("clocks held by", "text"),
+}
+_ABOUT = (
+    "NVML's readings of this machine, once a second while someone looks. Dotted: the limit; ringed: a clock held down."
+)
+
+
+class GpuView(View):
+    """Small figures that stream, and a table of the newest readings. It samples only while it is looked at."""
+
+    name_in_address, title, live = "gpu", "GPU", True
+
+    def build(self) -> list[Any]:
+        self._feed = Feed(sampler(), self._tell)
+        self._head, self._table = words.pane(), table(_COLUMNS)
+        self._charts = {name: chart() for name in FIGURES}
+        self._grid = pn.FlexBox(
+            *(pn.Column(c, min_width=300, styles={"flex": "1 1 300px"}, margin=0) for c in self._charts.values()),
+            sizing_mode="stretch_width", gap="8px",
+        )  # fmt: skip
+        self._rows = self.saved(self._table, origin=lambda: [gpu.name for gpu in self._feed.sampler.gpus])
+        self.state.param.watch(self._follow, "view")
+        return [self._head, self._rows, self._grid]
+
+    def _follow(self, event: Any) -> None:
+        if event.new != self.name_in_address:
+            self._feed.stop()
+            # What was missed meanwhile is drawn anew when someone comes back.
+            self._fresh = False
+
+    def update(self) -> None:
+        self._feed.start()
+        sources, look = self._feed.sources(self._feed.sampler.gpus), theme(self.state.theme == "dark", *self._names())
+        for name, place in self._charts.items():
+            place.object = readings(name, sources, look) if sources else None
+        self._grid.visible = self._rows.visible = bool(sources)
+        self._tell()
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(gpu.name for gpu in self._feed.sampler.gpus))
+
+    def _tell(self) -> None:
+        """The newest readings in words and in the table."""
+        error = self._feed.sampler.error
+        if error:
+            said = words.notice("info", "No readings of a GPU here:", f"{error}.")
+            self._head.object = words.heading("GPU", _ABOUT) + said
+            return
+        known = [(gpu, sample) for gpu in self._feed.sampler.gpus if (sample := self._feed.last(gpu))]
+        self._head.object = words.heading(headline(known), _ABOUT)
+        rows = [{**asdict(sample), "gpu": label(gpu), "held": held(sample.reasons)} for gpu, sample in known]
+        if rows:
+            patch(self._table, pd.DataFrame(rows, columns=list(_COLUMNS)))
+
+
+def headline(known: list[tuple[Gpu, Sample]]) -> str:
+    """The busiest GPU in one line."""
+    if not known:
+        return "Waiting for the first reading…"
+    gpu, sample = max(known, key=lambda pair: pair[1].utilization or 0.0)
+    said = [f"{label(gpu)}: {write(sample.utilization, 'ratio')} busy"]
+    if sample.power is not None:
+        limit = f" of {write(sample.power_limit, 'W')}" if sample.power_limit else ""
+        said.append(f"{write(sample.power, 'W')}{limit}")
+    if slowed(sample.reasons):
+        said.append(f"clocks held by {held(sample.reasons)}")
+    return ", ".join(said)

@@ -1,0 +1,155 @@
+"""The advice view: its cards, its empty states, the fusion form, and names that hold HTML."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tilescope import ncu_rules
+from tilescope.advice import NVIDIA, Bound, Evidence, Finding
+from tilescope.case import Case
+from tilescope_dashboard import cards
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.advice import Advice
+
+RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+HOSTILE = "<img src=x onerror=alert(1)>" + "very_long_template_name<int, " * 10
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+
+
+@pytest.fixture(autouse=True)
+def _folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+
+
+def view(run: str, kernel: str) -> Advice:
+    shown = Advice(State(run=run, kernel=kernel, view="advice"))
+    shown.refresh()
+    assert not shown._trouble.visible, shown._trouble.object
+    return shown
+
+
+def finding(**changes: object) -> Finding:
+    evidence = (Evidence("registers", 128, "count", "ncu"), Evidence("widest_load", 4, "byte", "compiler"))
+    fields = {
+        "rule": "r", "title": "A title", "remedy": "A remedy", "kernel": "k", "direction": "forward", "workload": "w",
+        "impl": "triton", "config": "", "evidence": evidence, "bound": Bound(1.4, "a / b"), **changes,
+    }  # fmt: skip
+    return Finding(**fields)  # type: ignore[arg-type]
+
+
+def test_a_card_shows_title_bound_evidence_with_sources_and_remedy() -> None:
+    shown = cards.cards([finding()])
+    assert "A title" in shown
+    assert "A remedy" in shown
+    assert "≤ 1.40×" in shown
+    assert "up to 29 % of GPU time" in shown
+    assert "a / b" in shown
+    assert "registers per thread" in shown
+    assert "128<span>ncu</span>" in shown
+    assert "4 B<span>compiler</span>" in shown
+
+
+def test_measured_and_predicted_are_never_drawn_alike() -> None:
+    measured = finding()
+    predicted = finding(evidence=measured.evidence[::-1])
+    assert 'class="finding measured"' in cards.cards([measured])
+    assert 'class="finding predicted"' in cards.cards([predicted])
+    # The compiler's value keeps its mark in a measured finding too.
+    assert cards.cards([measured]).count("class=guess") == 1
+
+
+def test_a_bound_that_is_absent_is_said_and_one_of_the_interval_names_its_clock() -> None:
+    assert "not bounded" in cards.cards([finding(bound=None)])
+    assert "of the interval" in cards.cards([finding(bound=Bound(2, "x", "interval"))])
+    assert cards.cards([]) == '<ol class="findings"></ol>'
+
+
+def test_a_value_that_is_no_number_is_a_dash() -> None:
+    assert "–<span>ncu</span>" in cards.cards([finding(evidence=(Evidence("registers", math.nan, "count", "ncu"),))])
+
+
+@pytest.mark.parametrize("field", ["title", "remedy", "function"])
+def test_html_in_a_finding_is_escaped(field: str) -> None:
+    shown = cards.cards([finding(**{field: HOSTILE})])
+    assert "<img" not in shown
+    assert "&lt;img" in shown
+    assert "<img" not in cards.cards([finding(bound=Bound(2, HOSTILE))])
+
+
+def test_the_view_shows_the_headline_case_and_follows_the_choice() -> None:
+    shown = view(RUN, "softmax")
+    assert shown._case.value[0] == "triton"
+    assert len(shown._case.options) == 3 * 2 * 2
+    eager = next(case for case in shown._case.options.values() if case[0] == "eager" and case[2] == "16384x4096-bf16")
+    shown._case.value = eager
+    assert "4 launches move" in shown._cards.object
+    assert "dram" not in shown._cards.object  # labels, not column names
+    assert "bytes read from HBM" in shown._cards.object
+    shown.state.theme = "dark"
+    assert shown._case.value == eager
+
+
+def test_a_predicted_run_gives_predicted_findings_only() -> None:
+    shown = view(PREDICTED, "softmax")
+    shown._case.value = next(case for case in shown._case.options.values() if case[0] == "eager")
+    assert 'class="finding predicted"' in shown._cards.object
+    assert 'class="finding measured"' not in shown._cards.object
+
+
+def test_without_rows_the_view_says_what_to_do() -> None:
+    shown = view(RUN, "softmax")
+    shown.state.kernel = "not_in_any_run"
+    assert not shown._trouble.visible
+    assert "profile it" in shown._head.object
+    assert not shown._case.visible
+    assert shown._cards.object == ""
+    shown.state.kernel = "softmax"
+    assert shown._case.visible
+
+
+def test_a_kernel_whose_name_is_html_is_shown_as_text(synthetic: ModuleType) -> None:
+    shown = view(INJECTED, synthetic.INJECTED)
+    parts = "".join(str(pane.object) for pane in (shown._head, shown._cards, shown._nvidia, shown._answer))
+    assert "<script" not in parts
+
+
+def test_nvidias_rules_stand_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = view(RUN, "softmax")
+    assert "Not collected" in shown._nvidia.object
+    case = Case("softmax", *[shown._case.value[i] for i in (0, 1, 2, 3)])
+    rule = ncu_rules.NcuRule(0, "f", "Occupancy", "TheoreticalOccupancy", "OPT", HOSTILE, 0.25, "global")
+    monkeypatch.setattr(ncu_rules, "of_run", lambda folder: list(ncu_rules.findings(case, [rule])))
+    shown._show()
+    assert "Theoretical occupancy" in shown._nvidia.object
+    assert "≤ 1.33×" in shown._nvidia.object
+    assert "<img" not in shown._nvidia.object
+    assert "Theoretical occupancy" not in shown._cards.object
+    assert next(ncu_rules.findings(case, [rule])).origin == NVIDIA
+
+
+def test_the_form_answers_and_says_what_it_does_not_know() -> None:
+    shown = view(RUN, "softmax")
+    assert "at most 2.00×" in shown._answer.object
+    shown._chain.value = "softmax,<b>relu</b>"
+    assert "This cannot be answered" in shown._answer.object
+    assert "<b>relu" not in shown._answer.object
+    shown._chain.value = "softmax,relu"
+    shown._shape.value = "64x781-fp32"
+    assert "rows start unaligned" in shown._answer.object
+    shown._shape.value = "64x781"
+    assert "sizes and a dtype" in shown._answer.object
+    shown._shape.value = "64x780-fp8"
+    shown._target.value = "sm_80"
+    assert "sm_80 has no fp8 instructions" in shown._answer.object
+
+
+def test_without_a_kernel_the_view_asks_for_one() -> None:
+    state = State(run=RUN, kernel="softmax")
+    state.kernel = ""
+    shown = Advice(state)
+    shown.refresh()
+    assert "Choose a kernel" in shown._head.object

@@ -1,0 +1,79 @@
+"""The figures of Compare and Claims on any amount of rows, and the view that holds runs against each other."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from bokeh.document import Document
+from tilescope import claims as claims_model
+from tilescope import compare as model
+from tilescope import store
+from tilescope_dashboard.figures.claims import claims
+from tilescope_dashboard.figures.compare import MOST, compare
+from tilescope_dashboard.figures.style import DARK, LIGHT, ratio_ticks
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.compare import Compare
+
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+NORMS = next(s.id for s in store.list_runs([store.recorded_dir()]) if "rms_norm" in s.kernels)
+
+
+@pytest.fixture(scope="module")
+def rows() -> pd.DataFrame:
+    run = store.open_run(store.find(NORMS, [store.recorded_dir()]))
+    return model.compare(model.Side(run, "triton"), model.Side(run, "compile"))
+
+
+def drawn(plot: object) -> int:
+    Document().add_root(plot)
+    return sum(
+        len(r.data_source.data["row"]) for r in plot.renderers if r.name in ("slower", "faster", "alike")
+    )  # fmt: skip
+
+
+def test_the_figure_takes_no_row_one_and_more_than_it_draws(rows: pd.DataFrame) -> None:
+    assert drawn(compare(rows.head(0), LIGHT)) == 0
+    assert drawn(compare(rows.head(1), DARK)) == 1
+    assert drawn(compare(rows, LIGHT)) == len(rows)
+    many = pd.concat([rows] * 5, ignore_index=True)
+    assert drawn(compare(many, LIGHT)) == MOST < len(many)
+
+
+def test_rows_without_a_ratio_are_left_out_and_an_open_interval_is_drawn_to_an_end(rows: pd.DataFrame) -> None:
+    some = rows.head(3).copy()
+    some.loc[some.index[0], ["ratio", "ratio_low", "ratio_high"]] = float("nan")
+    some.loc[some.index[1], "ratio_high"] = float("inf")
+    assert drawn(compare(some, LIGHT)) == 2
+
+
+def test_claims_are_drawn_for_none_one_and_all() -> None:
+    every = claims_model.claims([store.open_run(s.path) for s in store.list_runs([store.recorded_dir()])])
+    for some in (every.head(0), every.head(1), every):
+        plot = claims(some, LIGHT)
+        Document().add_root(plot)
+        marks = [r for r in plot.renderers if r.name == "eager"]
+        assert sum(len(r.data_source.data["row"]) for r in marks) == some["over_eager"].notna().sum()
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.9, 1.1), (0.7, 2.6), (0.7, 40.0), (0.001, 1000.0), (0.5, 1.0)])
+def test_ticks_are_round_few_and_hold_one(low: float, high: float) -> None:
+    ticks = ratio_ticks(low, high)
+    assert 2 <= len(ticks) <= 9
+    assert 1.0 in ticks
+    assert all(low <= tick <= high for tick in ticks)
+
+
+def test_the_view_holds_what_the_address_says_against_the_run() -> None:
+    state = State(run=NORMS, kernel="rms_norm", view="compare", compared=[f"{NORMS}:eager", "no-such-run"])
+    shown = Compare(state)
+    shown.refresh()
+    assert not shown._trouble.visible
+    assert shown._others.value == [f"{NORMS}:eager"]
+    assert "rms_norm against 1: 8 slower" in shown._head.object
+    assert set(shown._table.filled["other_impl"]) == {"eager"}
+    shown._others.value = [f"{NORMS}:eager", f"{NORMS}:compile"]
+    assert state.compared == [f"{NORMS}:eager", f"{NORMS}:compile"]
+    assert set(shown._table.filled["other_impl"]) == {"eager", "compile"}
+    state.compared = []
+    assert "Choose a run or an implementation" in shown._head.object

@@ -1,0 +1,210 @@
+"""The GPU view and its figures, fed by an NVML that stands in for a driver."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from bokeh.models import ColumnDataSource, Legend
+from tilescope_dashboard.figures.gpu import FIGURES, columns, readings
+from tilescope_dashboard.figures.style import DARK, LIGHT
+from tilescope_dashboard.state import State
+from tilescope_dashboard.telemetry import Gpu, Sample, Sampler
+from tilescope_dashboard.views import feed, gpu, strip
+from tilescope_dashboard.views.gpu import GpuView, headline
+
+RUN = "20260102-030405-aaaa"
+FAKE = Path(__file__).with_name("fake_nvml.py")
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+
+DEVICE = Gpu(0, "Synthetic <b>GPU</b>", "GPU-0", 1e11, 2e9)
+SAMPLES = [
+    Sample(100.0, 0.5, 4e10, 1.5e9, 1.8e9, 600.0, 700.0, 61.0, 1e9, 2e9, 0x4),
+    Sample(101.0, 0.0, 4e10, 2e9, None, None, 700.0, 60.0, None, None, 0),
+]
+
+
+@pytest.fixture
+def nvml() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fake_nvml", FAKE)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def sampler(nvml: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Sampler:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    one = Sampler(lambda: nvml, period=0.02)
+    for module in (gpu, strip):
+        monkeypatch.setattr(module, "sampler", lambda: one)
+    return one
+
+
+def test_columns_keep_what_is_absent_absent() -> None:
+    found = columns(SAMPLES, DEVICE)
+    assert found["time"] == [100_000.0, 101_000.0]
+    assert found["power"][0] == 600.0 and math.isnan(found["power"][1])
+    assert found["power_text"] == ["600 W", "–"]
+    # An idle moment is 0 %, which is not absent.
+    assert found["utilization_text"] == ["50.0 %", "0 %"]
+    assert found["held"][0] == 1.5e9 and math.isnan(found["held"][1])
+    assert found["why"] == ["power cap", "not held"]
+    assert len({len(column) for column in found.values()}) == 1
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("look", [LIGHT, DARK], ids=["light", "dark"])
+def test_a_figure_draws_what_is_streamed_to_its_source(name: str, look: Any) -> None:
+    sources = {f"{i} · GPU": ColumnDataSource(columns(SAMPLES, DEVICE)) for i in range(2)}
+    plot = readings(name, sources, look)
+    lines = [renderer for renderer in plot.renderers if renderer.name == name]
+    assert [line.data_source for line in lines] == list(sources.values())
+    assert lines[0].glyph.line_color != lines[1].glyph.line_color
+    limit = FIGURES[name][3]
+    assert bool(limit) == any(renderer.name == limit for renderer in plot.renderers if limit)
+    assert [item.label.value for item in plot.select_one(Legend).items] == ["GPU 0", "GPU 1"]
+    next(iter(sources.values())).stream(columns([Sample(102.0)], DEVICE), rollover=2)
+    assert list(lines[0].data_source.data["time"]) == [101_000.0, 102_000.0]
+
+
+def test_one_gpu_needs_no_legend() -> None:
+    plot = readings("power", {"0 · GPU": ColumnDataSource(columns(SAMPLES, DEVICE))}, LIGHT)
+    assert plot.select_one(Legend) is None
+
+
+def test_the_headline_speaks_of_the_busiest() -> None:
+    other = Gpu(1, "Other")
+    assert headline([(other, Sample(1.0, 0.1)), (DEVICE, SAMPLES[0])]) == (
+        "0 · Synthetic <b>GPU</b>: 50.0 % busy, 600 W of 700 W, clocks held by power cap"
+    )
+    assert headline([(other, Sample(1.0, 0.1, power=50.0))]) == "1 · Other: 10.0 % busy, 50 W"
+    assert headline([]) == "Waiting for the first reading…"
+
+
+def wait(sampler: Sampler, count: int) -> None:
+    deadline = time.monotonic() + 10
+    while len(sampler.samples(1)) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_view_samples_only_while_it_is_looked_at(sampler: Sampler) -> None:
+    state = State(run=RUN, kernel="softmax", view="gpu")
+    view = GpuView(state)
+    assert not sampler.running
+    view.refresh()
+    assert sampler.running
+    wait(sampler, 3)
+    source = view._charts["power"].object.renderers[0].data_source
+    view._feed.tick()
+    known = len(source.data["time"])
+    assert known >= 3
+    wait(sampler, known + 2)
+    view._feed.tick()
+    assert len(source.data["time"]) > known
+    assert view._charts["power"].object.renderers[0].data_source is source
+    assert list(view._table.value["gpu"]) == ["0 · Synthetic GPU A <b>", "1 · Synthetic GPU B <b>"]
+    assert list(view._table.value["held"]) == ["power cap", "–"]
+    assert view._table.filled["sm_clock"].isna().tolist() == [False, True]
+    assert "&lt;b&gt;" in view._head.object and "<b>:" not in view._head.object
+    state.view = "overview"
+    assert not sampler.running
+    state.view = "gpu"
+    assert sampler.running
+    state.theme = "dark"
+    assert view._charts["power"].object.background_fill_color == DARK.ground
+    state.view = "overview"
+
+
+def test_without_a_gpu_the_view_says_why(sampler: Sampler, nvml: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: 0)
+    view = GpuView(State(run=RUN, kernel="softmax", view="gpu"))
+    view.refresh()
+    assert "NVML lists no GPU" in view._head.object
+    assert not view._grid.visible and not view._rows.visible
+    assert not view._trouble.visible
+
+
+def test_the_strip_is_there_while_a_job_runs(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strip.device, "lock_name", lambda: "GPU-1")
+    shown = strip.Strip(State(run=RUN, kernel="softmax"))
+    assert not shown._layout.visible
+    shown.follow(True)
+    wait(sampler, 2)
+    shown._feed.tick()
+    assert shown._layout.visible
+    # The GPU that the job runs on, and no other.
+    assert "Synthetic GPU B &lt;b&gt;: clocks not told" in shown._said.object
+    assert "GPU A" not in shown._said.object
+    shown.follow(False)
+    assert not shown._layout.visible and not sampler.running
+
+
+def test_a_feed_outside_a_page_watches_without_ticking(sampler: Sampler) -> None:
+    heard: list[int] = []
+    one = feed.Feed(sampler, lambda: heard.append(1))
+    one.start()
+    one.start()
+    wait(sampler, 2)
+    one.sources(sampler.gpus)
+    wait(sampler, len(sampler.samples(1)) + 1)
+    one.tick()
+    assert heard
+    one.stop()
+    one.stop()
+    assert not sampler.running
+
+
+@pytest.fixture
+def gpu_server(server: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The app where ``import pynvml`` finds the stand-in."""
+    shutil.copy(FAKE, tmp_path / "pynvml.py")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
+    served = type(server)(runs, tmp_path)
+    yield served
+    log = served.stop()
+    # A page that closes between two readings leaves a traceback of Tornado's, which is no failure of ours.
+    assert not [said for said in ("view gpu", "callback failed", "could not be built") if said in log]
+
+
+POWER = """() => {
+  for (const doc of Bokeh.documents) for (const model of doc._all_models.values())
+    if (model.name === "power" && model.data_source) return model.data_source.data.time.length
+  return 0
+}"""
+
+
+@pytest.mark.browser
+def test_readings_arrive_on_the_page_and_stop_when_one_leaves(visit: Any, gpu_server: Any) -> None:
+    visit.server = gpu_server
+    page = visit(f"run={RUN}&kernel=softmax&view=gpu")
+    page.get_by_text("% busy,").wait_for()
+    page.wait_for_function(POWER)
+    first = page.evaluate(POWER)
+    page.wait_for_function(f"() => ({POWER})() > {first} + 1")
+    assert page.locator(".tabulator-row", has_text="Synthetic GPU B <b>").get_by_text("–").count() >= 3
+    page.get_by_role("tab", name="Overview").click()
+    page.wait_for_timeout(1500)
+    left = page.evaluate(POWER)
+    page.wait_for_timeout(2500)
+    assert page.evaluate(POWER) <= left
+
+
+@pytest.mark.browser
+def test_without_a_gpu_the_page_says_so(visit: Any) -> None:
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("this machine has a GPU")
+    page = visit(f"run={RUN}&kernel=softmax&view=gpu")
+    page.get_by_text("No readings of a GPU here:").wait_for()
+    page.locator(".bk-Figure:visible").wait_for(state="detached")

@@ -1,0 +1,166 @@
+"""The app without a mouse: every control has a name and a turn, and keys do what the sheet says."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope_dashboard import words
+from tilescope_dashboard.keyboard import KEYS
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.base import Chart
+from tilescope_dashboard.views.roofline import Roofline
+from tilescope_dashboard.views.traffic import Traffic
+
+RUN = "20260102-030405-aaaa"
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+
+#: What has the focus, through the shadow roots: its role or tag, and its name.
+FOCUSED = """() => {
+  let at = document.activeElement
+  while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement
+  const labels = [at.getAttribute("aria-label"), at.labels?.[0]?.innerText, at.title, at.innerText]
+  return [at.getAttribute("role") || at.tagName.toLowerCase(), labels.find(label => label) || ""]
+}"""
+ROLES = {
+    "button",
+    "checkbox",
+    "combobox",
+    "link",
+    "listbox",
+    "radio",
+    "slider",
+    "spinbutton",
+    "switch",
+    "tab",
+    "textbox",
+}
+
+
+def test_the_text_of_a_headline() -> None:
+    assert words.headline(words.heading("a <b> & c", "more")) == "a <b> & c"
+    assert words.headline(words.notice("info", escape("x"))) == ""
+
+
+@pytest.mark.parametrize(("view", "said"), [(Roofline, "of the roof at"), (Traffic, "the floor")])
+def test_a_figure_says_its_headline_and_follows_it(
+    view: type, said: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    state = State(run=RUN, kernel="softmax", view=view.name_in_address)
+    shown = view(state)
+    shown.refresh()
+
+    def spoken() -> list[str]:
+        plots = [place.object for place in shown._layout.select(Chart)]
+        assert all(plot.html_attributes["role"] == "figure" for plot in plots)
+        return [plot.html_attributes["aria-label"] for plot in plots]
+
+    first = spoken()
+    assert all(text.startswith(shown.title) or shown.title in text for text in first)
+    assert all(said in text and words.headline(shown._head.object) in text for text in first)
+    state.kernel = "layer_norm"
+    assert all(words.headline(shown._head.object) in text for text in spoken())
+
+
+def test_esc_chooses_no_row(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    shown = Roofline(State(run=RUN, kernel="softmax", view="roofline"))
+    shown.refresh()
+    shown._table.selection = [2]
+    shown.clear()
+    assert (shown._table.selection, shown._source.selected.indices) == ([], [])
+
+
+def focused(page: Any) -> list[str]:
+    return page.evaluate(FOCUSED)
+
+
+def tab_to(page: Any, role: str, name: str) -> None:
+    """Press Tab until that has the focus; a page has less than a hundred stops."""
+    for _ in range(100):
+        if focused(page)[0] == role and name in focused(page)[1]:
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"the Tab key does not reach {role} {name!r}")
+
+
+@pytest.mark.browser
+def test_from_the_first_key_to_a_saved_table_without_a_mouse(visit: Any) -> None:
+    page = visit(f"run={RUN}&kernel=softmax")
+    page.get_by_text("85.4 %").first.wait_for()
+    page.get_by_role("tab", name="Claims").wait_for()
+    page.get_by_role("button", name="Keys").wait_for()
+    # The first stop leads past the sidebar.
+    page.keyboard.press("Tab")
+    assert focused(page) == ["a", "Skip to the views"]
+    page.keyboard.press("Enter")
+    assert focused(page) == ["tab", "Overview"]
+    # A number is a view.
+    place = [tab.inner_text() for tab in page.get_by_role("tab").all()].index("Roofline") + 1
+    page.keyboard.press(str(place))
+    page.get_by_text("of the roof at").wait_for()
+    page.wait_for_url("**view=roofline**")
+    assert focused(page) == ["tab", "Roofline"]
+    figure = page.get_by_role("figure").filter(has=page.locator(".bk-Canvas:visible"))
+    assert "of the roof at" in figure.first.get_attribute("aria-label")
+    # The sheet opens, names every key, and closes with Esc.
+    page.keyboard.press("?")
+    sheet = page.get_by_role("dialog", name="Keys")
+    sheet.wait_for()
+    for key, does in KEYS:
+        assert sheet.get_by_text(key, exact=True).is_visible() and sheet.get_by_text(does, exact=True).is_visible()
+    page.keyboard.press("1")
+    page.keyboard.press("Escape")
+    sheet.wait_for(state="hidden")
+    assert "view=roofline" in page.url
+    # A tool of the figure, which has a name.
+    tab_to(page, "button", "Save as SVG")
+    with page.expect_download() as download:
+        page.keyboard.press("Enter")
+    assert download.value.suggested_filename.endswith(".svg")
+    # Rows are chosen with the arrows and let go with Esc.
+    tab_to(page, "group", "Rows")
+    page.keyboard.press("ArrowDown")
+    page.locator(".tabulator-selected").wait_for()
+    first = page.locator(".tabulator-selected").inner_text()
+    page.keyboard.press("ArrowDown")
+    page.locator(".tabulator-selected").filter(has_not_text=first).wait_for()
+    assert page.locator(".tabulator-selected").count() == 1
+    page.keyboard.press("Escape")
+    page.locator(".tabulator-selected").wait_for(state="detached")
+    tab_to(page, "button", "Save this table as CSV")
+    with page.expect_download() as download:
+        page.keyboard.press("Enter")
+    assert download.value.suggested_filename.endswith(".csv")
+
+
+@pytest.mark.browser
+def test_a_number_that_is_typed_is_no_view(visit: Any) -> None:
+    page = visit(f"run={RUN}&kernel=softmax")
+    size = page.get_by_label("another size")
+    size.focus()
+    page.keyboard.type("128x4?")
+    assert size.input_value() == "128x4?"
+    assert page.get_by_role("dialog").count() == 0
+    assert page.get_by_role("tab", name="Overview").get_attribute("aria-selected") == "true"
+
+
+@pytest.mark.browser
+def test_every_control_of_every_view_has_a_name(visit: Any) -> None:
+    page = visit(f"run={RUN}&kernel=softmax")
+    page.get_by_role("button", name="Profile", exact=True).wait_for()
+    asking = page.context.new_cdp_session(page)
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        page.wait_for_timeout(1200)
+        seen = [
+            (node["role"]["value"], node.get("name", {}).get("value", ""))
+            for node in asking.send("Accessibility.getFullAXTree")["nodes"]
+            if not node.get("ignored") and node.get("role", {}).get("value") in ROLES
+        ]
+        assert len(seen) > 15
+        assert not [role for role, name in seen if not name.strip()], tab.inner_text()

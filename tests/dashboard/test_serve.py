@@ -1,0 +1,292 @@
+"""``tilescope serve``: who is let in, from which page, and which files it runs. Real servers, real requests."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tilescope_dashboard import access, serve
+from tilescope_dashboard.jobs import JobManager
+from tilescope_dashboard.login import Login, local
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.profile import ProfileForm
+from tornado.httpclient import HTTPClientError, HTTPRequest
+from tornado.websocket import websocket_connect
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = """
+import argparse
+from tilescope_dashboard import serve
+parser = argparse.ArgumentParser()
+serve.command(parser.add_subparsers())
+chosen = parser.parse_args()
+chosen.run(chosen)
+"""
+
+
+def arguments(*given: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    serve.command(parser.add_subparsers())
+    return parser.parse_args(["serve", *given])
+
+
+class Served:
+    """A ``tilescope serve`` with a token, and what it printed."""
+
+    def __init__(self, folder: Path, runs: Path) -> None:
+        self.log = folder / "served.log"
+        paths = os.pathsep.join(str(ROOT / part) for part in ("kernels", "profiles", "dashboard"))
+        environment = {**os.environ, "PYTHONPATH": paths, "TILESCOPE_RUNS": str(runs)}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        command = [sys.executable, "-c", COMMAND, "serve", "--port", str(self.port)]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            )
+        deadline = time.monotonic() + 90
+        while (printed := re.search(r"http://\S+/login\?token=(\S+)", self.log.read_text())) is None:
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.2)
+        self.token = printed[1]
+
+    def ask(self, path: str, cookie: str = "", method: str = "GET", body: str = "") -> tuple[int, dict[str, str], str]:
+        """Status, headers and text of one answer; a redirect is not followed."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        headers = {"Cookie": cookie} if cookie else {}
+        if body:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        connection.request(method, path, body or None, headers)
+        answer = connection.getresponse()
+        found = answer.status, dict(answer.getheaders()), answer.read().decode()
+        connection.close()
+        return found
+
+    def cookie(self) -> str:
+        """The cookie of someone who has logged in."""
+        return self.ask(f"/login?token={self.token}")[1]["Set-Cookie"].partition(";")[0]
+
+
+@pytest.fixture(scope="module")
+def served(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    one = Served(tmp_path_factory.mktemp("served"), runs)
+    yield one
+    os.killpg(one.process.pid, signal.SIGTERM)
+    one.process.wait(15)
+
+
+def test_without_a_login_the_page_is_a_question(served: Served) -> None:
+    for path in ("/app", "/", "/app/autoload.js?bokeh-autoload-element=1"):
+        status, headers, text = served.ask(path)
+        assert status in (302, 403), path
+        assert "Overview" not in text
+        assert status == 403 or headers["Location"].lstrip(".").startswith("/login?next=")
+    status, headers, text = served.ask("/login")
+    assert (status, 'type="password"' in text) == (200, True)
+    assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("given", ["wrong", "wröng", "<b>", "a" * 5000])
+def test_a_wrong_token_is_refused_and_not_repeated(served: Served, given: str) -> None:
+    quoted = urllib.parse.quote(given)
+    for status, headers, text in (
+        served.ask(f"/login?token={quoted}"),
+        served.ask("/login", method="POST", body=f"secret={quoted}"),
+    ):
+        assert status == 403
+        assert "Set-Cookie" not in headers
+        assert "That is not it." in text
+        assert given not in text or given == "wrong"
+
+
+def test_the_token_opens_the_app_with_a_cookie_no_script_and_no_other_site_gets(served: Served) -> None:
+    status, headers, _ = served.ask(f"/login?token={served.token}&next=%2Fapp%3Fview%3Droofline")
+    assert (status, headers["Location"]) == (302, "/app?view=roofline")
+    for word in ("HttpOnly", "SameSite=Strict", "Path=/"):
+        assert word in headers["Set-Cookie"]
+    cookie = headers["Set-Cookie"].partition(";")[0]
+    assert served.token not in cookie
+    status, _, text = served.ask("/app", cookie)
+    assert status == 200
+    assert "Tilescope" in text
+    # Bokeh writes what it knows of the request into the page.
+    assert cookie.partition("=")[2] not in text
+    assert served.ask("/app", cookie + "x")[0] == 302
+    status, headers, _ = served.ask("/login", method="POST", body=f"secret={served.token}")
+    assert (status, headers["Location"]) == (302, "/app")
+
+
+def connect(served: Served, **headers: str) -> str:
+    """What a websocket gets: its first message, or how it was refused."""
+    _, _, text = served.ask("/app", served.cookie())
+    token = re.search(r'"token":"([^"]+)"', text)
+    assert token
+
+    async def talk() -> str:
+        request = HTTPRequest(f"ws://127.0.0.1:{served.port}/app/ws", headers=headers)
+        try:
+            socket = await websocket_connect(request, subprotocols=["bokeh", token[1]])
+        except HTTPClientError as error:
+            return f"HTTP {error.code}"
+        said = await asyncio.wait_for(socket.read_message(), 20)
+        socket.close()
+        while await socket.read_message() is not None:
+            pass
+        return "closed" if said is None else str(said)
+
+    return asyncio.run(talk())
+
+
+def test_the_websocket_wants_the_cookie_and_the_right_origin(served: Served) -> None:
+    cookie, here = served.cookie(), f"http://127.0.0.1:{served.port}"
+    assert "msgtype" in connect(served, Cookie=cookie, Origin=here)
+    assert connect(served, Cookie=cookie, Origin="http://evil.example") == "HTTP 403"
+    assert connect(served, Cookie=cookie, Origin=f"http://127.0.0.1:{served.port + 1}") == "HTTP 403"
+    assert "msgtype" not in connect(served, Origin=here)
+    assert "msgtype" not in connect(served)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--address", "0.0.0.0"], "--origin HOST:PORT"),  # noqa: S104 - refused
+        (["--address", "192.0.2.7", "--no-login"], "--no-login would let everyone"),
+        (["--address", "example.org", "--no-login"], "--no-login would let everyone"),
+        (["--no-login", "--password"], "not both"),
+        (["--allow-own-files", "/nowhere/at/all"], "is not a folder"),
+    ],
+)
+def test_what_would_let_strangers_in_is_refused_in_a_line(given: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)) as refused:
+        serve.run(arguments(*given))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_password_comes_from_the_environment_and_is_not_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(serve.PASSWORD, "short")
+    with pytest.raises(ValueError, match="8 characters"):
+        serve.run(arguments("--password"))
+    monkeypatch.setenv(serve.PASSWORD, "long enough")
+    assert serve._password() == "long enough"
+    # The worker, which runs people's code, does not inherit it.
+    assert serve.PASSWORD not in os.environ
+
+
+def test_origins_are_what_is_served_and_nothing_else() -> None:
+    assert serve.origins("127.0.0.1", 5006, []) == ["127.0.0.1:5006", "localhost:5006"]
+    assert serve.origins("::1", 5006, []) == ["[::1]:5006", "localhost:5006"]
+    assert serve.origins("192.0.2.7", 80, ["gpu.example"]) == ["192.0.2.7:80", "gpu.example"]
+    assert serve.origins("::", 80, ["gpu.example"]) == ["gpu.example"]
+
+
+def test_a_port_in_use_is_passed_over() -> None:
+    with socket.socket() as taken:
+        try:
+            taken.bind(("127.0.0.1", serve.PORT))
+            taken.listen()
+        except OSError:
+            pass  # someone else has it: all the same
+        assert serve.free_port("127.0.0.1", None) != serve.PORT
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_said() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ValueError, match=f"port {port} is taken"):
+            serve.free_port("127.0.0.1", port)
+    assert serve.free_port("127.0.0.1", port) == port
+    with pytest.raises(ValueError, match=r"cannot serve on 192\.0\.2\.7"):
+        serve.free_port("192.0.2.7", None)
+
+
+def test_after_the_login_one_stays_on_this_server() -> None:
+    assert local("/app?run=1&view=gpu", "/app") == "/app?run=1&view=gpu"
+    for address in ("", "//evil.example", "/\\evil.example", "https://evil.example", "evil", "javascript:alert(1)"):
+        assert local(address, "/app") == "/app"
+
+
+def test_two_servers_do_not_take_each_others_cookie() -> None:
+    first, second = Login("same secret", "one"), Login("same secret", "two")
+    assert first._cookie != second._cookie
+    assert first.opens("same secret") and not first.opens("same secre")
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "kernel.py").write_text("SPEC = 1\n")
+    (tmp_path / "outside.py").write_text("SPEC = 1\n")
+    (folder / "link.py").symlink_to(tmp_path / "outside.py")
+    monkeypatch.setenv(access.OWN_FILES, str(folder))
+    return folder
+
+
+def test_a_file_in_the_allowed_folder_is_named_in_full(own: Path) -> None:
+    assert access.own_kernel(" kernel.py:SPEC ") == f"{own / 'kernel.py'}:SPEC"
+    assert access.own_kernel(f"{own / 'kernel.py'}:SPEC") == f"{own / 'kernel.py'}:SPEC"
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["../outside.py:SPEC", "link.py:SPEC", "/etc/passwd:SPEC", "kernel.py", "kernel.py:", "kernel.py:a b", "no.py:SPEC", ":S"],
+)  # fmt: skip
+def test_every_other_file_is_refused_in_words(own: Path, given: str) -> None:
+    with pytest.raises(ValueError, match=r"give FILE|there is no file"):
+        access.own_kernel(given)
+
+
+@pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
+def test_own_files_are_off_until_a_folder_is_named(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(access.OWN_FILES)
+    described = []
+    monkeypatch.setattr("tilescope_dashboard.views.profile.supervisor.describe", described.append)
+
+    async def type_one() -> str:
+        form = ProfileForm(State(may_launch=True), JobManager())
+        form._own.value = f"{own / 'kernel.py'}:SPEC"
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return form._trouble.object
+
+    assert "--allow-own-files" in asyncio.run(type_one())
+    assert described == []
+
+
+def client(address: str, sent: dict[str, str], copied: dict[str, str]) -> SimpleNamespace:
+    """A document whose client sent some headers, and what came back of them through the browser."""
+    request = SimpleNamespace(
+        remote_ip=address, headers=copied, _request=SimpleNamespace(remote_ip=address, headers=sent)
+    )
+    return SimpleNamespace(session_context=SimpleNamespace(request=request))
+
+
+def test_who_may_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert access.may_launch(client("127.0.0.1", {}, {}))
+    assert not access.may_launch(client("192.0.2.7", {}, {}))
+    assert not access.may_launch(
+        SimpleNamespace(session_context=SimpleNamespace(request=SimpleNamespace(_request=None)))
+    )
+    assert not access.may_launch(client("127.0.0.1", {"X-Forwarded-For": "127.0.0.1, 192.0.2.7"}, {}))
+    # Behind a proxy on this machine, and keeping quiet about it.
+    assert not access.may_launch(client("127.0.0.1", {"X-Forwarded-For": "192.0.2.7"}, {}))
+    monkeypatch.setattr(access.server, "asks", True)
+    assert access.may_launch(client("192.0.2.7", {}, {}))

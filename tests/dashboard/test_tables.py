@@ -1,0 +1,151 @@
+"""Tables and the files people save: raw values, units in the names, and where they come from in the file's name."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from tilescope_dashboard import files
+from tilescope_dashboard.figures.style import theme
+from tilescope_dashboard.tables import downloads, fill, table
+
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+RUN = "20260102-030405-aaaa"
+COLUMNS = {
+    "impl": ("impl.", "text"),
+    "registers": ("registers", "count"),
+    "gpu_time": ("GPU time", "second"),
+    "over": ("of the floor", "times"),
+    "why": ("why", "text"),
+}
+ROWS = pd.DataFrame(
+    {
+        "impl": ["triton", "=cmd()", None],
+        "registers": pd.array([32, None, 40], dtype="Int64"),
+        "gpu_time": [1.8278e-4, float("nan"), 2e-6],
+        "over": [1.015625, 2.0, None],
+        "hidden": [1, 2, 3],
+    }
+)
+
+
+def filled() -> Any:
+    widget = table(COLUMNS)
+    fill(widget, ROWS)
+    return widget
+
+
+def test_a_table_shows_a_dash_and_keeps_the_value_that_is_absent() -> None:
+    widget = filled()
+    assert list(widget.value["impl"]) == ["triton", "=cmd()", "–"]
+    plain = files.plain(widget.filled, widget.units)
+    assert list(plain.columns) == ["impl", "registers", "gpu_time (second)", "over (ratio)", "why"]
+    assert plain["gpu_time (second)"].iloc[0] == 1.8278e-4
+    assert plain["registers"].isna().tolist() == [False, True, False]
+    assert plain["why"].isna().all()
+
+
+def test_csv_is_unscaled_and_holds_no_formula() -> None:
+    widget = filled()
+    text = files.as_csv(files.plain(widget.filled, widget.units)).read().decode()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert rows[0] == {
+        "impl": "triton", "registers": "32", "gpu_time (second)": "0.00018278", "over (ratio)": "1.015625", "why": "",
+    }  # fmt: skip
+    assert rows[1]["impl"] == "'=cmd()"
+    assert rows[1]["registers"] == ""
+    assert rows[2]["impl"] == ""
+
+
+def test_parquet_keeps_types_and_what_is_absent() -> None:
+    widget = filled()
+    read = pq.read_table(files.as_parquet(files.plain(widget.filled, widget.units))).to_pandas()
+    assert read["impl"].tolist()[:2] == ["triton", "=cmd()"]
+    assert read["registers"].isna().tolist() == [False, True, False]
+    assert read["over (ratio)"].tolist()[:2] == [1.015625, 2.0]
+
+
+def test_a_table_that_was_never_filled_saves_its_columns() -> None:
+    widget = table(COLUMNS)
+    plain = files.plain(widget.filled, widget.units)
+    assert pq.read_table(files.as_parquet(plain)).num_rows == 0
+    assert files.as_csv(plain).read().decode().strip() == "impl,registers,gpu_time (second),over (ratio),why"
+
+
+def test_a_link_writes_the_table_as_it_is_when_it_is_pressed() -> None:
+    widget, names = table(COLUMNS), ["first"]
+    _, as_csv, as_parquet = downloads(widget, lambda: names[-1])
+    fill(widget, ROWS)
+    names.append("second")
+    assert b"triton" in as_csv.callback().read()
+    assert as_csv.filename == "second.csv"
+    assert as_parquet.callback().read(4) == b"PAR1"
+    assert as_parquet.filename == "second.parquet"
+
+
+def test_a_very_long_table_says_that_it_shows_its_first_rows_and_saves_them_all() -> None:
+    widget = table(COLUMNS)
+    fill(widget, pd.DataFrame({"registers": range(10_002)}))
+    assert len(widget.value) == 10_000
+    assert "10,000 of 10,002 rows" in widget.note.object
+    assert len(files.plain(widget.filled, widget.units)) == 10_002
+    fill(widget, ROWS)
+    assert (len(widget.value), widget.note.object) == (3, "")
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (("overview", "softmax", RUN, "NVIDIA H200"), f"tilescope-overview-softmax-{RUN}-NVIDIA-H200"),
+        (("a/../b", "", "<script>x</script>"), "tilescope-a-..-b-script-x-script"),
+        (("k" * 300,), "tilescope-" + "k" * 110),
+    ],
+)
+def test_a_files_name_says_where_it_is_from_and_holds_no_path(parts: tuple[str, ...], expected: str) -> None:
+    assert files.stem(*parts) == expected
+
+
+def test_a_theme_carries_the_origin_and_is_else_the_same() -> None:
+    assert theme(True, "softmax").origin == ("softmax",)
+    assert theme(True, "softmax").ground == theme(True).ground != theme(False).ground
+
+
+def shadow(page: Any, title: str) -> Any:
+    """A figure's tool by its tooltip."""
+    return page.locator(f'.bk-Figure:visible [title="{title}"]').first
+
+
+@pytest.mark.browser
+def test_the_browser_saves_a_table_twice_and_a_figure_in_both_formats(visit: Any, tmp_path: Path) -> None:
+    page = visit(f"run={RUN}&kernel=softmax&view=roofline&theme=dark")
+    page.locator(".tabulator-row:visible").first.wait_for()
+    name = f"softmax-{RUN}-Synthetic-GPU"
+    for choice in ("hbm", "l2"):  # the second file holds other rows
+        if choice == "l2":
+            page.get_by_role("button", name="L2", exact=True).click()
+            page.wait_for_timeout(800)
+        with page.expect_download() as download:
+            page.get_by_role("button", name="CSV").click()
+        assert download.value.suggested_filename == f"tilescope-roofline-points-{name}.csv"
+        download.value.save_as(tmp_path / choice)
+        assert (tmp_path / choice).read_text().splitlines()[0].split(",")[8] == "performance (flop/second)"
+    assert len((tmp_path / "l2").read_text()) > len((tmp_path / "hbm").read_text())
+    with page.expect_download():  # what did not change is saved again all the same
+        page.get_by_role("button", name="CSV").click()
+    with page.expect_download() as download:
+        shadow(page, "Save as SVG").click()
+    assert download.value.suggested_filename == f"tilescope-roofline-{name}.svg"
+    download.value.save_as(tmp_path / "figure.svg")
+    drawn = ElementTree.parse(tmp_path / "figure.svg").getroot()  # noqa: S314 - our own figure
+    assert drawn.tag.endswith("svg")
+    assert "performance, flop/s" in "".join(drawn.itertext())
+    with page.expect_download() as download:
+        shadow(page, "Save as PNG").click()
+    assert download.value.suggested_filename == f"tilescope-roofline-{name}.png"
