@@ -79,6 +79,7 @@ _ALL = (
     Metric("interval", "interval between events around the call", "second"),
     Metric("graph_time", "CUDA-graph replay of the call", "second"),
     Metric("launch_start", "start of a launch after the first of its repetition", "second"),
+    Metric("launch_call", "CPU's call of a launch after the first of its repetition began", "second"),
     Metric("compile_time", "time to compile", "second"),
     Metric("peak_memory", "peak device memory the call allocates", "byte"),
     # What the compiler made, or the launch used.

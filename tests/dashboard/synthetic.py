@@ -39,6 +39,7 @@ def case_rows(case: Case, elements: int, measured: bool = True, flops_each: int 
         case.row("algorithm_bytes_read", floor, "model"),
         case.row("algorithm_bytes_written", floor, "model"),
     ]
+    starts = [0.0] * 5
     for launch in range(launches):
         at = {"launch": launch, "function": f"{case.name}_{case.impl}_{launch}"}
         bytes_each = floor * excess / launches
@@ -63,6 +64,15 @@ def case_rows(case: Case, elements: int, measured: bool = True, flops_each: int 
             case.row("gpu_time", seconds * (1 + 0.01 * sample), "torch_profiler", sample=sample, **at)
             for sample in range(5)
         ]
+        for sample, start in enumerate(starts):
+            # The last of several launches is called 6 us after the one before it ended, the others in time.
+            call = start - 2e-6 if launch and launch == launches - 1 else start - 10e-6
+            rows += [
+                case.row("launch_start", start, "torch_profiler", sample=sample, **at),
+                case.row("launch_call", call, "torch_profiler", sample=sample, **at),
+            ]
+            pause = 8e-6 if launch == launches - 2 else 1e-6
+            starts[sample] = start + seconds * (1 + 0.01 * sample) + pause
         rows += [
             case.row("dram_bytes_read", bytes_each, "ncu", **at),
             case.row("dram_bytes_written", bytes_each * 0.9, "ncu", **at),

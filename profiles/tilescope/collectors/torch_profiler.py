@@ -74,24 +74,44 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
 
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """Rows of every launch and repetition (``gpu_time``, ``launch_start``) and of every launch (its resources).
+    """Rows of every launch and repetition and of every launch (its resources).
 
-    Times in seconds; ``estimated_occupancy`` is the profiler's guess from the launch alone, as a ratio.
+    Of every repetition: ``gpu_time``, ``launch_start`` and, where the trace has the call, ``launch_call``: when the CPU
+    began the call that made the launch. Times in seconds; starts and calls count from the moment when the repetition's
+    first launch began on the GPU, so its own call is negative. ``estimated_occupancy`` is the profiler's guess from the
+    launch alone, as a ratio.
     """
     raw = artefact.read_bytes()
     trace = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    called = _calls(_complete(trace))
     rows: list[dict[str, Any]] = []
     described: set[int] = set()
     for sample, launches in samples(trace).items():
         for launch, event in enumerate(launches):
             where = {"launch": launch, "function": event["name"]}
-            start = (event["ts"] - launches[0]["ts"]) * 1e-6
-            rows.append(case.row("gpu_time", event["dur"] * 1e-6, "torch_profiler", sample=sample, **where))
-            rows.append(case.row("launch_start", start, "torch_profiler", sample=sample, **where))
+            first, call = launches[0]["ts"], called.get(event.get("args", {}).get("correlation"))
+            times = {"gpu_time": event["dur"] * 1e-6, "launch_start": _after(event["ts"], first)}
+            if call is not None:
+                times["launch_call"] = _after(call, first)
+            rows += [case.row(m, v, "torch_profiler", sample=sample, **where) for m, v in times.items()]
             if launch not in described:
                 described.add(launch)
                 rows += [case.row(m, v, "torch_profiler", **where) for m, v in _resources(event)]
     return schema.frame(rows)
+
+
+def _after(moment: float, first: float) -> float:
+    """Seconds from ``first`` to ``moment``, both in the trace's microseconds; its resolution is a nanosecond."""
+    return round((moment - first) * 1e-6, 9)
+
+
+def _calls(events: Iterable[Event]) -> dict[Any, float]:
+    """Correlation id to when the CPU began the call, in the trace's microseconds."""
+    return {
+        e["args"]["correlation"]: e["ts"]
+        for e in events
+        if e.get("cat") in _RUNTIME and "correlation" in e.get("args", {})
+    }
 
 
 def samples(trace: Mapping[str, Any]) -> dict[int, list[Event]]:
@@ -107,11 +127,7 @@ def samples(trace: Mapping[str, Any]) -> dict[int, list[Event]]:
         if e.get("cat") == "user_annotation" and e["name"].startswith(RANGE + "#")
     )
     starts = [start for start, _, _ in ranges]
-    called = {
-        e["args"]["correlation"]: e["ts"]
-        for e in events
-        if e.get("cat") in _RUNTIME and "correlation" in e.get("args", {})
-    }
+    called = _calls(events)
     found: dict[int, list[Event]] = {sample: [] for _, _, sample in ranges}
     for event in events:
         if event.get("cat") not in _GPU:

@@ -1,0 +1,200 @@
+"""The timeline: a lane for each implementation, a bar for each launch, and the gaps between them."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+from bokeh.models import ColumnDataSource, CustomJSTickFormatter, HoverTool, LegendItem, PanTool, Range1d, WheelZoomTool
+from bokeh.plotting import figure
+from tilescope.timeline import labels
+
+from tilescope_dashboard.figures.style import Theme, blank, empty, hatch, legend, short
+from tilescope_dashboard.units import write
+
+#: Launches that get a bar of their own, those that were asked for and then the longest; the others share bars.
+MOST = 2_000
+_SLOTS = 1_000
+_ROW = 56
+#: The functions that took most time have a colour and a pattern each; the others are grey.
+_FUNCTIONS = 5
+OTHERS = "others"
+
+#: As many digits as tell neighbouring ticks apart, however far one has zoomed in, in the unit of the largest.
+_WRITER = """
+    const largest = Math.max(...ticks.map(Math.abs))
+    const step = ticks.length > 1 ? ticks[1] - ticks[0] : largest
+    const units = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]]
+    const [size, unit] = units.find(([size]) => largest >= size) || units[3]
+    const digits = Math.max(0, Math.min(9, -Math.floor(Math.log10(step / size) + 1e-9)))
+    return `${(tick / size).toFixed(digits)} ${unit}`
+"""
+#: With ``limit=1``: launches that share a pixel would cover the page with their names.
+_HOVER = """
+<div style="max-width: min(420px, 70vw); overflow-wrap: anywhere; font-size: 12px; line-height: 1.4">
+  <b>@impl</b>, launch @number: @function<br>start @start_text, duration @duration_text, gap before it @gap_text
+</div>
+"""
+_GAP_HOVER = """
+<div style="max-width: min(420px, 70vw); overflow-wrap: anywhere; font-size: 12px; line-height: 1.4">
+  <b>@impl</b>: gap of @gap_text before launch @number: @function<br>@cause
+</div>
+"""
+LATE, IN_TIME, UNKNOWN = "gap, CPU called late", "gap, CPU called in time", "gap, cause unknown"
+
+
+def timeline(launches: pd.DataFrame, look: Theme, columns: int = 3) -> figure:
+    """A bar a launch from its start, coloured by function, and a thin one a gap, by its cause.
+
+    ``launches`` are rows of ``tilescope.timeline.timeline``, one repetition an implementation; where there is a boolean
+    column ``chosen``, the others are pale. Above ``MOST`` launches, those that are neither chosen nor long share grey
+    bars, which say how many they stand for, and only as many gaps, the longest, are drawn. ``columns`` is the legend's.
+    """
+    if launches.empty:
+        return empty(look, "timeline", "No launch of this kernel has a start in this run.")
+    launches = launches.assign(chosen=launches.get("chosen", True), end=launches["start"] + launches["duration"])
+    impls = list(dict.fromkeys(launches["impl"]))
+    names = [short(impl, 14) for impl in impls]
+    # Two implementations whose shortened names agree have a lane each all the same.
+    lanes = {
+        impl: name + "\u200b" * names[:place].count(name)
+        for place, (impl, name) in enumerate(zip(impls, names, strict=True))
+    }
+    window = launches["end"].max() or 1e-9
+    plot = blank(look, "timeline", y_range=list(lanes.values())[::-1], x_range=Range1d(0, window * 1.01))
+    plot.xaxis.axis_label = "time after the first launch began"
+    plot.xaxis.formatter = CustomJSTickFormatter(code=_WRITER)
+    plot.xaxis.ticker.desired_num_ticks = 6
+    plot.min_border_right = 28  # the last tick's label reaches beyond the frame
+    plot.ygrid.grid_line_color = None
+    plot.yaxis.major_label_text_color = look.ink
+    plot.yaxis.major_label_text_font_size = "13px"
+    # Lanes stay; time is what one moves along.
+    for tool in plot.select({"type": PanTool}), plot.select({"type": WheelZoomTool}):
+        next(iter(tool)).dimensions = "width"
+    singles, shared = reduced(launches)
+    top = list(launches.groupby("function")["duration"].sum().nlargest(_FUNCTIONS).index)
+    known = labels(launches["function"])
+    items = [
+        *_together(plot, shared, lanes, look),
+        *_bars(plot, singles, {function: known[function] for function in top}, lanes, look),
+        *_gaps(plot, launches, lanes, look),
+    ]
+    plot.add_layout(legend(look, items, columns), "below")
+    plot.height = 110 + _ROW * len(impls) + 26 * math.ceil(len(items) / columns)
+    return plot
+
+
+def reduced(launches: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Launches that have a bar of their own, and what stands for the rest: ``impl left right launches busy``.
+
+    The rest of a lane is put together by the slot of time, one of ``_SLOTS``, in which each launch starts.
+    """
+    if len(launches) <= MOST:
+        return launches, pd.DataFrame(columns=["impl", "left", "right", "launches", "busy"])
+    window = launches["end"].max() or 1e-9
+    # No launch is longer than the window: one that was asked for comes before one that was not.
+    own = _longest(launches["duration"] + window * launches["chosen"])
+    rest = launches[~own]
+    slot = (rest["start"] / window * _SLOTS).astype(int)
+    grouped = rest.groupby([rest["impl"], slot], sort=False)
+    shared = grouped.agg(
+        left=("start", "min"), right=("end", "max"), launches=("start", "size"), busy=("duration", "sum")
+    )
+    return launches[own], shared.reset_index("impl").reset_index(drop=True)
+
+
+def _longest(values: pd.Series) -> pd.Series:
+    """Which are among the ``MOST`` largest; of equal ones all or none, so that no end of the timeline is preferred."""
+    return values.rank(method="max", ascending=False) <= MOST
+
+
+def _together(plot: figure, shared: pd.DataFrame, lanes: dict[str, str], look: Theme) -> list[LegendItem]:
+    if shared.empty:
+        return []
+    said = [
+        f"{count:,} short launches, {write(busy, 'second')} together"
+        for count, busy in zip(shared["launches"], shared["busy"], strict=True)
+    ]
+    source = ColumnDataSource(shared.assign(lane=shared["impl"].map(lanes), text=said))
+    drawn = plot.hbar(
+        y="lane", left="left", right="right", height=0.36, fill_color=look.muted, fill_alpha=0.35, line_color=None,
+        source=source, name="shared",
+    )  # fmt: skip
+    plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@impl"), ("", "@text")], limit=1))
+    return [LegendItem(label="short launches, together", renderers=[drawn])]
+
+
+def _bars(
+    plot: figure, singles: pd.DataFrame, top: dict[str, str], lanes: dict[str, str], look: Theme
+) -> list[LegendItem]:
+    """A bar a launch. ``top`` maps the functions that have a colour of their own to their names in the legend."""
+    items = []
+    rest = singles[~singles["function"].isin(top)]
+    groups = [(short(name, 28), singles[singles["function"] == function]) for function, name in top.items()]
+    for position, (label, some) in enumerate([*groups, (OTHERS, rest)]):
+        if some.empty:
+            continue
+        shade = look.series[position]
+        drawn = plot.hbar(
+            y="lane", left="start", right="end", height=0.56, fill_color=shade, fill_alpha="alpha", line_color=shade,
+            line_alpha="alpha", line_width=1, hatch_pattern=hatch(position), hatch_color=look.ground, hatch_alpha=0.5,
+            hatch_scale=9, source=_source(some, lanes), name="bars",
+        )  # fmt: skip
+        items.append(LegendItem(label=label, renderers=[drawn]))
+    plot.add_tools(HoverTool(renderers=[item.renderers[0] for item in items], tooltips=_HOVER, limit=1))
+    return items
+
+
+def _source(rows: pd.DataFrame, lanes: dict[str, str]) -> ColumnDataSource:
+    return ColumnDataSource(
+        pd.DataFrame(
+            {
+                "lane": rows["impl"].map(lanes), "impl": rows["impl"], "number": rows["launch"].astype(int) + 1,
+                "function": rows["function"], "start": rows["start"], "end": rows["end"],
+                "alpha": rows["chosen"].map({True: 0.92, False: 0.18}),
+                "start_text": [write(v, "second") for v in rows["start"]],
+                "duration_text": [write(v, "second") for v in rows["duration"]],
+                "gap_text": [write(v, "second") for v in rows["gap"]],
+            }
+        )
+    )  # fmt: skip
+
+
+def _gaps(plot: figure, launches: pd.DataFrame, lanes: dict[str, str], look: Theme) -> list[LegendItem]:
+    """Thin bars in the gaps: where the CPU called late, where it had called in time, and where nobody knows."""
+    gaps = launches[launches["gap"] > 0]
+    gaps = gaps[_longest(gaps["gap"])]
+    waited = gaps["late"] > 0
+    known = gaps["late"].notna()
+    items = []
+    for label, some, shade, dash in (
+        (LATE, gaps[waited], look.warning, "solid"),
+        (IN_TIME, gaps[known & ~waited], look.muted, "solid"),
+        (UNKNOWN, gaps[~known], look.muted, "dotted"),
+    ):
+        if some.empty:
+            continue
+        data = pd.DataFrame(
+            {
+                "lane": some["impl"].map(lanes), "impl": some["impl"], "number": some["launch"].astype(int) + 1,
+                "function": some["function"], "left": some["start"] - some["gap"], "right": some["start"],
+                "gap_text": [write(v, "second") for v in some["gap"]],
+                "cause": [_cause(gap, late) for gap, late in zip(some["gap"], some["late"], strict=True)],
+            }
+        )  # fmt: skip
+        drawn = plot.segment(
+            "left", "lane", "right", "lane", source=ColumnDataSource(data), line_color=shade, line_width=4,
+            line_dash=dash, name=label,
+        )  # fmt: skip
+        plot.add_tools(HoverTool(renderers=[drawn], tooltips=_GAP_HOVER, limit=1))
+        items.append(LegendItem(label=label, renderers=[drawn]))
+    return items
+
+
+def _cause(gap: float, late: float) -> str:
+    if pd.isna(late):
+        return "When the CPU called is not known."
+    if late > 0:
+        return f"The CPU began its call {write(late, 'second')} after the GPU had become idle."
+    return "The CPU had called in time."

@@ -1,0 +1,49 @@
+"""Links that save Chrome traces of what the timeline shows."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pandas as pd
+import panel as pn
+import panel_material_ui as pmui
+from tilescope import chrome_trace
+from tilescope.case import Case
+
+from tilescope_dashboard import words
+from tilescope_dashboard.files import stem
+from tilescope_dashboard.state import State
+
+_OPEN = "Perfetto (ui.perfetto.dev) and chrome://tracing open them as they are."
+_NONE = (
+    "This run keeps no trace of torch.profiler's own: published runs leave them out, they are megabytes. A kernel that is "
+    "profiled here has one, with the CPU's operators."
+)
+
+
+def links(state: State, launches: pd.DataFrame) -> list[pn.viewable.Viewable]:
+    """A link for a trace of ``launches`` (``tilescope.timeline``'s rows), and one for each trace that the run kept."""
+    if launches.empty or state.loaded is None:
+        return []
+    found = [_link("Chrome trace of what is shown", "timeline", state, lambda: chrome_trace.made(launches))]
+    for row in launches.drop_duplicates("impl").to_dict("records"):
+        # A kernel of a person's own file is known to its collectors by more than its name.
+        kernel = str(state.facts.get("kernel", row["kernel"]))
+        path = chrome_trace.kept(state.loaded, Case(kernel, row["impl"], row["pass"], row["workload"], row["config"]))
+        if path is not None:
+            what = f"{row['impl']}-{row['pass']}-{row['workload']}"
+            found.append(_link(f"torch.profiler's trace of {row['impl']}", what, state, path.read_bytes))
+    note = _OPEN if len(found) > 1 else f"{_OPEN} {_NONE}"
+    return [pn.FlexBox(*found, gap="4px", margin=(0, 2)), words.pane(f'<p class="small quiet">{note}</p>')]
+
+
+def _link(label: str, what: str, state: State, read: Callable[[], bytes]) -> pmui.FileDownload:
+    name = f"{stem(what, *state.origin)}{chrome_trace.SUFFIX}"
+    button = pmui.FileDownload(
+        label=label, callback=lambda: io.BytesIO(read()), filename=name, embed=False, auto=True, size="small", icon="",
+        margin=0, sx={"minWidth": 0, "padding": "0 6px", "fontSize": "12px", "fontWeight": 500}, description=f"Save {name}",
+    )  # fmt: skip
+    # Among the arguments it comes with a warning about an older name of it.
+    button.variant = "text"
+    return button

@@ -1,0 +1,127 @@
+"""Timeline: a call's launches in the order in which they ran, and what the GPU waited for between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import panel as pn
+import panel_material_ui as pmui
+from tilescope import timeline as model
+
+from tilescope_dashboard import frames, words
+from tilescope_dashboard.figures.style import short
+from tilescope_dashboard.figures.timeline import MOST, timeline
+from tilescope_dashboard.tables import fill, table
+from tilescope_dashboard.traces import links
+from tilescope_dashboard.units import write
+from tilescope_dashboard.views.base import View, chart
+
+_COLUMNS = {
+    "impl": ("impl.", "text"),
+    "number": ("launch", "count"),
+    "start": ("start", "second"),
+    "duration": ("duration", "second"),
+    "gap": ("gap before", "second"),
+    "late": ("CPU late", "second"),
+    "source": ("source", "text"),
+    "function": ("function", "text"),
+}
+_TOTALS = {
+    "impl": ("impl.", "text"),
+    "sample": ("repetition", "count"),
+    "launches": ("launches", "count"),
+    "window": ("window", "second"),
+    "busy": ("GPU busy", "second"),
+    "gaps": ("gaps", "second"),
+    "late": ("CPU late", "second"),
+    "busy_share": ("share", "ratio"),
+    "source": ("source", "text"),
+}
+_TYPICAL = "median repetition"
+_NOTHING = (
+    "No launch of this kernel has a start in this run. torch.profiler sees when launches begin: profile the kernel on a "
+    "GPU with the torch_profiler collector."
+)
+
+
+class Timeline(View):
+    """One repetition of each implementation on a problem, drawn from the moment its first launch began."""
+
+    name_in_address, title = "timeline", "Timeline"
+
+    def build(self) -> list[Any]:
+        self._filling = False
+        self._head, self._chart = words.pane(), chart()
+        self._table, self._totals = table(_COLUMNS), table(_TOTALS)
+        self._problem = pmui.Select(label="workload", options={}, size="small", width=280)
+        self._sample = pmui.Select(label="repetition", options={}, size="small", width=180)
+        self._filter = pmui.TextInput(label="function contains", size="small", width=220)
+        self._traces = pn.Column(sizing_mode="stretch_width", margin=0)
+        for widget in (self._problem, self._sample, self._filter):
+            widget.param.watch(lambda _: self._filling or self._draw(), "value")
+        self._body = pn.Column(
+            pn.FlexBox(self._problem, self._sample, self._filter, gap="6px"), self._chart, self._traces,
+            self.saved(self._totals, "totals"), self.saved(self._table, "launches"),
+            sizing_mode="stretch_width", margin=0,
+        )  # fmt: skip
+        return [self._head, self._body]
+
+    def update(self) -> None:
+        self._filling = True
+        rows = frames.default_configs(self.state.table)
+        self._launches = model.timeline(rows)
+        self._sums = model.totals(self._launches)
+        options = {
+            f"{w} · {p}": (w, p) for w, p in dict.fromkeys(zip(self._sums["workload"], self._sums["pass"], strict=True))
+        }
+        largest = frames.largest_problem(rows)
+        first = largest if largest in options.values() else next(iter(options.values()), None)
+        self._problem.param.update(options=options, value=first)
+        samples = sorted(set(self._sums["sample"]))
+        self._sample.param.update(options={_TYPICAL: -1, **{str(s): int(s) for s in samples}}, value=-1)
+        self._body.visible = bool(options)
+        self._filling = False
+        self._draw()
+
+    def _draw(self) -> None:
+        workload, direction = self._problem.value or ("", "")
+        here = self._sums[(self._sums["workload"] == workload) & (self._sums["pass"] == direction)]
+        sample = self._sample.value
+        sums = model.typical(here) if sample == -1 else here[here["sample"] == sample]
+        sums = sums.sort_values("impl", key=lambda c: c != "triton", kind="stable", ignore_index=True)
+        launches = model.of_repetitions(self._launches, sums)
+        chosen = launches["function"].str.contains(self._filter.value or "", case=False, regex=False)
+        self._head.object = _headline(launches, sums)
+        self._chart.object = timeline(launches.assign(chosen=chosen), self.state.look, 1 if self.state.narrow else 3)
+        self._traces.objects = links(self.state, launches)
+        fill(self._totals, sums)
+        fill(self._table, launches.assign(number=launches["launch"].astype("float64") + 1)[chosen])
+
+
+def _headline(launches: pd.DataFrame, sums: pd.DataFrame) -> str:
+    if sums.empty:
+        return words.heading("Timeline", _NOTHING)
+    first = sums.iloc[0]
+    title = f"{first['impl']}: GPU busy {write(first['busy_share'], 'ratio')} of {write(first['window'], 'second')}"
+    gaps = launches.loc[(launches["impl"] == first["impl"]) & (launches["gap"] > 0)]
+    said = ["It is one launch." if first["launches"] == 1 else "Its launches leave no gap."]
+    if len(gaps):
+        longest = gaps.loc[gaps["gap"].idxmax()]
+        name = short(model.plain_name(longest["function"]), 60)
+        said = [f"Its longest gap, {write(longest['gap'], 'second')}, lies before {name}: {_blame(longest)}"]
+    if len(launches) > MOST:
+        said.append(f"Of {len(launches):,} launches the figure draws the longest one by one and the others together.")
+    if len(gaps):
+        said.append("torch.profiler slows the CPU down: without it, gaps that wait for the CPU are shorter.")
+    return words.heading(title, " ".join(said))
+
+
+def _blame(launch: pd.Series) -> str:
+    if pd.isna(launch["late"]):
+        return (
+            "why is not known, for this run was recorded without the CPU's calls; profile the kernel anew to have them."
+        )
+    if launch["late"] > 0:
+        return f"the CPU was late, by {write(launch['late'], 'second')}."
+    return "the CPU had called in time."

@@ -1,0 +1,232 @@
+"""The timeline's figure, view and trace links without a browser."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+from bokeh.models import CustomJSTickFormatter, HoverTool
+from bokeh.plotting import figure
+from tilescope import schema, store
+from tilescope import timeline as model
+from tilescope.case import Case
+from tilescope_dashboard.figures import timeline as figures
+from tilescope_dashboard.figures.style import DARK, LIGHT
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.timeline import Timeline
+
+RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+HOSTILE = "void at::native::<script>alert(1)</script>kernel<" + "at::native::Functor<float>, " * 12 + ">(int)"
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+
+
+@pytest.fixture(autouse=True)
+def _folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+
+
+def launches(count: int, function: str = "kernel", late: float = np.nan) -> pd.DataFrame:
+    """Launches of 2 us with a gap of 1 us before each but the first."""
+    place = np.arange(count)
+    gap = np.where(place > 0, 1e-6, np.nan)
+    fixed = {"run_id": "", "kernel": "k", "impl": "triton", "pass": "forward", "workload": "8-fp32", "dtype": "fp32",
+             "config": "", "source": "torch_profiler", "sample": 0, "function": function, "call": np.nan}  # fmt: skip
+    times = {
+        "launch": place,
+        "start": place * 3e-6,
+        "duration": 2e-6,
+        "gap": gap,
+        "late": np.where(place > 0, late, np.nan),
+    }
+    return pd.DataFrame({**fixed, **times})[model.COLUMNS]
+
+
+def rows(plot: figure, name: str) -> pd.DataFrame:
+    found = [pd.DataFrame(dict(glyph.data_source.data)) for glyph in plot.renderers if glyph.name == name]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def test_no_launches_say_so() -> None:
+    plot = figures.timeline(launches(0), LIGHT)
+    assert "has a start" in " ".join(label.text for label in plot.center if hasattr(label, "text"))
+
+
+@pytest.mark.parametrize("look", [LIGHT, DARK], ids=["light", "dark"])
+def test_one_launch_is_one_bar_without_a_gap(look: figures.Theme) -> None:
+    plot = figures.timeline(launches(1), look)
+    bars = rows(plot, "bars")
+    assert bars[["start", "end"]].to_numpy().tolist() == [[0, 2e-6]]
+    assert bars["gap_text"].tolist() == ["–"]
+    assert all(rows(plot, name).empty for name in (figures.LATE, figures.IN_TIME, figures.UNKNOWN))
+
+
+@pytest.mark.parametrize(
+    ("late", "name", "cause"),
+    [
+        (0.5e-6, figures.LATE, "500 ns after the GPU had become idle"),
+        (0.0, figures.IN_TIME, "called in time"),
+        (np.nan, figures.UNKNOWN, "not known"),
+    ],
+)
+def test_a_gap_is_drawn_by_its_cause(late: float, name: str, cause: str) -> None:
+    plot = figures.timeline(launches(3, late=late), LIGHT)
+    gaps = rows(plot, name)
+    assert gaps["left"].tolist() == pytest.approx([2e-6, 5e-6])
+    assert gaps["right"].tolist() == pytest.approx([3e-6, 6e-6])
+    assert all(cause in said for said in gaps["cause"])
+    drawn = {figures.LATE, figures.IN_TIME, figures.UNKNOWN}
+    assert all(rows(plot, other).empty for other in drawn - {name})
+
+
+def test_functions_have_a_colour_and_a_pattern_each_and_the_rest_is_grey() -> None:
+    frame = launches(8).assign(function=[f"kernel_{place}" for place in range(8)])
+    plot = figures.timeline(frame, LIGHT)
+    bars = [glyph for glyph in plot.renderers if glyph.name == "bars"]
+    assert len({glyph.glyph.fill_color for glyph in bars}) == len({glyph.glyph.hatch_pattern for glyph in bars}) == 6
+    assert len(bars[-1].data_source.data["start"]) == 3
+    assert plot.legend[0].items[5].label.value == figures.OTHERS
+
+
+def test_what_was_not_asked_for_is_pale() -> None:
+    frame = launches(2).assign(chosen=[True, False])
+    alpha = rows(figures.timeline(frame, LIGHT), "bars")["alpha"]
+    assert alpha[0] > 0.9
+    assert alpha[1] < 0.3
+
+
+def test_hostile_names_are_text_and_whole() -> None:
+    plot = figures.timeline(launches(2, function=HOSTILE), LIGHT)
+    assert set(rows(plot, "bars")["function"]) == {HOSTILE}
+    # Bokeh escapes what stands for a column unless it is called safe.
+    hovers = [tool for tool in plot.tools if isinstance(tool, HoverTool)]
+    assert not any("{safe}" in str(hover.tooltips) for hover in hovers)
+    # Those of launches that share a pixel would cover the page.
+    assert {hover.limit for hover in hovers} == {1}
+    assert len(plot.legend[0].items[0].label.value) <= 28
+    assert isinstance(plot.xaxis[0].formatter, CustomJSTickFormatter)
+
+
+def test_a_hundred_thousand_launches_are_reduced_in_a_second_and_all_counted() -> None:
+    frame = launches(100_000, function=HOSTILE)
+    long = 70_000
+    frame.loc[long, "duration"] = 2.5e-6
+    frame.loc[50_000, "gap"] = 2e-6
+    began = time.monotonic()
+    frame["chosen"] = frame["launch"] == 99_999
+    plot = figures.timeline(frame, LIGHT)
+    # Under 0.3 s on an idle machine; the tests may share theirs.
+    assert time.monotonic() - began < 2
+    bars, shared = rows(plot, "bars"), rows(plot, "shared")
+    assert len(bars) == 2
+    assert len(shared) <= 1_001
+    counted = shared["text"].str.extract(r"^([\d,]+) short")[0].str.replace(",", "").astype(int)
+    assert len(bars) + counted.sum() == 100_000
+    # The longest and the one that was asked for have a bar of their own; the longest gap is drawn.
+    assert {long + 1, 100_000} <= set(bars["number"])
+    assert 50_001 in set(rows(plot, figures.UNKNOWN)["number"])
+
+
+def test_the_view_says_what_the_gpu_waited_for_and_fills_its_tables() -> None:
+    shown = Timeline(State(run=RUN, kernel="softmax", view="timeline"))
+    shown.refresh()
+    assert "triton: GPU busy 100 %" in shown._head.object
+    assert shown._totals.filled["impl"].tolist() == ["triton", "compile", "eager"]
+    assert shown._totals.filled["launches"].tolist() == [1, 2, 4]
+    compiled = shown._table.filled.query("impl == 'compile'")
+    assert compiled["gap"].iloc[1] == pytest.approx(8e-6)
+    assert compiled["late"].iloc[1] == pytest.approx(6e-6)
+
+
+def test_the_headline_names_the_longest_gap_and_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    assert "lies before second: the CPU had called in time" in _headline(tmp_path, "a", calls=(-5.0, 9.0))
+    assert "40.0 µs, lies before second: the CPU was late, by 35.0 µs" in _headline(tmp_path, "b", calls=(-5.0, 45.0))
+    said = _headline(tmp_path, "c", calls=())
+    assert "why is not known" in said
+    assert "profile the kernel anew" in said
+
+
+def _headline(folder: Path, end: str, calls: tuple[float, ...]) -> str:
+    """The view's headline for two launches of 10 us, 40 us apart, called at these microseconds."""
+    case = Case("relu", "triton", "forward", "8-fp32")
+    found = []
+    for launch, (name, start) in enumerate((("first", 0), ("void n::second<int>(int)", 50))):
+        values = {"launch_start": start, "gpu_time": 10, **({"launch_call": calls[launch]} if calls else {})}
+        at = {"launch": launch, "function": name, "sample": 0}
+        found += [case.row(metric, value * 1e-6, "torch_profiler", **at) for metric, value in values.items()]
+    identity = f"20260102-030405-{end * 4}"
+    if not (folder / identity).exists():
+        device = schema.Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
+        writer = store.RunWriter(folder, schema.Run(identity, "", device, {"relu": {}}, {}, {}))
+        writer.append(schema.frame(found))
+        writer.finish()
+    shown = Timeline(State(run=identity, kernel="relu", view="timeline"))
+    shown.refresh()
+    assert not shown._trouble.visible
+    return str(shown._head.object)
+
+
+def test_repetition_problem_and_filter_choose_what_is_shown() -> None:
+    shown = Timeline(State(run=RUN, kernel="softmax", view="timeline"))
+    shown.refresh()
+    shown._sample.value = 4
+    assert set(shown._totals.filled["sample"]) == {4}
+    slow = shown._totals.filled["window"].max()
+    shown._problem.value = ("1823x781-bf16", "backward")
+    assert shown._totals.filled["window"].max() < slow
+    before = shown._totals.filled
+    shown._filter.value = "EAGER_3"
+    assert shown._table.filled["function"].tolist() == ["softmax_eager_3"]
+    # The gaps and totals are the whole call's all the same.
+    assert shown._totals.filled.equals(before)
+    shown._filter.value = "(["
+    assert shown._table.filled.empty
+
+
+@pytest.mark.parametrize("run", [PREDICTED, INJECTED])
+def test_a_run_without_starts_says_how_to_get_them(run: str) -> None:
+    shown = Timeline(State(run=run, view="timeline"))
+    shown.refresh()
+    assert "torch_profiler collector" in shown._head.object
+    assert not shown._body.visible
+    assert not shown._traces.objects
+
+
+def test_the_trace_of_what_is_shown_and_those_that_the_run_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    folder = synthetic.write_run(tmp_path, RUN)
+    state = State(run=RUN, kernel="softmax", view="timeline")
+    shown = Timeline(state)
+    shown.refresh()
+    (made,), note = shown._traces.objects[0].objects, shown._traces.objects[1]
+    trace = json.loads(gzip.decompress(made.callback().getvalue()))
+    assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == 7
+    assert made.filename.endswith(".trace.json.gz")
+    assert "keeps no trace" in note.object
+    case = Case("softmax", "eager", "forward", "16384x4096-bf16")
+    kept = folder / "artefacts" / "torch_profiler" / f"{case.slug}.trace.json.gz"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"as it was")
+    shown._draw()
+    row, note = shown._traces.objects
+    assert [button.label for button in row.objects][1:] == ["torch.profiler's trace of eager"]
+    assert row.objects[1].callback().getvalue() == b"as it was"
+    assert "keeps no trace" not in note.object
+
+
+def test_implementations_whose_names_are_shortened_alike_have_a_lane_each() -> None:
+    frame = pd.concat(
+        [launches(2).assign(impl=f"triton_persistent_{variant}_of_a_kind") for variant in "ab"], ignore_index=True
+    )
+    plot = figures.timeline(frame, LIGHT)
+    assert len(set(plot.y_range.factors)) == 2
+    assert set(rows(plot, "bars")["lane"]) == set(plot.y_range.factors)
