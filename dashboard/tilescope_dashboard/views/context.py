@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
 from typing import Any
 
 import panel as pn
 import panel_material_ui as pmui
 import param
 
-from tilescope_dashboard import report, words
+from tilescope_dashboard import words
 from tilescope_dashboard.figures.style import short
 from tilescope_dashboard.state import State, no_gpu
+from tilescope_dashboard.views.export import Export
 
 
 class Context(pn.viewable.Viewer):
@@ -26,17 +25,13 @@ class Context(pn.viewable.Viewer):
             label="run", options={}, size="small", min_width=240, max_width=460, sizing_mode="stretch_width"
         )
         self._kernel = pmui.Select(label="kernel", options=[], size="small", width=190)
-        self._export = pmui.FileDownload(
-            label="Export report", callback=self._report, filename="tilescope.html", embed=False, auto=True,
-            variant="outlined", size="small", icon="", width=140, margin=(10, 8),
-        )  # fmt: skip
         self._notices = words.pane()
         self._run.param.watch(lambda e: self._choose(run=e.new), "value")
         self._kernel.param.watch(lambda e: self._choose(kernel=e.new), "value")
         state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "error"])
         self._fill()
         chooser = pn.FlexBox(
-            self._run, self._kernel, self._export, align_items="end", gap="4px", sizing_mode="stretch_width"
+            self._run, self._kernel, Export(state), align_items="end", gap="4px", sizing_mode="stretch_width"
         )
         self._layout = pn.Column(chooser, self._notices, sizing_mode="stretch_width", margin=(8, 0, 0, 0))
 
@@ -51,8 +46,6 @@ class Context(pn.viewable.Viewer):
             labels = {f"{short(state.run, 40)} · cannot be shown": state.run, **labels}
         self._run.param.update(options=labels, value=state.run or None)
         self._kernel.param.update(options=state.kernels, value=state.kernel or None)
-        self._export.disabled = state.loaded is None
-        self._export.filename = f"tilescope-{state.run or 'report'}.html"
         self._notices.object = "".join(self._said())
 
     def _said(self) -> list[str]:
@@ -96,12 +89,6 @@ class Context(pn.viewable.Viewer):
             else:
                 said.append(words.notice("warning", f"{len(listed)} failed in this run.", "", more))
         return said
-
-    async def _report(self) -> io.BytesIO:
-        # The browser saves what has changed: pressed again, the same report would not come.
-        self._export.data = None
-        # It takes a second or two, during which the other sessions want to be served.
-        return io.BytesIO((await asyncio.to_thread(report.render, self.state.loaded)).encode())
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout

@@ -1,0 +1,5 @@
+"""The report of runs as one file. ``build`` makes its content; ``html`` and ``markdown`` write it."""
+
+from tilescope_dashboard.report.command import command, render
+
+__all__ = ["command", "render"]

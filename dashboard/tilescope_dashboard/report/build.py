@@ -1,0 +1,67 @@
+"""The report of one run or of several. Pure: sides -> content."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+from tilescope.compare import Side
+from tilescope.schema import Run
+from tilescope.store import LoadedRun
+from tilescope.suggest import unknown
+
+from tilescope_dashboard.report.comparisons import comparison
+from tilescope_dashboard.report.content import Report
+from tilescope_dashboard.report.runs import run_part
+
+
+def build(sides: Sequence[Side], kernel: str = "") -> Report:
+    """The first side against each other, then each run. ``kernel`` empty is every kernel.
+
+    Raises ValueError for a kernel that none of the runs has, and for sides that cannot be held against each other.
+    """
+    base, *others = sides
+    runs = _runs(sides, kernel)
+    for other in others:
+        _opposed(base, other)
+    return Report(
+        title=_title(sides, [loaded.run for loaded in runs.values()]),
+        comparisons=tuple(comparison(base, other, kernel) for other in others),
+        runs=tuple(run_part(loaded, kernel) for loaded in runs.values()),
+    )
+
+
+def _opposed(base: Side, other: Side) -> None:
+    if base.impl and not other.impl:
+        raise ValueError(
+            f"{base.name} is one implementation: name one of {other.name} too, such as {other.name}:triton"
+        )
+    if base.loaded.run.id == other.loaded.run.id and other.impl == (base.impl or "triton"):
+        raise ValueError(f"{other.name} would be held against itself: name another implementation")
+
+
+def _title(sides: Sequence[Side], runs: Sequence[Run]) -> str:
+    """``norms``, ``norms: compile against triton``, or ``norms (eeee) against norms (db50)``."""
+    titles = [run.title or run.id for run in runs]
+    base, *others = sides
+    if len(runs) == 1 and others:
+        return f"{titles[0]}: {', '.join(side.impl for side in others)} against {base.impl or 'triton'}"
+    if len(set(titles)) < len(titles):
+        titles = [f"{title} ({run.id[-4:]})" for title, run in zip(titles, runs, strict=True)]
+    first, *rest = titles
+    return f"{', '.join(rest)} against {first}" if rest else first
+
+
+def table(sides: Sequence[Side], kernel: str = "") -> pd.DataFrame:
+    """The tidy table (``tilescope.schema``) of every run, one after the other. Raises ValueError as ``build`` does."""
+    rows = pd.concat([loaded.table for loaded in _runs(sides, kernel).values()])
+    return rows[rows["kernel"].eq(kernel) | (kernel == "")].reset_index(drop=True)
+
+
+def _runs(sides: Sequence[Side], kernel: str) -> dict[str, LoadedRun]:
+    """Each run once. Raises ValueError for a kernel that none of them has."""
+    runs = {side.loaded.run.id: side.loaded for side in sides}
+    known = dict.fromkeys(name for loaded in runs.values() for name in loaded.run.kernels)
+    if kernel and kernel not in known:
+        raise ValueError(f"{unknown('kernel', kernel, known)} in {', '.join(runs)}")
+    return runs

@@ -1,0 +1,117 @@
+"""What a report holds, whatever it is written as. Frozen values; the renderers turn them into HTML or Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from bokeh.plotting import figure
+from tilescope.advice import Finding
+from tilescope.schema import Run
+
+from tilescope_dashboard.figures.style import Theme
+from tilescope_dashboard.units import ABSENT, times, write
+
+#: Draws a figure in a theme. Only HTML asks for it.
+Drawing = Callable[[Theme], figure]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a frame: its title, and its unit as ``tilescope.schema`` has it. Others: ``times`` is a factor,
+    ``spread`` a time and its range, written already, and the empty one is for words."""
+
+    name: str
+    title: str
+    unit: str = ""
+
+    @property
+    def number(self) -> bool:
+        """Whether it is set to the right."""
+        return bool(self.unit)
+
+    def text(self, value: Any) -> str:
+        """A cell as people read it; a dash for what is absent."""
+        if self.unit in ("", "spread"):
+            return ABSENT if pd.isna(value) or value == "" else str(value)
+        return times(value) if self.unit == "times" else write(value, self.unit)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A frame and what is shown of it. A column that the frame lacks is absent."""
+
+    rows: pd.DataFrame
+    columns: tuple[Column, ...]
+
+    def cells(self, most: int) -> list[list[str]]:
+        """The first ``most`` rows as text."""
+        records = self.rows.reindex(columns=[c.name for c in self.columns]).head(most).to_dict("records")
+        return [[column.text(record[column.name]) for column in self.columns] for record in records]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A title, a sentence, and any of: figures, a table, findings.
+
+    ``wide`` figures have long labels: on a phone they are moved sideways, not squeezed.
+    """
+
+    title: str
+    text: str = ""
+    drawings: tuple[Drawing, ...] = ()
+    table: Table | None = None
+    findings: tuple[Finding, ...] = ()
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class KernelPart:
+    """One kernel of a run. ``headline`` is what its largest case reached, and where; ``why`` is the reason;
+    ``largest`` every implementation's times at that size."""
+
+    name: str
+    about: str
+    headline: str
+    why: str
+    largest: Table
+    advice: tuple[Part, ...]
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """One run: its kernels, what one must know before believing it, and where it was made."""
+
+    run: Run
+    warnings: tuple[str, ...]
+    overview: Part
+    kernels: tuple[KernelPart, ...]
+    environment: tuple[tuple[str, str], ...]
+    roofs: Table
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What changed from ``base`` to ``other``. ``obstacles`` say why no times are compared; ``changes`` what else differs.
+
+    ``part`` is None where they have no case in common.
+    """
+
+    base: str
+    other: str
+    verdict: str
+    obstacles: tuple[str, ...]
+    changes: tuple[str, ...]
+    part: Part | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Comparisons first, then each run."""
+
+    title: str
+    comparisons: tuple[Comparison, ...]
+    runs: tuple[RunPart, ...]

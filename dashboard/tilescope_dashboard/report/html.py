@@ -1,0 +1,104 @@
+"""A report as one HTML file that makes no request, in the colours that the reader's system prefers.
+
+BokehJS is inlined: with Panel imported, Bokeh's own ``file_html(INLINE)`` asks a CDN. A policy in the file forbids every
+request and every script but the two that are named by their digest; BokehJS makes functions of tick formats, which is why
+it allows ``unsafe-eval``.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from bokeh.embed import json_item
+from bokeh.util.paths import bokehjs_path
+from markupsafe import Markup
+from tilescope.advice import Finding
+
+from tilescope_dashboard import cards
+from tilescope_dashboard.figures.style import DARK, LIGHT, Theme
+from tilescope_dashboard.report.content import Part, Report, Table
+
+#: Longer tables belong in the app.
+_ROWS = 200
+_COLOURS = [field.name for field in fields(Theme) if field.name not in ("dark", "series", "origin")]
+
+
+def _marked(look: Theme) -> Theme:
+    """The theme with each colour's opacity written out: nothing else in a figure is, so the page finds them by it."""
+    colours = {name: f"{getattr(look, name)}ff" for name in _COLOURS}
+    return replace(look, **colours, series=tuple(f"{colour}ff" for colour in look.series))
+
+
+def _darker() -> dict[str, str]:
+    """The dark theme's colour for each of the light one's, as figures have them."""
+    light, dark = _marked(LIGHT), _marked(DARK)
+    return dict(zip(light.series, dark.series, strict=True)) | {
+        getattr(light, name): getattr(dark, name) for name in _COLOURS
+    }
+
+
+def html(report: Report) -> str:
+    """The whole document."""
+    files = jinja2.Environment(loader=jinja2.PackageLoader("tilescope_dashboard"), autoescape=True)
+    library = (Path(bokehjs_path()) / "js" / "bokeh.min.js").read_text(encoding="utf-8")
+    scripts = [_script(library), _script(files.get_template("report.js").render())]
+    policy = (
+        f"default-src 'none'; script-src {' '.join(_digest(script) for script in scripts)} 'unsafe-eval'; "
+        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    return files.get_template("report.html").render(
+        report=report,
+        policy=policy,
+        scripts=scripts,
+        styles=Markup(cards.CSS),  # noqa: S704 - our own
+        colours=_data(_darker()),
+        figures=_figures,
+        grid=_grid,
+        cards=_cards,
+        rows=_ROWS,
+    )
+
+
+def _script(text: str) -> Markup:
+    # "</script" inside a string of the library would end the element.
+    return Markup(text.replace("</script", "<\\/script"))  # noqa: S704 - files of BokehJS and our own
+
+
+def _digest(script: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def _data(value: Any) -> Markup:
+    """JSON for a script element, which the text ``</script>`` would end."""
+    return Markup(json.dumps(value).replace("<", "\\u003c"))  # noqa: S704 - no markup is left in it
+
+
+def _figures(part: Part, *origin: str) -> list[Markup]:
+    """The part's figures as data. ``origin`` goes into the names of the files that they are saved as."""
+    look = replace(_marked(LIGHT), origin=origin)
+    items = [json_item(draw(look)) for draw in part.drawings]
+    for item in items:
+        # Panel's own models, 150 kB a figure where the app makes the report; no figure holds one.
+        item["doc"].pop("defs", None)
+    return [_data(item) for item in items]
+
+
+def _grid(table: Table) -> dict[str, Any]:
+    """A table's titles and cells, each with whether it is a number."""
+    numbers = [column.number for column in table.columns]
+    return {
+        "titles": [(column.title, column.number) for column in table.columns],
+        "rows": [list(zip(row, numbers, strict=True)) for row in table.cells(_ROWS)],
+        "more": max(0, len(table.rows) - _ROWS),
+    }
+
+
+def _cards(found: Iterable[Finding]) -> Markup:
+    return Markup(cards.cards(tuple(found)))  # noqa: S704 - escaped where it is made

@@ -1,0 +1,94 @@
+"""One run, as a report shows it. Pure: run -> content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pandas as pd
+from tilescope import store, summary
+from tilescope.store import LoadedRun
+from tilescope.units import text
+
+from tilescope_dashboard import frames
+from tilescope_dashboard.figures.overview import overview
+from tilescope_dashboard.report import columns
+from tilescope_dashboard.report.content import Part, RunPart, Table
+from tilescope_dashboard.report.kernels import kernel
+from tilescope_dashboard.units import ABSENT, write
+
+_FLOOR = (
+    "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. "
+    "∇ is the backward pass, +∇ both."
+)
+_CLOCKS = {"sm_clock": "SM clock", "dram_clock": "HBM clock"}
+
+
+def run_part(loaded: LoadedRun, chosen: str = "") -> RunPart:
+    """The run, or the kernel ``chosen`` of it. A kernel that it lacks leaves it without a case."""
+    run = loaded.run
+    names = [name for name in run.kernels if chosen in ("", name)]
+    table = loaded.table[loaded.table["kernel"].isin(names)]
+    headlines = timed(summary.summarise(frames.default_configs(table), run.device, run.kernels))
+    return RunPart(
+        run=run,
+        warnings=tuple(_warnings(loaded)),
+        overview=Part(
+            title="Every case",
+            text=_FLOOR if len(headlines) else "This run says nothing about it.",
+            drawings=(partial(overview, headlines),) if len(headlines) else (),
+            table=Table(headlines, columns.CASES),
+            wide=True,
+        ),
+        kernels=tuple(kernel(loaded, name, headlines[headlines["kernel"] == name]) for name in names),
+        environment=tuple(_environment(loaded)),
+        roofs=Table(
+            pd.DataFrame(
+                [[c.name, text(c.value, c.unit), c.origin, c.note] for c in run.device.ceilings],
+                columns=[column.name for column in columns.ROOFS],
+            ),
+            columns.ROOFS,
+        ),
+    )
+
+
+def timed(headlines: pd.DataFrame) -> pd.DataFrame:
+    """``summary.summarise``'s frame with ``time``: the median and its 5 to 95 % range in words, absent where not timed."""
+    told = [
+        f"{write(row.gpu_time, 'second')} ({write(row.gpu_time_low, 'second')} – {write(row.gpu_time_high, 'second')})"
+        if row.measured
+        else ABSENT
+        for row in headlines.itertuples()
+    ]
+    return headlines.assign(time=pd.Series(told, index=headlines.index, dtype="object"))
+
+
+def _warnings(loaded: LoadedRun) -> Iterator[str]:
+    """What one must know before believing the numbers."""
+    run = loaded.run
+    stale = store.stale_kernels(run)
+    if not run.device.measured:
+        yield f"Predicted for a {run.device.name}, not measured: no such GPU took part."
+    if stale:
+        yield f"Changed since this run: {', '.join(stale)}."
+    if not run.complete:
+        yield "This run is not complete: it was cancelled, or its worker died."
+
+
+def _environment(loaded: LoadedRun) -> Iterator[tuple[str, str]]:
+    run, device = loaded.run, loaded.run.device
+    yield "run", run.id
+    yield "started", run.started
+    yield "device", f"{device.name} ({device.target}, {device.multiprocessors} multiprocessors)"
+    yield "memory", f"{write(device.memory_bytes, 'byte')}, L2 {write(device.l2_bytes, 'byte')}"
+    for metric, label in _CLOCKS.items():
+        rows = loaded.table[loaded.table["metric"] == metric]
+        for source, values in rows.groupby("source")["value"]:
+            low, middle, high = (write(v, "hertz") for v in values.quantile([0.05, 0.5, 0.95]))
+            yield label, f"{middle} ({low} – {high}, 5 to 95 % of {len(values)} launches, {source})"
+    yield "values from", ", ".join(dict.fromkeys(loaded.table["source"])) or ABSENT
+    yield from run.versions.items()
+    for name, value in run.settings.items():
+        yield name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    if run.git_revision:
+        yield "revision", run.git_revision

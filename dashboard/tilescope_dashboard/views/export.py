@@ -1,0 +1,61 @@
+"""Saves the run that is looked at as a report, with what it is compared with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+
+import panel as pn
+import panel_material_ui as pmui
+import param
+from tilescope import compare, store
+from tilescope.compare import Side
+
+from tilescope_dashboard import report
+from tilescope_dashboard.opened import open_cached
+from tilescope_dashboard.state import State
+
+_FORMATS = {"HTML": "html", "Markdown": "md", "CSV": "csv", "Parquet": "parquet"}
+
+
+class Export(pn.viewable.Viewer):
+    """A button, and beside it the format: the same files as ``tilescope report`` writes."""
+
+    state = param.ClassSelector(class_=State)
+
+    def __init__(self, state: State, **settings: object) -> None:
+        super().__init__(state=state, **settings)
+        self._format = pmui.Select(label="as", options=_FORMATS, value="html", size="small", width=116, align="end")
+        self._button = pmui.FileDownload(
+            label="Export report", callback=self._report, filename="tilescope.html", embed=False, auto=True,
+            variant="outlined", size="small", icon="", width=140, margin=(5, 8), align="end",
+        )  # fmt: skip
+        self._format.param.watch(self._name, "value")
+        state.param.watch(self._name, ["loaded", "run", "compared"])
+        self._name()
+
+    def _name(self, *_: param.parameterized.Event) -> None:
+        self._button.disabled = self.state.loaded is None
+        self._button.filename = f"tilescope-{self.state.run or 'report'}.{self._format.value}"
+
+    async def _report(self) -> io.BytesIO:
+        # The browser saves what has changed: pressed again, the same report would not come.
+        self._button.data = None
+        # It takes a second or two, during which the other sessions want to be served.
+        return io.BytesIO(await asyncio.to_thread(report.render, sides(self.state), self._format.value))
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return pn.Row(self._button, self._format, margin=0)
+
+
+def sides(state: State) -> list[Side]:
+    """The run and what the address compares it with. What cannot be opened is left out, as the Compare view does."""
+    found = [Side(state.loaded)]
+    mine = (state.loaded.run.id, f"{state.loaded.run.id}:triton")
+    for token in dict.fromkeys(state.compared):
+        with contextlib.suppress(store.StoreError, compare.CompareError, OSError):
+            side = compare.side(token, store.find, open_cached)
+            if side.name not in (*mine, *(known.name for known in found)):
+                found.append(side)
+    return found

@@ -1,0 +1,513 @@
+"""The report of one run and of several: what is in it, in each format, and what is said when it cannot be made."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+import pytest
+from markdown_it import MarkdownIt
+from tilescope import cli, compare, schema, store
+from tilescope.compare import Side
+from tilescope.schema import Failure, Run
+from tilescope_dashboard.figures.overview import overview
+from tilescope_dashboard.report import markdown, render
+from tilescope_dashboard.report.build import build
+from tilescope_dashboard.report.content import Column, Part, Report
+from tilescope_dashboard.report.html import html
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.export import sides
+
+#: Bokeh's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+RECORDED = store.list_runs([store.recorded_dir()])
+NORMS = next(s.path for s in RECORDED if "rms_norm" in s.kernels)
+#: Text that is markup of one kind or another.
+HOSTILE = "a|b`c`<b>&amp;*_x_*[l](u)$m$ @octocat #12 \\| ~~s~~\nsecond line" + "k" * 300
+
+
+def side(path: Path) -> Side:
+    return Side(store.open_run(path))
+
+
+@pytest.fixture(scope="module")
+def norms() -> Side:
+    return side(NORMS)
+
+
+@pytest.fixture(scope="module")
+def slower(norms: Side, tmp_path_factory: pytest.TempPathFactory) -> Side:
+    """The recorded norms with the Triton code's GPU time made half as long again, and another Triton."""
+    was = norms.loaded.run
+    table = norms.loaded.table.copy()
+    timed = table["metric"].eq("gpu_time") & table["impl"].eq("triton")
+    table.loc[timed, "value"] *= 1.5
+    return written(
+        tmp_path_factory.mktemp("slower"), was, table, "20270101-000000-eeee", {**was.versions, "triton": "9"}
+    )
+
+
+def written(folder: Path, run: Run, table: pd.DataFrame, identity: str, versions: dict[str, str]) -> Side:
+    described = Run.from_json({**json.loads(json.dumps(run.to_json())), "id": identity, "versions": versions})
+    writer = store.RunWriter(folder, described)
+    writer.append(table)
+    return side(writer.finish())
+
+
+def bare(folder: Path, synthetic: ModuleType, names: tuple[str, ...] = (), **facts: Any) -> Side:
+    """A run without a single value."""
+    run = Run(
+        id="20260102-030409-ffff", started="2026-01-02T03:04:09+00:00", device=synthetic.DEVICE, versions={}, settings={},
+        kernels={name: synthetic.facts(name) for name in names}, **facts,
+    )  # fmt: skip
+    return side(store.RunWriter(folder, run).finish())
+
+
+def visible(document: str) -> str:
+    """The document without its scripts and styles."""
+    return re.sub(r"<(script|style)\b.*?</\1>", "", document, flags=re.DOTALL)
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The tables of a Markdown text as GitHub's dialect reads them: rows of cells."""
+    found: list[list[list[str]]] = []
+    for token in MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text):
+        if token.type == "table_open":
+            found.append([])
+        elif token.type == "tr_open":
+            found[-1].append([])
+        elif token.type == "inline" and found and token.level > 3:
+            found[-1][-1].append("".join(c.content for c in token.children or []))
+    return found
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What the command says as it refuses: one line, and status 2."""
+    try:
+        status: Any = cli.main(["report", *arguments])
+    except SystemExit as left:
+        status = left.code
+    out, error = capsys.readouterr()
+    assert (status, out, error.count("\n")) == (2, "", 1), (status, out, error)
+    return error
+
+
+# What is in it.
+
+
+def test_html_holds_every_part_with_where_it_comes_from(norms: Side) -> None:
+    text = visible(html(build([norms])))
+    run = norms.loaded.run
+    for part in (
+        "Every case",
+        "Advice, forward",
+        "Advice, backward",
+        "Roofline",
+        "HBM traffic",
+        "Occupancy",
+        "Environment",
+        "Roofs",
+    ):
+        assert f">{part}" in text, part
+    for name in run.kernels:
+        assert text.count(f'<h2 class="kernel">{name}</h2>') == 1
+    for fact in (*run.versions.values(), run.id, run.started, "SM clock", "repetitions", "What to do:"):
+        assert fact in text, fact
+    for source in ("torch_profiler", "ncu", "compiler", "model", "datasheet", "measured"):
+        assert source in text
+    assert f"{run.failures[0].message}".replace("'", "&#39;") in text
+
+
+def test_a_time_is_told_with_its_spread(norms: Side) -> None:
+    largest = build([norms], "rms_norm").runs[0].kernels[0].largest
+    times = largest.rows.set_index(["impl", "pass"])["time"]
+    assert re.fullmatch(r"128 µs \(127 µs – 129 µs\)", times["triton", "forward"])
+    assert largest.rows["workload"].nunique() == 1
+
+
+def test_the_sweep_is_in_it(runs: Path) -> None:
+    report = build([side(runs / RUN)])
+    matmul = next(kernel for kernel in report.runs[0].kernels if kernel.name == "matmul")
+    sweep = next(part for part in matmul.parts if part.title == "Autotune")
+    assert sweep.table is not None and len(sweep.table.rows) > 30 and len(sweep.drawings) == 1
+    failed = [row for row in sweep.table.cells(200) if row[-1] != "–"]
+    assert failed and all(row[1] == "–" for row in failed), "a config that failed has no time, not a zero"
+
+
+@pytest.mark.parametrize("summary", RECORDED, ids=lambda summary: summary.id)
+def test_every_recorded_run_fits(summary: store.Summary) -> None:
+    of_run = [side(summary.path)]
+    assert len(render(of_run, "html")) < 5e6
+    assert len(render(of_run, "md")) <= markdown.LIMIT
+
+
+def test_a_prediction_says_so_and_has_no_time(runs: Path) -> None:
+    report = build([side(runs / PREDICTED)])
+    head = report.runs[0].kernels[0]
+    assert head.headline.startswith("Predicted, not measured")
+    assert set(head.largest.rows["time"]) == {"–"}
+    text = markdown.markdown(report)
+    assert "GPU time (5 to 95 %)" not in text and "bytes over the algorithm's" in text and "interpreter" in text
+    assert " 0 s" not in text and "nan" not in text.lower()
+
+
+def test_a_stale_or_broken_off_run_warns(
+    tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "stale_kernels", lambda run: ["softmax"])
+    loaded = bare(tmp_path, synthetic, ("softmax",)).loaded
+    report = build([Side(replace(loaded, run=replace(loaded.run, complete=False)))])
+    for text in (visible(html(report)), markdown.markdown(report)):
+        assert "Changed since this run: softmax." in text
+        assert "not complete" in text
+
+
+def test_a_run_without_a_value_is_a_report_all_the_same(tmp_path: Path, synthetic: ModuleType) -> None:
+    for number, names in enumerate([(), ("softmax",)]):
+        report = build([bare(tmp_path / str(number), synthetic, names)])
+        assert "Environment" in html(report)
+        assert "Environment" in markdown.markdown(report)
+        assert [kernel.headline for kernel in report.runs[0].kernels] == ["This run says nothing about it."] * len(
+            names
+        )
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "text"),
+    [("second", float("nan"), "–"), ("times", None, "–"), ("", "", "–"), ("spread", "–", "–"), ("", pd.NA, "–"),
+     ("count", 0, "0"), ("second", 1.5e-6, "1.50 µs"), ("times", 2.0, "2×")],
+)  # fmt: skip
+def test_what_is_absent_is_a_dash_and_zero_is_zero(unit: str, value: Any, text: str) -> None:
+    assert Column("x", "x", unit).text(value) == text
+
+
+# Names that are markup.
+
+
+def test_html_escapes_names(runs: Path, synthetic: ModuleType) -> None:
+    text = html(build([side(runs / INJECTED)]))
+    assert synthetic.INJECTED not in text
+    assert "&lt;script&gt;document.title" in visible(text)
+
+
+def test_a_figure_cannot_end_its_script(runs: Path, synthetic: ModuleType) -> None:
+    report = build([side(runs / INJECTED)])
+    drawn = Part("x", drawings=(lambda look: overview(report.runs[0].overview.table.rows, look, 400),))
+    only = replace(report.runs[0], overview=drawn, kernels=())
+    text = html(Report("x", (), (only,)))
+    (data,) = (found for found in re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL))
+    assert synthetic.INJECTED in str(json.loads(data)), "the figure holds the name, and all of it"
+    assert synthetic.INJECTED not in text
+
+
+def test_markdown_escapes_names(tmp_path: Path, synthetic: ModuleType) -> None:
+    failures = (Failure(HOSTILE, "compiler", HOSTILE),)
+    run = bare(tmp_path, synthetic, (HOSTILE,), title=HOSTILE, notes=(HOSTILE,), failures=failures)
+    text = markdown.markdown(build([run]))
+    read = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text)
+    assert "<b>" not in read and "<em>" not in read and "<a " not in read and "<code>" not in read and "<s>" not in read
+    assert "a|b`c`&lt;b&gt;&amp;amp;*_x_*[l](u)$m$" in read
+    assert not re.search(r"[@#]\w", text.replace("&#", "")), "GitHub would mention a person or an issue"
+    assert len(max(text.splitlines(), key=len)) < 2000
+
+
+def test_a_cell_with_a_bar_stays_one_cell(runs: Path, synthetic: ModuleType) -> None:
+    report = build([side(runs / PREDICTED)])
+    rows = report.runs[0].kernels[0].largest.rows.assign(impl=HOSTILE)
+    text = markdown._Writer(9)._table(rows, markdown.columns.TIMES)
+    (table,) = tables(text)
+    assert {len(row) for row in table} == {len(table[0])}
+    assert table[1][table[0].index("implementation")].startswith("a|b`c`<b>&amp;")
+
+
+# Markdown for a pull request.
+
+
+def test_markdown_tables_are_well_formed(norms: Side, slower: Side) -> None:
+    found = tables(markdown.markdown(build([norms, slower])))
+    assert len(found) > 8
+    for table in found:
+        assert len(table) > 1 and {len(row) for row in table} == {len(table[0])}, table[0]
+
+
+def test_markdown_heads_each_kernel_and_ranks_its_findings(norms: Side) -> None:
+    text = markdown.markdown(build([norms]))
+    assert re.search(
+        r"#### rms_norm: 128 µs of GPU time, 100 % of the floor's speed, 13.1× over eager \(triton, ", text
+    )
+    assert "1. **Warps wait 50 % of their cycles" in text and "2. **Registers spill" in text
+    assert "<details><summary>Environment</summary>\n\n- run: " in text
+
+
+def test_what_does_not_fit_is_left_out_and_said(norms: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = markdown.markdown(build([norms]))
+    assert "in the HTML report" not in whole
+    monkeypatch.setattr(markdown, "LIMIT", 9_000)
+    cut = markdown.markdown(build([norms]))
+    assert len(cut.encode()) <= 9_000
+    assert re.search(r"_\d+ more rows are in the HTML report\._", cut)
+
+
+def test_any_names_fit(tmp_path: Path, synthetic: ModuleType) -> None:
+    names = tuple(f"{number}{'<' * 700}" for number in range(80))
+    failures = tuple(Failure(name, "compiler", name) for name in names)
+    run = bare(tmp_path, synthetic, names, title=names[0], notes=names, failures=failures)
+    text = markdown.markdown(build([run]))
+    assert len(text.encode()) <= markdown.LIMIT
+    assert "more kernels are in the HTML report" in text
+
+
+# Several runs.
+
+
+def test_several_runs_are_compared_first(norms: Side, slower: Side) -> None:
+    report = build([norms, slower], "rms_norm")
+    (comparison,) = report.comparisons
+    rows = compare.compare(norms, slower, "rms_norm")
+    assert comparison.part and comparison.part.table
+    pd.testing.assert_frame_equal(comparison.part.table.rows[list(rows)], rows)
+    assert comparison.verdict.startswith(f"{rows['verdict'].eq('slower').sum()} slower")
+    assert "triton 3.6.0 → 9" in comparison.changes
+    assert [part.run.id for part in report.runs] == [norms.loaded.run.id, slower.loaded.run.id]
+    text = visible(html(report))
+    assert text.index("20270101-000000-eeee against") < text.index("Every case")
+    row = "| rms_norm | forward | 8192x16384-bf16 | triton | triton | 128 µs | 193 µs | 1.50× |"
+    assert row in markdown.markdown(report)
+    assert report.title == "norms (eeee) against norms (db50)"
+
+
+def test_other_settings_are_not_compared(norms: Side, tmp_path: Path) -> None:
+    was = norms.loaded.run
+    other = Run.from_json(
+        {**was.to_json(), "id": "20270101-000000-abcd", "settings": {**was.settings, "cold_l2": True}}
+    )
+    writer = store.RunWriter(tmp_path, other)
+    writer.append(norms.loaded.table)
+    (comparison,) = build([norms, side(writer.finish())]).comparisons
+    assert comparison.verdict == "no times compared"
+    assert "different settings: cold_l2" in comparison.obstacles[0]
+    assert comparison.part and comparison.part.table
+    assert not comparison.part.drawings and not comparison.part.text
+    assert comparison.part.table.rows["ratio"].isna().all()
+
+
+def test_runs_with_nothing_in_common_say_so(norms: Side) -> None:
+    report = build([norms, side(next(s.path for s in RECORDED if "cross_entropy" in s.kernels))])
+    assert "no case in common" in report.comparisons[0].obstacles[-1]
+    assert report.comparisons[0].part is None
+    assert "no case in common" in visible(html(report)) and "no case in common" in markdown.markdown(report)
+
+
+def test_a_run_without_the_chosen_kernel_says_so(norms: Side) -> None:
+    other = side(next(s.path for s in RECORDED if "cross_entropy" in s.kernels))
+    lacking = build([norms, other], "rms_norm").runs[1]
+    assert (lacking.kernels, lacking.overview.drawings) == ((), ())
+    assert lacking.overview.text == "This run says nothing about it."
+
+
+def test_an_implementation_is_held_against_triton(norms: Side) -> None:
+    report = build([norms, Side(norms.loaded, "compile")], "rms_norm")
+    (comparison,) = report.comparisons
+    assert (comparison.base, comparison.other) == (f"{norms.name}:triton", f"{norms.name}:compile")
+    assert len(report.runs) == 1, "a run has its sections once"
+    assert report.title == "norms: compile against triton"
+
+
+# The tidy table.
+
+
+def test_parquet_is_the_table_to_the_type(norms: Side, slower: Side, tmp_path: Path) -> None:
+    file = tmp_path / "out.parquet"
+    file.write_bytes(render([norms, slower], "parquet"))
+    both = pd.concat([norms.loaded.table, slower.loaded.table], ignore_index=True)
+    pd.testing.assert_frame_equal(pd.read_parquet(file), both)
+    file.write_bytes(render([norms, slower], "parquet", "rms_norm"))
+    pd.testing.assert_frame_equal(pd.read_parquet(file), both[both["kernel"] == "rms_norm"].reset_index(drop=True))
+    assert list(both.columns) == list(schema.COLUMNS)
+
+
+def test_csv_has_a_header_units_and_empty_cells(norms: Side, tmp_path: Path) -> None:
+    file = tmp_path / "out.csv"
+    file.write_bytes(render([norms], "csv"))
+    assert file.read_text().splitlines()[0] == ",".join(schema.COLUMNS)
+    read = pd.read_csv(file, keep_default_na=False, na_values={"launch": "", "sample": ""})
+    table = norms.loaded.table
+    assert read["value"].tolist() == table["value"].tolist()
+    assert set(read.loc[read["metric"] == "gpu_time", "unit"]) == {"second"}
+    assert read["launch"].isna().tolist() == table["launch"].isna().tolist()
+    assert "nan" not in file.read_text().lower().replace("nand", "")
+
+
+# The command.
+
+
+@pytest.fixture
+def home(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_ending_chooses_the_format(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for ending, start in (
+        (".html", b"<!doctype html>"),
+        (".md", b"## Tilescope"),
+        (".csv", b"run_id,"),
+        (".parquet", b"PAR1"),
+    ):
+        file = home / f"out{ending}"
+        assert cli.main(["report", PREDICTED, "-o", str(file)]) == 0
+        assert file.read_bytes().lstrip().startswith(start)
+        assert capsys.readouterr().out.startswith(f"{file}: ")
+
+
+def test_the_command_costs_nothing_until_it_runs_and_never_torch() -> None:
+    paths = [str(Path(__file__).resolve().parents[2] / part) for part in ("profiles", "dashboard")]
+    code = (
+        f"import sys; sys.path[:0] = {paths}; sys.modules['torch'] = sys.modules['triton'] = None\n"
+        "import tilescope_dashboard.report; assert not {'bokeh', 'pandas', 'panel'} & set(sys.modules)\n"
+        "from tilescope_dashboard.report import build, html, markdown"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_a_file_text_is_printed_and_html_named_after_the_run(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["report", PREDICTED, "--format", "md"]) == 0
+    assert capsys.readouterr().out.startswith("## Tilescope: synthetic prediction\n")
+    assert cli.main(["report", PREDICTED, "--kernel", "softmax"]) == 0
+    text = visible((home / f"tilescope-{PREDICTED}.html").read_text())
+    assert '<h2 class="kernel">softmax</h2>' in text and "layer_norm" not in text
+
+
+def test_what_cannot_be_done_is_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "unknown kernel 'softmx': did you mean 'softmax'? in" in said(capsys, RUN, "--kernel", "softmx")
+    assert "no run 'nowhere'" in said(capsys, "nowhere")
+    assert "has no implementation 'cuda': use one of compile, eager, triton" in said(capsys, RUN, f"{RUN}:cuda")
+    assert f"{RUN} is named twice" in said(capsys, RUN, RUN)
+    assert "would be held against itself" in said(capsys, RUN, f"{RUN}:triton")
+    assert f"name one of {PREDICTED} too" in said(capsys, f"{RUN}:eager", PREDICTED)
+    assert "there is no folder" in said(capsys, RUN, "-o", "missing/out.html")
+    assert "is a folder: name a file in it" in said(capsys, RUN, "-o", ".", "--format", "html")
+    assert "its ending names no format; give --format html, md, csv, parquet" in said(capsys, RUN, "-o", "out.txt")
+    assert "--format csv does not fit out.html, which would be html" in said(
+        capsys, RUN, "-o", "out.html", "--format", "csv"
+    )
+    assert "invalid choice: 'pdf'" in said(capsys, RUN, "--format", "pdf")
+    assert "20260102-030408-dddd" in said(capsys, "20260102-030408-dddd")
+    assert not list(home.glob("out*"))
+
+
+def test_a_file_that_may_not_be_written_is_one_line(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The tests may run as root, who may write everywhere.
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert "cannot write out.html: permission denied" in said(capsys, RUN, "-o", "out.html")
+
+
+def test_the_app_exports_what_the_address_compares(home: Path) -> None:
+    state = State(
+        run=RUN, compared=[f"{RUN}:eager", PREDICTED, PREDICTED, RUN, f"{RUN}:triton", "nowhere", f"{RUN}:cuda"]
+    )
+    assert [side.name for side in sides(state)] == [RUN, f"{RUN}:eager", PREDICTED]
+
+
+# In a browser.
+
+
+def test_the_app_saves_the_comparison_as_markdown(visit: Any, tmp_path: Path) -> None:
+    page = visit(f"run={RUN}&kernel=softmax&compared=%5B%22{RUN}%3Aeager%22%5D")
+    page.get_by_role("combobox", name="as", exact=True).click()
+    page.get_by_text("Markdown", exact=True).click()
+    page.get_by_role("combobox", name="as", exact=True).get_by_text("Markdown").wait_for()
+    with page.expect_download() as download:
+        page.get_by_text("Export report").click()
+    assert download.value.suggested_filename == f"tilescope-{RUN}.md"
+    download.value.save_as(tmp_path / "report.md")
+    assert (tmp_path / "report.md").read_text().startswith("## Tilescope: synthetic run: eager against triton\n")
+
+
+def opened(chromium: Any, document: str, file: Path, **settings: Any) -> tuple[Any, list[str]]:
+    """A page of the document with no network, and what went wrong in it."""
+    file.write_text(document, encoding="utf-8")
+    context = chromium.new_context(offline=True, **settings)
+    page, wrong = context.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda line: wrong.append(line.text) if line.type in ("error", "warning") else None)
+    page.on("request", lambda request: None if request.url == file.as_uri() else wrong.append(request.url))
+    page.goto(file.as_uri())
+    return page, wrong
+
+
+@pytest.mark.parametrize(("scheme", "ground"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 24, 29)")])
+def test_it_opens_offline_in_both_schemes(
+    chromium: Any, runs: Path, tmp_path: Path, scheme: str, ground: str
+) -> None:  # fmt: skip
+    report = build([side(runs / RUN)])
+    wanted = sum(len(part.drawings) for kernel in report.runs[0].kernels for part in kernel.parts) + 1
+    page, wrong = opened(chromium, html(report), tmp_path / "r.html", color_scheme=scheme)
+    page.wait_for_function(f"document.querySelectorAll('.figure > *').length == {wanted}")
+    assert page.locator("body").evaluate("e => getComputedStyle(e).backgroundColor") == ground
+    dark = "Bokeh.documents.flatMap(d => d.roots()).map(f => f.background_fill_color.slice(0, 7))"
+    assert set(page.evaluate(dark)) == {"#14181d" if scheme == "dark" else "#ffffff"}
+    assert not wrong, wrong
+    page.context.close()
+
+
+def test_the_figures_follow_the_scheme(chromium: Any, runs: Path, tmp_path: Path) -> None:
+    page, wrong = opened(chromium, html(build([side(runs / PREDICTED)])), tmp_path / "r.html", color_scheme="light")
+    page.locator("canvas").first.wait_for()
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("Bokeh.documents.at(-1).roots()[0].background_fill_color == '#14181dff'")
+    assert not wrong, wrong
+    page.context.close()
+
+
+def test_a_phone_is_not_scrolled_sideways_and_its_figures_move_the_page(
+    chromium: Any, runs: Path, tmp_path: Path
+) -> None:
+    phone = {"viewport": {"width": 390, "height": 800}, "has_touch": True, "is_mobile": True}
+    page, wrong = opened(chromium, html(build([side(runs / RUN)])), tmp_path / "r.html", **phone)
+    page.locator("canvas").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate("Bokeh.documents[0].roots()[0].toolbar.active_drag") is None
+    assert not wrong, wrong
+    page.context.close()
+
+
+def test_names_with_markup_do_nothing(chromium: Any, runs: Path, tmp_path: Path, synthetic: ModuleType) -> None:
+    page, wrong = opened(chromium, html(build([side(runs / INJECTED)])), tmp_path / "r.html")
+    page.locator("canvas").first.wait_for()
+    assert page.title() == "synthetic prediction · Tilescope"
+    assert page.locator("h2", has_text=synthetic.INJECTED).count() == 1
+    assert not wrong, wrong
+    page.context.close()
+
+
+def test_a_script_that_is_not_ours_does_not_run(chromium: Any, tmp_path: Path) -> None:
+    document = html(Report("empty", (), ()))
+    added = document.replace("</body>", "<script>document.title = 'ran'</script></body>")
+    page, wrong = opened(chromium, added, tmp_path / "r.html")
+    page.wait_for_timeout(300)
+    assert page.title() == "empty · Tilescope"
+    assert any("Content Security Policy" in line for line in wrong)
+    page.context.close()
+
+
+def test_it_prints_in_light_colours(chromium: Any, runs: Path, tmp_path: Path) -> None:
+    page, _ = opened(chromium, html(build([side(runs / PREDICTED)])), tmp_path / "r.html", color_scheme="dark")
+    page.locator("canvas").first.wait_for()
+    page.emulate_media(media="print")
+    assert page.locator("body").evaluate("e => getComputedStyle(e).color") == "rgb(27, 31, 36)"
+    assert not page.locator("nav").is_visible()
+    page.context.close()
