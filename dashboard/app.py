@@ -27,6 +27,8 @@ from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.profile import ProfileForm
 from tilescope_dashboard.views.progress import Progress
 from tilescope_dashboard.views.roofline import Roofline
+from tilescope_dashboard.views.source import Source
+from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
 LOG = logging.getLogger("tilescope")
@@ -34,7 +36,7 @@ LOG = logging.getLogger("tilescope")
 #: A view is one line here and one class.
 VIEWS = {
     view.name_in_address: view
-    for view in (Overview, Advice, Roofline, Traffic, Autotune, Occupancy, Compare, GpuView, Claims)
+    for view in (Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Compare, GpuView, Claims)
 }
 
 

@@ -68,6 +68,7 @@ _NAMED = {
     "sources": 180,
     "from_run": 226,
     "gpu": 170,
+    "label": 210,
 }
 _CSS = """
 :host .tabulator.tabulator { font-size: 13px; border: none; background: transparent; }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _OPERAND = re.compile(r"\.[bfus](\d+)$")
@@ -12,6 +13,11 @@ _ASYNC_COPY = re.compile(
 )
 _TENSOR = re.compile(r"^\s*(?:@!?%\w+\s+)?(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)\b", re.MULTILINE)
 _PATH = re.compile(r'"[^"\n]*/([^"/\n]+)"')
+#: A line directive of LLVM's. Its comment names every frame, innermost first: ``a.py:3:9 @[ b.py:7:1 ]``.
+_LOC = re.compile(r"^(\s*\.loc\s+)\d+\s+\d+(\s+\d+\s*//\s*)(.+)$", re.MULTILINE)
+_FRAME = re.compile(r"([^\s\[\]@:]+):(\d+):\d+")
+_FROM_LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
+_INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s*(.*?)\s*;?\s*$")
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,51 @@ def block_threads(ptx: str) -> int | None:
         return None
     x, y, z = (int(extent or 1) for extent in match.groups())
     return x * y * z
+
+
+def frames(comment: str) -> list[tuple[str, int]]:
+    """Files and lines in the comment of a ``.loc`` directive, innermost first."""
+    return [(file, int(line)) for file, line in _FRAME.findall(comment)]
+
+
+def own_line(places: Iterable[tuple[str, int]], file: str) -> int | None:
+    """The innermost of ``places`` that lies in ``file``: the line that uses what was inlined there. None without one."""
+    return next((line for name, line in places if name == file and line > 0), None)
+
+
+def attributed(ptx: str, file: str) -> str:
+    """PTX whose ``.loc`` directives name lines of ``file`` only, so that inlined code counts where it is used.
+
+    ``tl.max`` is code of Triton's library; ptxas keeps one place an instruction, and would name the library's.
+    """
+    number = re.search(rf'^\s*\.file\s+(\d+)\s+"(?:[^"\n]*/)?{re.escape(file)}"', ptx, re.MULTILINE)
+    if not number:
+        return ptx
+
+    def own(match: re.Match[str]) -> str:
+        line = own_line(frames(match[3]), file)
+        return match[0] if line is None else f"{match[1]}{number[1]} {line}{match[2]}{match[3]}"
+
+    return _LOC.sub(own, ptx)
+
+
+def sass(disassembly: str) -> str:
+    """What ``nvdisasm -c -g`` prints, as one instruction or label a line; places follow as in PTX: ``// a.py:3``.
+
+    The ``NOP``s that fill up the last 128 bytes belong to no line.
+    """
+    kept, place = list[str](), ""
+    for text in disassembly.splitlines():
+        if named := _FROM_LINE.match(text):
+            place = f"  // {named[1].rpartition('/')[2]}:{named[2]}"
+        elif instruction := _INSTRUCTION.match(text):
+            kept.append(f"/*{instruction[1]}*/  {instruction[2]}{place}")
+        elif re.match(r"^\.L\w+:", text):
+            kept.append(text.strip())
+    padding = len(kept)
+    while padding and re.match(r"/\*\w+\*/  NOP\b|\.L", kept[padding - 1]):
+        padding -= 1
+    return "\n".join([*kept[:padding], *(text.partition("  //")[0] for text in kept[padding:])]) + "\n"
 
 
 def portable(text: str) -> str:

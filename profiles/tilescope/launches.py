@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import linecache
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -41,6 +43,17 @@ class Launch:
     def name(self) -> str:
         """The kernel function's name."""
         return str(self.function.fn.__name__)
+
+    @property
+    def file(self) -> Path:
+        """The file that the kernel function is written in."""
+        return Path(self.function.fn.__code__.co_filename)
+
+    @property
+    def source(self) -> dict[str, str]:
+        """That file's name and its text, from where Python itself looks for it; empty where it finds none."""
+        text = "".join(linecache.getlines(str(self.file)))
+        return {self.file.name: text} if text else {}
 
     @property
     def arguments(self) -> dict[str, Any]:

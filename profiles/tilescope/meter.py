@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ class Meter:
     ``requested_*`` in bytes, each access in full; ``distinct_*`` bytes and ``sectors_*`` summed over the launch's load
     or store instructions, one instruction of a whole block at a time; ``read`` and ``written`` hold which bytes were
     touched at all. An atomic reads and writes. ``flops`` counts masked lanes too. ``lines`` maps a line of the
-    kernel's file to bytes read and written there.
+    kernel's file to what was asked for there: ``requested_bytes_*`` and ``sectors_*``.
     """
 
     read: accesses.Footprint
@@ -31,7 +32,7 @@ class Meter:
     sectors_read: int = 0
     sectors_written: int = 0
     flops: int = 0
-    lines: dict[int, list[int]] = field(default_factory=dict)
+    lines: dict[int, Counter[str]] = field(default_factory=dict)
 
     def load(self, addresses: Array, size: int, line: int) -> None:
         """An access that reads elements of ``size`` bytes at ``addresses``."""
@@ -40,7 +41,7 @@ class Meter:
         self.requested_read += addresses.size * size
         self.distinct_read += found.bytes
         self.sectors_read += found.sectors
-        self.lines.setdefault(line, [0, 0])[0] += addresses.size * size
+        self._at(line).update(requested_bytes_read=addresses.size * size, sectors_read=found.sectors)
 
     def store(self, addresses: Array, size: int, line: int) -> None:
         """An access that writes them."""
@@ -49,7 +50,7 @@ class Meter:
         self.requested_written += addresses.size * size
         self.distinct_written += found.bytes
         self.sectors_written += found.sectors
-        self.lines.setdefault(line, [0, 0])[1] += addresses.size * size
+        self._at(line).update(requested_bytes_written=addresses.size * size, sectors_written=found.sectors)
 
     def fresh(self) -> Meter:
         """A meter that counts from nothing into the same footprints: one process's share of a launch."""
@@ -59,12 +60,13 @@ class Meter:
         """Take in what another process counted. Its footprints are in the same shared memory."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(share, name))
-        for line, (read, written) in share.lines.items():
-            total = self.lines.setdefault(line, [0, 0])
-            total[0] += read
-            total[1] += written
+        for line, counts in share.lines.items():
+            self._at(line).update(counts)
         self.read.used |= share.read.used
         self.written.used |= share.written.used
+
+    def _at(self, line: int) -> Counter[str]:
+        return self.lines.setdefault(line, Counter())
 
 
 _COUNTS = (

@@ -1,7 +1,8 @@
-"""A run made fit to be kept beside the code: some of its kernels, its table and description, and nothing of the machine.
+"""A run made fit to be kept beside the code: some of its kernels, their table, source lines and description, and nothing
+of the machine.
 
-Artefacts stay behind (they are megabytes), and so do the tracebacks of failures, which name folders. Imports neither torch
-nor triton.
+Artefacts stay behind (they are megabytes) but for the compiler's listings of each kernel's largest case, and so do the
+tracebacks of failures, which name folders. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tilescope import suggest
+from tilescope import listings, suggest
 from tilescope.store import LoadedRun, RunWriter, StoreError, list_runs, open_run
 
 
@@ -49,6 +50,10 @@ def publish(loaded: LoadedRun, folder: Path, kernels: Sequence[str] = (), title:
     )
     try:
         scratch.append(table)
+        for name in kept:
+            of_kernel = loaded.lines[loaded.lines["kernel"] == name]
+            scratch.append_lines(name, of_kernel, loaded.sources.get(name, {}))
+        listings.keep(loaded.folder, listings.largest(run, table), scratch.folder)
         if target.is_dir():
             shutil.rmtree(target)
         return scratch.finish()

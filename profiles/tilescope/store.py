@@ -1,8 +1,9 @@
 """Runs on disk: one folder a run, written beside its final name and renamed when whole.
 
 ``run.json`` says what was run, ``table.parquet`` holds the table, ``artefacts/<collector>/`` what the collectors wrote.
-While a run is being written it is called ``.partial-<id>`` and its rows lie in ``parts/``, one file a finished case, so
-that nothing is lost with the process. Imports neither torch nor triton.
+Where a collector knows single source lines there are ``lines.parquet`` with their values and ``sources.json.gz`` with the
+text of the files as they were. While a run is being written it is called ``.partial-<id>`` and its rows lie in ``parts/``
+(``line-parts/``), one file a finished case, so that nothing is lost with the process. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 import difflib
 import fcntl
 import functools
+import gzip
 import hashlib
 import importlib.util
 import json
@@ -19,7 +21,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +29,7 @@ from typing import IO, Any
 
 import pandas as pd
 
-from tilescope import schema
+from tilescope import lines, schema
 from tilescope.case import Case
 from tilescope.schema import Failure, Run, SchemaError
 
@@ -46,6 +48,43 @@ class LoadedRun:
     run: Run
     table: pd.DataFrame
     folder: Path
+
+    @functools.cached_property
+    def lines(self) -> pd.DataFrame:
+        """Values of source lines, as ``tilescope.lines`` describes them; empty where the run has none.
+
+        Read when it is asked for first. Raises StoreError for a damaged file.
+        """
+        path = self.folder / "lines.parquet"
+        return _read_frame(path, lines.validate, lines.COLUMNS) if path.is_file() else lines.frame([])
+
+    @functools.cached_property
+    def sources(self) -> Mapping[str, Mapping[str, str]]:
+        """The text of every kernel's source files by name, as they were when the run was made; empty where none were kept.
+
+        Raises StoreError for a damaged file.
+        """
+        path = self.folder / "sources.json.gz"
+        try:
+            data = json.loads(gzip.decompress(path.read_bytes()))
+            return {
+                kernel: {name: data["texts"][digest] for name, digest in files.items()}
+                for kernel, files in data["kernels"].items()
+            }
+        except FileNotFoundError:
+            return {}
+        except (OSError, EOFError, ValueError, LookupError, AttributeError) as error:
+            raise StoreError(f"{path} cannot be read ({_line(error)}): the run is damaged, record it again") from error
+
+    def source(self, kernel: str, file: str) -> str | None:
+        """The text of ``file``, by name, as this run measured it; None when it was not kept and is not here unchanged."""
+        kept = self.sources.get(kernel, {}).get(file)
+        facts = self.run.kernels.get(kernel, {})
+        path = source_file(str(facts.get("file", "")))
+        if kept is not None or path is None or path.name != file:
+            return kept
+        today = path.read_bytes()
+        return today.decode() if hashlib.sha256(today).hexdigest() == facts.get("sha256") else None
 
 
 @dataclass(frozen=True)
@@ -113,6 +152,7 @@ class RunWriter:
         self.final = folder / run.id
         self.folder = folder / f"{PARTIAL}{run.id}"
         self._parts = 0
+        self._sources: dict[str, dict[str, str]] = {}
         with self._explained():
             (self.folder / "parts").mkdir(parents=True)
             self._lock = _lock(self.folder)
@@ -129,6 +169,20 @@ class RunWriter:
         self._parts += 1
         with self._explained():
             _write_table(rows, self.folder / "parts" / f"{self._parts:06d}.parquet")
+
+    def append_lines(self, kernel: str, frame: pd.DataFrame, sources: Mapping[str, str]) -> None:
+        """Adds values of source lines and the text of the files that they speak of, by name.
+
+        Raises SchemaError when the rows are not ``tilescope.lines``'s.
+        """
+        with self._explained():
+            if not frame.empty:
+                folder = self.folder / "line-parts"
+                folder.mkdir(exist_ok=True)
+                _write_table(lines.validate(frame), folder / f"{len(list(folder.iterdir())) + 1:06d}.parquet")
+            if sources.items() - self._sources.get(kernel, {}).items():
+                self._sources[kernel] = {**sources, **self._sources.get(kernel, {})}
+                _write_sources(self._sources, self.folder / "sources.json.gz")
 
     def artefact_folder(self, collector: str) -> Path:
         """Where ``collector`` writes; made if it is missing."""
@@ -326,10 +380,19 @@ def _read_run(folder: Path) -> Run:
 
 def _read_table(path: Path) -> pd.DataFrame:
     try:
-        table = pd.read_parquet(path)
-        return schema.validate(table.astype({c: t for c, t in schema.COLUMNS.items() if c in table.columns}))
+        return _read_frame(path, schema.validate, schema.COLUMNS)
     except FileNotFoundError as error:
         raise StoreError(f"{path.parent} is not a whole run: table.parquet is missing; record it again") from error
+
+
+def _read_frame(
+    path: Path, validate: Callable[[pd.DataFrame], pd.DataFrame], columns: Mapping[str, str]
+) -> pd.DataFrame:
+    try:
+        table = pd.read_parquet(path)
+        return validate(table.astype({c: t for c, t in columns.items() if c in table.columns}))
+    except FileNotFoundError:
+        raise
     except SchemaError as error:
         raise StoreError(f"{path}: {error}; record it again") from error
     except Exception as error:  # pyarrow raises many kinds for a damaged file
@@ -341,8 +404,12 @@ def _seal(folder: Path, final: Path) -> Path:
     parts = [_read_table(part) for part in sorted((folder / "parts").glob("*.parquet"))]
     table = pd.concat(parts, ignore_index=True) if parts else schema.frame([])
     _write_table(table, folder / "table.parquet")
+    if by_line := sorted((folder / "line-parts").glob("*.parquet")):
+        found = [_read_frame(part, lines.validate, lines.COLUMNS) for part in by_line]
+        _write_table(pd.concat(found, ignore_index=True), folder / "lines.parquet")
     folder.rename(final)
-    shutil.rmtree(final / "parts", ignore_errors=True)
+    for parts_of in ("parts", "line-parts"):
+        shutil.rmtree(final / parts_of, ignore_errors=True)
     (final / ".lock").unlink(missing_ok=True)
     return final
 
@@ -350,6 +417,18 @@ def _seal(folder: Path, final: Path) -> Path:
 def _write_table(table: pd.DataFrame, path: Path) -> None:
     scratch = path.with_suffix(".tmp")
     table.to_parquet(scratch, index=False, compression="zstd")
+    scratch.replace(path)
+
+
+def _write_sources(kernels: Mapping[str, Mapping[str, str]], path: Path) -> None:
+    """Each text once: the kernels of a family share their file."""
+    digests = {text: hashlib.sha256(text.encode()).hexdigest() for files in kernels.values() for text in files.values()}
+    data = {
+        "kernels": {kernel: {name: digests[text] for name, text in files.items()} for kernel, files in kernels.items()},
+        "texts": {digest: text for text, digest in digests.items()},
+    }
+    scratch = path.with_suffix(".tmp")
+    scratch.write_bytes(gzip.compress(json.dumps(data).encode(), mtime=0))
     scratch.replace(path)
 
 

@@ -29,7 +29,7 @@ from tilescope.provenance import git_revision
 from tilescope.schema import Ceiling, Device, Failure, Run
 
 #: Collectors that need the GPU to themselves. ``check`` uses it where there is one.
-ON_GPU = frozenset({"events", "torch_profiler", "ncu", "ncu_rules"})
+ON_GPU = frozenset({"events", "torch_profiler", "ncu", "ncu_rules", "ncu_source"})
 #: Longest silence of a worker, in seconds, before it is taken for hung (setting ``timeout``).
 TIMEOUT = 600.0
 #: Cases a wrapped worker (ncu) does before its wrapper writes what it counted (setting ``batch``).
@@ -204,6 +204,8 @@ class _Session:
             return False
         try:
             self.writer.append(await asyncio.to_thread(module.parse, artefact, case))
+            if parse_lines := getattr(module, "parse_lines", None):
+                self.writer.append_lines(case.name, *await asyncio.to_thread(parse_lines, artefact, case))
         except store.StoreError:
             raise
         except Exception as error:

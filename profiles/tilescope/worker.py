@@ -35,6 +35,7 @@ DOING = {
     "events": "timing",
     "torch_profiler": "tracing",
     "ncu": "counting",
+    "ncu_source": "sampling",
 }
 
 Emit = Callable[[Mapping[str, Any]], None]

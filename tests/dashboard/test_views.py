@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 from tilescope import store
-from tilescope_dashboard import report
 from tilescope_dashboard.access import is_local
 from tilescope_dashboard.state import State, preferred
 from tilescope_dashboard.views.advice import Advice
@@ -21,12 +19,16 @@ from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
+from tilescope_dashboard.views.source import Source
+from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 #: Panel's own, on pandas 3.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
-VIEWS: tuple[type[View], ...] = (Overview, Advice, Roofline, Traffic, Autotune, Occupancy, Claims, Compare)
+VIEWS: tuple[type[View], ...] = (
+    Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Claims, Compare,
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -137,26 +139,6 @@ def test_only_this_machine_may_launch(address: str, headers: dict[str, str], loc
     request = SimpleNamespace(remote_ip=address, headers=headers)
     assert is_local(SimpleNamespace(session_context=SimpleNamespace(request=request))) == local
     assert not is_local(SimpleNamespace(session_context=None))
-
-
-def test_the_report_is_one_file_that_asks_for_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "out.html"
-    parser = argparse.ArgumentParser()
-    report.command(parser.add_subparsers())
-    chosen = parser.parse_args(["report", RUN, "-o", str(file)])
-    assert chosen.run(chosen) == 0
-    text = file.read_text(encoding="utf-8")
-    outside = text[: text.index("<script>")] + text[text.rindex("</main>") - 200_000 :]
-    assert "src=" not in outside
-    assert "http://" not in outside and "https://" not in outside
-    assert text.count("<h2") == 4  # three kernels and the environment
-    assert "Memory-bound" in text
-
-
-def test_the_report_escapes_names(runs: Path, synthetic: ModuleType) -> None:
-    text = report.render(store.open_run(runs / INJECTED))
-    assert synthetic.INJECTED not in text
-    assert "&lt;script&gt;document.title" in text
 
 
 def test_the_dashboard_imports_neither_torch_nor_triton() -> None:

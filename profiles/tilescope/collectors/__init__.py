@@ -11,7 +11,8 @@ A collector module has:
 ``SUFFIX``
     The artefact's file suffix.
 
-and may have ``command(argv, folder) -> list[str]`` (wraps the worker's command line), ``environment() -> dict``
+and may have ``parse_lines(artefact, case) -> (DataFrame, dict)`` (values of single source lines, as ``tilescope.lines``
+has them, and the text of the source files by name), ``command(argv, folder) -> list[str]`` (wraps the worker's command line), ``environment() -> dict``
 (variables for the worker's process) and ``finish(folder, cases) -> None`` (after the worker ended: turns what the
 wrapper wrote into one artefact a case).
 """
@@ -31,7 +32,7 @@ from tilescope.case import Case
 #: In the order they run. ``check`` compares with the reference before anything is timed.
 COLLECTORS = ("check", "compiler", "interpreter", "events", "torch_profiler", "ncu")
 #: Run only when they are named: ``auto`` leaves them out.
-OPTIONAL = ("ncu_rules",)
+OPTIONAL = ("ncu_rules", "ncu_source")
 
 
 class Collector(Protocol):

@@ -1,7 +1,7 @@
 """What the compiler makes of a kernel, for any target, with no GPU: registers, shared memory, spills, occupancy.
 
 The case runs on meta tensors, which have shapes but no data; each Triton launch it makes is caught and compiled. The
-artefact keeps the figures, and TTGIR and PTX for whoever wants to read them.
+artefact keeps the figures, and TTGIR, PTX and SASS for whoever wants to read them, beside the source they come from.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope import assembly, occupancy, schema
+from tilescope import assembly, lines, occupancy, schema
 from tilescope.case import Case
 
 if TYPE_CHECKING:
     from tilescope.launches import Launch
 
 SUFFIX = ".json.gz"
-#: What an artefact keeps of each kernel's stages.
+#: What an artefact keeps of each kernel's stages, beside the SASS that ptxas makes of the last.
 STAGES = ("ttgir", "ptx")
 #: Figures of a launch that go into the table under their own name.
 _FIGURES = (
@@ -70,15 +70,15 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         raise execute.NotApplicable(f"{case.impl} launches no Triton kernel")
     with offline.targeting(target):
         records = [_compile(launch, target) for launch in caught]
-    artefact = {"target": target, **_versions(target), "launches": records}
+    sources = {name: text for launch in caught for name, text in launch.source.items()}
+    artefact = {"target": target, **_versions(target), "launches": records, "sources": sources}
     with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
         json.dump(artefact, file, default=str)
 
 
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """One row a figure of each launch, occupancy among them."""
-    with gzip.open(artefact, "rt", encoding="utf-8") as file:
-        data = json.load(file)
+    data = load(artefact)
     rows = []
     for index, launch in enumerate(data["launches"]):
         figures = {name: launch[name] for name in _FIGURES if launch.get(name) is not None}
@@ -96,6 +96,19 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
             for name, value in figures.items()
         ]
     return schema.frame(rows)
+
+
+def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Values of source lines, and the source files by name."""
+    data = load(artefact)
+    return lines.compiled(data["launches"], case), data["sources"]
+
+
+def load(artefact: Path) -> dict[str, Any]:
+    """What ``capture`` wrote: ``target``, the versions, ``sources`` and a record a launch under ``launches``."""
+    with gzip.open(artefact, "rt", encoding="utf-8") as file:
+        data: dict[str, Any] = json.load(file)
+    return data
 
 
 def _compile(launch: Launch, target: str) -> dict[str, Any]:
@@ -118,7 +131,8 @@ def _compile(launch: Launch, target: str) -> dict[str, Any]:
         knobs.compilation.listener = before
     elapsed = time.perf_counter() - began
     ptx, metadata = kernel.asm["ptx"], kernel.metadata
-    used = assembly.resources(_assemble(ptx, metadata, target), metadata.name)
+    report, sass = _assemble(assembly.attributed(ptx, launch.file.name), metadata, target)
+    used = assembly.resources(report, metadata.name)
     shared_memory = metadata.shared + used.static_shared_memory
     most = occupancy.limits(target).block_shared_memory
     if shared_memory > most:
@@ -128,6 +142,7 @@ def _compile(launch: Launch, target: str) -> dict[str, Any]:
         )
     return {
         "function": launch.name,
+        "file": launch.file.name,
         "grid": launch.grid,
         "grid_blocks": launch.grid[0] * launch.grid[1] * launch.grid[2] * metadata.num_ctas,
         "block_threads": assembly.block_threads(ptx) or metadata.num_warps * occupancy.WARP_THREADS,
@@ -142,7 +157,10 @@ def _compile(launch: Launch, target: str) -> dict[str, Any]:
         "tensor_instructions": assembly.tensor_instructions(ptx),
         # What Triton's cache answered took no time to compile.
         "compile_time": elapsed if any(fresh) else None,
-        "stages": {stage: assembly.portable(kernel.asm[stage]) for stage in STAGES if stage in kernel.asm},
+        "stages": {
+            **{stage: assembly.portable(kernel.asm[stage]) for stage in STAGES if stage in kernel.asm},
+            "sass": sass,
+        },
     }
 
 
@@ -154,8 +172,8 @@ def _gist(error: BaseException) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def _assemble(ptx: str, metadata: Any, target: str) -> str:
-    """What ``ptxas -v`` reports, called with the flags that Triton's own backend gives it."""
+def _assemble(ptx: str, metadata: Any, target: str) -> tuple[str, str]:
+    """What ``ptxas -v`` reports, called with the flags that Triton's own backend gives it, and the SASS it makes."""
     from triton import knobs  # noqa: PLC0415
     from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability  # noqa: PLC0415
 
@@ -171,11 +189,25 @@ def _assemble(ptx: str, metadata: Any, target: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(ptx)
-        command = [get_ptxas(number).path, *flags, str(source), "-o", str(Path(folder, "kernel.cubin"))]
+        cubin = str(Path(folder, "kernel.cubin"))
+        command = [get_ptxas(number).path, *flags, str(source), "-o", cubin]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise CompilationFailed(f"ptxas failed on {metadata.name}: {done.stderr.strip().splitlines()[-1]}")
-    return done.stdout + done.stderr
+        if done.returncode:
+            raise CompilationFailed(f"ptxas failed on {metadata.name}: {done.stderr.strip().splitlines()[-1]}")
+        return done.stdout + done.stderr, _disassemble(cubin)
+
+
+def _disassemble(cubin: str) -> str:
+    """SASS with its source lines; empty where Triton came without nvdisasm."""
+    from triton import knobs  # noqa: PLC0415
+
+    try:
+        tool = knobs.nvidia.nvdisasm.path
+    except RuntimeError:
+        return ""
+    # Without the analysis of data flow, which is slow and only labels indirect jumps.
+    done = subprocess.run([tool, "-c", "-g", "-ndf", cubin], capture_output=True, text=True, check=False)
+    return assembly.sass(done.stdout)
 
 
 def _versions(target: str) -> dict[str, str]:

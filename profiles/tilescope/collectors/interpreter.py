@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope import schema
+from tilescope import lines, schema
 from tilescope.case import Case
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 SUFFIX = ".json.gz"
 #: Seconds a case may take unless the settings say otherwise.
 LIMIT = 40.0
+#: A launch's record, and the name and text of the file its function is written in; a PyTorch operator has none.
+_Counted = tuple[dict[str, Any], dict[str, str]]
 _FIGURES = (
     "requested_bytes_read", "requested_bytes_written", "unique_bytes_read", "unique_bytes_written",
     "sector_efficiency_read", "sector_efficiency_written", "requested_flops",
@@ -71,7 +73,12 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         except interpret.TooLong as error:
             raise execute.NotApplicable(str(error)) from None
     with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
-        json.dump({"triton": importlib.metadata.version("triton"), "launches": records}, file, default=str)
+        artefact = {
+            "triton": importlib.metadata.version("triton"),
+            "launches": [record for record, _ in records],
+            "sources": {name: text for _, source in records for name, text in source.items()},
+        }
+        json.dump(artefact, file, default=str)
 
 
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
@@ -86,15 +93,22 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     )
 
 
+def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Values of source lines, and the source files by name."""
+    with gzip.open(artefact, "rt", encoding="utf-8") as file:
+        data = json.load(file)
+    return lines.requested(data["launches"], case), data["sources"]
+
+
 class _LaunchSeen(Exception):
     """A Triton launch, while counting on tensors that have no data."""
 
 
-def _count(case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, values: bool) -> list[dict[str, Any]]:
+def _count(case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, values: bool) -> list[_Counted]:
     """The case's launches in order. On ``meta`` only PyTorch operators can be counted."""
     from tilescope import aten, execute, interpret, launches  # noqa: PLC0415
 
-    records: list[dict[str, Any]] = []
+    records: list[_Counted] = []
     counting = False
     allowance = interpret.Allowance(float(settings.get("interpreter_limit", LIMIT)))
     progress: Callable[[str], None] | None = settings.get("progress")
@@ -108,10 +122,10 @@ def _count(case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, v
         meter = interpret.meter(launch)
         interpret.run(launch, meter=meter, values=values, allowance=allowance, progress=progress)
         if counting:
-            records.append(_launch_record(launch, meter))
+            records.append((_launch_record(launch, meter), launch.source))
 
     def operated(operation: aten.Operation) -> None:
-        records.append(_operation_record(operation))
+        records.append((_operation_record(operation), {}))
 
     with launches.catch(launched):
         run = execute.prepare(spec, case, device)
@@ -134,7 +148,7 @@ def _launch_record(launch: Launch, meter: Meter) -> dict[str, Any]:
         "sector_efficiency_read": _efficiency(meter.distinct_read, meter.sectors_read),
         "sector_efficiency_written": _efficiency(meter.distinct_written, meter.sectors_written),
         "requested_flops": meter.flops,
-        "file": Path(launch.function.fn.__code__.co_filename).name,
+        "file": launch.file.name,
         "lines": meter.lines,
     }
 

@@ -72,11 +72,11 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
             raise ncu.NcuError(ncu.explain(text) or "ncu ended without a word about its rules") from error
         return
     rules = ncu_rules.read(text)
-    for case, launches in _launches(table, cases).items():
-        ncu_rules.write(folder / (case.slug + SUFFIX), case, [rule for rule in rules if rule.launch in launches])
+    for case, own in launches(table, cases).items():
+        ncu_rules.write(folder / (case.slug + SUFFIX), case, [rule for rule in rules if rule.launch in own])
 
 
-def _launches(table: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, set[int]]:
+def launches(table: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, set[int]]:
     """ncu's numbers of each case's launches, read from its NVTX columns; a slug is never part of another."""
     nvtx = [name for name in table.columns if "_Range:" in name]
     if not nvtx and len(cases) > 1:

@@ -1,0 +1,268 @@
+"""The source view: heat by line, the assembly beside it, and nothing that a text from a run could do to the page."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tilescope import lines, schema, store
+from tilescope.case import Case
+from tilescope.lines import METRICS
+from tilescope.listing import Text
+from tilescope.schema import Device, Run
+from tilescope.store import RunWriter
+from tilescope_dashboard import code_pair, source_lines
+from tilescope_dashboard.figures.style import DARK, LIGHT
+from tilescope_dashboard.source_lines import Column, Launch
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.source import Source
+
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+
+INJECTED = "<script>document.title='injected'</script>"
+DEVICE = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
+CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")
+SWEPT = dataclasses.replace(CASE, config="BLOCK=64")
+STALLS, CODE = Column("stall_samples", "ncu"), Column("sass_instructions", "compiler")
+BYTES = Column("requested_bytes_read", "interpreter")
+SOURCE = f"""import triton
+
+LIMIT = 4
+
+
+@triton.jit
+def softmax_kernel(x, y):
+    largest = tl.max(x)  # {INJECTED}
+    tl.store(y, x - largest)
+
+
+def unrelated():
+    return LIMIT
+"""
+SASS = (
+    f"/*0000*/  LDG.E R1, [R2.64]  // softmax.py:8\n.L_x_0:\n/*0010*/  STG.E [R2.64], R1 {INJECTED}  // softmax.py:9\n"
+)
+
+
+def rows(column: Column, by_line: dict[int, float], case: Case = CASE, **place: object) -> list[dict]:
+    at = {"launch": 0, "function": "softmax_kernel", "file": "softmax.py", **place}
+    return [case.row(column.metric, value, column.source, line=line, **at) for line, value in by_line.items()]
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    """As a recording has it: the compiler knows two lines, ncu one of them, another file's and one that is not a number."""
+    return lines.frame(
+        rows(CODE, {8: 30.0, 9: 10.0})
+        + rows(STALLS, {8: 60.0, 9: float("nan")}, launch=3)
+        + rows(STALLS, {191: 20.0}, file="standard.py", launch=3)
+        + rows(BYTES, {8: 134_217_728.0})
+    )
+
+
+def cells(markup: str, line: int) -> list[str]:
+    """What the cells of a source line say."""
+    row = re.search(rf'<tr data-line="{line}">(.*?)</tr>', markup)
+    assert row
+    return [re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<td.*?</td>", row[1])]
+
+
+def test_launches_are_matched_across_sources_by_their_function(frame: pd.DataFrame) -> None:
+    more = lines.frame(rows(STALLS, {8: 1.0}, launch=5) + rows(STALLS, {20: 7.0}, function="other"))
+    both = pd.concat([frame, more], ignore_index=True)
+    found = source_lines.launches(both)
+    assert found == [Launch("softmax_kernel", 0), Launch("softmax_kernel", 1), Launch("other", 0)]
+    assert found[1].label == "softmax_kernel, launch 2"
+    first = source_lines.of_launch(both, found[0])
+    assert set(first["source"]) == {"compiler", "ncu", "interpreter"}
+    assert source_lines.of_launch(both, found[1])["value"].tolist() == [1.0]
+
+
+def test_shares_are_of_the_whole_launch_and_absent_values_are_absent(frame: pd.DataFrame) -> None:
+    own = source_lines.of_launch(frame, Launch("softmax_kernel", 0))
+    stalls = source_lines.by_line(own, STALLS)
+    assert stalls.to_dict() == {("softmax.py", 8): 60.0, ("standard.py", 191): 20.0}
+    assert source_lines.shares(stalls).tolist() == [0.75, 0.25]
+    assert source_lines.hottest(own, STALLS, "softmax.py") == (8, 0.75)
+    assert source_lines.hottest(own, STALLS, "else.py") is None
+    assert source_lines.shares(pd.Series([0.0])).tolist() == [0.0]
+    assert source_lines.files(own) == ["softmax.py", "standard.py"]
+
+
+def test_columns_begin_with_where_the_time_goes(frame: pd.DataFrame) -> None:
+    known = source_lines.columns(frame)
+    assert [column.text for column in known] == [
+        "stall samples (ncu)", "bytes requested, read (interpreter)", "SASS instructions (compiler)",
+    ]  # fmt: skip
+    assert source_lines.first_columns(known, 3) == known[:2]
+    assert source_lines.first_columns(known, 1) == [STALLS]
+    assert source_lines.first_columns(known[2:], 3) == [CODE]
+    assert source_lines.first_columns([Column("shared_wavefronts", "ncu")], 3) == [Column("shared_wavefronts", "ncu")]
+    assert source_lines.first_columns([], 3) == []
+
+
+def test_an_excerpt_is_of_the_functions_that_have_lines() -> None:
+    assert source_lines.excerpt(SOURCE, [8, 9]) == [(6, 9)]
+    assert source_lines.excerpt(SOURCE, [8, 13]) == [(6, 9), (12, 13)]
+    # Outside of every function, none known, or no Python: all of it.
+    assert source_lines.excerpt(SOURCE, [3, 8]) == source_lines.excerpt(SOURCE, []) == [(1, 13)]
+    assert source_lines.excerpt("def broken(:\n    pass\n", [2]) == [(1, 2)]
+
+
+def test_the_listing_says_values_shares_and_provenance(frame: pd.DataFrame) -> None:
+    own = source_lines.of_launch(frame, Launch("softmax_kernel", 0))
+    markup = code_pair.source(SOURCE, "softmax.py", own, [STALLS, CODE], [(6, 9)])
+    assert cells(markup, 8)[:2] == ["6075 %", "3075 %"]
+    # ncu has nothing of the line: not a zero.
+    assert cells(markup, 9)[:2] == ["–", "1025 %"]
+    assert cells(markup, 6) == ["", "", "@triton.jit"]
+    assert "ncu, measured" in markup
+    assert "compiler, predicted" in markup
+    assert markup.count('class="heat measured"') == 1
+    assert markup.count('class="heat predicted"') == 2
+    assert "lines 1 to 5" in markup
+    assert "lines 10 to 13" in markup
+    assert 'data-line="12"' not in markup
+    apart = code_pair.elsewhere(own, "softmax.py", [STALLS, CODE])
+    assert "standard.py:191" in apart
+    assert re.sub(r"<[^>]*>", " ", apart).split()[-3:] == ["20", "25", "%"]
+    assert code_pair.elsewhere(own[own["file"] == "softmax.py"], "softmax.py", [STALLS]) == ""
+
+
+def test_a_listing_without_values_or_text_is_still_one() -> None:
+    nothing = lines.frame([])
+    assert cells(code_pair.source("x = 1", "k.py", nothing, [], [(1, 1)]), 1) == ["x = 1"]
+    assert cells(code_pair.source("x = 1", "k.py", nothing, [CODE], [(1, 1)]), 1) == ["", "x = 1"]
+    assert "<tbody></tbody>" in code_pair.source("", "k.py", nothing, [CODE], [(1, 0)])
+
+
+def test_a_share_below_a_percent_is_not_nothing() -> None:
+    many = lines.frame(rows(CODE, {1: 1.0, 2: 999.0, 3: 0.0}))
+    markup = code_pair.source("a\nb\nc", "softmax.py", many, [CODE], [(1, 3)])
+    assert [cells(markup, line)[0] for line in (1, 2, 3)] == ["1&lt; 1 %", "999100 %", "00 %"]
+
+
+def test_texts_are_escaped() -> None:
+    hostile = lines.frame(rows(CODE, {1: 1.0}, file=INJECTED) + rows(STALLS, {1: 1.0}, file="<b>"))
+    markup = code_pair.pair(
+        code_pair.source(INJECTED, INJECTED, hostile, [CODE], [(1, 1)])
+        + code_pair.elsewhere(hostile, INJECTED, [STALLS]),
+        code_pair.assembly("sass", ["sass"], [Text(INJECTED, "k.py", 1)]) + code_pair.assembly("ptx", [], [], INJECTED),
+        LIGHT,
+    )
+    assert "<script>" not in markup
+    assert "<b>" not in markup
+    assert markup.count("&lt;script&gt;") == 4
+
+
+def test_assembly_lines_know_their_source_line() -> None:
+    markup = code_pair.assembly("sass", ["sass", "ptx"], [Text("LDG", "k.py", 8, 0), Text(".L_x:", "k.py")])
+    assert '<tr data-line="8"><td>8</td><td><code>LDG</code>' in markup
+    assert "<tr><td></td><td><code>.L_x:</code>" in markup
+    assert re.findall(r'data-stage="(\w+)" aria-checked="(\w+)"', markup) == [("ptx", "false"), ("sass", "true")]
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of ``#rrggbb`` (WCAG 2.2)."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("look", [LIGHT, DARK], ids=["light", "dark"])
+def test_values_can_be_read_on_their_bars(look) -> None:
+    heat = re.search(r"--heat: (#\w{6})", code_pair.pair("", "", look))
+    assert heat
+    low, high = sorted((luminance(heat[1]), luminance(look.ink)))
+    assert (high + 0.05) / (low + 0.05) >= 7
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame: pd.DataFrame) -> str:
+    """A run of softmax with lines of two cases, and of matmul without any; its id."""
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    facts = {"softmax": {"file": "", "sha256": ""}, "matmul": {"file": "", "sha256": ""}}
+    writer = RunWriter(tmp_path, Run("20260102-030405-eeee", "2026-01-02T03:04:05+00:00", DEVICE, facts, {}, {}))
+    table = [case.row("registers", 32, "compiler", launch=0, function="softmax_kernel") for case in (CASE, SWEPT)]
+    table.append(CASE.row("algorithm_bytes_read", 100, "model"))
+    writer.append(schema.frame(table))
+    writer.append_lines("softmax", frame, {"softmax.py": SOURCE})
+    writer.append_lines("softmax", lines.frame(rows(CODE, {9: 5.0}, case=SWEPT)), {})
+    artefact = {
+        "launches": [{"function": "softmax_kernel", "file": "softmax.py", "stages": {"ptx": "ret;", "sass": SASS}}]
+    }
+    writer.artefact_path("compiler", CASE, ".json.gz").write_bytes(gzip.compress(json.dumps(artefact).encode()))
+    writer.finish()
+    return writer.run.id
+
+
+def shown(run: str, kernel: str = "softmax", **state: object) -> Source:
+    view = Source(State(run=run, kernel=kernel, view="source", **state))
+    view.refresh()
+    assert not view._trouble.visible, view._trouble.object
+    return view
+
+
+def test_the_view_opens_on_the_default_case_and_its_hottest_line(run: str) -> None:
+    view = shown(run)
+    assert "Line 8 has 75.0 % of stall samples (ncu)" in view._head.object
+    assert "counted apart by ncu" in view._head.object
+    assert view._case.value == ("triton", "forward", "16384x4096-bf16", "")
+    assert view._code.line == 8
+    assert "LDG.E R1" in view._code.markup
+    assert "<script>" not in view._code.markup
+    assert INJECTED not in view._head.object
+    table = view._table.filled
+    assert table["label"].tolist().count("stall samples") == 2
+    assert set(table["source"]) == {"ncu", "compiler", "interpreter"}
+
+
+def test_choices_change_what_is_shown(run: str) -> None:
+    view = shown(run)
+    view._code.stage = "ptx"
+    assert "<code>ret;</code>" in view._code.markup
+    view._shown.value = [CODE]
+    assert "ncu, measured" not in view._code.markup
+    assert "Line 8 has 75.0 % of SASS instructions (compiler)" in view._head.object
+    view._case.value = ("triton", "forward", "16384x4096-bf16", "BLOCK=64")
+    # The choice of columns stays; the line that was chosen is not in this case.
+    assert view._shown.value == [CODE]
+    assert view._code.line == 9
+    assert "Line 9 has 100 %" in view._head.object
+    assert "No assembly of this case" in view._code.markup
+    view._shown.value = []
+    assert "softmax_kernel" in view._head.object
+
+
+def test_a_narrow_page_begins_with_one_column(run: str) -> None:
+    view = shown(run, narrow=True)
+    assert view._shown.value == [STALLS]
+    view.state.narrow = False
+    assert len(view._shown.value) == 2
+
+
+def test_a_kernel_without_lines_says_what_to_do(run: str) -> None:
+    view = shown(run, "matmul")
+    assert "tilescope profile matmul --collect compiler,interpreter" in view._head.object
+    assert not view._body.visible
+    view.state.kernel = "softmax"
+    assert view._body.visible
+
+
+def test_without_its_text_a_run_shows_numbers_only(run: str) -> None:
+    (store.find(run) / "sources.json.gz").unlink()
+    view = shown(run)
+    assert "softmax.py was not kept with this run" in view._missing.object
+    assert 'data-line="8"' not in view._code.markup.partition("assembly")[0]
+    assert len(view._table.filled) == 5
+
+
+def test_every_metric_has_a_label_and_a_unit() -> None:
+    assert {metric.unit for metric in METRICS.values()} == {"count", "byte"}
+    assert len({metric.label for metric in METRICS.values()}) == len(METRICS)

@@ -1,0 +1,220 @@
+"""Values of source lines: parsed from what each source says, kept with the run, and never of another file."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tilescope import lines, listing, listings, ncu_csv, schema, store
+from tilescope.case import Case
+from tilescope.publish import publish
+from tilescope.schema import Device, Run, SchemaError
+from tilescope.store import LoadedRun, RunWriter, StoreError
+
+PAGE = gzip.decompress(Path(__file__).with_name("fixtures").joinpath("source_cuda_sass_h200.csv.gz").read_bytes())
+TEXT = PAGE.decode()
+CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")
+SMALL = dataclasses.replace(CASE, workload="8x8-bf16")
+SOURCE = "import triton\n\n\n@triton.jit\ndef softmax_kernel(x):\n    pass\n"
+
+
+def by_line(frame: pd.DataFrame, metric: str, function: str = "softmax_kernel") -> dict[tuple[str, int], float]:
+    rows = frame[(frame["metric"] == metric) & (frame["function"] == function)]
+    return dict(zip(zip(rows["file"], rows["line"], strict=True), rows["value"], strict=True))
+
+
+@pytest.fixture(scope="module")
+def sampled() -> pd.DataFrame:
+    return lines.sampled(TEXT, CASE)
+
+
+def test_a_line_adds_up_to_what_ncu_prints_for_it(sampled: pd.DataFrame) -> None:
+    stalls = by_line(sampled, "stall_samples")
+    assert stalls["probe_kernels.py", 9] == 3820
+    assert stalls["standard.py", 191] == 1470
+    assert by_line(sampled, "instructions_executed")["probe_kernels.py", 12] == 8_912_896
+    table = ncu_csv.read_source(TEXT)
+    printed = table[table["Line No"] != ""]["Warp Stall Sampling (All Samples)"].astype(int).sum()
+    assert sampled.loc[sampled["metric"] == "stall_samples", "value"].sum() == printed
+
+
+def test_requests_are_read_off_the_instructions(sampled: pd.DataFrame) -> None:
+    # 16384 x 4096 bfloat16 numbers, read once and written once.
+    assert by_line(sampled, "requested_bytes_read") == {("probe_kernels.py", 9): 134_217_728}
+    assert by_line(sampled, "requested_bytes_written") == {("probe_kernels.py", 12): 134_217_728}
+    assert by_line(sampled, "sectors_read") == {("probe_kernels.py", 9): 134_217_728 / 32}
+    # A copy from global to shared memory reads.
+    assert by_line(sampled, "sectors_read", "mm_kernel")["probe_kernels.py", 22] == 50_339_664
+
+
+def test_reasons_are_parts_of_all_stalls(sampled: pd.DataFrame) -> None:
+    wide = sampled.pivot_table(index=["function", "file", "line"], columns="metric", values="value")
+    reasons = [name for name in wide if str(name).startswith("stall_") and name != "stall_samples"]
+    assert len(reasons) == 18
+    unexplained = wide["stall_samples"] - wide[reasons].sum(axis="columns")
+    # ncu prints no column for the reason of 354 samples of the matrix product's loop.
+    assert unexplained[unexplained != 0].to_dict() == {("mm_kernel", "probe_kernels.py", 23): 354}
+
+
+def test_an_absent_cell_gives_no_row() -> None:
+    row = TEXT.index('"0x7f46f57a2900"')
+    end = TEXT.index("\n", row)
+    cells = TEXT[row:end].split(",")
+    # Warp stalls, as ncu prints what it could not sample.
+    place = next(i for i, cell in enumerate(cells) if cell == '"21"')
+    cells[place] = '"-"'
+    found = by_line(lines.sampled(TEXT[:row] + ",".join(cells) + TEXT[end:], CASE), "stall_samples")
+    assert found["probe_kernels.py", 9] == 3820 - 21
+    assert "sass_instructions" not in set(lines.sampled(TEXT, CASE)["metric"])
+
+
+def test_launches_of_one_function_stay_apart() -> None:
+    twice = lines.sampled(TEXT + TEXT, CASE)
+    assert list(twice["launch"].unique()) == [0, 1, 2, 3]
+    assert [launch.function for launch in lines.launches(TEXT + TEXT)] == ["softmax_kernel", "mm_kernel"] * 2
+    once = TEXT[: TEXT.index('"File Path"', TEXT.index("mm_kernel") - 200)]
+    assert lines.sampled(once + once, CASE).groupby("launch")["value"].sum().nunique() == 1
+
+
+def same_code(caller: dict[str, int], spoil: bool = False) -> list[listing.Text]:
+    """The launch's own instructions as the compiler would list them, library lines given to their callers."""
+    code, line = [], 0
+    launch = ncu_csv.read_source(lines.launches(TEXT)[0].text)
+    first = min(int(address, 16) for address in launch["Address"] if address.startswith("0x"))
+    for number, address, instruction in zip(launch["Line No"], launch["Address"], launch["Source (SASS)"], strict=True):
+        line = caller.get(number, int(number)) if number else line
+        if address.startswith("0x"):
+            text = "NOP" if spoil else instruction
+            code.append(listing.Text(text, "probe_kernels.py", line, int(address, 16) - first))
+    return code
+
+
+def test_what_a_line_calls_counts_with_it_where_the_compiler_saw_the_same_code() -> None:
+    code = same_code({"170": 10, "191": 10, "263": 12, "293": 12})
+    found = by_line(lines.sampled(TEXT, CASE, {"softmax_kernel": code}), "stall_samples")
+    assert {file for file, _ in found} == {"probe_kernels.py"}
+    assert found["probe_kernels.py", 10] == 86 + 443 + 1470
+    assert found["probe_kernels.py", 12] == 406 + 412 + 244
+    other = lines.sampled(TEXT, CASE, {"softmax_kernel": same_code({"191": 10}, spoil=True)})
+    assert by_line(other, "stall_samples")["standard.py", 191] == 1470
+
+
+def test_the_interpreters_lines() -> None:
+    counts = {"7": {"requested_bytes_read": 64, "sectors_read": 2}, "0": {"requested_bytes_read": 1}}
+    launches = [{"function": "aten::add"}, {"function": "f", "file": "k.py", "lines": counts}]
+    found = lines.requested(launches, CASE)
+    assert found[["launch", "line", "metric", "value", "unit"]].to_numpy().tolist() == [
+        [1, 7, "requested_bytes_read", 64.0, "byte"], [1, 7, "sectors_read", 2.0, "count"],
+    ]  # fmt: skip
+    assert set(found["source"]) == {"interpreter"}
+
+
+def test_the_compilers_lines() -> None:
+    sass = "/*0000*/  LDC R1, c[0x0][0x28]  // k.py:5\n.L_x_0:\n/*0010*/  EXIT  // k.py:6\n/*0020*/  BRA  // k.py:6\n/*0030*/  NOP\n"
+    found = lines.compiled([{"function": "f", "file": "k.py", "stages": {"sass": sass}}], CASE)
+    assert dict(zip(found["line"], found["value"], strict=True)) == {5: 1.0, 6: 2.0}
+
+
+@pytest.mark.parametrize("row", [{"metric": "heat", "line": 1}, {"metric": "stall_samples", "line": 0}])
+def test_rows_that_mean_nothing_are_refused(row: dict[str, object]) -> None:
+    with pytest.raises(SchemaError):
+        lines.frame([{**CASE.row(str(row["metric"]), 1.0, "ncu"), "line": row["line"]}])
+
+
+def test_text_without_a_source_page_is_refused() -> None:
+    with pytest.raises(ncu_csv.NcuFormatError, match="source page"):
+        lines.sampled("==PROF== nothing", CASE)
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> LoadedRun:
+    """A run of softmax with lines, sources and the compiler's artefacts of two workloads."""
+    device = Device("H", "sm_90", 132, 1, 1, True)
+    cost = {case.workload: {"forward": {"bytes_read": size}} for case, size in ((CASE, 100), (SMALL, 1))}
+    facts = {"softmax": {"file": "", "cost": cost}, "matmul": {"file": ""}}
+    writer = RunWriter(tmp_path / "runs", Run("20261120-221530-3fa9", "2026-11-20T22:15:30", device, facts, {}, {}))
+    for case in (CASE, SMALL):
+        writer.append(schema.frame([case.row("interval", 1e-6, "events")]))
+        stages = {"ttgir": "", "ptx": "", "sass": f"/*0000*/  EXIT  // {case.workload}:6\n"}
+        artefact = {"launches": [{"function": "softmax_kernel", "file": "softmax.py", "stages": stages}]}
+        packed = gzip.compress(json.dumps(artefact).encode())
+        writer.artefact_path("compiler", case, ".json.gz").write_bytes(packed)
+    place = {"launch": 0, "function": "softmax_kernel", "file": "softmax.py", "line": 5}
+    for value in (1.0, 2.0):
+        frame = lines.frame([CASE.row("stall_samples", value, "ncu", **place)])
+        writer.append_lines("softmax", frame, {"softmax.py": SOURCE})
+    writer.append_lines("matmul", lines.frame([]), {"matmul.py": "secret"})
+    return store.open_run(writer.finish())
+
+
+def test_lines_and_sources_come_back_as_they_were(loaded: LoadedRun) -> None:
+    assert list(loaded.lines["value"]) == [1.0, 2.0]
+    assert dict(loaded.lines.dtypes.astype(str)) == dict(lines.frame([]).dtypes.astype(str))
+    assert loaded.source("softmax", "softmax.py") == SOURCE
+    assert sorted(path.name for path in loaded.folder.iterdir()) == [
+        "artefacts", "lines.parquet", "run.json", "sources.json.gz", "table.parquet",
+    ]  # fmt: skip
+
+
+def test_publishing_keeps_lines_source_and_the_largest_cases_listing(loaded: LoadedRun, tmp_path: Path) -> None:
+    kept = store.open_run(publish(loaded, tmp_path / "kept", ["softmax"]))
+    assert list(kept.lines["value"]) == [1.0, 2.0]
+    assert kept.sources == {"softmax": {"softmax.py": SOURCE}}
+    (largest,) = listings.of_case(kept.folder, CASE)
+    assert "16384x4096" in largest.stages["sass"]
+    assert listings.of_case(kept.folder, SMALL) == []
+    assert not (kept.folder / "artefacts").exists()
+    # What was published can be published again.
+    again = publish(kept, tmp_path / "again")
+    assert listings.of_case(again, CASE) == [largest]
+
+
+def test_a_run_from_before_has_no_lines(tmp_path: Path) -> None:
+    device = Device("H", "sm_90", 132, 1, 1, True)
+    writer = RunWriter(tmp_path, Run("20261120-221530-3fa9", "2026-11-20T22:15:30", device, {"softmax": {}}, {}, {}))
+    loaded = store.open_run(writer.finish())
+    assert loaded.lines.empty
+    assert loaded.sources == {}
+    assert loaded.source("softmax", "softmax.py") is None
+    assert listings.of_case(loaded.folder, CASE) == []
+
+
+def test_todays_file_stands_in_only_when_it_is_the_same(tmp_path: Path, loaded: LoadedRun) -> None:
+    today = tmp_path / "own.py"
+    today.write_text(SOURCE)
+    same = {"file": str(today), "sha256": hashlib.sha256(SOURCE.encode()).hexdigest()}
+    other = dataclasses.replace(loaded.run, kernels={"own": same, "stale": {**same, "sha256": "0"}})
+    opened = dataclasses.replace(loaded, run=other)
+    assert opened.source("own", "own.py") == SOURCE
+    assert opened.source("own", "else.py") is None
+    assert opened.source("stale", "own.py") is None
+
+
+@pytest.mark.parametrize("name", ["lines.parquet", "sources.json.gz"])
+def test_a_damaged_file_is_told(name: str, loaded: LoadedRun) -> None:
+    (loaded.folder / name).write_bytes(b"\x1f\x8bdamaged")
+    with pytest.raises(StoreError, match="record it again"):
+        _ = store.open_run(loaded.folder).lines, store.open_run(loaded.folder).sources
+
+
+def test_a_damaged_listing_is_told(loaded: LoadedRun) -> None:
+    next((loaded.folder / "artefacts" / "compiler").glob("*16384*")).write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="record it again"):
+        listings.of_case(loaded.folder, CASE)
+
+
+def test_a_persons_own_kernel_is_found_by_its_name(tmp_path: Path) -> None:
+    own = dataclasses.replace(CASE, kernel="my folder/kernels.py:SPEC")
+    folder = tmp_path / "artefacts" / "compiler"
+    folder.mkdir(parents=True)
+    artefact = {"launches": [{"function": "f", "file": "kernels.py", "stages": {"sass": "x"}}]}
+    (folder / f"{own.slug}.json.gz").write_bytes(gzip.compress(json.dumps(artefact).encode()))
+    assert [launch.file for launch in listings.of_case(tmp_path, Case(own.name, *dataclasses.astuple(own)[1:]))] == [
+        "kernels.py"
+    ]
+    assert listings.of_case(tmp_path, CASE) == []

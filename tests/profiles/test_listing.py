@@ -1,0 +1,119 @@
+"""Stages as text: every piece knows the source line it was made for, through whatever was inlined."""
+
+from __future__ import annotations
+
+import pytest
+from tilescope import assembly, listing
+
+TTGIR = """#blocked = #ttg.blocked<{order = [1, 0]}>
+#loc = loc("softmax.py":23:0)
+#loc1 = loc(unknown)
+#loc13 = loc("softmax.py":32:21)
+#loc44 = loc("largest"(#loc13))
+#loc54 = loc(callsite(#loc1 at #loc44))
+#loc59 = loc(callsite(#loc14 at #loc53))
+module {
+  tt.func public @f(%x: i32 loc("x"(#loc))) {
+    %c = arith.constant 1.0 : f32 loc(#loc1)
+      %m = arith.maxnumf %a, %b : f32 loc(#loc59)
+    tt.store %4, %y loc("softmax.py":41:45)
+    ^bb0(%p: f32 loc(callsite(#loc1 at #loc44)), %q: f32 loc(unknown)):
+    %r = f(%p loc(#loc)) : (f32) -> f32 loc(#loc13)
+  } loc(#loc)
+}
+#loc14 = loc("standard.py":170:27)
+#loc53 = loc(callsite(#loc12 at #loc44))
+#loc12 = loc("standard.py":191:40)
+"""
+PTX = """.visible .entry f(
+\t.param .u64 f_param_0
+)
+{
+\t.reg .b32 \t%r<110>;
+\t.loc\t1 27 24                         // softmax.py:27:24
+\tmov.u32 \t%r26, %ctaid.x;
+\t.loc\t2 170 27                        // standard.py:170:27 @[ standard.py:191:40 @[ softmax.py:32:21 ] ]
+\tmax.f32 \t%r1, %r2, %r3;
+$L__tmp36:
+\t// begin inline asm
+\t.loc\t2 9 1                           // standard.py:9:1
+\tret;
+}
+\t.file\t1 "/home/somebody/softmax.py"
+\t.file\t2 "/usr/lib/standard.py"
+"""
+DISASSEMBLY = """\t.section\t.text.f,"ax",@progbits
+.text.f:
+\t//## File "/home/somebody/softmax.py", line 27
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/              @!P1 STS [R5+UR4], R14 ;
+\t//## File "/home/somebody/softmax.py", line 41
+.L_x_0:
+        /*0020*/                   BRA `(.L_x_0);
+        /*0030*/                   NOP ;
+.L_x_1:
+"""
+
+
+def lines_of(stage: str, text: str, file: str = "softmax.py") -> dict[str, int | None]:
+    return {piece.text.strip(): piece.line for piece in listing.read(stage, text, file)}
+
+
+def test_ttgir() -> None:
+    found = lines_of("ttgir", TTGIR)
+    assert found["%m = arith.maxnumf %a, %b : f32"] == 32
+    assert found["tt.store %4, %y"] == 41
+    assert found["%c = arith.constant 1.0 : f32"] is None
+    assert found["^bb0(%p: f32, %q: f32):"] is None
+    assert found["%r = f(%p) : (f32) -> f32"] == 32
+    assert not [text for text in found if "loc(" in text]
+
+
+def test_ttgir_whose_locations_go_in_circles_ends() -> None:
+    assert lines_of("ttgir", "#loc1 = loc(#loc2)\n#loc2 = loc(#loc1)\nx loc(#loc1)\n") == {"x": None}
+
+
+def test_ptx() -> None:
+    found = lines_of("ptx", PTX)
+    assert found["mov.u32 \t%r26, %ctaid.x;"] == 27
+    assert found["max.f32 \t%r1, %r2, %r3;"] == 32
+    # Library code that nothing of the file calls, and what is no instruction.
+    assert found["ret;"] is found["$L__tmp36:"] is found["}"] is found[".reg .b32 \t%r<110>;"] is None
+    assert not [text for text in found if text.startswith(".loc")]
+
+
+def test_ptx_names_lines_of_one_file_only() -> None:
+    found = assembly.attributed(PTX, "softmax.py")
+    assert "\t.loc\t1 32 27                        // standard.py:170:27 @[" in found
+    assert "\t.loc\t1 27 24 " in found
+    assert "\t.loc\t2 9 1 " in found
+    assert assembly.attributed(PTX, "else.py") == PTX
+
+
+def test_sass() -> None:
+    text = assembly.sass(DISASSEMBLY)
+    assert "/home" not in text
+    found = listing.read("sass", text, "softmax.py")
+    assert [(piece.text, piece.line, piece.address) for piece in found] == [
+        ("LDC R1, c[0x0][0x28]", 27, 0), ("@!P1 STS [R5+UR4], R14", 27, 16), (".L_x_0:", None, None),
+        ("BRA `(.L_x_0)", 41, 32), ("NOP", None, 48), (".L_x_1:", None, None),
+    ]  # fmt: skip
+    assert {piece.line for piece in listing.read("sass", text, "else.py")} == {None}
+
+
+@pytest.mark.parametrize(
+    ("instruction", "expected"),
+    [
+        ("@!P2  LDG.E.128 R4, desc[UR6][R16.64]", "LDG.E.128"),
+        ("      FMNMX R19, R6 ;", "FMNMX"),
+        ("NOP;", "NOP"),
+        ("", ""),
+    ],
+)
+def test_mnemonics(instruction: str, expected: str) -> None:
+    assert listing.mnemonic(instruction) == expected
+
+
+def test_an_unknown_stage_is_refused() -> None:
+    with pytest.raises(KeyError):
+        listing.read("llir", "", "k.py")

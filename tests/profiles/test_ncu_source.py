@@ -1,0 +1,119 @@
+"""The collector of ncu's source page: which launch is whose, on what ncu printed on an H200."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tilescope import device, lines
+from tilescope.case import Case
+from tilescope.collectors import OPTIONAL, load, ncu
+from tilescope.collectors import ncu_source as collector
+
+FIXTURES = Path(__file__).parent / "fixtures"
+PAGE = gzip.decompress((FIXTURES / "source_cuda_sass_h200.csv.gz").read_bytes()).decode()
+SOFTMAX = Case("softmax", "triton", "forward", "16384x4096-bf16")
+MATMUL = Case("matmul", "triton", "forward", "4096x4096x4096-bf16")
+NVTX = "Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
+
+
+def details(*launches: tuple[str, Case | None]) -> pd.DataFrame:
+    """The columns of a details page that tell whose a launch is, two metrics a launch."""
+    rows = [
+        {"ID": str(number), "Kernel Name": name, NVTX: f"0:<default domain>:tilescope:{case.slug}:none" if case else ""}
+        for number, (name, case) in enumerate(launches)
+        for _ in range(2)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_the_page_is_divided_among_the_cases() -> None:
+    # A library's kernel, between them, has no source lines.
+    order = details(
+        ("softmax_kernel", SOFTMAX), ("void at::native::vectorized_elementwise_kernel", MATMUL), ("mm_kernel", MATMUL)
+    )
+    found = collector.divide(PAGE, order, [SOFTMAX, MATMUL])
+    assert set(found) == {SOFTMAX, MATMUL}
+    assert [launch.function for launch in lines.launches(found[MATMUL])] == ["mm_kernel"]
+    whole = lines.sampled(PAGE, SOFTMAX)
+    alone = lines.sampled(found[SOFTMAX], SOFTMAX)
+    pd.testing.assert_frame_equal(alone, whole[whole["function"] == "softmax_kernel"])
+
+
+def test_launches_of_one_function_go_to_their_cases_in_order() -> None:
+    larger = Case("softmax", "triton", "forward", "32768x4096-bf16")
+    one = PAGE[: PAGE.index('"File Path"', PAGE.index("mm_kernel") - 200)]
+    order = details(
+        ("softmax_kernel", SOFTMAX), ("softmax_kernel", None), ("softmax_kernel", larger), ("softmax_kernel", larger)
+    )
+    found = collector.divide(one * 4, order, [SOFTMAX, larger])
+    assert [len(lines.launches(found[case])) for case in (SOFTMAX, larger)] == [1, 2]
+
+
+@pytest.mark.parametrize("printed", [True, False], ids=["in the log", "in the report"])
+def test_finish_reads_the_report_back_and_removes_it(
+    printed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = details(("softmax_kernel", SOFTMAX)).assign(**{"Metric Name": "m", "Metric Value": "1"})
+    table = order.to_csv(index=False, quoting=1)
+    (tmp_path / ncu.LOG).write_text("==PROF== Connected\n" + (table if printed else ""))
+    (tmp_path / "report.ncu-rep").touch()
+    asked = []
+
+    def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 0, PAGE if "source" in command else table, "")
+
+    monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
+    monkeypatch.setattr(subprocess, "run", answer)
+    collector.finish(tmp_path, [SOFTMAX, MATMUL])
+    assert asked[-1][:3] == ["/opt/ncu", "--import", str(tmp_path / "report.ncu-rep")]
+    assert asked[-1][3:] == ["--page", "source", "--csv", "--print-source", "cuda,sass"]
+    assert len(asked) == (1 if printed else 2)
+    artefact = tmp_path / f"{SOFTMAX.slug}.csv.gz"
+    assert list(tmp_path.iterdir()) == [artefact]
+    frame, sources = collector.parse_lines(artefact, SOFTMAX)
+    assert sources == {}
+    assert frame.loc[frame["metric"] == "stall_samples", "value"].sum() == 7603
+    assert collector.parse(artefact, SOFTMAX).empty
+
+
+def test_a_report_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "report.ncu-rep").touch()
+    monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
+    monkeypatch.setattr(
+        subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1, "", "==ERROR== bad file")
+    )
+    with pytest.raises(ncu.NcuError, match="bad file"):
+        collector.finish(tmp_path, [SOFTMAX])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_finish_names_the_cure_when_nothing_was_profiled(tmp_path: Path) -> None:
+    (tmp_path / ncu.LOG).write_text("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
+    with pytest.raises(ncu.NcuError, match="run as root"):
+        collector.finish(tmp_path, [SOFTMAX])
+    collector.finish(tmp_path, [])
+
+
+def test_the_command_line_keeps_a_report_with_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
+    line = collector.command(["python", "-m", "worker"], tmp_path)
+    assert line[0] == "/opt/ncu"
+    assert line[-3:] == ["python", "-m", "worker"]
+    asked = {part: line[place + 1] for place, part in enumerate(line) if part.startswith("--")}
+    assert asked["--section"] == "SourceCounters"
+    assert asked["--import-source"] == "yes"
+    assert asked["--page"] == "details"
+    assert asked["--export"] == str(tmp_path / "report")
+    monkeypatch.setattr(device, "find_ncu", lambda: None)
+    with pytest.raises(ncu.NcuError):
+        collector.command([], tmp_path)
+
+
+def test_it_runs_only_when_it_is_named() -> None:
+    assert "ncu_source" in OPTIONAL
+    assert load("ncu_source") is collector
