@@ -89,10 +89,10 @@ def _attend(
     total, largest, weight, q, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head, start_q,
     first, last, keys, score_scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr, SPECIALIZE: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Adds keys ``first`` to ``last`` to the running sums; only where ``MASKED`` may a query not see one of them."""
-    for start in tl.range(first, last, BLOCK_N, warp_specialize=SPECIALIZE):
+    for start in tl.range(first, last, BLOCK_N):
         k = _rows(k_ptr, k_tiles, k_strides, batch, head, start, keys, BLOCK_N, COLUMNS, MASKED)
         scores = tl.dot(q, k.T, input_precision="ieee")
         if MASKED:
@@ -119,12 +119,12 @@ def attention_kernel(
     o_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, q_tiles, k_tiles, v_tiles, o_strides, q_strides, k_strides, v_strides,
     heads, queries, keys, score_scale,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPECIALIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_M queries of one head a program; GROUP query heads share a head of keys.
 
     ``EVEN``: the keys fill their last block. ``lse_ptr`` (batch, heads, queries) takes each row's log2 of the sum of
-    2^score, or is None. ``SPECIALIZE`` gives loads and arithmetic warps of their own (Hopper, 4 warps).
+    2^score, or is None. ``warp_specialize=True`` on the loop over keys compiles and never ends on an H200 (triton 3.6).
     """
     batch, head, start = _place(queries, heads, BLOCK_M, CAUSAL)
     q = _rows(q_ptr, q_tiles, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)
@@ -133,18 +133,14 @@ def attention_kernel(
     weight = tl.zeros((BLOCK_M,), tl.float32)
     total = tl.zeros((BLOCK_M, COLUMNS), tl.float32)
     whole, end = _key_bounds(start, start + BLOCK_M, keys, BLOCK_N, CAUSAL)
-    if SPECIALIZE:
-        # Triton 3.6 specializes one loop of a kernel, so this one masks every block if any needs it.
-        whole = 0
-    else:
+    total, largest, weight = _attend(
+        total, largest, weight, q, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP,
+        start, 0, whole, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False,
+    )  # fmt: skip
+    if CAUSAL or not EVEN:
         total, largest, weight = _attend(
             total, largest, weight, q, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP,
-            start, 0, whole, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False, False,
-        )  # fmt: skip
-    if SPECIALIZE or CAUSAL or not EVEN:
-        total, largest, weight = _attend(
-            total, largest, weight, q, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP,
-            start, whole, end, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, CAUSAL or not EVEN, SPECIALIZE,
+            start, whole, end, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
         )  # fmt: skip
     _store_rows(o_ptr, o_strides, batch, head, start, queries, total / weight[:, None], BLOCK_M, COLUMNS)
     if lse_ptr is not None:

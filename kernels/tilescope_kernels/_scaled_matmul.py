@@ -102,9 +102,11 @@ def scaled_matmul_kernel(
         tl.store(c_tile, c.to(c_ptr.dtype.element_ty), mask=(start_m + m < M) & (start_n + n < N))
 
 
-def config(m: int, n: int, k: int, warps: int, stages: int, tma: int = 0, halves: int = 0) -> dict[str, int]:
+def config(
+    m: int, n: int, k: int, warps: int, stages: int, tma: int = 0, halves: int = 0, group: int = 8
+) -> dict[str, int]:
     """A config of ``scaled_matmul_kernel``."""
-    blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 8, "TMA": tma, "HALVES": halves}
+    blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": group, "TMA": tma, "HALVES": halves}
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
@@ -112,9 +114,10 @@ def config(m: int, n: int, k: int, warps: int, stages: int, tma: int = 0, halves
 TUNED = tuple(
     config(*parts)
     for parts in (
-        (128, 256, 128, 8, 3, 1), (128, 256, 128, 8, 4, 1, 1), (128, 256, 128, 8, 3, 1, 1), (256, 128, 128, 8, 3, 1), (128, 128, 128, 8, 4, 1),
-        (128, 128, 128, 4, 4, 1), (64, 256, 128, 4, 4, 1), (128, 256, 64, 8, 4, 1), (128, 128, 128, 8, 3),
-        (128, 256, 128, 8, 3), (128, 128, 64, 4, 4), (64, 128, 128, 4, 4), (64, 64, 128, 4, 4), (64, 64, 64, 4, 3),
+        (128, 256, 128, 8, 3, 1, 1, 4), (128, 256, 128, 8, 3, 1, 0, 16), (128, 256, 128, 8, 4, 1, 1, 4),
+        (128, 256, 128, 8, 3, 1, 1, 16), (128, 128, 128, 8, 4, 1, 0, 16), (128, 128, 128, 4, 4, 1), (64, 256, 128, 4, 4, 1),
+        (128, 128, 128, 8, 3), (128, 256, 128, 8, 3), (128, 128, 64, 4, 4), (64, 128, 128, 4, 4), (64, 64, 128, 4, 4),
+        (64, 64, 64, 4, 3),
     )
 )  # fmt: skip
 
@@ -138,7 +141,7 @@ def sweep(out_bytes: int) -> tuple[dict[str, int], ...]:
         for m, n in sizes[:4] for k in (128, 64) for w in (8, 4) for s in (3, 4, 5) for h in (0, 1)
     ]  # fmt: skip
     pointers = [config(m, n, k, w, s) for m, n in sizes for k in (128, 64) for w in (4, 8) for s in (3, 4)]
-    grouped = [{**known, "GROUP_M": group} for known in TUNED[:5] for group in (4, 16)]
+    grouped = [{**known, "GROUP_M": group} for known in TUNED[:5] for group in (4, 8, 16)]
     every = [*TUNED, *grouped, *descriptors, *pointers]
     return tuple(known for i, known in enumerate(every) if fits(known) and known not in every[:i])
 
@@ -150,10 +153,15 @@ def tma_serves(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
     return all(t.stride(0) * t.element_size() % 16 == 0 and t.data_ptr() % 16 == 0 for t in (a, b, c))
 
 
+def _descriptors_pay(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
+    """Whether descriptors serve and are worth it: INT8 through pointers is up to a tenth faster on an H200."""
+    return a.dtype != torch.int8 and tma_serves(a, b, c)
+
+
 def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
     """The configs that can serve the operands and whose tiles are not larger than the result needs."""
     a, b, c = (named_args[name] for name in ("a_ptr", "b_ptr", "c_ptr"))
-    tma = tma_serves(a, b, c)
+    tma = _descriptors_pay(a, b, c)
     largest_m, largest_n = (max(64, triton.next_power_of_2(named_args[name])) for name in ("M", "N"))
     return [
         known
@@ -194,7 +202,7 @@ def default(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, i
     """The config where nothing can be timed: the largest tile that still gives every multiprocessor one."""
     if triton.cdiv(c.shape[0], 128) * triton.cdiv(c.shape[1], 256) < multiprocessors(a):
         return TUNED[-1]
-    return next(known for known in TUNED if known["TMA"] <= tma_serves(a, b, c) and fits_device(known, c))
+    return next(known for known in TUNED if known["TMA"] <= _descriptors_pay(a, b, c) and fits_device(known, c))
 
 
 def launch(

@@ -32,10 +32,10 @@ HEAD_DIMS = (16, 32, 64, 128)
 
 
 def _config(
-    forward: tuple[int, int, int, int, int, int], kv: tuple[int, int, int, int], q: tuple[int, int, int, int]
+    forward: tuple[int, int, int, int, int], kv: tuple[int, int, int, int], q: tuple[int, int, int, int]
 ) -> dict[str, int]:
-    """Queries, keys, warps and stages of the forward kernel with TMA and SPECIALIZE, and of both backward kernels."""
-    own = zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "TMA", "SPECIALIZE"), forward, strict=True)
+    """Queries, keys, warps and stages of the forward kernel with TMA, and of both backward kernels."""
+    own = zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "TMA"), forward, strict=True)
     tiles = ("M", "N", "WARPS", "STAGES")
     backward = [
         (f"{loop}_{name}", value)
@@ -45,28 +45,29 @@ def _config(
     return dict([*own, *backward])
 
 
-#: The passes are tuned apart, so each list holds its own candidates and a config takes one of each.
+#: The passes are tuned apart, so each list holds its own candidates and a config takes one of each. On an H200 the first
+#: are the best where every query sees all keys, the second under a causal mask.
 _FORWARD = (
-    (128, 128, 8, 2, 1, 0), (128, 128, 4, 2, 1, 1), (128, 64, 4, 2, 1, 1), (128, 64, 4, 3, 1, 1),
-    (64, 64, 4, 3, 1, 0), (64, 64, 4, 2, 1, 0), (128, 128, 8, 3, 1, 0), (128, 64, 8, 3, 1, 0), (64, 128, 4, 2, 1, 0),
-    (128, 64, 4, 3, 1, 0), (128, 128, 8, 2, 0, 0), (128, 64, 8, 3, 0, 0), (128, 64, 4, 3, 0, 0), (64, 64, 4, 3, 0, 0),
+    (128, 64, 4, 2, 1), (64, 64, 4, 3, 1), (128, 128, 8, 3, 1), (128, 64, 4, 3, 1), (64, 64, 4, 2, 1),
+    (128, 64, 8, 3, 1), (128, 64, 8, 4, 1), (64, 128, 4, 2, 1), (128, 64, 8, 2, 1), (128, 128, 8, 2, 1),
+    (128, 64, 8, 3, 0), (128, 128, 8, 2, 0), (64, 64, 4, 3, 0), (64, 64, 4, 4, 1),
 )  # fmt: skip
 _BACKWARD_KV = (
-    (64, 128, 8, 3), (64, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (32, 64, 4, 3), (32, 128, 8, 3), (32, 128, 8, 4),
-    (64, 64, 8, 3), (128, 64, 8, 2), (32, 64, 4, 2), (64, 128, 8, 4), (32, 128, 8, 2), (32, 64, 4, 4), (64, 64, 4, 4),
+    (64, 64, 4, 2), (64, 64, 4, 2), (64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 3), (32, 64, 4, 3), (32, 128, 8, 3),
+    (32, 128, 8, 4), (64, 64, 8, 3), (128, 64, 8, 2), (32, 64, 4, 2), (64, 128, 8, 4), (32, 64, 4, 4), (64, 64, 4, 4),
 )  # fmt: skip
 _BACKWARD_Q = (
-    (128, 64, 8, 3), (128, 64, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (64, 32, 4, 3), (128, 128, 8, 2), (128, 64, 8, 4),
-    (128, 32, 8, 3), (64, 128, 8, 2), (64, 128, 4, 2), (64, 64, 4, 4), (128, 32, 8, 4), (64, 32, 4, 4), (64, 64, 8, 3),
+    (128, 32, 8, 3), (64, 64, 4, 2), (128, 64, 8, 3), (128, 64, 8, 2), (64, 64, 4, 3), (64, 32, 4, 3), (128, 128, 8, 2),
+    (128, 64, 8, 4), (64, 128, 8, 2), (64, 128, 4, 2), (64, 64, 4, 4), (128, 32, 8, 4), (64, 32, 4, 4), (64, 64, 8, 3),
 )  # fmt: skip
 CONFIGS = tuple(_config(*parts) for parts in zip(_FORWARD, _BACKWARD_KV, _BACKWARD_Q, strict=True))
 
 #: At fp32 the products run on the CUDA cores, whose tiles are bounded by registers.
-_FULL_PRECISION = _config((32, 32, 8, 2, 0, 0), (32, 32, 8, 2), (32, 32, 8, 2))
+_FULL_PRECISION = _config((32, 32, 8, 2, 0), (32, 32, 8, 2), (32, 32, 8, 2))
 #: For problems of few tiles: smaller ones, and so more of them.
-_FEW = _config((64, 64, 4, 3, 1, 0), (64, 64, 4, 3), (64, 64, 4, 3))
+_FEW = _config((64, 64, 4, 3, 1), (64, 64, 4, 3), (64, 64, 4, 3))
 #: Where a block has less than Hopper's 227 KB of shared memory.
-_SMALL = _config((128, 64, 8, 2, 0, 0), (32, 64, 4, 2), (64, 32, 4, 2))
+_SMALL = _config((128, 64, 8, 2, 0), (32, 64, 4, 2), (64, 32, 4, 2))
 
 
 def _tma_serves(*tensors: torch.Tensor) -> bool:
@@ -89,7 +90,7 @@ def _shared_memory(q: torch.Tensor) -> int:
     return torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin
 
 
-def _chosen(q: torch.Tensor, config: str) -> dict[str, int]:
+def _chosen(q: torch.Tensor, causal: bool, config: str) -> dict[str, int]:
     """The config that was asked for, or the best known for the dtype and the GPU, in tiles for every multiprocessor."""
     asked = unpack(config)
     if asked:
@@ -99,7 +100,7 @@ def _chosen(q: torch.Tensor, config: str) -> dict[str, int]:
     if _shared_memory(q) < 227 * 1024:
         return _SMALL
     batch, heads, queries, _ = q.shape
-    return _FEW if triton.cdiv(queries, 128) * batch * heads < multiprocessors(q) else CONFIGS[0]
+    return _FEW if triton.cdiv(queries, 128) * batch * heads < multiprocessors(q) else CONFIGS[int(causal)]
 
 
 def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None:
@@ -120,7 +121,7 @@ def _attention(
     if o.numel() == 0 or keys == 0:
         # A query that sees no key takes nothing from the values.
         return o.zero_(), lse.zero_()
-    chosen = _chosen(q, config)
+    chosen = _chosen(q, causal, config)
     m, n, tma = chosen["BLOCK_M"], chosen["BLOCK_N"], chosen["TMA"] and _tma_serves(q, k, v)
     if config and chosen["TMA"] > tma:
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
@@ -129,7 +130,7 @@ def _attention(
             o, lse if save else None, q, k, v, _tiles(q, m, tma), _tiles(k, n, tma), _tiles(v, n, tma),
             *(t.stride()[:3] for t in (o, q, k, v)), heads, queries, keys, scale * math.log2(math.e),
             GROUP=heads // kv_heads, COLUMNS=columns, CAUSAL=causal, EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n,
-            SPECIALIZE=bool(tma and chosen["SPECIALIZE"]), num_warps=chosen["num_warps"], num_stages=chosen["num_stages"],
+            num_warps=chosen["num_warps"], num_stages=chosen["num_stages"],
         )  # fmt: skip
     return o, lse
 
@@ -151,7 +152,7 @@ def _attention_backward(
     dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
     if q.numel() == 0 or keys == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
-    chosen = _chosen(q, config)
+    chosen = _chosen(q, causal, config)
     tma = chosen["TMA"] and _tma_serves(do, q, k, v)
     delta = torch.empty_like(lse)
     group, score_scale = heads // kv_heads, scale * math.log2(math.e)

@@ -151,7 +151,7 @@ def _config(pixels: int, filters: int, channels: int, warps: int, stages: int, t
 CONFIGS = tuple(
     _config(*parts)
     for parts in (
-        (128, 128, 64, 8, 3, 1), (128, 128, 64, 4, 3, 1), (256, 128, 64, 8, 3, 1), (256, 128, 64, 8, 4, 1),
+        (128, 128, 64, 4, 3, 1), (128, 128, 64, 8, 3, 1), (256, 128, 64, 8, 3, 1), (256, 128, 64, 8, 4, 1),
         (128, 128, 64, 8, 4, 1), (128, 128, 64, 4, 4, 1), (128, 64, 64, 4, 3, 1), (64, 128, 64, 4, 4, 1),
         (128, 128, 128, 8, 3, 1), (128, 128, 64, 8, 3, 0), (128, 128, 64, 4, 3, 0), (256, 128, 64, 8, 3, 0),
         (256, 64, 64, 8, 3, 0), (128, 128, 32, 8, 4, 0), (128, 64, 64, 4, 3, 0), (64, 64, 64, 4, 4, 0),
@@ -209,10 +209,10 @@ def _tma_serves(x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int]) ->
 
 
 def _default(x: torch.Tensor, pixels: int, filters: int) -> Mapping[str, int]:
-    """The config where none is given: the largest tile that still gives every multiprocessor one."""
+    """The config where none is given: large tiles, unless most multiprocessors would have none."""
     if x.dtype == torch.float32:
         return _FULL_PRECISION
-    few = triton.cdiv(pixels, 128) * triton.cdiv(filters, 128) < multiprocessors(x)
+    few = triton.cdiv(pixels, 128) * triton.cdiv(filters, 128) < multiprocessors(x) / 2
     return _config(64, 64, 64, 4, 4, 1) if few else CONFIGS[0]
 
 

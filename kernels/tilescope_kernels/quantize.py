@@ -164,10 +164,10 @@ ROW_CONFIGS = tuple(
 BLOCK_CONFIGS = tuple(
     {"GROUPS": groups, "num_warps": warps}
     for groups, warps in (
-        (32, 4), (16, 2), (16, 4), (32, 8), (64, 4), (64, 8), (64, 16), (128, 8), (128, 16), (8, 1), (8, 4),
+        (16, 4), (8, 1), (16, 2), (32, 4), (32, 8), (64, 4), (64, 8), (64, 16), (128, 8), (128, 16), (8, 4),
     )
 )  # fmt: skip
-TILE_CONFIGS = tuple({"TILES": tiles, "num_warps": warps} for tiles in (1, 2, 4) for warps in (8, 4, 16, 32))
+TILE_CONFIGS = tuple({"TILES": tiles, "num_warps": warps} for tiles in (1, 2, 4) for warps in (16, 8, 4, 32))
 
 #: Bytes of the longest row that is read once: half of a multiprocessor's registers.
 _HELD = 128 * 1024

@@ -221,12 +221,12 @@ def rope(
 class RoPE(torch.nn.Module):
     """Rotary embedding of heads of ``columns`` elements: plane i turns by ``theta ** (-2i / columns)`` a position."""
 
-    inverse_frequency: torch.Tensor
-
-    def __init__(self, columns: int, theta: float = 10000.0, device: Any = None) -> None:
+    def __init__(self, columns: int, theta: float = 10000.0) -> None:
         super().__init__()
-        frequency = theta ** (-torch.arange(0, columns, 2, dtype=torch.float32, device=device) / columns)
-        self.register_buffer("inverse_frequency", frequency, persistent=False)
+        self.columns, self.theta = columns, theta
+
+    def extra_repr(self) -> str:
+        return f"{self.columns}, theta={self.theta}"
 
     def forward(
         self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor | None = None
@@ -234,7 +234,9 @@ class RoPE(torch.nn.Module):
         """``q`` and ``k`` as for ``rope``, at ``positions`` (1 or batch, tokens), or 0, 1, ... where there are none."""
         if positions is None:
             positions = torch.arange(q.shape[2], device=q.device)[None]
-        angles = positions[..., None].float() * self.inverse_frequency.float()
+        # Not a buffer: ``model.bfloat16()`` would round it, and an angle grows with the position.
+        planes = torch.arange(0, self.columns, 2, dtype=torch.float32, device=q.device)
+        angles = positions[..., None].float() * self.theta ** (-planes / self.columns)
         angles = torch.cat((angles, angles), dim=-1)
         return rope(q, k, angles.cos(), angles.sin())
 

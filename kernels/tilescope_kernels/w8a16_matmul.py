@@ -24,12 +24,11 @@ from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
 @triton.jit
-def _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N, SCALED: tl.constexpr):
-    """``total`` (BLOCK_N, BLOCK_M), scaled where it is whole, as a tile of y (M, N)."""
+def _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N):
+    """``total`` (BLOCK_N, BLOCK_M), scaled, as a tile of y (M, N)."""
     n = start_n + tl.arange(0, total.shape[0])
     m = start_m + tl.arange(0, total.shape[1])
-    if SCALED:
-        total *= tl.load(scale_ptr + n, mask=n < N, other=0.0)[:, None]
+    total *= tl.load(scale_ptr + n, mask=n < N, other=0.0)[:, None]
     y_tile = y_ptr + m[:, None].to(tl.int64) * N + n[None, :]
     tl.store(y_tile, total.T.to(y_ptr.dtype.element_ty), mask=(m[:, None] < M) & (n[None, :] < N))
 
@@ -39,11 +38,11 @@ def _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N, SCALED: tl.cons
 def w8a16_matmul_kernel(
     y_ptr, x_ptr, weight_ptr, scale_ptr, M, N, K, x_stride, weight_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_N: tl.constexpr,
-    SPLIT: tl.constexpr, TMA: tl.constexpr, EVEN_K: tl.constexpr,
+    TMA: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
     """Tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile a program.
 
-    With ``SPLIT``, ``program_id(1)`` tells which part of K to add up, and y is (SPLIT, M, N) in fp32, not scaled.
+    Weights stand first in the product: Hopper's tensor cores take the first operand, converted, from registers.
     """
     if TMA:
         x_tiles = tl.make_tensor_descriptor(x_ptr, [M, K], [x_stride, 1], [BLOCK_M, BLOCK_K])
@@ -56,20 +55,17 @@ def w8a16_matmul_kernel(
                 x = x_tiles.load([start_m, step * BLOCK_K])
                 weight = weight_tiles.load([start_n, step * BLOCK_K])
                 total = tl.dot(weight.to(x.dtype), x.T, total)
-            _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N, True)
+            _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N)
     else:
         start_n, start_m = _tile_origin(tl.program_id(0), N, M, BLOCK_N, BLOCK_M, GROUP_N)
         n = tl.arange(0, BLOCK_N)[:, None]
         m = tl.arange(0, BLOCK_M)[None, :]
         k = tl.arange(0, BLOCK_K)
-        # A part of K is whole blocks, so that no two parts read one.
-        part = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLIT) * BLOCK_K
-        first = tl.program_id(1) * part
         weight_ptr += start_n.to(tl.int64) * weight_stride + n * weight_stride + k[None, :]
         x_ptr += start_m.to(tl.int64) * x_stride + m * x_stride + k[:, None]
         valid_n, valid_m = start_n + n < N, start_m + m < M
         total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-        for start_k in range(first, min(first + part, K), BLOCK_K):
+        for start_k in range(0, K, BLOCK_K):
             if EVEN_K:
                 weight = tl.load(weight_ptr + start_k, mask=valid_n, other=0)
                 x = tl.load(x_ptr + start_k, mask=valid_m, other=0.0)
@@ -78,8 +74,41 @@ def w8a16_matmul_kernel(
                 x = tl.load(x_ptr + start_k, mask=valid_m & (k[:, None] < K - start_k), other=0.0)
             # "ieee": fp32 operands are multiplied as fp32, not rounded to tf32.
             total = tl.dot(weight.to(x.dtype), x, total, input_precision="ieee")
-        y_ptr += tl.program_id(1).to(tl.int64) * M * N
-        _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N, SPLIT == 1)
+        _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N)
+
+
+@triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})
+@triton.jit
+def w8a16_few_rows_kernel(
+    y_ptr, x_ptr, weight_ptr, scale_ptr, M, N, K, x_stride, weight_stride,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """A tile a program, of few rows; ``program_id(1)`` tells which of SPLIT parts of K to add up.
+
+    Weights stand second here: the small tensor-core instructions that this shape takes read 8 of them from shared memory
+    at once, where the others read 2. Of several parts, y is (SPLIT, M, N) in fp32, not scaled.
+    """
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    k = tl.arange(0, BLOCK_K)[None, :]
+    # A part of K is whole blocks, so that no two parts read one.
+    part = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLIT) * BLOCK_K
+    first = tl.program_id(1) * part
+    weight_ptr += n[:, None].to(tl.int64) * weight_stride + k
+    x_ptr += m.to(tl.int64) * x_stride + k
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start_k in range(first, min(first + part, K), BLOCK_K):
+        if EVEN_K:
+            weight = tl.load(weight_ptr + start_k, mask=n[:, None] < N, other=0, eviction_policy="evict_first")
+            x = tl.load(x_ptr + start_k, mask=m < M, other=0.0)
+        else:
+            weight = tl.load(weight_ptr + start_k, mask=(n[:, None] < N) & (k < K - start_k), other=0)
+            x = tl.load(x_ptr + start_k, mask=(m < M) & (k < K - start_k), other=0.0)
+        total = tl.dot(x, weight.to(x.dtype).T, total, input_precision="ieee")
+    if SPLIT == 1:
+        total *= tl.load(scale_ptr + n, mask=n < N, other=0.0)[None, :]
+    y_ptr += tl.program_id(1).to(tl.int64) * M * N + m.to(tl.int64) * N + n[None, :]
+    tl.store(y_ptr, total.to(y_ptr.dtype.element_ty), mask=(m < M) & (n[None, :] < N))
 
 
 @triton.jit
@@ -103,21 +132,25 @@ def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int = 0, split
 TUNED = tuple(
     _config(*parts)
     for parts in (
-        (256, 128, 64, 8, 3, 1), (256, 128, 64, 8, 4, 1), (128, 128, 64, 8, 4, 1), (128, 128, 128, 8, 3, 1),
-        (128, 128, 64, 4, 4, 1), (256, 128, 64, 8, 3), (128, 256, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4),
-        (64, 128, 64, 4, 4), (32, 64, 128, 4, 4), (64, 64, 64, 4, 3),
+        (256, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4), (64, 128, 64, 4, 4), (32, 64, 128, 4, 4),
+        (64, 64, 64, 4, 3),
     )
 )  # fmt: skip
+#: What lost to those on an H200.
+_OTHERS = tuple(
+    _config(*parts)
+    for parts in ((256, 128, 64, 8, 3, 1), (256, 128, 64, 8, 4, 1), (128, 128, 64, 8, 4, 1), (128, 256, 64, 8, 3))
+)
 #: For up to 16 rows: what counts is the weights' way from memory, which every program takes part in.
 SMALL = tuple(
     _config(16, n, k, warps, stages, 0, split)
-    for n, k, warps, stages in ((64, 128, 4, 5), (64, 256, 4, 4), (128, 128, 4, 4), (128, 128, 8, 4), (64, 128, 4, 3))
-    for split in (1, 2, 4, 8, 16)
+    for n, k, warps, stages in ((64, 256, 4, 4), (64, 128, 4, 4), (32, 256, 2, 4), (32, 256, 4, 4), (32, 128, 4, 6))
+    for split in (1, 2, 4, 8)
 )
 #: For fp32, which runs on the CUDA cores, and for rows that are read one element at a time, each with its own address
 #: and mask: their tiles are bounded by registers.
 NARROW = _config(32, 64, 32, 4, 2)
-CONFIGS = (*TUNED, *SMALL, NARROW)
+CONFIGS = (*TUNED, *SMALL, NARROW, *_OTHERS)
 #: Most rows that are split along K, and the elements of a program that adds parts up.
 _FEW, _SUMMED = 16, 1024
 
@@ -146,7 +179,7 @@ def _operands(known: Mapping[str, int]) -> int:
 w8a16_matmul_tuned = triton.autotune(
     [
         triton.Config(
-            {name: value for name, value in known.items() if name.isupper()},
+            {name: value for name, value in known.items() if name.isupper() and name != "SPLIT"},
             num_warps=known["num_warps"],
             num_stages=known["num_stages"],
         )
@@ -164,17 +197,32 @@ def _chosen(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> Mapping[s
     if x.dtype == torch.float32 or k % 16:
         return NARROW
     if m <= _FEW:
-        # Parts until every multiprocessor has four programs, of at least four blocks of K each.
-        wanted = 4 * multiprocessors(x) / triton.cdiv(n, SMALL[0]["BLOCK_N"])
-        deep = k // (4 * SMALL[0]["BLOCK_K"])
+        # Parts until every multiprocessor has two programs, of at least eight blocks of K each.
+        wanted = 2 * multiprocessors(x) / triton.cdiv(n, SMALL[0]["BLOCK_N"])
+        deep = k // (8 * SMALL[0]["BLOCK_K"])
         return max(
-            (known for known in SMALL[:5] if known["SPLIT"] <= max(1, min(wanted, deep))), key=lambda c: c["SPLIT"]
+            (known for known in SMALL[:4] if known["SPLIT"] <= max(1, min(wanted, deep))), key=lambda c: c["SPLIT"]
         )
     if x.is_cuda:
         return None
     if triton.cdiv(m, 256) * triton.cdiv(n, 128) < multiprocessors(x):
         return TUNED[-1]
     return next(known for known in TUNED if known["TMA"] <= tma_serves(x, weight, y))
+
+
+def _few_rows(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, y: torch.Tensor, config: Mapping[str, int]
+) -> torch.Tensor:
+    """Writes the product, of few rows, to y, which it returns."""
+    (m, k), n, split = x.shape, weight.shape[0], config["SPLIT"]
+    out = torch.empty((split, m, n), dtype=torch.float32, device=x.device) if split > 1 else y
+    options = {name: value for name, value in config.items() if name not in ("GROUP_N", "TMA")}
+    w8a16_few_rows_kernel[(triton.cdiv(n, config["BLOCK_N"]), split, triton.cdiv(m, config["BLOCK_M"]))](
+        out, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), **options
+    )
+    if split > 1:
+        w8a16_sum_kernel[(triton.cdiv(m * n, _SUMMED),)](y, out, scale, m * n, n, SPLIT=split, BLOCK=_SUMMED)
+    return y
 
 
 @operator("w8a16_matmul")
@@ -184,20 +232,20 @@ def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, co
     given = unpack(config) or _chosen(x, weight, y)
     if given is not None and given["TMA"] and (given["SPLIT"] > 1 or not tma_serves(x, weight, y)):
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-    split = given["SPLIT"] if given else 1
-    out = torch.empty((split, m, n), dtype=torch.float32, device=x.device) if split > 1 else y
-    kernel, options = (w8a16_matmul_tuned, {}) if given is None else (w8a16_matmul_kernel, dict(given))
-
-    def grid(meta: Mapping[str, int]) -> tuple[int, int]:
-        tiles = triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"])
-        return (min(tiles, multiprocessors(x)) if meta["TMA"] else tiles), split
-
     with device_of(x):
+        if given is not None and given["BLOCK_M"] <= _FEW:
+            return _few_rows(x, weight, scale, y, given)
+        kernel, options = w8a16_matmul_tuned, {}
+        if given is not None:
+            kernel, options = w8a16_matmul_kernel, {name: value for name, value in given.items() if name != "SPLIT"}
+
+        def grid(meta: Mapping[str, int]) -> tuple[int]:
+            tiles = triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"])
+            return (min(tiles, multiprocessors(x)) if meta["TMA"] else tiles,)
+
         if x.is_cuda:
             triton.set_allocator(_workspace)
-        kernel[grid](out, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), **options)
-        if split > 1:
-            w8a16_sum_kernel[(triton.cdiv(m * n, _SUMMED),)](y, out, scale, m * n, n, SPLIT=split, BLOCK=_SUMMED)
+        kernel[grid](y, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), **options)
     return y
 
 

@@ -113,7 +113,9 @@ def test_precise_accumulation_is_more_precise():
         relative_error(fp8_matmul(a, b.T, one, one, dtype=torch.float32, use_fast_accum=fast), wanted)
         for fast in (True, False)
     )
-    assert precise < fast < 5e-2
+    cublas = relative_error(torch._scaled_mm(a, b.T, one, one, out_dtype=torch.bfloat16, use_fast_accum=True), wanted)
+    # Sums of positive numbers lose most: an H200 truncates 13 % away here.
+    assert precise < 1e-3 < fast < 2 * cublas
 
 
 def on_gpu(name: str, workload: str):
