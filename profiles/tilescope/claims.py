@@ -141,7 +141,7 @@ def markdown(rows: pd.DataFrame) -> str:
         library = f"{_times(row['over_library'])} {row['library']}" if row["library"] else "–"
         said = f"{row['claim_low']:g}–{row['claim_high']:g}× ({row['verdict']})" if row["verdict"] else "–"
         cells = [name, row["workload"], said, _times(row["bound"]), _times(row["over_eager"]), _times(row["over_compile"]), library,
-                 f"{row['of_roof'] * 100:.0f} % {row['roof']}"]  # fmt: skip
+                 "–" if math.isnan(row["of_roof"]) else f"{row['of_roof'] * 100:.0f} % {row['roof']}"]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -14,6 +14,8 @@ from tilescope.schema import CASE_COLUMNS
 #: Whose word counts for what the compiler made or the launch used, and for GPU time.
 _MADE = ("compiler", "ncu", "torch_profiler")
 _TIMED = ("torch_profiler", "ncu")
+#: Launches of a case whose values are told one by one.
+MOST_LAUNCHES = 4
 _LIMITERS = {
     "occupancy_limit_registers": "registers",
     "occupancy_limit_shared_memory": "shared memory",
@@ -123,9 +125,14 @@ def _is_number(cell: str) -> bool:
 
 
 def _joined(values: Iterable[float], one: Any = lambda v: f"{v:,.0f}") -> str:
-    """One value for each launch, once where they agree."""
-    texts = [one(value) for value in values]
-    return texts[0] if len(set(texts)) == 1 else "+".join(texts)
+    """One value for each launch, once where they agree; of more than a person compares, the span."""
+    known = list(values)
+    texts = [one(value) for value in known]
+    if len(set(texts)) == 1:
+        return texts[0]
+    if len(texts) > MOST_LAUNCHES:
+        return f"{one(min(known))}…{one(max(known))} in {len(texts)}"
+    return "+".join(texts)
 
 
 def _read_written(pair: Sequence[float]) -> str:
