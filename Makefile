@@ -4,6 +4,8 @@ PORT   ?= 5006
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# jupyter as well: make test EXTRAS=dev,jupyter also tests a real JupyterLab.
+EXTRAS ?= dev
 RECORD := --collect check,compiler,interpreter,events,torch_profiler,ncu --repetitions 20
 FAMILIES := elementwise reductions norms "norms and linear layers" losses "matrix products" quantization attention convolution studies
 
@@ -15,7 +17,7 @@ help: ## List the targets
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv: install it with 'apt-get install python3-venv'"; exit 1; }
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
 
 setup: $(STAMP) ## Create .venv with the pinned versions and install Tilescope into it

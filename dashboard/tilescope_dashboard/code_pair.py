@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 import param
 from panel.custom import JSComponent
+from tilescope.compiled_text import STAGES, Text
 from tilescope.lines import METRICS
-from tilescope.listing import STAGES, Text
 
 from tilescope_dashboard import source_lines
 from tilescope_dashboard.figures.style import Theme

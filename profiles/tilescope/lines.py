@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope import listing, ncu_csv
+from tilescope import compiled_text, ncu_csv
 from tilescope.case import Case
 from tilescope.schema import CASE_COLUMNS, SchemaError
 
@@ -119,17 +119,17 @@ def compiled(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for index, launch in enumerate(launches):
         function, file = launch["function"], launch["file"]
-        code = listing.read("sass", launch["stages"]["sass"], file)
+        code = compiled_text.read("sass", launch["stages"]["sass"], file)
         counted = Counter(text.line for text in code if text.line and text.address is not None)
         for line, count in sorted(counted.items()):
             rows += _rows(case, "compiler", _place(index, function, file, line), {"sass_instructions": count})
     return frame(rows)
 
 
-def sampled(page: str, case: Case, compiled: Mapping[str, list[listing.Text]] | None = None) -> pd.DataFrame:
+def sampled(page: str, case: Case, compiled: Mapping[str, list[compiled_text.Text]] | None = None) -> pd.DataFrame:
     """ncu's source page of one case (``--page source --csv --print-source cuda,sass``). An absent cell gives no row.
 
-    ``compiled`` maps a kernel function to its SASS with lines, as ``listing.read`` gives it: where it is instruction
+    ``compiled`` maps a kernel function to its SASS with lines, as ``compiled_text.read`` gives it: where it is instruction
     for instruction the code that ran, what a line calls is counted with that line. Raises NcuFormatError without
     a page.
     """
@@ -177,7 +177,7 @@ def _csv(rows: Iterable[Sequence[str]]) -> str:
     return text.getvalue()
 
 
-def _by_line(launch: pd.DataFrame, code: list[listing.Text]) -> dict[tuple[str, int], dict[str, float]]:
+def _by_line(launch: pd.DataFrame, code: list[compiled_text.Text]) -> dict[tuple[str, int], dict[str, float]]:
     """Sums of one launch's instructions by file and line."""
     innermost = [(_base(file), line) for file, line in zip(launch["File Path"], launch["Line No"], strict=True)]
     callers = _callers(launch, code)
@@ -192,7 +192,7 @@ def _by_line(launch: pd.DataFrame, code: list[listing.Text]) -> dict[tuple[str, 
     return {(file, line): values for (file, line), values in totals.items() if file and line}
 
 
-def _callers(launch: pd.DataFrame, code: list[listing.Text]) -> dict[str, tuple[str, int]]:
+def _callers(launch: pd.DataFrame, code: list[compiled_text.Text]) -> dict[str, tuple[str, int]]:
     """The place of each address that ``code`` knows; empty unless every instruction is the same in both."""
     ran = launch.loc[launch["Address"].str.startswith("0x"), ["Address", "Source (SASS)"]]
     known = {text.address: text for text in code if text.address is not None}
@@ -202,7 +202,7 @@ def _callers(launch: pd.DataFrame, code: list[listing.Text]) -> dict[str, tuple[
     found = {}
     for address, instruction in ran.itertuples(index=False, name=None):
         text = known.get(int(address, 16) - first)
-        if text is None or listing.mnemonic(text.text) != listing.mnemonic(instruction):
+        if text is None or compiled_text.mnemonic(text.text) != compiled_text.mnemonic(instruction):
             return {}
         if text.line:
             found[address] = (text.file, text.line)

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from tilescope import lines, schema, store
 from tilescope.case import Case
+from tilescope.compiled_text import Text
 from tilescope.lines import METRICS
-from tilescope.listing import Text
 from tilescope.schema import Device, Run
 from tilescope.store import RunWriter
 from tilescope_dashboard import code_pair, source_lines

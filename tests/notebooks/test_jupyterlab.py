@@ -165,7 +165,8 @@ def run_all(page: Any, address: str, name: str) -> None:
 
 def test_a_view_draws_and_its_widget_answers(lab: tuple[str, Path], page: Any) -> None:
     address, folder = lab
-    recorded = next(found for found in store.list_runs([store.recorded_dir()]) if "softmax" in found.kernels)
+    runs = store.list_runs([store.recorded_dir()])
+    recorded = next(found for found in runs if "softmax" in found.kernels and "interpreter" in found.sources)
     notebook(folder / "view.ipynb", f"import tilescope\ntilescope.load('{recorded.id}').roofline('softmax')")
     run_all(page, address, "view.ipynb")
     page.wait_for_selector(".bk-Figure canvas, .bk-Canvas, canvas")

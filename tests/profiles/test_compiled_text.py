@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tilescope import assembly, listing
+from tilescope import assembly, compiled_text
 
 TTGIR = """#blocked = #ttg.blocked<{order = [1, 0]}>
 #loc = loc("softmax.py":23:0)
@@ -56,7 +56,7 @@ DISASSEMBLY = """\t.section\t.text.f,"ax",@progbits
 
 
 def lines_of(stage: str, text: str, file: str = "softmax.py") -> dict[str, int | None]:
-    return {piece.text.strip(): piece.line for piece in listing.read(stage, text, file)}
+    return {piece.text.strip(): piece.line for piece in compiled_text.read(stage, text, file)}
 
 
 def test_ttgir() -> None:
@@ -93,12 +93,12 @@ def test_ptx_names_lines_of_one_file_only() -> None:
 def test_sass() -> None:
     text = assembly.sass(DISASSEMBLY)
     assert "/home" not in text
-    found = listing.read("sass", text, "softmax.py")
+    found = compiled_text.read("sass", text, "softmax.py")
     assert [(piece.text, piece.line, piece.address) for piece in found] == [
         ("LDC R1, c[0x0][0x28]", 27, 0), ("@!P1 STS [R5+UR4], R14", 27, 16), (".L_x_0:", None, None),
         ("BRA `(.L_x_0)", 41, 32), ("NOP", None, 48), (".L_x_1:", None, None),
     ]  # fmt: skip
-    assert {piece.line for piece in listing.read("sass", text, "else.py")} == {None}
+    assert {piece.line for piece in compiled_text.read("sass", text, "else.py")} == {None}
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_sass() -> None:
     ],
 )
 def test_mnemonics(instruction: str, expected: str) -> None:
-    assert listing.mnemonic(instruction) == expected
+    assert compiled_text.mnemonic(instruction) == expected
 
 
 def test_an_unknown_stage_is_refused() -> None:
     with pytest.raises(KeyError):
-        listing.read("llir", "", "k.py")
+        compiled_text.read("llir", "", "k.py")

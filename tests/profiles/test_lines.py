@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope import lines, listing, listings, ncu_csv, schema, store
+from tilescope import compiled_text, lines, listings, ncu_csv, schema, store
 from tilescope.case import Case
 from tilescope.publish import publish
 from tilescope.schema import Device, Run, SchemaError
@@ -81,7 +81,7 @@ def test_launches_of_one_function_stay_apart() -> None:
     assert lines.sampled(once + once, CASE).groupby("launch")["value"].sum().nunique() == 1
 
 
-def same_code(caller: dict[str, int], spoil: bool = False) -> list[listing.Text]:
+def same_code(caller: dict[str, int], spoil: bool = False) -> list[compiled_text.Text]:
     """The launch's own instructions as the compiler would list them, library lines given to their callers."""
     code, line = [], 0
     launch = ncu_csv.read_source(lines.launches(TEXT)[0].text)
@@ -90,7 +90,7 @@ def same_code(caller: dict[str, int], spoil: bool = False) -> list[listing.Text]
         line = caller.get(number, int(number)) if number else line
         if address.startswith("0x"):
             text = "NOP" if spoil else instruction
-            code.append(listing.Text(text, "probe_kernels.py", line, int(address, 16) - first))
+            code.append(compiled_text.Text(text, "probe_kernels.py", line, int(address, 16) - first))
     return code
 
 

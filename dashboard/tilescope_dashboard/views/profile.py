@@ -97,8 +97,9 @@ class ProfileForm(pn.viewable.Viewer):
         # What the person has chosen stays until it is about another kernel.
         self._filled = entry
         options = {f"{w['label']} · {w['id']}" if w["label"] else w["id"]: w["id"] for w in entry["workloads"]}
-        smallest = min(entry["workloads"], key=lambda w: w["elements"])["id"] if options else None
-        self._workloads.param.update(options=options, value=[smallest] if smallest else [])
+        # The quickest to run that has anything to say: an empty problem has not.
+        filled = sorted((w for w in entry["workloads"] if w["elements"]), key=lambda w: w["elements"])
+        self._workloads.param.update(options=options, value=[w["id"] for w in filled[:1]])
         self._passes.param.update(options=entry["passes"], value=entry["passes"])
         able = [name for name, facts in entry["implementations"].items() if facts["available"]]
         self._impls.param.update(options=able, value=able)

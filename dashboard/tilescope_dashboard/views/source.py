@@ -6,7 +6,7 @@ from typing import Any
 
 import panel as pn
 import panel_material_ui as pmui
-from tilescope import lines, listing, listings
+from tilescope import compiled_text, lines, listings
 from tilescope.case import Case
 
 from tilescope_dashboard import code_pair, frames, words
@@ -126,7 +126,9 @@ class Source(View):
         case, launch = Case(self.state.kernel, impl, direction, workload, config), self._launch.value
         found = listings.of_launch(self.state.loaded.folder, case, launch.function, launch.number)
         stages, stage = found.stages if found else {}, self._code.stage
-        return code_pair.assembly(stage, stages, listing.read(stage, stages.get(stage, ""), self._file), _NO_ASSEMBLY)
+        return code_pair.assembly(
+            stage, stages, compiled_text.read(stage, stages.get(stage, ""), self._file), _NO_ASSEMBLY
+        )
 
     def _set(self, widget: pmui.Select, options: dict[str, Any], first: Any) -> None:
         """New options; the person's choice stays where it is among them."""

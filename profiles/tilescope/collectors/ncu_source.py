@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope import device, lines, listing, ncu_csv, schema
+from tilescope import compiled_text, device, lines, ncu_csv, schema
 from tilescope.case import Case
 from tilescope.collectors import compiler, ncu, ncu_rules
 
@@ -111,10 +111,10 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
     return lines.sampled(page, case, _code(compiled) if compiled.is_file() else None), {}
 
 
-def _code(artefact: Path) -> dict[str, list[listing.Text]]:
+def _code(artefact: Path) -> dict[str, list[compiled_text.Text]]:
     """The SASS of each kernel function in a compiler's artefact."""
     launches: list[dict[str, Any]] = compiler.load(artefact)["launches"]
-    return {entry["function"]: listing.read("sass", entry["stages"]["sass"], entry["file"]) for entry in launches}
+    return {entry["function"]: compiled_text.read("sass", entry["stages"]["sass"], entry["file"]) for entry in launches}
 
 
 def _details(log: str, report: Path) -> pd.DataFrame:
