@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
-from tilescope import store, summary
+from tilescope import claims, store, summary
 from tilescope.store import LoadedRun
 
 from tilescope_dashboard import frames
@@ -20,6 +21,11 @@ def open_cached(path: Path) -> LoadedRun:
 def headlines(loaded: LoadedRun) -> pd.DataFrame:
     """``summary.summarise`` of the run without its sweeps. The caller must not change the frame."""
     return _summarised(loaded.folder, _changed(loaded.folder))
+
+
+def claimed(folders: Iterable[Path]) -> tuple[pd.DataFrame, str]:
+    """``claims.claims`` of the runs and ``claims.provenance``. The caller must not change the frame."""
+    return _claimed(tuple((folder, _changed(folder)) for folder in folders))
 
 
 def _changed(path: Path) -> float:
@@ -36,3 +42,9 @@ def _read(path: Path, changed: float) -> LoadedRun:
 def _summarised(path: Path, changed: float) -> pd.DataFrame:
     loaded = _read(path, changed)
     return summary.summarise(frames.default_configs(loaded.table), loaded.run.device, loaded.run.kernels)
+
+
+@functools.lru_cache(maxsize=4)
+def _claimed(folders: tuple[tuple[Path, float], ...]) -> tuple[pd.DataFrame, str]:
+    loaded = [_read(*folder) for folder in folders]
+    return claims.claims(loaded), claims.provenance(loaded)

@@ -10,7 +10,7 @@ from tilescope import claims as model
 from tilescope_dashboard import words
 from tilescope_dashboard.figures.claims import claims
 from tilescope_dashboard.figures.style import theme
-from tilescope_dashboard.opened import open_cached
+from tilescope_dashboard.opened import claimed
 from tilescope_dashboard.tables import fill, table
 from tilescope_dashboard.views.base import View, chart
 
@@ -52,11 +52,10 @@ class Claims(View):
 
     def update(self) -> None:
         measured = [s for s in reversed(self.state.runs) if s.recorded and not s.error]
-        loaded = [open_cached(summary.path) for summary in measured]
-        self._rows = model.claims(loaded)
+        self._rows, where = claimed(summary.path for summary in measured)
         judged = self._rows.loc[self._rows["verdict"] != "", "verdict"].value_counts()
         said = ", ".join(f"{count} {_VERDICTS[verdict]}" for verdict, count in judged.items())
-        where = model.provenance(loaded).replace("\n", "; ")
+        where = where.replace("\n", "; ")
         self._head.object = words.heading(
             f"Of {judged.sum()} claims: {said}" if said else "Claims",
             f"Measured on {where}. {_BOUND}" if where else _NOTHING,

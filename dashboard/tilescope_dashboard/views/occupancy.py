@@ -41,9 +41,9 @@ class Occupancy(View):
         self._head = words.pane()
         self._charts = {resource: chart() for resource in TITLES}
         self._table = table(_COLUMNS)
-        self._rows = pd.DataFrame()
-        self._target.param.watch(lambda _: self._fill(), "value")
-        self._table.param.watch(lambda _: self._draw(), "selection")
+        self._rows, self._settled = pd.DataFrame(), True
+        self._target.param.watch(lambda _: self._settled and self._fill(self._target.value), "value")
+        self._table.param.watch(lambda _: self._settled and self._draw(), "selection")
         grid = pn.FlexBox(
             *(pn.Column(c, min_width=310, styles={"flex": "1 1 310px"}, margin=0) for c in self._charts.values()),
             sizing_mode="stretch_width", gap="8px",
@@ -52,11 +52,13 @@ class Occupancy(View):
 
     def update(self) -> None:
         device = self.state.device
-        if device and device.target.rstrip("af") in model.LIMITS:
-            self._target.value = device.target.rstrip("af")
-        self._fill()
+        own = device.target.rstrip("af") if device else ""
+        self._fill(own if own in model.LIMITS else self._target.value)
 
-    def _fill(self) -> None:
+    def _fill(self, target: str) -> None:
+        # These widgets are watched: the charts are drawn once, when all of them stand.
+        self._settled = False
+        self._target.value = target
         rows = frames.occupancies(frames.default_configs(self.state.table), self._target.value)
         self._rows = rows.sort_values("impl", key=lambda c: c != "triton", kind="stable", ignore_index=True)
         fill(
@@ -64,6 +66,7 @@ class Occupancy(View):
         )
         if len(self._rows):
             self._table.selection = [0]
+        self._settled = True
         self._draw()
 
     def _draw(self) -> None:
