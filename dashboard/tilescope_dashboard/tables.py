@@ -77,6 +77,7 @@ _CSS = """
 .tabulator .tabulator-header .tabulator-col.tabulator-sortable .tabulator-col-title { padding-right: 10px; }
 .tabulator .tabulator-header .tabulator-col .tabulator-col-content .tabulator-col-sorter { right: 1px; }
 .tabulator .tabulator-row .tabulator-cell { padding: 6px 8px; font-variant-numeric: tabular-nums; }
+:host(.one-page) .tabulator-footer { display: none; }
 """
 
 
@@ -141,9 +142,9 @@ def fill(widget: Table, frame: pd.DataFrame) -> None:
         shown = shown.head(_MOST)
     else:
         widget.note.object = ""
-    # A pager over one page is noise.
-    paged = "local" if len(shown) > widget.page_size else None
-    widget.param.update(selection=[], value=shown, pagination=paged)
+    # A pager over one page is noise, and hidden: turned off, it would let the browser draw every row of the next frame.
+    pager = [] if len(shown) > widget.page_size else ["one-page"]
+    widget.param.update(selection=[], value=shown, css_classes=pager)
 
 
 def patch(widget: Table, frame: pd.DataFrame) -> None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from bokeh.models import ColumnDataSource, CustomJS, HoverTool, LegendItem, TapTool
 from bokeh.plotting import figure
@@ -91,15 +92,9 @@ def _extent(points: pd.DataFrame, roofs: pd.DataFrame) -> tuple[tuple[float, flo
 
 def _draw_points(plot: figure, points: pd.DataFrame, look: Theme) -> None:
     impls = list(dict.fromkeys(points["impl"]))
-    tall = points[points["height"].gt(0)]
-    several = tall[tall.duplicated([*CASE_COLUMNS, "launch"], keep=False)]
-    joined = [
-        (line["intensity"].tolist(), line["height"].tolist())
-        for _, line in several.sort_values("intensity").groupby([*CASE_COLUMNS, "launch"], dropna=False, sort=False)
-    ]
-    if joined:
-        across, up = zip(*joined, strict=True)
-        plot.multi_line(list(across), list(up), color=look.muted, line_width=1.2, line_dash="dotted")
+    across, up = _joined(points[points["height"].gt(0)])
+    if across:
+        plot.multi_line(across, up, color=look.muted, line_width=1.2, line_dash="dotted")
     plotted = plot.scatter(
         x="intensity", y="height", marker="mark", size="size", fill_color="fill", line_color="colour",
         line_dash="dash", line_width=1.8, fill_alpha=0.9, hover_line_color=look.ink, nonselection_alpha=0.25,
@@ -117,6 +112,22 @@ def _draw_points(plot: figure, points: pd.DataFrame, look: Theme) -> None:
     ]  # fmt: skip
     plot.add_tools(HoverTool(renderers=[plotted], tooltips=tooltips), TapTool(renderers=[plotted]))
     plot.add_layout(legend(look, _legend(plot, points, look, impls, len(above) > 0)), "below")
+
+
+def _joined(points: pd.DataFrame) -> tuple[list[list[float]], list[list[float]]]:
+    """Intensities and heights of the points of each launch that has several, from left to right."""
+    of_launch = [*CASE_COLUMNS, "launch"]
+    several = points[points.duplicated(of_launch, keep=False)]
+    if several.empty:
+        return [], []
+    launch = several.groupby(of_launch, dropna=False, sort=False).ngroup().to_numpy()
+    order = np.lexsort((several["intensity"], launch))
+    ends = np.flatnonzero(np.diff(launch[order])) + 1
+    across, up = (
+        [part.tolist() for part in np.split(several[name].to_numpy(dtype=float)[order], ends)]
+        for name in ("intensity", "height")
+    )
+    return across, up
 
 
 def _columns(points: pd.DataFrame, look: Theme, impls: list[str]) -> dict[str, list]:
