@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from triton.runtime import interpreter
-from triton.runtime.interpreter import interpreter_builder
+from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, interpreter_builder
 
-from tilescope import accesses, shares
+from tilescope import accesses, arguments, shares
+from tilescope.blocks import NeedsValues, NotServed
 from tilescope.launches import Launch
-from tilescope.meter import Meter
-from tilescope.numpy_language import Builder, NeedsValues, OutOfTime, numpy_language
+from tilescope.meter import Counting, Meter
+from tilescope.numpy_language import numpy_language
+from tilescope.numpy_memory import OutOfTime
 
 #: A launch is shared out when the rest of it would take this many seconds.
 WORTH_SHARING = 2.0
@@ -44,21 +44,8 @@ class Allowance:
 
 def meter(launch: Launch) -> Meter:
     """A meter for the tensors of one launch."""
-    allocations = [(s.data_ptr(), s.nbytes()) for s in _storages(launch.arguments) if s.nbytes()]
+    allocations = [(s.data_ptr(), s.nbytes()) for s in arguments.storages(launch.arguments) if s.nbytes()]
     return Meter(accesses.Footprint(allocations), accesses.Footprint(allocations))
-
-
-def _storages(value: Any) -> Iterator[torch.UntypedStorage]:
-    if isinstance(value, torch.Tensor):
-        yield value.untyped_storage()
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _storages(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _storages(item)
-    elif hasattr(value, "base"):
-        yield from _storages(value.base)
 
 
 def run(
@@ -73,20 +60,20 @@ def run(
 
     TooLong is raised as soon as the first programs show that the ``allowance`` will be passed; several launches can
     share one. ``progress`` is told how far it is. Raises NeedsValues when ``values`` is False and the accesses depend
-    on them, InterpretationFailed for anything else that goes wrong in the kernel.
+    on them, NotServed for what is not interpreted at all, InterpretationFailed for anything else that goes wrong in the
+    kernel.
     """
     python = launch.function.fn
     source = inspect.getsourcefile(python) or ""
+    if type(launch.function).__name__ == "GluonJITFunction":
+        raise NotServed(f"{launch.name} is written in Gluon, and what is interpreted is Triton's language")
     # Without values, programs that handle floats only cannot tell each other anything.
     sharable = meter is not None and not values and floats_only(launch)
     clock = _Clock(launch, allowance or Allowance(), progress, shares.processors() if sharable else 1)
-    builder = Builder(meter, values, source, clock.deadline)
+    counting = Counting(meter, values, source, clock.deadline)
     constants = launch.constants
-    arguments = {
-        name: value if name in constants else interpreter._implicit_cvt(value)
-        for name, value in launch.arguments.items()
-    }
-    with numpy_language(python, builder) as kernel, np.errstate(all="ignore"):
+    given = {n: value if n in constants else arguments.as_block(value) for n, value in launch.arguments.items()}
+    with numpy_language(python, counting) as kernel, np.errstate(all="ignore"):
         interpreter_builder.set_grid_dim(*launch.grid)
 
         def interpret(number: int) -> None:
@@ -94,9 +81,11 @@ def run(
             place = (*divmod(rest, launch.grid[1]), z)
             interpreter_builder.set_grid_idx(*place)
             try:
-                kernel(**arguments)
+                kernel(**given)
             except (NeedsValues, OutOfTime):
                 raise
+            except NotServed as error:
+                raise NotServed(f"{_where(launch.name, place, source, error)}: {error}") from None
             except Exception as error:
                 raise _failure(launch.name, place, source, error) from error
 
@@ -107,39 +96,48 @@ def run(
                 done += 1
                 clock.tick(done)
             if meter is not None and done < clock.programs:
-                _share_out(interpret, range(done, clock.programs), builder, meter, clock)
+                _share_out(interpret, range(done, clock.programs), counting, meter, clock)
         except OutOfTime:
             raise clock.too_long() from None
 
 
 def floats_only(launch: Launch) -> bool:
     """Whether a launch reads and writes nothing but floating-point numbers, so that none of it can be an address."""
-    tensors = [value for value in launch.arguments.values() if hasattr(value, "data_ptr") or hasattr(value, "base")]
-    return all(isinstance(tensor, torch.Tensor) and tensor.is_floating_point() for tensor in tensors)
+    given = arguments.tensors(launch.arguments)
+    return all(isinstance(tensor, torch.Tensor) and tensor.is_floating_point() for tensor in given)
 
 
-def _share_out(interpret: Callable[[int], None], numbers: range, builder: Builder, meter: Meter, clock: _Clock) -> None:
+def _share_out(
+    interpret: Callable[[int], None], numbers: range, counting: Counting, meter: Meter, clock: _Clock
+) -> None:
     # Each process counts by itself, from nothing.
-    builder.meter = meter.fresh()
+    counting.meter = mine = meter.fresh()
     processes = min(clock.processes, len(numbers))
     clock.share(numbers.start)
     for counted in shares.share_out(
         numbers,
         interpret,
-        lambda: builder.meter,
+        lambda: mine,
         lambda done: clock.tick(numbers.start + done),
         processes=processes,
     ):
         meter.add(counted)
 
 
-def _failure(name: str, place: tuple[int, ...], source: str, error: Exception) -> InterpretationFailed:
+def _where(name: str, place: tuple[int, ...], source: str, error: Exception) -> str:
     line, trace = 0, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == source:
             line = trace.tb_lineno
         trace = trace.tb_next
-    where = f"{name}, program {place}, line {line}"
+    return f"{name}, program {place}, line {line}"
+
+
+def _failure(name: str, place: tuple[int, ...], source: str, error: Exception) -> Exception:
+    where = _where(name, place, source, error)
+    if isinstance(error, AttributeError) and isinstance(error.obj, (InterpreterBuilder, InterpreterOptions)):
+        missing = (error.name or "").removeprefix("create_")
+        return NotServed(f"{where}: Triton's interpreter has no {missing}")
     if isinstance(error, accesses.OutOfBounds):
         return InterpretationFailed(f"{where}: touches {error}")
     message = str(error).strip().splitlines()

@@ -69,6 +69,25 @@ class Meter:
         return self.lines.setdefault(line, Counter())
 
 
+@dataclass
+class Counting:
+    """One launch's interpretation: what counts it (None: nobody), and how.
+
+    Without ``values`` floating-point numbers are left out. ``source`` is the file whose lines accesses belong to,
+    ``deadline`` the ``time.perf_counter()`` at which it must stop.
+    """
+
+    meter: Meter | None
+    values: bool
+    source: str
+    deadline: float
+
+    def flops(self, count: int) -> None:
+        """That many floating-point operations were asked for."""
+        if self.meter is not None:
+            self.meter.flops += count
+
+
 _COUNTS = (
     "requested_read", "requested_written", "distinct_read", "distinct_written", "sectors_read", "sectors_written", "flops",
 )  # fmt: skip

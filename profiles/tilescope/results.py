@@ -127,7 +127,7 @@ def _is_number(cell: str) -> bool:
 def _joined(values: Iterable[float], one: Any = lambda v: f"{v:,.0f}") -> str:
     """One value for each launch, once where they agree; of more than a person compares, the span."""
     known = list(values)
-    texts = [one(value) for value in known]
+    texts: list[str] = [one(value) for value in known]
     if len(set(texts)) == 1:
         return texts[0]
     if len(texts) > MOST_LAUNCHES:

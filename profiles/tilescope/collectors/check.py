@@ -1,7 +1,8 @@
 """Is it right? An implementation's outputs and gradients against the reference in fp64.
 
-On a GPU where there is one, in the workload's own dtype; otherwise in Triton's interpreter, in fp32 (its bf16 arithmetic
-is wrong). Memory that the implementation allocates begins as NaN, so an element it forgets to write shows.
+On a GPU where there is one, in the workload's own dtype; otherwise in Triton's interpreter, in fp32, where a mistake
+shows that rounding to bf16 could hide. Memory that the implementation allocates begins as NaN, so an element it forgets
+to write shows.
 """
 
 from __future__ import annotations
@@ -46,15 +47,19 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     """
     import torch  # noqa: PLC0415 (worker-side only)
 
-    from tilescope import execute, interpret  # noqa: PLC0415
+    from tilescope import blocks, execute, interpret  # noqa: PLC0415
 
     on_gpu = torch.cuda.is_available()
     if case.impl == "compile" and not on_gpu:
-        raise execute.NotApplicable("torch.compile generates its kernels on a GPU only")
+        raise execute.NotApplicable(interpreter.COMPILED)
     try:
         errors = _on_gpu(case, spec) if on_gpu else _interpreted(case, spec, settings)
-    except interpret.TooLong as error:
+    except (interpret.TooLong, blocks.NotServed) as error:
         raise execute.NotApplicable(str(error)) from None
+    except RuntimeError as error:
+        if not on_gpu and interpreter.must_compile(error):
+            raise execute.NotApplicable(interpreter.COMPILED) from None
+        raise
     dtype = case.dtype if on_gpu or case.dtype == "fp64" else "fp32"
     result = {
         "source": "check" if on_gpu else "interpreter",

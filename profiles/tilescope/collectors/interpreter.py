@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SUFFIX = ".json.gz"
 #: Seconds a case may take unless the settings say otherwise.
 LIMIT = 40.0
+COMPILED = "torch.compile generates its kernels on a GPU only"
 #: A launch's record, and the name and text of the file its function is written in; a PyTorch operator has none.
 _Counted = tuple[dict[str, Any], dict[str, str]]
 _FIGURES = (
@@ -51,27 +52,37 @@ def _version(name: str) -> tuple[int, ...]:
     return tuple(int(part) for part in importlib.metadata.version(name).split(".")[:2] if part.isdigit())
 
 
+def must_compile(error: RuntimeError) -> bool:
+    """Whether it is what torch.compile says of a function that may not be run as it is written."""
+    return "torch.compile with fullgraph=True" in str(error)
+
+
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
-    """Count the case and write the artefact.
+    """Count the case and write the artefact. What torch.compile may leave as it is written is counted so.
 
     ``settings["progress"]``, a function of one text, is told how far a launch is. Raises NotApplicable for what
     torch.compile would generate and, as soon as it is clear, for a case that would take longer than
-    ``settings["interpreter_limit"]`` seconds (40); InterpretationFailed when a kernel cannot be interpreted.
+    ``settings["interpreter_limit"]`` seconds (40) or asks for what is not interpreted; InterpretationFailed when a
+    kernel goes wrong.
     """
-    from tilescope import aten, execute, interpret, numpy_language  # noqa: PLC0415 (they import torch and triton)
+    from tilescope import aten, blocks, execute, interpret  # noqa: PLC0415 (they import torch and triton)
 
     if case.impl == "compile":
-        raise execute.NotApplicable("torch.compile generates its kernels on a GPU only")
+        raise execute.NotApplicable(COMPILED)
     try:
         records = _count(case, spec, settings, "meta", values=False)
     except (_LaunchSeen, aten.NeedsData, NotImplementedError, RuntimeError):
         try:
             try:
                 records = _count(case, spec, settings, "cpu", values=False)
-            except (numpy_language.NeedsValues, aten.NeedsData):
+            except (blocks.NeedsValues, aten.NeedsData):
                 records = _count(case, spec, settings, "cpu", values=True)
-        except interpret.TooLong as error:
+        except (interpret.TooLong, blocks.NotServed) as error:
             raise execute.NotApplicable(str(error)) from None
+        except RuntimeError as error:
+            if must_compile(error):
+                raise execute.NotApplicable(COMPILED) from None
+            raise
     with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
         artefact = {
             "triton": importlib.metadata.version("triton"),

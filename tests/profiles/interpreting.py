@@ -1,0 +1,128 @@
+"""Interprets the constructs of ``language/*.py`` in a subprocess, as ``capturing`` captures cases.
+
+A construct is a function of no arguments that returns ``Launched``: what its kernel made of which inputs. It is run with
+and without values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HERE = Path(__file__).parent
+ROOTS = [str(root) for root in (HERE.parents[1] / "kernels", HERE.parents[1] / "profiles", HERE)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Launched:
+    """``outputs`` should be ``expected``. Each of ``inputs`` is read once and each output written once.
+
+    ``read`` and ``written`` are bytes where that is not so, ``flops`` is given where it is worth saying.
+    """
+
+    outputs: Sequence[torch.Tensor] | torch.Tensor
+    expected: Sequence[torch.Tensor] | torch.Tensor
+    inputs: Sequence[torch.Tensor] | torch.Tensor = ()
+    read: int | None = None
+    written: int | None = None
+    flops: int | None = None
+    tolerance: float = 1e-6
+
+
+def constructs(module: str) -> list[str]:
+    """Names of the constructs in ``language/<module>.py``, without importing it."""
+    lines = (HERE / "language" / f"{module}.py").read_text().splitlines()
+    return [line[4 : line.index("(")] for line in lines if line.endswith("() -> Launched:")]
+
+
+def interpret(module: str) -> dict[str, dict[str, Any]]:
+    """What came of each construct, by name: ``problems`` (none: it is right), ``error``, ``counted`` without values."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / "interpreting.py"), module],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    return {answer["name"]: answer for answer in map(json.loads, done.stdout.splitlines())}
+
+
+def main(module: str) -> None:
+    """One line of JSON for each construct."""
+    found = importlib.import_module(f"language.{module}")
+    for name in constructs(module):
+        answer: dict[str, Any] = {"name": name, "problems": [], "error": None, "counted": None}
+        with contextlib.suppress(Exception):
+            answer["counted"] = _run(getattr(found, name), values=False)[1]
+        try:
+            answer["problems"] = _problems(getattr(found, name))
+        except Exception as error:
+            answer["error"] = f"{type(error).__name__}: {error}"
+        print(json.dumps(answer), flush=True)
+
+
+def _problems(construct: Callable[[], Launched]) -> list[str]:
+    from tilescope.blocks import NeedsValues
+
+    launched, counted = _run(construct, values=True)
+    problems = []
+    outputs, expected, inputs = (_list(x) for x in (launched.outputs, launched.expected, launched.inputs))
+    for output, wanted in zip(outputs, expected, strict=True):
+        difference = (output.double() - wanted.double()).abs().nan_to_num(0).max().item()
+        if output.isnan().ne(wanted.isnan()).any() or difference > launched.tolerance * (1 + _largest(wanted)):
+            problems.append(f"{output.flatten()[:8].tolist()} instead of {wanted.flatten()[:8].tolist()}")
+    wants = {
+        "requested_read": launched.read if launched.read is not None else sum(x.nbytes for x in inputs),
+        "requested_written": launched.written if launched.written is not None else sum(x.nbytes for x in outputs),
+    }
+    if launched.flops is not None:
+        wants["flops"] = launched.flops
+    problems += [f"{name}: {counted[name]} instead of {want}" for name, want in wants.items() if counted[name] != want]
+    try:
+        _, without = _run(construct, values=False)
+    except NeedsValues:
+        return problems
+    return problems + [
+        f"{n} without values: {without[n]}, with {counted[n]}" for n in counted if without[n] != counted[n]
+    ]
+
+
+def _list(given: Sequence[torch.Tensor] | torch.Tensor) -> list[torch.Tensor]:
+    return [given] if isinstance(given, torch.Tensor) else list(given)
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    finite = tensor.double()[tensor.isfinite()]
+    return finite.abs().max().item() if finite.numel() else 0.0
+
+
+def _run(construct: Callable[[], Launched], *, values: bool) -> tuple[Launched, dict[str, int]]:
+    from tilescope import interpret as interpreter
+    from tilescope import launches
+
+    counted = dict.fromkeys(("requested_read", "requested_written", "flops"), 0)
+
+    def run(launch: launches.Launch) -> None:
+        meter = interpreter.meter(launch)
+        interpreter.run(launch, meter=meter, values=values)
+        for name in counted:
+            counted[name] += getattr(meter, name)
+
+    torch.manual_seed(0)
+    with launches.catch(run):
+        return construct(), counted
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

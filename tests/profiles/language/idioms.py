@@ -1,0 +1,179 @@
+"""How people put the language together: persistent loops, types asked for, helpers, tuples, early returns."""
+
+# ruff: noqa: PLR0917
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from interpreting import Launched
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+N = 64
+
+
+@triton.constexpr_function
+def half_of(n):
+    return n // 2
+
+
+@triton.jit
+def persistent_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    HALF: tl.constexpr = half_of(BLOCK)
+    tl.static_assert(HALF * 2 == BLOCK, f"BLOCK {BLOCK} is odd")
+    for tile in range(tl.program_id(0), tl.cdiv(n, HALF), tl.num_programs(0)):
+        at = tile * HALF + tl.arange(0, HALF)
+        x = tl.load(x_ptr + at, mask=at < n, other=0.0)
+        assert HALF > 0
+        tl.store(out_ptr + at, x if BLOCK > 8 else -x, mask=at < n)
+
+
+def a_persistent_loop() -> Launched:
+    x, out = torch.randn(200), torch.empty(200)
+    persistent_kernel[(3,)](x, out, 200, N)
+    return Launched(out, x, x)
+
+
+@triton.jit
+def grid_kernel(out_ptr, BLOCK: tl.constexpr):
+    x, y, z = tl.program_id(0), tl.program_id(axis=1), tl.program_id(2)
+    place = (x * tl.num_programs(1) + y) * tl.num_programs(2) + z
+    if x == 1:
+        return
+    row, column = tl.swizzle2d(y, z, tl.num_programs(1), tl.num_programs(2), 2)
+    tl.store(out_ptr + place, row * 10 + column)
+
+
+def a_grid_of_three_dimensions_and_an_early_return() -> Launched:
+    out = torch.zeros(2, 2, 3, dtype=torch.int32)
+    grid_kernel[(2, 2, 3)](out, 1)
+    swizzled = torch.tensor([[0, 10, 1], [11, 2, 12]])
+    return Launched(out, torch.stack([swizzled, swizzled * 0]), written=6 * 4)
+
+
+@triton.jit
+def types_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    x = tl.load(x_ptr + at)
+    wide: tl.constexpr = tl.float32 if x.dtype == tl.float16 or x.dtype.is_bf16() else x.dtype
+    kind: tl.constexpr = x_ptr.dtype.element_ty
+    again = tl.load((x_ptr + at).to(tl.pointer_type(kind)))
+    y = x.to(wide) * x.shape[0] + again.cast(tl.float32) * (x.type.scalar.primitive_bitwidth == 16) + x.numel
+    tl.store(out_ptr + at, y.to(out_ptr.type.element_ty))
+
+
+def types_asked_for() -> Launched:
+    x, out = torch.randn(N).bfloat16(), torch.empty(N)
+    types_kernel[(1,)](x, out, N)
+    return Launched(out, x.float() * (N + 1) + N, read=2 * x.nbytes)
+
+
+@triton.jit(noinline=True)
+def rotate(pair, by):
+    return pair[0] * by - pair[1], pair[1] * by + pair[0]
+
+
+@triton.jit(do_not_specialize=["by"])
+def tuples_kernel(x_ptr, out_ptr, by, N: tl.constexpr):
+    at = tl.arange(0, N)
+    pair = (tl.load(x_ptr + at), tl.load(x_ptr + N + at))
+    for _ in tl.static_range(2):
+        pair = rotate(pair, by)
+    parts = (0, 1)
+    for part in tl.static_range(len(parts)):
+        tl.store(out_ptr + parts[part] * N + at, pair[part])
+
+
+def tuples_through_functions_and_loops() -> Launched:
+    x, out = torch.randn(2, N), torch.empty(2, N)
+    tuples_kernel[(1,)](x, out, 0.5, N)
+    turned = torch.complex(x[0], x[1]) * torch.complex(torch.tensor(0.5), torch.tensor(1.0)) ** 2
+    return Launched(out, torch.stack([turned.real, turned.imag]), x, flops=8 * N)
+
+
+@triton.jit
+def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr, n, scale, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    rows, d = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, D)
+    q = tl.load(q_ptr + rows[:, None] * D + d)
+    most, total = tl.full((BM,), float("-inf"), tl.float32), tl.zeros((BM,), tl.float32)
+    acc = tl.zeros((BM, D), tl.float32)
+    for start in tl.range(0, n, BN, num_stages=3, warp_specialize=False):
+        columns = start + tl.arange(0, BN)
+        keep = columns < n
+        k = tl.load(k_ptr + columns[:, None] * D + d, mask=keep[:, None], other=0.0)
+        scores = tl.where(keep[None, :], tl.dot(q, k.T) * scale, float("-inf"))
+        new = tl.maximum(most, tl.max(scores, 1))
+        p = tl.exp2((scores - new[:, None]) * 1.44269504)
+        shrink = tl.exp2((most - new) * 1.44269504)
+        v = tl.load(v_ptr + columns[:, None] * D + d, mask=keep[:, None], other=0.0)
+        acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None])
+        total = total * shrink + tl.sum(p, 1)
+        most = new
+    tl.store(out_ptr + rows[:, None] * D + d, (acc / total[:, None]).to(out_ptr.dtype.element_ty))
+
+
+def flash_attention() -> Launched:
+    q, k, v = (torch.randn(n, 32).bfloat16() for n in (32, 40, 40))
+    out = torch.empty(32, 32, dtype=torch.bfloat16)
+    attention_kernel[(2,)](q, k, v, out, 40, 32**-0.5, 32, 16, 16)
+    expected = torch.softmax(q.float() @ k.float().T * 32**-0.5, 1) @ v.float()
+    # Of a tile: two products; of its scores scaling, subtracting, scaling, exp2 and the sum; of each row three for what
+    # it shrinks by and two for the total; of the accumulator its own shrinking. At the end the division.
+    tile = 2 * 2 * 16 * 16 * 32 + 16 * (16 * 4 + 15) + 16 * 5 + 16 * 32
+    flops = 2 * (3 * tile + 16 * 32)
+    return Launched(out, expected, read=q.nbytes + 2 * (k.nbytes + v.nbytes), flops=flops, tolerance=1e-2)
+
+
+@triton.jit
+def rows_kernel(descriptor, rows_ptr, target, N: tl.constexpr, M: tl.constexpr):
+    rows = tl.load(rows_ptr + tl.arange(0, M))
+    target.scatter(descriptor.gather(rows, 0), rows, 0)
+
+
+def rows_gathered_and_scattered() -> Launched:
+    x, out = torch.randn(20, 32), torch.zeros(20, 32)
+    rows = torch.tensor([3, 1, 7, 19, 0, 4, 5, 11], dtype=torch.int32)
+    ends = [TensorDescriptor.from_tensor(tensor, [1, 32]) for tensor in (x, out)]
+    rows_kernel[(1,)](ends[0], rows, ends[1], 32, 8)
+    expected = torch.zeros(20, 32)
+    expected[rows.long()] = x[rows.long()]
+    return Launched(out, expected, read=8 * 32 * 4 + rows.nbytes, written=8 * 32 * 4)
+
+
+@triton.jit
+def unsigned_kernel(x_ptr, out_ptr, n, N: tl.constexpr):
+    at = tl.arange(0, N)
+    x = tl.load(x_ptr + at).to(tl.uint8)
+    mixed = (x >> 1).to(tl.uint32) * 3 % 7 + tl.umulhi(x.to(tl.uint32) << 24, tl.full((N,), 256, tl.uint32))
+    float_rest = (x.to(tl.float32) % 2.5).to(tl.int32)
+    tl.store(out_ptr + at, (mixed.to(tl.int32) + float_rest).to(tl.int16) + (at + n) // 2)
+
+
+def unsigned_integers_and_remainders() -> Launched:
+    x, out = torch.arange(100, 164, dtype=torch.int16), torch.empty(N, dtype=torch.int16)
+    unsigned_kernel[(1,)](x, out, 5, N)
+    whole = x.int()
+    expected = (whole >> 1) * 3 % 7 + whole + (whole.float() % 2.5).int() + (torch.arange(N) + 5) // 2
+    return Launched(out, expected, x, flops=N)
+
+
+@triton.jit
+def split_kernel(a_ptr, b_ptr, out_ptr, locks_ptr, K, BK: tl.constexpr, M: tl.constexpr):
+    """Split-K: the last of three programs adds up what the others left, by a counter."""
+    m, k = tl.arange(0, M), tl.program_id(0) * BK + tl.arange(0, BK)
+    a = tl.load(a_ptr + m[:, None] * K + k[None, :], mask=k[None, :] < K, other=0.0)
+    b = tl.load(b_ptr + k[:, None] * M + m[None, :], mask=k[:, None] < K, other=0.0)
+    tl.atomic_add(out_ptr + m[:, None] * M + m[None, :], tl.dot(a, b), sem="release")
+    tl.debug_barrier()
+    if tl.atomic_add(locks_ptr, 1, sem="acq_rel", scope="gpu") == tl.num_programs(0) - 1:
+        tl.atomic_xchg(locks_ptr, 0)
+
+
+def split_products_with_atomics() -> Launched:
+    a, b, out = torch.randn(16, 40).half(), torch.randn(40, 16).half(), torch.zeros(16, 16)
+    lock = torch.zeros(1, dtype=torch.int32)
+    split_kernel[(3,)](a, b, out, lock, 40, 16, 16)
+    traffic = 3 * out.nbytes + 4 * 4
+    read = a.nbytes + b.nbytes + traffic
+    return Launched([out, lock], [a.float() @ b.float(), lock * 0], read=read, written=traffic, flops=3 * 2 * 16**3)

@@ -1,0 +1,99 @@
+"""What is not served, each for its own reason."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from interpreting import Launched
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.language.extra import cuda, libdevice
+
+N = 32
+
+
+def _launched(kernel) -> Launched:
+    x, out = torch.randn(N), torch.empty(N)
+    kernel[(1,)](x, out, N)
+    return Launched(out, out, x)
+
+
+@triton.jit
+def scaled_kernel(x_ptr, scale_ptr, out_ptr, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    x, scale = tl.load(x_ptr + at), tl.load(scale_ptr + tl.arange(0, N)[:, None])
+    tl.store(out_ptr + at, tl.dot_scaled(x, scale, "e4m3", x, scale, "e4m3"))
+
+
+def scaled_products() -> Launched:
+    x, scale = torch.zeros(N, N).to(torch.float8_e4m3fn), torch.zeros(N, 1, dtype=torch.uint8)
+    out = torch.empty(N, N)
+    scaled_kernel[(1,)](x, scale, out, N)
+    return Launched(out, out, [x, scale])
+
+
+@triton.jit
+def assembly_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    x = tl.load(x_ptr + at)
+    y = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1)
+    tl.store(out_ptr + at, y)
+
+
+def inline_assembly() -> Launched:
+    return _launched(assembly_kernel)
+
+
+@triton.jit
+def gamma_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(out_ptr + at, libdevice.tgamma(tl.load(x_ptr + at)))
+
+
+def an_unknown_function_of_libdevice() -> Launched:
+    return _launched(gamma_kernel)
+
+
+@triton.jit
+def warps_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(out_ptr + at, tl.load(x_ptr + at) * cuda.num_warps())
+
+
+def the_number_of_warps() -> Launched:
+    return _launched(warps_kernel)
+
+
+@triton.jit
+def both(a, b):
+    return a, b
+
+
+@triton.jit
+def packed_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(out_ptr + at, tl.map_elementwise(both, tl.load(x_ptr + at), pack=2))
+
+
+def several_elements_to_a_call() -> Launched:
+    return _launched(packed_kernel)
+
+
+@gluon.jit
+def gluon_kernel(x_ptr, out_ptr, N: gl.constexpr):
+    at = gl.arange(0, N, gl.BlockedLayout([1], [32], [4], [0]))
+    gl.store(out_ptr + at, gl.load(x_ptr + at))
+
+
+def gluon_is_another_language() -> Launched:
+    return _launched(gluon_kernel)
+
+
+@triton.jit
+def static_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    tl.static_assert(N == 3, "N must be 3")
+
+
+def a_failing_static_assertion() -> Launched:
+    return _launched(static_kernel)

@@ -1,0 +1,75 @@
+"""A kernel's arguments: as blocks, and the memory that they lead to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tilescope import arguments, interpret
+from tilescope.launches import Launch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "dtype"),
+    [
+        (True, "int1", np.bool_),
+        (7, "int32", np.int32),
+        (-(2**31), "int32", np.int32),
+        (2**31, "int64", np.int64),
+        (2**40, "int64", np.int64),
+        (2**63, "uint64", np.uint64),
+        (0.1, "fp32", np.float32),
+    ],
+)
+def test_numbers_are_scalars_of_the_type_that_triton_passes(value: Any, kind: str, dtype: Any) -> None:
+    block = arguments.as_block(value)
+    assert block.dtype.name == kind
+    assert block.handle.data.dtype == dtype
+    assert block.handle.data.tolist() == [dtype(value)]
+
+
+def test_what_is_no_number_stays() -> None:
+    assert arguments.as_block(None) is None
+    assert arguments.as_block("text") == "text"
+    pair = arguments.as_block((1, (2.0, None)))
+    assert pair[0].dtype.name == "int32"
+    assert pair[1][0].dtype.name == "fp32"
+    assert pair[1][1] is None
+
+
+def _addresses(value: Any) -> set[int]:
+    return {storage.data_ptr() for storage in arguments.storages(value)}
+
+
+def test_memory_is_found_in_tuples_and_descriptors() -> None:
+    x, y = torch.zeros(4, 4), torch.zeros(4, 4)
+    given = {"a": (x[1:], 3), "b": TensorDescriptor.from_tensor(y, [4, 4]), "c": None}
+    assert _addresses(given) == {x.data_ptr(), y.data_ptr()}
+
+
+def test_memory_is_found_behind_a_table_of_addresses() -> None:
+    parts = [torch.zeros(5), torch.zeros(6)]
+    table = torch.tensor([part[1:].data_ptr() for part in parts])
+    apart = torch.zeros(5)
+    found = _addresses({"table": table, "sizes": torch.tensor([5, 6])})
+    assert {table.data_ptr(), *(part.data_ptr() for part in parts)} <= found
+    assert apart.data_ptr() not in found
+
+
+@pytest.mark.parametrize(
+    ("given", "floats"),
+    [
+        ((torch.zeros(2), 3), True),
+        ((torch.zeros(2), torch.zeros(2, dtype=torch.int64)), False),
+        (((torch.zeros(2), torch.zeros(2, dtype=torch.int32)), 3), False),
+    ],
+)
+def test_whole_numbers_in_memory_are_seen(given: tuple[Any, Any], floats: bool) -> None:
+    class Function:
+        @staticmethod
+        def fn(first: Any, second: Any) -> None: ...
+
+    assert interpret.floats_only(Launch(Function, given, {}, (1, 1, 1), {})) is floats

@@ -1,0 +1,54 @@
+"""What Triton's language allows is interpreted right: values against PyTorch's, bytes and operations by hand."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from .interpreting import constructs, interpret
+
+MODULES = ("constants", "reductions", "blocks", "memory", "idioms")
+
+
+@functools.cache
+def found(module: str) -> dict[str, dict[str, Any]]:
+    return interpret(module)
+
+
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module in MODULES for name in constructs(module)])
+def test_construct(module: str, name: str) -> None:
+    answer = found(module)[name]
+    assert answer["error"] is None
+    assert answer["problems"] == []
+
+
+REFUSED = {
+    "scaled_products": "dot_scaled is not interpreted",
+    "inline_assembly": "inline assembly cannot be run off the GPU, and its result is needed here",
+    "an_unknown_function_of_libdevice": "what __nv_tgammaf computes is not known off the GPU, and its result is needed",
+    "the_number_of_warps": "Triton's interpreter has no num_warps",
+    "several_elements_to_a_call": "map_elementwise is interpreted with one element to a call: leave pack out",
+    "gluon_is_another_language": "gluon_kernel is written in Gluon, and what is interpreted is Triton's language",
+}
+
+
+@pytest.mark.parametrize(("name", "said"), REFUSED.items())
+def test_what_is_not_served_is_said_in_one_line(name: str, said: str) -> None:
+    error = found("refused")[name]["error"]
+    assert error.startswith("NotServed: ")
+    assert said in error
+    assert "\n" not in error
+
+
+def test_a_failing_assertion_of_the_kernel_is_its_own() -> None:
+    error = found("refused")["a_failing_static_assertion"]["error"]
+    assert error.startswith("InterpretationFailed: static_kernel, program (0, 0, 0), line ")
+    assert error.endswith("AssertionError: N must be 3")
+
+
+@pytest.mark.parametrize("name", ["inline_assembly", "an_unknown_function_of_libdevice"])
+def test_bytes_are_counted_where_values_are_not_known(name: str) -> None:
+    counted = found("refused")[name]["counted"]
+    assert (counted["requested_read"], counted["requested_written"]) == (128, 128)

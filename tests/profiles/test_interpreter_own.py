@@ -1,0 +1,64 @@
+"""Operators that people register with PyTorch, gradients too: counted and checked with no GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope.case import Case
+
+from .capturing import capture, figures
+
+FILE = Path(__file__).parent / "own_operators.py"
+IMPLEMENTATIONS = ("triton_op", "custom_op", "function", "module", "compiled_helper")
+CASES = {
+    (name, direction, dtype): Case(f"{FILE}:SINE", name, direction, f"1000-{dtype}", "")
+    for name in IMPLEMENTATIONS
+    for direction in ("forward", "backward")
+    for dtype in ("fp32", "bf16")
+}
+
+
+@pytest.fixture(scope="module")
+def counted() -> dict[str, Any]:
+    return capture("interpreter", list(CASES.values()))
+
+
+@pytest.fixture(scope="module")
+def checked() -> dict[str, Any]:
+    return capture("check", list(CASES.values()))
+
+
+@pytest.mark.parametrize(("name", "direction", "dtype"), CASES)
+def test_an_operator_of_ones_own_is_counted(counted: dict[str, Any], name: str, direction: str, dtype: str) -> None:
+    answer = counted[CASES[name, direction, dtype].id]
+    assert "rows" in answer, answer
+    launches = dict(zip(answer["rows"]["function"], answer["rows"]["launch"], strict=True))
+    kernel, inputs = ("sine_kernel", 1) if direction == "forward" else ("cosine_kernel", 2)
+    assert ("aten.mul" in launches) is (name == "compiled_helper")
+    found = figures(answer, launches[kernel])
+    size = 1000 * (4 if dtype == "fp32" else 2)
+    assert found["requested_bytes_read"] == found["unique_bytes_read"] == inputs * size
+    assert found["requested_bytes_written"] == found["unique_bytes_written"] == size
+
+
+@pytest.mark.parametrize(("name", "direction", "dtype"), CASES)
+def test_an_operator_of_ones_own_is_checked(checked: dict[str, Any], name: str, direction: str, dtype: str) -> None:
+    found = figures(checked[CASES[name, direction, dtype].id], None)
+    assert 0 < found["relative_error"] < 1e-6
+
+
+@pytest.mark.parametrize("collector", ["interpreter", "check"])
+def test_what_must_be_compiled_as_a_whole_does_not_apply(collector: str) -> None:
+    (answer,) = capture(collector, [Case(f"{FILE}:SINE", "fullgraph", "forward", "1000-fp32", "")]).values()
+    assert answer["error"] == "NotApplicable"
+    assert answer["message"] == "torch.compile generates its kernels on a GPU only"
+
+
+@pytest.mark.parametrize("collector", ["interpreter", "check"])
+def test_what_is_not_interpreted_is_skipped_and_said(collector: str) -> None:
+    (answer,) = capture(collector, [Case(f"{FILE}:SINE", "warps", "forward", "1000-fp32", "")]).values()
+    assert answer["error"] == "NotApplicable"
+    assert answer["message"].startswith("warps_kernel, program (0, 0, 0), line ")
+    assert answer["message"].endswith("Triton's interpreter has no num_warps")

@@ -1,0 +1,97 @@
+"""Kernels rewritten so that Python gives them the compiler's meaning; in a process that no language is patched in."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+import triton.language as tl
+from tilescope import kernel_source
+
+FACTOR = 3
+
+
+def first(x: int) -> int:
+    return x
+
+
+def kernel(x: Any, BLOCK: Any, function: Any) -> Any:
+    # Numbers would be returned as scalar blocks, a list stays.
+    return [
+        function(x) * FACTOR,
+        BLOCK.value,
+        BLOCK > 4 and x < 1 and 1 // 0 < 1,
+        not x or 1 // 0 < 1,
+        min(x, BLOCK) + max(x, BLOCK, key),
+    ]
+
+
+key = 9
+
+
+def raising() -> None:
+    # A comment and
+    # another above the line.
+    raise KeyError
+
+
+def test_constants_mean_what_they_do_in_python() -> None:
+    rewritten = kernel_source.rewrite(kernel, {})
+    assert rewritten(0, 4, first) == [0, 4, False, True, 9]
+    with pytest.raises(ZeroDivisionError):  # a constant that is true does not end an or
+        rewritten(1, 4, first)
+
+
+def test_what_a_file_imported_is_replaced_and_the_file_left_alone() -> None:
+    def used(x: int) -> list[int]:
+        return [first(x)]
+
+    assert kernel_source.rewrite(used, {})(2) == [2]
+    before = dict(globals())
+    assert kernel_source.rewrite(used, {id(first): lambda x: x * 10})(2) == [20]
+    assert globals() == before
+
+
+def test_lines_are_those_of_the_file() -> None:
+    with pytest.raises(KeyError) as caught:
+        kernel_source.rewrite(raising, {})()
+    frame = caught.traceback[-1]
+    assert frame.lineno + 1 == raising.__code__.co_firstlineno + 3
+    assert str(frame.path) == __file__
+
+
+def test_an_assertion_is_evaluated_and_does_not_fail() -> None:
+    def asserting(x: int) -> list[int]:
+        assert x < 0, "negative"
+        return [x]
+
+    assert kernel_source.rewrite(asserting, {})(2) == [2]
+
+
+def test_a_function_without_source_cannot_be_rewritten() -> None:
+    namespace: dict[str, Any] = {}
+    exec(compile(ast.parse("def unseen():\n    pass"), "<nowhere>", "exec"), namespace)  # noqa: S102
+    with pytest.raises(OSError, match="source"):
+        kernel_source.rewrite(namespace["unseen"], {})
+
+
+def test_a_kernel_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    def printing(x: int) -> list[int]:
+        print("x", x)
+        return [x]
+
+    assert kernel_source.rewrite(printing, {})(2) == [2]
+    assert capsys.readouterr().out == ""
+
+
+def test_numbers_that_are_assigned_or_returned_are_scalars_unless_constant() -> None:
+    def numbers(x: Any) -> Any:
+        a, b = 1, (2.0, None)
+        c: tl.constexpr = 4
+        d: tl.float32 = 5.0
+        return [a, *b, c, d], 6
+
+    found, returned = kernel_source.rewrite(numbers, {})(0)
+    kinds = [thing.dtype.name if isinstance(thing, tl.tensor) else thing for thing in (*found, returned)]
+    assert kinds == ["int32", "fp32", None, 4, "fp32", "int32"]
