@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, interpreter_builder
 
-from tilescope import accesses, arguments, shares
-from tilescope.blocks import NeedsValues, NotServed
+from tilescope import accesses, shares
+from tilescope.language import arguments
+from tilescope.language.blocks import NeedsValues, NotServed
+from tilescope.language.memory import OutOfTime
+from tilescope.language.numpy_language import numpy_language
 from tilescope.launches import Launch
 from tilescope.meter import Counting, Meter
-from tilescope.numpy_language import numpy_language
-from tilescope.numpy_memory import OutOfTime
 
 #: A launch is shared out when the rest of it would take this many seconds.
 WORTH_SHARING = 2.0

@@ -73,7 +73,7 @@ def main(module: str) -> None:
 
 
 def _problems(construct: Callable[[], Launched]) -> list[str]:
-    from tilescope.blocks import NeedsValues
+    from tilescope.language.blocks import NeedsValues
 
     launched, counted = _run(construct, values=True)
     problems = []

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tilescope import arguments, interpret
+from tilescope import interpret
+from tilescope.language import arguments
 from tilescope.launches import Launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tilescope import float8
 from tilescope.case import Case
+from tilescope.language import float8
 
 from .capturing import capture, figures
 

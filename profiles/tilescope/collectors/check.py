@@ -47,7 +47,8 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     """
     import torch  # noqa: PLC0415 (worker-side only)
 
-    from tilescope import blocks, execute, interpret  # noqa: PLC0415
+    from tilescope import execute, interpret  # noqa: PLC0415
+    from tilescope.language import blocks  # noqa: PLC0415
 
     on_gpu = torch.cuda.is_available()
     if case.impl == "compile" and not on_gpu:

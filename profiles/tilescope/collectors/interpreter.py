@@ -65,7 +65,8 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     ``settings["interpreter_limit"]`` seconds (40) or asks for what is not interpreted; InterpretationFailed when a
     kernel goes wrong.
     """
-    from tilescope import aten, blocks, execute, interpret  # noqa: PLC0415 (they import torch and triton)
+    from tilescope import aten, execute, interpret  # noqa: PLC0415 (they import torch and triton)
+    from tilescope.language import blocks  # noqa: PLC0415 (they import torch and triton)
 
     if case.impl == "compile":
         raise execute.NotApplicable(COMPILED)

@@ -29,13 +29,13 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import interpreter_builder
 from triton.runtime.jit import JITFunction
 
-from tilescope import kernel_source
-from tilescope.blocks import NeedsValues, NotServed, Opaque, plain
+from tilescope.language import kernel_source
+from tilescope.language.arithmetic import Arithmetic
+from tilescope.language.blocks import NeedsValues, NotServed, Opaque, plain
+from tilescope.language.elementwise_map import map_elementwise
+from tilescope.language.memory import Memory
+from tilescope.language.reductions import Reductions
 from tilescope.meter import Counting
-from tilescope.numpy_arithmetic import Arithmetic
-from tilescope.numpy_map import map_elementwise
-from tilescope.numpy_memory import Memory
-from tilescope.numpy_reductions import Reductions
 
 #: Where a block's type keeps what it was remembered under.
 _KEY = "_tilescope_key"

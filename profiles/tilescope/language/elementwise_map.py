@@ -9,7 +9,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle, interpreter_semantic
 
-from tilescope.blocks import NeedsValues, NotServed, as_tensor, is_opaque, plain
+from tilescope.language.blocks import NeedsValues, NotServed, as_tensor, is_opaque, plain
 
 
 def map_elementwise(function: Callable[..., Any], *blocks: Any, pack: Any = 1, **_: Any) -> Any:

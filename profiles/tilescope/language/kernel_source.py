@@ -18,7 +18,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle, interpreter_semantic
 
-from tilescope.blocks import plain
+from tilescope.language.blocks import plain
 
 _PREFIX = "_tilescope_"
 

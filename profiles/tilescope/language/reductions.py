@@ -13,8 +13,8 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
-from tilescope import narrow
-from tilescope.blocks import Array, as_tensor, first, is_opaque, opaque, plain
+from tilescope.language import narrow
+from tilescope.language.blocks import Array, as_tensor, first, is_opaque, opaque, plain
 from tilescope.meter import Counting
 
 _UFUNCS = {

@@ -14,8 +14,8 @@ from triton._C.libtriton import ir
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
-from tilescope import narrow
-from tilescope.blocks import Array, NeedsValues, NotServed, is_opaque, unknown
+from tilescope.language import narrow
+from tilescope.language.blocks import Array, NeedsValues, NotServed, is_opaque, unknown
 from tilescope.meter import Counting
 
 

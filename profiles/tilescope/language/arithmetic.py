@@ -14,8 +14,8 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
-from tilescope import libdevice, narrow
-from tilescope.blocks import NeedsValues, NotServed, first, is_opaque, opaque, unknown
+from tilescope.language import libdevice, narrow
+from tilescope.language.blocks import NeedsValues, NotServed, first, is_opaque, opaque, unknown
 from tilescope.meter import Counting
 
 #: Builder methods that compute with floating-point numbers, element by element, with the flops of one. fadd is apart.

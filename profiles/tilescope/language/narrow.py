@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilescope import float8
+from tilescope.language import float8
 
 FORMATS = frozenset({"bf16", "fp8e4nv", "fp8e5"})
 
