@@ -77,7 +77,8 @@ _CSS = """
 .tabulator .tabulator-header .tabulator-col.tabulator-sortable .tabulator-col-title { padding-right: 10px; }
 .tabulator .tabulator-header .tabulator-col .tabulator-col-content .tabulator-col-sorter { right: 1px; }
 .tabulator .tabulator-row .tabulator-cell { padding: 6px 8px; font-variant-numeric: tabular-nums; }
-:host(.one-page) .tabulator-footer { display: none; }
+/* A pager over one page is noise; turned off, it would let the browser draw every row of the next frame. */
+.tabulator .tabulator-footer:not(:has(.tabulator-pages > .tabulator-page + .tabulator-page)) { display: none; }
 """
 
 
@@ -90,6 +91,9 @@ class Table(pn.widgets.Tabulator):
     def __init__(self, value: pd.DataFrame, units: Mapping[str, str], **settings: Any) -> None:
         super().__init__(value, **settings)
         self.units, self.filled, self.note = dict(units), value, words.pane()
+
+    def _update_style(self, recompute: bool = True) -> None:
+        """Send no cells' styles, as there are none: a browser that has not drawn the table yet stumbles over them."""
 
 
 def table(columns: Mapping[str, tuple[str, str]], **options: Any) -> Table:
@@ -142,9 +146,7 @@ def fill(widget: Table, frame: pd.DataFrame) -> None:
         shown = shown.head(_MOST)
     else:
         widget.note.object = ""
-    # A pager over one page is noise, and hidden: turned off, it would let the browser draw every row of the next frame.
-    pager = [] if len(shown) > widget.page_size else ["one-page"]
-    widget.param.update(selection=[], value=shown, css_classes=pager)
+    widget.param.update(selection=[], value=shown)
 
 
 def patch(widget: Table, frame: pd.DataFrame) -> None:
