@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 import panel as pn
-from tilescope.advice import NVIDIA, Evidence, Finding
+from tilescope.advice import NVIDIA, Bound, Evidence, Finding
 from tilescope.fusion import Answer, Line
 
 from tilescope_dashboard import words
@@ -21,6 +21,8 @@ ol.findings { list-style: none; margin: 10px 0 0; padding: 0; display: grid; gap
 .finding { border: 1px solid color-mix(in srgb, currentColor 22%, transparent); border-left: 4px solid #3a87b8;
   border-radius: 4px; padding: 12px 16px; display: grid; grid-template-columns: minmax(0, 1fr) 168px; gap: 4px 24px; }
 .finding.predicted { border-left-style: dashed; border-left-color: #D55E00; }
+.brief { border-left: 4px solid #3a87b8; padding: 2px 12px; }
+.brief.predicted { border-left-style: dashed; border-left-color: #D55E00; }
 .finding h4 { font-size: 15px; font-weight: 650; margin: 0; line-height: 1.35; overflow-wrap: anywhere; }
 .finding h4 .rank { opacity: .55; margin-right: 6px; font-variant-numeric: tabular-nums; }
 .finding .win { grid-row: 1 / span 2; grid-column: 2; text-align: right; font-size: 12px; line-height: 1.35; }
@@ -57,6 +59,15 @@ def cards(findings: Sequence[Finding]) -> str:
     return f'<ol class="findings">{"".join(_card(rank, found) for rank, found in enumerate(findings, 1))}</ol>'
 
 
+def brief(found: Finding) -> str:
+    """The finding in one line, without its evidence: what it is, and what mending it could win at most."""
+    win = f" Mending it wins at most {times(found.bound.ratio)}: {_saved(found.bound)}." if found.bound else ""
+    title = escape(found.title + ("." if win else ""))
+    return (
+        f'<p class="brief {_kind(found)}"><b>{title}</b>{escape(win)} <span class="quiet">({_kind(found)})</span></p>'
+    )
+
+
 def answer(found: Answer) -> str:
     """A fusion answer, a line a row; all of it is predicted."""
     rows = "".join(_row(line) for line in found.lines)
@@ -68,7 +79,7 @@ def answer(found: Answer) -> str:
 
 
 def _card(rank: int, found: Finding) -> str:
-    kind = "measured" if found.measured else "predicted"
+    kind = _kind(found)
     speaker = "Nsight Compute" if found.origin == NVIDIA else "What to do"
     where = [found.function, kind, f"bound: {found.bound.formula}" if found.bound else ""]
     return (
@@ -83,9 +94,17 @@ def _card(rank: int, found: Finding) -> str:
 def _win(found: Finding) -> str:
     if found.bound is None:
         return "not bounded"
-    clock = "the interval" if found.bound.clock == "interval" else "GPU time"
-    saved = f"up to {(1 - 1 / found.bound.ratio) * 100:.0f} % of {clock}"
-    return f"<b>≤ {escape(times(found.bound.ratio))}</b>{escape(saved)}"
+    return f"<b>≤ {escape(times(found.bound.ratio))}</b>{escape(_saved(found.bound))}"
+
+
+def _saved(bound: Bound) -> str:
+    """``up to 29 % of GPU time``."""
+    clock = "the interval" if bound.clock == "interval" else "GPU time"
+    return f"up to {(1 - 1 / bound.ratio) * 100:.0f} % of {clock}"
+
+
+def _kind(found: Finding) -> str:
+    return "measured" if found.measured else "predicted"
 
 
 def _evidence(values: Iterable[Evidence]) -> str:

@@ -1,7 +1,8 @@
-"""Every kernel that some run speaks of: its headline, and the run that it comes from. Runs to frame."""
+"""What there is to look at: every kernel that some run speaks of, and every run. Runs to frames."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -9,6 +10,8 @@ from tilescope import store, summary
 
 from tilescope_dashboard.opened import headlines, open_cached
 from tilescope_dashboard.state import telling
+
+_RUNS = ("started", "title", "device", "what", "kernels", "sources", "cases", "state")
 
 
 def library(runs: list[store.Summary]) -> pd.DataFrame:
@@ -29,6 +32,35 @@ def library(runs: list[store.Summary]) -> pd.DataFrame:
             continue
         found = summary.headline(every[every["kernel"] == name])
         if found is not None:
-            kind = "recorded" if run.recorded else "measured" if run.measured else "predicted"
-            rows.append({**found, "run": run.id, "from_run": f"{kind} {run.started[:10]}, {run.device}"})
+            rows.append({**found, "run": run.id, "from_run": f"{_kind(run)} {run.started[:10]}, {run.device}"})
     return pd.DataFrame(rows, columns=[*summary.COLUMNS, "run", "from_run"])
+
+
+def listing(runs: Iterable[store.Summary]) -> pd.DataFrame:
+    """One row a run, in their order: when it ``started`` (UTC, else its id), its ``title``, ``device``, ``what`` it is,
+    its ``kernels`` and ``sources`` in words, how many ``cases``, and what is wrong with it, if anything (``state``)."""
+    rows = [
+        {
+            "started": run.started[:16].replace("T", " ") or run.id,
+            "title": run.title or run.id,
+            "device": run.device,
+            # Nothing is known of one that cannot be read.
+            "what": "" if run.error else _kind(run),
+            "kernels": ", ".join(run.kernels),
+            "sources": ", ".join(run.sources),
+            "cases": run.cases,
+            "state": run.error or _shortcomings(run),
+        }
+        for run in runs
+    ]
+    return pd.DataFrame(rows, columns=list(_RUNS))
+
+
+def _kind(run: store.Summary) -> str:
+    return "recorded" if run.recorded else "measured" if run.measured else "predicted"
+
+
+def _shortcomings(run: store.Summary) -> str:
+    return ", ".join(
+        filter(None, ["" if run.complete else "not complete", f"{run.failures} failed" if run.failures else ""])
+    )

@@ -7,10 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
-from tilescope import claims, store, summary
+from tilescope import advice, claims, store, summary
+from tilescope.advice import Finding
 from tilescope.store import LoadedRun
 
 from tilescope_dashboard import frames
+
+#: What tells the cases of a run apart.
+CASE = ("kernel", "impl", "pass", "workload", "config")
 
 
 def open_cached(path: Path) -> LoadedRun:
@@ -21,6 +25,11 @@ def open_cached(path: Path) -> LoadedRun:
 def headlines(loaded: LoadedRun) -> pd.DataFrame:
     """``summary.summarise`` of the run without its sweeps. The caller must not change the frame."""
     return _summarised(loaded.folder, _changed(loaded.folder))
+
+
+def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:
+    """``advice.findings`` of one case of the run, whose values of ``CASE`` are ``case``: most to win first."""
+    return _found(loaded.folder, _changed(loaded.folder), case)
 
 
 def claimed(folders: Iterable[Path]) -> tuple[pd.DataFrame, str]:
@@ -42,6 +51,13 @@ def _read(path: Path, changed: float) -> LoadedRun:
 def _summarised(path: Path, changed: float) -> pd.DataFrame:
     loaded = _read(path, changed)
     return summary.summarise(frames.default_configs(loaded.table), loaded.run.device, loaded.run.kernels)
+
+
+@functools.lru_cache(maxsize=256)
+def _found(path: Path, changed: float, case: tuple[str, ...]) -> tuple[Finding, ...]:
+    loaded = _read(path, changed)
+    rows = loaded.table[(loaded.table[list(CASE)] == list(case)).all(axis="columns")]
+    return tuple(advice.findings(rows, loaded.run.device, loaded.run.kernels))
 
 
 @functools.lru_cache(maxsize=4)

@@ -28,6 +28,13 @@ ul { margin: 6px 0 0; padding-left: 18px; font-size: 13px; line-height: 1.5; } l
 progress { appearance: none; width: 100%; height: 6px; border: 0; border-radius: 3px; overflow: hidden; margin-top: 8px;
   background: color-mix(in srgb, currentColor 14%, transparent); }
 progress::-webkit-progress-bar { background: color-mix(in srgb, currentColor 14%, transparent); }
+progress:not([value]) { background: linear-gradient(90deg, transparent, #2a8ac6, transparent) 0 0 / 40% 100% no-repeat,
+  color-mix(in srgb, currentColor 14%, transparent); animation: under-way 1.6s linear infinite; }
+progress:not([value])::-webkit-progress-bar { background: transparent; }
+progress:not([value])::-moz-progress-bar { background: transparent; }
+@keyframes under-way { from { background-position: -70% 0, 0 0; } to { background-position: 170% 0, 0 0; } }
+@media (prefers-reduced-motion: reduce) { progress:not([value]) { animation: none; background-position: 50% 0, 0 0; } }
+@media (max-width: 640px) { .stats { display: grid; grid-template-columns: 1fr 1fr; gap: 12px 20px; } }
 progress::-webkit-progress-value { background: #2a8ac6; } progress::-moz-progress-bar { background: #2a8ac6; }
 pre { font-size: 12px; max-height: 160px; overflow: auto; white-space: pre-wrap; margin: 6px 0 0; opacity: .8; }
 summary { cursor: pointer; font-size: 13px; }

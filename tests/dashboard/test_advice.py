@@ -13,6 +13,7 @@ from tilescope.case import Case
 from tilescope_dashboard import cards
 from tilescope_dashboard.state import State
 from tilescope_dashboard.views.advice import Advice
+from tilescope_dashboard.views.fusion import FusionForm
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 HOSTILE = "<img src=x onerror=alert(1)>" + "very_long_template_name<int, " * 10
@@ -68,6 +69,17 @@ def test_a_bound_that_is_absent_is_said_and_one_of_the_interval_names_its_clock(
     assert cards.cards([]) == '<ol class="findings"></ol>'
 
 
+def test_a_finding_in_brief_names_its_bound_and_whether_it_was_measured() -> None:
+    shown = cards.brief(finding())
+    assert "A title." in shown
+    assert "at most 1.40×: up to 29 % of GPU time" in shown
+    assert "(measured)" in shown
+    predicted = cards.brief(finding(title=HOSTILE, evidence=finding().evidence[::-1], bound=None))
+    assert "brief predicted" in predicted
+    assert "at most" not in predicted
+    assert "<img" not in predicted
+
+
 def test_a_value_that_is_no_number_is_a_dash() -> None:
     assert "–<span>ncu</span>" in cards.cards([finding(evidence=(Evidence("registers", math.nan, "count", "ncu"),))])
 
@@ -113,7 +125,7 @@ def test_without_rows_the_view_says_what_to_do() -> None:
 
 def test_a_kernel_whose_name_is_html_is_shown_as_text(synthetic: ModuleType) -> None:
     shown = view(INJECTED, synthetic.INJECTED)
-    parts = "".join(str(pane.object) for pane in (shown._head, shown._cards, shown._nvidia, shown._answer))
+    parts = "".join(str(pane.object) for pane in (shown._head, shown._cards, shown._nvidia, shown._fusion._answer))
     assert "<script" not in parts
 
 
@@ -132,19 +144,19 @@ def test_nvidias_rules_stand_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_form_answers_and_says_what_it_does_not_know() -> None:
-    shown = view(RUN, "softmax")
-    assert "at most 2.00×" in shown._answer.object
-    shown._chain.value = "softmax,<b>relu</b>"
-    assert "This cannot be answered" in shown._answer.object
-    assert "<b>relu" not in shown._answer.object
-    shown._chain.value = "softmax,relu"
-    shown._shape.value = "64x781-fp32"
-    assert "rows start unaligned" in shown._answer.object
-    shown._shape.value = "64x781"
-    assert "sizes and a dtype" in shown._answer.object
-    shown._shape.value = "64x780-fp8"
-    shown._target.value = "sm_80"
-    assert "sm_80 has no fp8 instructions" in shown._answer.object
+    form = FusionForm()
+    assert "at most 2.00×" in form._answer.object
+    form._chain.value = "softmax,<b>relu</b>"
+    assert "This cannot be answered" in form._answer.object
+    assert "<b>relu" not in form._answer.object
+    form._chain.value = "softmax,relu"
+    form._shape.value = "64x781-fp32"
+    assert "rows start unaligned" in form._answer.object
+    form._shape.value = "64x781"
+    assert "sizes and a dtype" in form._answer.object
+    form._shape.value = "64x780-fp8"
+    form._target.value = "sm_80"
+    assert "sm_80 has no fp8 instructions" in form._answer.object
 
 
 def test_without_a_kernel_the_view_asks_for_one() -> None:

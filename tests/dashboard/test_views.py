@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from tilescope import store
+from tilescope_dashboard import words
 from tilescope_dashboard.access import is_local
 from tilescope_dashboard.state import State, preferred
 from tilescope_dashboard.views.advice import Advice
@@ -101,6 +102,41 @@ def test_the_overview_lists_every_kernel_and_opens_one() -> None:
     shown._kernels.selection = [kernels.index("add_rms_norm")]
     assert state.kernel == "add_rms_norm"
     assert state.loaded.run.device.name == "NVIDIA H200"
+
+
+def test_the_overview_names_the_first_finding_and_opens_advice_on_it() -> None:
+    state = State(run=RUN, kernel="softmax", view="overview")
+    shown = Overview(state)
+    shown.refresh()
+    assert shown._first._layout.objects == [shown._first._line, shown._first._button]
+    advice = Advice(State(run=RUN, kernel="softmax", view="advice"))
+    advice.refresh()
+    # The same finding of the same case as the view it opens.
+    title = words.headline(advice._head.object)
+    assert title.startswith("At the HBM roof")
+    assert title in shown._first._text.object
+    shown._first._button.param.trigger("clicks")
+    assert state.view == "advice"
+
+
+def test_the_overview_has_no_line_of_advice_where_nothing_was_found() -> None:
+    for run, kernel in ((RUN, "matmul"), (PREDICTED, "softmax"), (RUN, "not_in_the_run")):
+        shown = Overview(State(run=run, kernel=kernel, view="overview"))
+        shown.refresh()
+        assert shown._first._layout.objects == [], (run, kernel)
+
+
+def test_a_row_of_the_overview_brings_its_own_finding_and_not_the_kernels() -> None:
+    shown = Overview(State(run=RUN, kernel="matmul", view="overview"))
+    shown.refresh()
+    row = list(shown._headlines["kernel"]).index("layer_norm")
+    shown._table.selection = [row]
+    assert words.headline(shown._head.object) == "layer_norm"
+    assert "At the HBM roof" in shown._first._text.object
+    assert shown._first._layout.objects == [shown._first._line]
+    shown.clear()
+    assert words.headline(shown._head.object) == "matmul"
+    assert shown._first._layout.objects == []
 
 
 def test_a_run_that_cannot_be_opened_leaves_words() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
-from bokeh.models import ColumnDataSource, HoverTool, LegendItem, Range1d, Span
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LegendItem, Range1d, Span
 from bokeh.plotting import figure
 
 from tilescope_dashboard.figures.style import Theme, blank, colour, empty, legend, mark, problem, short, ticks
@@ -14,8 +14,8 @@ def overview(headlines: pd.DataFrame, look: Theme, longest: int = 34) -> figure:
     """A row a kernel, direction and workload; a mark an implementation, and the floor as a line at 1.
 
     Where something was timed a filled mark is the share of the floor's speed it reaches; else a hollow one is the bytes
-    its launches touch over the algorithm's. ``headlines`` is ``tilescope.summary.summarise``'s frame; labels are cut to
-    ``longest`` characters.
+    its launches touch over the algorithm's. ``headlines`` is ``tilescope.summary.summarise``'s frame. Where a label would
+    be longer than ``longest`` characters, each kernel's name has a row of its own, above those of its workloads.
     """
     timed = headlines[headlines["floor_fraction"].notna()] if len(headlines) else headlines
     if len(timed):
@@ -28,11 +28,15 @@ def overview(headlines: pd.DataFrame, look: Theme, longest: int = 34) -> figure:
 
 def _marks(rows: pd.DataFrame, column: str, look: Theme, longest: int) -> figure:
     timed = column == "floor_fraction"
-    labels = [short(_row(r), longest) for r in rows.to_dict("records")]
-    names = list(dict.fromkeys(labels))[::-1]
+    places, names, headings = _rows(rows, longest)
     impls = list(dict.fromkeys(rows["impl"]))
     top = max(1.0, rows[column].max())
-    plot = blank(look, "overview", 130 + 26 * len(names), y_range=names, x_range=Range1d(0, top * 1.06))
+    plot = blank(
+        look, "overview", 130 + 26 * (len(names) + len(headings)), x_range=Range1d(0, top * 1.06),
+        y_range=Range1d(0.5 - len(names) - len(headings), 0.5),
+    )  # fmt: skip
+    plot.yaxis.ticker = FixedTicker(ticks=list(names))
+    plot.yaxis.major_label_overrides = names
     plot.xaxis.axis_label = "share of the floor's speed" if timed else "bytes over the algorithm's (predicted)"
     plot.xaxis.formatter = ticks("ratio" if timed else "times")
     plot.xaxis.ticker.desired_num_ticks = 5
@@ -40,14 +44,18 @@ def _marks(rows: pd.DataFrame, column: str, look: Theme, longest: int) -> figure
     plot.add_layout(Span(location=1, dimension="height", line_color=look.ink, line_dash=[6, 4], line_width=1.5))
     shades = [colour(i, look, impls) for i in rows["impl"]]
     columns = {
-        "x": rows[column], "row": labels, "impl": rows["impl"], "mark": [mark(i, impls) for i in rows["impl"]],
+        "x": rows[column], "y": places, "row": [_label(r) for r in rows.to_dict("records")], "impl": rows["impl"], "mark": [mark(i, impls) for i in rows["impl"]],
         "colour": shades, "fill": shades if timed else [look.ground] * len(rows),
         "text": [write(v, "ratio") if timed else times(v) for v in rows[column]],
         "time": [write(v, "second") for v in rows["gpu_time"]],
     }  # fmt: skip
     drawn = plot.scatter(
-        "x", "row", marker="mark", size=11, line_color="colour", line_width=2, fill_color="fill",
+        "x", "y", marker="mark", size=11, line_color="colour", line_width=2, fill_color="fill",
         source=ColumnDataSource(columns), name="points",
+    )  # fmt: skip
+    plot.text(
+        0, list(headings), list(headings.values()), x_offset=4, text_baseline="middle", text_color=look.ink,
+        text_font_size="12px", text_font_style="bold", name="headings",
     )  # fmt: skip
     tooltips = [("", "@row"), ("implementation", "@impl"), (column.replace("_", " "), "@text"), ("GPU time", "@time")]
     plot.add_tools(HoverTool(renderers=[drawn], tooltips=tooltips))
@@ -55,13 +63,35 @@ def _marks(rows: pd.DataFrame, column: str, look: Theme, longest: int) -> figure
     for impl in impls:
         shade = colour(impl, look, impls)
         key = plot.scatter(
-            [float("nan")], [names[0]], size=10, marker=mark(impl, impls), line_color=shade, line_width=2,
+            [float("nan")], [0], size=10, marker=mark(impl, impls), line_color=shade, line_width=2,
             fill_color=shade if timed else look.ground,
         )  # fmt: skip
         items.append(LegendItem(label=short(impl, 18), renderers=[key]))
-    plot.add_layout(legend(look, items), "below")
+    # A phone has room for three short names in a row, or for two such as triton_at_once.
+    plot.add_layout(legend(look, items, 3 if max(map(len, impls)) <= 10 else 2), "below")
     return plot
 
 
-def _row(headline: dict) -> str:
+def _rows(rows: pd.DataFrame, longest: int) -> tuple[list[int], dict[int, str], dict[int, str]]:
+    """Where each of ``rows`` stands (0 is the top, then downwards), the places' labels, and kernels' names at theirs."""
+    records = rows.to_dict("records")
+    grouped = any(len(_label(row)) > longest for row in records)
+    stands: dict[tuple[str, str, str], int] = {}
+    names: dict[int, str] = {}
+    headings: dict[int, str] = {}
+    for kernel in rows["kernel"].unique():
+        if grouped:
+            headings[-len(names) - len(headings)] = short(kernel, longest)
+        for key, row in {_key(row): row for row in records if row["kernel"] == kernel}.items():
+            stands[key] = -len(names) - len(headings)
+            label = f"{problem('', row['pass'])} {row['workload']}".strip() if grouped else _label(row)
+            names[stands[key]] = short(label, longest)
+    return [stands[_key(row)] for row in records], names, headings
+
+
+def _key(headline: dict) -> tuple[str, str, str]:
+    return headline["kernel"], headline["pass"], headline["workload"]
+
+
+def _label(headline: dict) -> str:
     return f"{problem(headline['kernel'], headline['pass'])} {headline['workload']}"

@@ -62,7 +62,7 @@ class Context(pn.viewable.Viewer):
             what = (
                 f"you are looking at a run recorded on a real {loaded.run.device.name}"
                 if loaded.run.device.measured
-                else f"this run was predicted for a {loaded.run.device.name}, not measured"
+                else f"this run was predicted for a GPU called {loaded.run.device.name}, not measured"
             )
             said.append(
                 words.notice(

@@ -2,55 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 import pandas as pd
 import panel as pn
 from tilescope import summary
 
-from tilescope_dashboard import opened, words
+from tilescope_dashboard import headline, opened, words
 from tilescope_dashboard.figures.overview import overview
-from tilescope_dashboard.library import library
+from tilescope_dashboard.library import library, listing
 from tilescope_dashboard.tables import fill, table
-from tilescope_dashboard.units import times, write
+from tilescope_dashboard.views import overview_columns as columns
 from tilescope_dashboard.views.base import View, chart, once_loaded
+from tilescope_dashboard.views.first_finding import FirstFinding
 
-_HEADLINES = {
-    "kernel": ("kernel", "text"),
-    "impl": ("impl.", "text"),
-    "pass": ("pass", "text"),
-    "workload": ("workload", "text"),
-    "gpu_time": ("GPU time", "second"),
-    "floor_fraction": ("of the floor", "ratio"),
-    "speedup_eager": ("over eager", "times"),
-    "bytes_ratio": ("bytes", "times"),
-    "registers": ("registers", "count"),
-    "theoretical_occupancy": ("occupancy", "ratio"),
-    "why": ("why", "text"),
-}
-_KERNELS = {
-    "kernel": ("kernel", "text"),
-    "workload": ("workload", "text"),
-    "gpu_time": ("GPU time", "second"),
-    "floor_fraction": ("of the floor", "ratio"),
-    "speedup_eager": ("over eager", "times"),
-    "speedup_compile": ("over compile", "times"),
-    "bytes_ratio": ("bytes", "times"),
-    "from_run": ("from", "text"),
-    "why": ("why", "text"),
-}
-_RUNS = {
-    "started": ("started (UTC)", "text"),
-    "title": ("run", "text"),
-    "device": ("GPU", "text"),
-    "what": ("kind", "text"),
-    "kernels": ("kernels", "text"),
-    "sources": ("collectors", "text"),
-    "cases": ("cases", "count"),
-    "state": ("state", "text"),
-}
+_KERNELS = "The largest forward case of each, from the run that says most of it. Click one to look at it."
+_CASES = (
+    "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. ∇ is the backward pass, "
+    "+∇ both. Click a row to read it in full."
+)
 
 
 class Overview(View):
@@ -59,9 +29,8 @@ class Overview(View):
     name_in_address, title = "overview", "Overview"
 
     def build(self) -> list[Any]:
-        self._head, self._chart = words.pane(), chart()
-        self._kernels, self._table = table(_KERNELS), table(_HEADLINES)
-        self._runs = table(_RUNS)
+        self._head, self._first, self._chart = words.pane(), FirstFinding(self.state), chart()
+        self._kernels, self._table, self._runs = (table(c) for c in (columns.KERNELS, columns.CASES, columns.RUNS))
         self._headlines = self._library = pd.DataFrame()
         self._kernels.param.watch(self._choose, "selection")
         self._table.param.watch(self._tell, "selection")
@@ -69,55 +38,45 @@ class Overview(View):
         self.state.param.watch(lambda _: self._list_runs(), "runs")
         below = pn.Column(sizing_mode="stretch_width", margin=0)
         # Off the screen at first: the page is there sooner without them.
-        once_loaded(
-            lambda: below.extend(
-                [
-                    self.saved(self._table, "cases"),
-                    _text("Runs", "Click one to open it."),
-                    self.saved(self._runs, "runs", tuple),
-                ]
-            )
-        )
+        once_loaded(lambda: below.extend(self._below()))
         return [
-            self._head, _text("Kernels", "The largest forward case of each, from the run that says most of it. Click one to look at it."),
-            self.saved(self._kernels, "kernels", tuple),
-            _text("Every case of this run", "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. ∇ is the backward pass, +∇ both. Click a row to read it in full."),
-            self._chart, below,
+            self._head, self._first, _text("Kernels", _KERNELS), self.saved(self._kernels, "kernels", tuple),
+            _text("Every case of this run", _CASES), self._chart, below,
         ]  # fmt: skip
 
+    def _below(self) -> list[Any]:
+        runs = self.saved(self._runs, "runs", tuple)
+        return [self.saved(self._table, "cases"), _text("Runs", "Click one to open it."), runs]
+
     def update(self) -> None:
-        loaded = self.state.loaded
+        state, loaded = self.state, self.state.loaded
         headlines = self._headlines = pd.DataFrame() if loaded is None else opened.headlines(loaded)
-        self._head.object = headline(headlines, self.state.kernel, str(self.state.facts.get("summary", "")))
-        self._chart.object = overview(headlines, self.state.look, 22 if self.state.narrow else 34)
+        self._say()
+        self._chart.object = overview(headlines, state.look, 22 if state.narrow else 34)
         fill(self._table, headlines)
         self._list_runs()
+
+    def _say(self) -> None:
+        """The chosen kernel's headline."""
+        state, rows = self.state, self._headlines
+        case = summary.headline(rows[rows["kernel"] == state.kernel]) if len(rows) else None
+        self._head.object = headline.of_kernel(state.kernel, case, str(state.facts.get("summary", "")))
+        self._first.show(case, opens=True)
 
     def _list_runs(self) -> None:
         self._listed = list(self.state.runs)
         self._library = library(self._listed)
         fill(self._kernels, self._library)
-        rows = [
-            {
-                "started": s.started[:16].replace("T", " ") or s.id,
-                "title": s.title or s.id,
-                "device": s.device,
-                "what": "recorded" if s.recorded else "measured" if s.measured else "predicted",
-                "kernels": ", ".join(s.kernels),
-                "sources": ", ".join(s.sources),
-                "cases": s.cases,
-                "state": s.error
-                or ("" if s.complete else "not complete ") + (f"{s.failures} failed" if s.failures else ""),
-            }
-            for s in self._listed
-        ]
-        fill(self._runs, pd.DataFrame(rows, columns=list(_RUNS)))
+        fill(self._runs, listing(self._listed))
 
     def _tell(self, event: Any) -> None:
-        """The chosen row's headline in full: its sentence is longer than a cell."""
-        if event.new:
+        """The chosen row's headline in full: its sentence is longer than a cell. Without a row, the kernel's."""
+        if not event.new:
+            self._say()
+        else:
             row = self._headlines.iloc[event.new[0]].to_dict()
-            self._head.object = words.heading(row["kernel"]) + case_headline(row)
+            self._head.object = headline.of_kernel(row["kernel"], row)
+            self._first.show(row, opens=False)
 
     def _choose(self, event: Any) -> None:
         if event.new:
@@ -131,35 +90,3 @@ class Overview(View):
 
 def _text(title: str, said: str) -> pn.pane.HTML:
     return words.pane(words.subheading(title, said))
-
-
-def headline(headlines: pd.DataFrame, kernel: str, about: str) -> str:
-    """The kernel's largest forward case: how fast, how near the floor, and why."""
-    title = words.heading(kernel or "No kernel", about)
-    case = summary.headline(headlines[headlines["kernel"] == kernel] if len(headlines) else headlines)
-    if case is None:
-        said = "No run says anything about it yet: profile it." if kernel else ""
-        return title + (f"<p>{escape(said)}</p>" if said else "")
-    return title + case_headline(case)
-
-
-def case_headline(row: Mapping[str, Any]) -> str:
-    """One case's numbers, and why they are what they are."""
-    where = f"{row['impl']}, {row['workload']}, {row['pass']}"
-    return f'{words.stats(_stats(row))}<p>{escape(row["why"])} <span class="quiet">({escape(where)})</span></p>'
-
-
-def _stats(row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    spread = f"{write(row['gpu_time_low'], 'second')} – {write(row['gpu_time_high'], 'second')}, {row['time_source']}"
-    found = [
-        ("GPU time", write(row["gpu_time"], "second"), spread),
-        ("of the floor's speed", write(row["floor_fraction"], "ratio"), f"floor {write(row['floor'], 'second')}"),
-        ("over eager", times(row["speedup_eager"]), "GPU time"),
-        ("over torch.compile", times(row["speedup_compile"]), "GPU time"),
-        ("bytes over the algorithm's", times(row["bytes_ratio"]), row["bytes_source"]),
-        ("registers", write(row["registers"], "count"), "per thread"),
-        ("theoretical occupancy", write(row["theoretical_occupancy"], "ratio"), f"limited by {row['limiter']}"),
-    ]
-    if not row["measured"]:
-        found.insert(0, ("floor", write(row["floor"], "second"), "predicted, not measured"))
-    return [stat for stat in found if stat[1] != "–"][:6]

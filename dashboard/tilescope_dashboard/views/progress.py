@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 import panel as pn
@@ -10,7 +9,8 @@ import panel_material_ui as pmui
 import param
 
 from tilescope_dashboard import words
-from tilescope_dashboard.jobs import CANCELLED, CANCELLING, DONE, FAILED, WAITING, JobManager, JobState
+from tilescope_dashboard.job_text import describe, log
+from tilescope_dashboard.jobs import CANCELLING, JobManager, JobState
 from tilescope_dashboard.state import State
 from tilescope_dashboard.views.strip import Strip
 
@@ -28,12 +28,13 @@ class Progress(pn.viewable.Viewer):
         self._cancel = pmui.Button(label="Cancel", variant="outlined", size="small", width=96)
         self._show = pmui.Button(label="Show results", variant="contained", size="small", width=130)
         self._close = pmui.Button(label="Dismiss", variant="text", size="small", width=90)
-        self._buttons, self._log, self._strip = pn.Row(), words.pane(), Strip(state)
+        self._buttons, self._log, self._strip = pn.Row(margin=0), words.pane(), Strip(state)
+        self._below = pn.Column(sizing_mode="stretch_width", margin=0)
         self._cancel.on_click(self._stop)
         self._show.on_click(lambda _: self._open(self._jobs.current))
         self._close.on_click(self._dismiss)
         self._layout = pn.Column(
-            self._text, self._buttons, self._strip, self._log, sizing_mode="stretch_width",
+            self._text, self._buttons, self._strip, self._below, sizing_mode="stretch_width",
             visible=False, styles={"border": "1px solid color-mix(in srgb, currentColor 18%, transparent)",
                                    "border-radius": "6px", "padding": "6px"}, margin=(4, 8),
         )  # fmt: skip
@@ -64,10 +65,8 @@ class Progress(pn.viewable.Viewer):
         self._strip.follow(job.active)
         self._text.object = describe(job)
         self._offer(job)
-        log = "\n".join(list(job.log)[-40:])
-        self._log.object = (
-            f"<details><summary>Log</summary><pre>{escape(log)}</pre></details>" if log and not job.active else ""
-        )
+        self._log.object = log(job)
+        self._below.objects = [self._log] if self._log.object else []
         if not job.active and self._seen != job.number:
             self._seen = job.number
             self.state.refresh()
@@ -109,25 +108,3 @@ class Progress(pn.viewable.Viewer):
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout
-
-
-def describe(job: JobState) -> str:
-    """The job as HTML: what it is doing, how far it is, and how it ended."""
-    of = f"case {min(job.index + 1, job.of)} of {job.of}" if job.of else ""
-    failures = f"{job.failures} failed, see the log" if job.failures else ""
-    spent = f"{job.elapsed:.0f} s"
-    if job.active:
-        head = {WAITING: "Waiting for the job before it:", CANCELLING: "Cancelling:"}.get(job.status, "Profiling")
-        value = f'value="{job.index}" max="{job.of}"' if job.of else ""
-        line = " · ".join(filter(None, [of, job.doing, spent, failures]))
-        return (
-            f"<h3>{escape(head)} {escape(job.title)}</h3>"
-            f'<p class="small" role="status">{escape(line)}</p><progress {value} aria-label="progress"></progress>'
-        )
-    kept = "Finished cases are kept." if job.folder else "No case had finished."
-    kind, head, text = {
-        DONE: ("warning" if job.failures else "info", f"{job.title}: finished in {spent}.", failures),
-        CANCELLED: ("info", f"{job.title}: cancelled after {spent}.", kept),
-        FAILED: ("error", f"{job.title}: could not be profiled.", job.error),
-    }[job.status]
-    return words.notice(kind, head, text)

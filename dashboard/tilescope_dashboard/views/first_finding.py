@@ -1,0 +1,43 @@
+"""What Advice finds first in a case, in one line, and the way there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
+import param
+
+from tilescope_dashboard import cards, opened
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.base import in_turn
+
+
+class FirstFinding(pn.viewable.Viewer):
+    """A line and a button; nothing where nothing was found."""
+
+    state = param.ClassSelector(class_=State)
+
+    def __init__(self, state: State, **settings: Any) -> None:
+        super().__init__(state=state, **settings)
+        self._text = cards.pane()
+        self._button = pmui.Button(label="Open Advice", variant="outlined", size="small", width=120)
+        self._button.on_click(lambda _: in_turn(lambda: self.state.param.update(view="advice")))
+        # Side by side where the page is wide enough, else the button below the line.
+        self._line = pn.Column(self._text, styles={"flex": "0 1 880px"}, margin=0)
+        self._layout = pn.FlexBox(sizing_mode="stretch_width", gap="4px", align_items="center")
+
+    def show(self, case: Mapping[str, Any] | None, opens: bool) -> None:
+        """Show the first finding of a row of ``tilescope.summary.summarise``, which belongs to the state's run.
+
+        ``opens``: with the way to the Advice view, which opens on the kernel's headline case.
+        """
+        loaded = self.state.loaded
+        found = opened.findings(loaded, tuple(case[name] for name in opened.CASE)) if loaded and case else ()
+        self._text.object = cards.brief(found[0]) if found else ""
+        # Put in and taken out: a change of ``visible`` alone may get lost.
+        self._layout.objects = [self._line, *([self._button] if opens else [])] if found else []
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return self._layout

@@ -1,0 +1,47 @@
+"""A small form: would fusing a chain of PyTorch operations help? Answered from sizes and datasheets, nothing is run."""
+
+from __future__ import annotations
+
+import panel as pn
+import panel_material_ui as pmui
+from tilescope import ceilings, fusion
+
+from tilescope_dashboard import cards, words
+
+_CHAIN, _SHAPE, _TARGET = "add,relu,mul", "16384x4096-bf16", "sm_90"
+_ABOUT = "A chain of PyTorch operations, before there is a kernel for it. Known operations: {}."
+
+
+class FusionForm(pn.viewable.Viewer):
+    """Chain, shape and GPU; the answer follows each change of them."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**settings)
+        self._answer = cards.pane()
+        self._chain = pmui.TextInput(label="chain", value=_CHAIN, width=260, size="small")
+        self._shape = pmui.TextInput(label="shape and dtype", value=_SHAPE, width=200, size="small")
+        targets = list(ceilings.targets())
+        self._target = pmui.Select(label="GPU", options=targets, value=_TARGET, width=110, size="small")
+        asked = (self._chain, self._shape, self._target)
+        for widget in asked:
+            widget.param.watch(lambda _: self._ask(), "value")
+        said = _ABOUT.format(", ".join(sorted(fusion.OPERATIONS)))
+        self._layout = pn.Column(
+            cards.pane(words.subheading("Would fusing help?", said)),
+            pn.FlexBox(*asked, sizing_mode="stretch_width", gap="8px"),
+            self._answer,
+            sizing_mode="stretch_width",
+            margin=0,
+        )
+        self._ask()
+
+    def _ask(self) -> None:
+        try:
+            problem = fusion.parse_problem(self._shape.value)
+            chain = fusion.count(fusion.parse_chain(self._chain.value), problem)
+            self._answer.object = cards.answer(fusion.ask(chain, problem, self._target.value))
+        except ValueError as error:
+            self._answer.object = words.notice("warning", "This cannot be answered:", str(error))
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return self._layout

@@ -1,0 +1,41 @@
+"""The Overview's tables: a frame's column, its title, and its unit (see ``tables.table``)."""
+
+from __future__ import annotations
+
+#: Rows of ``tilescope.summary.summarise``.
+CASES = {
+    "kernel": ("kernel", "text"),
+    "impl": ("impl.", "text"),
+    "pass": ("pass", "text"),
+    "workload": ("workload", "text"),
+    "gpu_time": ("GPU time", "second"),
+    "floor_fraction": ("of the floor", "ratio"),
+    "speedup_eager": ("over eager", "times"),
+    "bytes_ratio": ("bytes", "times"),
+    "registers": ("registers", "count"),
+    "theoretical_occupancy": ("occupancy", "ratio"),
+    "why": ("why", "text"),
+}
+#: Rows of ``library.library``.
+KERNELS = {
+    "kernel": ("kernel", "text"),
+    "workload": ("workload", "text"),
+    "gpu_time": ("GPU time", "second"),
+    "floor_fraction": ("of the floor", "ratio"),
+    "speedup_eager": ("over eager", "times"),
+    "speedup_compile": ("over compile", "times"),
+    "bytes_ratio": ("bytes", "times"),
+    "from_run": ("from", "text"),
+    "why": ("why", "text"),
+}
+#: Rows of ``library.listing``.
+RUNS = {
+    "started": ("started (UTC)", "text"),
+    "title": ("run", "text"),
+    "device": ("GPU", "text"),
+    "what": ("kind", "text"),
+    "kernels": ("kernels", "text"),
+    "sources": ("collectors", "text"),
+    "cases": ("cases", "count"),
+    "state": ("state", "text"),
+}

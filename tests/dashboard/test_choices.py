@@ -1,0 +1,90 @@
+"""What the profile form offers and refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tilescope import ceilings, collectors
+from tilescope_dashboard import choices
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "softmax", "kernel": "tilescope_kernels.softmax:SPEC", "passes": ["forward", "backward"],
+        "workloads": [
+            {"id": "8192x8192-fp32", "label": "large", "elements": 8192 * 8192},
+            {"id": "0x8-fp32", "label": "", "elements": 0},
+            {"id": "8x8-fp32", "label": "", "elements": 64},
+        ],
+        "implementations": {
+            "triton": {"available": True, "configs": [{"BLOCK": 1}]}, "liger": {"available": False, "configs": []},
+        },
+        **changes,
+    }  # fmt: skip
+
+
+def test_the_smallest_workload_that_is_not_empty_comes_first() -> None:
+    offered = choices.choices(entry())
+    assert offered.first == ("8x8-fp32",)
+    assert offered.workloads["large · 8192x8192-fp32"] == "8192x8192-fp32"
+    assert list(offered.workloads.values()) == ["8192x8192-fp32", "0x8-fp32", "8x8-fp32"]
+    assert choices.choices(entry(workloads=entry()["workloads"][1:2])).first == ()
+
+
+def test_what_is_not_installed_is_not_offered_and_configs_only_where_there_are_some() -> None:
+    assert choices.choices(entry()).implementations == ("triton",)
+    assert choices.choices(entry()).configs
+    assert not choices.choices(entry(implementations={"eager": {"available": True, "configs": []}})).configs
+
+
+def test_a_kernel_is_found_by_its_name_and_by_its_place() -> None:
+    catalog = [entry(name="matmul", kernel="elsewhere:SPEC"), entry()]
+    for known in ("softmax", "tilescope_kernels.softmax:SPEC"):
+        assert choices.entry_of(catalog, known) is catalog[1]
+    assert choices.entry_of(catalog, "soft") is None
+
+
+@pytest.mark.parametrize(
+    ("may_launch", "trouble", "catalog", "found", "said"),
+    [
+        (False, "", [entry()], entry(), "Read only."),
+        (True, HOSTILE, [], None, "&lt;img"),
+        (True, "", [], None, "Reading the kernel library"),
+        (True, "", [entry()], None, "Not in the library"),
+    ],
+)
+def test_why_nothing_can_be_profiled_is_said(
+    may_launch: bool, trouble: str, catalog: list[Any], found: Any, said: str
+) -> None:
+    notice = choices.standing(may_launch, trouble, catalog, found)
+    assert said in notice
+    assert "<img" not in notice
+    assert choices.standing(True, "", [entry()], entry()) == ""
+
+
+def test_collectors_that_cannot_run_are_gathered_by_their_reason() -> None:
+    said = choices.reasons({"compiler": None, "ncu": "no GPU", "events": "no GPU", "nsys": HOSTILE})
+    assert "<b>ncu, events</b>: no GPU" in said
+    assert "compiler" not in said
+    assert "<img" not in said
+    assert choices.reasons({"compiler": None}) == ""
+
+
+def test_targets_are_named_by_their_first_product_and_this_machines_own_comes_first() -> None:
+    offered = choices.targets(ceilings.PRODUCTS)
+    assert set(offered.values()) == set(ceilings.targets())
+    assert offered["sm_90 · H200"] == "sm_90"
+    here = choices.targets(ceilings.PRODUCTS, "sm_90")
+    assert next(iter(here.items())) == ("sm_90 · this machine", "sm_90")
+    assert sorted(here.values()) == sorted(offered.values())
+    assert choices.targets(ceilings.PRODUCTS, "sm_75")["sm_75 · this machine"] == "sm_75"
+
+
+def test_a_collector_says_what_it_finds_and_a_persons_own_is_named() -> None:
+    offered = choices.collectors([*collectors.COLLECTORS, "mine.own"])
+    assert list(offered.values()) == [*collectors.COLLECTORS, "mine.own"]
+    assert all(label.startswith(f"{name}: ") for label, name in offered.items() if name != "mine.own")
+    assert offered["mine.own"] == "mine.own"

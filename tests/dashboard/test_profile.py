@@ -1,0 +1,114 @@
+"""The profile form: what it asks for, what it refuses, and what it says beside the button."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope.plan import Request, RequestError
+from tilescope.supervisor import Job
+from tilescope_dashboard.job_text import beside_the_button
+from tilescope_dashboard.jobs import CANCELLED, DONE, FAILED, RUNNING, JobManager, JobState
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.profile import ProfileForm
+from tilescope_dashboard.views.profile_fields import ProfileFields
+
+ENTRY = {
+    "name": "softmax", "kernel": "tilescope_kernels.softmax:SPEC", "passes": ["forward", "backward"],
+    "workloads": [{"id": "128x1024-bf16", "label": "small", "elements": 131072}],
+    "implementations": {"triton": {"available": True, "configs": [{"BLOCK": 1}]}},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+
+
+def fields() -> ProfileFields:
+    shown = ProfileFields()
+    shown.fill(ENTRY)
+    shown._collectors.param.update(options={"compiler": "compiler"}, value=["compiler"])
+    return shown
+
+
+def test_the_fields_ask_for_what_is_chosen_and_for_another_size_beside_it() -> None:
+    shown = fields()
+    assert "128x1024-bf16" in shown._size.label
+    shown._size.value = " 1823x781-fp32 "
+    shown._passes.value = ["forward"]
+    request = shown.request(ENTRY)
+    assert request == Request(("tilescope_kernels.softmax:SPEC",), ("triton",), ("128x1024-bf16", "1823x781-fp32"),
+                              ("forward",), ("compiler",), target="sm_90", title="softmax")  # fmt: skip
+    shown._every.value = True
+    assert shown.request(ENTRY).configs == ("all",)
+
+
+def test_all_that_is_missing_is_named_at_once() -> None:
+    shown = fields()
+    shown._workloads.value, shown._passes.value = [], []
+    with pytest.raises(ValueError, match=r"^choose a workload and a pass\.$"):
+        shown.request(ENTRY)
+
+
+def test_choices_stay_until_they_are_about_another_kernel() -> None:
+    shown = fields()
+    shown._passes.value = ["forward"]
+    shown.fill(ENTRY)
+    assert shown._passes.value == ["forward"]
+    shown.fill({**ENTRY, "name": "other"})
+    assert shown._passes.value == ["forward", "backward"]
+
+
+def form(planner: Callable[[Request], Any]) -> ProfileForm:
+    state = State(may_launch=True, catalog=[ENTRY], kernel="softmax")
+    shown = ProfileForm(state, JobManager(planner, lambda *_: None))
+    shown._fields._collectors.param.update(options={"compiler": "compiler"}, value=["compiler"])
+    return shown
+
+
+def test_what_was_refused_is_said_beside_the_button() -> None:
+    async def refuse(request: Request) -> Job:
+        raise RequestError(f"softmax has no workload <b>{request.workloads[-1]}</b>")
+
+    async def scenario() -> None:
+        shown = form(refuse)
+        shown._fields._size.value = "banana"
+        shown._profile(None)
+        assert "is being profiled" in shown._trouble.object
+        while shown.started.active:
+            await asyncio.sleep(0)
+        shown._say()
+        assert shown.started.status == FAILED
+        assert "no workload &lt;b&gt;banana" in shown._trouble.object
+        # It has been told: what other jobs do is not said here.
+        shown._trouble.object = ""
+        shown._say()
+        assert shown._trouble.object == ""
+
+    asyncio.run(scenario())
+
+
+def test_a_kernel_that_is_not_in_the_library_starts_nothing() -> None:
+    async def never(request: Request) -> Job:
+        raise AssertionError(request)
+
+    shown = form(never)
+    shown.state.kernel = "not_in_the_library"
+    assert shown._button.disabled
+    assert "Not in the library" in shown._trouble.object
+    shown._profile(None)
+    assert shown.started is None
+
+
+def test_a_running_job_is_told_where_to_look_at_it() -> None:
+    assert "above the views" in beside_the_button(JobState(1, "softmax", status=RUNNING))
+    # The progress says it, and offers the results.
+    assert beside_the_button(JobState(1, "softmax", status=DONE)) == ""
+    assert beside_the_button(JobState(1, "softmax", status=CANCELLED)) == ""
+    job = JobState(1, "<i>", status=FAILED, error="<b>no</b>")
+    assert "&lt;b&gt;no" in beside_the_button(job)
+    assert "<i>" not in beside_the_button(job)
