@@ -9,7 +9,7 @@ import logging
 import panel as pn
 import panel_material_ui as pmui
 from tilescope import supervisor
-from tilescope_dashboard import words
+from tilescope_dashboard import sessions, words
 from tilescope_dashboard.access import may_launch
 from tilescope_dashboard.figures.style import DARK, FONT, LIGHT, Theme
 from tilescope_dashboard.jobs import JobManager
@@ -64,25 +64,39 @@ def build() -> pmui.Page:
     """One session's page."""
     state = State(may_launch=may_launch(pn.state.curdoc))
     pn.state.location.sync(state, ["run", "kernel", "view", "theme", "compared"], on_error=ignore)
-    jobs = pn.state.as_cached("tilescope-jobs", JobManager)
-    form, progress = ProfileForm(state, jobs), Progress(state, jobs)
-    form.param.watch(lambda event: setattr(progress, "own", event.new), "started")
-    side = pn.Column(sizing_mode="stretch_width", margin=0)
+    side, main = (pn.Column(sizing_mode="stretch_width", margin=0) for _ in range(2))
     width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))
-    page = pmui.Page(
-        title="Tilescope",
-        sx={"& .header a, & .header .title": {"color": "inherit !important", "fontSize": "20px"}},
-        dark_theme=state.theme == "dark",
-        theme_config={"light": look(LIGHT), "dark": look(DARK)},
-        sidebar=[side],
-        sidebar_width=300,
-        sidebar_open=not phone(),
-        main=[Context(state), progress, Navigation(state, VIEWS), width],
-    )
+    with sessions.not_busy():
+        page = pmui.Page(
+            title="Tilescope",
+            sx={"& .header a, & .header .title": {"color": "inherit !important", "fontSize": "20px"}},
+            dark_theme=state.theme == "dark",
+            theme_config={"light": look(LIGHT), "dark": look(DARK)},
+            sidebar=[side],
+            sidebar_width=300,
+            busy_indicator=None,
+            sidebar_open=not phone(),
+            main=[main, width],
+        )
     page.param.watch(lambda event: setattr(state, "theme", "dark" if event.new else "light"), "dark_theme")
     width.param.watch(lambda event: fit(page, state, event.new is width.small), "current")
-    pn.state.onload(functools.partial(later, state, form, side))
+    # The browser has seconds of scripts to load before it asks for what is in the page: made meanwhile, it costs no time.
+    in_turn(functools.partial(furnish, state, side, main))
+    pn.state.on_session_destroyed(sessions.release)
     return page
+
+
+def furnish(state: State, side: pn.Column, main: pn.Column) -> None:
+    """Put into the page what it is for."""
+    try:
+        jobs = pn.state.as_cached("tilescope-jobs", JobManager)
+        form, progress = ProfileForm(state, jobs), Progress(state, jobs)
+        form.param.watch(lambda event: setattr(progress, "own", event.new), "started")
+        main.extend([Context(state), progress, Navigation(state, VIEWS)])
+    except Exception as error:  # else the page would stay empty
+        main.append(trouble(error))
+    else:
+        pn.state.onload(functools.partial(later, state, form, side))
 
 
 def ignore(values: dict) -> None:

@@ -87,7 +87,7 @@ def test_every_view_shows_its_chart_and_its_table_and_is_in_the_address(visit: A
 def test_a_point_selects_its_row_and_a_row_its_point(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline")
     eager = 3  # the algorithm's point of the second case: no other mark is near it
-    row = page.locator(".tabulator-selected")
+    row = page.locator(".tabulator-selected:visible")
     for _ in range(5):  # the page may still move under the mouse
         page.mouse.click(*drawn(page)["at"][eager])
         page.wait_for_timeout(800)
@@ -95,7 +95,7 @@ def test_a_point_selects_its_row_and_a_row_its_point(visit: Any) -> None:
             break
     assert row.inner_text().split("\n")[0] == "eager"
     assert "algorithm" in row.inner_text()
-    page.locator(".tabulator-row").nth(1).locator(".tabulator-cell:visible").first.click()
+    page.locator(".tabulator-row:visible").nth(1).locator(".tabulator-cell:visible").first.click()
     page.wait_for_function(f"() => ({POINTS})()?.chosen?.[0] === 1")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import panel as pn
@@ -34,7 +34,7 @@ class View(pn.viewable.Viewer):
 
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._fresh = False
+        self.fresh = False
         self._trouble = words.pane(visible=False)
         self._layout = pn.Column(self._trouble, *self.build(), sizing_mode="stretch_width", margin=0)
         for place in self._layout.select(Chart):
@@ -72,9 +72,9 @@ class View(pn.viewable.Viewer):
 
     def refresh(self) -> None:
         """Update if something changed since the view was last looked at."""
-        if self._fresh:
+        if self.fresh:
             return
-        self._fresh = True
+        self.fresh = True
         try:
             self.update()
             self._trouble.visible = False
@@ -86,7 +86,7 @@ class View(pn.viewable.Viewer):
 
     def _changed(self, *events: param.parameterized.Event) -> None:
         if any(event.name != "view" for event in events):
-            self._fresh = False
+            self.fresh = False
         if self.state.view == self.name_in_address:
             self.refresh()
 
@@ -114,6 +114,16 @@ class Chart(pn.pane.Bokeh):
 def chart() -> Chart:
     """A place for a figure. A view writes its headline first: it is what the figure's text alternative says."""
     return Chart(sizing_mode="stretch_width", margin=(4, 8))
+
+
+def side_by_side(charts: Iterable[Chart], width: int, gap: str = "8px") -> pn.Column:
+    """The figures in rows, each at least ``width`` pixels wide; as many in a row as there is room for."""
+    # A column that flows in rows: a Row would be as wide as all of them, and a figure in a FlexBox that is out of sight is
+    # never drawn.
+    return pn.Column(
+        *(pn.Column(place, min_width=width, styles={"flex": f"1 1 {width}px"}, margin=0) for place in charts),
+        sizing_mode="stretch_width", margin=0, styles={"flex-flow": "row wrap", "gap": gap},
+    )  # fmt: skip
 
 
 def in_turn(action: Callable[[], Any]) -> None:

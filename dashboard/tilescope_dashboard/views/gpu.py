@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
-import panel as pn
 
 from tilescope_dashboard import words
 from tilescope_dashboard.figures.gpu import FIGURES, readings
@@ -14,7 +13,7 @@ from tilescope_dashboard.figures.style import theme
 from tilescope_dashboard.tables import patch, table
 from tilescope_dashboard.telemetry import Gpu, Sample, held, slowed
 from tilescope_dashboard.units import write
-from tilescope_dashboard.views.base import View, chart
+from tilescope_dashboard.views.base import View, chart, side_by_side
 from tilescope_dashboard.views.feed import Feed, label, sampler
 
 _COLUMNS = {
@@ -44,10 +43,7 @@ class GpuView(View):
         self._feed = Feed(sampler(), self._tell)
         self._head, self._table = words.pane(), table(_COLUMNS)
         self._charts = {name: chart() for name in FIGURES}
-        self._grid = pn.FlexBox(
-            *(pn.Column(c, min_width=300, styles={"flex": "1 1 300px"}, margin=0) for c in self._charts.values()),
-            sizing_mode="stretch_width", gap="8px",
-        )  # fmt: skip
+        self._grid = side_by_side(self._charts.values(), 300)
         self._rows = self.saved(self._table, origin=lambda: [gpu.name for gpu in self._feed.sampler.gpus])
         self.state.param.watch(self._follow, "view")
         return [self._head, self._rows, self._grid]
@@ -56,7 +52,7 @@ class GpuView(View):
         if event.new != self.name_in_address:
             self._feed.stop()
             # What was missed meanwhile is drawn anew when someone comes back.
-            self._fresh = False
+            self.fresh = False
 
     def update(self) -> None:
         self._feed.start()

@@ -10,32 +10,38 @@ import panel_material_ui as pmui
 import param
 
 from tilescope_dashboard.keyboard import Keyboard
+from tilescope_dashboard.spare import SpareTime
+from tilescope_dashboard.stack import Stack
 from tilescope_dashboard.state import State
 from tilescope_dashboard.views.base import View
 
 
 class Navigation(pn.viewable.Viewer):
-    """Tabs over the state's view. A view is made when it is first looked at, and kept."""
+    """Tabs over the state's view. A view is made when it is first looked at, or before that in spare time, and kept."""
 
     state = param.ClassSelector(class_=State)
 
     def __init__(self, state: State, views: Mapping[str, type[View]], **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._views, self._made, self._shown = views, {}, {}
+        self._views, self._made = views, {}
         # The tabs hold nothing themselves: with Bokeh inside, dynamic tabs throw and static ones build every view.
+        nothing = pn.Spacer(height=0)
         self._tabs = pmui.Tabs(
-            *((view.title, pn.Spacer(height=0)) for view in views.values()),
+            *((view.title, nothing) for view in views.values()),
             active=self._place(),
             sizing_mode="stretch_width",
         )
-        self._main = pn.Column(sizing_mode="stretch_width", margin=0)
+        self._stack = Stack(views)
         self._tabs.param.watch(self._clicked, "active")
         state.param.watch(self._switch, "view")
         self._switch()
+        spare = SpareTime(self._prepare)
+        state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow"])
+        pn.state.onload(spare.start)
         top = pn.Row(
             self._tabs, Keyboard(self._clear, align="center", margin=(0, 8)), sizing_mode="stretch_width", margin=0
         )
-        self._layout = pn.Column(top, self._main, sizing_mode="stretch_width", margin=0)
+        self._layout = pn.Column(top, self._stack, sizing_mode="stretch_width", margin=0)
 
     def _place(self) -> int:
         names = list(self._views)
@@ -47,17 +53,25 @@ class Navigation(pn.viewable.Viewer):
     def _switch(self, *_: param.parameterized.Event) -> None:
         place = self._place()
         name = list(self._views)[place]
-        if name not in self._made:
-            self._made[name] = self._views[name](self.state)
-            self._shown[name] = pn.Column(self._made[name], sizing_mode="stretch_width", margin=0)
         self._tabs.active = place
         self.state.view = name
+        self._furnish(name)
+        self._stack.show(name)
+
+    def _furnish(self, name: str) -> None:
+        """Make the view, or bring it up to date."""
+        if name not in self._made:
+            self._made[name] = self._views[name](self.state)
         self._made[name].refresh()
-        # Hidden, not taken out: the browser keeps what it has drawn, and a view that comes back is there at once.
-        for other, column in self._shown.items():
-            column.visible = other == name
-        if self._shown[name] not in self._main.objects:
-            self._main.append(self._shown[name])
+        self._stack.put(name, self._made[name])
+
+    def _prepare(self) -> bool:
+        """Furnish a view that will perhaps be looked at; False if none was left. One that is live costs while it is there."""
+        waiting = [name for name, view in self._views.items()
+                   if not view.live and not (name in self._made and self._made[name].fresh)]  # fmt: skip
+        if waiting:
+            self._furnish(waiting[0])
+        return bool(waiting)
 
     def _clear(self) -> None:
         self._made[list(self._views)[self._place()]].clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-import panel as pn
 import panel_material_ui as pmui
 from tilescope import occupancy as model
 
@@ -13,7 +12,7 @@ from tilescope_dashboard import frames, words
 from tilescope_dashboard.figures.occupancy import TITLES, occupancy
 from tilescope_dashboard.tables import fill, table
 from tilescope_dashboard.units import write
-from tilescope_dashboard.views.base import View, chart
+from tilescope_dashboard.views.base import View, chart, side_by_side
 
 _COLUMNS = {
     "impl": ("impl.", "text"),
@@ -44,10 +43,7 @@ class Occupancy(View):
         self._rows, self._settled = pd.DataFrame(), True
         self._target.param.watch(lambda _: self._settled and self._fill(self._target.value), "value")
         self._table.param.watch(lambda _: self._settled and self._draw(), "selection")
-        grid = pn.FlexBox(
-            *(pn.Column(c, min_width=310, styles={"flex": "1 1 310px"}, margin=0) for c in self._charts.values()),
-            sizing_mode="stretch_width", gap="8px",
-        )  # fmt: skip
+        grid = side_by_side(self._charts.values(), 310)
         return [self._head, self._target, grid, self.saved(self._table, "launches")]
 
     def update(self) -> None:

@@ -12,7 +12,7 @@ from tilescope_dashboard import words
 from tilescope_dashboard.figures.gpu import readings
 from tilescope_dashboard.state import State
 from tilescope_dashboard.telemetry import Gpu, held
-from tilescope_dashboard.views.base import chart
+from tilescope_dashboard.views.base import chart, side_by_side
 from tilescope_dashboard.views.feed import Feed, label, sampler
 
 _SHOWN = ("sm_clock", "power", "temperature")
@@ -28,10 +28,7 @@ class Strip(pn.viewable.Viewer):
         super().__init__(state=state, **settings)
         self._feed, self._on = Feed(sampler(), self._tell), False
         self._said, self._charts = words.pane(), {name: chart() for name in _SHOWN}
-        row = pn.FlexBox(
-            *(pn.Column(c, min_width=220, styles={"flex": "1 1 220px"}, margin=0) for c in self._charts.values()),
-            sizing_mode="stretch_width", gap="4px",
-        )  # fmt: skip
+        row = side_by_side(self._charts.values(), 220, "4px")
         self._layout = pn.Column(self._said, row, sizing_mode="stretch_width", margin=0, visible=False)
         state.param.watch(lambda _: self._on and self._draw(), "theme")
 

@@ -1,0 +1,36 @@
+"""What is left of a session when its page is closed: nothing. Panel 1.9 and its Material UI keep it in two places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import panel as pn
+
+
+@contextmanager
+def not_busy() -> Iterator[None]:
+    """What is made within does not follow ``pn.state.busy``.
+
+    A page does, and so the process would know it for ever; and would walk all its models twice an event.
+    """
+    before = _following()
+    yield
+    for watcher in _following():
+        if watcher not in before:
+            pn.state.param.unwatch(watcher)
+
+
+def _following() -> list[Any]:
+    return list(pn.state.param.watchers.get("busy", {}).get("value", []))
+
+
+def release(context: Any) -> None:
+    """Let go of a closed session's page: the root of its notifications is kept, which knows the document with all of it.
+
+    Not in the app's script: its names are gone by the time this is called.
+    """
+    for root, (_, _, document, _) in list(pn.state._views.items()):
+        if document is context._document:
+            del pn.state._views[root]

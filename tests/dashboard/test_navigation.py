@@ -1,0 +1,100 @@
+"""Views are made in spare time, and one is seen at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope_dashboard import spare
+from tilescope_dashboard.spare import SpareTime
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.gpu import GpuView
+from tilescope_dashboard.views.navigation import Navigation
+from tilescope_dashboard.views.occupancy import Occupancy
+from tilescope_dashboard.views.roofline import Roofline
+
+RUN = "20260102-030405-aaaa"
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+
+
+class Clock:
+    """A document of a session, whose timeouts are called by hand, and the time."""
+
+    session_context = object()
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.waiting = 100.0, []
+        monkeypatch.setattr(spare.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(spare.pn.state.__class__, "curdoc", property(lambda _: self))
+
+    def add_timeout_callback(self, action: Any, after: int) -> None:
+        self.waiting.append((action, after / 1000))
+
+    def turn(self, late: float = 0.0) -> float:
+        """Let the pause go by, and ``late`` seconds more; gives the pause."""
+        action, after = self.waiting.pop()
+        self.now += after + late
+        action()
+        return after
+
+
+def test_spare_time_ends_with_the_work_and_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, done = Clock(monkeypatch), []
+    idle = SpareTime(lambda: done.append(1) or len(done) < 3)
+    idle.start()
+    idle.start()
+    assert len(clock.waiting) == 1
+    usual = clock.turn()
+    assert len(done) == 1
+    clock.turn(late=1.0)
+    assert len(done) == 1  # the server had something better to do
+    assert clock.turn() == 2 * usual
+    assert clock.turn() == usual
+    assert len(done) == 3
+    assert not clock.waiting
+    idle.start()
+    assert len(clock.waiting) == 1
+
+
+def test_without_a_session_nothing_waits() -> None:
+    SpareTime(lambda: pytest.fail("no")).start()
+
+
+def test_views_are_made_ready_but_for_the_live_one(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    views = {view.name_in_address: view for view in (Roofline, GpuView, Occupancy)}
+    state = State(run=RUN, kernel="softmax", view="roofline")
+    shown = Navigation(state, views)
+    assert list(shown._made) == ["roofline"]
+    assert shown._prepare()
+    assert list(shown._made) == ["roofline", "occupancy"]
+    assert not shown._prepare()
+    state.kernel = "matmul"
+    assert shown._made["roofline"].fresh
+    assert not shown._made["occupancy"].fresh
+    assert shown._prepare()
+    assert not shown._prepare()
+    state.view = "gpu"
+    assert "gpu" in shown._made
+    state.view = "roofline"
+
+
+def test_one_view_is_seen_and_the_others_are_out_of_the_keys_way(visit: Any) -> None:
+    page = visit(f"run={RUN}&kernel=softmax&view=occupancy")
+    theory = page.get_by_text("occupancy, limited by")
+    theory.wait_for()
+    # Made in spare time, drawn, and not there for who looks or presses Tab.
+    page.locator(".place-roofline h2").wait_for(state="attached")
+    assert not page.locator(".place-roofline h2").first.is_visible()
+    assert (
+        page.evaluate(
+            """() => { const all = root => [...root.querySelectorAll("*")].flatMap(e => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
+                   return all(document).filter(e => /place-/.test(e.className) && !e.inert).length }"""
+        )
+        == 1
+    )
+    page.get_by_role("tab", name="Roofline").click()
+    page.locator(".place-roofline h2").first.wait_for()
+    assert not theory.is_visible()

@@ -1,0 +1,59 @@
+"""A session that was closed leaves nothing behind in the server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: A server and its clients in one process, so that what is left can be counted; prints how many documents there are.
+COUNT = """
+import asyncio, gc, json, re, sys
+import panel as pn
+from bokeh.document import Document
+from panel.io.server import get_server
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest
+from tornado.ioloop import IOLoop
+from tornado.websocket import websocket_connect
+
+server = get_server({"app": sys.argv[1]}, address="127.0.0.1", show=False, start=False,
+                    unused_session_lifetime_milliseconds=100, check_unused_sessions_milliseconds=100)
+
+async def session():
+    address = f"127.0.0.1:{server.port}"
+    page = await AsyncHTTPClient().fetch(f"http://{address}/app", request_timeout=60)
+    token = re.search(rb'"token":"([^"]+)"', page.body)[1].decode()
+    asked = HTTPRequest(f"ws://{address}/app/ws", headers={"Origin": f"http://localhost:{server.port}"})
+    socket = await websocket_connect(asked, subprotocols=["bokeh", token])
+    for part in ({"msgid": "1", "msgtype": "PULL-DOC-REQ"}, {}, {}):
+        await socket.write_message(json.dumps(part))
+    while '"Figure"' not in str(await socket.read_message()):
+        pass
+    socket.close()
+
+async def main():
+    for _ in range(3):
+        await session()
+    while server.get_sessions("/app"):
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(0.5)
+
+server.start()
+IOLoop.current().run_sync(main)
+gc.collect()
+# One is there without a session.
+print("left", sum(isinstance(thing, Document) for thing in gc.get_objects()) - 1)
+"""
+
+
+def test_closed_sessions_are_let_go(runs: Path, tmp_path: Path) -> None:
+    paths = [str(ROOT / part) for part in ("kernels", "profiles", "dashboard")]
+    environment = {**os.environ, "TILESCOPE_RUNS": str(runs), "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-c", COUNT, str(ROOT / "dashboard" / "app.py")]
+    told = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
+    )
+    assert told.stdout.split()[-2:] == ["left", "0"], told.stdout + told.stderr
