@@ -14,9 +14,9 @@ from tilescope_dashboard.access import may_launch
 from tilescope_dashboard.figures.style import DARK, FONT, LIGHT, Theme
 from tilescope_dashboard.jobs import JobManager
 from tilescope_dashboard.state import State
+from tilescope_dashboard.turns import in_turn
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
-from tilescope_dashboard.views.base import in_turn
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.context import Context

@@ -24,6 +24,18 @@ function every(selector, root = document) {
 
 const tabs = () => every("[role=tab]").filter(tab => tab.checkVisibility())
 
+function go(tab) {
+  tab?.focus()
+  tab?.click()
+}
+
+// The view before (-1) or after (1) the one that is seen; the first comes after the last.
+function beside(step) {
+  const all = tabs()
+  const at = all.findIndex(tab => tab.getAttribute("aria-selected") === "true")
+  go(all.at((at + step) % all.length))
+}
+
 // A link that is seen only while it has the focus, before everything else on the page.
 function skipping() {
   const link = document.createElement("a")
@@ -108,7 +120,10 @@ export function render({model}) {
   place.append(style, button, dialog)
 
   function pressed(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return
+    // Many keyboards have the brackets behind AltGr, which Windows reports as Ctrl and Alt, or behind Option.
+    const bracket = event.key === "[" || event.key === "]"
+    const chord = event.metaKey || (event.altKey ? !bracket : event.ctrlKey)
+    if (chord || event.defaultPrevented) return
     const at = event.composedPath()[0]
     // Now, before the focus moves: a move within one shadow root is heard by nobody outside.
     if (event.key === "Tab") every(NAMELESS).forEach(name)
@@ -122,9 +137,9 @@ export function render({model}) {
     } else if (dialog.open) {
       return
     } else if (/^[1-9]$/.test(event.key)) {
-      const tab = tabs()[Number(event.key) - 1]
-      tab?.focus()
-      tab?.click()
+      go(tabs()[Number(event.key) - 1])
+    } else if (bracket) {
+      beside(event.key === "]" ? 1 : -1)
     } else if (at.matches?.(".tabulator-tableholder") && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
       event.preventDefault()
       choose(at, event.key === "ArrowDown" ? 1 : -1)

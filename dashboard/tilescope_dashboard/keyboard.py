@@ -12,7 +12,8 @@ from panel.custom import JSComponent
 #: What the sheet lists: keys, and what they do.
 KEYS = (
     ("?", "show or hide this sheet"),
-    ("1 … 9", "go to a view, counted from the left"),
+    ("1 … 9", "go to one of the first nine views, counted from the left"),
+    ("[ ]", "go to the view before or after this one"),
     ("Tab, Shift Tab", "go to the next control, or back"),
     ("← →", "in the row of views: the one beside it; Enter opens it"),
     ("↑ ↓", "in a table: choose a row"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,12 +15,17 @@ from tilescope_dashboard.state import telling
 _RUNS = ("started", "title", "device", "what", "kernels", "sources", "cases", "state")
 
 
-def library(runs: list[store.Summary]) -> pd.DataFrame:
+def library(runs: Iterable[store.Summary]) -> pd.DataFrame:
     """One row a kernel, in the order in which the runs, from the oldest on, name them.
 
     Columns are those of ``tilescope.summary.summarise`` and ``run`` (id), ``from_run`` (what it is, in words). A kernel
-    whose run cannot be read any more is left out.
+    whose run cannot be read any more is left out. Made once for the same runs: the caller must not change it.
     """
+    return _library(tuple(runs))
+
+
+@functools.lru_cache(maxsize=8)
+def _library(runs: tuple[store.Summary, ...]) -> pd.DataFrame:
     names = dict.fromkeys(name for found in reversed(runs) for name in found.kernels if not found.error)
     rows: list[dict[str, Any]] = []
     for name in names:

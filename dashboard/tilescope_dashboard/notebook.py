@@ -14,11 +14,13 @@ from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.roofline import Roofline
+from tilescope_dashboard.views.source import Source
+from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
 #: JupyterLab's brand colour is dark, and Panel writes a chosen row's dark text on it.
 _CHOSEN = {"--jp-brand-color0": "color-mix(in srgb, #2a8ac6 35%, transparent)"}
-VIEWS = {view.name_in_address: view for view in (Roofline, Traffic, Autotune, Occupancy)}
+VIEWS = {view.name_in_address: view for view in (Roofline, Traffic, Autotune, Occupancy, Timeline, Source)}
 
 
 class OneRun(State):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -133,7 +133,7 @@ def preferred(runs: list[store.Summary]) -> str:
     return readable[0].id if readable else ""
 
 
-def telling(runs: list[store.Summary], kernel: str) -> store.Summary | None:
+def telling(runs: Sequence[store.Summary], kernel: str) -> store.Summary | None:
     """The run that says most of the kernel: measured before predicted, the person's own before a recording,
     by most collectors, whole, then the newest."""
     holding = [s for s in runs if not s.error and kernel in s.kernels]

@@ -99,7 +99,8 @@ class Table(pn.widgets.Tabulator):
 def table(columns: Mapping[str, tuple[str, str]], **options: Any) -> Table:
     """An empty table. ``columns`` maps a frame's column to its title and unit (``text`` for words).
 
-    The last column takes what room is left.
+    The last column takes what room is left. A table of launches has ``pagination="remote"``: a page of it is sent at a time,
+    which is of no use where no server stands behind.
     """
     numeric = [name for name, (_, unit) in columns.items() if unit != "text"]
     settings: dict[str, Any] = {"pagination": "local", "page_size": 12, "selectable": 1, **options}
@@ -131,7 +132,12 @@ _MOST = 10_000
 
 
 def fill(widget: Table, frame: pd.DataFrame) -> None:
-    """Show ``frame``'s columns that the table knows, row for row; a column it lacks is absent."""
+    """Show ``frame``'s columns that the table knows, row for row; a column it lacks is absent. No row is chosen then."""
+    widget.param.update(selection=[], value=_shown(widget, frame))
+
+
+def _shown(widget: Table, frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows as the browser takes them; the table keeps them all."""
     shown = frame.reindex(columns=list(widget.titles)).reset_index(drop=True)
     widget.filled = shown.copy()
     for name in shown:
@@ -139,26 +145,25 @@ def fill(widget: Table, frame: pd.DataFrame) -> None:
             shown[name] = shown[name].astype("float64")
         elif shown[name].dtype == object or isinstance(shown[name].dtype, pd.StringDtype):
             shown[name] = shown[name].fillna("–").astype(object)
-    if len(shown) > _MOST:
+    if len(shown) > _MOST and widget.pagination != "remote":
         widget.note.object = (
             f'<p class="small">The first {_MOST:,} of {len(shown):,} rows; the files hold all of them.</p>'
         )
         shown = shown.head(_MOST)
     else:
         widget.note.object = ""
-    widget.param.update(selection=[], value=shown)
+    return shown
 
 
-def patch(widget: Table, frame: pd.DataFrame) -> None:
-    """``fill`` for a table whose values change all the time: the rows stay, and so do the selection and the scrolling."""
-    if len(frame) != len(widget.filled):
+def renew(widget: Table, frame: pd.DataFrame) -> None:
+    """``fill`` for a short table whose values change all the time: the row that is chosen stays chosen.
+
+    All of it is sent: a browser that has not drawn the table yet stumbles over single cells.
+    """
+    if len(frame) == len(widget.filled):
+        widget.value = _shown(widget, frame)
+    else:
         fill(widget, frame)
-        return
-    shown = frame.reindex(columns=list(widget.titles)).reset_index(drop=True)
-    old, widget.filled = widget.filled, shown
-    changed = {name: [(row, new) for row, (was, new) in enumerate(zip(old[name], shown[name], strict=True))
-                      if new != was and not (pd.isna(new) and pd.isna(was))] for name in shown}  # fmt: skip
-    widget.patch({name: cells for name, cells in changed.items() if cells})
 
 
 _LINK = {"minWidth": 0, "padding": "0 6px", "fontSize": "12px", "fontWeight": 500}

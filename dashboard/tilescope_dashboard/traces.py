@@ -28,9 +28,8 @@ def links(state: State, launches: pd.DataFrame) -> list[pn.viewable.Viewable]:
         return []
     found = [_link("Chrome trace of what is shown", "timeline", state, lambda: chrome_trace.made(launches))]
     for row in launches.drop_duplicates("impl").to_dict("records"):
-        # A kernel of a person's own file is known to its collectors by more than its name.
-        kernel = str(state.facts.get("kernel", row["kernel"]))
-        path = chrome_trace.kept(state.loaded, Case(kernel, row["impl"], row["pass"], row["workload"], row["config"]))
+        case = Case(row["kernel"], row["impl"], row["pass"], row["workload"], row["config"])
+        path = chrome_trace.kept(state.loaded, case)
         if path is not None:
             what = f"{row['impl']}-{row['pass']}-{row['workload']}"
             found.append(_link(f"torch.profiler's trace of {row['impl']}", what, state, path.read_bytes))

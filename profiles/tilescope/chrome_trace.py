@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from tilescope import artefacts
 from tilescope.case import Case
 from tilescope.collectors import torch_profiler
 from tilescope.store import LoadedRun
@@ -23,8 +24,7 @@ _GPU, _CPU = 0, 1
 
 def kept(loaded: LoadedRun, case: Case) -> Path | None:
     """torch.profiler's trace of all the case's repetitions, with the CPU's operators in the first; None if not kept."""
-    path = loaded.folder / "artefacts" / "torch_profiler" / f"{case.slug}{SUFFIX}"
-    return path if path.is_file() else None
+    return artefacts.find(loaded.folder, "torch_profiler", case, SUFFIX)
 
 
 def made(launches: pd.DataFrame) -> bytes:

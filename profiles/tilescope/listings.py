@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from tilescope import artefacts
 from tilescope.case import Case
 from tilescope.schema import Run
 
@@ -36,11 +37,7 @@ def of_case(folder: Path, case: Case) -> list[Compiled]:
 
     ``case.kernel`` is the kernel's name as the run's table has it. Raises ValueError for a damaged file.
     """
-    kept, artefacts = folder / _KEPT, folder / "artefacts" / "compiler"
-    # A person's own kernel is called by its file when it is captured: the name's end is the same, the digest is not.
-    readable = case.slug.rpartition("-")[0]
-    own = artefacts / f"{case.slug}.json.gz"
-    found = own if own.is_file() else next(iter(sorted(artefacts.glob(f"*py_{readable}-????????.json.gz"))), None)
+    kept, found = folder / _KEPT, artefacts.find(folder, "compiler", case, ".json.gz")
     try:
         if found is not None:
             return _read(json.loads(gzip.decompress(found.read_bytes()))["launches"])

@@ -77,6 +77,14 @@ class Profile(LoadedRun):
         """The app's view of what limits the blocks on a multiprocessor."""
         return self._view("occupancy", kernel)
 
+    def timeline(self, kernel: str = "") -> Any:
+        """The app's view of a call's launches in order, and what the GPU waited for between them."""
+        return self._view("timeline", kernel)
+
+    def source(self, kernel: str = "") -> Any:
+        """The app's view of the kernel's code with what each line costs, beside what it was compiled to."""
+        return self._view("source", kernel)
+
     def _view(self, name: str, kernel: str) -> Any:
         # By name and only now: the profiler does not depend on the dashboard.
         return importlib.import_module("tilescope_dashboard.notebook").view(self, name, kernel)

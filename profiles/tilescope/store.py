@@ -34,6 +34,7 @@ from tilescope.case import Case
 from tilescope.schema import Failure, Run, SchemaError
 
 PARTIAL = ".partial-"
+LINES = "lines.parquet"
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4,}")
 
 
@@ -55,7 +56,7 @@ class LoadedRun:
 
         Read when it is asked for first. Raises StoreError for a damaged file.
         """
-        path = self.folder / "lines.parquet"
+        path = self.folder / LINES
         return _read_frame(path, lines.validate, lines.COLUMNS) if path.is_file() else lines.frame([])
 
     @functools.cached_property
@@ -406,7 +407,7 @@ def _seal(folder: Path, final: Path) -> Path:
     _write_table(table, folder / "table.parquet")
     if by_line := sorted((folder / "line-parts").glob("*.parquet")):
         found = [_read_frame(part, lines.validate, lines.COLUMNS) for part in by_line]
-        _write_table(pd.concat(found, ignore_index=True), folder / "lines.parquet")
+        _write_table(pd.concat(found, ignore_index=True), folder / LINES)
     folder.rename(final)
     for parts_of in ("parts", "line-parts"):
         shutil.rmtree(final / parts_of, ignore_errors=True)

@@ -6,7 +6,8 @@ import math
 
 _DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BELOW_ONE = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
-_SYMBOLS = {
+#: How a unit of METRICS is written.
+SYMBOLS = {
     "second": "s",
     "byte": "B",
     "hertz": "Hz",
@@ -26,7 +27,7 @@ def text(value: float, unit: str, digits: int = 3) -> str:
         return "–"
     if unit == "ratio":
         return f"{_significant(value * 100, digits)} %"
-    symbol = _SYMBOLS.get(unit, unit)
+    symbol = SYMBOLS.get(unit, unit)
     size = abs(value)
     if float(value).is_integer() and (unit == "count" or (size < 1000 and unit != "second")):
         return f"{value:,.0f} {symbol}".rstrip()

@@ -164,7 +164,7 @@ class Visit:
         self.contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(20_000)
-        page.on("pageerror", lambda error: self.wrong.append(f"pageerror: {error}"))
+        page.on("pageerror", lambda error: self.wrong.append(f"pageerror: {error.stack}"))
         page.on("console", lambda said: said.type == "error" and self.wrong.append(f"console: {said.text}"))
         page.route("**/*", self._guard)
         page.goto(url or f"{self.server.url}?{query}")

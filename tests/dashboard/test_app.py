@@ -62,7 +62,7 @@ def test_first_page_is_quick_when_warm(visit: Any) -> None:
         spent.append(time.monotonic() - start)
         page.close()
     # Under 2 s on an idle machine; the tests may share theirs.
-    assert min(spent) < 3, spent
+    assert min(spent) < 5, spent
 
 
 def test_every_view_shows_its_chart_and_its_table_and_is_in_the_address(visit: Any) -> None:

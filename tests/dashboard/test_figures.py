@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bokeh.document import Document
-from bokeh.models import GlyphRenderer, Label, SaveTool
+from bokeh.models import GlyphRenderer, HoverTool, Label, SaveTool
 from bokeh.plotting import figure
 from tilescope import roofline as roofline_model
 from tilescope import schema, summary
@@ -19,6 +19,7 @@ from tilescope_dashboard import frames
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.occupancy import TITLES, occupancy
 from tilescope_dashboard.figures.overview import overview
+from tilescope_dashboard.figures.redraw import look, take_over
 from tilescope_dashboard.figures.roofline import roofline, source
 from tilescope_dashboard.figures.style import DARK, LIGHT, short
 from tilescope_dashboard.figures.traffic import speedup, traffic
@@ -37,6 +38,13 @@ def points(table: pd.DataFrame, synthetic: ModuleType) -> pd.DataFrame:
 
 def glyph(plot: figure, name: str) -> GlyphRenderer:
     return plot.select_one({"name": name})
+
+
+def drawn(plot: figure, name: str) -> list[Any]:
+    """What that property of the roofline's points is, as the browser looks it up."""
+    points = glyph(plot, "points")
+    looked_up = getattr(points.glyph, name)
+    return [looked_up.transform.args["values"][number] for number in points.data_source.data[looked_up.field]]
 
 
 def texts(plot: figure) -> list[str]:
@@ -92,9 +100,11 @@ def test_roofline_keeps_the_frame_s_order_and_marks_what_was_measured(
     plot = roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT)
     data = source(plot).data
     assert list(data["intensity"]) == pytest.approx(points["intensity"].tolist())
-    for kind, fill, colour in zip(points["kind"], data["fill"], data["colour"], strict=True):
+    for kind, fill, colour in zip(points["kind"], drawn(plot, "fill_color"), drawn(plot, "line_color"), strict=True):
         assert (fill == colour) == (kind == "moved")
-    assert set(data["dash"]) == {"solid"}
+    assert set(drawn(plot, "line_dash")) == {"solid"}
+    # One style, one case and one launch are looked up for thousands of points: only numbers are sent for each.
+    assert all(values.dtype.kind in "fi" for values in data.values())
 
 
 def test_roofline_draws_roofs_above_points_and_labels_both_origins(points: pd.DataFrame, synthetic: ModuleType) -> None:
@@ -114,9 +124,41 @@ def test_a_point_without_a_time_stands_at_the_roof_and_is_dashed(synthetic: Modu
     found = roofline_model.points(predicted, synthetic.DEVICE)
     plot = roofline(found, roofline_model.roofs(synthetic.DEVICE), LIGHT)
     data = source(plot).data
-    assert set(data["dash"]) == {"dashed"}
+    assert set(drawn(plot, "line_dash")) == {"dashed"}
     assert list(data["height"]) == pytest.approx(found["attainable"].tolist())
-    assert all("(predicted)" in label for label in data["performance_label"])
+    said = plot.select_one(HoverTool).formatters["@style"].args["said"]
+    assert all("not timed" in said[style] for style in data["style"])
+
+
+def test_of_very_many_points_those_that_would_be_seen_are_drawn(points: pd.DataFrame, synthetic: ModuleType) -> None:
+    shifts = np.random.default_rng(0).lognormal(sigma=0.05, size=40_000)
+    many = points.iloc[np.arange(40_000) % len(points)].assign(
+        intensity=lambda frame: frame["intensity"] * shifts, performance=lambda frame: frame["performance"] * shifts
+    )
+    data = source(roofline(many.reset_index(drop=True), roofline_model.roofs(synthetic.DEVICE), LIGHT)).data
+    assert 500 < len(data["row"]) < 10_000
+    assert list(data["intensity"]) == many["intensity"].iloc[data["row"]].tolist()
+    assert data["intensity"].min() == pytest.approx(many["intensity"].min(), rel=0.03)
+    assert data["intensity"].max() == pytest.approx(many["intensity"].max(), rel=0.03)
+    few = source(roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT)).data
+    assert few["row"].tolist() == list(range(len(points)))
+
+
+def test_a_figure_that_only_has_other_data_is_kept(points: pd.DataFrame, synthetic: ModuleType) -> None:
+    roofs = roofline_model.roofs(synthetic.DEVICE)
+    shown = roofline(points, roofs, LIGHT)
+    before, moved = source(shown), points.assign(intensity=points["intensity"] * 2)
+    assert look(shown) == look(roofline(moved, roofs, LIGHT))
+    take_over(shown, roofline(moved, roofs, LIGHT))
+    assert source(shown) is before
+    assert list(before.data["intensity"]) == pytest.approx(moved["intensity"].tolist())
+    assert shown.x_range.end == pytest.approx(roofline(moved, roofs, LIGHT).x_range.end)
+    # Other colours, another implementation in the legend, a ring, no points: another figure.
+    assert look(shown) != look(roofline(moved, roofs, DARK))
+    assert look(shown) != look(roofline(points[points["impl"] == "triton"], roofs, LIGHT))
+    assert look(shown) != look(roofline(points.assign(above_roof=True), roofs, LIGHT))
+    assert look(shown) != look(roofline(points.head(0), roofs, LIGHT))
+    assert list(before.data["intensity"]) == pytest.approx(moved["intensity"].tolist())
 
 
 def test_a_point_above_the_roof_is_ringed(points: pd.DataFrame, synthetic: ModuleType) -> None:
@@ -124,7 +166,7 @@ def test_a_point_above_the_roof_is_ringed(points: pd.DataFrame, synthetic: Modul
     plain = len(roofline(points, roofs, LIGHT).renderers)
     raised = points.assign(above_roof=[True] + [False] * (len(points) - 1))
     plot = roofline(raised, roofs, LIGHT)
-    assert len(plot.renderers) == plain + 2  # the ring, and its place in the legend
+    assert len(plot.renderers) == plain + 1  # the ring's place in the legend
     assert any(item.label.value == "above the HBM roof" for item in plot.legend[0].items)
 
 

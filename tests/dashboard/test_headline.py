@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from tilescope import summary
-from tilescope_dashboard import headline
+from tilescope_dashboard.headlines import overview as headline
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from tilescope_dashboard import words
+from tilescope_dashboard.charts import Chart
 from tilescope_dashboard.keyboard import KEYS
 from tilescope_dashboard.state import State
-from tilescope_dashboard.views.base import Chart
 from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.traffic import Traffic
 
@@ -139,12 +139,43 @@ def test_from_the_first_key_to_a_saved_table_without_a_mouse(visit: Any) -> None
 
 
 @pytest.mark.browser
+def test_every_view_has_a_key(visit: Any) -> None:
+    page = visit(f"run={RUN}&kernel=softmax")
+    page.get_by_role("tab", name="Claims").wait_for()
+    page.get_by_role("button", name="Keys").wait_for()
+    names = [tab.inner_text() for tab in page.get_by_role("tab").all()]
+
+    def seen() -> str:
+        return page.get_by_role("tab", selected=True).inner_text()
+
+    # From the last of the digits on, round and back; each waits until the one before has been answered.
+    page.keyboard.press("9")
+    page.get_by_role("tab", name=names[8], selected=True).wait_for()
+    for name in (*names[9:], names[0], names[1]):
+        page.keyboard.press("]")
+        page.get_by_role("tab", name=name, exact=True, selected=True).wait_for()
+        assert focused(page) == ["tab", name]
+    for name in (names[0], names[-1], names[-2]):
+        page.keyboard.press("[")
+        page.get_by_role("tab", name=name, exact=True, selected=True).wait_for()
+    # Behind AltGr it is the same key; with Ctrl it is the browser's.
+    press = "key => document.dispatchEvent(new KeyboardEvent('keydown', key))"
+    page.evaluate(press, {"key": "]", "ctrlKey": True, "altKey": True})
+    page.get_by_role("tab", name=names[-1], exact=True, selected=True).wait_for()
+    page.evaluate(press, {"key": "[", "ctrlKey": True})
+    page.evaluate(press, {"key": "[", "metaKey": True})
+    page.evaluate(press, {"key": "1", "altKey": True})
+    page.wait_for_timeout(300)
+    assert seen() == names[-1]
+
+
+@pytest.mark.browser
 def test_a_number_that_is_typed_is_no_view(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     size = page.get_by_label("another size")
     size.focus()
-    page.keyboard.type("128x4?")
-    assert size.input_value() == "128x4?"
+    page.keyboard.type("128x4?]")
+    assert size.input_value() == "128x4?]"
     assert page.get_by_role("dialog").count() == 0
     assert page.get_by_role("tab", name="Overview").get_attribute("aria-selected") == "true"
 

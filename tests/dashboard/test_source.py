@@ -16,10 +16,12 @@ from tilescope.compiled_text import Text
 from tilescope.lines import METRICS
 from tilescope.schema import Device, Run
 from tilescope.store import RunWriter
-from tilescope_dashboard import code_pair, source_lines
+from tilescope_dashboard import code_pair, notebook, source_lines
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.source_lines import Column, Launch
 from tilescope_dashboard.state import State
+from tilescope_dashboard.views import no_lines
+from tilescope_dashboard.views.no_lines import with_lines
 from tilescope_dashboard.views.source import Source
 
 #: Panel's own, on pandas 3.1.
@@ -213,7 +215,7 @@ def test_the_view_opens_on_the_default_case_and_its_hottest_line(run: str) -> No
     view = shown(run)
     assert "Line 8 has 75.0 % of stall samples (ncu)" in view._head.object
     assert "counted apart by ncu" in view._head.object
-    assert view._case.value == ("triton", "forward", "16384x4096-bf16", "")
+    assert view._choices._case.value == ("triton", "forward", "16384x4096-bf16", "")
     assert view._code.line == 8
     assert "LDG.E R1" in view._code.markup
     assert "<script>" not in view._code.markup
@@ -227,32 +229,97 @@ def test_choices_change_what_is_shown(run: str) -> None:
     view = shown(run)
     view._code.stage = "ptx"
     assert "<code>ret;</code>" in view._code.markup
-    view._shown.value = [CODE]
+    view._choices._columns.value = [CODE]
     assert "ncu, measured" not in view._code.markup
     assert "Line 8 has 75.0 % of SASS instructions (compiler)" in view._head.object
-    view._case.value = ("triton", "forward", "16384x4096-bf16", "BLOCK=64")
+    view._choices._case.value = ("triton", "forward", "16384x4096-bf16", "BLOCK=64")
     # The choice of columns stays; the line that was chosen is not in this case.
-    assert view._shown.value == [CODE]
+    assert view._choices._columns.value == [CODE]
     assert view._code.line == 9
     assert "Line 9 has 100 %" in view._head.object
     assert "No assembly of this case" in view._code.markup
-    view._shown.value = []
+    view._choices._columns.value = []
     assert "softmax_kernel" in view._head.object
 
 
 def test_a_narrow_page_begins_with_one_column(run: str) -> None:
     view = shown(run, narrow=True)
-    assert view._shown.value == [STALLS]
+    assert view._choices._columns.value == [STALLS]
     view.state.narrow = False
-    assert len(view._shown.value) == 2
+    assert len(view._choices._columns.value) == 2
 
 
 def test_a_kernel_without_lines_says_what_to_do(run: str) -> None:
     view = shown(run, "matmul")
-    assert "tilescope profile matmul --collect compiler,interpreter" in view._head.object
+    said = view._nowhere._text.object
+    assert "<code>tilescope profile matmul --collect compiler,interpreter</code>" in said
+    assert "<code>tilescope profile matmul --collect compiler,interpreter,ncu_source</code>" in said
+    assert view._nowhere._layout.objects == [view._nowhere._text]
     assert not view._body.visible
     view.state.kernel = "softmax"
     assert view._body.visible
+    assert view._nowhere._layout.objects == []
+
+
+def another(folder: Path, identity: str, facts: dict, found: pd.DataFrame | None = None, title: str = "") -> str:
+    """A run with a row of each kernel that ``facts`` describes, and the lines ``found``; its id."""
+    writer = RunWriter(folder, Run(identity, "2026-01-03T00:00:00+00:00", DEVICE, facts, {}, {}, title=title))
+    writer.append(schema.frame([Case(n, *CASE.id.split("/")[1:]).row("registers", 32, "compiler") for n in facts]))
+    if found is not None:
+        writer.append_lines("softmax", found, {"softmax.py": SOURCE})
+    writer.finish()
+    return identity
+
+
+def test_another_run_that_has_the_lines_is_one_click_away(run: str, tmp_path: Path) -> None:
+    assert run
+    bare = another(tmp_path, "20260103-000000-0001", {"matmul": {}, "softmax": {}})
+    view = shown(bare)
+    assert "knows nothing of single lines" in view._head.object
+    assert not view._body.visible
+    assert view._nowhere._layout.objects == [view._nowhere._text, view._nowhere._button]
+    view._nowhere._button.param.trigger("clicks")
+    assert view.state.loaded.lines["kernel"].eq("softmax").any()
+    assert view.state.kernel == "softmax"
+    assert view._body.visible
+    assert view._nowhere._layout.objects == []
+
+
+def test_the_run_on_offer_is_named_with_what_knows_its_lines(tmp_path: Path, frame: pd.DataFrame) -> None:
+    there = another(tmp_path, "20260103-000000-0001", {"softmax": {}}, frame, title=INJECTED)
+    # Nothing to see in a run whose lines are of another kernel, nor in a damaged one.
+    another(tmp_path, "20260103-000000-0002", {"softmax": {}, "matmul": {}}, frame.assign(kernel="matmul"))
+    damaged = another(tmp_path, "20260103-000000-0003", {"softmax": {}}, frame)
+    (tmp_path / damaged / "lines.parquet").write_bytes(b"no parquet")
+    found = with_lines(store.list_runs([tmp_path]), "softmax")
+    assert found
+    assert found.id == there
+    said = no_lines.offered(found, "softmax")
+    assert "&lt;script&gt;" in said
+    assert "<script>" not in said
+    assert "made 2026-01-03" in said
+    assert "Synthetic GPU; lines from compiler, ncu, interpreter" in said
+    assert with_lines(store.list_runs([tmp_path]), "attention") is None
+
+
+def test_an_own_kernel_is_profiled_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    mine = another(tmp_path, "20260103-000000-0001", {"MINE": {"file": "/my kernels/<b>.py", "sha256": ""}})
+    said = shown(mine, "MINE")._nowhere._text.object
+    assert (
+        "<code>tilescope profile &#x27;/my kernels/&lt;b&gt;.py:MINE&#x27; --collect compiler,interpreter</code>"
+        in said
+    )
+
+
+def test_in_a_notebook_the_view_knows_its_own_run_only(run: str, tmp_path: Path) -> None:
+    made = notebook.view(store.open_run(store.find(run)), "source", "softmax")
+    assert "Line 8 has 75.0 %" in made._head.object
+    assert "LDG.E R1" in made._code.markup
+    bare = another(tmp_path, "20260103-000000-0001", {"softmax": {}})
+    made = notebook.view(store.open_run(store.find(bare)), "source")
+    assert made._nowhere._layout.objects == [made._nowhere._text]
+    assert "tilescope profile softmax" in made._nowhere._text.object
 
 
 def test_without_its_text_a_run_shows_numbers_only(run: str) -> None:

@@ -118,11 +118,11 @@ def test_a_hundred_thousand_launches_are_reduced_in_a_second_and_all_counted() -
     long = 70_000
     frame.loc[long, "duration"] = 2.5e-6
     frame.loc[50_000, "gap"] = 2e-6
-    began = time.monotonic()
+    began = time.process_time()
     frame["chosen"] = frame["launch"] == 99_999
     plot = figures.timeline(frame, LIGHT)
-    # Under 0.3 s on an idle machine; the tests may share theirs.
-    assert time.monotonic() - began < 2
+    # Under 0.3 s on an idle machine; the tests may share theirs, so it is the processor's time that counts.
+    assert time.process_time() - began < 2
     bars, shared = rows(plot, "bars"), rows(plot, "shared")
     assert len(bars) == 2
     assert len(shared) <= 1_001
@@ -219,6 +219,32 @@ def test_the_trace_of_what_is_shown_and_those_that_the_run_kept(
     shown._draw()
     row, note = shown._traces.objects
     assert [button.label for button in row.objects][1:] == ["torch.profiler's trace of eager"]
+    assert row.objects[1].callback().getvalue() == b"as it was"
+    assert "keeps no trace" not in note.object
+
+
+def test_the_trace_of_an_own_kernel_is_found_as_the_librarys_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    # Its collectors know it by its file, the run's table by its name, which may be one of the library's.
+    case = Case("/home/me/my [kernels].py:softmax", "triton", "forward", "8-fp32")
+    others = Case("/home/me/my [kernels].py:not_softmax", "triton", "forward", "8-fp32")
+    device = schema.Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
+    writer = store.RunWriter(tmp_path, schema.Run(RUN, "", device, {"softmax": {}}, {}, {}))
+    at = {"launch": 0, "function": "k", "sample": 0}
+    times = {"launch_start": 0.0, "gpu_time": 1e-5}
+    writer.append(schema.frame([case.row(name, value, "torch_profiler", **at) for name, value in times.items()]))
+    traces = writer.finish() / "artefacts" / "torch_profiler"
+    traces.mkdir(parents=True)
+    (traces / f"{others.slug}.trace.json.gz").write_bytes(b"another's")
+    shown = Timeline(State(run=RUN, kernel="softmax", view="timeline"))
+    shown.refresh()
+    assert "keeps no trace" in shown._traces.objects[1].object
+    (traces / f"{case.slug}.trace.json.gz").write_bytes(b"as it was")
+    shown._draw()
+    row, note = shown._traces.objects
+    assert [button.label for button in row.objects][1:] == ["torch.profiler's trace of triton"]
     assert row.objects[1].callback().getvalue() == b"as it was"
     assert "keeps no trace" not in note.object
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
+from tilescope_dashboard.views.profile_fields import ProfileFields
 from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.source import Source
 from tilescope_dashboard.views.timeline import Timeline
@@ -137,6 +139,24 @@ def test_a_row_of_the_overview_brings_its_own_finding_and_not_the_kernels() -> N
     shown.clear()
     assert words.headline(shown._head.object) == "matmul"
     assert shown._first._layout.objects == []
+
+
+def test_autotune_without_configs_names_the_forms_tick_and_the_command() -> None:
+    state = State(run=RUN, kernel="softmax", view="autotune", may_launch=True)
+    shown = Autotune(state)
+    shown.refresh()
+    assert "softmax declares none" in shown._head.object
+    declared = {"name": "softmax", "kernel": "softmax", "implementations": {"triton": {"configs": [{"BLOCK": 64}]}}}
+    state.catalog = [declared]
+    shown._draw()
+    said = unescape(shown._head.object)
+    assert f"tick '{ProfileFields()._every.label}' in the form" in said
+    assert "'tilescope tune softmax'" in said
+    # Who may not profile has no form; the command is for a machine of their own.
+    state.may_launch = False
+    shown._draw()
+    assert "in the form" not in shown._head.object
+    assert "tilescope tune softmax" in shown._head.object
 
 
 def test_a_run_that_cannot_be_opened_leaves_words() -> None:

@@ -393,7 +393,7 @@ def test_a_recording_can_be_loaded_and_shown():
 
 # Bokeh's own, with the pandas of today.
 @pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
-@pytest.mark.parametrize("name", ["roofline", "traffic", "autotune", "occupancy"])
+@pytest.mark.parametrize("name", ["roofline", "traffic", "autotune", "occupancy", "timeline", "source"])
 def test_a_runs_views_are_the_apps(name):
     from tilescope_dashboard.notebook import VIEWS
 

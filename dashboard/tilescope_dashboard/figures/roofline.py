@@ -8,24 +8,39 @@ not timed. Solid roofs were measured, dashed ones are the datasheet's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from bokeh.models import ColumnDataSource, CustomJS, HoverTool, LegendItem, TapTool
+from bokeh.models import ColumnDataSource, CustomJS, CustomJSHover, CustomJSTransform, HoverTool, LegendItem, TapTool
 from bokeh.plotting import figure
+from bokeh.transform import transform
 from tilescope.schema import CASE_COLUMNS
 
-from tilescope_dashboard.figures.style import GLYPH_FONT, Theme, blank, colour, empty, legend, mark, short, ticks
+from tilescope_dashboard.figures.style import (
+    GLYPH_FONT,
+    Theme,
+    blank,
+    colour,
+    empty,
+    legend,
+    mark,
+    short,
+    ticks,
+    written_as,
+)  # fmt: skip
 from tilescope_dashboard.units import write
 
 LEVELS = {"hbm": "HBM", "l2": "L2", "l1": "L1"}
 KINDS = {"algorithm": "algorithm", "requested": "requested", "moved": "moved"}
 _SIZES = {"hbm": 13, "l2": 10, "l1": 8}
 _NAN = float("nan")
+#: So many points are drawn one by one; and of more, one in each cell of so many a decade in either direction.
+_MOST, _CELLS = 5_000, 60
 #: What is added to a mark by its kind.
 _VARIANTS = {"requested": "_dot"}
+#: What a point's number stands for, by the column that holds it.
+_CODED = {"style": ["impl", "kind", "level", "predicted"], "case": ["impl", "pass", "workload"], "launch": ["function"]}
 
 _ALONG_DIAGONAL = """
     const decades = range => Math.log10(range.end / range.start)
@@ -38,14 +53,16 @@ def roofline(points: pd.DataFrame, roofs: pd.DataFrame, look: Theme, *, brief: b
     """A roofline of ``points`` (as ``tilescope.roofline.points`` gives them) under ``roofs``.
 
     A point that was not timed stands where the roofs would allow it, with a dashed outline. The points' renderer is
-    called ``points`` and keeps the frame's row order, so that an index there is a row here. ``brief`` labels the roofs
-    with one value each, for a narrow page.
+    called ``points``, and its column ``row`` says which row of the frame a point is: of very many, those that lie under
+    others alike are left out. ``brief`` labels the roofs with one value each, for a narrow page.
     """
     roofs = roofs[(roofs["kind"] == "compute") | roofs["name"].isin(LEVELS)]
     points = points.assign(
         height=points["performance"].fillna(points["attainable"]).astype("float64"),
         predicted=points["performance"].isna(),
+        row=np.arange(len(points), dtype=np.int32),
     )
+    points = points.iloc[_seen(points)]
     drawn = points[points["height"].gt(0) & points["intensity"].gt(0)]
     if drawn.empty and roofs.empty:
         return empty(look, "roofline", "No flops, bytes or roofs are known for this kernel in this run.")
@@ -90,28 +107,43 @@ def _extent(points: pd.DataFrame, roofs: pd.DataFrame) -> tuple[tuple[float, flo
     return (left, right), (low, max(up) * 4)
 
 
+def _seen(points: pd.DataFrame) -> np.ndarray | slice:
+    """The rows that are drawn: all of up to ``_MOST``, else one of those that look alike in each cell of a fine grid.
+
+    A mark is several cells wide, so what is left out would not be seen.
+    """
+    if len(points) <= _MOST:
+        return slice(None)
+    cells = [
+        np.floor(np.log10(points[name].where(points[name].gt(0)).to_numpy(dtype=float, na_value=_NAN)) * _CELLS)
+        for name in ("intensity", "height")
+    ]
+    style, _ = _distinct(points, _CODED["style"])
+    _, first = np.unique(np.column_stack([style, *cells]), axis=0, return_index=True)
+    return np.sort(first)
+
+
 def _draw_points(plot: figure, points: pd.DataFrame, look: Theme) -> None:
     impls = list(dict.fromkeys(points["impl"]))
     across, up = _joined(points[points["height"].gt(0)])
-    if across:
-        plot.multi_line(across, up, color=look.muted, line_width=1.2, line_dash="dotted")
+    # There even where it joins nothing, like the rings below: with the same renderers a figure need not be drawn anew.
+    plot.multi_line(across, up, color=look.muted, line_width=1.2, line_dash="dotted")
+    styled = {name: _looked_up("style", values) for name, values in _styles(points, look, impls).items()}
     plotted = plot.scatter(
-        x="intensity", y="height", marker="mark", size="size", fill_color="fill", line_color="colour",
-        line_dash="dash", line_width=1.8, fill_alpha=0.9, hover_line_color=look.ink, nonselection_alpha=0.25,
-        nonselection_fill_alpha=0.25, selection_line_color=look.ink, selection_line_width=3,
-        source=ColumnDataSource(_columns(points, look, impls)), name="points",
+        x="intensity", y="height", marker=styled["mark"], size=styled["size"], fill_color=styled["fill"],
+        line_color=styled["colour"], line_dash=styled["dash"], line_width=1.8, fill_alpha=0.9, hover_line_color=look.ink,
+        nonselection_alpha=0.25, nonselection_fill_alpha=0.25, selection_line_color=look.ink, selection_line_width=3,
+        source=ColumnDataSource(_columns(points)), name="points",
     )  # fmt: skip
     above = points[points["above_roof"]]
-    if len(above):
-        plot.scatter(
-            above["intensity"], above["height"], size=24, fill_color=None, line_color=look.warning, line_width=1.6
-        )
-    tooltips = [
-        ("", "@label"), ("launch", "@launch_label"), ("point", "@kind_label"), ("intensity", "@intensity_label"),
-        ("performance", "@performance_label"), ("time", "@time_label"),
-    ]  # fmt: skip
-    plot.add_tools(HoverTool(renderers=[plotted], tooltips=tooltips), TapTool(renderers=[plotted]))
+    plot.scatter(above["intensity"], above["height"], size=24, fill_color=None, line_color=look.warning, line_width=1.6)
+    plot.add_tools(_hover(points, plotted), TapTool(renderers=[plotted]))
     plot.add_layout(legend(look, _legend(plot, points, look, impls, len(above) > 0)), "below")
+
+
+def _looked_up(column: str, values: list) -> Any:
+    """The value that the number in ``column`` stands for."""
+    return transform(column, CustomJSTransform(args={"values": values}, v_func="return Array.from(xs, x => values[x])"))
 
 
 def _joined(points: pd.DataFrame) -> tuple[list[list[float]], list[list[float]]]:
@@ -130,39 +162,61 @@ def _joined(points: pd.DataFrame) -> tuple[list[list[float]], list[list[float]]]
     return across, up
 
 
-def _columns(points: pd.DataFrame, look: Theme, impls: list[str]) -> dict[str, list]:
-    predicted = points["predicted"].tolist()
+def _columns(points: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Numbers only: what is many travels fast. ``style``, ``case`` and ``launch`` count the frame's distinct ones, as
+    ``_distinct`` gives them."""
+    numbers = {"intensity": "intensity", "height": "height", "gpu_time": "gpu_time"}
+    codes = {name: _distinct(points, columns)[0] for name, columns in _CODED.items()}
+    floats = {key: points[name].to_numpy(dtype=float, na_value=_NAN) for key, name in numbers.items()}
+    return floats | codes | {"row": points["row"].to_numpy()}
+
+
+def _distinct(points: pd.DataFrame, columns: list[str]) -> tuple[np.ndarray, list[tuple]]:
+    """Each row's number among the distinct values of ``columns``, and those values, in the order of their appearance."""
+    numbers = points.groupby(columns, dropna=False, sort=False).ngroup()
+    values = points[columns].drop_duplicates().itertuples(index=False, name=None)
+    return numbers.to_numpy(dtype=np.int32), list(values)
+
+
+def _styles(points: pd.DataFrame, look: Theme, impls: list[str]) -> dict[str, list]:
+    """What a mark looks like, by the number of its style."""
+    styles = _distinct(points, _CODED["style"])[1]
     return {
-        "intensity": points["intensity"].astype(float).fillna(_NAN).tolist(),
-        "height": points["height"].fillna(_NAN).tolist(),
-        "mark": _each(points, ["impl", "kind"], lambda i, kind: mark(i, impls) + _VARIANTS.get(kind, "")),
-        "size": _each(points, ["level"], lambda level: _SIZES.get(level, 10)),
-        "colour": _each(points, ["impl"], lambda i: colour(i, look, impls)),
-        "fill": _each(
-            points, ["impl", "kind"], lambda i, kind: colour(i, look, impls) if kind == "moved" else look.ground
-        ),
-        "dash": ["dashed" if p else "solid" for p in predicted],
-        "label": _each(points, ["impl", "pass", "workload"], lambda *case: short(" · ".join(case), 60)),
-        "launch_label": _each(
-            points.assign(function=points["function"].fillna("")), ["function"], lambda f: short(f, 44) or "whole call"
-        ),
-        "kind_label": _each(
-            points, ["kind", "level"], lambda kind, level: f"{KINDS.get(kind, kind)} through {LEVELS.get(level, level)}"
-        ),
-        "intensity_label": [write(v, "flop/byte") for v in points["intensity"].tolist()],
-        "performance_label": [
-            write(v, "flop/second") + (" (predicted)" if p else "")
-            for v, p in zip(points["height"].tolist(), predicted, strict=True)
-        ],
-        "time_label": [write(v, "second") for v in points["gpu_time"].tolist()],
+        "mark": [mark(impl, impls) + _VARIANTS.get(kind, "") for impl, kind, _, _ in styles],
+        "size": [_SIZES.get(level, 10) for _, _, level, _ in styles],
+        "colour": [colour(impl, look, impls) for impl, _, _, _ in styles],
+        "fill": [colour(impl, look, impls) if kind == "moved" else look.ground for impl, kind, _, _ in styles],
+        "dash": ["dashed" if predicted else "solid" for _, _, _, predicted in styles],
     }
 
 
-def _each(points: pd.DataFrame, names: list[str], made: Callable[..., Any]) -> list:
-    """``made`` of those columns' values in each row, asked once for each combination: rows are many, these are few."""
-    rows = list(zip(*(points[name].tolist() for name in names), strict=True))
-    known = {row: made(*row) for row in dict.fromkeys(rows)}
-    return [known[row] for row in rows]
+def _hover(points: pd.DataFrame, plotted: Any) -> HoverTool:
+    """What is said of a point; its words are looked up, and its numbers written, in the browser."""
+    said = {
+        "case": [short(" · ".join(case), 60) for case in _distinct(points, _CODED["case"])[1]],
+        "launch": [
+            "whole call" if pd.isna(f) or not f else short(f, 44) for (f,) in _distinct(points, _CODED["launch"])[1]
+        ],
+        "style": [
+            f"{KINDS.get(kind, kind)} through {LEVELS.get(level, level)}{', not timed' if predicted else ''}"
+            for _, kind, level, predicted in _distinct(points, _CODED["style"])[1]
+        ],
+    }
+    lookups = {
+        f"@{name}": CustomJSHover(args={"said": texts}, code="return said[value]") for name, texts in said.items()
+    }
+    written = {
+        "@intensity": written_as("flop/byte"),
+        "@height": written_as("flop/second"),
+        "@gpu_time": written_as("second"),
+    }
+    return HoverTool(
+        renderers=[plotted], formatters=lookups | written, limit=2,
+        tooltips=[
+            ("", "@case{custom}"), ("launch", "@launch{custom}"), ("point", "@style{custom}"),
+            ("intensity", "@intensity{custom}"), ("performance", "@height{custom}"), ("time", "@gpu_time{custom}"),
+        ],
+    )  # fmt: skip
 
 
 def _legend(plot: figure, points: pd.DataFrame, look: Theme, impls: list[str], above: bool) -> list[LegendItem]:

@@ -11,6 +11,7 @@ from bokeh.core.properties import value
 from bokeh.models import (
     CustomAction,
     CustomJS,
+    CustomJSHover,
     CustomJSTickFormatter,
     Label,
     Legend,
@@ -22,6 +23,7 @@ from bokeh.models import (
     WheelZoomTool,
 )
 from bokeh.plotting import figure
+from tilescope.units import SYMBOLS
 
 from tilescope_dashboard.files import stem
 
@@ -187,6 +189,22 @@ _WRITERS = {
 def ticks(unit: str) -> CustomJSTickFormatter:
     """How an axis in that unit is written. A new one each time: a Bokeh model belongs to one document."""
     return CustomJSTickFormatter(code=_WRITERS[unit])
+
+
+#: A number in base units as ``tilescope.units`` writes it, for a hover; one that is absent is a dash.
+_WRITTEN = """
+    if (!isFinite(value)) return "–"
+    const scales = unit === "s" ? [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]]
+                 : value >= 1000 ? [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]] : [[1, ""]]
+    const [size, prefix] = scales.find(([size]) => value >= size) ?? scales.at(-1)
+    const scaled = +(value / size).toPrecision(3)
+    return `${scaled.toLocaleString("en", {maximumFractionDigits: 9})} ${prefix}${unit}`
+"""
+
+
+def written_as(unit: str) -> CustomJSHover:
+    """How a hover writes a number in that unit: ``second``, ``flop/byte``, ``flop/second`` or ``byte/second``."""
+    return CustomJSHover(args={"unit": SYMBOLS.get(unit, unit)}, code=_WRITTEN)
 
 
 def heading(plot: figure, look: Theme, text: str) -> None:

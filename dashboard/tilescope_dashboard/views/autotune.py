@@ -8,11 +8,12 @@ import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 
-from tilescope_dashboard import frames, words
+from tilescope_dashboard import command_line, frames, sweeps, words
+from tilescope_dashboard.charts import chart
 from tilescope_dashboard.figures.autotune import autotune
+from tilescope_dashboard.headlines.autotune import headline, nothing
 from tilescope_dashboard.tables import fill, table
-from tilescope_dashboard.units import write
-from tilescope_dashboard.views.base import View, chart
+from tilescope_dashboard.views.base import View
 
 _BEST = "best of all"
 _COLUMNS = {
@@ -55,12 +56,8 @@ class Autotune(View):
         self._filling = True
         failures = self.state.loaded.run.failures if self.state.loaded else ()
         self._all = frames.configs(self.state.table, [f for f in failures if self.state.kernel in f.case])
-        sweeps = (
-            self._all[["impl", "pass", "workload"]].drop_duplicates().apply(" · ".join, axis=1)
-            if len(self._all)
-            else []
-        )
-        self._sweep.param.update(options=list(sweeps), value=next(iter(sweeps), None))
+        found = list(dict.fromkeys(sweeps.names(self._all)))
+        self._sweep.param.update(options=found, value=next(iter(found), None))
         known = {label: c for c, (label, _, _) in frames.COLOURINGS.items() if self._all[c].notna().any()}
         self._colouring.param.update(options=known, value=next(iter(known.values()), None))
         names = frames.parameters(self._all)
@@ -90,33 +87,14 @@ class Autotune(View):
         label, unit, less = frames.COLOURINGS.get(self._colouring.value, ("", "count", True))
         cells, across, down = self._all, self._across.value, self._down.value
         if cells.empty or not across or not self._colouring.value:
-            self._head.object = words.heading("Autotune", "Every config of a kernel, measured or compiled.")
-            self._chart.object = autotune(pd.DataFrame(), "", "", unit, self.state.look)
-            self._fill(cells)
-            return
-        cells = cells[cells[["impl", "pass", "workload"]].apply(" · ".join, axis=1) == self._sweep.value]
-        for widget in self._others.objects:
-            if widget.value != _BEST:
-                cells = cells[cells[widget.label].astype(str) == widget.value]
-        cells = cells.assign(value=cells[self._colouring.value]).sort_values(
-            "value", ascending=less, na_position="last", ignore_index=True
-        )
-        best = cells.iloc[0] if len(cells) and pd.notna(cells["value"].iloc[0]) else None
-        shown = cells.drop_duplicates([across, down]).assign(
-            best=lambda c: c["value"] == (best["value"] if best is not None else 0)
-        )
-        failed = int((cells["reason"] != "").sum())
-        self._head.object = words.heading(
-            f"Best {label}: {write(best['value'], unit)}" if best is not None else f"No config has a known {label}",
-            (best["config"].replace(",", ", ") + ". " if best is not None else "")
-            + f"{len(cells)} configs" + (f", {failed} failed (hatched: hover to see why)." if failed else ".")
-            + (" Each cell is the best over the parameters not held." if len(shown) < len(cells) else ""),
-        )  # fmt: skip
-        self._chart.object = autotune(shown, across, down, unit, self.state.look)
-        self._fill(cells)
-
-    def _fill(self, cells: pd.DataFrame) -> None:
-        sources = cells[["time_source", "code_source"]].apply(
-            lambda row: "; ".join(str(s) for s in row if pd.notna(s) and s), axis=1, result_type="reduce"
-        )
-        fill(self._rows, cells.assign(sources=sources.astype(object)))
+            state = self.state
+            command, implementations = command_line.about(state, "tune"), state.facts.get("implementations", {})
+            self._head.object = nothing(state.kernel, implementations, command, form=state.may_launch)
+            shown = pd.DataFrame()
+        else:
+            held = {widget.label: widget.value for widget in self._others.objects if widget.value != _BEST}
+            cells = sweeps.ranked(cells, self._sweep.value, held, self._colouring.value, less)
+            shown = sweeps.over(cells, across, down)
+            self._head.object = headline(cells, shown, label, unit)
+        self._chart.object = autotune(shown, across or "", down or "", unit, self.state.look)
+        fill(self._rows, sweeps.with_sources(cells))

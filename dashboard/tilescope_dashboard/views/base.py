@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import panel as pn
 import param
 
 from tilescope_dashboard import words
+from tilescope_dashboard.charts import Chart
 from tilescope_dashboard.files import stem
 from tilescope_dashboard.state import State
 from tilescope_dashboard.tables import Table, downloads
@@ -92,52 +93,3 @@ class View(pn.viewable.Viewer):
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout
-
-
-class Chart(pn.pane.Bokeh):
-    """A place for a figure, which it gives a text alternative: its own title, and ``about``.
-
-    The text is put on before the browser gets the figure: a change of one that is being replaced reaches it too late.
-    """
-
-    def __init__(self, **settings: Any) -> None:
-        self.about: Callable[[], str] = str
-        super().__init__(**settings)
-
-    @param.depends("object", watch=True)
-    def _describe(self) -> None:
-        if self.object is not None:
-            said = filter(None, [getattr(self.object.title, "text", ""), self.about()])
-            self.object.html_attributes = {"role": "figure", "aria-label": ". ".join(said)}
-
-
-def chart() -> Chart:
-    """A place for a figure. A view writes its headline first: it is what the figure's text alternative says."""
-    return Chart(sizing_mode="stretch_width", margin=(4, 8))
-
-
-def side_by_side(charts: Iterable[Chart], width: int, gap: str = "8px") -> pn.Column:
-    """The figures in rows, each at least ``width`` pixels wide; as many in a row as there is room for."""
-    # A column that flows in rows: a Row would be as wide as all of them, and a figure in a FlexBox that is out of sight is
-    # never drawn.
-    return pn.Column(
-        *(pn.Column(place, min_width=width, styles={"flex": f"1 1 {width}px"}, margin=0) for place in charts),
-        sizing_mode="stretch_width", margin=0, styles={"flex-flow": "row wrap", "gap": gap},
-    )  # fmt: skip
-
-
-def in_turn(action: Callable[[], Any]) -> None:
-    """Do it in a turn of this session's own: what is set within a browser's message does not reach the browser."""
-    doc = pn.state.curdoc
-    if doc is None or doc.session_context is None:
-        action()
-    else:
-        doc.add_next_tick_callback(action)
-
-
-def once_loaded(action: Callable[[], Any]) -> None:
-    """Do it when the browser has the page; at once where there is no page that is still to come."""
-    if pn.state.curdoc is None or pn.state.loaded:
-        action()
-    else:
-        pn.state.onload(action)

@@ -8,11 +8,12 @@ import pandas as pd
 from tilescope import claims as model
 
 from tilescope_dashboard import words
+from tilescope_dashboard.charts import chart
 from tilescope_dashboard.figures.claims import claims
 from tilescope_dashboard.figures.style import theme
 from tilescope_dashboard.opened import claimed
 from tilescope_dashboard.tables import fill, table
-from tilescope_dashboard.views.base import View, chart
+from tilescope_dashboard.views.base import View
 
 _COLUMNS = {
     "kernel": ("kernel", "text"),

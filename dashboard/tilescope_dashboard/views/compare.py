@@ -10,10 +10,12 @@ from tilescope import compare as model
 from tilescope import store
 
 from tilescope_dashboard import words
-from tilescope_dashboard.figures.compare import MOST, compare
+from tilescope_dashboard.charts import chart
+from tilescope_dashboard.figures.compare import compare
+from tilescope_dashboard.headlines.compare import headline
 from tilescope_dashboard.opened import open_cached
 from tilescope_dashboard.tables import fill, table
-from tilescope_dashboard.views.base import View, chart
+from tilescope_dashboard.views.base import View
 
 _COLUMNS = {
     "pass": ("pass", "text"),
@@ -37,7 +39,6 @@ _COLUMNS = {
     "other_theoretical_occupancy": ("other's", "ratio"),
     "source": ("clock", "text"),
 }
-_NOTHING = "Choose a run or an implementation to hold against this one."
 
 
 class Compare(View):
@@ -64,14 +65,7 @@ class Compare(View):
             said += lines
         rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(model.COLUMNS))
         rows = rows.sort_values("ratio", ascending=False, kind="stable", na_position="last", ignore_index=True)
-        judged = rows["verdict"].value_counts()
-        counted = ", ".join(
-            f"{judged[verdict]} {verdict}" for verdict in ("slower", "faster", "alike") if verdict in judged
-        )
-        title = f"{self.state.kernel} against {len(chosen)}: {counted or 'no times compared'}" if chosen else "Compare"
-        more = f" The figure shows the {MOST} worst." if rows["ratio"].notna().sum() > MOST else ""
-        text = "Worst first; a bar is the 95 % interval of the ratio of medians." + more
-        self._head.object = words.heading(title, text if chosen else _NOTHING)
+        self._head.object = headline(self.state.kernel, len(chosen), rows)
         self._said.object = "".join(
             words.notice("info", line.partition(": ")[0] + ":", line.partition(": ")[2]) for line in said
         )

@@ -11,7 +11,7 @@ import param
 
 from tilescope_dashboard import cards, opened
 from tilescope_dashboard.state import State
-from tilescope_dashboard.views.base import in_turn
+from tilescope_dashboard.turns import in_turn
 
 
 class FirstFinding(pn.viewable.Viewer):

@@ -8,12 +8,13 @@ from typing import Any
 import pandas as pd
 
 from tilescope_dashboard import words
+from tilescope_dashboard.charts import chart, side_by_side
 from tilescope_dashboard.figures.gpu import FIGURES, readings
 from tilescope_dashboard.figures.style import theme
-from tilescope_dashboard.tables import patch, table
+from tilescope_dashboard.tables import renew, table
 from tilescope_dashboard.telemetry import Gpu, Sample, held, slowed
 from tilescope_dashboard.units import write
-from tilescope_dashboard.views.base import View, chart, side_by_side
+from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.feed import Feed, label, sampler
 
 _COLUMNS = {
@@ -76,7 +77,7 @@ class GpuView(View):
         self._head.object = words.heading(headline(known), _ABOUT)
         rows = [{**asdict(sample), "gpu": label(gpu), "held": held(sample.reasons)} for gpu, sample in known]
         if rows:
-            patch(self._table, pd.DataFrame(rows, columns=list(_COLUMNS)))
+            renew(self._table, pd.DataFrame(rows, columns=list(_COLUMNS)))
 
 
 def headline(known: list[tuple[Gpu, Sample]]) -> str:

@@ -9,10 +9,11 @@ import panel_material_ui as pmui
 from tilescope import occupancy as model
 
 from tilescope_dashboard import frames, words
+from tilescope_dashboard.charts import chart, side_by_side
 from tilescope_dashboard.figures.occupancy import TITLES, occupancy
 from tilescope_dashboard.tables import fill, table
 from tilescope_dashboard.units import write
-from tilescope_dashboard.views.base import View, chart, side_by_side
+from tilescope_dashboard.views.base import View
 
 _COLUMNS = {
     "impl": ("impl.", "text"),

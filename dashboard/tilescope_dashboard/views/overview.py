@@ -8,12 +8,15 @@ import pandas as pd
 import panel as pn
 from tilescope import summary
 
-from tilescope_dashboard import headline, opened, words
+from tilescope_dashboard import opened, words
+from tilescope_dashboard.charts import chart
 from tilescope_dashboard.figures.overview import overview
+from tilescope_dashboard.headlines import overview as headline
 from tilescope_dashboard.library import library, listing
 from tilescope_dashboard.tables import fill, table
+from tilescope_dashboard.turns import once_loaded
 from tilescope_dashboard.views import overview_columns as columns
-from tilescope_dashboard.views.base import View, chart, once_loaded
+from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.first_finding import FirstFinding
 
 _KERNELS = "The largest forward case of each, from the run that says most of it. Click one to look at it."

@@ -5,20 +5,21 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 from tilescope import roofline as model
 
 from tilescope_dashboard import frames, words
+from tilescope_dashboard.charts import chart
 from tilescope_dashboard.figures.roofline import LEVELS, roofline, source
+from tilescope_dashboard.headlines.roofline import headline
 from tilescope_dashboard.tables import fill, table
-from tilescope_dashboard.units import write
-from tilescope_dashboard.views.base import View, chart, in_turn
+from tilescope_dashboard.turns import in_turn
+from tilescope_dashboard.views.base import View
 
 _ALL = "all"
-#: Whose bytes a headline speaks of, the most telling first.
-_KINDS = ("moved", "algorithm", "requested")
 _COLUMNS = {
     "impl": ("impl.", "text"),
     "workload": ("workload", "text"),
@@ -44,7 +45,7 @@ class Roofline(View):
     def build(self) -> list[Any]:
         self._filling = False
         small = {"size": "small", "width": 210}
-        self._head, self._chart, self._table = words.pane(), chart(), table(_COLUMNS)
+        self._head, self._chart, self._table = words.pane(), chart(), table(_COLUMNS, pagination="remote")
         self._workload = pmui.Select(label="workload", options=[_ALL], value=_ALL, **small)
         self._pass = pmui.Select(label="pass", options=[_ALL], value=_ALL, size="small", width=130)
         self._levels = pmui.CheckButtonGroup(
@@ -84,48 +85,23 @@ class Roofline(View):
                 chosen &= self._all[column] == widget.value
         self._points = self._all[chosen].reset_index(drop=True)
         figure = roofline(self._points, model.roofs(self.state.device), self.state.look, brief=self.state.narrow)
-        self._source = source(figure)
-        if self._source is not None:
-            self._source.selected.on_change("indices", self._select_row)
-        self._head.object = _headline(self._points)
-        self._chart.object = figure
+        self._head.object = headline(self._points)
+        shown = source(self._chart.show(figure))
+        if shown is not None and shown is not self._source:
+            shown.selected.on_change("indices", self._select_row)
+        self._source = shown
         sources = zip(*(self._points[f"{what}_source"].tolist() for what in ("flops", "bytes", "time")), strict=True)
         said = pd.Series([", ".join(dict.fromkeys(filter(None, row))) for row in sources], dtype=object)
         fill(self._table, self._points.assign(sources=said, level=self._points["level"].map(LEVELS)))
 
     def _select_row(self, _: str, old: list[int], new: list[int]) -> None:
-        # A very long table does not show every point.
-        shown = [row for row in new if row < len(self._table.value)]
-        if shown != self._table.selection:
-            self._table.selection = shown
+        rows = [int(self._source.data["row"][point]) for point in new]
+        if rows != self._table.selection:
+            self._table.selection = rows
 
     def _select_point(self, event: Any) -> None:
-        if self._source is not None and self._source.selected.indices != list(event.new):
-            in_turn(partial(setattr, self._source.selected, "indices", list(event.new)))
-
-
-def _headline(points: pd.DataFrame) -> str:
-    """The largest timed case in words, or what can be said without a clock."""
-    text = "Hollow marks are predicted, filled ones measured; a dotted line joins the points of one launch."
-    timed = points[points["fraction"].notna()]
-    if len(timed):
-        case = _telling(timed)
-        return words.heading(
-            f"{write(case['fraction'], 'ratio')} of the roof at {write(case['intensity'], 'flop/byte')}",
-            f"{case['impl']} on {case['workload']} reaches {write(case['performance'], 'flop/second')} "
-            f"({case['kind']} bytes through {LEVELS[case['level']]}). {text}",
-        )
-    if points.empty:
-        return words.heading("Roofline", "No point fits these choices.")
-    return words.heading("Nothing was timed here", f"Marks stand where the roofs would allow them, dashed. {text}")
-
-
-def _telling(timed: pd.DataFrame) -> pd.Series:
-    """The point a headline speaks of: the Triton implementation's on the largest problem, by the bytes that moved."""
-    ours = timed[timed["impl"] == "triton"]
-    ours = ours if len(ours) else timed
-    needed = ours[ours["kind"] == "algorithm"]
-    if len(needed):
-        largest = needed.loc[needed["flops"].idxmax()]
-        ours = ours[(ours["workload"] == largest["workload"]) & (ours["pass"] == largest["pass"])]
-    return ours.loc[ours["kind"].map(_KINDS.index).idxmin()]
+        if self._source is None:
+            return
+        points = np.flatnonzero(np.isin(self._source.data["row"], list(event.new))).tolist()
+        if self._source.selected.indices != points:
+            in_turn(partial(setattr, self._source.selected, "indices", points))

@@ -9,10 +9,10 @@ import param
 from tilescope import device
 
 from tilescope_dashboard import words
+from tilescope_dashboard.charts import chart, side_by_side
 from tilescope_dashboard.figures.gpu import readings
 from tilescope_dashboard.state import State
 from tilescope_dashboard.telemetry import Gpu, held
-from tilescope_dashboard.views.base import chart, side_by_side
 from tilescope_dashboard.views.feed import Feed, label, sampler
 
 _SHOWN = ("sm_clock", "power", "temperature")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 from tilescope import timeline as model
 
 from tilescope_dashboard import frames, words
-from tilescope_dashboard.figures.style import short
-from tilescope_dashboard.figures.timeline import MOST, timeline
+from tilescope_dashboard.charts import chart
+from tilescope_dashboard.figures.timeline import timeline
+from tilescope_dashboard.headlines.timeline import headline
 from tilescope_dashboard.tables import fill, table
 from tilescope_dashboard.traces import links
-from tilescope_dashboard.units import write
-from tilescope_dashboard.views.base import View, chart
+from tilescope_dashboard.views.base import View
 
 _COLUMNS = {
     "impl": ("impl.", "text"),
@@ -39,10 +38,6 @@ _TOTALS = {
     "source": ("source", "text"),
 }
 _TYPICAL = "median repetition"
-_NOTHING = (
-    "No launch of this kernel has a start in this run. torch.profiler sees when launches begin: profile the kernel on a "
-    "GPU with the torch_profiler collector."
-)
 
 
 class Timeline(View):
@@ -92,36 +87,8 @@ class Timeline(View):
         sums = sums.sort_values("impl", key=lambda c: c != "triton", kind="stable", ignore_index=True)
         launches = model.of_repetitions(self._launches, sums)
         chosen = launches["function"].str.contains(self._filter.value or "", case=False, regex=False)
-        self._head.object = _headline(launches, sums)
+        self._head.object = headline(launches, sums)
         self._chart.object = timeline(launches.assign(chosen=chosen), self.state.look, 1 if self.state.narrow else 3)
         self._traces.objects = links(self.state, launches)
         fill(self._totals, sums)
         fill(self._table, launches.assign(number=launches["launch"].astype("float64") + 1)[chosen])
-
-
-def _headline(launches: pd.DataFrame, sums: pd.DataFrame) -> str:
-    if sums.empty:
-        return words.heading("Timeline", _NOTHING)
-    first = sums.iloc[0]
-    title = f"{first['impl']}: GPU busy {write(first['busy_share'], 'ratio')} of {write(first['window'], 'second')}"
-    gaps = launches.loc[(launches["impl"] == first["impl"]) & (launches["gap"] > 0)]
-    said = ["It is one launch." if first["launches"] == 1 else "Its launches leave no gap."]
-    if len(gaps):
-        longest = gaps.loc[gaps["gap"].idxmax()]
-        name = short(model.plain_name(longest["function"]), 60)
-        said = [f"Its longest gap, {write(longest['gap'], 'second')}, lies before {name}: {_blame(longest)}"]
-    if len(launches) > MOST:
-        said.append(f"Of {len(launches):,} launches the figure draws the longest one by one and the others together.")
-    if len(gaps):
-        said.append("torch.profiler slows the CPU down: without it, gaps that wait for the CPU are shorter.")
-    return words.heading(title, " ".join(said))
-
-
-def _blame(launch: pd.Series) -> str:
-    if pd.isna(launch["late"]):
-        return (
-            "why is not known, for this run was recorded without the CPU's calls; profile the kernel anew to have them."
-        )
-    if launch["late"] > 0:
-        return f"the CPU was late, by {write(launch['late'], 'second')}."
-    return "the CPU had called in time."

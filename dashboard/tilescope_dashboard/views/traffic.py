@@ -8,14 +8,14 @@ import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 from tilescope import traffic as model
-from tilescope.schema import MEASURED
 
 from tilescope_dashboard import frames, words
+from tilescope_dashboard.charts import chart
 from tilescope_dashboard.figures.style import heading
 from tilescope_dashboard.figures.traffic import speedup, traffic
+from tilescope_dashboard.headlines.traffic import headline
 from tilescope_dashboard.tables import fill, table
-from tilescope_dashboard.units import times, write
-from tilescope_dashboard.views.base import View, chart
+from tilescope_dashboard.views.base import View
 
 _COLUMNS = {
     "impl": ("impl.", "text"),
@@ -88,7 +88,7 @@ class Traffic(View):
         over = (bars["read"] + bars["written"]) / (floor or float("nan"))
         gains = self._speedups
         gains = gains[(gains["workload"] == workload) & (gains["pass"] == direction)].reset_index(drop=True)
-        self._head.object = _headline(bars, gains, floor)
+        self._head.object = headline(bars, gains, floor)
         look = self.state.look
         self._bars.object = traffic(bars, floor, look)
         fill(self._table, bars.assign(number=number, over=over))
@@ -96,22 +96,3 @@ class Traffic(View):
         heading(figure, look, "What the bytes predict, and what the clock says")
         self._gains.object = figure
         fill(self._gain_table, gains)
-
-
-def _headline(bars: pd.DataFrame, gains: pd.DataFrame, floor: float | None) -> str:
-    if bars.empty:
-        return words.heading("HBM traffic", "No bytes are counted in this run: the interpreter or ncu counts them.")
-    totals = (bars["read"] + bars["written"]).groupby(bars["impl"]).sum()
-    ours = "triton" if "triton" in totals else totals.idxmin()
-    said = "Solid bars were measured by ncu, pale ones predicted; each segment is one launch."
-    measured = set(bars.loc[bars["impl"] == ours, "source"]) <= MEASURED
-    verb = "moves" if measured else "has to move"
-    title = f"{ours} {verb} {write(totals[ours], 'byte')}"
-    if floor:
-        title += f", {times(totals[ours] / floor)} the floor"
-    gain = gains[gains["impl"] == ours]
-    if len(gain) and pd.notna(gain["predicted"].iloc[0]):
-        actual = gain["actual"].iloc[0]
-        timed = f" The clock says {times(actual)}." if pd.notna(actual) else ""
-        said = f"Its bytes predict {times(gain['predicted'].iloc[0])} the speed of eager.{timed} {said}"
-    return words.heading(title, said)

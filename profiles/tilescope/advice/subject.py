@@ -153,13 +153,13 @@ def launches(case: Facts) -> Iterator[Launch]:
     numbers = case.launches(primary)
     names = _named(case, primary)
     by_name = {source: {name: n for n, name in _named(case, source).items()} for source in _SEERS}
+    alike = {source for source in _SEERS if len(case.functions.get(source, {})) == len(numbers)}
     times = {n: known.value for n in numbers if (known := case.launch_time(n, primary))}
     whole = sum(times.values())
     for number in numbers:
         places = {primary: number}
         for source in _SEERS:
-            alike = len(case.launches(source)) == len(numbers)
-            place = number if alike else by_name[source].get(names[number])
+            place = number if source in alike else by_name[source].get(names[number])
             if source != primary and place is not None:
                 places[source] = place
         share = times[number] / whole if len(times) == len(numbers) and whole > 0 else None

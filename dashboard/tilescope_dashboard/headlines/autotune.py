@@ -1,0 +1,39 @@
+"""What a sweep over configs says: which is the best, and how many failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from tilescope_dashboard import sweeps, words
+from tilescope_dashboard.units import write
+
+#: The label in the profile form.
+_TICK = "every config (autotune)"
+
+
+def headline(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str) -> str:
+    """The best of ``sweeps.ranked``'s rows by its ``label``, of which ``sweeps.over`` shows ``shown``."""
+    best = sweeps.best(rows)
+    failed = int((rows["reason"] != "").sum())
+    said = [f"{len(rows)} configs" + (f", {failed} failed (hatched: hover to see why)." if failed else ".")]
+    if len(shown) < len(rows):
+        said.append("Each cell is the best over the parameters not held.")
+    if best is None:
+        return words.heading(f"No config has a known {label}", " ".join(said))
+    said.insert(0, f"{best['config'].replace(',', ', ')}.")
+    return words.heading(f"Best {label}: {write(best['value'], unit)}", " ".join(said))
+
+
+def nothing(kernel: str, implementations: Mapping[str, Mapping[str, Any]], command: str, form: bool) -> str:
+    """What the view is for, and how to have something in it: by the profile ``form``, where there is one, or a command.
+
+    ``implementations`` are as the kernel declares them, empty where that is not known.
+    """
+    said = "Every config of a kernel, measured or compiled. "
+    if implementations and not any(known.get("configs") for known in implementations.values()):
+        return words.heading("Autotune", f"{said}{kernel} declares none.")
+    by_form = f"tick '{_TICK}' in the form and profile it, or " if form else ""
+    return words.heading("Autotune", f"{said}To have those of {kernel or 'a kernel'}, {by_form}run '{command}'.")

@@ -1,0 +1,32 @@
+"""What the traffic says of a kernel: how many bytes it moves, and what fusing them gains."""
+
+from __future__ import annotations
+
+import pandas as pd
+from tilescope.schema import MEASURED
+
+from tilescope_dashboard import words
+from tilescope_dashboard.units import times, write
+
+
+def headline(bars: pd.DataFrame, gains: pd.DataFrame, floor: float | None) -> str:
+    """Bytes of the Triton implementation, or else of the one with the fewest, against ``floor`` in bytes; its speed-up.
+
+    ``bars`` are rows of ``tilescope.traffic.traffic`` and ``gains`` of its ``speedup``, both of one workload and pass.
+    """
+    if bars.empty:
+        return words.heading("HBM traffic", "No bytes are counted in this run: the interpreter or ncu counts them.")
+    totals = (bars["read"] + bars["written"]).groupby(bars["impl"]).sum()
+    ours = "triton" if "triton" in totals else totals.idxmin()
+    said = "Solid bars were measured by ncu, pale ones predicted; each segment is one launch."
+    measured = set(bars.loc[bars["impl"] == ours, "source"]) <= MEASURED
+    verb = "moves" if measured else "has to move"
+    title = f"{ours} {verb} {write(totals[ours], 'byte')}"
+    if floor:
+        title += f", {times(totals[ours] / floor)} the floor"
+    gain = gains[gains["impl"] == ours]
+    if len(gain) and pd.notna(gain["predicted"].iloc[0]):
+        actual = gain["actual"].iloc[0]
+        timed = f" The clock says {times(actual)}." if pd.notna(actual) else ""
+        said = f"Its bytes predict {times(gain['predicted'].iloc[0])} the speed of eager.{timed} {said}"
+    return words.heading(title, said)

@@ -1,0 +1,44 @@
+"""Sweeps over configs, from ``frames.configs``' frame. Pure: frame -> frame; no UI here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+
+def names(cells: pd.DataFrame) -> pd.Series:
+    """What people call the sweep of each config: its implementation, pass and workload."""
+    return cells[["impl", "pass", "workload"]].apply(" · ".join, axis=1, result_type="reduce").astype(object)
+
+
+def ranked(cells: pd.DataFrame, sweep: str, held: Mapping[str, str], column: str, less: bool) -> pd.DataFrame:
+    """One sweep's configs whose parameters are as ``held`` says, by ``column``, which is also their ``value``.
+
+    The best comes first: the least if ``less``, else the largest; those without a value last.
+    """
+    found = cells[names(cells) == sweep]
+    for name, value in held.items():
+        found = found[found[name].astype(str) == value]
+    return found.assign(value=found[column]).sort_values("value", ascending=less, na_position="last", ignore_index=True)
+
+
+def best(rows: pd.DataFrame) -> pd.Series | None:
+    """The first of ``ranked``'s rows, if it has a value."""
+    return rows.iloc[0] if len(rows) and pd.notna(rows["value"].iloc[0]) else None
+
+
+def over(rows: pd.DataFrame, across: str, down: str) -> pd.DataFrame:
+    """The best of ``ranked``'s rows for each pair of two parameters' values; ``best`` marks those that no other beats."""
+    top = best(rows)
+    return rows.drop_duplicates([across, down]).assign(
+        best=lambda c: c["value"] == (0 if top is None else top["value"])
+    )
+
+
+def with_sources(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with where the time and the resources are from, as one text, in ``sources``."""
+    said = rows[["time_source", "code_source"]].apply(
+        lambda row: "; ".join(str(s) for s in row if pd.notna(s) and s), axis=1, result_type="reduce"
+    )
+    return rows.assign(sources=said.astype(object))

@@ -1,0 +1,96 @@
+"""Which case, which of its launches, and which columns of values one looks at, among the lines that a run knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import panel as pn
+import panel_material_ui as pmui
+from tilescope import lines
+
+from tilescope_dashboard import source_lines as model
+from tilescope_dashboard.source_lines import Column, Launch
+
+
+class LineChoices(pn.viewable.Viewer):
+    """Three selectors, each offering what the one before it leaves. The columns are the person's, or the most telling.
+
+    ``rows`` are the chosen launch's. ``launch_chosen`` is called when they are others, ``columns_chosen`` when a person
+    chose columns of them.
+    """
+
+    def __init__(self, launch_chosen: Callable[[], Any], columns_chosen: Callable[[], Any]) -> None:
+        super().__init__()
+        self.rows = self._of_case = self._found = lines.frame([])
+        self._launch_chosen, self._columns_chosen = launch_chosen, columns_chosen
+        self._filling = self._picked = False
+        self._most = 1
+        self._case = pmui.Select(label="case", options={}, size="small", width=360)
+        self._launch = pmui.Select(label="launch", options={}, size="small", width=280)
+        self._columns = pmui.MultiChoice(label="columns", options={}, sizing_mode="stretch_width", margin=(4, 8))
+        self._case.param.watch(lambda _: self._filling or self._open(), "value")
+        self._launch.param.watch(lambda _: self._filling or self._choose(), "value")
+        self._columns.param.watch(lambda _: self._filling or self._pick(), "value")
+        self._layout = pn.Column(
+            pn.FlexBox(self._case, self._launch, gap="8px"), self._columns, sizing_mode="stretch_width", margin=0
+        )
+
+    @property
+    def case(self) -> tuple[str, ...]:
+        """The chosen case's values of ``source_lines.CASE``."""
+        return tuple(self._case.value)
+
+    @property
+    def launch(self) -> Launch:
+        """The chosen launch."""
+        return self._launch.value
+
+    @property
+    def columns(self) -> list[Column]:
+        """The chosen columns, in the order in which they were."""
+        return list(self._columns.value)
+
+    def fill(self, found: pd.DataFrame, problem: tuple[str, str], most: int) -> None:
+        """Offer what ``found``, lines of one kernel, knows; what was chosen stays where it is among that.
+
+        Else it is the first case of ``problem``, a workload and a pass, without a config, and at most ``most`` columns.
+        """
+        self._found, self._most = found, most
+        options, (workload, direction) = model.cases(found), problem
+        first = next((c for c in options.values() if c[1:] == (direction, workload, "")), next(iter(options.values())))
+        self._set(self._case, options, first)
+        self._open()
+
+    def _open(self) -> None:
+        """The chosen case's launches."""
+        self._of_case = model.of_case(self._found, self.case)
+        launches = {launch.label: launch for launch in model.launches(self._of_case)}
+        self._set(self._launch, launches, next(iter(launches.values())))
+        self._choose()
+
+    def _choose(self) -> None:
+        """The chosen launch's rows and columns."""
+        self.rows = model.of_launch(self._of_case, self.launch)
+        known = model.columns(self.rows)
+        kept = [column for column in self.columns if self._picked and column in known]
+        self._filling = True
+        self._columns.param.update(
+            options={column.text: column for column in known}, value=kept or model.first_columns(known, self._most)
+        )
+        self._filling = False
+        self._launch_chosen()
+
+    def _pick(self) -> None:
+        self._picked = True
+        self._columns_chosen()
+
+    def _set(self, widget: pmui.Select, options: dict[str, Any], first: Any) -> None:
+        """New options; the person's choice stays where it is among them."""
+        self._filling = True
+        widget.param.update(options=options, value=widget.value if widget.value in options.values() else first)
+        self._filling = False
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return self._layout
