@@ -77,7 +77,7 @@ class LoadedRun:
         except (OSError, EOFError, ValueError, LookupError, AttributeError) as error:
             raise StoreError(f"{path} cannot be read ({_line(error)}): the run is damaged, record it again") from error
 
-    def source(self, kernel: str, file: str) -> str | None:
+    def source_text(self, kernel: str, file: str) -> str | None:
         """The text of ``file``, by name, as this run measured it; None when it was not kept and is not here unchanged."""
         kept = self.sources.get(kernel, {}).get(file)
         facts = self.run.kernels.get(kernel, {})

@@ -155,7 +155,7 @@ def loaded(tmp_path: Path) -> LoadedRun:
 def test_lines_and_sources_come_back_as_they_were(loaded: LoadedRun) -> None:
     assert list(loaded.lines["value"]) == [1.0, 2.0]
     assert dict(loaded.lines.dtypes.astype(str)) == dict(lines.frame([]).dtypes.astype(str))
-    assert loaded.source("softmax", "softmax.py") == SOURCE
+    assert loaded.source_text("softmax", "softmax.py") == SOURCE
     assert sorted(path.name for path in loaded.folder.iterdir()) == [
         "artefacts", "lines.parquet", "run.json", "sources.json.gz", "table.parquet",
     ]  # fmt: skip
@@ -180,7 +180,7 @@ def test_a_run_from_before_has_no_lines(tmp_path: Path) -> None:
     loaded = store.open_run(writer.finish())
     assert loaded.lines.empty
     assert loaded.sources == {}
-    assert loaded.source("softmax", "softmax.py") is None
+    assert loaded.source_text("softmax", "softmax.py") is None
     assert listings.of_case(loaded.folder, CASE) == []
 
 
@@ -190,9 +190,9 @@ def test_todays_file_stands_in_only_when_it_is_the_same(tmp_path: Path, loaded: 
     same = {"file": str(today), "sha256": hashlib.sha256(SOURCE.encode()).hexdigest()}
     other = dataclasses.replace(loaded.run, kernels={"own": same, "stale": {**same, "sha256": "0"}})
     opened = dataclasses.replace(loaded, run=other)
-    assert opened.source("own", "own.py") == SOURCE
-    assert opened.source("own", "else.py") is None
-    assert opened.source("stale", "own.py") is None
+    assert opened.source_text("own", "own.py") == SOURCE
+    assert opened.source_text("own", "else.py") is None
+    assert opened.source_text("stale", "own.py") is None
 
 
 @pytest.mark.parametrize("name", ["lines.parquet", "sources.json.gz"])

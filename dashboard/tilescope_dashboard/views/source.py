@@ -71,7 +71,7 @@ class Source(View):
     def _open(self) -> None:
         """The chosen launch's source and values."""
         rows, loaded = self._choices.rows, self.state.loaded
-        texts = {file: loaded.source(self.state.kernel, file) for file in model.files(rows)}
+        texts = {file: loaded.source_text(self.state.kernel, file) for file in model.files(rows)}
         self._file = next((file for file, text in texts.items() if text is not None), next(iter(texts)))
         self._text = texts[self._file]
         say = words.notice("warning", "No source text:", _NO_TEXT.format(self._file)) if self._text is None else ""
