@@ -62,6 +62,7 @@ def look(colours: Theme) -> dict:
 
 def build() -> pmui.Page:
     """One session's page."""
+    sessions.from_here()
     state = State(may_launch=may_launch(pn.state.curdoc))
     pn.state.location.sync(state, ["run", "kernel", "view", "theme", "compared"], on_error=ignore)
     side, main = (pn.Column(sizing_mode="stretch_width", margin=0) for _ in range(2))

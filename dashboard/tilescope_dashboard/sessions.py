@@ -1,4 +1,4 @@
-"""What is left of a session when its page is closed: nothing. Panel 1.9 and its Material UI keep it in two places."""
+"""How a session's page is begun and let go of, where Panel 1.9 and its Material UI need help."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import panel as pn
+from panel.io.resources import LOCAL_DIST
+
+
+def from_here() -> None:
+    """Let the page's styles come from this server. Panel says so only when it writes the page; what was made before, by a
+    turn of the session that came first, would ask a host elsewhere for them."""
+    path = pn.state.rel_path
+    pn.state.curdoc.template_variables["dist_url"] = f"{path}/{LOCAL_DIST}" if path else LOCAL_DIST
 
 
 @contextmanager
