@@ -29,7 +29,7 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
         "traffic",
         120 + _ROW * len(impls),
         y_range=[short(i, 14) for i in impls],
-        x_range=Range1d(0, longest * 1.18),
+        x_range=Range1d(0, longest * 1.25),
     )
     plot.xaxis.axis_label = "bytes to and from HBM"
     plot.xaxis.formatter = ticks("byte")
