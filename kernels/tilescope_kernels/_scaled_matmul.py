@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._launch import device_of, multiprocessors
-from tilescope_kernels.matmul import _tile_origin, _workspace
+from tilescope_kernels._tiles import tile_origin
+from tilescope_kernels._tuning import autotuned, workspace
 
 
 @triton.jit
@@ -73,7 +74,7 @@ def scaled_matmul_kernel(
         tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
         # Flattened, the loop over K runs into the next tile's, whose loads start under this tile's epilogue.
         for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-            start_m, start_n = _tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+            start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
             total = tl.zeros((BLOCK_M, BLOCK_N), sums)
             for step in range(0, tl.cdiv(K, BLOCK_K)):
                 a = a_tiles.load([start_m, step * BLOCK_K])
@@ -87,7 +88,7 @@ def scaled_matmul_kernel(
             else:
                 c_tiles.store([start_m, start_n], c.to(c_ptr.dtype.element_ty))
     else:
-        start_m, start_n = _tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        start_m, start_n = tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
         total = tl.zeros((BLOCK_M, BLOCK_N), sums)
         for start_k in range(0, K, BLOCK_K):
             a, b = pointer_operands(
@@ -159,17 +160,14 @@ def _descriptors_pay(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
 
 
 def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
-    """The configs that can serve the operands and whose tiles are not larger than the result needs."""
-    a, b, c = (named_args[name] for name in ("a_ptr", "b_ptr", "c_ptr"))
-    tma = _descriptors_pay(a, b, c)
+    """The configs that fit the GPU and whose tiles are not larger than the result needs."""
     largest_m, largest_n = (max(64, triton.next_power_of_2(named_args[name])) for name in ("M", "N"))
     return [
         known
         for known in configs
-        if known.kwargs["TMA"] <= tma
-        and known.kwargs["BLOCK_M"] <= largest_m
+        if known.kwargs["BLOCK_M"] <= largest_m
         and known.kwargs["BLOCK_N"] <= largest_n
-        and fits_device(known.all_kwargs(), c)
+        and fits_device(known.all_kwargs(), named_args["c_ptr"])
     ]
 
 
@@ -183,19 +181,8 @@ def fits_device(known: Mapping[str, int], c: torch.Tensor) -> bool:
     return operands + c.element_size() * m * n * known["TMA"] // (1 + known["HALVES"]) <= limit - 1024
 
 
-scaled_matmul_tuned = triton.autotune(
-    [
-        triton.Config(
-            {name: value for name, value in known.items() if name.isupper()},
-            num_warps=known["num_warps"],
-            num_stages=known["num_stages"],
-        )
-        for known in TUNED
-    ],
-    key=["M", "N", "K", "SCALES", "FAST"],
-    prune_configs_by={"early_config_prune": _prune},
-    cache_results=True,
-)(scaled_matmul_kernel)
+#: Through pointers alone, and with tensor descriptors.
+scaled_matmul_tuned = autotuned(scaled_matmul_kernel, TUNED, ("M", "N", "K", "SCALES", "FAST"), _prune)
 
 
 def default(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, int]:
@@ -222,7 +209,9 @@ def launch(
         given = default(a, b, c)
     if given is not None and given["TMA"] and not tma_serves(a, b, c):
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-    kernel, options = (scaled_matmul_tuned, {}) if given is None else (scaled_matmul_kernel, dict(given))
+    kernel, options = (
+        (scaled_matmul_tuned[_descriptors_pay(a, b, c)], {}) if given is None else (scaled_matmul_kernel, dict(given))
+    )
     (m, k), n = a.shape, b.shape[0]
 
     def grid(meta: Mapping[str, int]) -> tuple[int]:
@@ -231,7 +220,7 @@ def launch(
 
     with device_of(a):
         if a.is_cuda:
-            triton.set_allocator(_workspace)
+            triton.set_allocator(workspace)
         kernel[grid](
             a, b, c, *scales, m, n, k, a.stride(0), b.stride(0), c.stride(0),
             SCALES=kind, FAST=fast, INTEGER=a.dtype == torch.int8, **options,

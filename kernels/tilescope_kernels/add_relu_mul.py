@@ -11,6 +11,7 @@ import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_no_grad, check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._ops import operator, pack, unpack
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -46,16 +47,21 @@ CONFIGS = tuple(
 )  # fmt: skip
 
 
-def _launch(x: torch.Tensor, y: torch.Tensor, scale: float, config: Mapping[str, int] | None) -> torch.Tensor:
-    x, y = x.contiguous(), y.contiguous()
+@operator("add_relu_mul")
+def _add_relu_mul(x: torch.Tensor, y: torch.Tensor, scale: float, config: str) -> torch.Tensor:
     out = torch.empty_like(x)
-    if out.numel() == 0:
-        return out
-    parameters, options = split_config(config or CONFIGS[0])
-    grid = (triton.cdiv(out.numel(), parameters["BLOCK"]),)
-    with device_of(x):
-        add_relu_mul_kernel[grid](out, x, y, float(scale), out.numel(), **parameters, **options)
+    if out.numel():
+        parameters, options = split_config(unpack(config) or CONFIGS[0])
+        with device_of(x):
+            add_relu_mul_kernel[(triton.cdiv(out.numel(), parameters["BLOCK"]),)](
+                out, x, y, scale, out.numel(), **parameters, **options
+            )
     return out
+
+
+@_add_relu_mul.register_fake
+def _(x: torch.Tensor, y: torch.Tensor, scale: float, config: str) -> torch.Tensor:
+    return torch.empty_like(x)
 
 
 def add_relu_mul(
@@ -75,7 +81,7 @@ def add_relu_mul(
     if isinstance(scale, torch.Tensor):
         raise ValueError("scale is a tensor: give a number")
     check_no_grad("add_relu_mul", x=x, y=y)
-    return _launch(x, y, scale, config)
+    return _add_relu_mul(x.contiguous(), y.contiguous(), float(scale), pack(config))
 
 
 def reference(x: torch.Tensor, y: torch.Tensor, scale: float) -> torch.Tensor:

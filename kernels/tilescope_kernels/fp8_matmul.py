@@ -15,7 +15,8 @@ from tilescope_kernels._launch import FLOATING, device_of, multiprocessors, spli
 from tilescope_kernels._ops import operator, pack, unpack
 from tilescope_kernels._quantized import check_operands
 from tilescope_kernels._scaled_matmul import pointer_operands
-from tilescope_kernels.matmul import _tile_origin, _workspace
+from tilescope_kernels._tiles import tile_origin
+from tilescope_kernels._tuning import workspace
 from tilescope_kernels.quantize import GROUP
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
@@ -49,7 +50,7 @@ def fp8_matmul_blocks_kernel(
         c_tiles = tl.make_tensor_descriptor(c_ptr, [M, N], [stride_cm, 1], [BLOCK_M, BLOCK_N])
         tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N * PARTS)
         for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
-            start_m, start_n = _tile_origin(tile, M, N, BLOCK_M, BLOCK_N * PARTS, GROUP_M)
+            start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N * PARTS, GROUP_M)
             m = start_m + tl.arange(0, BLOCK_M)
             scale_a_row = scale_a_ptr + m * scale_am
             part_0 = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -74,7 +75,7 @@ def fp8_matmul_blocks_kernel(
                 c_tiles.store([start_m, start_n + 2 * BLOCK_N], part_2.to(c_ptr.dtype.element_ty))
                 c_tiles.store([start_m, start_n + 3 * BLOCK_N], part_3.to(c_ptr.dtype.element_ty))
     else:
-        start_m, start_n = _tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        start_m, start_n = tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m = start_m + tl.arange(0, BLOCK_M)
         scale_a_ptr += m * scale_am
         scale_b_ptr += start_n // _GROUP * scale_bn
@@ -168,7 +169,7 @@ def _fp8_matmul_blocks(
     grid = (min(tiles, given["PROGRAMS"] * multiprocessors(a)) if given["TMA"] else tiles,)
     with device_of(a):
         if a.is_cuda:
-            triton.set_allocator(_workspace)
+            triton.set_allocator(workspace)
         fp8_matmul_blocks_kernel[grid](
             a, b, c, scale_a, scale_b, m, n, k, a.stride(0), b.stride(0), c.stride(0),
             *scale_a.stride(), *scale_b.stride(), **parameters, **options,

@@ -20,7 +20,8 @@ from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._ops import as_rows, operator, pack, unpack
 from tilescope_kernels._scaled_matmul import pointer_operands, tma_serves
-from tilescope_kernels.matmul import _tile_origin, _workspace
+from tilescope_kernels._tiles import tile_origin
+from tilescope_kernels._tuning import autotuned, workspace
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -66,7 +67,7 @@ def lora_linear_kernel(
             down_tiles = tl.make_tensor_descriptor(down_ptr, [M, R], [R, 1], [BLOCK_M, RANK])
         tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
         for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=INLINE == 0):
-            start_m, start_n = _tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+            start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
             total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
             low = tl.zeros((BLOCK_M, RANK), tl.float32)
             for step in range(0, tl.cdiv(K, BLOCK_K)):
@@ -84,7 +85,7 @@ def lora_linear_kernel(
             else:
                 y_tiles.store([start_m, start_n], total.to(y_ptr.dtype.element_ty))
     else:
-        start_m, start_n = _tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        start_m, start_n = tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
         total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         low = tl.zeros((BLOCK_M, RANK), tl.float32)
         m = start_m + tl.arange(0, BLOCK_M)[:, None]
@@ -172,33 +173,19 @@ def _padded(rank: int) -> int:
 
 
 def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
-    """The configs that can serve the operands and whose tiles are not much larger than the result needs."""
-    operands = [named_args[name] for name in ("x_ptr", "weight_ptr", "a_ptr", "b_ptr", "y_ptr")]
-    tma = _tma_serves(*operands)
+    """The configs that fit the GPU and whose tiles are not much larger than the result needs."""
     largest_m, largest_n = (max(64, triton.next_power_of_2(named_args[name])) for name in ("M", "N"))
     return [
         known
         for known in configs
-        if known.kwargs["TMA"] <= tma
-        and known.kwargs["BLOCK_M"] <= largest_m
+        if known.kwargs["BLOCK_M"] <= largest_m
         and known.kwargs["BLOCK_N"] <= largest_n
-        and _fits(known.all_kwargs(), operands[0], named_args["R"])
+        and _fits(known.all_kwargs(), named_args["x_ptr"], named_args["R"])
     ]
 
 
-lora_linear_tuned = triton.autotune(
-    [
-        triton.Config(
-            {name: value for name, value in known.items() if name.isupper()},
-            num_warps=known["num_warps"],
-            num_stages=known["num_stages"],
-        )
-        for known in TUNED
-    ],
-    key=["M", "N", "K", "R"],
-    prune_configs_by={"early_config_prune": _prune},
-    cache_results=True,
-)(lora_linear_kernel)
+#: Through pointers alone, and with tensor descriptors.
+lora_linear_tuned = autotuned(lora_linear_kernel, TUNED, ("M", "N", "K", "R"), _prune)
 
 
 def _chosen(x: torch.Tensor, n: int, rank: int, tma: bool) -> Mapping[str, int] | None:
@@ -223,7 +210,7 @@ def _lora_linear(
     if given is not None and given["TMA"] and not tma:
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
     padded = _padded(rank)
-    kernel, options = (lora_linear_tuned, {}) if given is None else (lora_linear_kernel, dict(given))
+    kernel, options = (lora_linear_tuned[tma], {}) if given is None else (lora_linear_kernel, dict(given))
     down = None
     with device_of(x):
         if given is None or not given["INLINE"]:
@@ -239,7 +226,7 @@ def _lora_linear(
             return (min(tiles, multiprocessors(x)) if meta["TMA"] else tiles,)
 
         if x.is_cuda:
-            triton.set_allocator(_workspace)
+            triton.set_allocator(workspace)
         kernel[grid](
             y, x, weight, lora_a, lora_b, down, alpha, m, n, k, rank,
             x.stride(0), weight.stride(0), lora_a.stride(0), lora_b.stride(0), RANK=padded, **options,

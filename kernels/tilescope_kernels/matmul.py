@@ -11,18 +11,10 @@ import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._ops import operator, pack, unpack
+from tilescope_kernels._tiles import tile_origin
+from tilescope_kernels._tuning import autotuned, workspace
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
-
-
-@triton.jit
-def _tile_origin(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
-    """First row and column of a tile; tiles that run at the same time share GROUP_M rows of operands, so L2 has them."""
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    first_m = tile // (GROUP_M * tiles_n) * GROUP_M
-    group_m = min(tiles_m - first_m, GROUP_M)
-    within = tile % (GROUP_M * tiles_n)
-    return (first_m + within % group_m) * BLOCK_M, (within // group_m) * BLOCK_N
 
 
 @triton.jit
@@ -76,7 +68,7 @@ def matmul_kernel(
         for tile in tl.range(
             tl.program_id(0), tiles, tl.num_programs(0), flatten=not SPECIALIZE, warp_specialize=SPECIALIZE
         ):
-            start_m, start_n = _tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+            start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
             total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
             for step in range(0, tl.cdiv(K, BLOCK_K)):
                 a = a_tiles.load([start_m, step * BLOCK_K])
@@ -84,7 +76,7 @@ def matmul_kernel(
                 total = tl.dot(a, b, total)
             c_tiles.store([start_m, start_n], total.to(c_ptr.dtype.element_ty))
     else:
-        start_m, start_n = _tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        start_m, start_n = tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
         _pointer_tile(
             a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, start_m, start_n,
             BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K,
@@ -146,10 +138,9 @@ CONFIGS = _sweep()
 def _tma_serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether tensor descriptors can reach the operands: 16-byte aligned rows of neighbouring 16-bit elements.
 
-    Not where there are no descriptors in hardware (before Hopper), nor under torch.compile, which cannot hand Triton
-    the workspace that they need.
+    Not where there are no descriptors in hardware: before Hopper.
     """
-    if torch.compiler.is_compiling() or a.element_size() != 2 or min(*a.shape, *b.shape) < 16:
+    if a.element_size() != 2 or min(*a.shape, *b.shape) < 16:
         return False
     if a.is_cuda and torch.cuda.get_device_capability(a.device)[0] < 9:
         return False
@@ -159,31 +150,21 @@ def _tma_serves(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
-    """The configs that can serve the operands and whose tiles are not larger than the result needs."""
-    a, b, m, n = (named_args[name] for name in ("a_ptr", "b_ptr", "M", "N"))
-    full_precision, tma = a.dtype == torch.float32, _tma_serves(a, b)
+    """The configs for the operands' dtype whose tiles are not larger than the result needs."""
+    a, m, n = (named_args[name] for name in ("a_ptr", "M", "N"))
+    full_precision = a.dtype == torch.float32
     largest_m, largest_n = (max(64, triton.next_power_of_2(extent)) for extent in (m, n))
     return [
         config
         for config in configs
         if (config.kwargs["BLOCK_K"] < 64) == full_precision
-        and config.kwargs["TMA"] <= tma
         and config.kwargs["BLOCK_M"] <= largest_m
         and config.kwargs["BLOCK_N"] <= largest_n
     ]
 
 
-def _triton_config(config: Mapping[str, int]) -> triton.Config:
-    blocks = {name: value for name, value in config.items() if name.isupper()}
-    return triton.Config(blocks, num_warps=config["num_warps"], num_stages=config["num_stages"])
-
-
-matmul_tuned = triton.autotune(
-    [_triton_config(config) for config in (*TUNED, *TUNED_FP32)],
-    key=["M", "N", "K"],
-    prune_configs_by={"early_config_prune": _prune},
-    cache_results=True,
-)(matmul_kernel)
+#: Through pointers alone, and with tensor descriptors.
+matmul_tuned = autotuned(matmul_kernel, (*TUNED, *TUNED_FP32), ("M", "N", "K"), _prune)
 
 
 def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
@@ -195,51 +176,52 @@ def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
     return next(config for config in TUNED if config["TMA"] <= _tma_serves(a, b))
 
 
-def _workspace(size: int, alignment: int, stream: int | None) -> torch.Tensor:
-    """Where Triton keeps a launch's tensor descriptors; PyTorch's allocations are aligned to 512 bytes."""
-    return torch.empty(size, dtype=torch.int8, device="cuda")
-
-
-def _launch(a: torch.Tensor, b: torch.Tensor, config: Mapping[str, int] | None) -> torch.Tensor:
+@operator("matmul")
+def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty((m, n), dtype=a.dtype, device=a.device)
     if c.numel() == 0:
         return c
-    if config is None and not a.is_cuda:
-        config = _default(a, b)
-    if config is not None and config["TMA"] and not _tma_serves(a, b):
+    chosen: Mapping[str, int] | None = unpack(config)
+    if chosen is None and not a.is_cuda:
+        chosen = _default(a, b)
+    if chosen is not None and chosen["TMA"] and not _tma_serves(a, b):
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-    kernel, options = (matmul_tuned, {}) if config is None else (matmul_kernel, dict(config))
+    kernel, options = (matmul_tuned[_tma_serves(a, b)], {}) if chosen is None else (matmul_kernel, dict(chosen))
 
     def grid(meta: Mapping[str, int]) -> tuple[int]:
         tiles = triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"])
         return (min(tiles, multiprocessors(a)) if meta["TMA"] else tiles,)
 
     with device_of(a):
-        if a.is_cuda and not torch.compiler.is_compiling():
-            triton.set_allocator(_workspace)
+        if a.is_cuda:
+            triton.set_allocator(workspace)
         kernel[grid](a, b, c, m, n, k, *a.stride(), *b.stride(), c.stride(0), **options)
     return c
 
 
-class _Matmul(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, config: Mapping[str, int] | None) -> torch.Tensor:
-        ctx.save_for_backward(a, b)
-        ctx.config = config
-        return _launch(a, b, config)
+@_matmul.register_fake
+def _(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
+    return torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dc: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-        a, b = ctx.saved_tensors
-        wants_da, wants_db, _ = ctx.needs_input_grad
-        da = _launch(dc, b.T, ctx.config) if wants_da else None
-        return da, _launch(a.T, dc, ctx.config) if wants_db else None, None
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    a, b, ctx.config = inputs
+    ctx.save_for_backward(a, b)
+
+
+def _differentiate(ctx: Any, dc: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+    a, b = ctx.saved_tensors
+    wants_da, wants_db, _ = ctx.needs_input_grad
+    da = _matmul(dc, b.T, ctx.config) if wants_da else None
+    return da, _matmul(a.T, dc, ctx.config) if wants_db else None, None
+
+
+_matmul.register_autograd(_differentiate, setup_context=_save)
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
-    """``a @ b`` of matrices (M, K) and (K, N) of one dtype (fp32, fp16, bf16) and any strides; once differentiable.
+    """``a @ b`` of matrices (M, K) and (K, N) of one dtype (fp32, fp16, bf16) and any strides; differentiable.
 
     Accumulated in fp32; fp32 operands are never rounded to tf32. The first call with new extents times a few configs,
     unless ``config`` gives one of ``CONFIGS``; Triton's cache keeps the choice. Raises ValueError, naming the argument,
@@ -253,7 +235,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Mapping[str, int] | None
             raise ValueError(f"{name} has {tensor.dim()} dimensions: give a matrix")
     if a.shape[1] != b.shape[0]:
         raise ValueError(f"b has {b.shape[0]} rows but a has {a.shape[1]} columns: they must be equal")
-    return _Matmul.apply(a, b, config)
+    return _matmul(a, b, pack(config))
 
 
 def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ from tilescope_kernels._activations import activate
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._ops import as_rows, operator, pack, unpack
-from tilescope_kernels.matmul import _tile_origin
+from tilescope_kernels._tiles import tile_origin
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -94,7 +94,7 @@ def norm_linear_kernel(
     if x_tiles is not None:
         # Flattened, the loop over K runs into the next tile's, whose loads start under this tile's epilogue.
         for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-            start_m, start_n = _tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+            start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
             total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
             for step in range(0, tl.cdiv(K, BLOCK_K)):
                 x = x_tiles.load([start_m, step * BLOCK_K])
@@ -103,7 +103,7 @@ def norm_linear_kernel(
             y = _corrected(total, mean_ptr, rstd_ptr, sums_ptr, shift_ptr, M, N, start_m, start_n, BLOCK_M, BLOCK_N)
             y_tiles.store([start_m, start_n], y.to(y_ptr.dtype.element_ty))
     else:
-        start_m, start_n = _tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        start_m, start_n = tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m = tl.arange(0, BLOCK_M)[:, None]
         n = tl.arange(0, BLOCK_N)[None, :]
         k = tl.arange(0, BLOCK_K)

@@ -11,6 +11,7 @@ import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_no_grad, check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._ops import operator, pack, unpack
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -43,16 +44,21 @@ CONFIGS = tuple(
 )  # fmt: skip
 
 
-def _launch(x: torch.Tensor, y: torch.Tensor, config: Mapping[str, int] | None) -> torch.Tensor:
-    x, y = x.contiguous(), y.contiguous()
+@operator("vector_add")
+def _vector_add(x: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
     out = torch.empty_like(x)
-    if out.numel() == 0:
-        return out
-    parameters, options = split_config(config or CONFIGS[0])
-    grid = (triton.cdiv(out.numel(), parameters["BLOCK"]),)
-    with device_of(x):
-        vector_add_kernel[grid](out, x, y, out.numel(), **parameters, **options)
+    if out.numel():
+        parameters, options = split_config(unpack(config) or CONFIGS[0])
+        with device_of(x):
+            vector_add_kernel[(triton.cdiv(out.numel(), parameters["BLOCK"]),)](
+                out, x, y, out.numel(), **parameters, **options
+            )
     return out
+
+
+@_vector_add.register_fake
+def _(x: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
+    return torch.empty_like(x)
 
 
 def vector_add(x: torch.Tensor, y: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
@@ -67,7 +73,7 @@ def vector_add(x: torch.Tensor, y: torch.Tensor, *, config: Mapping[str, int] | 
     if y.shape != x.shape:
         raise ValueError(f"y has shape {tuple(y.shape)} but x has {tuple(x.shape)}: give both one shape")
     check_no_grad("vector_add", x=x, y=y)
-    return _launch(x, y, config)
+    return _vector_add(x.contiguous(), y.contiguous(), pack(config))
 
 
 def reference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

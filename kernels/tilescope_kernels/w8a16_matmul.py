@@ -19,7 +19,8 @@ from tilescope_kernels._launch import check_no_grad, check_tensors, device_of, m
 from tilescope_kernels._ops import as_rows, operator, pack, unpack
 from tilescope_kernels._quantized import check_operands
 from tilescope_kernels._scaled_matmul import tma_serves
-from tilescope_kernels.matmul import _tile_origin, _workspace
+from tilescope_kernels._tiles import tile_origin
+from tilescope_kernels._tuning import autotuned, workspace
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -49,7 +50,7 @@ def w8a16_matmul_kernel(
         weight_tiles = tl.make_tensor_descriptor(weight_ptr, [N, K], [weight_stride, 1], [BLOCK_N, BLOCK_K])
         tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
         for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-            start_n, start_m = _tile_origin(tile, N, M, BLOCK_N, BLOCK_M, GROUP_N)
+            start_n, start_m = tile_origin(tile, N, M, BLOCK_N, BLOCK_M, GROUP_N)
             total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
             for step in range(0, tl.cdiv(K, BLOCK_K)):
                 x = x_tiles.load([start_m, step * BLOCK_K])
@@ -57,7 +58,7 @@ def w8a16_matmul_kernel(
                 total = tl.dot(weight.to(x.dtype), x.T, total)
             _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N)
     else:
-        start_n, start_m = _tile_origin(tl.program_id(0), N, M, BLOCK_N, BLOCK_M, GROUP_N)
+        start_n, start_m = tile_origin(tl.program_id(0), N, M, BLOCK_N, BLOCK_M, GROUP_N)
         n = tl.arange(0, BLOCK_N)[:, None]
         m = tl.arange(0, BLOCK_M)[None, :]
         k = tl.arange(0, BLOCK_K)
@@ -156,16 +157,14 @@ _FEW, _SUMMED = 16, 1024
 
 
 def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
-    """The configs that can serve the operands and whose tiles are not much larger than the result needs."""
-    x, weight, y = (named_args[name] for name in ("x_ptr", "weight_ptr", "y_ptr"))
-    tma = tma_serves(x, weight, y)
+    """The configs that fit the GPU and whose tiles are not much larger than the result needs."""
+    x = named_args["x_ptr"]
     largest_m, largest_n = (max(64, triton.next_power_of_2(named_args[name])) for name in ("M", "N"))
     shared = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin if x.is_cuda else 227 * 1024
     return [
         known
         for known in configs
-        if known.kwargs["TMA"] <= tma
-        and known.kwargs["BLOCK_M"] <= largest_m
+        if known.kwargs["BLOCK_M"] <= largest_m
         and known.kwargs["BLOCK_N"] <= largest_n
         and _operands(known.all_kwargs()) < shared
     ]
@@ -176,19 +175,13 @@ def _operands(known: Mapping[str, int]) -> int:
     return (2 * known["BLOCK_M"] + known["BLOCK_N"]) * known["BLOCK_K"] * known["num_stages"]
 
 
-w8a16_matmul_tuned = triton.autotune(
-    [
-        triton.Config(
-            {name: value for name, value in known.items() if name.isupper() and name != "SPLIT"},
-            num_warps=known["num_warps"],
-            num_stages=known["num_stages"],
-        )
-        for known in TUNED
-    ],
-    key=["M", "N", "K"],
-    prune_configs_by={"early_config_prune": _prune},
-    cache_results=True,
-)(w8a16_matmul_kernel)
+#: Through pointers alone, and with tensor descriptors.
+w8a16_matmul_tuned = autotuned(
+    w8a16_matmul_kernel,
+    [{name: value for name, value in known.items() if name != "SPLIT"} for known in TUNED],
+    ("M", "N", "K"),
+    _prune,
+)
 
 
 def _chosen(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> Mapping[str, int] | None:
@@ -235,7 +228,7 @@ def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, co
     with device_of(x):
         if given is not None and given["BLOCK_M"] <= _FEW:
             return _few_rows(x, weight, scale, y, given)
-        kernel, options = w8a16_matmul_tuned, {}
+        kernel, options = w8a16_matmul_tuned[tma_serves(x, weight, y)], {}
         if given is not None:
             kernel, options = w8a16_matmul_kernel, {name: value for name, value in given.items() if name != "SPLIT"}
 
@@ -244,7 +237,7 @@ def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, co
             return (min(tiles, multiprocessors(x)) if meta["TMA"] else tiles,)
 
         if x.is_cuda:
-            triton.set_allocator(_workspace)
+            triton.set_allocator(workspace)
         kernel[grid](y, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), **options)
     return y
 
