@@ -33,6 +33,15 @@ def check_tensors(**tensors: torch.Tensor | None) -> None:
     All must have one dtype of ``FLOATING`` and be on one device: a CUDA device, unless the launch is caught
     (by a collector) or interpreted. None is skipped.
     """
+    _check(tensors, mixed=False)
+
+
+def check_mixed(**tensors: torch.Tensor | None) -> None:
+    """As ``check_tensors``, but fp32 may stand beside 16 bits: as weights of fp32 do where activations are autocast."""
+    _check(tensors, mixed=True)
+
+
+def _check(tensors: Mapping[str, torch.Tensor | None], mixed: bool) -> None:
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     first_name, first = next(iter(given.items()))
     for name, tensor in given.items():
@@ -40,7 +49,7 @@ def check_tensors(**tensors: torch.Tensor | None) -> None:
             raise ValueError(f"{name} must be a tensor, not {type(tensor).__name__}")
         if tensor.dtype not in FLOATING:
             raise ValueError(f"{name} is {tensor.dtype}: give torch.float32, torch.float16 or torch.bfloat16")
-        if tensor.dtype != first.dtype:
+        if tensor.dtype != first.dtype and not (mixed and torch.float32 in (tensor.dtype, first.dtype)):
             raise ValueError(f"{name} is {tensor.dtype} but {first_name} is {first.dtype}: give both one dtype")
         if tensor.device != first.device:
             raise ValueError(f"{name} is on {tensor.device} but {first_name} is on {first.device}: move one of them")

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
-from tilescope_kernels._launch import check_tensors, device_of, multiprocessors, split_config, use_triton
+from tilescope_kernels._launch import check_mixed, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._ops import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels._partials import sum_partials
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
@@ -102,7 +102,8 @@ def _add_rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """y, x + residual, and 1 / RMS of each row when ``save`` asks for it, else nothing."""
     rows, columns = x.shape
-    y, total = (torch.empty((rows, columns), dtype=x.dtype, device=x.device) for _ in range(2))
+    dtype = torch.promote_types(x.dtype, residual.dtype)
+    y, total = (torch.empty((rows, columns), dtype=dtype, device=x.device) for _ in range(2))
     rstd = torch.empty(rows if save else 0, dtype=torch.float32, device=x.device)
     if y.numel() == 0:
         return y, total, rstd
@@ -120,7 +121,8 @@ def _add_rms_norm(
 def _(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    y, total = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
+    dtype = torch.promote_types(x.dtype, residual.dtype)
+    y, total = (torch.empty(x.shape, dtype=dtype, device=x.device) for _ in range(2))
     return y, total, torch.empty(x.shape[0] if save else 0, dtype=torch.float32, device=x.device)
 
 
@@ -133,7 +135,7 @@ def _add_rms_norm_backward(
     rows, columns = total.shape
     dx = torch.empty((rows, columns), dtype=total.dtype, device=total.device)
     if dx.numel() == 0:
-        return dx, torch.zeros(columns if sums else 0, dtype=total.dtype, device=total.device)
+        return dx, torch.zeros(columns if sums else 0, dtype=weight.dtype, device=total.device)
     chosen, options = split_config(unpack(config) or {})
     options.setdefault("num_warps", _warps(total))
     block = triton.next_power_of_2(columns)
@@ -145,7 +147,7 @@ def _add_rms_norm_backward(
         add_rms_norm_backward_kernel[(programs,)](
             dx, partial, dy, dsum, total, weight, rstd, rows, columns, BLOCK=block, **options
         )
-    return dx, total.new_empty(0) if partial is None else sum_partials(partial, total.dtype)[0]
+    return dx, weight.new_empty(0) if partial is None else sum_partials(partial, weight.dtype)[0]
 
 
 @_add_rms_norm_backward.register_fake
@@ -153,12 +155,13 @@ def _(
     dy: torch.Tensor, dsum: torch.Tensor | None, total: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor,
     sums: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    dw = torch.empty(total.shape[1] if sums else 0, dtype=total.dtype, device=total.device)
+    dw = torch.empty(total.shape[1] if sums else 0, dtype=weight.dtype, device=total.device)
     return torch.empty(total.shape, dtype=total.dtype, device=total.device), dw
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    _, _, weight, _, _, ctx.config = inputs
+    x, residual, weight, _, _, ctx.config = inputs
+    ctx.dtypes = x.dtype, residual.dtype
     _, total, rstd = output
     # None instead of a launch that writes zeros, for an output whose gradient nobody asks.
     ctx.set_materialize_grads(False)
@@ -172,10 +175,11 @@ def _differentiate(
     total, weight, rstd = ctx.saved_tensors
     wants_dw = ctx.needs_input_grad[2]
     if dy is None:
-        return dsum, dsum, torch.zeros_like(weight) if wants_dw else None, None, None, None
+        dx, dresidual = (None if dsum is None else dsum.to(dtype) for dtype in ctx.dtypes)
+        return dx, dresidual, torch.zeros_like(weight) if wants_dw else None, None, None, None
     dsum = None if dsum is None else dsum.contiguous()
     dx, dw = _add_rms_norm_backward(dy.contiguous(), dsum, total, weight, rstd, wants_dw, ctx.config)
-    return dx, dx, dw if wants_dw else None, None, None, None
+    return *(dx.to(dtype) for dtype in ctx.dtypes), dw if wants_dw else None, None, None, None
 
 
 _add_rms_norm.register_autograd(_differentiate, setup_context=_save)
@@ -191,14 +195,14 @@ def add_rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``(rms_norm(x + residual) * weight, x + residual)`` over the last dimension; once differentiable.
 
-    ``x`` and ``residual`` share a shape (..., columns), ``weight`` is (columns,); all of one dtype (fp32, fp16, bf16).
-    The sum is rounded to it before it is normalised in fp32. Gradients are the same every time. ``config`` is one of
-    ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: other dtypes, shapes that do not
-    fit, more than 16384 columns, devices without CUDA.
+    ``x`` and ``residual`` share a shape (..., columns), ``weight`` is (columns,); all of one dtype (fp32, fp16, bf16), or
+    some of them fp32. The sum has the wider dtype of the first two, to which it is rounded before it is normalised in
+    fp32. Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for
+    what it cannot serve: other dtypes, shapes that do not fit, more than 16384 columns, devices without CUDA.
     """
     if not use_triton():
         return reference(x, residual, weight, eps)
-    check_tensors(x=x, residual=residual, weight=weight)
+    check_mixed(x=x, residual=residual, weight=weight)
     if x.dim() == 0:
         raise ValueError("x has no dimension to normalise over: give at least one")
     if residual.shape != x.shape:

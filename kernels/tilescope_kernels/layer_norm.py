@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
-from tilescope_kernels._launch import check_tensors, device_of, multiprocessors, split_config, use_triton
+from tilescope_kernels._launch import check_mixed, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._ops import as_rows, operator, pack, unpack, wants_grad
-from tilescope_kernels._partials import sum_partials
+from tilescope_kernels._partials import column_sums, sum_partials
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -46,12 +46,25 @@ def layer_norm_kernel(
         tl.store(rstd_ptr + row, rstd, mask=row < rows)
 
 
+#: What a program of the backward pass keeps in registers while a row's sums are awaited, beside its sums for dW: nothing
+#: of the row, which it reads again; the row, in 16 bits; or the row, the weight and sums for dB.
+_NOTHING, _ROW, _ALL = 0, 1, 2
+
+
+@triton.jit
+def _weighted(dy, weight_ptr, column, mask, POLICY: tl.constexpr):
+    g = dy.to(tl.float32)
+    if weight_ptr is not None:
+        g *= tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy=POLICY).to(tl.float32)
+    return g
+
+
 @triton.jit
 def layer_norm_backward_kernel(
     dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, mean_ptr, rstd_ptr, x_stride, rows, columns,
-    BLOCK: tl.constexpr, REREAD: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """``dx`` of rows ``program, program + programs, ...`` and, unless ``partial`` is None, their dW and dB.
+    """``dx`` of rows ``program, program + programs, ...`` and, unless ``partial`` is None, their dW and (``_ALL``) dB.
 
     With n = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - n * mean(g * n)), dW = sum of dy * n and
     dB = sum of dy over rows (Ba, Kiros and Hinton, arXiv:1607.06450). Each program adds its rows' share in registers.
@@ -60,10 +73,9 @@ def layer_norm_backward_kernel(
     programs = tl.num_programs(0)
     column = tl.arange(0, BLOCK)
     mask = column < columns
-    if partial_ptr is not None:
-        dw = tl.zeros((BLOCK,), tl.float32)
-        db = tl.zeros((BLOCK,), tl.float32)
-    if weight_ptr is not None and not REREAD:
+    dw = tl.zeros((BLOCK,), tl.float32)
+    db = tl.zeros((BLOCK,), tl.float32)
+    if weight_ptr is not None and KEEP == 2:
         weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
     for row in tl.range(program, rows, programs, num_stages=STAGES):
         start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
@@ -73,33 +85,38 @@ def layer_norm_backward_kernel(
         dy = tl.load(dy_row, mask=mask, other=0.0)
         mean = tl.load(mean_ptr + row)
         rstd = tl.load(rstd_ptr + row)
-        normed = (x.to(tl.float32) - mean) * rstd
-        g = dy.to(tl.float32)
-        if weight_ptr is not None:
-            if REREAD:
-                weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
-            g *= weight.to(tl.float32)
-        inner = tl.sum(g * normed, axis=0) / columns
+        if KEEP < 2:
+            g = _weighted(dy, weight_ptr, column, mask, "evict_last")
+        else:
+            g = dy.to(tl.float32)
+            if weight_ptr is not None:
+                g *= weight.to(tl.float32)
         mean_g = tl.sum(g, axis=0) / columns
-        if REREAD:
-            # Beside the accumulators, wide rows do not fit the registers while the sums above are awaited; this
-            # multiprocessor's L1 still has them. Another eviction policy keeps the compiler from merging the loads.
+        if KEEP == 1:
+            # In other products than below, or the compiler would keep their fp32 values, for which there is no room. What
+            # cancels in this difference is less than 16-bit x has lost.
+            inner = (tl.sum(g * x.to(tl.float32), axis=0) / columns - mean * mean_g) * rstd
+            normed = x.to(tl.float32) * rstd - mean * rstd
+        else:
+            normed = (x.to(tl.float32) - mean) * rstd
+            inner = tl.sum(g * normed, axis=0) / columns
+        if KEEP == 0:
+            # From this multiprocessor's L1. Another eviction policy keeps the compiler from merging the loads.
             x = tl.load(x_row, mask=mask, other=0.0, eviction_policy="evict_first")
             dy = tl.load(dy_row, mask=mask, other=0.0, eviction_policy="evict_first")
             normed = (x.to(tl.float32) - mean) * rstd
-            g = dy.to(tl.float32)
-            if weight_ptr is not None:
-                g *= tl.load(weight_ptr + column, mask=mask, other=0.0).to(tl.float32)
-        if partial_ptr is not None:
-            # A padding lane's dy is 0, so it adds nothing.
-            dw += dy.to(tl.float32) * normed
-            db += dy.to(tl.float32)
+        if KEEP < 2:
+            g = _weighted(dy, weight_ptr, column, mask, "")
+        # A padding lane's dy is 0, so it adds nothing. Sums that are not stored are not computed.
+        dw += dy.to(tl.float32) * normed
+        db += dy.to(tl.float32)
         dx = (g - (mean_g + normed * inner)) * rstd
         tl.store(dx_ptr + start * columns + column, dx.to(dx_ptr.dtype.element_ty), mask=mask)
     if partial_ptr is not None:
         partial_ptr += program.to(tl.int64) * columns
         tl.store(partial_ptr + column, dw, mask=mask)
-        tl.store(partial_ptr + programs.to(tl.int64) * columns + column, db, mask=mask)
+        if KEEP == 2:
+            tl.store(partial_ptr + programs.to(tl.int64) * columns + column, db, mask=mask)
 
 
 @triton.jit
@@ -138,10 +155,12 @@ CONFIGS = tuple(
 
 #: Bytes of the longest row: half of a multiprocessor's registers.
 _HELD = 128 * 1024
-#: Most columns whose two fp32 sums (dW and dB) a program holds: half of a multiprocessor's registers.
+#: Most columns whose fp32 sums for dW a program holds: a quarter of a multiprocessor's registers.
 _SUMMED = 16384
-#: Most columns of a row that fits beside those sums, and need not be read twice.
-_READ_ONCE = 8192
+#: Most columns that leave room for those for dB, too.
+_SUMMED_TWICE = 8192
+#: Warps and stages of the rows between, in 16 bits.
+_ROW_WARPS, _ROW_STAGES = 32, 1
 
 
 def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
@@ -150,6 +169,13 @@ def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
         # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
         elements = min(elements, 8)
     return min(16, max(1, rows * triton.next_power_of_2(x.shape[1]) // (32 * elements)))
+
+
+def _keep(x: torch.Tensor, block: int, summed: bool) -> int:
+    """How much of a row a backward program keeps in registers, of rows of ``block`` elements and beside sums if any."""
+    if block <= (_SUMMED_TWICE if summed else _SUMMED):
+        return _ALL
+    return _ROW if summed and x.element_size() == 2 else _NOTHING
 
 
 @operator("layer_norm")
@@ -185,6 +211,11 @@ def _(
     return torch.empty(x.shape, dtype=x.dtype, device=x.device), mean, rstd
 
 
+def _dtype(x: torch.Tensor, weight: torch.Tensor | None) -> torch.dtype:
+    """Of the sums for dW and dB."""
+    return x.dtype if weight is None else weight.dtype
+
+
 @operator("layer_norm_backward")
 def _layer_norm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, mean: torch.Tensor, rstd: torch.Tensor,
@@ -194,29 +225,35 @@ def _layer_norm_backward(
     rows, columns = x.shape
     dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     if dx.numel() == 0:
-        return dx, torch.zeros((2, columns if sums else 0), dtype=x.dtype, device=x.device)
+        return dx, torch.zeros((2, columns if sums else 0), dtype=_dtype(x, weight), device=x.device)
     chosen, options = split_config(unpack(config) or {})
     block = triton.next_power_of_2(columns)
     stride = x.stride(0)
     summed = sums and block <= _SUMMED
-    # A multiprocessor's registers hold the sums of 16384 columns: fewer columns leave room for more programs, which
-    # hide each other's latency; each costs one more row of partial sums.
-    walking = (chosen.get("PROGRAMS") or max(1, min(4, _READ_ONCE // block))) * multiprocessors(x)
-    reread = block > (_READ_ONCE if summed else _SUMMED)
+    keep = _keep(x, block, summed)
     with device_of(x):
         if summed:
-            options.setdefault("num_warps", _warps(x, 1, 32 if reread else 16))
-            programs = min(rows, walking)
+            # A multiprocessor's registers hold the sums of 16384 columns: fewer columns leave room for more programs,
+            # which hide each other's latency; each costs one more row of partial sums.
+            walking = chosen.get("PROGRAMS") or max(1, min(4, _SUMMED_TWICE // block))
+            programs = min(rows, walking * multiprocessors(x))
             # A row that is read twice comes from L1 the second time, which asynchronous copies would bypass.
-            stages = 1 if reread else chosen.get("STAGES", 3 if block * x.element_size() <= 16384 else 2)
+            warps, stages = _warps(x, 1, 32), 1
+            if keep == _ROW:
+                warps, stages = _ROW_WARPS, chosen.get("STAGES", _ROW_STAGES)
+            elif keep == _ALL:
+                warps, stages = _warps(x, 1, 16), chosen.get("STAGES", 3 if block * x.element_size() <= 16384 else 2)
+            options.setdefault("num_warps", warps)
             partial = torch.empty((2, programs, columns), device=x.device)
         else:
             options.setdefault("num_warps", _warps(x, 1, 16))
             programs, stages, partial = rows, 1, None
         layer_norm_backward_kernel[(programs,)](
             dx, partial, dy, x, weight, mean, rstd, stride, rows, columns,
-            BLOCK=block, REREAD=reread, STAGES=stages, **options,
+            BLOCK=block, KEEP=keep, STAGES=stages, **options,
         )  # fmt: skip
+        if partial is not None and keep != _ALL:
+            column_sums(partial[1], dy)
         if sums and partial is None:
             columns_a_block, rows_a_tile = 256, 16
             blocks = triton.cdiv(columns, columns_a_block)
@@ -225,7 +262,9 @@ def _layer_norm_backward(
             layer_norm_weights_kernel[(blocks, slabs)](
                 partial, dy, x, mean, rstd, stride, rows, columns, ROWS=rows_a_tile, BLOCK=columns_a_block, num_warps=8
             )
-    return dx, x.new_empty((2, 0)) if partial is None else sum_partials(partial, x.dtype)
+    if partial is None:
+        return dx, torch.empty((2, 0), dtype=_dtype(x, weight), device=x.device)
+    return dx, sum_partials(partial, _dtype(x, weight))
 
 
 @_layer_norm_backward.register_fake
@@ -233,12 +272,13 @@ def _(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, mean: torch.Tensor, rstd: torch.Tensor,
     sums: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    sums_of = torch.empty((2, x.shape[1] if sums else 0), dtype=x.dtype, device=x.device)
+    sums_of = torch.empty((2, x.shape[1] if sums else 0), dtype=_dtype(x, weight), device=x.device)
     return torch.empty(x.shape, dtype=x.dtype, device=x.device), sums_of
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, weight, _, _, _, ctx.config = inputs
+    x, weight, bias, _, _, ctx.config = inputs
+    ctx.bias_dtype = x.dtype if bias is None else bias.dtype
     # None instead of launches that write zeros, for the gradients that nobody can ask of mean and rstd.
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*output[1:])
@@ -252,7 +292,7 @@ def _differentiate(ctx: Any, dy: torch.Tensor | None, *_: None) -> tuple[torch.T
     _, wants_dw, wants_db, _, _, _ = ctx.needs_input_grad
     dx, sums = _layer_norm_backward(dy.contiguous(), x, weight, mean, rstd, wants_dw or wants_db, ctx.config)
     dw, db = sums.unbind()
-    return dx, dw if wants_dw else None, db if wants_db else None, None, None, None
+    return dx, dw if wants_dw else None, db.to(ctx.bias_dtype) if wants_db else None, None, None, None
 
 
 _layer_norm.register_autograd(_differentiate, setup_context=_save)
@@ -270,13 +310,13 @@ def layer_norm(
     """LayerNorm of ``x`` over its trailing ``normalized_shape``, computed in fp32; once differentiable.
 
     As ``torch.nn.functional.layer_norm``: ``weight`` and ``bias`` have that shape and the dtype of ``x`` (fp32, fp16,
-    bf16). Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument,
+    bf16), which the result has, or fp32. Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument,
     for what it cannot serve: other dtypes, shapes that do not fit, rows of more than 128 KB, devices without CUDA.
     """
     if not use_triton():
         return reference(x, weight, bias, eps, normalized_shape)
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    check_tensors(x=x, weight=weight, bias=bias)
+    check_mixed(x=x, weight=weight, bias=bias)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
         raise ValueError(f"normalized_shape is {shape} but x has shape {tuple(x.shape)}: give its trailing dimensions")
     for name, tensor in (("weight", weight), ("bias", bias)):

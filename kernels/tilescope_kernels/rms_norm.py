@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
-from tilescope_kernels._launch import check_tensors, device_of, multiprocessors, split_config, use_triton
+from tilescope_kernels._launch import check_mixed, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._ops import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels._partials import sum_partials
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
@@ -152,6 +152,11 @@ def _(
     return torch.empty(x.shape, dtype=x.dtype, device=x.device), rstd
 
 
+def _dtype(x: torch.Tensor, weight: torch.Tensor | None) -> torch.dtype:
+    """Of the sums for dW."""
+    return x.dtype if weight is None else weight.dtype
+
+
 @operator("rms_norm_backward")
 def _rms_norm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor, sums: bool, config: str
@@ -160,7 +165,7 @@ def _rms_norm_backward(
     rows, columns = x.shape
     dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     if dx.numel() == 0:
-        return dx, torch.zeros(columns if sums else 0, dtype=x.dtype, device=x.device)
+        return dx, torch.zeros(columns if sums else 0, dtype=_dtype(x, weight), device=x.device)
     chosen, options = split_config(unpack(config) or {})
     block = triton.next_power_of_2(columns)
     stride = x.stride(0)
@@ -182,14 +187,16 @@ def _rms_norm_backward(
             rms_norm_weight_kernel[(blocks, slabs)](
                 partial, dy, x, rstd, stride, rows, columns, ROWS=rows_a_tile, BLOCK=columns_a_block, num_warps=8
             )
-    return dx, x.new_empty(0) if partial is None else sum_partials(partial, x.dtype)[0]
+    if partial is None:
+        return dx, torch.empty(0, dtype=_dtype(x, weight), device=x.device)
+    return dx, sum_partials(partial, _dtype(x, weight))[0]
 
 
 @_rms_norm_backward.register_fake
 def _(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor, sums: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    dw = torch.empty(x.shape[1] if sums else 0, dtype=x.dtype, device=x.device)
+    dw = torch.empty(x.shape[1] if sums else 0, dtype=_dtype(x, weight), device=x.device)
     return torch.empty(x.shape, dtype=x.dtype, device=x.device), dw
 
 
@@ -223,15 +230,15 @@ def rms_norm(
 ) -> torch.Tensor:
     """RMSNorm of ``x`` over its trailing ``normalized_shape``, computed in fp32; once differentiable.
 
-    As ``torch.nn.functional.rms_norm``: ``weight`` has that shape and the dtype of ``x`` (fp32, fp16, bf16); ``eps`` is
-    added to the mean square, by default the epsilon of fp32, in which it is computed. Gradients are the same every
-    time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: other
-    dtypes, shapes that do not fit, rows of more than 128 KB, devices without CUDA.
+    As ``torch.nn.functional.rms_norm``: ``weight`` has that shape and the dtype of ``x`` (fp32, fp16, bf16), which the
+    result has, or fp32; ``eps`` is added to the mean square, by default the epsilon of fp32, in which it is computed.
+    Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what
+    it cannot serve: other dtypes, shapes that do not fit, rows of more than 128 KB, devices without CUDA.
     """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not use_triton():
         return F.rms_norm(x, shape, weight, eps)
-    check_tensors(x=x, weight=weight)
+    check_mixed(x=x, weight=weight)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
         raise ValueError(f"normalized_shape is {shape} but x has shape {tuple(x.shape)}: give its trailing dimensions")
     if weight is not None and tuple(weight.shape) != shape:
