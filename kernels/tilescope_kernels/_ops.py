@@ -31,6 +31,14 @@ def wants_grad(*tensors: torch.Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
+def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:
+    """The dtype that ``torch.autocast`` gives products on the tensor's device; None outside of it."""
+    kind = tensor.device.type
+    if kind not in ("cuda", "cpu") or not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)
+
+
 def as_rows(x: torch.Tensor, columns: int) -> torch.Tensor:
     """``x`` as a matrix of that many columns: rows any distance apart, a row's elements neighbours. Copies if it must."""
     flat = x.reshape(x.numel() // max(columns, 1), columns)

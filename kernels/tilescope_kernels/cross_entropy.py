@@ -16,25 +16,42 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
-from tilescope_kernels._launch import check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._launch import check_tensors, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._online import sum_exp
-from tilescope_kernels._ops import as_rows, check_integers, operator, pack, unpack, wants_grad
+from tilescope_kernels._ops import as_rows, autocast_dtype, check_integers, operator, pack, unpack, wants_grad
 from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
+
+#: log2(e): the hardware's exponential is one of 2.
+_LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
 def _gradient_row(
-    dx_ptr, x_ptr, target, shift, log, scale, smoothing, columns, LANES: tl.constexpr, WIDTH: tl.constexpr
+    dx_ptr, x_ptr, target, shift, log, scale, smoothing, columns,
+    SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """``scale * (softmax(x) - (1 - smoothing) * onehot(target) - smoothing / columns)`` of one row."""
+    """``scale * (softmax(x) - (1 - smoothing) * onehot(target) - smoothing / columns)`` of one row, from its end.
+
+    Backwards, because what was read last is what caches still have.
+    """
+    step: tl.constexpr = LANES * WIDTH
     offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    for start in range(0, columns, LANES * WIDTH):
+    steps = tl.cdiv(columns, step)
+    # The shift is subtracted apart: beside large logits, its sum with the logarithm would be rounded too coarsely.
+    offset = log * -_LOG2E
+    for index in range(0, steps):
+        start = (steps - 1 - index) * step
         column = start + offsets
         mask = column < columns
         # Nobody reads these bytes again: they should not drive out rows that other programs will.
         x = tl.load(x_ptr + column, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        dx = tl.exp(x - shift - log) - smoothing / columns
-        dx = tl.where(column == target, dx - (1.0 - smoothing), dx) * scale
+        dx = tl.exp2((x - shift) * _LOG2E + offset)
+        if SMOOTH:
+            dx -= smoothing / columns
+        # One step in many has the target: the others need not look for it.
+        if (target >= start) & (target < start + step):
+            dx = tl.where(column == target, dx - (1.0 - smoothing), dx)
+        dx *= scale
         tl.store(dx_ptr + column, dx.to(dx_ptr.dtype.element_ty), mask=mask, cache_modifier=".cs")
 
 
@@ -48,46 +65,53 @@ def _zero_row(dx_ptr, columns, LANES: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def cross_entropy_kernel(
-    loss_ptr, parts_ptr, dx_ptr, x_ptr, target_ptr, count_ptr, x_stride, columns, ignore_index, smoothing,
+    loss_ptr, parts_ptr, dx_ptr, x_ptr, target_ptr, count_ptr, x_stride, rows, columns, ignore_index, smoothing,
     SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """One row a program. ``parts`` and ``dx`` may be None, ``dx`` may be ``x``; ``count`` divides ``dx`` unless None."""
-    row = tl.program_id(0).to(tl.int64)
-    target = tl.load(target_ptr + row)
-    x_ptr += row * x_stride
-    if target == ignore_index:
-        tl.store(loss_ptr + row, 0.0)
-        if parts_ptr is not None:
-            tl.store(parts_ptr + 2 * row, 0.0)
-            tl.store(parts_ptr + 2 * row + 1, 0.0)
-        if dx_ptr is not None:
-            _zero_row(dx_ptr + row * x_stride, columns, LANES, WIDTH)
-    else:
-        # A target that is no column makes the loss NaN; it must not make the kernel read beyond the row. Read before
-        # the row is reduced, which all threads await: none may have overwritten it by then.
-        chosen = tl.load(x_ptr + target, mask=(target >= 0) & (target < columns), other=float("nan")).to(tl.float32)
-        _, shift, exponentials, total = sum_exp(x_ptr, columns, LANES, WIDTH, SMOOTH, dx_ptr is not None)
-        # An infinity where a logit is one, or where all are -inf; softmax is then not defined.
-        log = tl.log(exponentials)
-        log = tl.where(tl.abs(log) == float("inf"), float("nan"), log)
-        loss = log + (shift - chosen)
-        if SMOOTH:
-            loss = (1.0 - smoothing) * loss + smoothing * (log + (shift - total / columns))
-        tl.store(loss_ptr + row, loss)
-        if parts_ptr is not None:
-            tl.store(parts_ptr + 2 * row, shift)
-            tl.store(parts_ptr + 2 * row + 1, log)
-        if dx_ptr is not None:
-            scale = 1.0
-            if count_ptr is not None:
-                scale = 1.0 / tl.load(count_ptr).to(tl.float32)
-            _gradient_row(dx_ptr + row * x_stride, x_ptr, target, shift, log, scale, smoothing, columns, LANES, WIDTH)
+    """Rows ``program, program + programs, ...``. ``parts`` and ``dx`` may be None, ``dx`` may be ``x``.
+
+    ``count`` divides ``dx`` unless None.
+    """
+    scale = 1.0
+    if dx_ptr is not None and count_ptr is not None:
+        scale = 1.0 / tl.load(count_ptr).to(tl.float32)
+    for index in range(tl.program_id(0), rows, tl.num_programs(0)):
+        row = index + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        target = tl.load(target_ptr + row)
+        x_row = x_ptr + row * x_stride
+        if target == ignore_index:
+            tl.store(loss_ptr + row, 0.0)
+            if parts_ptr is not None:
+                tl.store(parts_ptr + 2 * row, 0.0)
+                tl.store(parts_ptr + 2 * row + 1, 0.0)
+            if dx_ptr is not None:
+                _zero_row(dx_ptr + row * x_stride, columns, LANES, WIDTH)
+        else:
+            # A target that is no column makes the loss NaN; it must not make the kernel read beyond the row. Read before
+            # the row is reduced, which all threads await: none may have overwritten it by then.
+            inside = (target >= 0) & (target < columns)
+            chosen = tl.load(x_row + target, mask=inside, other=float("nan")).to(tl.float32)
+            _, shift, exponentials, total = sum_exp(x_row, columns, LANES, WIDTH, SMOOTH, dx_ptr is not None)
+            # An infinity where a logit is one, or where all are -inf; softmax is then not defined.
+            log = tl.log(exponentials)
+            log = tl.where(tl.abs(log) == float("inf"), float("nan"), log)
+            loss = log + (shift - chosen)
+            if SMOOTH:
+                loss = (1.0 - smoothing) * loss + smoothing * (log + (shift - total / columns))
+            tl.store(loss_ptr + row, loss)
+            if parts_ptr is not None:
+                tl.store(parts_ptr + 2 * row, shift)
+                tl.store(parts_ptr + 2 * row + 1, log)
+            if dx_ptr is not None:
+                _gradient_row(
+                    dx_ptr + row * x_stride, x_row, target, shift, log, scale, smoothing, columns, SMOOTH, LANES, WIDTH
+                )
 
 
 @triton.jit
 def cross_entropy_backward_kernel(
     dx_ptr, dloss_ptr, x_ptr, target_ptr, parts_ptr, count_ptr, dloss_stride, x_stride, columns, ignore_index, smoothing,
-    LANES: tl.constexpr, WIDTH: tl.constexpr,
+    SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """``dx`` of one row a program, from the logits and the parts of their log-sum-exp: one read, one write."""
     row = tl.program_id(0).to(tl.int64)
@@ -100,7 +124,9 @@ def cross_entropy_backward_kernel(
         if count_ptr is not None:
             scale /= tl.load(count_ptr).to(tl.float32)
         shift, log = tl.load(parts_ptr + 2 * row), tl.load(parts_ptr + 2 * row + 1)
-        _gradient_row(dx_ptr, x_ptr + row * x_stride, target, shift, log, scale, smoothing, columns, LANES, WIDTH)
+        _gradient_row(
+            dx_ptr, x_ptr + row * x_stride, target, shift, log, scale, smoothing, columns, SMOOTH, LANES, WIDTH
+        )
 
 
 @triton.jit
@@ -117,20 +143,32 @@ def scale_rows_kernel(x_ptr, factor_ptr, factor_stride, columns, BLOCK: tl.const
             tl.store(x_ptr + start + offsets, x.to(x_ptr.dtype.element_ty), mask=mask)
 
 
-#: ``ACCESSES`` of 16 bytes a thread and step are in flight together.
-CONFIGS = tuple({"ACCESSES": accesses, "num_warps": warps} for accesses in (1, 2, 4) for warps in (8, 4, 16, 32))
+#: ``ACCESSES`` of 16 bytes a thread and step are in flight together. ``PROGRAMS`` a multiprocessor walk the rows where
+#: the gradient is computed at once; 0 is a program for each row, and what the other passes have.
+CONFIGS = tuple(
+    {"ACCESSES": accesses, "PROGRAMS": programs, "num_warps": warps}
+    for programs in (0, 1, 2)
+    for accesses in (1, 2, 4)
+    for warps in (8, 4, 16, 32)
+    if programs == 0 or warps >= 16
+)
+#: The best known where the passes are apart, and where they are not.
+_APART = CONFIGS[0] | {"ACCESSES": 2}
+_AT_ONCE = {"ACCESSES": 4, "PROGRAMS": 1, "num_warps": 32}
 
 #: What ``reduction`` may be, and how the operators name it.
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
 
-def _tile(x: torch.Tensor, most_warps: int, config: Mapping[str, int] | None) -> tuple[dict[str, int], dict[str, int]]:
-    """LANES and WIDTH for the rows of ``x``, and launch options: as many warps as a row has use for."""
+def _tile(
+    x: torch.Tensor, config: Mapping[str, int] | None, known: Mapping[str, int]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """LANES and WIDTH for the rows of ``x``, and launch options: ``known`` at most where no config is given."""
     chosen, options = split_config(config or {})
     width = 16 // x.element_size()
     pieces = triton.next_power_of_2(triton.cdiv(x.shape[1], width))
-    accesses = chosen.get("ACCESSES", 2)
-    options.setdefault("num_warps", max(1, min(most_warps, pieces // (32 * accesses))))
+    accesses = chosen.get("ACCESSES", known["ACCESSES"])
+    options.setdefault("num_warps", max(1, min(known["num_warps"], pieces // (32 * accesses))))
     return {"LANES": min(32 * options["num_warps"] * accesses, max(32, pieces)), "WIDTH": width}, options
 
 
@@ -139,23 +177,32 @@ def rows_loss(
     parts: torch.Tensor | None = None, dx: torch.Tensor | None = None, count: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Each row's loss in fp32; fills ``parts`` and ``dx`` (of the strides of ``x``; may be ``x``), where given."""
-    loss = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
+    rows, columns = x.shape
+    loss = torch.empty(rows, dtype=torch.float32, device=x.device)
     if loss.numel():
-        # A multiprocessor that works at one row at a time finds it in L2 when it comes back for the gradient.
-        parameters, options = _tile(x, 8 if dx is None else 32, config)
+        # A multiprocessor that works at one row or two finds them in L2 when it comes back for the gradient.
+        known = _APART if dx is None else _AT_ONCE
+        parameters, options = _tile(x, config, known)
+        walking = (config or known).get("PROGRAMS", 0) if dx is not None else 0
+        programs = min(rows, walking * multiprocessors(x)) if walking else rows
         with device_of(x):
-            cross_entropy_kernel[(x.shape[0],)](
-                loss, parts, dx, x, target, count, x.stride(0), x.shape[1], ignore_index, smoothing,
+            cross_entropy_kernel[(programs,)](
+                loss, parts, dx, x, target, count, x.stride(0), rows, columns, ignore_index, smoothing,
                 SMOOTH=smoothing > 0, **parameters, **options,
             )  # fmt: skip
     return loss
 
 
-def reduced(loss: torch.Tensor, count: torch.Tensor, reduction: int, dtype: torch.dtype) -> torch.Tensor:
+def reduced(loss: torch.Tensor, count: torch.Tensor, reduction: int) -> torch.Tensor:
     """Rows' losses as ``reduction`` asks: all, their mean over ``count`` rows, their sum."""
     if reduction == 0:
-        return loss.to(dtype)
-    return (loss.sum() / count if reduction == 1 else loss.sum()).to(dtype)
+        return loss
+    return loss.sum() / count if reduction == 1 else loss.sum()
+
+
+def result_dtype(x: torch.Tensor) -> torch.dtype:
+    """The loss's: that of ``x``, but fp32 under autocast, as PyTorch's losses have it."""
+    return torch.float32 if autocast_dtype(x) is not None else x.dtype
 
 
 @operator("cross_entropy")
@@ -166,14 +213,14 @@ def _cross_entropy(
     parts = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
     count = (target != ignore_index).sum()
     loss = rows_loss(x, target, ignore_index, smoothing, unpack(config), parts=parts if save else None)
-    return reduced(loss, count, reduction, x.dtype), parts, count
+    return reduced(loss, count, reduction), parts, count
 
 
 @_cross_entropy.register_fake
 def _(
     x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    loss = x.new_empty(x.shape[0] if reduction == 0 else ())
+    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=torch.float32)
     parts = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
     return loss, parts, torch.empty((), dtype=torch.int64, device=x.device)
 
@@ -185,11 +232,11 @@ def _cross_entropy_backward(
 ) -> torch.Tensor:  # fmt: skip
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if dx.numel():
-        parameters, options = _tile(x, 8, unpack(config))
+        parameters, options = _tile(x, unpack(config), _APART)
         with device_of(x):
             cross_entropy_backward_kernel[(x.shape[0],)](
                 dx, dloss, x, target, parts, count if reduction == 1 else None, dloss.stride(0) if reduction == 0 else 0,
-                x.stride(0), x.shape[1], ignore_index, smoothing, **parameters, **options,
+                x.stride(0), x.shape[1], ignore_index, smoothing, SMOOTH=smoothing > 0, **parameters, **options,
             )  # fmt: skip
     return dx
 
@@ -230,7 +277,7 @@ def _with_gradient(
     count = (target != ignore_index).sum()
     divisor = count if reduction == 1 else None
     loss = rows_loss(x, target, ignore_index, smoothing, unpack(config), dx=dx, count=divisor)
-    return reduced(loss, count, reduction, x.dtype), dx
+    return reduced(loss, count, reduction), dx
 
 
 @_with_gradient.register_fake
@@ -238,7 +285,7 @@ def _(
     x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return x.new_empty(x.shape[0] if reduction == 0 else ()), dx
+    return x.new_empty(x.shape[0] if reduction == 0 else (), dtype=torch.float32), dx
 
 
 @operator("scale_rows_", mutates=("x",))
@@ -265,6 +312,17 @@ def scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     return gradient
 
 
+def refuse_second_derivative(function: str) -> None:
+    """Raises where autograd is asked to differentiate the backward pass, of which a gradient computed early knows nothing.
+
+    Raises RuntimeError: the penalty on such a gradient would be silently without one.
+    """
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{function} computed its gradient with the loss: it has no second derivative (create_graph)"
+        )
+
+
 def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     # None instead of a tensor of zeros, as large as the logits, for the gradient of the gradient.
     ctx.set_materialize_grads(False)
@@ -275,6 +333,7 @@ def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
 def _scale_gradient(ctx: Any, dloss: torch.Tensor | None, _: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
     if dloss is None:
         return (None,) * 6
+    refuse_second_derivative("cross_entropy with gradient_in_forward")
     (dx,) = ctx.saved_tensors
     return scaled(dx, dloss), None, None, None, None, None
 
@@ -301,7 +360,7 @@ def cross_entropy(
 
     As ``torch.nn.functional.cross_entropy``: ``x`` is (classes), (N, classes) or (N, classes, ...) in fp32, fp16 or
     bf16, ``target`` () or (N) or (N, ...) in int64 or int32; rows of ``ignore_index`` count for nothing, and the mean of
-    no rows is NaN. The loss has the dtype of ``x``. A target that is neither a class nor ``ignore_index`` makes it NaN.
+    no rows is NaN. The loss has the dtype of ``x``, and is fp32 under autocast. A target that is neither a class nor ``ignore_index`` makes it NaN.
     ``gradient_in_forward`` computes the gradient with the loss, for a single backward pass. Gradients are the same
     every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve:
     class weights, probabilities as targets, other dtypes, shapes that do not fit, devices without CUDA.
@@ -330,6 +389,7 @@ def cross_entropy(
         loss, _ = _with_gradient(rows.contiguous(), *arguments[1:], pack(config))
     else:
         loss, _, _ = _cross_entropy(*arguments, wants_grad(x), pack(config))
+    loss = loss.to(result_dtype(x))
     return loss.reshape(target.shape) if reduction == "none" else loss
 
 

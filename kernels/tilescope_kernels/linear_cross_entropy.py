@@ -16,8 +16,16 @@ import triton
 
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_tensors, use_triton
-from tilescope_kernels._ops import operator, pack, unpack, wants_grad
-from tilescope_kernels.cross_entropy import REDUCTIONS, check_loss, reduced, rows_loss, scaled
+from tilescope_kernels._ops import autocast_dtype, operator, pack, unpack, wants_grad
+from tilescope_kernels.cross_entropy import (
+    REDUCTIONS,
+    check_loss,
+    reduced,
+    refuse_second_derivative,
+    result_dtype,
+    rows_loss,
+    scaled,
+)
 from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
 
 #: ``CHUNK`` rows of logits exist at a time, 0 for the launcher's choice. Few rows are little memory, but small products
@@ -71,7 +79,7 @@ def _linear_cross_entropy(
             db += logits.sum(0, dtype=torch.float32)
     if wants_dw and rows == 0:
         dw.zero_()
-    return reduced(losses, count, reduction, x.dtype), dx, dw, x.new_empty(0) if db is None else db.to(x.dtype)
+    return reduced(losses, count, reduction), dx, dw, x.new_empty(0) if db is None else db.to(x.dtype)
 
 
 @_linear_cross_entropy.register_fake
@@ -79,7 +87,7 @@ def _(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, ignore_index: int,
     smoothing: float, reduction: int, wants_dx: bool, wants_dw: bool, wants_db: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    loss = x.new_empty(x.shape[0] if reduction == 0 else ())
+    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=torch.float32)
     dx = torch.empty_like(x) if wants_dx else x.new_empty(0)
     dw = torch.empty_like(weight) if wants_dw else x.new_empty(0)
     return loss, dx, dw, x.new_empty(weight.shape[0] if wants_db else 0)
@@ -96,6 +104,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -
 def _differentiate(ctx: Any, dloss: torch.Tensor | None, *_: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
     if dloss is None:
         return (None,) * 11
+    refuse_second_derivative("linear_cross_entropy")
     kept = zip(ctx.saved_tensors, ctx.wants, strict=True)
     gradients = [scaled(gradient, dloss) if wanted else None for gradient, wanted in kept]
     return *gradients, *(None,) * 8
@@ -115,7 +124,8 @@ def linear_cross_entropy(
     columns) and ``linear_bias`` (classes) of one dtype (fp32, fp16, bf16), ``target`` (...) in int64 or int32, otherwise
     as for ``cross_entropy``. Gradients are computed with the loss, for a single backward pass, and only with ``"mean"``
     or ``"sum"``; they are the same every time. In 16 bits the logits, and the weight's gradient after each chunk, are
-    rounded. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve.
+    rounded. Under autocast the products have its dtype and the loss is fp32. ``config`` is one of ``CONFIGS``. Raises
+    ValueError, naming the argument, for what it cannot serve.
     """
     if not use_triton():
         logits = F.linear(x, linear_weight, linear_bias).reshape(-1, linear_weight.shape[0])
@@ -124,6 +134,10 @@ def linear_cross_entropy(
             label_smoothing=label_smoothing,
         )  # fmt: skip
         return loss.reshape(target.shape) if reduction == "none" else loss
+    dtype = result_dtype(x)
+    if (product := autocast_dtype(x)) is not None:
+        x, linear_weight = x.to(product), linear_weight.to(product)
+        linear_bias = None if linear_bias is None else linear_bias.to(product)
     check_tensors(x=x, linear_weight=linear_weight, linear_bias=linear_bias)
     check_loss(target, weight, reduction, label_smoothing)
     if x.dim() == 0 or linear_weight.dim() != 2 or linear_weight.shape[1] != x.shape[-1] or not linear_weight.shape[0]:
@@ -143,6 +157,7 @@ def linear_cross_entropy(
         flat, linear_weight.contiguous(), linear_bias, target.reshape(-1).contiguous(), ignore_index,
         float(label_smoothing), REDUCTIONS[reduction], *wants, pack(config),
     )  # fmt: skip
+    loss = loss.to(dtype)
     return loss.reshape(target.shape) if reduction == "none" else loss
 
 

@@ -16,11 +16,13 @@ from tilescope_kernels import (
     RMSNorm,
     RoPE,
     SwiGLUMLP,
+    add_rms_norm,
     cross_entropy,
     geglu,
     gelu,
     histogram,
     histogram_naive,
+    layer_norm,
     linear_cross_entropy,
     online_max,
     rms_norm,
@@ -317,6 +319,68 @@ def check_linear_cross_entropy_gradients_only_where_wanted():
     assert gradients[0].shape == empty.shape and not gradients[1].any()
 
 
+def check_norms_take_fp32_weights_beside_16_bits():
+    """As where activations are autocast and parameters are not: gradients have the dtype of what they belong to."""
+    x, residual = draw(6, 40).half(), draw(6, 40, seed=1)
+    weight, bias = draw(40, seed=2, grad=True), draw(40, seed=3, grad=True)
+    for ours, plain, leaves in (
+        (lambda x: layer_norm(x, 40, weight, bias), lambda x, w, b: F.layer_norm(x, (40,), w, b), (weight, bias)),
+        (lambda x: rms_norm(x, 40, weight, 1e-6), lambda x, w: F.rms_norm(x, (40,), w, 1e-6), (weight,)),
+    ):
+        leaf, twin = x.clone().requires_grad_(), x.double().requires_grad_()
+        twins = [tensor.detach().double().requires_grad_() for tensor in leaves]
+        actual, wanted = ours(leaf), plain(twin, *twins)
+        assert actual.dtype == torch.float16
+        close(actual, wanted, 2e-3)
+        found = grads(actual.float().pow(2), (leaf, *leaves))
+        assert [one.dtype for one in found] == [torch.float16, *(torch.float32 for _ in leaves)]
+        for one, other in zip(found, grads(wanted.pow(2), (twin, *twins)), strict=True):
+            close(one, other, 4e-3)
+    leaf, stream = x.clone().requires_grad_(), residual.clone().requires_grad_()
+    normed, total = add_rms_norm(leaf, stream, weight)
+    assert normed.dtype == total.dtype == torch.float32
+    close(total, x.double() + residual.double(), 1e-6)
+    found = grads(normed.pow(2).sum() + total.sum(), (leaf, stream, weight))
+    assert [one.dtype for one in found] == [torch.float16, torch.float32, torch.float32]
+    twin = stream.detach().double().requires_grad_()
+    wide = x.double() + twin
+    wanted = F.rms_norm(wide, (40,), weight.detach().double(), 1e-6).pow(2).sum() + wide.sum()
+    close(found[1], grads(wanted, twin)[0], 1e-5)
+    try:
+        layer_norm(x, 40, weight.bfloat16())
+    except ValueError as error:
+        assert "weight is torch.bfloat16 but x is torch.float16" in str(error)
+    else:
+        raise AssertionError("bf16 beside fp16 was taken")
+
+
+def check_losses_under_autocast_are_fp32_and_their_products_are_not():
+    x, weight, target = draw(6, 40, grad=True), draw(9, 40, seed=1, grad=True), targets(6, 9)
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = linear_cross_entropy(x, weight, target)
+        logits = F.linear(x, weight)
+        assert logits.dtype == torch.float16
+        assert loss.dtype == torch.float32 == cross_entropy(logits, target).dtype
+    found = grads(loss, (x, weight))
+    twins = [tensor.detach().double().requires_grad_() for tensor in (x, weight)]
+    wanted = F.cross_entropy(F.linear(*twins), target)
+    close(loss, wanted, 1e-3)
+    for one, other in zip(found, grads(wanted, twins), strict=True):
+        assert one.dtype == torch.float32
+        close(one, other, 4e-3)
+
+
+def check_a_gradient_that_came_with_the_loss_has_no_second_derivative():
+    x, weight, target = draw(6, 10, grad=True), draw(7, 10, seed=1, grad=True), targets(6, 7)
+    for loss in (linear_cross_entropy(x, weight, target), cross_entropy(x, target, gradient_in_forward=True)):
+        try:
+            torch.autograd.grad(loss, x, create_graph=True)
+        except RuntimeError as error:
+            assert "has no second derivative" in str(error)
+        else:
+            raise AssertionError("a penalty on this gradient would have none")
+
+
 def check_operators_are_described_as_they_behave():
     """Schema, shape functions, autograd registration, and what tracing makes of them."""
     ops = torch.ops.tilescope
@@ -324,6 +388,9 @@ def check_operators_are_described_as_they_behave():
     q, k = draw(2, 3, 5, 12, grad=True), draw(2, 2, 5, 12, seed=1, grad=True)
     head, target = draw(7, 10, grad=True), targets(6, 7)
     calls = {
+        "vector_add": (x.detach(), y.detach(), ""),
+        "add_relu_mul": (x.detach(), y.detach(), 1.5, ""),
+        "matmul": (x, draw(10, 7, grad=True), ""),
         "gelu": (x, 1, ""),
         "gelu_backward": (x.detach(), y.detach(), 2, ""),
         "gated": (x, y, 0, ""),

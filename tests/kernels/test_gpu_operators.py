@@ -41,6 +41,9 @@ def by_name():
     cos, sin = tables(5, 64)
     target = classes(7, 129)
     return {
+        "vector_add": (ops.vector_add, (x.detach(), gate.detach(), "")),
+        "add_relu_mul": (ops.add_relu_mul, (x.detach(), gate.detach(), 1.5, "")),
+        "matmul": (ops.matmul, (x, draw(129, 17), "")),
         "gelu": (ops.gelu, (x, 2, "")),
         "gelu_backward": (ops.gelu_backward, (x.detach(), gate.detach(), 1, "")),
         "swiglu": (ops.gated, (x, gate, 0, "")),
@@ -72,6 +75,7 @@ def losses():
     cos, sin = tables(33, 64)
     target = classes(33, 130)
     return {
+        "matmul": (kernels.matmul, [draw(33, 65), draw(65, 17)], torch.matmul),
         "gelu": (kernels.gelu, [draw(33, 65)], F.gelu),
         "swiglu": (kernels.swiglu, [draw(33, 65), draw(33, 65, seed=1)], lambda g, u: F.silu(g) * u),
         "softmax": (kernels.softmax, [draw(33, 130)], lambda x: x.softmax(-1)),
