@@ -171,7 +171,8 @@ def draw_gradients(outputs: Tensors, seed: int = 0) -> list[torch.Tensor | None]
         if not output.requires_grad:
             gradients.append(None)
         elif output.is_meta:
-            gradients.append(torch.empty_like(output))
+            # Contiguous, as those that are drawn, whatever the output's strides: a launcher may choose by them.
+            gradients.append(torch.empty(output.shape, dtype=output.dtype, device="meta"))
         else:
             place = output.device
             generator = generators.setdefault(place, torch.Generator(place).manual_seed(seed + 1))
@@ -219,7 +220,9 @@ def _step(call: Callable[..., Any], inputs: Inputs, spec: KernelSpec, case: Case
     def step() -> Any:
         outputs, wanted = as_tensors(call(**inputs)), _wanted(inputs, spec)
         if not drawn:
-            drawn.append(draw_gradients(outputs, spec.workload(case.workload).seed))
+            gradients = draw_gradients(outputs, spec.workload(case.workload).seed)
+            # A loss gets what its ``backward()`` gives it.
+            drawn.append([g if g is None or g.dim() else torch.ones_like(g) for g in gradients])
         differentiated, given = _differentiated(outputs, drawn[0], spec, case)
         return torch.autograd.grad(differentiated, wanted, given)
 

@@ -197,6 +197,12 @@ MATMUL = KernelSpec(
     tolerance=TOLERANCE,
 )
 
+
+def _in_place(x):
+    with torch.no_grad():
+        return x.mul_(3)
+
+
 TIMES = KernelSpec(
     name="times_three",
     summary="Scaling, autotuned, with a gradient.",
@@ -204,6 +210,7 @@ TIMES = KernelSpec(
     implementations={
         "triton": Implementation(times_three),
         "wrong": Implementation(wrong),
+        "in_place": Implementation(_in_place),
         "eager": Implementation(lambda x: x * 3),
         "compile": Implementation(lambda x: x * 3),
         "absent": Implementation(times_three, requires=("no-such-package",)),

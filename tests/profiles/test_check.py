@@ -14,6 +14,7 @@ CASES = {
     "half": small("MATMUL", "128x256x128-bf16"),
     "times": small("TIMES", "500-bf16", direction="backward"),
     "wrong": small("TIMES", "500-fp32", "wrong", "backward"),
+    "in place": small("TIMES", "500-fp32", "in_place"),
     "gather": small("GATHER", "1000-fp32"),
     "sums": small("SUMS", "40x300-fp32"),
     "compact": small("COMPACT", "100-fp32"),
@@ -30,7 +31,9 @@ def found() -> dict[str, Any]:
     return {name: answers[case.id] for name, case in CASES.items()}
 
 
-@pytest.mark.parametrize("name", ["softmax", "softmax eager", "half", "times", "gather", "sums", "compact", "empty"])
+@pytest.mark.parametrize(
+    "name", ["softmax", "softmax eager", "half", "times", "in place", "gather", "sums", "compact", "empty"]
+)
 def test_right_is_right(found: dict[str, Any], name: str) -> None:
     judged = figures(found[name], None)
     assert judged["relative_error"] <= judged["tolerance"] == 1e-5
