@@ -182,3 +182,11 @@ def test_more_than_two_to_the_31_elements():
         kernels.rms_norm(x, 4096, one)[-1:], F.rms_norm(last, (4096,), one), rtol=2e-2, atol=1e-3
     )
     torch.testing.assert_close(kernels.online_max(x)[1][-1:], last.logsumexp(-1), rtol=2e-2, atol=1e-3)
+
+
+def test_operands_that_descriptors_cannot_reach_are_right_after_some_that_they_can():
+    a, b = draw(512, 512, dtype=torch.bfloat16, grad=False), draw(512, 512, dtype=torch.bfloat16, grad=False, seed=1)
+    wide = draw(512, 513, dtype=torch.bfloat16, grad=False, seed=2)
+    for left, right in ((a, b), (a.T, b), (a, b.T), (wide[:, 1:], b), (a, wide[:, 1:])):
+        error = (kernels.matmul(left, right).float() - left.float() @ right.float()).norm()
+        assert error < 1e-2 * (left.float() @ right.float()).norm()

@@ -1,0 +1,23 @@
+"""What an autotuner may choose from, for operands that descriptors reach and for those that they do not."""
+
+from __future__ import annotations
+
+import pytest
+from tilescope_kernels import lora, matmul
+from tilescope_kernels._scaled_matmul import scaled_matmul_tuned
+
+TUNERS = {
+    "matmul": matmul.__globals__["matmul_tuned"],
+    "scaled_matmul": scaled_matmul_tuned,
+    "lora_linear": lora.lora_linear_tuned,
+}
+
+
+@pytest.mark.parametrize("name", TUNERS)
+def test_without_descriptors_no_config_has_them_whatever_was_chosen_before(name):
+    pointers, every = TUNERS[name]
+    assert {config.kwargs["TMA"] for config in every.configs} == {0, 1}
+    assert {config.kwargs["TMA"] for config in pointers.configs} == {0}
+    # Each remembers its own choices.
+    assert pointers.cache is not every.cache
+    assert {str(config) for config in pointers.configs} < {str(config) for config in every.configs}
