@@ -55,6 +55,11 @@ def look(colours: Theme) -> dict:
         "shape": {"borderRadius": 4},
         "components": {
             "MuiAppBar": {"styleOverrides": {"root": header}},
+            "MuiButtonBase": {
+                "styleOverrides": {"root": {"@media (pointer: coarse)": {"minHeight": 40, "minWidth": 40}}}
+            },
+            # Else it is lighter than the page in the dark theme, and than what is written on it.
+            "MuiDrawer": {"styleOverrides": {"paper": {"backgroundImage": "none"}}},
             "MuiTab": {"styleOverrides": {"root": {"textTransform": "none", "fontWeight": 600, "minWidth": 0}}},
         },
     }
@@ -64,7 +69,7 @@ def build() -> pmui.Page:
     """One session's page."""
     sessions.from_here()
     state = State(may_launch=may_launch(pn.state.curdoc))
-    pn.state.location.sync(state, ["run", "kernel", "view", "theme", "compared"], on_error=ignore)
+    pn.state.location.sync(state, ["run", "kernel", "case", "view", "theme", "compared"], on_error=state.take)
     side, main = (pn.Column(sizing_mode="stretch_width", margin=0) for _ in range(2))
     width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))
     with sessions.not_busy():
@@ -98,11 +103,6 @@ def furnish(state: State, side: pn.Column, main: pn.Column) -> None:
         main.append(trouble(error))
     else:
         pn.state.onload(functools.partial(later, state, form, side))
-
-
-def ignore(values: dict) -> None:
-    """An address may hold anything; what means nothing here is left at its default."""
-    LOG.info("ignored in the address: %s", values)
 
 
 def phone() -> bool:

@@ -11,9 +11,12 @@ const STYLE = `
   dl { display: grid; grid-template-columns: max-content 1fr; gap: 6px 18px; margin: 0; }
   dt { font-weight: 650; white-space: nowrap; } dd { margin: 0; }
   dialog button { width: auto; height: auto; border-radius: 4px; padding: 8px 14px; margin-top: 16px; }
+  @media (pointer: coarse) { button { min-width: 40px; min-height: 40px; } }
   :focus-visible { outline: 3px solid #2a8ac6; outline-offset: 2px; }
 `
 const TYPING = "input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable=true], [role=combobox], [role=option]"
+const OPENING = ["Enter", " ", "ArrowDown", "ArrowUp"]
+const CLOSED = ".MuiSelect-select[aria-expanded=false]:not([aria-disabled=true])"
 
 function every(selector, root = document) {
   const found = [...root.querySelectorAll(selector)]
@@ -90,11 +93,11 @@ function choose(holder, step) {
 }
 
 // What takes the focus but does not say what it is: Bokeh's toolbar and canvas, and a table's rows.
-const NAMELESS = ".bk-OnOffButton, .bk-ClickButton, .bk-events, .tabulator-tableholder"
+const NAMELESS = ".bk-OnOffButton, .bk-ClickButton, .bk-tool-overflow, .bk-events, .tabulator-tableholder"
 
 function name(element) {
   const {classList} = element
-  if (classList.contains("bk-OnOffButton") || classList.contains("bk-ClickButton")) {
+  if (element.matches(".bk-OnOffButton, .bk-ClickButton, .bk-tool-overflow")) {
     element.setAttribute("role", "button")
     element.setAttribute("aria-label", element.title || "More tools")
     if (classList.contains("bk-OnOffButton")) element.setAttribute("aria-pressed", classList.contains("bk-active"))
@@ -123,8 +126,10 @@ export function render({model}) {
     // Many keyboards have the brackets behind AltGr, which Windows reports as Ctrl and Alt, or behind Option.
     const bracket = event.key === "[" || event.key === "]"
     const chord = event.metaKey || (event.altKey ? !bracket : event.ctrlKey)
-    if (chord || event.defaultPrevented) return
     const at = event.composedPath()[0]
+    // Material UI's list hears these keys, but Panel opens it for a click alone.
+    if (!chord && OPENING.includes(event.key) && at.matches?.(CLOSED)) return at.click()
+    if (chord || event.defaultPrevented) return
     // Now, before the focus moves: a move within one shadow root is heard by nobody outside.
     if (event.key === "Tab") every(NAMELESS).forEach(name)
     if (event.key === "Escape") {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -100,5 +101,6 @@ _HEADERS = {
 def local(address: str, otherwise: str) -> str:
     """The address if it is a path on this server, so that a link to the login leads nowhere else."""
     parts: Any = urlsplit(address)
-    inside = address.startswith("/") and not address.startswith(("//", "/\\"))
+    # A browser reads a backslash as a slash, and skips tabs and line ends before it looks.
+    inside = address.startswith("/") and not re.match(r"/[/\\]|.*[\x00-\x1f\x7f]", address, re.DOTALL)
     return address if inside and not parts.scheme and not parts.netloc else otherwise

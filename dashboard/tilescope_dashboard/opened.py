@@ -12,13 +12,20 @@ from tilescope.advice import Finding
 from tilescope.store import LoadedRun
 
 from tilescope_dashboard import frames
+from tilescope_dashboard.addressed import leads_out
 
 #: What tells the cases of a run apart.
 CASE = ("kernel", "impl", "pass", "workload", "config")
 
 
+def case_name(case: Iterable[str]) -> str:
+    """How a selector and the address name one of a kernel's cases: its values of ``CASE`` but the kernel's."""
+    return " · ".join(filter(None, case))
+
+
 def open_cached(path: Path) -> LoadedRun:
-    """``store.open_run``, which keeps the runs that were opened last. Raises StoreError or OSError."""
+    """``store.open_run``, which keeps the runs that were opened last. Raises StoreError, for a link out of the run too, or
+    OSError."""
     return _read(path, _changed(path))
 
 
@@ -44,6 +51,10 @@ def _changed(path: Path) -> float:
 
 @functools.lru_cache(maxsize=16)
 def _read(path: Path, changed: float) -> LoadedRun:
+    # A run may come from elsewhere, and its traces are offered for saving.
+    link = leads_out(path)
+    if link is not None:
+        raise store.StoreError(f"{link.relative_to(path)} in this run is a link out of it: put the file itself there")
     return store.open_run(path)
 
 

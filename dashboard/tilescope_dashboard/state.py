@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import param
 from tilescope import device, schema, store
 
+from tilescope_dashboard import addressed
 from tilescope_dashboard.figures.style import Theme, theme
 from tilescope_dashboard.opened import open_cached
 
@@ -18,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 
 class State(param.Parameterized):
-    """Small state that the address holds (``run``, ``kernel``, ``view``, ``theme``, ``compared``) and what follows from it.
+    """Small state that the address holds (``run``, ``kernel``, ``case``, ``view``, ``theme``, ``compared``) and what follows from it.
 
     ``catalog`` is ``tilescope.supervisor.describe``'s answer, empty until it came; ``catalog_error`` why it did not. ``error`` says why the chosen run
     cannot be shown. ``may_launch`` is False for a client that is not on this machine.
@@ -29,10 +31,12 @@ class State(param.Parameterized):
     view = param.String(default="overview", doc="A view's name; one that is not known means the first.")
     theme = param.String(default="light", doc="dark, or else light.")
     compared = param.List(item_type=str, doc="Runs, or RUN:IMPLEMENTATION, that are held against the run.")
+    case = param.String(doc="The kernel's case, as opened.case_name names it; else its headline case.")
 
     runs = param.List(item_type=store.Summary)
     loaded = param.ClassSelector(class_=store.LoadedRun, default=None)
     error = param.String()
+    ignored = param.String(doc="What of the address was not followed, and why; empty where all was.")
     catalog = param.List()
     catalog_error = param.String()
     narrow = param.Boolean(default=False, doc="The page is as narrow as a phone.")
@@ -44,24 +48,39 @@ class State(param.Parameterized):
         if not self.run:
             self.run = preferred(self.runs)
         self._open()
-        self.param.watch(self._chosen, ["run", "kernel"])
+        self.param.watch(self._chosen, ["run", "kernel", "compared"])
 
     def refresh(self) -> None:
         """Look at the disk again: runs come and go."""
         self.runs = store.list_runs()
 
+    def take(self, values: Mapping[str, Any]) -> None:
+        """Follow as much of an address as can be: one of its values has been refused, and with it all of them."""
+        good, others = addressed.texts(values)
+        self.param.update(**good)
+        if others:
+            self.ignored = f"not understood: {', '.join(others)}"
+
     def _chosen(self, *events: param.parameterized.Event) -> None:
-        names = [event.name for event in events]
+        names = {event.name for event in events}
+        said = addressed.unopened(self.compared) if "compared" in names else []
+        if not addressed.is_kernel(self.kernel):
+            said.append(f"not the name of a kernel: {addressed.shown(self.kernel)}")
+            names.discard("kernel")
+            self.kernel = next(iter(self.loaded.run.kernels), "") if self.loaded else ""
         if "run" in names:
             # A link that names both means both, even where the run says nothing of the kernel.
             self._open(keep_kernel="kernel" in names)
-        else:
+        elif "kernel" in names:
             self._follow()
+        # The Compare view drops what it cannot compare: that it was asked for stays said until something else is chosen.
+        if said or names != {"compared"}:
+            self.ignored = "; ".join(said)
 
     def _open(self, keep_kernel: bool = False) -> None:
         """Open the run. A kernel that it lacks is exchanged, unless it was chosen together with the run, as by a link."""
         try:
-            loaded, error = (open_cached(store.find(self.run)), "") if self.run else (None, "")
+            loaded, error = (open_cached(self._folder()), "") if self.run else (None, "")
         except (store.StoreError, OSError) as problem:
             loaded, error = None, str(problem)
         names, before = (list(run.run.kernels) if run else [] for run in (loaded, self.loaded))
@@ -71,6 +90,10 @@ class State(param.Parameterized):
         if names and self.kernel not in names and not chosen:
             changes["kernel"] = names[0]
         self.param.update(**changes)
+
+    def _folder(self) -> Path:
+        """Where the run lies. Raises StoreError for one that an address must not open."""
+        return addressed.run_folder(self.run)
 
     def _follow(self) -> None:
         """Open a run that says something of the kernel, where the one at hand does not."""
@@ -83,7 +106,7 @@ class State(param.Parameterized):
     @property
     def look(self) -> Theme:
         """Colours of the chosen theme, for figures of the chosen kernel and run."""
-        return theme(self.theme == "dark", *self.origin)
+        return theme(self.theme == "dark", *self.origin, narrow=self.narrow)
 
     @property
     def origin(self) -> tuple[str, ...]:

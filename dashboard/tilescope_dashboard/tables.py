@@ -48,7 +48,8 @@ def _formatter(unit: str) -> Any:
     return StringFormatter(nan_format="–")
 
 
-#: Widths in pixels that hold what a unit's values look like; a narrower page scrolls the table sideways.
+#: Widths in pixels that hold what a unit's values look like; a narrower page scrolls the table sideways. A column of words
+#: becomes as wide as these need, up to ``_WIDEST``.
 _WIDTHS = {"text": 112, "byte": 114, "count": 82, "second": 80, "ratio": 78, "times": 80, "flop": 92,
            "flop/second": 108, "flop/byte": 94, "byte/second": 84, "hertz": 88, "watt": 76, "celsius": 72}  # fmt: skip
 _NAMED = {
@@ -70,13 +71,20 @@ _NAMED = {
     "gpu": 170,
     "label": 210,
 }
+#: Pixels of a letter and of what stands around the text; a title is bold and has an arrow beside it.
+_LETTER, _AROUND, _TITLE_LETTER, _AROUND_TITLE, _WIDEST = 7.2, 18, 8.2, 30, 180
 _CSS = """
 :host .tabulator.tabulator { font-size: 13px; border: none; background: transparent; }
 .tabulator .tabulator-header { font-weight: 600; }
-.tabulator .tabulator-header .tabulator-col .tabulator-col-content { padding: 6px 8px; }
+.tabulator .tabulator-header .tabulator-col .tabulator-col-content { padding: 6px 8px; margin-top: auto; }
 .tabulator .tabulator-header .tabulator-col.tabulator-sortable .tabulator-col-title { padding-right: 10px; }
 .tabulator .tabulator-header .tabulator-col .tabulator-col-content .tabulator-col-sorter { right: 1px; }
 .tabulator .tabulator-row .tabulator-cell { padding: 6px 8px; font-variant-numeric: tabular-nums; }
+/* Else a phone has no room for the pages' numbers. */
+@media (max-width: 640px) {
+  .tabulator .tabulator-footer .tabulator-page:is([data-page="first"], [data-page="last"]) { display: none; }
+}
+@media (pointer: coarse) { .tabulator .tabulator-footer .tabulator-page { min-width: 40px; min-height: 40px; } }
 /* A pager over one page is noise; turned off, it would let the browser draw every row of the next frame. */
 .tabulator .tabulator-footer:not(:has(.tabulator-pages > .tabulator-page + .tabulator-page)) { display: none; }
 """
@@ -104,7 +112,10 @@ def table(columns: Mapping[str, tuple[str, str]], **options: Any) -> Table:
     """
     numeric = [name for name, (_, unit) in columns.items() if unit != "text"]
     settings: dict[str, Any] = {"pagination": "local", "page_size": 12, "selectable": 1, **options}
-    widths = {name: _NAMED.get(name, _WIDTHS[unit]) for name, (_, unit) in list(columns.items())[:-1]}
+    widths = {
+        name: max(_NAMED.get(name, _WIDTHS[unit]), _title_width(title))
+        for name, (title, unit) in list(columns.items())[:-1]
+    }
     return Table(
         pd.DataFrame({name: [] for name in columns}),
         {name: unit for name, (_, unit) in columns.items()},
@@ -133,7 +144,29 @@ _MOST = 10_000
 
 def fill(widget: Table, frame: pd.DataFrame) -> None:
     """Show ``frame``'s columns that the table knows, row for row; a column it lacks is absent. No row is chosen then."""
-    widget.param.update(selection=[], value=_shown(widget, frame))
+    shown = _shown(widget, frame)
+    wider = _widened(widget, shown)
+    if wider:
+        widget.widths = {**widget.widths, **wider}
+    widget.param.update(selection=[], value=shown)
+
+
+def _title_width(title: str) -> int:
+    """Pixels of a title that breaks between words only."""
+    return round(_TITLE_LETTER * max(map(len, title.split()), default=0)) + _AROUND_TITLE
+
+
+def _widened(widget: Table, shown: pd.DataFrame) -> dict[str, int]:
+    """Columns of words that are too narrow for them, and how wide they have to be. They never become narrower: with each
+    change of widths the browser draws the table anew.
+    """
+    wider = {}
+    for name, width in widget.widths.items():
+        if widget.units[name] == "text" and width < _WIDEST and len(shown):
+            needed = _LETTER * max(len(str(value)) for value in shown[name].unique()) + _AROUND
+            if needed > width:
+                wider[name] = min(_WIDEST, round(needed))
+    return wider
 
 
 def _shown(widget: Table, frame: pd.DataFrame) -> pd.DataFrame:

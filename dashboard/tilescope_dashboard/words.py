@@ -38,6 +38,8 @@ progress:not([value])::-moz-progress-bar { background: transparent; }
 progress::-webkit-progress-value { background: #2a8ac6; } progress::-moz-progress-bar { background: #2a8ac6; }
 pre { font-size: 12px; max-height: 160px; overflow: auto; white-space: pre-wrap; margin: 6px 0 0; opacity: .8; }
 summary { cursor: pointer; font-size: 13px; }
+.more { margin: 4px 0 8px; } .more > summary { opacity: .72; width: fit-content; }
+@media (pointer: coarse) { summary { padding: 10px 0; } .notice > details > summary { margin: -8px 0; } }
 """
 
 
@@ -63,6 +65,12 @@ def heading(title: str, text: str = "") -> str:
 def subheading(title: str, text: str = "") -> str:
     """A section's title with a sentence below it."""
     return f"<h3>{escape(title)}</h3>" + (f'<p class="quiet small">{escape(text)}</p>' if text else "")
+
+
+def more(title: str, lines: Iterable[str]) -> str:
+    """A line that opens into a list."""
+    points = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f'<details class="more"><summary>{escape(title)}</summary><ul>{points}</ul></details>'
 
 
 def stats(values: Iterable[tuple[str, str, str]]) -> str:

@@ -78,7 +78,7 @@ def parse_config(text: str) -> dict[str, int]:
     config: dict[str, int] = {}
     for part in filter(None, text.split(",")):
         name, _, value = part.partition("=")
-        if not name or not re.fullmatch(r"-?\d+", value):
+        if not name.isidentifier() or not re.fullmatch(r"-?\d+", value):
             raise ValueError(f"config {text!r}: {part!r} is not NAME=INTEGER")
         config[name] = int(value)
     return config

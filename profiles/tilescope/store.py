@@ -344,6 +344,8 @@ def _remembered(path: Path, stamp: tuple[int, ...]) -> Summary:
 def _summarise(path: Path) -> Summary:
     name = path.name.removeprefix(PARTIAL)
     try:
+        if path.resolve().parent != path.parent.resolve():
+            raise StoreError(f"{path.name} is a link out of the folder of runs: copy the run itself there")
         loaded = open_run(path)
     except (StoreError, OSError) as error:
         return Summary(id=name, path=path, error=str(error))

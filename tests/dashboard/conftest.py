@@ -49,7 +49,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> Pat
     synthetic.write_run(folder, RUN)
     synthetic.write_run(folder, PREDICTED, measured=False)
     synthetic.write_run(folder, INJECTED, kernels=(synthetic.INJECTED,), measured=False)
-    damaged = folder / "20260102-030408-dddd"
+    damaged = folder / "20270102-030408-dddd"
     damaged.mkdir()
     (damaged / "run.json").write_text("{")
     return folder

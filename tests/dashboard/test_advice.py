@@ -98,11 +98,24 @@ def test_the_view_shows_the_headline_case_and_follows_the_choice() -> None:
     assert len(shown._case.options) == 3 * 2 * 2
     eager = next(case for case in shown._case.options.values() if case[0] == "eager" and case[2] == "16384x4096-bf16")
     shown._case.value = eager
+    assert shown.state.case == "eager · forward · 16384x4096-bf16"
     assert "4 launches move" in shown._cards.object
     assert "dram" not in shown._cards.object  # labels, not column names
     assert "bytes read from HBM" in shown._cards.object
     shown.state.theme = "dark"
     assert shown._case.value == eager
+
+
+def test_the_case_in_the_address_is_shown_and_one_that_is_not_in_the_run_is_not() -> None:
+    shown = view(RUN, "softmax")
+    headline = shown._case.value
+    shown.state.case = "eager · forward · 16384x4096-bf16"
+    assert shown._case.value[:3] == ("eager", "forward", "16384x4096-bf16")
+    assert "4 launches move" in shown._cards.object
+    for other in ("<b>nothing</b>", ""):
+        shown.state.case = other
+        assert shown._case.value == headline
+        assert not shown._trouble.visible
 
 
 def test_a_predicted_run_gives_predicted_findings_only() -> None:

@@ -79,8 +79,8 @@ def test_every_view_shows_its_chart_and_its_table_and_is_in_the_address(visit: A
         page.locator("h2:visible, p:visible").get_by_text(text).first.wait_for()
         name = "traffic" if title == "HBM traffic" else title.lower()
         page.wait_for_url(f"**view={name}**")
-        page.locator(".bk-Figure canvas:visible").first.wait_for()
-        if title != "Autotune":
+        if title != "Autotune":  # this run has none: it says so, without an empty figure and table
+            page.locator(".bk-Figure canvas:visible").first.wait_for()
             page.locator(".tabulator-row:visible").first.wait_for()
 
 

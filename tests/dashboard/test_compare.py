@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
+
 import pandas as pd
 import pytest
 from bokeh.document import Document
@@ -12,6 +15,7 @@ from tilescope_dashboard.figures.claims import claims
 from tilescope_dashboard.figures.compare import MOST, compare
 from tilescope_dashboard.figures.style import DARK, LIGHT, ratio_ticks
 from tilescope_dashboard.state import State
+from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 
 #: Panel's own, on pandas 3.1.
@@ -75,5 +79,18 @@ def test_the_view_holds_what_the_address_says_against_the_run() -> None:
     shown._others.value = [f"{NORMS}:eager", f"{NORMS}:compile"]
     assert state.compared == [f"{NORMS}:eager", f"{NORMS}:compile"]
     assert set(shown._table.filled["other_impl"]) == {"eager", "compile"}
+    assert shown._body.visible
     state.compared = []
     assert "Choose a run or an implementation" in shown._head.object
+    assert not shown._body.visible, "an empty figure and an empty table say nothing"
+
+
+def test_claims_say_when_they_were_measured_and_with_what_where_one_asks() -> None:
+    shown = Claims(State(view="claims"))
+    shown.refresh()
+    text = unescape(shown._head.object)
+    told, _, more = text.partition("<details")
+    assert re.search(r"Measured on NVIDIA H200, \d{4}-\d\d-\d\d( to \d{4}-\d\d-\d\d)?\. The bytes", told)
+    assert "triton 3" not in told
+    assert "triton 3" in more
+    assert more.count("<li>") == more.count("NVIDIA H200") > 0

@@ -21,7 +21,7 @@ from tilescope_dashboard.figures.occupancy import TITLES, occupancy
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.figures.redraw import look, take_over
 from tilescope_dashboard.figures.roofline import roofline, source
-from tilescope_dashboard.figures.style import DARK, LIGHT, short
+from tilescope_dashboard.figures.style import DARK, LIGHT, short, theme
 from tilescope_dashboard.figures.traffic import speedup, traffic
 
 
@@ -116,7 +116,7 @@ def test_roofline_draws_roofs_above_points_and_labels_both_origins(points: pd.Da
     assert dashes.count([6, 4]) == 2
     assert "HBM 4.00 TB/s (datasheet 4.80)" in texts(plot)
     assert not any("bf16" in text for text in texts(plot))
-    assert "HBM 4.00 TB/s" in texts(roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT, brief=True))
+    assert "HBM 4.00 TB/s" in texts(roofline(points, roofline_model.roofs(synthetic.DEVICE), theme(False, narrow=True)))
 
 
 def test_a_point_without_a_time_stands_at_the_roof_and_is_dashed(synthetic: ModuleType) -> None:
@@ -167,7 +167,7 @@ def test_a_point_above_the_roof_is_ringed(points: pd.DataFrame, synthetic: Modul
     raised = points.assign(above_roof=[True] + [False] * (len(points) - 1))
     plot = roofline(raised, roofs, LIGHT)
     assert len(plot.renderers) == plain + 1  # the ring's place in the legend
-    assert any(item.label.value == "above the HBM roof" for item in plot.legend[0].items)
+    assert any(item.label.value == "above its roof" for item in plot.legend[0].items)
 
 
 def test_traffic_stacks_launches_and_shows_the_floor(table: pd.DataFrame) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 from tilescope_dashboard.figures.overview import overview
-from tilescope_dashboard.figures.style import LIGHT
+from tilescope_dashboard.figures.style import LIGHT, theme
 
 LONG = "a_template_name<float, 4, 128>" * 10
 
@@ -37,7 +37,7 @@ def test_a_label_that_fits_names_kernel_and_workload() -> None:
 
 
 def test_where_labels_would_be_cut_kernels_have_rows_of_their_own() -> None:
-    plot = overview(TWO, LIGHT, 20)
+    plot = overview(TWO, theme(False, narrow=True))
     headings = plot.select_one({"name": "headings"}).data_source.data
     assert dict(zip(headings["y"], headings["text"], strict=True)) == {0: "softmax", -3: "matmul"}
     assert plot.yaxis[0].major_label_overrides == {
@@ -47,10 +47,10 @@ def test_where_labels_would_be_cut_kernels_have_rows_of_their_own() -> None:
 
 
 def test_workloads_whose_cut_labels_are_alike_keep_rows_of_their_own() -> None:
-    alike = headlines(*((LONG, "forward", f"1024x1024x{n}x1024x1024-bf16", "triton", 0.5) for n in (1111, 2222)))
-    plot = overview(alike, LIGHT, 10)
+    alike = headlines(*((LONG, "forward", f"1024x1024x1024x{n}x1024x1024-bf16", "triton", 0.5) for n in (1111, 2222)))
+    plot = overview(alike, theme(False, narrow=True))
     assert places(plot) == [-1, -2]
     assert len(set(plot.yaxis[0].major_label_overrides.values())) == 1
     # The text under the mouse is not cut.
     assert plot.select_one({"name": "points"}).data_source.data["row"][0].startswith(LONG)
-    assert len(plot.select_one({"name": "headings"}).data_source.data["text"][0]) <= 10
+    assert len(plot.select_one({"name": "headings"}).data_source.data["text"][0]) <= 22

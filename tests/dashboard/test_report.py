@@ -200,7 +200,7 @@ def test_html_escapes_names(runs: Path, synthetic: ModuleType) -> None:
 
 def test_a_figure_cannot_end_its_script(runs: Path, synthetic: ModuleType) -> None:
     report = build([side(runs / INJECTED)])
-    drawn = Part("x", drawings=(lambda look: overview(report.runs[0].overview.table.rows, look, 400),))
+    drawn = Part("x", drawings=(lambda look: overview(report.runs[0].overview.table.rows, look),))
     only = replace(report.runs[0], overview=drawn, kernels=())
     text = html(Report("x", (), (only,)))
     (data,) = (found for found in re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL))

@@ -100,6 +100,28 @@ def test_a_very_long_table_says_that_it_shows_its_first_rows_and_saves_them_all(
     assert (len(widget.value), widget.note.object) == (3, "")
 
 
+def test_a_column_of_words_becomes_as_wide_as_they_need_up_to_a_limit_and_never_narrower() -> None:
+    widget = table({"kernel": ("kernel", "text"), "registers": ("registers", "count"), "why": ("why", "text")})
+    narrow = dict(widget.widths)
+    fill(widget, pd.DataFrame({"kernel": ["add"], "registers": [10**9]}))
+    assert widget.widths == narrow, "short words, and numbers, leave the widths as they are"
+    fill(widget, pd.DataFrame({"kernel": ["linear_cross_entropy"]}))
+    wide = widget.widths["kernel"]
+    assert narrow["kernel"] < wide < 180
+    fill(widget, pd.DataFrame({"kernel": [None, "add"]}))
+    assert widget.widths["kernel"] == wide
+    fill(widget, pd.DataFrame({"kernel": ["a" * 300, None], "why": ["w" * 300, "w"]}))
+    assert widget.widths == {"kernel": 180, "registers": narrow["registers"]}
+
+
+def test_a_title_has_room_for_its_longest_word() -> None:
+    titles = {"a": ("theoretical", "ratio"), "b": ("of the roof", "ratio"), "c": ("rest", "text")}
+    widths = table(titles).widths
+    assert widths["a"] > 11 * 8 + 20
+    assert widths["b"] < widths["a"]
+    assert "c" not in widths, "the last column takes what is left"
+
+
 @pytest.mark.parametrize(
     ("parts", "expected"),
     [

@@ -142,6 +142,8 @@ def test_the_view_says_what_the_gpu_waited_for_and_fills_its_tables() -> None:
     compiled = shown._table.filled.query("impl == 'compile'")
     assert compiled["gap"].iloc[1] == pytest.approx(8e-6)
     assert compiled["late"].iloc[1] == pytest.approx(6e-6)
+    # A hundred thousand launches: the browser gets a page of them at a time, and the files hold them all.
+    assert (shown._table.pagination, shown._table.page_size) == ("remote", 12)
 
 
 def test_the_headline_names_the_longest_gap_and_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,7 +135,12 @@ def test_a_row_of_the_overview_brings_its_own_finding_and_not_the_kernels() -> N
     shown._table.selection = [row]
     assert words.headline(shown._head.object) == "layer_norm"
     assert "At the HBM roof" in shown._first._text.object
-    assert shown._first._layout.objects == [shown._first._line]
+    assert shown._first._layout.objects == [shown._first._line, shown._first._button]
+    case = shown._headlines.iloc[row]
+    shown._first._button.param.trigger("clicks")
+    assert (shown.state.view, shown.state.kernel) == ("advice", "layer_norm")
+    assert shown.state.case == f"{case['impl']} · {case['pass']} · {case['workload']}"
+    shown.state.param.update(view="overview", kernel="matmul")
     shown.clear()
     assert words.headline(shown._head.object) == "matmul"
     assert shown._first._layout.objects == []
@@ -146,6 +151,8 @@ def test_autotune_without_configs_names_the_forms_tick_and_the_command() -> None
     shown = Autotune(state)
     shown.refresh()
     assert "softmax declares none" in shown._head.object
+    assert not shown._chart.visible
+    assert not shown._table.visible
     declared = {"name": "softmax", "kernel": "softmax", "implementations": {"triton": {"configs": [{"BLOCK": 64}]}}}
     state.catalog = [declared]
     shown._draw()

@@ -12,12 +12,12 @@ from tilescope_dashboard.figures.style import (
     Theme,
     blank,
     colour,
+    distinct,
     empty,
     legend,
     mark,
     problem,
     ratio_ticks,
-    short,
     ticks,
 )
 from tilescope_dashboard.units import times
@@ -33,7 +33,8 @@ def claims(rows: pd.DataFrame, look: Theme) -> figure:
     if rows.empty:
         return empty(look, "claims", "Nothing is recorded to hold the claims against.", 160)
     names = [problem(kernel, direction) for kernel, direction in zip(rows["kernel"], rows["pass"], strict=True)]
-    rows = rows.assign(row=[short(name, 30) for name in names])
+    places = distinct(names, 30)
+    rows = rows.assign(row=[places[name] for name in names])
     plot = blank(
         look, "claims", 150 + 30 * len(rows), x_axis_type="log", x_range=_range(rows),
         y_range=list(dict.fromkeys(rows["row"]))[::-1],
@@ -54,7 +55,7 @@ def claims(rows: pd.DataFrame, look: Theme) -> figure:
         known = rows[rows[column].notna()]
         if len(known):
             items.append(_marks(plot, known.assign(x=known[column]), impl, look))
-    plot.add_layout(legend(look, items), "below")
+    legend(plot, look, items)
     return plot
 
 

@@ -24,15 +24,22 @@ def compare(rows: pd.DataFrame, look: Theme) -> figure:
     timed = rows[rows["ratio"].notna()].head(MOST)
     if timed.empty:
         return empty(look, "compare", "No times that can be compared.", 160)
-    labels = [short(_label(row), 46) for row in timed.to_dict("records")]
+    labels = [_label(row, look.narrow) for row in timed.to_dict("records")]
     # Two cases whose shortened names agree are two rows all the same.
     names = [label + "\u200b" * labels[:place].count(label) for place, label in enumerate(labels)]
     low = timed["ratio_low"].where(timed["ratio_low"] > 0, timed["ratio"] / 2)
     high = timed["ratio_high"].where(timed["ratio_high"] < math.inf, timed["ratio"] * 2)
     ends = (min(0.9, low.min() / 1.05), max(1.1, high.max() * 1.05))
-    plot = blank(look, "compare", 130 + 24 * len(names), x_axis_type="log", y_range=names[::-1], x_range=ends)
+    plot = blank(
+        look,
+        "compare",
+        130 + (36 if look.narrow else 24) * len(names),
+        x_axis_type="log",
+        y_range=names[::-1],
+        x_range=ends,
+    )
     plot.xaxis.axis_label, plot.xaxis.formatter = "time over the baseline's", ticks("times")
-    plot.xaxis.ticker = plot.xgrid.ticker = FixedTicker(ticks=ratio_ticks(*ends, most=6))
+    plot.xaxis.ticker = plot.xgrid.ticker = FixedTicker(ticks=ratio_ticks(*ends, most=5 if look.narrow else 8))
     plot.yaxis.major_label_text_color = look.ink
     plot.ray(x=1, y=0, angle=math.pi / 2, line_color=look.ink, line_dash=[6, 4], line_width=1.5)
     colours = {"slower": look.warning, "faster": look.accent, "alike": look.muted}
@@ -57,12 +64,17 @@ def compare(rows: pd.DataFrame, look: Theme) -> figure:
             )
             plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("times the baseline's", "@said")]))
             items.append(LegendItem(label=verdict, renderers=[drawn]))
-    plot.add_layout(legend(look, items), "below")
+    legend(plot, look, items)
     return plot
 
 
-def _label(row: dict) -> str:
-    """What was compared: another implementation, or the same in another run."""
+def _label(row: dict, narrow: bool) -> str:
+    """What was compared: another implementation, or the same in another run. In two lines where there is little room; the
+    kernel is in the headline then.
+    """
     other = f"{row['other_impl']} {row['other_config']}".strip()
     where = "" if row["run"] == row["other_run"] else f" in {row['other_run'][-4:]}"
-    return f"{problem(row['kernel'], row['pass'])} {row['workload']} {other}{where}"
+    if narrow:
+        case = f"{problem('', row['pass'])} {row['workload']}".strip()
+        return f"{short(case, 20)}\n{short(other + where, 20)}"
+    return short(f"{problem(row['kernel'], row['pass'])} {row['workload']} {other}{where}", 46)

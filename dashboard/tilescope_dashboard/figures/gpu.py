@@ -87,5 +87,5 @@ def readings(name: str, sources: Mapping[str, ColumnDataSource], look: Theme, he
         plot.add_tools(HoverTool(renderers=[drawn], tooltips=tips, mode="vline", visible=False))
         items.append(LegendItem(label=f"GPU {label.partition(' ')[0]}", renderers=[drawn]))
     if len(items) > 1:
-        plot.add_layout(legend(look, items, 4), "below")
+        legend(plot, look, items)
     return plot

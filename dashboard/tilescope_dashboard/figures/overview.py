@@ -9,26 +9,29 @@ from bokeh.plotting import figure
 from tilescope_dashboard.figures.style import Theme, blank, colour, empty, legend, mark, problem, short, ticks
 from tilescope_dashboard.units import times, write
 
+#: Letters of a row's label, on a phone and on a wider page.
+_LONGEST = {True: 22, False: 34}
 
-def overview(headlines: pd.DataFrame, look: Theme, longest: int = 34) -> figure:
+
+def overview(headlines: pd.DataFrame, look: Theme) -> figure:
     """A row a kernel, direction and workload; a mark an implementation, and the floor as a line at 1.
 
     Where something was timed a filled mark is the share of the floor's speed it reaches; else a hollow one is the bytes
     its launches touch over the algorithm's. ``headlines`` is ``tilescope.summary.summarise``'s frame. Where a label would
-    be longer than ``longest`` characters, each kernel's name has a row of its own, above those of its workloads.
+    be too long for the page, each kernel's name has a row of its own, above those of its workloads.
     """
     timed = headlines[headlines["floor_fraction"].notna()] if len(headlines) else headlines
     if len(timed):
-        return _marks(timed, "floor_fraction", look, longest)
+        return _marks(timed, "floor_fraction", look)
     counted = headlines[headlines["bytes_ratio"].notna()] if len(headlines) else headlines
     if len(counted):
-        return _marks(counted, "bytes_ratio", look, longest)
+        return _marks(counted, "bytes_ratio", look)
     return empty(look, "overview", "Nothing was timed or counted in this run.", 160)
 
 
-def _marks(rows: pd.DataFrame, column: str, look: Theme, longest: int) -> figure:
+def _marks(rows: pd.DataFrame, column: str, look: Theme) -> figure:
     timed = column == "floor_fraction"
-    places, names, headings = _rows(rows, longest)
+    places, names, headings = _rows(rows, _LONGEST[look.narrow])
     impls = list(dict.fromkeys(rows["impl"]))
     top = max(1.0, rows[column].max())
     plot = blank(
@@ -67,8 +70,7 @@ def _marks(rows: pd.DataFrame, column: str, look: Theme, longest: int) -> figure
             fill_color=shade if timed else look.ground,
         )  # fmt: skip
         items.append(LegendItem(label=short(impl, 18), renderers=[key]))
-    # A phone has room for three short names in a row, or for two such as triton_at_once.
-    plot.add_layout(legend(look, items, 3 if max(map(len, impls)) <= 10 else 2), "below")
+    legend(plot, look, items)
     return plot
 
 

@@ -19,7 +19,7 @@ def look(plot: figure) -> tuple:
         [tool.filename for tool in plot.tools if isinstance(tool, SaveTool)],
         [(type(tool), tool.tooltips) for tool in _hovers(plot)],
         [(axis.axis_label, type(axis)) for axis in plot.axis],
-        [item.label for legend in plot.legend for item in legend.items],
+        [(legend.ncols, [item.label for item in legend.items]) for legend in plot.legend],
         [(type(axis_range)) for axis_range in (plot.x_range, plot.y_range)],
         [(renderer.name, type(renderer.glyph), _style(renderer.glyph)) for renderer in plot.renderers],
     )

@@ -49,12 +49,12 @@ _ALONG_DIAGONAL = """
 """
 
 
-def roofline(points: pd.DataFrame, roofs: pd.DataFrame, look: Theme, *, brief: bool = False) -> figure:
+def roofline(points: pd.DataFrame, roofs: pd.DataFrame, look: Theme) -> figure:
     """A roofline of ``points`` (as ``tilescope.roofline.points`` gives them) under ``roofs``.
 
     A point that was not timed stands where the roofs would allow it, with a dashed outline. The points' renderer is
     called ``points``, and its column ``row`` says which row of the frame a point is: of very many, those that lie under
-    others alike are left out. ``brief`` labels the roofs with one value each, for a narrow page.
+    others alike are left out. On a narrow page a roof's label has one value.
     """
     roofs = roofs[(roofs["kind"] == "compute") | roofs["name"].isin(LEVELS)]
     points = points.assign(
@@ -77,7 +77,7 @@ def roofline(points: pd.DataFrame, roofs: pd.DataFrame, look: Theme, *, brief: b
     if not points.empty:
         _draw_points(plot, points, look)
     # After the points: ten thousand of them would bury the roofs.
-    _draw_roofs(plot, used, look, (left, right), low, brief=brief)
+    _draw_roofs(plot, used, look, (left, right), low)
     return plot
 
 
@@ -138,7 +138,7 @@ def _draw_points(plot: figure, points: pd.DataFrame, look: Theme) -> None:
     above = points[points["above_roof"]]
     plot.scatter(above["intensity"], above["height"], size=24, fill_color=None, line_color=look.warning, line_width=1.6)
     plot.add_tools(_hover(points, plotted), TapTool(renderers=[plotted]))
-    plot.add_layout(legend(look, _legend(plot, points, look, impls, len(above) > 0)), "below")
+    legend(plot, look, _legend(plot, points, look, impls, len(above) > 0))
 
 
 def _looked_up(column: str, values: list) -> Any:
@@ -237,13 +237,11 @@ def _legend(plot: figure, points: pd.DataFrame, look: Theme, impls: list[str], a
         items.append(item("not timed", marker="circle", fill_color=None, line_color=look.muted, line_dash="dashed"))
     if above:
         ring = plot.scatter([_NAN], [_NAN], size=15, fill_color=None, line_color=look.warning, line_width=1.6)
-        items.append(LegendItem(label="above the HBM roof", renderers=[ring]))
+        items.append(LegendItem(label="above its roof", renderers=[ring]))
     return items
 
 
-def _draw_roofs(
-    plot: figure, roofs: pd.DataFrame, look: Theme, across: tuple[float, float], low: float, *, brief: bool
-) -> None:
+def _draw_roofs(plot: figure, roofs: pd.DataFrame, look: Theme, across: tuple[float, float], low: float) -> None:
     memory, compute = (roofs[roofs["kind"] == kind] for kind in ("memory", "compute"))
     fastest, highest = memory["value"].max(), compute["value"].max()
     for roof in memory.itertuples():
@@ -259,8 +257,8 @@ def _draw_roofs(
     for name, values in memory.groupby("name", sort=False):
         highest = values["value"].max()
         start = max(across[0], low / highest) * 1.5
-        _label_diagonal(plot, _roof_text(str(name), values, "byte/second", brief), start, highest, look)
-    for height, text in _compute_labels(compute, brief):
+        _label_diagonal(plot, _roof_text(str(name), values, "byte/second", look.narrow), start, highest, look)
+    for height, text in _compute_labels(compute, look.narrow):
         plot.text(
             [across[1]], [height], [text], text_align="right", x_offset=-24, y_offset=-4, text_baseline="bottom",
             **_text(look),

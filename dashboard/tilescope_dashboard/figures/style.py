@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bokeh.core.properties import value
@@ -15,6 +15,7 @@ from bokeh.models import (
     CustomJSTickFormatter,
     Label,
     Legend,
+    LegendItem,
     PanTool,
     Range1d,
     ResetTool,
@@ -37,6 +38,7 @@ class Theme:
     """Colours of one theme. ``series`` are Okabe-Ito's, with those that are too dim on the ground exchanged.
 
     ``origin`` is where the numbers come from, such as a kernel, a run and a GPU: a saved figure is named after it.
+    ``narrow`` says that the page is as narrow as a phone.
     """
 
     dark: bool
@@ -48,6 +50,7 @@ class Theme:
     warning: str
     series: tuple[str, ...]
     origin: tuple[str, ...] = ()
+    narrow: bool = False
 
 
 LIGHT = Theme(
@@ -65,9 +68,9 @@ _MARKS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex")
 _HATCHES = (" ", "/", ".", "x", "-", "|")
 
 
-def theme(dark: bool, *origin: str) -> Theme:
-    """The dark theme or the light one, for figures of that origin."""
-    return replace(DARK if dark else LIGHT, origin=origin)
+def theme(dark: bool, *origin: str, narrow: bool = False) -> Theme:
+    """The dark theme or the light one, for figures of that origin on a page of that width."""
+    return replace(DARK if dark else LIGHT, origin=origin, narrow=narrow)
 
 
 def place(impl: str, known: Iterable[str] = ()) -> int:
@@ -154,13 +157,32 @@ def dress(plot: figure, look: Theme) -> figure:
     return plot
 
 
-def legend(look: Theme, items: list, columns: int = 3) -> Legend:
-    """A compact legend for below a figure: three columns fit a phone."""
-    return Legend(
-        items=items, ncols=columns, orientation="horizontal", location="left", border_line_color=None,
-        background_fill_alpha=0, label_text_color=look.ink, label_text_font=FONT, label_text_font_size="12px",
-        label_standoff=6, spacing=14, padding=4, margin=4, glyph_width=24, glyph_height=22,
+#: Pixels for the legend beside the axis' labels on a phone, and on the narrowest page with a sidebar.
+_ROOM = {True: 260, False: 560}
+#: The page's theme writes a legend in 0.95 of its own font's size, which is meant for running text.
+_LEGEND_CSS = ":host { font-size: 12.6px; }"
+
+
+def columns(labels: Sequence[str], look: Theme) -> int:
+    """As many columns of a legend with these labels as the page has room for, row after row; at least one."""
+    widths = [46 + 6.5 * len(label) for label in labels]  # a mark and gaps, then 12 px letters
+    fitting = (n for n in range(len(labels), 1, -1) if sum(max(widths[i::n]) for i in range(n)) <= _ROOM[look.narrow])
+    return next(fitting, 1)
+
+
+def legend(plot: figure, look: Theme, items: list[LegendItem]) -> None:
+    """Put a compact legend below a figure, in as many columns as fit the page; the figure grows with its rows."""
+    count = columns([item.label.value for item in items], look)
+    plot.add_layout(
+        Legend(
+            items=items, ncols=count, orientation="horizontal", location="left", border_line_color=None,
+            background_fill_alpha=0, label_text_color=look.ink, label_text_font=FONT, label_text_font_size="12px",
+            label_standoff=6, spacing=14, padding=4, margin=4, glyph_width=24, glyph_height=22,
+            stylesheets=[_LEGEND_CSS],
+        ),
+        "below",
     )  # fmt: skip
+    plot.height += 24 * (math.ceil(len(items) / count) - 1)
 
 
 _WRITERS = {
@@ -269,3 +291,14 @@ def problem(kernel: str, direction: str) -> str:
 def short(text: str, limit: int = 28) -> str:
     """The text, cut in the middle where it is longer than ``limit``: both ends of a mangled name tell something."""
     return text if len(text) <= limit else f"{text[: limit * 2 // 3]}…{text[-(limit // 3 - 1) :]}"
+
+
+def distinct(names: Iterable[str], limit: int) -> dict[str, str]:
+    """Each of the names as an axis shows it, cut to ``limit``: those that are cut alike are places of their own all the same."""
+    shown: dict[str, str] = {}
+    taken: dict[str, int] = {}
+    for name in dict.fromkeys(names):
+        label = short(name, limit)
+        shown[name] = label + "\u200b" * taken.get(label, 0)
+        taken[label] = taken.get(label, 0) + 1
+    return shown

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
 from bokeh.models import ColumnDataSource, CustomJSTickFormatter, HoverTool, LegendItem, PanTool, Range1d, WheelZoomTool
 from bokeh.plotting import figure
 from tilescope.timeline import labels
 
-from tilescope_dashboard.figures.style import Theme, blank, empty, hatch, legend, short
+from tilescope_dashboard.figures.style import Theme, blank, distinct, empty, hatch, legend, short
 from tilescope_dashboard.units import write
 
 #: Launches that get a bar of their own, those that were asked for and then the longest; the others share bars.
@@ -43,28 +41,23 @@ _GAP_HOVER = """
 LATE, IN_TIME, UNKNOWN = "gap, CPU called late", "gap, CPU called in time", "gap, cause unknown"
 
 
-def timeline(launches: pd.DataFrame, look: Theme, columns: int = 3) -> figure:
+def timeline(launches: pd.DataFrame, look: Theme) -> figure:
     """A bar a launch from its start, coloured by function, and a thin one a gap, by its cause.
 
     ``launches`` are rows of ``tilescope.timeline.timeline``, one repetition an implementation; where there is a boolean
     column ``chosen``, the others are pale. Above ``MOST`` launches, those that are neither chosen nor long share grey
-    bars, which say how many they stand for, and only as many gaps, the longest, are drawn. ``columns`` is the legend's.
+    bars, which say how many they stand for, and only as many gaps, the longest, are drawn.
     """
     if launches.empty:
         return empty(look, "timeline", "No launch of this kernel has a start in this run.")
     launches = launches.assign(chosen=launches.get("chosen", True), end=launches["start"] + launches["duration"])
     impls = list(dict.fromkeys(launches["impl"]))
-    names = [short(impl, 14) for impl in impls]
-    # Two implementations whose shortened names agree have a lane each all the same.
-    lanes = {
-        impl: name + "\u200b" * names[:place].count(name)
-        for place, (impl, name) in enumerate(zip(impls, names, strict=True))
-    }
+    lanes = distinct(impls, 14)
     window = launches["end"].max() or 1e-9
     plot = blank(look, "timeline", y_range=list(lanes.values())[::-1], x_range=Range1d(0, window * 1.01))
     plot.xaxis.axis_label = "time after the first launch began"
     plot.xaxis.formatter = CustomJSTickFormatter(code=_WRITER)
-    plot.xaxis.ticker.desired_num_ticks = 6
+    plot.xaxis.ticker.desired_num_ticks = 3 if look.narrow else 6
     plot.min_border_right = 28  # the last tick's label reaches beyond the frame
     plot.ygrid.grid_line_color = None
     plot.yaxis.major_label_text_color = look.ink
@@ -80,8 +73,8 @@ def timeline(launches: pd.DataFrame, look: Theme, columns: int = 3) -> figure:
         *_bars(plot, singles, {function: known[function] for function in top}, lanes, look),
         *_gaps(plot, launches, lanes, look),
     ]
-    plot.add_layout(legend(look, items, columns), "below")
-    plot.height = 110 + _ROW * len(impls) + 26 * math.ceil(len(items) / columns)
+    plot.height = 136 + _ROW * len(impls)
+    legend(plot, look, items)
     return plot
 
 

@@ -7,16 +7,32 @@ from bokeh.models import ColumnDataSource, HoverTool, Label, LegendItem, Range1d
 from bokeh.plotting import figure
 from tilescope.schema import MEASURED
 
-from tilescope_dashboard.figures.style import FONT, GLYPH_FONT, Theme, blank, colour, empty, hatch, legend, short, ticks
+from tilescope_dashboard.figures.style import (
+    FONT,
+    GLYPH_FONT,
+    Theme,
+    blank,
+    colour,
+    distinct,
+    empty,
+    hatch,
+    legend,
+    short,
+    ticks,
+)
 from tilescope_dashboard.units import times, write
 
 _ROW = 54
+#: Launches of an implementation with a segment of their own, those that move most; the others share the last one.
+MOST = 300
 
 
 def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
     """Stacked bars, one an implementation, one segment a launch; the algorithm's ``floor`` in bytes as a line.
 
-    ``launches`` is one problem's part of ``tilescope.traffic.traffic``, with one source an implementation. A measured segment is solid, a predicted one pale with a dashed edge.
+    ``launches`` is one problem's part of ``tilescope.traffic.traffic``, with one source an implementation. A measured
+    segment is solid, a predicted one pale with a dashed edge. Above ``MOST`` launches of an implementation, those that
+    move least are one segment together.
     """
     if launches.empty:
         return empty(look, "traffic", "No launch of this kernel has its bytes counted in this run.")
@@ -24,11 +40,12 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
     impls = list(dict.fromkeys(launches["impl"]))[::-1]
     totals = launches.groupby("impl")["bytes"].sum()
     longest = max(totals.max(), floor or 0)
+    lanes = distinct(impls, 14)
     plot = blank(
         look,
         "traffic",
         120 + _ROW * len(impls),
-        y_range=[short(i, 14) for i in impls],
+        y_range=list(lanes.values()),
         x_range=Range1d(0, longest * 1.25),
     )
     plot.xaxis.axis_label = "bytes to and from HBM"
@@ -40,12 +57,12 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
     bars = plot.hbar(
         y="impl", left="left", right="right", height=0.56, fill_color="colour", fill_alpha="alpha", line_dash="dash",
         line_color="edge", line_width=1.5, hatch_pattern="hatch", hatch_color=look.ground, hatch_alpha=0.55,
-        hatch_scale=9, source=ColumnDataSource(_segments(launches, look, impls)), name="bars",
+        hatch_scale=9, source=ColumnDataSource(_segments(launches, look, lanes)), name="bars",
     )  # fmt: skip
     # A total just short of the floor's line is written beyond it.
     ends = {i: floor if floor and 0 < floor - totals[i] < 0.12 * longest else totals[i] for i in impls}
     plot.text(
-        [ends[i] for i in impls], [short(i, 14) for i in impls], [write(totals[i], "byte") for i in impls],
+        [ends[i] for i in impls], list(lanes.values()), [write(totals[i], "byte") for i in impls],
         x_offset=6, text_baseline="middle", text_color=look.ink, background_fill_color=look.ground,
         background_fill_alpha=0.85, text_font=GLYPH_FONT, text_font_size="12px",
     )  # fmt: skip
@@ -67,14 +84,14 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
         )
         plot.y_range.range_padding = 0.25
     tooltips = [
-        ("", "@impl, launch @launch"), ("function", "@function"), ("bytes", "@bytes"), ("read", "@read"),
+        ("", "@impl, @launch"), ("function", "@function"), ("bytes", "@bytes"), ("read", "@read"),
         ("written", "@written"), ("source", "@source"),
     ]  # fmt: skip
     plot.add_tools(HoverTool(renderers=[bars], tooltips=tooltips))
     return plot
 
 
-def _segments(launches: pd.DataFrame, look: Theme, impls: list[str]) -> dict[str, list]:
+def _segments(launches: pd.DataFrame, look: Theme, lanes: dict[str, str]) -> dict[str, list]:
     columns: dict[str, list] = {
         name: []
         for name in [
@@ -96,12 +113,12 @@ def _segments(launches: pd.DataFrame, look: Theme, impls: list[str]) -> dict[str
     }
     for impl, rows in launches.groupby("impl", sort=False):
         left = 0.0
-        for position, row in enumerate(rows.to_dict("records")):
-            shade = colour(str(impl), look, impls)
+        for position, row in enumerate(_reduced(rows)):
+            shade = colour(str(impl), look, lanes)
             values = {
-                "impl": short(str(impl), 14), "left": left, "right": left + row["bytes"], "colour": shade,
+                "impl": lanes[str(impl)], "left": left, "right": left + row["bytes"], "colour": shade,
                 "edge": look.ground if row["measured"] else shade, "alpha": 0.92 if row["measured"] else 0.3,
-                "dash": "solid" if row["measured"] else "dashed", "hatch": hatch(position), "launch": position + 1,
+                "dash": "solid" if row["measured"] else "dashed", "hatch": hatch(position), "launch": row["said"],
                 "function": short(row["function"] or "whole call", 44), "bytes": write(row["bytes"], "byte"),
                 "read": write(row["read"], "byte"), "written": write(row["written"], "byte"),
                 "source": f"{'measured' if row['measured'] else 'predicted'} ({row['source']})",
@@ -110,6 +127,22 @@ def _segments(launches: pd.DataFrame, look: Theme, impls: list[str]) -> dict[str
                 columns[name].append(value)
             left += row["bytes"]
     return columns
+
+
+def _reduced(rows: pd.DataFrame) -> list[dict]:
+    """One implementation's segments, and which launch each is in words; all but the ``MOST`` largest launches as the last."""
+    numbered = rows.assign(said=[f"launch {place + 1}" for place in range(len(rows))])
+    if len(rows) <= MOST:
+        return numbered.to_dict("records")
+    own = rows["bytes"].rank(method="first", ascending=False) <= MOST
+    rest = numbered[~own]
+    together = rest.iloc[0].to_dict() | rest[["bytes", "read", "written"]].sum().to_dict()
+    together |= {
+        "function": "those that move least",
+        "said": f"{len(rest):,} launches",
+        "measured": rest["measured"].all(),
+    }
+    return [*numbered[own].to_dict("records"), together]
 
 
 def speedup(gains: pd.DataFrame, look: Theme) -> figure:
@@ -123,10 +156,11 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
             look, "speedup", "A speed-up needs the bytes or the time of eager and of another implementation.", 200
         )
     impls = list(dict.fromkeys(known["impl"]))[::-1]
+    lanes = distinct(impls, 14)
     top = max(known[["predicted", "actual"]].max().max(), 1.0)
     low = min(known[["predicted", "actual"]].min().min(), 1.0)
     plot = blank(
-        look, "speedup", 130 + 44 * len(impls), y_range=[short(i, 14) for i in impls],
+        look, "speedup", 130 + 44 * len(impls), y_range=list(lanes.values()),
         x_range=Range1d(max(0, low - 0.35 * (top - low) - 0.1), top + 0.35 * (top - low) + 0.1),
     )  # fmt: skip
     plot.xaxis.axis_label = "speed-up over eager"
@@ -136,7 +170,7 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
     plot.yaxis.major_label_text_color = look.ink
     plot.yaxis.major_label_text_font_size = "13px"
     plot.add_layout(Span(location=1, dimension="height", line_color=look.muted, line_width=1.5))
-    rows = [short(i, 14) for i in known["impl"]]
+    rows = [lanes[i] for i in known["impl"]]
     shades = [colour(i, look, impls) for i in known["impl"]]
     plot.segment(
         known["predicted"], rows, known["actual"], rows, line_color=look.muted, line_dash="dotted", line_width=2
@@ -161,7 +195,7 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
         plot.text(
             "x", "impl", "text", source=source, y_offset=-11 if name == "actual" else 11, text_align="center",
             text_baseline="bottom" if name == "actual" else "top", text_color=look.ink if name == "actual" else look.muted,
-            text_font=GLYPH_FONT, text_font_size="12px",
+            text_font=GLYPH_FONT, text_font_size="12px", background_fill_color=look.ground, background_fill_alpha=0.85,
         )  # fmt: skip
     key = [
         LegendItem(label=label, renderers=[plot.scatter([float("nan")], [rows[0]], size=11, marker=marker, line_width=2,
@@ -171,5 +205,5 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
         )
     ]  # fmt: skip
     plot.add_tools(HoverTool(renderers=marks, tooltips=[("", "@impl"), ("speed-up", "@text")]))
-    plot.add_layout(legend(look, key, 2), "below")
+    legend(plot, look, key)
     return plot

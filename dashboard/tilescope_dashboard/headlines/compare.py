@@ -8,7 +8,7 @@ from tilescope_dashboard import words
 from tilescope_dashboard.figures.compare import MOST
 
 _NOTHING = "Choose a run or an implementation to hold against this one."
-_READING = "Worst first; a bar is the 95 % interval of the ratio of medians."
+_READING = "Slower: the other takes longer. Worst first; a bar is the 95 % interval of the ratio of medians."
 
 
 def headline(kernel: str, others: int, rows: pd.DataFrame) -> str:

@@ -6,6 +6,7 @@ import pandas as pd
 from tilescope.schema import MEASURED
 
 from tilescope_dashboard import words
+from tilescope_dashboard.figures.traffic import MOST
 from tilescope_dashboard.units import times, write
 
 
@@ -18,7 +19,8 @@ def headline(bars: pd.DataFrame, gains: pd.DataFrame, floor: float | None) -> st
         return words.heading("HBM traffic", "No bytes are counted in this run: the interpreter or ncu counts them.")
     totals = (bars["read"] + bars["written"]).groupby(bars["impl"]).sum()
     ours = "triton" if "triton" in totals else totals.idxmin()
-    said = "Solid bars were measured by ncu, pale ones predicted; each segment is one launch."
+    together = ", the last one all that move least" if bars["impl"].value_counts().max() > MOST else ""
+    said = f"Solid bars were measured by ncu, pale ones predicted; each segment is one launch{together}."
     measured = set(bars.loc[bars["impl"] == ours, "source"]) <= MEASURED
     verb = "moves" if measured else "has to move"
     title = f"{ours} {verb} {write(totals[ours], 'byte')}"

@@ -27,7 +27,7 @@ from tilescope_dashboard.report.content import Part, Report, Table
 
 #: Longer tables belong in the app.
 _ROWS = 200
-_COLOURS = [field.name for field in fields(Theme) if field.name not in ("dark", "series", "origin")]
+_COLOURS = [field.name for field in fields(Theme) if isinstance(getattr(LIGHT, field.name), str)]
 
 
 def _marked(look: Theme) -> Theme:

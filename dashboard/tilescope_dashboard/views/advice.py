@@ -31,17 +31,24 @@ class Advice(View):
     def build(self) -> list[Any]:
         self._case = pmui.Select(label="case", options=[], sizing_mode="stretch_width", max_width=620, size="small")
         self._head, self._cards, self._nvidia, self._fusion = words.pane(), cards.pane(), cards.pane(), FusionForm()
-        self._case.param.watch(lambda _: self._show(), "value")
+        self._filling = False
+        self._case.param.watch(lambda event: self._filling or self._choose(event.new), "value")
+        self.state.param.watch(self._changed, "case")
         return [self._head, self._case, self._cards, self._nvidia, self._fusion]
 
     def update(self) -> None:
         rows = self.state.table[_CASE].drop_duplicates()
-        options = {" · ".join(filter(None, case)): case for case in rows.itertuples(index=False, name=None)}
+        options = {opened.case_name(case): case for case in rows.itertuples(index=False, name=None)}
         # The person's choice stays where this run has it too.
-        chosen = self._case.value if self._case.value in options.values() else self._largest(options)
+        chosen = options[self.state.case] if self.state.case in options else self._largest(options)
+        self._filling = True
         self._case.visible = bool(options)
         self._case.param.update(options=options, value=chosen)
+        self._filling = False
         self._show()
+
+    def _choose(self, case: Any) -> None:
+        self.state.case = opened.case_name(case)
 
     def _largest(self, options: dict[str, Any]) -> Any:
         """The kernel's headline case, else the first there is, else None."""

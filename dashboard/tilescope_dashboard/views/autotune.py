@@ -96,5 +96,6 @@ class Autotune(View):
             cells = sweeps.ranked(cells, self._sweep.value, held, self._colouring.value, less)
             shown = sweeps.over(cells, across, down)
             self._head.object = headline(cells, shown, label, unit)
+        self._chart.visible = self._table.visible = len(shown) > 0
         self._chart.object = autotune(shown, across or "", down or "", unit, self.state.look)
         fill(self._rows, sweeps.with_sources(cells))

@@ -54,15 +54,17 @@ class Claims(View):
     def update(self) -> None:
         measured = [s for s in reversed(self.state.runs) if s.recorded and not s.error]
         self._rows, where = claimed(summary.path for summary in measured)
+        earlier = self._rows["changed"].map({True: " (an earlier version)", False: ""})
         judged = self._rows.loc[self._rows["verdict"] != "", "verdict"].value_counts()
         said = ", ".join(f"{count} {_VERDICTS[verdict]}" for verdict, count in judged.items())
-        where = where.replace("\n", "; ")
         self._head.object = words.heading(
             f"Of {judged.sum()} claims: {said}" if said else "Claims",
-            f"Measured on {where}. {_BOUND}" if where else _NOTHING,
+            f"{_measured_on(self._rows)} {_BOUND}" if len(self._rows) else _NOTHING,
+        ) + (words.more("with these versions", where.splitlines()) if len(self._rows) else "")
+        self._chart.object = claims(
+            self._rows, theme(self.state.theme == "dark", *self._origin(), narrow=self.state.narrow)
         )
-        self._chart.object = claims(self._rows, theme(self.state.theme == "dark", *self._origin()))
-        fill(self._table, self._rows)
+        fill(self._table, self._rows.assign(started=self._rows["started"] + earlier))
 
     def _origin(self) -> list[str]:
         """The runs and GPUs that the rows come from."""
@@ -72,3 +74,9 @@ class Claims(View):
         if event.new:
             row = self._rows.iloc[event.new[0]]
             self.state.param.update(run=row["run"], kernel=row["kernel"])
+
+
+def _measured_on(rows: pd.DataFrame) -> str:
+    """The GPUs and the days."""
+    gpus, days = (sorted(set(rows[name])) for name in ("device", "started"))
+    return f"Measured on {', '.join(gpus)}, {' to '.join(dict.fromkeys((days[0], days[-1])))}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+import panel as pn
 import panel_material_ui as pmui
 from tilescope import compare as model
 from tilescope import store
@@ -52,7 +53,8 @@ class Compare(View):
         self._chart, self._table = chart(), table(_COLUMNS)
         self._others.param.watch(lambda event: self.state.param.update(compared=list(event.new)), "value")
         self.state.param.watch(self._changed, ["compared", "runs"])
-        return [self._head, self._others, self._said, self._chart, self.saved(self._table)]
+        self._body = pn.Column(self._chart, self.saved(self._table), sizing_mode="stretch_width", margin=0)
+        return [self._head, self._others, self._said, self._body]
 
     def update(self) -> None:
         options = self._options()
@@ -69,6 +71,7 @@ class Compare(View):
         self._said.object = "".join(
             words.notice("info", line.partition(": ")[0] + ":", line.partition(": ")[2]) for line in said
         )
+        self._body.visible = bool(chosen)
         self._chart.object = compare(rows, self.state.look)
         fill(self._table, rows)
 

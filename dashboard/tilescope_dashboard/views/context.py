@@ -28,12 +28,11 @@ class Context(pn.viewable.Viewer):
         self._notices = words.pane()
         self._run.param.watch(lambda e: self._choose(run=e.new), "value")
         self._kernel.param.watch(lambda e: self._choose(kernel=e.new), "value")
-        state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "error"])
+        state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "error", "ignored"])
         self._fill()
-        chooser = pn.FlexBox(
-            self._run, self._kernel, Export(state), align_items="end", gap="4px", sizing_mode="stretch_width"
-        )
-        self._layout = pn.Column(chooser, self._notices, sizing_mode="stretch_width", margin=(8, 0, 0, 0))
+        export = Export(state)
+        chooser = pn.FlexBox(self._run, self._kernel, export, align_items="end", gap="4px", sizing_mode="stretch_width")
+        self._layout = pn.Column(chooser, export.said, self._notices, sizing_mode="stretch_width", margin=(8, 0, 0, 0))
 
     def _choose(self, **chosen: Any) -> None:
         self.state.param.update({name: value for name, value in chosen.items() if value})
@@ -52,6 +51,8 @@ class Context(pn.viewable.Viewer):
         state, said = self.state, []
         if state.error:
             said.append(words.notice("error", "This run cannot be shown.", state.error))
+        if state.ignored:
+            said.append(words.notice("warning", "In the address:", state.ignored))
         loaded = state.loaded
         if loaded is None:
             if not state.error:

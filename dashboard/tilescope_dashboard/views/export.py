@@ -13,6 +13,9 @@ from tilescope import compare, store
 from tilescope.compare import Side
 
 from tilescope_dashboard import report
+from tilescope_dashboard.addressed import run_folder
+from tilescope_dashboard.download import Download
+from tilescope_dashboard.files import stem
 from tilescope_dashboard.opened import open_cached
 from tilescope_dashboard.state import State
 
@@ -27,21 +30,24 @@ class Export(pn.viewable.Viewer):
     def __init__(self, state: State, **settings: object) -> None:
         super().__init__(state=state, **settings)
         self._format = pmui.Select(label="as", options=_FORMATS, value="html", size="small", width=116, align="end")
-        self._button = pmui.FileDownload(
-            label="Export report", callback=self._report, filename="tilescope.html", embed=False, auto=True,
-            variant="outlined", size="small", icon="", width=140, margin=(5, 8), align="end",
+        self._button = Download(
+            label="Export report", callback=self._report, filename="tilescope.html", variant="outlined", width=140,
+            margin=(5, 8), align="end",
         )  # fmt: skip
         self._format.param.watch(self._name, "value")
         state.param.watch(self._name, ["loaded", "run", "compared"])
         self._name()
 
+    @property
+    def said(self) -> pn.viewable.Viewable:
+        """Why the last report was not saved; it wants more room than is left in the button's row."""
+        return self._button.said
+
     def _name(self, *_: param.parameterized.Event) -> None:
         self._button.disabled = self.state.loaded is None
-        self._button.filename = f"tilescope-{self.state.run or 'report'}.{self._format.value}"
+        self._button.filename = f"{stem(self.state.run or 'report')}.{self._format.value}"
 
     async def _report(self) -> io.BytesIO:
-        # The browser saves what has changed: pressed again, the same report would not come.
-        self._button.data = None
         # It takes a second or two, during which the other sessions want to be served.
         return io.BytesIO(await asyncio.to_thread(report.render, sides(self.state), self._format.value))
 
@@ -55,7 +61,7 @@ def sides(state: State) -> list[Side]:
     mine = (state.loaded.run.id, f"{state.loaded.run.id}:triton")
     for token in dict.fromkeys(state.compared):
         with contextlib.suppress(store.StoreError, compare.CompareError, OSError):
-            side = compare.side(token, store.find, open_cached)
+            side = compare.side(token, run_folder, open_cached)
             if side.name not in (*mine, *(known.name for known in found)):
                 found.append(side)
     return found

@@ -23,21 +23,26 @@ class FirstFinding(pn.viewable.Viewer):
         super().__init__(state=state, **settings)
         self._text = cards.pane()
         self._button = pmui.Button(label="Open Advice", variant="outlined", size="small", width=120)
-        self._button.on_click(lambda _: in_turn(lambda: self.state.param.update(view="advice")))
+        self._button.on_click(lambda _: in_turn(self._open))
+        self._case: Mapping[str, Any] = {}
         # Side by side where the page is wide enough, else the button below the line.
         self._line = pn.Column(self._text, styles={"flex": "0 1 880px"}, margin=0)
         self._layout = pn.FlexBox(sizing_mode="stretch_width", gap="4px", align_items="center")
 
-    def show(self, case: Mapping[str, Any] | None, opens: bool) -> None:
-        """Show the first finding of a row of ``tilescope.summary.summarise``, which belongs to the state's run.
-
-        ``opens``: with the way to the Advice view, which opens on the kernel's headline case.
+    def show(self, case: Mapping[str, Any] | None) -> None:
+        """Show the first finding of a row of ``tilescope.summary.summarise``, which belongs to the state's run, and the way
+        to the Advice view on it.
         """
+        self._case = case or {}
         loaded = self.state.loaded
         found = opened.findings(loaded, tuple(case[name] for name in opened.CASE)) if loaded and case else ()
         self._text.object = cards.brief(found[0]) if found else ""
         # Put in and taken out: a change of ``visible`` alone may get lost.
-        self._layout.objects = [self._line, *([self._button] if opens else [])] if found else []
+        self._layout.objects = [self._line, self._button] if found else []
+
+    def _open(self) -> None:
+        name = opened.case_name(self._case[part] for part in opened.CASE[1:])
+        self.state.param.update(kernel=self._case["kernel"], case=name, view="advice")
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout

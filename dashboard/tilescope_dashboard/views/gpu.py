@@ -57,7 +57,10 @@ class GpuView(View):
 
     def update(self) -> None:
         self._feed.start()
-        sources, look = self._feed.sources(self._feed.sampler.gpus), theme(self.state.theme == "dark", *self._names())
+        sources, look = (
+            self._feed.sources(self._feed.sampler.gpus),
+            theme(self.state.theme == "dark", *self._names(), narrow=self.state.narrow),
+        )
         for name, place in self._charts.items():
             place.object = readings(name, sources, look) if sources else None
         self._grid.visible = self._rows.visible = bool(sources)

@@ -9,6 +9,8 @@ import panel as pn
 import panel_material_ui as pmui
 import param
 
+from tilescope_dashboard.connection import Connection
+from tilescope_dashboard.focus_ring import FocusRing
 from tilescope_dashboard.keyboard import Keyboard
 from tilescope_dashboard.spare import SpareTime
 from tilescope_dashboard.stack import Stack
@@ -41,7 +43,7 @@ class Navigation(pn.viewable.Viewer):
         top = pn.Row(
             self._tabs, Keyboard(self._clear, align="center", margin=(0, 8)), sizing_mode="stretch_width", margin=0
         )
-        self._layout = pn.Column(top, self._stack, sizing_mode="stretch_width", margin=0)
+        self._layout = pn.Column(top, self._stack, Connection(), FocusRing(), sizing_mode="stretch_width", margin=0)
 
     def _place(self) -> int:
         names = list(self._views)

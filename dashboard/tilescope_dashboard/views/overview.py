@@ -55,7 +55,7 @@ class Overview(View):
         state, loaded = self.state, self.state.loaded
         headlines = self._headlines = pd.DataFrame() if loaded is None else opened.headlines(loaded)
         self._say()
-        self._chart.object = overview(headlines, state.look, 22 if state.narrow else 34)
+        self._chart.object = overview(headlines, state.look)
         fill(self._table, headlines)
         self._list_runs()
 
@@ -64,7 +64,7 @@ class Overview(View):
         state, rows = self.state, self._headlines
         case = summary.headline(rows[rows["kernel"] == state.kernel]) if len(rows) else None
         self._head.object = headline.of_kernel(state.kernel, case, str(state.facts.get("summary", "")))
-        self._first.show(case, opens=True)
+        self._first.show(case)
 
     def _list_runs(self) -> None:
         self._listed = list(self.state.runs)
@@ -79,7 +79,7 @@ class Overview(View):
         else:
             row = self._headlines.iloc[event.new[0]].to_dict()
             self._head.object = headline.of_kernel(row["kernel"], row)
-            self._first.show(row, opens=False)
+            self._first.show(row)
 
     def _choose(self, event: Any) -> None:
         if event.new:

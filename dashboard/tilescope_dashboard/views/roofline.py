@@ -84,7 +84,7 @@ class Roofline(View):
             if widget.value != _ALL:
                 chosen &= self._all[column] == widget.value
         self._points = self._all[chosen].reset_index(drop=True)
-        figure = roofline(self._points, model.roofs(self.state.device), self.state.look, brief=self.state.narrow)
+        figure = roofline(self._points, model.roofs(self.state.device), self.state.look)
         self._head.object = headline(self._points)
         shown = source(self._chart.show(figure))
         if shown is not None and shown is not self._source:

@@ -37,7 +37,7 @@ _TOTALS = {
     "busy_share": ("share", "ratio"),
     "source": ("source", "text"),
 }
-_TYPICAL = "median repetition"
+_TYPICAL = "median"
 
 
 class Timeline(View):
@@ -48,10 +48,10 @@ class Timeline(View):
     def build(self) -> list[Any]:
         self._filling = False
         self._head, self._chart = words.pane(), chart()
-        self._table, self._totals = table(_COLUMNS), table(_TOTALS)
+        self._table, self._totals = table(_COLUMNS, pagination="remote"), table(_TOTALS)
         self._problem = pmui.Select(label="workload", options={}, size="small", width=280)
-        self._sample = pmui.Select(label="repetition", options={}, size="small", width=180)
-        self._filter = pmui.TextInput(label="function contains", size="small", width=220)
+        self._sample = pmui.Select(label="repetition", options={}, size="small", width=130)
+        self._filter = pmui.TextInput(label="function contains", size="small", width=190)
         self._traces = pn.Column(sizing_mode="stretch_width", margin=0)
         for widget in (self._problem, self._sample, self._filter):
             widget.param.watch(lambda _: self._filling or self._draw(), "value")
@@ -88,7 +88,7 @@ class Timeline(View):
         launches = model.of_repetitions(self._launches, sums)
         chosen = launches["function"].str.contains(self._filter.value or "", case=False, regex=False)
         self._head.object = headline(launches, sums)
-        self._chart.object = timeline(launches.assign(chosen=chosen), self.state.look, 1 if self.state.narrow else 3)
+        self._chart.object = timeline(launches.assign(chosen=chosen), self.state.look)
         self._traces.objects = links(self.state, launches)
         fill(self._totals, sums)
         fill(self._table, launches.assign(number=launches["launch"].astype("float64") + 1)[chosen])

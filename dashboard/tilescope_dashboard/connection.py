@@ -1,0 +1,17 @@
+"""Says on the page that its server no longer answers, and when it does again. What it does is in ``connection.js``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from panel.custom import JSComponent
+
+
+class Connection(JSComponent):
+    """A line over the page while the connection is lost. It takes no room, and Python never hears of it."""
+
+    _esm = Path(__file__).with_suffix(".js")
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"width": 0, "height": 0, "margin": 0, **settings})

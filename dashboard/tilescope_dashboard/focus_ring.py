@@ -1,0 +1,17 @@
+"""What has the keyboard's focus is seen, in every widget. What it does is in ``focus_ring.js``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from panel.custom import JSComponent
+
+
+class FocusRing(JSComponent):
+    """The same ring in widgets, tables and figures. It takes no room, and Python never hears of it."""
+
+    _esm = Path(__file__).with_suffix(".js")
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"width": 0, "height": 0, "margin": 0, **settings})

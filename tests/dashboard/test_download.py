@@ -1,0 +1,109 @@
+"""A file that cannot be made: what is said, and where."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope_dashboard.download import reason
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.export import Export
+
+RUN = "20260102-030405-aaaa"
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+#: Panel's own, on pandas 3.1, and its Material UI's.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index"),
+    pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FULL, "No space left on device."),
+        (PermissionError(errno.EACCES, "Permission denied", "/tmp/x"), "Permission denied (/tmp/x)."),  # noqa: S108
+        (ValueError("two\n  lines <b>"), "two lines <b>."),
+        (MemoryError(), "MemoryError."),
+    ],
+)
+def test_a_reason_is_one_line(error: Exception, said: str) -> None:
+    assert reason(error) == said
+
+
+def pressed(export: Export) -> None:
+    asyncio.run(export._button._async_sync_data())
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(FULL, "No space left on device"), (KeyError("<img>"), "&lt;img&gt;"), (MemoryError(), "MemoryError")],
+)
+def test_an_export_that_fails_says_so_beside_its_button(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    export = Export(State(run=RUN))
+    shown = export.said
+    assert not shown.visible
+
+    def fail(*_: Any) -> bytes:
+        raise error
+
+    with monkeypatch.context() as failing:
+        failing.setattr("tilescope_dashboard.views.export.report.render", fail)
+        pressed(export)
+    assert shown.visible and "Not saved:" in shown.object and said in shown.object
+    assert export._button.data is None
+    # Pressed again, with room made for it, there is a file and nothing more to say.
+    export._format.value = "csv"
+    assert not shown.visible
+    pressed(export)
+    assert export._button.data.startswith("data:text/")
+    assert not shown.visible
+
+
+#: Runs in the server before the app does.
+NO_ROOM = """
+import errno, os
+from tilescope_dashboard import report
+
+def fail(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+report.render = fail
+"""
+
+
+@pytest.fixture
+def full_server(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A server that can make no report."""
+    (tmp_path / "sitecustomize.py").write_text(NO_ROOM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    served = sys.modules["tests.dashboard.conftest"].Server(runs, tmp_path)
+    yield served
+    assert "No space left on device" in served.stop()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
+def test_the_page_says_it_beside_the_button(chromium: Any, full_server: Any, theme: str, width: int) -> None:
+    page = chromium.new_page(viewport={"width": width, "height": 844}, user_agent="Mobi" if width < 500 else None)
+    page.goto(f"{full_server.url}?run={RUN}&kernel=softmax&theme={theme}")
+    button = page.get_by_role("button", name="Export report")
+    button.wait_for()
+    page.get_by_role("tab", name="Roofline").wait_for()
+    button.click()
+    said = page.get_by_role("alert").filter(has_text="Not saved: No space left on device.")
+    said.wait_for()
+    beside, told = button.bounding_box(), said.bounding_box()
+    assert 0 < told["y"] - beside["y"] < 80
+    assert told["x"] >= 0 and told["x"] + told["width"] <= width
+    assert button.is_enabled()
+    page.close()

@@ -1,0 +1,247 @@
+"""Every figure over whatever a frame may hold: recorded rows, two, very many, absent numbers, names of 300 characters."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+from bokeh.embed import json_item
+from bokeh.models import Label
+from bokeh.plotting import figure
+from tilescope import claims as claims_model
+from tilescope import compare as compare_model
+from tilescope import roofline as roofline_model
+from tilescope import schema, store, summary
+from tilescope import timeline as timeline_model
+from tilescope import traffic as traffic_model
+from tilescope_dashboard import frames
+from tilescope_dashboard.figures.autotune import autotune
+from tilescope_dashboard.figures.claims import claims
+from tilescope_dashboard.figures.compare import compare
+from tilescope_dashboard.figures.occupancy import occupancy
+from tilescope_dashboard.figures.overview import overview
+from tilescope_dashboard.figures.roofline import roofline
+from tilescope_dashboard.figures.style import DARK, LIGHT, Theme, columns, distinct, theme
+from tilescope_dashboard.figures.timeline import timeline
+from tilescope_dashboard.figures.traffic import MOST, speedup, traffic
+
+#: Bokeh's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+PHONE = theme(True, narrow=True)
+
+
+@functools.cache
+def recorded() -> list[store.LoadedRun]:
+    """The runs that the project keeps."""
+    return [store.open_run(summary.path) for summary in store.list_runs([store.recorded_dir()])]
+
+
+@functools.cache
+def norms() -> store.LoadedRun:
+    """The one of the norms."""
+    return next(run for run in recorded() if "rms_norm" in run.run.kernels)
+
+
+def rows_of_norm() -> pd.DataFrame:
+    """What it says of one kernel."""
+    return frames.default_configs(norms().table.query("kernel == 'rms_norm'"))
+
+
+def launches(model: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
+    """One problem's launches, those that were counted by ncu or timed by the profiler."""
+    found = model(rows_of_norm()).query("workload == '8192x16384-bf16' and `pass` == 'backward'")
+    return found[found["source"].isin(["ncu", "torch_profiler"])].reset_index(drop=True)
+
+
+def repetition() -> pd.DataFrame:
+    """One repetition of each implementation."""
+    found = launches(timeline_model.timeline)
+    return timeline_model.of_repetitions(found, timeline_model.typical(timeline_model.totals(found)))
+
+
+def cells() -> pd.DataFrame:
+    """A sweep's configs as the heatmap takes them."""
+    sweep = next(run for run in recorded() if run.table["config"].ne("").any())
+    found = frames.configs(sweep.table, [])
+    return found.assign(value=found["time"], best=False).drop_duplicates(["BLOCK_M", "BLOCK_N"])
+
+
+def steps() -> pd.DataFrame:
+    """An occupancy's curve."""
+    held = frames.occupancies(rows_of_norm(), "sm_90").iloc[0].to_dict()
+    return frames.occupancy_curve(held, "sm_90", "registers")
+
+
+#: A frame by the figure's name, and the figure of such a frame.
+FRAMES: dict[str, Callable[[], pd.DataFrame]] = {
+    "overview": lambda: summary.summarise(
+        frames.default_configs(norms().table), norms().run.device, norms().run.kernels
+    ),
+    "roofline": lambda: roofline_model.points(rows_of_norm(), norms().run.device, norms().run.kernels),
+    "traffic": lambda: launches(traffic_model.traffic),
+    "speedup": lambda: traffic_model.speedup(rows_of_norm()).query(
+        "workload == '8192x16384-bf16' and `pass` == 'forward'"
+    ),
+    "timeline": repetition,
+    "autotune": cells,
+    "compare": lambda: compare_model.compare(
+        compare_model.Side(norms(), "triton"), compare_model.Side(norms(), "compile"), "rms_norm"
+    ),
+    "claims": lambda: claims_model.claims(recorded()),
+    "occupancy": steps,
+}
+DRAWN: dict[str, Callable[[pd.DataFrame, Theme], figure]] = {
+    "overview": overview,
+    "roofline": lambda rows, look: roofline(rows, roofline_model.roofs(norms().run.device), look),
+    "traffic": lambda rows, look: traffic(rows, 1e9, look),
+    "speedup": speedup,
+    "timeline": timeline,
+    "autotune": lambda rows, look: autotune(rows, "BLOCK_M", "BLOCK_N", "second", look),
+    "compare": compare,
+    "claims": claims,
+    "occupancy": lambda rows, look: occupancy(rows, None, "registers", look),
+}
+#: The glyphs that stand for rows.
+NAMES = {"points", "bars", "cells", "failed", "shared", "actual", "slower", "faster", "alike", "eager", "compile", "aten", "curve"}  # fmt: skip
+WORDS = ["kernel", "impl", "other_impl", "workload", "function", "config", "reason", "library"]
+
+
+@functools.cache
+def frame(name: str) -> pd.DataFrame:
+    """The recorded frame of that figure, read once."""
+    return FRAMES[name]()
+
+
+def sent(plot: figure) -> str:
+    """What the browser gets. Raises for what it could not read."""
+    return json.dumps(json_item(plot))
+
+
+def marks(plot: figure) -> int:
+    return sum(len(r.data_source.data[next(iter(r.data_source.data))]) for r in plot.renderers if r.name in NAMES)
+
+
+def written(plot: figure) -> list[str]:
+    """All that stands in the figure without a mouse over it."""
+    said = [label.text for label in plot.select(Label)] + [axis.axis_label or "" for axis in plot.axis]
+    said += [item.label.value for legend in plot.legend for item in legend.items]
+    for axis_range in (plot.x_range, plot.y_range):
+        said += getattr(axis_range, "factors", [])
+    for axis in plot.axis:
+        said += axis.major_label_overrides.values()
+    for renderer in plot.renderers:
+        if hasattr(renderer.glyph, "text"):
+            text = renderer.glyph.text
+            said += list(renderer.data_source.data[text if isinstance(text, str) else text.field])
+    return said
+
+
+@pytest.fixture(params=FRAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_the_recorded_frames_hold_rows(name: str) -> None:
+    assert len(frame(name)) > 0
+
+
+@pytest.mark.parametrize("look", [LIGHT, DARK, PHONE], ids=["light", "dark", "phone"])
+def test_recorded_rows_are_drawn(name: str, look: Theme) -> None:
+    plot = DRAWN[name](frame(name), look)
+    assert marks(plot) > 0
+    sent(plot)
+
+
+def test_no_rows_are_said_or_leave_the_roofs(name: str) -> None:
+    plot = DRAWN[name](frame(name).head(0), LIGHT)
+    assert marks(plot) == 0
+    assert plot.select(Label) or name == "roofline"
+    sent(plot)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_row_and_two(name: str, count: int) -> None:
+    rows = frame(name)
+    plot = DRAWN[name](rows[rows["source"].notna()].head(count) if "source" in rows else rows.head(count), PHONE)
+    assert marks(plot) >= 1
+    sent(plot)
+
+
+def test_absent_numbers_are_not_written_as_numbers(name: str) -> None:
+    rows = frame(name)
+    numbers = [c for c in rows.select_dtypes("float") if c not in ("value", "start", "duration") or name == "autotune"]
+    for some in (numbers, *([number] for number in numbers)):
+        plot = DRAWN[name](rows.assign(**dict.fromkeys(some, np.nan)), LIGHT)
+        sent(plot)
+        assert not any(text.strip().lower().startswith(("nan", "none", "<na")) for text in written(plot)), some
+
+
+def test_names_of_300_characters_are_cut_and_stay_apart(name: str) -> None:
+    rows = frame(name)
+    long = {c: rows[c].astype(str).map(lambda text: "a" * 150 + text + "z" * 150) for c in WORDS if c in rows}
+    for look in (LIGHT, PHONE):
+        before, plot = DRAWN[name](rows, look), DRAWN[name](rows.assign(**long), look)
+        assert max(map(len, written(plot))) <= 110
+        assert marks(plot) == marks(before)
+        for axis_range, other in ((plot.x_range, before.x_range), (plot.y_range, before.y_range)):
+            assert len(getattr(axis_range, "factors", [])) == len(getattr(other, "factors", []))
+        sent(plot)
+
+
+def test_a_hundred_thousand_launches_are_stacked_in_seconds_and_all_counted() -> None:
+    rows = frame("traffic")
+    many = rows.loc[np.zeros(100_000, dtype=int)].reset_index(drop=True)
+    many["read"] = np.arange(len(many), dtype=float)
+    began = time.perf_counter()
+    plot = traffic(many, None, LIGHT)
+    assert time.perf_counter() - began < 5
+    data = plot.select_one({"name": "bars"}).data_source.data
+    assert data["right"][-1] == pytest.approx((many["read"] + many["written"]).sum())
+    assert len(data["right"]) == MOST + 1
+    assert data["launch"][-2:] == ["launch 100000", "99,700 launches"]
+    assert data["left"][1:] == pytest.approx(data["right"][:-1])
+    assert len(sent(plot)) < 1_000_000
+
+
+def test_a_hundred_thousand_cases_are_drawn_up_to_what_can_be_read() -> None:
+    rows = frame("compare")
+    many = rows.loc[np.resize(rows.index, 100_000)].reset_index(drop=True)
+    assert marks(compare(many, LIGHT)) == 40
+
+
+def test_labels_of_a_legend_stand_in_as_many_columns_as_fit() -> None:
+    names = ["triton", "eager", "compile", "aten"]
+    assert columns(names, LIGHT) == 4
+    assert columns(names, PHONE) == 3
+    assert columns(["a" * 40, "b"], PHONE) == 1
+    assert columns(["a"], PHONE) == 1
+    assert columns([], LIGHT) == 1
+    wide, narrow = (claims(frame("claims"), look) for look in (LIGHT, PHONE))
+    assert wide.legend[0].ncols > narrow.legend[0].ncols
+    assert narrow.height > wide.height, "the rows of the legend must not take the plot's room"
+
+
+def test_names_that_are_cut_alike_are_told_apart() -> None:
+    shown = distinct(["x" * 40 + "1" + "y" * 40, "x" * 40 + "2" + "y" * 40, "z", "z"], 14)
+    assert len(shown) == len(set(shown.values())) == 3
+    assert {value.replace("\u200b", "") for value in shown.values()} == {"xxxxxxxxx…yyy", "z"}
+
+
+def test_on_a_phone_compare_writes_two_lines_without_the_kernel() -> None:
+    rows = frame("compare")
+    assert {label.split("\n")[1].rstrip("\u200b") for label in compare(rows, PHONE).y_range.factors} == {"compile"}
+    assert not any("rms_norm" in label for label in compare(rows, PHONE).y_range.factors)
+    assert all(label.startswith("rms_norm") for label in compare(rows, LIGHT).y_range.factors)
+
+
+def test_an_empty_frame_of_the_store_has_no_rows_in_any_figure() -> None:
+    nothing = schema.frame([])
+    no_roofs = roofline_model.roofs(norms().run.device).head(0)
+    assert marks(roofline(roofline_model.points(nothing, norms().run.device), no_roofs, LIGHT)) == 0
+    assert marks(timeline(timeline_model.timeline(nothing), LIGHT)) == 0
+    assert marks(traffic(traffic_model.traffic(nothing), None, LIGHT)) == 0

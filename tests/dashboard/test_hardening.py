@@ -1,0 +1,228 @@
+"""What an address, a forged message or a run from elsewhere may not do: read other files, start work, become markup."""
+
+from __future__ import annotations
+
+import contextlib
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tilescope import store
+from tilescope_dashboard.login import local
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.export import sides
+
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+RUN, OUTSIDE, LINKED, LEAKY = (
+    "20260102-030405-aaaa",
+    "20260102-030410-0aaa",
+    "20260102-030411-0bbb",
+    "20260102-030412-0ccc",
+)
+#: A kernel that only the run outside of the folder has.
+PRIVATE = "outside_only"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> Path:
+    """A folder with a run, a link to a run outside of it, and a run with a link to a file outside of it."""
+    above = tmp_path_factory.mktemp("hardening")
+    folder = above / "runs"
+    synthetic.write_run(folder, RUN)
+    outside = synthetic.write_run(above, OUTSIDE, kernels=(PRIVATE,), measured=False)
+    (folder / LINKED).symlink_to(outside)
+    leaky = synthetic.write_run(folder, LEAKY, kernels=("leaky",), measured=False)
+    (above / "private.txt").write_text("private")
+    traces = leaky / "artefacts" / "torch_profiler"
+    traces.mkdir(parents=True)
+    (traces / "some.trace.json.gz").symlink_to(above / "private.txt")
+    return folder
+
+
+@pytest.fixture
+def _here(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    # A folder in the working directory must not be taken for a run either.
+    monkeypatch.chdir(runs.parent)
+
+
+def ways_out(runs: Path) -> list[str]:
+    """What an address may try, each to reach the run outside or a file."""
+    return [
+        f"../{OUTSIDE}", f"{runs}/../{OUTSIDE}", str(runs.parent / OUTSIDE), OUTSIDE, LINKED, f"./{RUN}", str(runs / RUN), "..", ".",
+        "/etc/passwd", f"%2e%2e/{OUTSIDE}", f"%2e%2e%2f{OUTSIDE}", f"..\\{OUTSIDE}", f"{RUN}\0", f"\0{OUTSIDE}",
+        f"{RUN}\r\nSet-Cookie: a=b", "~", "file:///etc/passwd", "x" * 1_000_000, "../" * 300_000,
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("_here")
+def test_an_address_opens_no_run_outside_of_the_folders(runs: Path) -> None:
+    for text in ways_out(runs):
+        state = State(run=text)
+        assert state.loaded is None, text[:80]
+        assert state.error and "\n" not in state.error and len(state.error) < 300, text[:80]
+        assert PRIVATE not in [name for found in state.runs for name in found.kernels]
+        other = State(run=RUN, compared=[text, f"{text}:triton"])
+        assert other.loaded is not None
+        assert [side.name for side in sides(other)] == [RUN], text[:80]
+        # Chosen later, as a browser's message does.
+        other.run = text
+        assert other.loaded is None and other.error
+
+
+@pytest.mark.usefixtures("_here")
+def test_what_may_be_named_opens() -> None:
+    assert State(run=RUN).loaded is not None
+    assert State(run=RUN[:14]).error.startswith("'20260102-03040") or State(run=RUN[:15]).loaded is not None
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_link_out_of_the_folder_is_listed_with_what_to_do_and_not_read(runs: Path) -> None:
+    listed = {found.id: found for found in store.list_runs([runs])}
+    assert "copy the run itself there" in listed[LINKED].error
+    assert (listed[LINKED].kernels, listed[LINKED].title) == ((), "")
+    leaky = State(run=LEAKY)
+    assert leaky.loaded is None
+    assert (
+        leaky.error
+        == "artefacts/torch_profiler/some.trace.json.gz in this run is a link out of it: put the file itself there"
+    )
+
+
+def test_a_link_within_the_folder_is_a_run(tmp_path: Path, synthetic: ModuleType) -> None:
+    made = synthetic.write_run(tmp_path, RUN)
+    (tmp_path / "20260102-030499-aaaa").symlink_to(made)
+    assert [found.error for found in store.list_runs([tmp_path])] == ["", ""]
+
+
+@pytest.mark.parametrize("address", ["/\t/evil.example", "/\t\\evil.example", "/\r\\evil.example", "/\n\n/evil.example", "/\\/evil.example",
+                                     "///evil.example", "/app\r\nSet-Cookie: a=b", "\t//evil.example"])  # fmt: skip
+def test_no_way_of_writing_another_host_is_followed_after_the_login(address: str) -> None:
+    assert local(address, "/app") == "/app"
+
+
+@pytest.mark.usefixtures("_here")
+def test_what_means_nothing_in_an_address_is_said_and_the_rest_followed() -> None:
+    state = State(run=LEAKY, kernel="softmax")
+    state.take({"run": RUN, "kernel": 5, "compared": "../x"})
+    assert (state.run, state.kernel, state.compared) == (RUN, "softmax", [])
+    assert state.ignored == "not understood: kernel='5', compared='../x'"
+    state.kernel = "layer_norm"
+    assert state.ignored == ""
+
+
+@pytest.mark.usefixtures("_here")
+@pytest.mark.parametrize("kernel", ["a\0b", "a\r\nb", "k" * 1_000_000])
+def test_what_is_no_kernels_name_is_not_written_over_the_page(kernel: str) -> None:
+    state = State(run=RUN)
+    state.kernel = kernel
+    assert state.kernel == "softmax"
+    assert state.ignored.startswith("not the name of a kernel: ") and len(state.ignored) < 120
+    state.param.update(run=RUN, kernel=kernel)
+    assert state.kernel == "softmax"
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_run_that_cannot_be_compared_is_said_until_something_else_is_chosen() -> None:
+    state = State(run=RUN)
+    state.compared = [f"../{OUTSIDE}", f"{RUN}:eager"]
+    assert state.ignored == f"not compared: '../{OUTSIDE}' is not a run's id: choose one of the runs above"
+    # As the Compare view does, which drops it.
+    state.compared = [f"{RUN}:eager"]
+    assert state.ignored
+    state.kernel = "layer_norm"
+    assert not state.ignored
+
+
+SAID = "is not a run's id: choose one of the runs above"
+#: What the browser itself would send for another address: the page is not loaded again.
+ADDRESS = """text => {
+  const models = Bokeh.documents.flatMap(document => [...document._all_models.values()])
+  models.find(model => model.type.endsWith("Location")).search = text
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        (f"run=../{OUTSIDE}", SAID),
+        (f"run=%2e%2e%2f{OUTSIDE}", SAID),
+        (f"run=%252e%252e%252f{OUTSIDE}", "cannot be shown"),
+        (f"run={RUN}%00", SAID),
+        (f"run={RUN}%0d%0aSet-Cookie:%20a=b", SAID),
+        ("run=/etc/passwd", SAID),
+        (f"run={OUTSIDE}", f"no run '{OUTSIDE}'"),
+        (f"run={LINKED}", "lies outside of the folder of runs"),
+        (f"run={RUN}&view=compare&compared=%5B%22..%2f{OUTSIDE}%22%5D", "not compared: "),
+        (f"run={RUN}&compared=..%2f{OUTSIDE}", "not understood: compared="),
+        (f"run={RUN}&kernel=a%00b", "not the name of a kernel"),
+        ("run=" + "x" * 60_000, SAID),
+    ],
+    ids=lambda text: text[:50],
+)
+def test_the_page_says_in_a_line_what_it_does_not_open(visit: Any, query: str, said: str) -> None:
+    page = visit(query)
+    page.get_by_text(said).first.wait_for()
+    page.get_by_role("tab", name="Claims").wait_for()
+    assert page.get_by_text(PRIVATE).count() == 0
+    assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+@pytest.mark.browser
+def test_a_megabyte_in_the_address_is_refused_in_a_line(visit: Any, server: Any) -> None:
+    # As a request it is no page at all: the server takes no such header, and goes on.
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+    with contextlib.closing(connection), contextlib.suppress(OSError, HTTPException):
+        connection.request("GET", "/app?run=" + "x" * 1_000_000)
+        assert connection.getresponse().status >= 400
+    page = visit(f"run={RUN}")
+    page.get_by_text("85.4 %").first.wait_for()
+    page.get_by_role("tab", name="Claims").wait_for()
+    page.evaluate(ADDRESS, "?run=" + "x" * 1_000_000)
+    page.get_by_text(SAID).wait_for()
+    page.evaluate(ADDRESS, f"?run={RUN}&kernel=" + "x" * 1_000_000)
+    page.get_by_text("not the name of a kernel").wait_for()
+
+
+#: A widget of the page changed, and a button pressed, as no page of ours would: what is disabled is not.
+FORGE = """([label, value]) => {
+  const models = Bokeh.documents.flatMap(document => [...document._all_models.values()])
+  const field = models.find(model => model.data?.attributes?.label?.startsWith(label))
+  field.data.disabled = false
+  if (value !== null) field.data.value = value
+}"""
+
+
+@pytest.mark.browser
+def test_a_forged_message_opens_no_file_of_ones_own(visit: Any, runs: Path) -> None:
+    spy = runs.parent / "spy.py"
+    spy.write_text(f"open({str(runs.parent / 'ran')!r}, 'w').close()\nSPEC = 1\n")
+    page = visit(f"run={RUN}&kernel=softmax")
+    page.get_by_role("button", name="Profile", exact=True).wait_for()
+    for path in (str(spy), "../spy.py", "/etc/passwd", "spy.py\0", "x" * 100_000):
+        page.evaluate(FORGE, ["your own kernel", f"{path}:SPEC"])
+        page.get_by_text("this server runs no files of your own").wait_for()
+        page.evaluate(FORGE, ["your own kernel", ""])
+    assert not (runs.parent / "ran").exists()
+
+
+@pytest.mark.browser
+def test_a_forged_message_from_elsewhere_starts_no_work(chromium: Any, outside_server: Any, runs: Path) -> None:
+    page = chromium.new_page()
+    before = sorted(runs.iterdir())
+    page.goto(f"{outside_server.url}?run={RUN}&kernel=softmax")
+    page.get_by_text("Profiling can be started only from the machine").wait_for()
+    page.get_by_role("button", name="Profile", exact=True).wait_for()
+    for label, value in (("your own kernel", "spy.py:SPEC"), ("another size", "16x16-fp32"), ("Profile", None)):
+        page.evaluate(FORGE, [label, value])
+    button = page.get_by_role("button", name="Profile", exact=True)
+    page.wait_for_function("button => !button.disabled", arg=button.element_handle())
+    button.click()
+    page.wait_for_timeout(2000)
+    assert page.get_by_text("is being profiled").count() == 0
+    assert page.get_by_text("Reading", exact=True).count() == 0
+    assert sorted(runs.iterdir()) == before
+    page.close()

@@ -1,0 +1,213 @@
+"""Names with markup in them, and names of 300 characters: everywhere on the page and in the reports they are text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from markdown_it import MarkdownIt
+from tilescope import schema, store
+from tilescope.case import Case
+from tilescope.compare import Side
+from tilescope.schema import Failure, Run
+from tilescope_dashboard.files import stem
+from tilescope_dashboard.report import render
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.export import Export
+
+RUN = "20260102-030405-0bad"
+IMAGE = "<img src=x onerror=alert(1)>"
+SCRIPT = "</script><script>alert(2)</script>"
+#: As the compiler writes the name of a library's kernel.
+TEMPLATE = (
+    "void cutlass::Kernel2<" + ", ".join(f"cute::tuple<cute::C<{2**n}>, float&>" for n in range(8)) + ">(Params&&)"
+)
+NAMES = (IMAGE, SCRIPT, TEMPLATE)
+#: What Panel takes for the source of a function, where it is the title of a column.
+CODE = "--x_x--0_0--alert(3)--x_x--0_0--"
+
+#: Panel's own, on pandas 3.1, and its Material UI's.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index"),
+    pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'"),
+]
+
+#: Elements through all shadow roots that only a name can have made.
+INJECTED = """() => {
+  const found = [], walk = root => {
+    for (const element of root.querySelectorAll("*")) {
+      if (element.matches("img[src='x'], [onerror]") || (element.matches("script") && /alert\\(/.test(element.textContent) && !element.type))
+        found.push(element.outerHTML.slice(0, 200))
+      if (element.shadowRoot) walk(element.shadowRoot)
+    }
+  }
+  walk(document)
+  return found
+}"""
+
+
+def hostile_rows(synthetic: ModuleType, kernel: str, config: str = "") -> list[dict[str, Any]]:
+    """The made-up rows of three implementations, their launches called after the kernel."""
+    return [
+        row
+        for impl in ("triton", "eager", "compile")
+        for direction in ("forward", "backward")
+        for row in synthetic.case_rows(Case(kernel, impl, direction, "16384x4096-bf16", config), 16384 * 4096)
+    ]
+
+
+def hostile_run(folder: Path, synthetic: ModuleType) -> Path:
+    """A run in which every text that a person or a compiler chooses is hostile."""
+    rows = [row for name in NAMES for row in hostile_rows(synthetic, name)]
+    for place, (name, value) in enumerate([("BLOCK", 32), ("BLOCK", 64), (CODE, 64), (IMAGE.replace("=", ""), 64)]):
+        case = Case(IMAGE, "triton", "forward", "16384x4096-bf16", f"{name}={value},num_warps=4")
+        at = {"launch": 0, "function": IMAGE}
+        rows += [
+            case.row("registers", 32 * (place + 1), "compiler", **at),
+            case.row("gpu_time", 1e-4 * (place + 1), "torch_profiler", sample=0, **at),
+        ]
+    run = Run(
+        id=RUN, started="2026-01-02T03:04:05+00:00", device=replace(synthetic.DEVICE, name=f"GPU {IMAGE}"),
+        versions={"torch": IMAGE, "triton": SCRIPT}, kernels={name: {**synthetic.facts(name), "summary": IMAGE} for name in NAMES},
+        settings={"target": "sm_90", "note": SCRIPT}, title=f"{IMAGE} {SCRIPT}",
+    )  # fmt: skip
+    writer = store.RunWriter(folder, run)
+    writer.append(schema.frame(rows).assign(run_id=""))
+    writer.fail(Failure(f"{IMAGE}/triton/forward", "compiler", f"{SCRIPT} {IMAGE}"))
+    writer.note(IMAGE)
+    return writer.finish()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> Path:
+    folder = tmp_path_factory.mktemp("hostile")
+    hostile_run(folder, synthetic)
+    synthetic.write_run(folder, "20260102-030406-aaaa")
+    return folder
+
+
+@pytest.fixture
+def watched(visit: Any) -> Iterator[Callable[..., Any]]:
+    """Opens pages in which a dialog is an error."""
+
+    def go(*arguments: Any, **settings: Any) -> Any:
+        page = visit(*arguments, **settings)
+        page.on("dialog", lambda dialog: (visit.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        return page
+
+    return go
+
+
+HOVERED = """() => {
+  const seen = [], walk = root => {
+    for (const element of root.querySelectorAll("*")) {
+      if (element.matches(".tabulator-tooltip, .bk-Tooltip, .bk-tooltip-content") && element.checkVisibility()) seen.push(element.className)
+      if (element.shadowRoot) walk(element.shadowRoot)
+    }
+  }
+  walk(document)
+  return seen
+}"""
+
+
+def hover_figures(page: Any) -> int:
+    """Move over each figure that is seen until something is told; how many told something."""
+    told = 0
+    for canvas in page.locator(".bk-Canvas:visible").all():
+        canvas.scroll_into_view_if_needed()
+        box = canvas.bounding_box()
+        if box is None:
+            continue
+        spots = [
+            (box["x"] + box["width"] * (i + 0.5) / 16, box["y"] + box["height"] * (j + 0.5) / 8)
+            for j in range(8)
+            for i in range(16)
+        ]
+        for x, y in spots:
+            page.mouse.move(x, y)
+            if page.evaluate(HOVERED):
+                told += 1
+                break
+    return told
+
+
+def hover_cells(page: Any) -> int:
+    """Rest on the first row's cells that hold a hostile name; how many told it."""
+    told = 0
+    for cell in page.locator(".tabulator-cell:visible", has_text=re.compile("onerror|script|cutlass")).all()[:4]:
+        cell.hover()
+        page.wait_for_timeout(700)
+        told += bool(page.evaluate(HOVERED))
+        page.mouse.move(2, 2)
+    return told
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("kernel", NAMES, ids=["image", "script", "template"])
+def test_every_view_shows_the_name_as_text(watched: Any, kernel: str) -> None:
+    page = watched(f"run={RUN}&kernel={quote(kernel)}")
+    page.locator("h2", has_text=kernel).first.wait_for()
+    page.get_by_role("tab", name="Claims").wait_for()
+    figures = cells = 0
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        page.wait_for_timeout(800)
+        # One that would run is enough to find out what hovering does.
+        figures += hover_figures(page) if kernel == IMAGE else 0
+        cells += hover_cells(page) if kernel == IMAGE else 0
+        assert page.evaluate(INJECTED) == [], tab.inner_text()
+        assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0, tab.inner_text()
+    assert kernel != IMAGE or (figures >= 3 and cells >= 3)
+    assert page.title() == "Tilescope"
+
+
+@pytest.mark.browser
+def test_on_a_phone_a_long_name_widens_nothing(watched: Any) -> None:
+    page = watched(f"run={RUN}&kernel={quote(TEMPLATE)}", width=390, height=844)
+    page.locator("h2", has_text="cutlass").first.wait_for()
+    page.get_by_role("tab", name="HBM traffic").wait_for()
+    for view in ("HBM traffic", "Timeline"):
+        page.get_by_role("tab", name=view).click()
+        page.wait_for_timeout(800)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 390, view
+
+
+@pytest.mark.browser
+def test_the_html_report_holds_names_as_text(watched: Any, runs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_bytes(render([Side(store.open_run(runs / RUN))], "html"))
+    page = watched(url=file.as_uri())
+    page.locator("canvas").first.wait_for()
+    assert page.locator("h2", has_text=IMAGE).count() >= 1
+    assert page.locator("h2", has_text=SCRIPT).count() >= 1
+    assert page.locator("h2", has_text="cutlass::Kernel2").count() >= 1
+    page.wait_for_timeout(1000)
+    assert hover_figures(page) >= 3
+    assert page.evaluate(INJECTED) == []
+
+
+def test_the_markdown_report_holds_names_as_text(runs: Path) -> None:
+    text = render([Side(store.open_run(runs / RUN))], "md").decode()
+    assert "&lt;img src=x onerror=alert(1)&gt;" in text and "cutlass::Kernel2" in text
+    # As GitHub's dialect reads it: only the tags that the report itself writes.
+    page = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text)
+    assert set(re.findall(r"<([a-z0-9]+)", page)) & {"img", "script"} == set()
+
+
+def test_files_are_called_by_plain_letters() -> None:
+    for name in (*NAMES, "a\r\nSet-Cookie: x=y", "../../etc/passwd", "a/b\\c", "nul\0"):
+        assert re.fullmatch(r"tilescope[A-Za-z0-9._-]*", stem(name)), name
+        assert ".." not in stem(name)
+        assert len(stem(name)) <= 120
+
+
+@pytest.mark.parametrize("run", ["a\r\nb/../c", IMAGE])
+def test_a_saved_report_is_called_by_plain_letters(run: str) -> None:
+    state = State(run=run)
+    assert re.fullmatch(r"tilescope-[A-Za-z0-9.-]+\.html", Export(state)._button.filename)
