@@ -167,7 +167,7 @@ def test_autotune_without_configs_names_the_forms_tick_and_the_command() -> None
 
 
 def test_a_run_that_cannot_be_opened_leaves_words() -> None:
-    state = State(run="20260102-030408-dddd")
+    state = State(run="20270102-030408-dddd")
     assert state.loaded is None
     assert "cannot be read" in state.error
     state.run = RUN
