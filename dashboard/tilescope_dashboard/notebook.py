@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
+import sys
 from pathlib import Path
 
 import panel as pn
 from tilescope.store import LoadedRun
 from tilescope.suggest import unknown
 
+from tilescope_dashboard.ground import Ground
 from tilescope_dashboard.state import State
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.base import View
@@ -18,8 +19,11 @@ from tilescope_dashboard.views.source import Source
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
-#: JupyterLab's brand colour is dark, and Panel writes a chosen row's dark text on it.
-_CHOSEN = {"--jp-brand-color0": "color-mix(in srgb, #2a8ac6 35%, transparent)"}
+#: JupyterLab's brand colour is dark, and Panel writes a chosen row's dark text on it; every other row it greys out.
+_COLOURS = {
+    "--jp-brand-color0": "color-mix(in srgb, #2a8ac6 35%, transparent)",
+    "--jp-ui-font-color2": "var(--jp-ui-font-color0)",
+}
 VIEWS = {view.name_in_address: view for view in (Roofline, Traffic, Autotune, Occupancy, Timeline, Source)}
 
 
@@ -29,28 +33,57 @@ class OneRun(State):
     def refresh(self) -> None:
         self.runs = []
 
+    def _folder(self) -> Path:
+        return Path(self.run)
+
     def __repr__(self) -> str:
         return f"<{self.kernel} in run {Path(self.run).name}>"
 
 
 def view(loaded: LoadedRun, name: str, kernel: str = "") -> View:
-    """The view called ``name`` of one kernel, the run's first unless one is named; dark after ``pn.config.theme = "dark"``.
+    """The view called ``name`` of one kernel, the run's first unless one is named, in the notebook's light or dark theme.
 
     Raises ValueError for a kernel that the run lacks.
     """
     kernels = list(loaded.run.kernels)
     if kernel and kernel not in kernels:
         raise ValueError(unknown("kernel", kernel, kernels))
-    _extend()
+    _hand_over.to(_running_cell())
     look = "dark" if pn.config.theme == "dark" else "light"
     state = OneRun(run=str(loaded.folder), kernel=kernel or next(iter(kernels), ""), view=name, theme=look)
     made = VIEWS[name](state)
-    made.__panel__().styles = _CHOSEN
+    layout = made.__panel__()
+    layout.styles = _COLOURS
+    ground = Ground(theme=look, width=0, height=0, margin=0)
+    ground.param.watch(lambda event: setattr(state, "theme", event.new), "theme")
+    layout.append(ground)
     made.refresh()
     return made
 
 
-@functools.cache
-def _extend() -> None:
-    """Hands the notebook what draws, once. ``inline``: otherwise the browser would ask a CDN, and offline nothing is drawn."""
-    pn.extension("tabulator", inline=True)
+class _HandOver:
+    """Hands the notebook what draws, megabytes of it, and once for all cells.
+
+    It lies in the output of the cell that was first to show a view, and is saved there, so that it draws again when the
+    notebook is opened anew. That cell's next run clears it, and must hand it over again.
+    """
+
+    def __init__(self) -> None:
+        self._holder: tuple[str, str] | None = None
+
+    def to(self, running: tuple[str, str]) -> None:
+        """Hands it to the ``running`` cell (see ``_running_cell``), unless it lies in another or is there already."""
+        if self._holder is None or (self._holder[0] == running[0] and self._holder != running):
+            # Inline: otherwise the browser would ask a CDN, and offline nothing is drawn.
+            pn.extension("tabulator", inline=True)
+            self._holder = running
+
+
+_hand_over = _HandOver()
+
+
+def _running_cell() -> tuple[str, str]:
+    """The cell's id and that of this run of it; empty where there is no notebook, or it gives its cells no ids."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    request = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    return request.get("metadata", {}).get("cellId", ""), request.get("header", {}).get("msg_id", "")

@@ -8,8 +8,10 @@ from the collectors ``check`` and ``interpreter``, in a worker. Imports neither 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import linecache
+import math
 import re
 import tempfile
 import textwrap
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from tilescope import api
+from tilescope.cells import CannotCarry
 from tilescope.plan import Request
 from tilescope.schema import Failure
 from tilescope.store import LoadedRun
@@ -33,6 +36,11 @@ if TYPE_CHECKING:
 YOURS = "yours"
 #: Bytes touched beyond the algorithm's, as a ratio, and share of the sectors used, that pass.
 TOUCHED, USED = 1.05, 0.75
+#: Seconds that a size may take to be checked, and to be counted. A loop that does not end is told by them.
+_LIMIT = 40
+#: Factors of the first and the last row of ``x`` (see ``uneven``): with the large ones ``exp`` overflows where the maximum
+#: is not subtracted, with the small ones ``eps`` counts.
+_UNEVEN = {"softmax": (1.0, 50.0), "online_max": (1.0, 50.0), "layer_norm": (0.01, 1.0), "rms_norm": (0.01, 1.0)}
 #: Characters in a line of a verdict.
 _WIDTH = 100
 
@@ -201,9 +209,31 @@ def grade(name: str, function: Callable[..., Any]) -> Verdict:
     declared = spec(name, function)
     with tempfile.TemporaryDirectory(prefix="tilescope-") as scratch:
         folder = Path(scratch)
-        kernel = api.reference_to(declared, folder / api.CELLS)
-        request = Request([kernel], collectors=["check", "interpreter"], target="sm_90")
-        return judge(name, api.run(request, folder, lambda event: None, [describe.facts(kernel, declared)]))
+        try:
+            kernel = api.reference_to(declared, folder / api.CELLS)
+        except CannotCarry as error:
+            return Verdict(name, stub=str(error))
+        # The file of a kernel is that of its inputs; a partial (see ``spec``) has none, what it calls has.
+        described = dataclasses.replace(declared, inputs=getattr(declared.inputs, "func", declared.inputs))
+        # The first two are looked at when memory is touched: a loop that touches none is told by its silence.
+        limits = {"check_limit": _LIMIT, "interpreter_limit": _LIMIT, "timeout": _LIMIT}
+        request = Request([kernel], collectors=["check", "interpreter"], target="sm_90", settings=limits)
+        try:
+            return judge(name, api.run(request, folder, _not_too_slow, [describe.facts(kernel, described)]))
+        except _TooSlow:
+            slow = f"it is not done after {_LIMIT} s: does every loop end, and does a program take a block, not an element?"
+            return Verdict(name, stub=slow)
+
+
+class _TooSlow(Exception):
+    """A size took longer than _LIMIT: the others would as well."""
+
+
+def _not_too_slow(event: Mapping[str, Any]) -> None:
+    """Ends the grading at the first sign of a size that takes too long."""
+    said = event.get("message", "")
+    if "would take longer to interpret" in said or "did not answer" in said:
+        raise _TooSlow
 
 
 def spec(name: str, function: Callable[..., Any]) -> KernelSpec:
@@ -215,6 +245,8 @@ def spec(name: str, function: Callable[..., Any]) -> KernelSpec:
     puzzle = PUZZLES[name]
     declared: KernelSpec = importlib.import_module(f"tilescope_kernels.{puzzle.kernel}").SPEC
     changed: dict[str, Any] = {"reference": add_relu, "cost": add_relu_cost} if name == "add_relu" else {}
+    if name in _UNEVEN:
+        changed["inputs"] = functools.partial(uneven, inputs=declared.inputs, span=_UNEVEN[name])
     sizes = [dict(zip(declared.dims, size, strict=True)) for size in puzzle.sizes]
     return dataclasses.replace(
         declared,
@@ -224,6 +256,19 @@ def spec(name: str, function: Callable[..., Any]) -> KernelSpec:
         passes=("forward",),
         **changed,
     )
+
+
+def uneven(
+    workload: Workload, device: Any, *, inputs: Callable[..., dict[str, Any]], span: tuple[float, float]
+) -> dict[str, Any]:
+    """What ``inputs`` draws, the rows of ``x`` scaled by factors that go from one end of ``span`` to the other."""
+    import torch  # noqa: PLC0415
+
+    drawn = inputs(workload, device)
+    x = drawn["x"].detach()
+    first, last = (math.log10(end) for end in span)
+    scale = torch.logspace(first, last, x.shape[0], dtype=x.dtype, device=x.device)
+    return {**drawn, "x": x * scale[:, None]}
 
 
 def add_relu(x: Any, y: Any) -> Any:
@@ -245,12 +290,12 @@ def judge(name: str, loaded: LoadedRun) -> Verdict:
     stub = _stub(loaded)
     if stub:
         return Verdict(name, stub=stub)
-    correct, correct_text = _correct(table, loaded.run.failures)
+    correct, correct_text, where = _correct(name, loaded)
     asked, touched = _ratio(table, "requested_bytes"), _ratio(table, "unique_bytes")
     used = _sectors_used(table)
     thrifty = asked <= puzzle.asked and touched <= TOUCHED
     missing = [
-        *([] if correct else [puzzle.hints["wrong"]]),
+        *([] if correct else [f"{where} {puzzle.hints['wrong']}".strip()]),
         *([] if thrifty else [puzzle.hints["bytes"]]),
         *([] if used >= USED else [puzzle.hints["coalesced"]]),
     ]
@@ -270,14 +315,20 @@ def judge(name: str, loaded: LoadedRun) -> Verdict:
 def _stub(loaded: LoadedRun) -> str:
     """Why there is nothing to grade, in one line; empty where there is."""
     for failure in loaded.run.failures:
-        nothing = re.search(r"has NaN in (\d+) of (\d+) elements", failure.message)
+        nothing = _UNWRITTEN.search(failure.message)
         if nothing and nothing[1] == nothing[2]:
             return "nothing is written to the output: fill in the kernel"
-        if failure.collector == "interpreter" or not nothing:
+        if failure.collector == "interpreter" or not (nothing or "is not finite" in failure.message):
             return _with_source(failure, loaded.folder)
     if not loaded.table["metric"].str.startswith("sector_efficiency").any():
         return "no Triton kernel is launched: launch yours with kernel[grid](...)"
     return ""
+
+
+#: How ``check`` says that results are NaN; memory that nobody wrote holds NaN.
+_UNWRITTEN = re.compile(r"has NaN in (\d+) of (\d+) elements")
+#: How the interpreter says that an access is outside of what the kernel was given.
+_OUTSIDE = re.compile(r"touches (\d+ bytes (past|after) the end|\d+ bytes before the start|memory) of (a|no) tensor")
 
 
 def _with_source(failure: Failure, folder: Path) -> str:
@@ -286,17 +337,44 @@ def _with_source(failure: Failure, folder: Path) -> str:
     (file,) = (folder.parent / api.CELLS).glob("*.py")
     text = linecache.getline(str(file), int(found[1])).strip() if found else ""
     # The number counts lines of the file that the worker read, which the learner has never seen.
-    message = re.sub(r", line \d+", "", failure.message.removeprefix("InterpretationFailed: "))
+    message = re.sub(r", line \d+", "", _bare(failure))
+    message = _OUTSIDE.sub("touches memory outside of its tensors (mask those lanes, or look at the offsets)", message)
     return f"{message}, at: {text}" if text else message
 
 
-def _correct(table: pd.DataFrame, failures: tuple[Failure, ...]) -> tuple[bool, str]:
-    """Whether every size is right, and how far each is from the reference."""
-    wrong = [failure.message for failure in failures if failure.collector == "check"]
+def _bare(failure: Failure) -> str:
+    """A failure's message without the name of its class, and with a case's size in place of its whole name."""
+    message = re.sub(r"^(InterpretationFailed|CheckFailed): ", "", failure.message)
+    return re.sub(r"^\S+/forward/([^,\s]+),?", r"\1", message).removesuffix(": wrong, or never written")
+
+
+def _correct(name: str, loaded: LoadedRun) -> tuple[bool, str, str]:
+    """Whether every size is right, how far each is from the reference, and where to look if one is not."""
+    table = loaded.table
+    wrong = [_bare(failure) for failure in loaded.run.failures if failure.collector == "check"]
     errors = table[table["metric"] == "relative_error"].set_index("workload")["value"]
-    allowed = float(table.loc[table["metric"] == "tolerance", "value"].min()) if len(errors) else 0.0
-    said = [f"{workload} is off by {error:.1e}" for workload, error in errors.items()]
-    return not wrong and bool((errors <= allowed).all()), "; ".join([*said, *wrong]) + f" (allowed: {allowed:.0e})"
+    allowed = float(table.loc[table["metric"] == "tolerance", "value"].min()) if len(errors) else math.nan
+    unchecked = len(PUZZLES[name].sizes) - len(errors) - len(wrong)
+    said = [f"{workload} is off by {error:.1e}" for workload, error in errors.items()] + wrong
+    if unchecked > 0:
+        said.append(f"{unchecked} of {len(PUZZLES[name].sizes)} sizes could not be checked")
+    text = "; ".join(said) + (f" (allowed: {allowed:.0e})" if len(errors) else "")
+    right = errors <= allowed
+    if not wrong and not unchecked and bool(right.all()):
+        return True, text, ""
+    round_size = "x".join(map(str, PUZZLES[name].sizes[0])) + "-fp32"
+    return False, text, _where(right.to_dict(), round_size, wrong)
+
+
+def _where(right: Mapping[Any, bool], round_size: str, wrong: list[str]) -> str:
+    """Where to look, in a sentence, by which sizes are ``right`` and how others failed; or nothing."""
+    if any(_UNWRITTEN.search(message) for message in wrong):
+        return "NaN is what overflows, or is never written: does the grid reach every result?"
+    if right.get(round_size) and not all(right.values()):
+        return "Right at the round size, wrong at the ragged one: look at the mask."
+    if round_size in right and not right[round_size]:
+        return "Wrong at the round size as well: look at the formula and the offsets before the mask."
+    return ""
 
 
 def _ratio(table: pd.DataFrame, stem: str) -> float:

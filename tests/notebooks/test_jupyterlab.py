@@ -16,7 +16,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
 
 @pytest.fixture
 def page(lab: tuple[str, Path]) -> Iterator[Any]:
-    """A page of a browser that reaches the lab only. Fails for errors in pages and for other requests."""
+    """A page of a browser that reaches the lab and its folder only. Fails for errors in pages and for other requests."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
         pytest.skip("no Chromium found: apt-get install chromium")
@@ -135,7 +135,7 @@ def page(lab: tuple[str, Path]) -> Iterator[Any]:
 
     def guard(route: Any) -> None:
         address = route.request.url
-        if address.startswith((lab[0], "data:", "blob:")):
+        if address.startswith((lab[0], lab[1].as_uri(), "data:", "blob:")):
             route.continue_()
             return
         if not (address.startswith(STYLES) and ".css" in address):
@@ -179,6 +179,169 @@ def test_a_view_draws_and_its_widget_answers(lab: tuple[str, Path], page: Any) -
             "the switch changed nothing: pyviz_comms must be in JupyterLab's environment"
         )
         page.wait_for_timeout(200)
+
+
+def reaches(page: Any, wanted: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    """Waits for ``wanted``; fails with ``what`` is wrong where it does not come."""
+    deadline = time.monotonic() + seconds
+    while not wanted():
+        assert time.monotonic() < deadline, what
+        page.wait_for_timeout(200)
+
+
+def softmax_run() -> str:
+    """Id of the recording of a softmax whose bytes were counted."""
+    runs = store.list_runs([store.recorded_dir()])
+    return next(found.id for found in runs if "softmax" in found.kernels and "ncu" in found.sources)
+
+
+def drawn(page: Any) -> int:
+    """Figures with something on them: a canvas of more than two colours."""
+    return int(page.evaluate(COUNT_DRAWN))
+
+
+#: Bokeh's canvases lie in shadow roots within shadow roots.
+COUNT_DRAWN = """() => {
+  const found = [];
+  const search = (root) => root.querySelectorAll("*").forEach((element) => {
+    if (element.shadowRoot) search(element.shadowRoot);
+    if (element.tagName === "CANVAS" && element.width > 200 && element.height > 100) found.push(element);
+  });
+  search(document);
+  return found.filter((canvas) => {
+    const context = canvas.getContext("2d");
+    if (!context) return false;
+    const pixels = new Uint32Array(context.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+    return new Set(pixels).size > 2;
+  }).length;
+}"""
+
+
+def test_every_kind_of_control_is_answered(lab: tuple[str, Path], page: Any) -> None:
+    """A choice from a list, buttons, a heading that sorts, a row: each changes what is seen."""
+    address, folder = lab
+    notebook(folder / "controls.ipynb", f"import tilescope\ntilescope.load('{softmax_run()}').roofline('softmax')")
+    run_all(page, address, "controls.ipynb")
+    page.wait_for_selector("h2 >> text=of the roof")
+    table = page.locator(".tabulator-table").first
+    page.wait_for_selector(".tabulator-row >> nth=0")
+
+    before = table.inner_text()
+    page.get_by_label("workload").first.click()
+    page.locator("li", has_text="1823x781-fp32").click()
+    reaches(page, lambda: table.inner_text() != before, "the list of workloads changed nothing")
+    assert "8192x16384" not in table.inner_text()
+
+    assert " L2 " not in f" {' '.join(table.inner_text().split())} "
+    page.get_by_role("button", name="L2").click()
+    reaches(page, lambda: " L2 " in f" {' '.join(table.inner_text().split())} ", "the button L2 brought no rows")
+
+    first = page.locator(".tabulator-row").first
+    before = first.inner_text()
+    for _ in range(2):
+        page.locator(".tabulator-col", has_text="bytes").first.click()
+    reaches(page, lambda: first.inner_text() != before, "the heading sorted nothing")
+
+
+def test_a_view_is_drawn_again_after_the_page_was_closed_and_the_cell_run_anew(
+    lab: tuple[str, Path], page: Any
+) -> None:
+    """What draws lies in an output. It must be there still when that cell has run twice, and the page is a new one."""
+    address, folder = lab
+    notebook(
+        folder / "again.ipynb",
+        f"import tilescope\nrun = tilescope.load('{softmax_run()}')\nrun.roofline('softmax')",
+        "run.occupancy('softmax')",
+    )
+    run_all(page, address, "again.ipynb")
+    page.wait_for_selector("h2 >> text=occupancy, limited by")
+    reaches(page, lambda: drawn(page) >= 4, "not all figures were drawn")
+    page.click(".lm-MenuBar-itemLabel >> text=Run")
+    page.click(".lm-Menu-itemLabel >> text=Run All Cells >> nth=0")
+    page.wait_for_selector(".jp-InputPrompt >> text=[4]:")
+    reaches(page, lambda: drawn(page) >= 4, "not all figures were drawn a second time")
+    save(page)
+    end_kernels(page)
+
+    # A new page, and a kernel that knows nothing: what was saved has all to draw it.
+    page.goto("about:blank")
+    page.goto(f"{address}/lab/workspaces/reopened/tree/again.ipynb?token={TOKEN}")
+    page.wait_for_selector("h2 >> text=occupancy, limited by")
+    reaches(page, lambda: drawn(page) >= 4, "what was saved is not drawn when it is opened again")
+
+
+def save(page: Any) -> None:
+    """Saves the notebook, and waits until that is done."""
+    with page.expect_response(lambda answer: "/api/contents/" in answer.url and answer.request.method == "PUT"):
+        page.keyboard.press("Control+s")
+
+
+def end_kernels(page: Any) -> None:
+    """Ends every kernel of the lab, as its page would."""
+    page.evaluate(
+        """async (token) => {
+      const base = location.origin + "/api/sessions";
+      const headers = { Authorization: `token ${token}` };
+      for (const session of await (await fetch(base, { headers })).json()) {
+        await fetch(`${base}/${session.id}`, { headers, method: "DELETE" });
+      }
+    }""",
+        TOKEN,
+    )
+
+
+def test_a_saved_notebook_shows_all_as_a_page_of_its_own(lab: tuple[str, Path], page: Any) -> None:
+    """Exported by nbconvert and opened from the disk: no kernel, no server, and nothing is asked of another host."""
+    pytest.importorskip("nbconvert")
+    address, folder = lab
+    opened = f"import tilescope\nrun = tilescope.load('{softmax_run()}')\nrun"
+    notebook(folder / "static.ipynb", opened, "run.traffic('softmax')", "run.occupancy('softmax')")
+    run_all(page, address, "static.ipynb")
+    page.wait_for_selector("h2 >> text=occupancy, limited by")
+    live = page.locator(".jp-OutputArea-output h2").all_inner_texts()
+    reaches(page, lambda: drawn(page) >= 4, "not all figures were drawn")
+    figures = drawn(page)
+    save(page)
+
+    # Its own templates ask for these two, whatever a notebook holds.
+    bare = ["--HTMLExporter.mathjax_url=", "--HTMLExporter.require_js_url="]
+    command = [sys.executable, "-m", "nbconvert", "--to=html", *bare, "--log-level=ERROR", "static.ipynb"]
+    subprocess.run(command, cwd=folder, env={**os.environ, "HOME": str(folder)}, check=True, timeout=120)
+    page.goto((folder / "static.html").as_uri())
+    page.wait_for_selector("h2 >> text=occupancy, limited by")
+    assert page.locator("h2").all_inner_texts() == live
+    assert page.locator("th >> text=of the floor").count() >= 1
+    reaches(page, lambda: drawn(page) >= figures, "figures are missing in the export")
+
+
+def choose_theme(page: Any, name: str) -> None:
+    """Chooses one of JupyterLab's themes in its menu."""
+    page.click(".lm-MenuBar-itemLabel >> text=Settings")
+    page.hover(".lm-Menu-itemLabel >> text=/^Theme$/")
+    page.click(f".lm-Menu-itemLabel >> text=/^{name}$/")
+    reaches(page, lambda: page.evaluate("document.body.dataset.jpThemeName") == name, f"no {name}")
+
+
+def test_figures_follow_the_dark_theme(lab: tuple[str, Path], page: Any) -> None:
+    address, folder = lab
+    roofline = f"import tilescope\nview = tilescope.load('{softmax_run()}').roofline('softmax')\nview"
+    notebook(folder / "dark.ipynb", roofline, "view.state.theme")
+    run_all(page, address, "dark.ipynb")
+    page.wait_for_selector("h2 >> text=of the roof")
+    said = page.locator(".jp-OutputArea-output").last
+    reaches(page, lambda: "'light'" in said.inner_text(), "a light page's figures are not light")
+    choose_theme(page, "JupyterLab Dark")
+    try:
+        page.wait_for_timeout(2000)
+        page.locator(".jp-CodeCell").nth(1).locator(".cm-content").click()
+        page.keyboard.press("Control+Enter")
+        reaches(page, lambda: "'dark'" in said.inner_text(), "a dark page's figures are not dark")
+        # Of two rows neither looks switched off.
+        rows = page.locator(".tabulator-row")
+        assert len({rows.nth(n).evaluate("row => getComputedStyle(row).color") for n in (0, 1)}) == 1
+    finally:
+        # The theme is kept for the tests after this one.
+        choose_theme(page, "JupyterLab Light")
 
 
 def test_a_kernel_of_a_cell_is_profiled_and_its_summary_shown(lab: tuple[str, Path], page: Any) -> None:

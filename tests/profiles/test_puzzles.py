@@ -115,7 +115,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedRun]:
     kernel = api.reference_to(dataclasses.replace(declared, implementations=tried), folder / api.CELLS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "detect", lambda: None)
-        request = Request([kernel], collectors=["check", "interpreter"], target="sm_90")
+        limits = {"check_limit": 200, "interpreter_limit": 200}
+        request = Request([kernel], collectors=["check", "interpreter"], target="sm_90", settings=limits)
         yield api.run(request, folder, lambda event: None)
     del linecache.cache["<attempts>"]
 
@@ -152,7 +153,8 @@ def test_what_pytorch_computes_on_the_way_is_counted(run: LoadedRun) -> None:
 def test_padding_that_counts_is_wrong_at_the_ragged_size_only(run: LoadedRun) -> None:
     said = verdict(run, "wrong_padding")
     assert (said.correct, said.thrifty, said.coalesced) == (False, True, True)
-    assert said.hint == puzzles.PUZZLES["softmax"].hints["wrong"]
+    assert said.hint.startswith("Right at the round size, wrong at the ragged one: look at the mask.")
+    assert said.hint.endswith(puzzles.PUZZLES["softmax"].hints["wrong"])
     assert "  correct    no " in str(said)
 
 
@@ -168,7 +170,7 @@ def test_lanes_a_row_apart_use_little_of_each_sector(run: LoadedRun) -> None:
     ("name", "said"),
     [
         ("stub", "nothing is written to the output: fill in the kernel"),
-        ("no_mask", "past the end of a tensor, at: x = tl.load(x_ptr + here)"),
+        ("no_mask", "(mask those lanes, or look at the offsets), at: x = tl.load(x_ptr + here)"),
         ("misspelt", "AttributeError: module 'triton.language' has no attribute 'lod', at: x = tl.lod(x_ptr + here)"),
         ("pytorch", "no Triton kernel is launched: launch yours with kernel[grid](...)"),
         ("raises", "NotImplementedError: to be written"),

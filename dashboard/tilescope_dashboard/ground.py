@@ -1,0 +1,21 @@
+"""What a notebook's output lies on: a light page or a dark one. Figures are drawn in Python, which cannot see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import param
+from panel.custom import JSComponent
+
+
+class Ground(JSComponent):
+    """Invisible. ``theme`` follows that of the notebook's page, also when it is changed later."""
+
+    theme = param.Selector(default="light", objects=["light", "dark"])
+
+    _esm = Path(__file__).with_suffix(".js")
+
+    def _handle_msg(self, data: Any) -> None:
+        if data in ("light", "dark"):
+            self.theme = data
