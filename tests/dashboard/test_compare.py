@@ -74,7 +74,9 @@ def test_the_view_holds_what_the_address_says_against_the_run() -> None:
     shown.refresh()
     assert not shown._trouble.visible
     assert shown._others.value == [f"{NORMS}:eager"]
-    assert "rms_norm against 1: 8 slower" in shown._head.object
+    cases = len(shown._table.filled)
+    assert cases >= 4
+    assert f"rms_norm against 1: {cases} slower" in shown._head.object
     assert set(shown._table.filled["other_impl"]) == {"eager"}
     shown._others.value = [f"{NORMS}:eager", f"{NORMS}:compile"]
     assert state.compared == [f"{NORMS}:eager", f"{NORMS}:compile"]

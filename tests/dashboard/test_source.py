@@ -249,7 +249,8 @@ def test_a_narrow_page_begins_with_one_column(run: str) -> None:
     assert len(view._choices._columns.value) == 2
 
 
-def test_a_kernel_without_lines_says_what_to_do(run: str) -> None:
+def test_a_kernel_without_lines_says_what_to_do(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)
     view = shown(run, "matmul")
     said = view._nowhere._text.object
     assert "<code>tilescope profile matmul --collect compiler,interpreter</code>" in said

@@ -254,13 +254,14 @@ def of(found: list[Finding], *key: str) -> list[Finding]:
     return [f for f in found if (f.kernel, f.impl, f.direction, f.workload) == key]
 
 
-def test_layer_norm_at_16k_columns_waits_and_spills_backward(norms: list[Finding]) -> None:
-    assert rules(of(norms, "layer_norm", "triton", "forward", "8192x16384-bf16")) == {"at-the-roof"}
+def test_layer_norm_at_16k_columns_holds_its_sums_and_reads_twice_backward(norms: list[Finding]) -> None:
+    assert rules(of(norms, "layer_norm", "triton", "forward", "8192x16384-bf16")) >= {"at-the-roof"}
     backward = of(norms, "layer_norm", "triton", "backward", "8192x16384-bf16")
-    assert {"spills", "longest-stall"} <= rules(backward)
+    assert {"register-pressure", "extra-bytes"} <= rules(backward)
     assert backward[0].measured
-    # 57 % of the measured copy bandwidth is all there is to win.
-    assert backward[0].bound and 1.6 < backward[0].bound.ratio < 1.8
+    # It takes a time and a half of what its bytes need: no finding can win more.
+    assert all(finding.bound is None or finding.bound.ratio < 1.8 for finding in backward)
+    assert backward[0].bound and backward[0].bound.ratio > 1.3
 
 
 def test_softmax_at_64k_columns_spills_backward_and_unfused_code_moves_what_lies_between() -> None:
@@ -272,9 +273,9 @@ def test_softmax_at_64k_columns_spills_backward_and_unfused_code_moves_what_lies
     assert eager[0].bound and eager[0].bound.ratio == pytest.approx(7 / 3, rel=0.2)
 
 
-def test_misaligned_rows_are_scalar_and_uncoalesced(norms: list[Finding]) -> None:
-    found = of(norms, "layer_norm", "triton", "forward", "1823x781-fp32")
-    assert rules(found[:3]) >= {"uncoalesced-loads", "narrow-loads"}
+def test_misaligned_rows_are_scalar_and_uncoalesced() -> None:
+    found = of(found_in("softmax"), "softmax", "triton", "forward", "1823x781-fp32")
+    assert rules(found) >= {"uncoalesced-loads", "narrow-loads"}
     loads = one(found, "uncoalesced-loads")
     assert {value.metric for value in loads.evidence} >= {"sectors_per_load", "widest_load"}
 
@@ -306,11 +307,11 @@ def test_the_command_prints_findings(capsys: pytest.CaptureFixture[str]) -> None
     run = recorded("layer_norm").run.id
     assert cli.main(["advise", run, "layer_norm"]) == 0
     printed = capsys.readouterr().out
-    assert "layer_norm/triton/backward/8192x16384-bf16\n  1. " in printed and "Registers spill" in printed
+    assert "layer_norm/triton/backward/8192x16384-bf16\n  1. " in printed and "Registers hold occupancy" in printed
     assert "at most 1." in printed and "do: " in printed
-    assert cli.main(["advise", run, "layer_norm", "--workload", "1823x781-fp32", "--json"]) == 0
+    assert cli.main(["advise", run, "layer_norm", "--workload", "16384x4096-bf16", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert {f["workload"] for f in listed} == {"1823x781-fp32"}
+    assert {f["workload"] for f in listed} == {"16384x4096-bf16"}
     assert {f["impl"] for f in listed} > {"triton"}
 
 

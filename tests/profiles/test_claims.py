@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -78,4 +78,20 @@ def test_every_claim_is_of_a_kernel_that_is_recorded():
     recorded = {(row.kernel, row.direction) for row in claims.CLAIMS}
     measured = claims.claims(store.open_run(run.path) for run in store.list_runs([store.recorded_dir()]))
     assert recorded <= set(zip(measured["kernel"], measured["pass"], strict=True))
-    assert all(dataclasses.astuple(claim)[1] < claim.high for claim in claims.CLAIMS)
+    assert all(claim.low <= claim.high for claim in claims.CLAIMS)
+
+
+def test_the_kernel_of_today_and_then_the_fuller_comparison_count():
+    alone, full = loaded(rows("triton", 1e-4, 4e8)), loaded(rows("triton", 2e-4, 4e8), rows("eager", 4e-4, 9e8))
+    for runs in ((alone, full), (full, alone)):
+        (row,) = claims.claims(runs).to_dict("records")
+        assert row["over_eager"] == pytest.approx(2.0)
+        assert row["changed"] is False
+
+
+def test_what_was_measured_before_a_change_is_marked(monkeypatch):
+    monkeypatch.setattr(claims, "stale_kernels", lambda run: list(run.kernels))
+    table = claims.claims([loaded(rows("triton", 1e-4, 4e8))])
+    assert table["changed"].all()
+    text = claims.markdown(table)
+    assert re.search(r"^\| \w+\* \|", text, re.MULTILINE) and text.endswith("to be measured again.")
