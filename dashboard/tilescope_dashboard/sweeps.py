@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -23,16 +23,37 @@ def ranked(cells: pd.DataFrame, sweep: str, held: Mapping[str, str], column: str
     return found.assign(value=found[column]).sort_values("value", ascending=less, na_position="last", ignore_index=True)
 
 
+def telling(cells: pd.DataFrame, columns: Iterable[str]) -> str | None:
+    """The first of the columns in which configs of one sweep differ, else the first; None where there is none."""
+    known = list(columns)
+    sweep = names(cells)
+    return next((c for c in known if (cells.groupby(sweep)[c].nunique() > 1).any()), next(iter(known), None))
+
+
+def by_influence(cells: pd.DataFrame, parameters: Sequence[str], column: str | None) -> list[str]:
+    """The parameters in their order, but those first that the column's median depends on."""
+    if column is None:
+        return list(parameters)
+    return sorted(parameters, key=lambda name: cells.groupby(name)[column].median().nunique() < 2)
+
+
+def alike(rows: pd.DataFrame) -> bool:
+    """Whether ``ranked``'s rows, more than one, have all one value."""
+    return len(rows) > 1 and bool(rows["value"].notna().all()) and rows["value"].nunique() == 1
+
+
 def best(rows: pd.DataFrame) -> pd.Series | None:
     """The first of ``ranked``'s rows, if it has a value."""
     return rows.iloc[0] if len(rows) and pd.notna(rows["value"].iloc[0]) else None
 
 
 def over(rows: pd.DataFrame, across: str, down: str) -> pd.DataFrame:
-    """The best of ``ranked``'s rows for each pair of two parameters' values; ``best`` marks those that no other beats."""
+    """The best of ``ranked``'s rows for each pair of two parameters' values; ``best`` marks those that no other beats, unless
+    all are alike.
+    """
     top = best(rows)
     return rows.drop_duplicates([across, down]).assign(
-        best=lambda c: c["value"] == (0 if top is None else top["value"])
+        best=lambda c: False if alike(rows) else c["value"] == (0 if top is None else top["value"])
     )
 
 

@@ -45,7 +45,8 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
                 name="cells",
             )
         )
-        plot.add_layout(_bar(mapper, unit, look), "below")
+        if high > low:
+            plot.add_layout(_bar(mapper, unit, look), "below")
         if len(columns) <= 8:
             plot.text(
                 "across", "down", "text", source=drawn[0].data_source, text_align="center", text_baseline="middle",

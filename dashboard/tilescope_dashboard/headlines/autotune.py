@@ -23,6 +23,10 @@ def headline(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str) -> 
         said.append("Each cell is the best over the parameters not held.")
     if best is None:
         return words.heading(f"No config has a known {label}", " ".join(said))
+    if sweeps.alike(rows):
+        return words.heading(
+            f"All alike: {write(best['value'], unit)} {label}", f"{said[0]} It tells none of them apart."
+        )
     said.insert(0, f"{best['config'].replace(',', ', ')}.")
     return words.heading(f"Best {label}: {write(best['value'], unit)}", " ".join(said))
 

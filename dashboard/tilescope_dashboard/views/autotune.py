@@ -59,8 +59,9 @@ class Autotune(View):
         found = list(dict.fromkeys(sweeps.names(self._all)))
         self._sweep.param.update(options=found, value=next(iter(found), None))
         known = {label: c for c, (label, _, _) in frames.COLOURINGS.items() if self._all[c].notna().any()}
-        self._colouring.param.update(options=known, value=next(iter(known.values()), None))
-        names = frames.parameters(self._all)
+        colouring = sweeps.telling(self._all, known.values())
+        self._colouring.param.update(options=known, value=colouring)
+        names = sweeps.by_influence(self._all, frames.parameters(self._all), colouring)
         self._across.param.update(options=names, value=names[0] if names else None)
         self._down.param.update(options=names, value=names[1] if len(names) > 1 else names[0] if names else None)
         for widget in (self._sweep, self._colouring, self._across, self._down):

@@ -1,0 +1,53 @@
+"""Sweeps over configs: what is the best, and what tells configs apart."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from tilescope_dashboard import sweeps
+from tilescope_dashboard.figures.autotune import autotune
+from tilescope_dashboard.figures.style import LIGHT
+from tilescope_dashboard.headlines.autotune import headline
+
+SWEEP = {"impl": "triton", "pass": "forward", "workload": "8-fp32", "reason": "", "time_source": "", "code_source": ""}
+
+
+def swept(*configs: tuple[int, int, float, float]) -> pd.DataFrame:
+    """Of WARPS, STAGES, registers and shared memory each."""
+    return pd.DataFrame(
+        [
+            {**SWEEP, "config": f"WARPS={w},STAGES={s}", "WARPS": w, "STAGES": s, "registers": r, "shared_memory": m}
+            for w, s, r, m in configs
+        ]
+    )
+
+
+GRID = swept((4, 1, 27, 100), (4, 2, 27, 200), (8, 1, 27, 100), (8, 2, 27, 200))
+
+
+def test_configs_are_coloured_by_the_first_thing_that_tells_them_apart() -> None:
+    assert sweeps.telling(GRID, ["registers", "shared_memory"]) == "shared_memory"
+    assert sweeps.telling(GRID, ["registers"]) == "registers"
+    assert sweeps.telling(GRID, []) is None
+
+
+def test_a_difference_between_sweeps_is_none_between_configs() -> None:
+    other = GRID.assign(workload="16-fp32", registers=40.0)
+    assert sweeps.telling(pd.concat([GRID, other]), ["registers", "shared_memory"]) == "shared_memory"
+
+
+def test_the_axes_are_parameters_that_matter() -> None:
+    assert sweeps.by_influence(GRID, ["WARPS", "STAGES"], "shared_memory") == ["STAGES", "WARPS"]
+    assert sweeps.by_influence(GRID, ["WARPS", "STAGES"], None) == ["WARPS", "STAGES"]
+
+
+@pytest.mark.parametrize(("column", "said", "stars"), [
+    ("registers", "All alike: 27 registers", 0), ("shared_memory", "Best registers: 100", 2),
+])  # fmt: skip
+def test_where_all_are_alike_none_is_best(column: str, said: str, stars: int) -> None:
+    rows = sweeps.ranked(GRID, "triton · forward · 8-fp32", {}, column, less=True)
+    shown = sweeps.over(rows, "WARPS", "STAGES")
+    assert shown["best"].sum() == stars
+    assert said in headline(rows, shown, "registers", "count")
+    # A scale with one value at both of its ends tells nothing.
+    assert len(autotune(shown, "WARPS", "STAGES", "count", LIGHT).below) == (2 if stars else 1)
