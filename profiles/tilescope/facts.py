@@ -5,10 +5,13 @@ Pure: frame -> plain objects. Medians over repetitions; what is absent is None, 
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from tilescope.schema import CASE_COLUMNS, SOURCES
@@ -74,8 +77,9 @@ class Facts:
         for source in sources or SOURCES:
             found = self.totals.get((metric, source))
             if found:
-                sums = pd.Series(found)
-                return Spread(float(sums.median()), float(sums.quantile(0.05)), float(sums.quantile(0.95)), source)
+                ordered = sorted(found)
+                value, low, high = (_quantile(ordered, share) for share in (0.5, 0.05, 0.95))
+                return Spread(value, low, high, source)
         return None
 
     def gpu_time(self) -> Spread | None:
@@ -95,17 +99,44 @@ class Facts:
         return max(times, key=lambda n: times[n]) if times else launches[0] if launches else None
 
 
+def _quantile(ordered: list[float], share: float) -> float:
+    """Between two values as far as ``share`` lies between their ranks, as pandas has it and 100 times as fast."""
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+#: The table that was gathered last: a view asks several models about one, and of 100,000 launches this takes seconds.
+_last: tuple[weakref.ref[pd.DataFrame], list[Facts]] | None = None
+
+
 def gather(table: pd.DataFrame) -> list[Facts]:
-    """Every case of the table, in the order of its first row."""
+    """Every case of the table, in the order of its first row. The table must not be changed afterwards."""
+    global _last  # noqa: PLW0603 - a memory of one
+    known = _last
+    if known is None or known[0]() is not table:
+        known = _last = weakref.ref(table), _gather(table)
+    return list(known[1])
+
+
+def _gather(table: pd.DataFrame) -> list[Facts]:
     cases: dict[tuple[str, ...], Facts] = {}
     if table.empty:
         return []
-    by_launch = [*KEYS, "metric", "source", "launch"]
-    medians = table.groupby(by_launch, dropna=False, sort=False)["value"].median()
-    for (*key, metric, source, launch), value in medians.items():
+    whose = [*KEYS, "metric", "source"]
+    medians = table.groupby([*whose, "launch"], dropna=False, sort=False)["value"].median().reset_index()
+    # In stretches of one case, metric and source each: a row at a time, a million of them would take seconds.
+    group = medians.groupby(whose, dropna=False, sort=False).ngroup().to_numpy()
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    launches = medians["launch"].to_numpy(dtype="float64", na_value=np.nan)[order].tolist()
+    values = medians["value"].to_numpy(dtype="float64")[order].tolist()
+    owners = medians[whose].iloc[order[starts]].itertuples(index=False, name=None)
+    for (*key, metric, source), start, end in zip(owners, starts, [*starts[1:], len(order)], strict=True):
         case = cases.setdefault(tuple(key), Facts(dict(zip(KEYS, key, strict=True))))
-        number = None if pd.isna(launch) else int(launch)
-        case.values.setdefault((metric, source), {})[number] = float(value)
+        numbers = (None if math.isnan(launch) else int(launch) for launch in launches[start:end])
+        case.values[metric, source] = dict(zip(numbers, values[start:end], strict=True))
     named = table.loc[table["launch"].notna(), [*KEYS, "source", "launch", "function"]].drop_duplicates()
     for *key, source, launch, function in named.itertuples(index=False, name=None):
         cases[tuple(key)].functions.setdefault(source, {}).setdefault(int(launch), function)

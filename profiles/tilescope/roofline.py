@@ -7,8 +7,9 @@ the hardware *moved* (ncu). Pure: frame -> frame.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -52,6 +53,10 @@ COLUMNS = [
 ]  # fmt: skip
 
 
+#: What gives the roof of a name (see ``roof``).
+Roofs = Callable[[str], Ceiling | None]
+
+
 def roof(device: Device, name: str) -> Ceiling | None:
     """The measured roof of that name, else the datasheet's, else None."""
     return device.ceiling(name, MEASURED) or device.ceiling(name, DATASHEET)
@@ -78,16 +83,16 @@ def points(
     nearer cache. ``requested`` bytes are given at L1, where requests arrive, and at HBM, whose traffic they bound.
     ``kernels`` is ``Run.kernels``; without it the pipe of declared work is inferred.
     """
-    rows = [row for case in gather(table) for row in _points(case, device, kernels)]
+    # Of 100,000 launches each asks for several roofs.
+    known: Roofs = functools.cache(functools.partial(roof, device))
+    rows = [row for case in gather(table) for row in _points(case, known, kernels)]
     frame = pd.DataFrame(rows, columns=COLUMNS)
     numbers = ["flops", "bytes", "intensity", "gpu_time", "performance", "bandwidth", "memory_roof", "compute_roof",
                "attainable", "fraction"]  # fmt: skip
     return frame.astype({"launch": "Int32", "above_roof": "bool", **dict.fromkeys(numbers, "float64")})
 
 
-def _points(
-    case: Facts, device: Device, kernels: Mapping[str, Mapping[str, object]] | None
-) -> Iterator[dict[str, Any]]:
+def _points(case: Facts, known: Roofs, kernels: Mapping[str, Mapping[str, object]] | None) -> Iterator[dict[str, Any]]:
     time = case.gpu_time()
     whole = Known(time.value, time.source) if time else None
     pipe = pipe_of(case, kernels)
@@ -95,7 +100,7 @@ def _points(
     declared = case.total("algorithm_flops", "model")
     if needed and declared:
         place = Place(None, "algorithm", "hbm")
-        yield _point(case, device, place, pipe, flops=declared, moved=needed, time=whole)
+        yield _point(case, known, place, pipe, flops=declared, moved=needed, time=whole)
 
     launches: list[int | None] = [None, *case.launches("interpreter")]
     for launch in launches:
@@ -105,21 +110,21 @@ def _points(
         if flops and requested:
             for level in ("hbm", "l1"):
                 place = Place(launch, "requested", level)
-                yield _point(case, device, place, pipe, flops=flops, moved=requested, time=at)
+                yield _point(case, known, place, pipe, flops=flops, moved=requested, time=at)
 
     launches = [None, *case.launches("ncu")]
     for launch in launches:
         at = whole if launch is None else case.launch_time(launch, "ncu")
-        done = work(case, launch, device)
+        done = work(case, launch, known)
         for level in MOVED:
             moved = moved_bytes(case, level, launch)
             if moved is None:
                 continue
             place = Place(launch, "moved", level)
             if done:
-                yield _point(case, device, place, done[1], flops=done[0], moved=moved, time=at)
+                yield _point(case, known, place, done[1], flops=done[0], moved=moved, time=at)
             elif declared and launch is None:
-                yield _point(case, device, place, pipe, flops=declared, moved=moved, time=at)
+                yield _point(case, known, place, pipe, flops=declared, moved=moved, time=at)
 
 
 def moved_bytes(case: Facts, level: str, launch: int | None = None) -> Known | None:
@@ -135,7 +140,7 @@ def moved_bytes(case: Facts, level: str, launch: int | None = None) -> Known | N
     return found
 
 
-def work(case: Facts, launch: int | None, device: Device) -> tuple[Known, str] | None:
+def work(case: Facts, launch: int | None, known: Roofs) -> tuple[Known, str] | None:
     """Operations that ncu counted, and the pipe that they keep busy longest. None where that was not counted."""
     done: dict[str, float] = {}
     for metric, pipe in WORK.items():
@@ -147,7 +152,7 @@ def work(case: Facts, launch: int | None, device: Device) -> tuple[Known, str] |
         return None
 
     def busy(pipe: str) -> float:
-        ceiling = roof(device, pipe)
+        ceiling = known(pipe)
         return done[pipe] / ceiling.value if ceiling else 0.0
 
     dominant = max(done, key=lambda pipe: (busy(pipe), done[pipe], pipe == "fp32"))
@@ -189,10 +194,10 @@ def _sum(case: Facts, metrics: tuple[str, ...], launch: int | None, source: str)
     return Known(sum(values), source) if len(values) == len(metrics) else None
 
 
-def _highest(device: Device, level: str) -> float:
+def _highest(known: Roofs, level: str) -> float:
     """The highest bandwidth seen at a level: reading alone is faster than copying."""
     names = ("hbm", "hbm_read") if level == "hbm" else (level,)
-    return max((ceiling.value for name in names if (ceiling := roof(device, name))), default=math.nan)
+    return max((ceiling.value for name in names if (ceiling := known(name))), default=math.nan)
 
 
 class Place(NamedTuple):
@@ -204,10 +209,10 @@ class Place(NamedTuple):
 
 
 def _point(
-    case: Facts, device: Device, place: Place, pipe: str, *, flops: Known, moved: Known, time: Known | None
+    case: Facts, known: Roofs, place: Place, pipe: str, *, flops: Known, moved: Known, time: Known | None
 ) -> dict[str, Any]:
     launch, kind, level = place
-    memory, compute = roof(device, level), roof(device, pipe)
+    memory, compute = known(level), known(pipe)
     memory_roof = memory.value if memory else math.nan
     compute_roof = compute.value if compute else math.nan
     intensity = flops.value / moved.value if moved.value else math.nan
@@ -238,5 +243,5 @@ def _point(
         "origin": "+".join(origins),
         "attainable": min(heights, default=math.nan),
         "fraction": max(reached, default=math.nan),
-        "above_roof": bool(bandwidth > _TOLERANCE * _highest(device, level)),
+        "above_roof": bool(bandwidth > _TOLERANCE * _highest(known, level)),
     }

@@ -1,0 +1,52 @@
+"""What the models know of each case."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
+from tilescope import facts, schema
+from tilescope.case import Case
+
+TIMES = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=40)
+CASE = Case("softmax", "triton", "forward", "8x8-fp32")
+
+
+def table(times: list[float]) -> pd.DataFrame:
+    rows = [CASE.row("gpu_time", time, "torch_profiler", launch=0, sample=n) for n, time in enumerate(times)]
+    return schema.frame(
+        [*rows, CASE.row("gpu_time", 7.0, "ncu", launch=1, sample=0), CASE.row("interval", 3.0, "events")]
+    )
+
+
+@given(TIMES)
+def test_a_spread_is_what_pandas_says(times: list[float]) -> None:
+    (case,) = facts.gather(table(times))
+    spread, wanted = case.spread("gpu_time", "torch_profiler"), pd.Series(times)
+    assert spread is not None
+    for found, share in ((spread.value, 0.5), (spread.low, 0.05), (spread.high, 0.95)):
+        assert math.isclose(found, wanted.quantile(share), rel_tol=1e-9)
+
+
+def test_a_value_belongs_to_its_launch_source_and_case() -> None:
+    other = Case("softmax", "eager", "forward", "8x8-fp32")
+    both = pd.concat([table([1.0, 3.0, 2.0]), schema.frame([other.row("registers", 32, "compiler", launch=0)])])
+    ours, theirs = facts.gather(both.sample(frac=1, random_state=1))
+    if ours.key["impl"] != "triton":
+        ours, theirs = theirs, ours
+    assert ours.values == {
+        ("gpu_time", "torch_profiler"): {0: 2.0},
+        ("gpu_time", "ncu"): {1: 7.0},
+        ("interval", "events"): {None: 3.0},
+    }
+    assert theirs.values == {("registers", "compiler"): {0: 32.0}}
+
+
+def test_the_same_table_is_gathered_once_and_another_is_not_mistaken_for_it() -> None:
+    first = table([1.0])
+    assert facts.gather(first)[0] is facts.gather(first)[0]
+    second = table([2.0])
+    assert facts.gather(second)[0].values["gpu_time", "torch_profiler"] == {0: 2.0}
+    assert facts.gather(first)[0].values["gpu_time", "torch_profiler"] == {0: 1.0}
