@@ -106,7 +106,11 @@ class State(param.Parameterized):
     @property
     def look(self) -> Theme:
         """Colours of the chosen theme, for figures of the chosen kernel and run."""
-        return theme(self.theme == "dark", *self.origin, narrow=self.narrow)
+        return self.look_of(*self.origin)
+
+    def look_of(self, *origin: str) -> Theme:
+        """The same for figures of another origin."""
+        return theme(self.theme == "dark", *origin, narrow=self.narrow)
 
     @property
     def origin(self) -> tuple[str, ...]:

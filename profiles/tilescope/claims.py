@@ -1,8 +1,9 @@
 """What people are told of fused kernels, what the bytes allow, and what was measured, side by side.
 
-Pure: runs -> frame -> Markdown. Only what was measured counts. The bound is the bytes of the unfused implementation over
-those of the fused one (``traffic.speedup``'s prediction): a memory-bound program gains no more by moving less, though an
-unfused one whose launches are slow for other reasons can lose more than that.
+Runs -> frame -> Markdown, pure but for a look at whether a kernel's source has changed since. Only what was measured
+counts. The bound is the bytes of the unfused implementation over those of the fused one (``traffic.speedup``'s
+prediction): a memory-bound program gains no more by moving less, though an unfused one whose launches are slow for other
+reasons can lose more than that.
 """
 
 from __future__ import annotations

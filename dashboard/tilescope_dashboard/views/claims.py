@@ -10,7 +10,6 @@ from tilescope import claims as model
 from tilescope_dashboard import words
 from tilescope_dashboard.charts import chart
 from tilescope_dashboard.figures.claims import claims
-from tilescope_dashboard.figures.style import theme
 from tilescope_dashboard.opened import claimed
 from tilescope_dashboard.tables import fill, table
 from tilescope_dashboard.views.base import View
@@ -61,9 +60,7 @@ class Claims(View):
             f"Of {judged.sum()} claims: {said}" if said else "Claims",
             f"{_measured_on(self._rows)} {_BOUND}" if len(self._rows) else _NOTHING,
         ) + (words.more("with these versions", where.splitlines()) if len(self._rows) else "")
-        self._chart.object = claims(
-            self._rows, theme(self.state.theme == "dark", *self._origin(), narrow=self.state.narrow)
-        )
+        self._chart.object = claims(self._rows, self.state.look_of(*self._origin()))
         fill(self._table, self._rows.assign(started=self._rows["started"] + earlier))
 
     def _origin(self) -> list[str]:

@@ -10,7 +10,6 @@ import pandas as pd
 from tilescope_dashboard import words
 from tilescope_dashboard.charts import chart, side_by_side
 from tilescope_dashboard.figures.gpu import FIGURES, readings
-from tilescope_dashboard.figures.style import theme
 from tilescope_dashboard.tables import renew, table
 from tilescope_dashboard.telemetry import Gpu, Sample, held, slowed
 from tilescope_dashboard.units import write
@@ -57,10 +56,7 @@ class GpuView(View):
 
     def update(self) -> None:
         self._feed.start()
-        sources, look = (
-            self._feed.sources(self._feed.sampler.gpus),
-            theme(self.state.theme == "dark", *self._names(), narrow=self.state.narrow),
-        )
+        sources, look = self._feed.sources(self._feed.sampler.gpus), self.state.look_of(*self._names())
         for name, place in self._charts.items():
             place.object = readings(name, sources, look) if sources else None
         self._grid.visible = self._rows.visible = bool(sources)
