@@ -157,28 +157,37 @@ class _Clock:
         self.allowed = allowance.seconds
         #: Over how many processes what remains could be shared out.
         self.processes = processes
-        self.began = self.reported = time.perf_counter()
-        self.counted = 0
+        self.began = self.reported = self.last = time.perf_counter()
+        self.counted = self.done = 0
+        #: The longest time between two ticks, and how many programs were done in it.
+        self.longest = (0.0, 0)
         if allowance.deadline is None:
             allowance.deadline = self.began + allowance.seconds
         self.deadline = allowance.deadline
 
     def left(self, done: int) -> float | None:
-        """Seconds the remaining programs take at this pace, in one process as now; None when it is too early to tell."""
-        elapsed, counted = time.perf_counter() - self.began, done - self.counted
-        return elapsed / counted * (self.programs - done) if elapsed > 0.5 and counted > 0 else None
+        """Seconds the remaining programs take at this pace, in one process as now; None when it is too early to tell.
+
+        The longest step is left out: the first program pays for warming up, and a busy machine may halt in any.
+        """
+        elapsed = time.perf_counter() - self.began
+        counted = done - self.counted - self.longest[1]
+        return (elapsed - self.longest[0]) / counted * (self.programs - done) if elapsed > 0.5 and counted > 0 else None
 
     def share(self, done: int) -> None:
         """From here on the pace is that of all processes together."""
-        self.began, self.counted, self.processes = time.perf_counter(), done, 1
+        self.began = self.last = time.perf_counter()
+        self.counted, self.done, self.processes, self.longest = done, done, 1, (0.0, 0)
 
     def tick(self, done: int) -> None:
         now = time.perf_counter()
+        self.longest = max(self.longest, (now - self.last, done - self.done))
+        self.last, self.done = now, done
         left = self.left(done)
         if left is None or now - self.reported < 0.5:
             return
         self.reported = now
-        # The first programs pay for warming up: believe them a little less.
+        # The first programs tell little: believe them less.
         doubt = 0.5 * self.allowed if now - self.began < 5.0 else 0.0
         if now + left / self.processes > self.deadline + doubt:
             raise self.too_long()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import time
+import types
 from typing import Any
 
 import pytest
+from tilescope import interpret
 from tilescope.collectors import interpreter
 
 from .capturing import capture, figures, small
@@ -132,6 +136,21 @@ def test_what_would_take_too_long_is_refused_in_one_line() -> None:
     assert "would take longer to interpret than a case may, 0.5 s" in answer["message"]
     assert "choose a smaller workload" in answer["message"]
     assert "\n" not in answer["message"]
+
+
+@pytest.mark.parametrize(("halts_at", "steps", "refused"), [(1, 0.01, False), (30, 0.01, False), (0, 0.2, True)])
+def test_one_halt_of_the_machine_is_not_the_pace(
+    halts_at: int, steps: float, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 programs of 10 ms may take 5 s, even where one of them takes a second; those of 200 ms may not."""
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    launch = types.SimpleNamespace(name="kernel", grid=(100, 1, 1))
+    clock = interpret._Clock(launch, interpret.Allowance(5.0), None, 1)
+    with pytest.raises(interpret.TooLong) if refused else contextlib.nullcontext():
+        for done in range(1, 101):
+            now += steps + (1.0 if done == halts_at else 0.0)
+            clock.tick(done)
 
 
 def test_a_numpy_too_new_for_triton_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -292,6 +292,7 @@ def test_a_function_of_a_cell_is_profiled_from_end_to_end(notebook, tmp_path, mo
         workloads=["example", "64x100-fp32"],
         collectors=["check", "interpreter"],
         runs_dir=tmp_path,
+        check_limit=200,
     )
     assert run.failures == ()
     figures = run.frame[run.frame["workload"] == "64x100-fp32"].set_index("metric")["value"]
