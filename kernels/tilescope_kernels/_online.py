@@ -5,6 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+#: log2(e): the hardware's exponential is one of 2.
+LOG2_E = tl.constexpr(1.4426950408889634)
+
 
 @triton.jit
 def sum_exp(
@@ -28,18 +31,27 @@ def sum_exp(
         policy: tl.constexpr = "evict_last" if KEEP else ""
         x = tl.load(x_ptr + start + offsets, mask=mask, other=float("-inf"), eviction_policy=policy).to(tl.float32)
         raised = tl.maximum(largest, tl.max(x, axis=1))
-        shift = _finite(raised)
+        shift = finite(raised)
         total = total * tl.exp(largest - shift) + tl.sum(tl.exp(x - shift[:, None]), axis=1)
         largest = raised
         if SUM:
             plain += tl.sum(tl.where(mask, x, 0.0), axis=1)
     row_largest = tl.max(largest, axis=0)
-    shift = _finite(row_largest)
+    shift = finite(row_largest)
     row_total = tl.sum(total * tl.exp(largest - shift), axis=0)
     return row_largest, shift, row_total, tl.sum(plain, axis=0)
 
 
 @triton.jit
-def _finite(largest):
+def finite(largest):
     """What to subtract: not an infinity, whose difference from itself would be NaN."""
     return tl.where(tl.abs(largest) == float("inf"), 0.0, largest)
+
+
+@triton.jit
+def merge(largest, total, other_largest, other_total):
+    """Maximum and sum of exponentials of two sets of numbers together, each sum of those minus its ``finite`` maximum."""
+    raised = tl.maximum(largest, other_largest)
+    shift = finite(raised)
+    scaled = total * tl.exp2((largest - shift) * LOG2_E)
+    return raised, scaled + other_total * tl.exp2((other_largest - shift) * LOG2_E)

@@ -41,11 +41,16 @@ def column_sums_kernel(partial_ptr, x_ptr, rows, columns, ROWS: tl.constexpr, BL
 def column_sums(partial: torch.Tensor, x: torch.Tensor) -> None:
     """Fills fp32 ``partial`` (programs, columns) with sums over shares of the rows of contiguous ``x`` (rows, columns)."""
     rows, columns = x.shape
-    block = 512
+    block = 1024
     with device_of(x):
         column_sums_kernel[(triton.cdiv(columns, block), partial.shape[0])](
-            partial, x, rows, columns, ROWS=8, BLOCK=block, num_warps=4
+            partial, x, rows, columns, ROWS=4, BLOCK=block, num_warps=4
         )
+
+
+def sums_dtype(x: torch.Tensor, weight: torch.Tensor | None) -> torch.dtype:
+    """Of a norm's weight gradients: the weight's, or where there is none that of ``x``."""
+    return x.dtype if weight is None else weight.dtype
 
 
 def sum_partials(partial: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -54,10 +59,10 @@ def sum_partials(partial: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     out = torch.empty((outputs, columns), dtype=dtype, device=partial.device)
     # Narrow blocks, because a few thousand columns must occupy every multiprocessor; 32 fp32 columns fill a cache line.
     block = 32
-    # All programs' rows in flight at once, where they fit the registers: what is added up is short, its latency is not.
-    rows = min(512, triton.next_power_of_2(programs))
+    # Small programs, several a multiprocessor: what is added up is short, its latency is not.
+    rows = min(128, max(64, triton.next_power_of_2(programs) // 4))
     with device_of(partial):
         sum_partials_kernel[(triton.cdiv(columns, block), outputs)](
-            out, partial, programs, columns, ROWS=rows, BLOCK=block, num_warps=8
+            out, partial, programs, columns, ROWS=rows, BLOCK=block, num_warps=4
         )
     return out

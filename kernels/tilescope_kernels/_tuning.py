@@ -14,6 +14,21 @@ def _config(known: Mapping[str, int]) -> triton.Config:
     return triton.Config(blocks, num_warps=known["num_warps"], num_stages=known["num_stages"])
 
 
+def tuned(
+    kernel: Any,
+    configs: Sequence[Mapping[str, int]],
+    key: Sequence[str],
+    prune: Callable[..., list[triton.Config]],
+) -> Any:
+    """The kernel under an autotuner, which remembers its choice by ``key``: extents as a rule."""
+    return triton.autotune(
+        [_config(known) for known in configs],
+        key=list(key),
+        prune_configs_by={"early_config_prune": prune},
+        cache_results=True,
+    )(kernel)
+
+
 def autotuned(
     kernel: Any,
     configs: Sequence[Mapping[str, int]],
@@ -22,19 +37,11 @@ def autotuned(
 ) -> tuple[Any, Any]:
     """The kernel under an autotuner without descriptors and, second, under one that has all ``configs``.
 
-    An autotuner remembers its choice by ``key``, extents as a rule, and prunes only before it chooses: one alone would
-    give operands that descriptors cannot reach (unaligned, transposed) the choice made for others of the same extents.
+    An autotuner prunes only before it chooses: one alone would give operands that descriptors cannot reach (such as
+    unaligned ones) the choice made for others of the same extents.
     """
-    pointers, every = (
-        triton.autotune(
-            [_config(known) for known in configs if known["TMA"] <= tma],
-            key=list(key),
-            prune_configs_by={"early_config_prune": prune},
-            cache_results=True,
-        )(kernel)
-        for tma in (0, 1)
-    )
-    return pointers, every
+    pointers = [known for known in configs if not known["TMA"]]
+    return tuned(kernel, pointers, key, prune), tuned(kernel, configs, key, prune)
 
 
 def workspace(size: int, alignment: int, stream: int | None) -> torch.Tensor:

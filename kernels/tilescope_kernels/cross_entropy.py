@@ -1,8 +1,8 @@
-"""Cross-entropy of logits: one pass for the loss, and the gradient either in the backward pass or at once.
+"""Cross-entropy of logits: one pass for the loss, and the gradient either at once or in the backward pass.
 
-The backward pass needs the logits and two numbers a row (its log-sum-exp, in parts) alone: two reads and one write in all. With
-``gradient_in_forward`` the program that has just read a row reads it again, from L2 where 132 rows of 256 KB fit, and
-writes the gradient; the backward pass then has nothing to do but to return it.
+At once, the program that has just read a row reads it again, from L2 where 132 rows of 256 KB fit, and writes the gradient;
+the backward pass then has nothing to do but to return it, or to multiply it where the loss was scaled. Otherwise the
+backward pass needs the logits and two numbers a row (its log-sum-exp, in parts): two reads and one write in all.
 """
 
 from __future__ import annotations
@@ -17,12 +17,9 @@ import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_tensors, device_of, multiprocessors, split_config, use_triton
-from tilescope_kernels._online import sum_exp
+from tilescope_kernels._online import LOG2_E, sum_exp
 from tilescope_kernels._ops import as_rows, autocast_dtype, check_integers, operator, pack, unpack, wants_grad
 from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
-
-#: log2(e): the hardware's exponential is one of 2.
-_LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -38,14 +35,14 @@ def _gradient_row(
     offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     steps = tl.cdiv(columns, step)
     # The shift is subtracted apart: beside large logits, its sum with the logarithm would be rounded too coarsely.
-    offset = log * -_LOG2E
+    offset = log * -LOG2_E
     for index in range(0, steps):
         start = (steps - 1 - index) * step
         column = start + offsets
         mask = column < columns
         # Nobody reads these bytes again: they should not drive out rows that other programs will.
         x = tl.load(x_ptr + column, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        dx = tl.exp2((x - shift) * _LOG2E + offset)
+        dx = tl.exp2((x - shift) * LOG2_E + offset)
         if SMOOTH:
             dx -= smoothing / columns
         # One step in many has the target: the others need not look for it.
@@ -272,21 +269,24 @@ _cross_entropy.register_autograd(_differentiate, setup_context=_save)
 @operator("cross_entropy_with_gradient")
 def _with_gradient(
     x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, config: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss, and its gradient for an incoming gradient of 1."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The loss, its gradient for an incoming gradient of 1, and what ``_cross_entropy`` saves."""
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    parts = torch.empty((x.shape[0], 2), dtype=torch.float32, device=x.device)
     count = (target != ignore_index).sum()
     divisor = count if reduction == 1 else None
-    loss = rows_loss(x, target, ignore_index, smoothing, unpack(config), dx=dx, count=divisor)
-    return reduced(loss, count, reduction), dx
+    loss = rows_loss(x, target, ignore_index, smoothing, unpack(config), parts=parts, dx=dx, count=divisor)
+    return reduced(loss, count, reduction), dx, parts, count
 
 
 @_with_gradient.register_fake
 def _(
     x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, config: str
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return x.new_empty(x.shape[0] if reduction == 0 else (), dtype=torch.float32), dx
+    parts = torch.empty((x.shape[0], 2), dtype=torch.float32, device=x.device)
+    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=torch.float32)
+    return loss, dx, parts, torch.empty((), dtype=torch.int64, device=x.device)
 
 
 @operator("scale_rows_", mutates=("x",))
@@ -313,30 +313,29 @@ def scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     return gradient
 
 
-def refuse_second_derivative(function: str) -> None:
-    """Raises where autograd is asked to differentiate the backward pass, of which a gradient computed early knows nothing.
-
-    Raises RuntimeError: the penalty on such a gradient would be silently without one.
-    """
-    if torch.is_grad_enabled():
-        raise RuntimeError(
-            f"{function} computed its gradient with the loss: it has no second derivative (create_graph)"
-        )
-
-
 def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    x, target, ctx.ignore_index, ctx.smoothing, ctx.reduction, ctx.config = inputs
     # None instead of a tensor of zeros, as large as the logits, for the gradient of the gradient.
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(output[1])
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(x, target, *output[1:])
+    ctx.given = False
 
 
-def _scale_gradient(ctx: Any, dloss: torch.Tensor | None, _: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+def _scale_gradient(ctx: Any, dloss: torch.Tensor | None, *_: None) -> tuple[torch.Tensor | None, ...]:
     if dloss is None:
         return (None,) * 6
-    refuse_second_derivative("cross_entropy with gradient_in_forward")
-    (dx,) = ctx.saved_tensors
-    return scaled(dx, dloss), None, None, None, None, None
+    x, target, dx, parts, count = ctx.saved_tensors
+    if ctx.given or torch.is_grad_enabled():
+        # It was given away, and perhaps scaled; or its own derivative may be asked for, of which it knows nothing.
+        dx = _cross_entropy_backward(
+            dloss, x, target, parts, count, ctx.ignore_index, ctx.smoothing, ctx.reduction, ctx.config
+        )
+    else:
+        ctx.given = True
+        # .data: autograd need not refuse a later pass, which will not read it.
+        dx = scaled(dx.data, dloss)
+    return dx, None, None, None, None, None
 
 
 _with_gradient.register_autograd(_scale_gradient, setup_context=_save_gradient)
@@ -355,16 +354,18 @@ def check_loss(target: torch.Tensor, weight: Any, reduction: str, label_smoothin
 
 def cross_entropy(
     x: torch.Tensor, target: torch.Tensor, weight: None = None, *, ignore_index: int = -100, reduction: str = "mean",
-    label_smoothing: float = 0.0, gradient_in_forward: bool = False, config: Mapping[str, int] | None = None,
+    label_smoothing: float = 0.0, gradient_in_forward: bool | None = None, config: Mapping[str, int] | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Cross-entropy of logits ``x`` and class indices ``target``, computed in fp32; once differentiable in ``x``.
 
     As ``torch.nn.functional.cross_entropy``: ``x`` is (classes), (N, classes) or (N, classes, ...) in fp32, fp16 or
     bf16, ``target`` () or (N) or (N, ...) in int64 or int32; rows of ``ignore_index`` count for nothing, and the mean of
-    no rows is NaN. The loss has the dtype of ``x``, and is fp32 under autocast. A target that is neither a class nor ``ignore_index`` makes it NaN.
-    ``gradient_in_forward`` computes the gradient with the loss, for a single backward pass. Gradients are the same
-    every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve:
-    class weights, probabilities as targets, other dtypes, shapes that do not fit, devices without CUDA.
+    no rows is NaN. The loss has the dtype of ``x``, and is fp32 under autocast. A target that is neither a class nor
+    ``ignore_index`` makes it NaN. ``gradient_in_forward`` computes the gradient with the loss: less time where a backward
+    pass follows, more where none does or where the loss was scaled first. None is True for a reduced loss, and False
+    under torch.compile, which would copy what is scaled. Gradients are the same every time. ``config`` is one of
+    ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: class weights, probabilities as
+    targets, other dtypes, shapes that do not fit, devices without CUDA.
     """
     if not use_triton():
         return F.cross_entropy(
@@ -385,9 +386,11 @@ def cross_entropy(
     rows = as_rows(x.movedim(axis, -1), classes)
     flat = target.reshape(-1).contiguous()
     arguments = (rows, flat, ignore_index, float(label_smoothing), REDUCTIONS[reduction])
+    if gradient_in_forward is None:
+        gradient_in_forward = reduction != "none" and not torch.compiler.is_compiling()
     if gradient_in_forward and wants_grad(x):
         # In place later, so its rows must follow each other.
-        loss, _ = _with_gradient(rows.contiguous(), *arguments[1:], pack(config))
+        loss, *_ = _with_gradient(rows.contiguous(), *arguments[1:], pack(config))
     else:
         loss, _, _ = _cross_entropy(*arguments, wants_grad(x), pack(config))
     loss = loss.to(result_dtype(x))
@@ -399,7 +402,7 @@ class CrossEntropyLoss(torch.nn.Module):
 
     def __init__(
         self, *, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
-        gradient_in_forward: bool = False,
+        gradient_in_forward: bool | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.options: dict[str, Any] = {
@@ -419,11 +422,11 @@ def reference(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(x, target)
 
 
-def gradient_at_once(
+def gradient_later(
     x: torch.Tensor, target: torch.Tensor, config: Mapping[str, int] | None = None
 ) -> torch.Tensor:  # fmt: skip
-    """``cross_entropy`` that computes the gradient in the forward pass."""
-    return cross_entropy(x, target, gradient_in_forward=True, config=config)
+    """``cross_entropy`` that computes the gradient in the backward pass."""
+    return cross_entropy(x, target, gradient_in_forward=False, config=config)
 
 
 def eager(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -459,8 +462,8 @@ SPEC = KernelSpec(
     summary="cross-entropy of logits",
     dims=("rows", "columns"),
     implementations={
-        "triton": Implementation(cross_entropy, "one read; backward from the logits", CONFIGS),
-        "triton_at_once": Implementation(gradient_at_once, "the gradient computed in the forward pass", CONFIGS),
+        "triton": Implementation(cross_entropy, "the gradient computed with the loss", CONFIGS),
+        "two_passes": Implementation(gradient_later, "one read for the loss; backward from the logits", CONFIGS),
         "eager": Implementation(eager, "log_softmax, gather and mean, one after the other"),
         "compile": Implementation(compiled(eager), "torch.compile of eager"),
         "aten": Implementation(reference, "torch.nn.functional.cross_entropy"),

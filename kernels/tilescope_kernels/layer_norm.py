@@ -14,7 +14,7 @@ import triton.language as tl
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_mixed, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._ops import as_rows, operator, pack, unpack, wants_grad
-from tilescope_kernels._partials import column_sums, sum_partials
+from tilescope_kernels._partials import column_sums, sum_partials, sums_dtype
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -46,9 +46,63 @@ def layer_norm_kernel(
         tl.store(rstd_ptr + row, rstd, mask=row < rows)
 
 
+@triton.jit
+def _merge(mean, squares, count, other_mean, other_squares, other_count):
+    """Mean, sum of squared deviations and count of two sets of numbers together (Chan, Golub and LeVeque, 1979)."""
+    total = count + other_count
+    share = other_count / tl.maximum(total, 1.0)
+    apart = other_mean - mean
+    return mean + apart * share, squares + other_squares + apart * apart * count * share, total
+
+
+@triton.jit
+def layer_norm_wide_kernel(
+    y_ptr, mean_ptr, rstd_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, columns, eps,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr,
+):  # fmt: skip
+    """One row a program in ``STEPS`` pieces of ``LANES`` accesses of ``WIDTH`` elements, all held in registers.
+
+    Each thread has the mean and the deviations of what it holds, and threads exchange both at once: one wait for all the
+    others instead of two.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_stride
+    y_ptr += row * columns
+    offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    held = ()
+    for i in tl.static_range(STEPS):
+        column = i * LANES * WIDTH + offsets
+        held += (tl.load(x_ptr + column, mask=column < columns, other=0.0),)
+    total = tl.zeros((LANES,), tl.float32)
+    count = tl.zeros((LANES,), tl.float32)
+    for i in tl.static_range(STEPS):
+        valid = i * LANES * WIDTH + offsets < columns
+        total += tl.sum(held[i].to(tl.float32), axis=1)
+        count += tl.sum(valid.to(tl.float32), axis=1)
+    lane_mean = total / tl.maximum(count, 1.0)
+    squares = tl.zeros((LANES,), tl.float32)
+    for i in tl.static_range(STEPS):
+        centred = held[i].to(tl.float32) - lane_mean[:, None]
+        squares += tl.sum(tl.where(i * LANES * WIDTH + offsets < columns, centred * centred, 0.0), axis=1)
+    mean, squares, _ = tl.reduce((lane_mean, squares, count), 0, _merge)
+    rstd = tl.rsqrt(squares / columns + eps)
+    for i in tl.static_range(STEPS):
+        column = i * LANES * WIDTH + offsets
+        mask = column < columns
+        y = (held[i].to(tl.float32) - mean) * rstd
+        if weight_ptr is not None:
+            y *= tl.load(weight_ptr + column, mask=mask, eviction_policy="evict_last").to(tl.float32)
+        if bias_ptr is not None:
+            y += tl.load(bias_ptr + column, mask=mask, eviction_policy="evict_last").to(tl.float32)
+        tl.store(y_ptr + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+    if mean_ptr is not None:
+        tl.store(mean_ptr + row, mean)
+        tl.store(rstd_ptr + row, rstd)
+
+
 #: What a program of the backward pass keeps in registers while a row's sums are awaited, beside its sums for dW: nothing
 #: of the row, which it reads again; the row, in 16 bits; or the row, the weight and sums for dB.
-_NOTHING, _ROW, _ALL = 0, 1, 2
+_NOTHING, _ROW, _ALL = (tl.constexpr(kept) for kept in range(3))
 
 
 @triton.jit
@@ -75,7 +129,7 @@ def layer_norm_backward_kernel(
     mask = column < columns
     dw = tl.zeros((BLOCK,), tl.float32)
     db = tl.zeros((BLOCK,), tl.float32)
-    if weight_ptr is not None and KEEP == 2:
+    if weight_ptr is not None and KEEP == _ALL:
         weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
     for row in tl.range(program, rows, programs, num_stages=STAGES):
         start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
@@ -85,14 +139,14 @@ def layer_norm_backward_kernel(
         dy = tl.load(dy_row, mask=mask, other=0.0)
         mean = tl.load(mean_ptr + row)
         rstd = tl.load(rstd_ptr + row)
-        if KEEP < 2:
+        if KEEP != _ALL:
             g = _weighted(dy, weight_ptr, column, mask, "evict_last")
         else:
             g = dy.to(tl.float32)
             if weight_ptr is not None:
                 g *= weight.to(tl.float32)
         mean_g = tl.sum(g, axis=0) / columns
-        if KEEP == 1:
+        if KEEP == _ROW:
             # In other products than below, or the compiler would keep their fp32 values, for which there is no room. What
             # cancels in this difference is less than 16-bit x has lost.
             inner = (tl.sum(g * x.to(tl.float32), axis=0) / columns - mean * mean_g) * rstd
@@ -100,12 +154,12 @@ def layer_norm_backward_kernel(
         else:
             normed = (x.to(tl.float32) - mean) * rstd
             inner = tl.sum(g * normed, axis=0) / columns
-        if KEEP == 0:
+        if KEEP == _NOTHING:
             # From this multiprocessor's L1. Another eviction policy keeps the compiler from merging the loads.
             x = tl.load(x_row, mask=mask, other=0.0, eviction_policy="evict_first")
             dy = tl.load(dy_row, mask=mask, other=0.0, eviction_policy="evict_first")
             normed = (x.to(tl.float32) - mean) * rstd
-        if KEEP < 2:
+        if KEEP != _ALL:
             g = _weighted(dy, weight_ptr, column, mask, "")
         # A padding lane's dy is 0, so it adds nothing. Sums that are not stored are not computed.
         dw += dy.to(tl.float32) * normed
@@ -115,7 +169,7 @@ def layer_norm_backward_kernel(
     if partial_ptr is not None:
         partial_ptr += program.to(tl.int64) * columns
         tl.store(partial_ptr + column, dw, mask=mask)
-        if KEEP == 2:
+        if KEEP == _ALL:
             tl.store(partial_ptr + programs.to(tl.int64) * columns + column, db, mask=mask)
 
 
@@ -155,6 +209,8 @@ CONFIGS = tuple(
 
 #: Bytes of the longest row: half of a multiprocessor's registers.
 _HELD = 128 * 1024
+#: Columns up to which the forward pass takes a row, or several, as one tile.
+_TILED = 8192
 #: Most columns whose fp32 sums for dW a program holds: a quarter of a multiprocessor's registers.
 _SUMMED = 16384
 #: Most columns that leave room for those for dB, too.
@@ -174,8 +230,8 @@ def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
 def _keep(x: torch.Tensor, block: int, summed: bool) -> int:
     """How much of a row a backward program keeps in registers, of rows of ``block`` elements and beside sums if any."""
     if block <= (_SUMMED_TWICE if summed else _SUMMED):
-        return _ALL
-    return _ROW if summed and x.element_size() == 2 else _NOTHING
+        return int(_ALL.value)
+    return int((_ROW if summed and x.element_size() == 2 else _NOTHING).value)
 
 
 @operator("layer_norm")
@@ -190,16 +246,24 @@ def _layer_norm(
         return y, mean, rstd
     options = split_config(unpack(config) or {})[1]
     block = triton.next_power_of_2(columns)
-    # Two rows of 4096 share what a program waits for; more of shorter ones would leave small inputs too few programs.
-    tile = max(1, min(2, 8192 // block)) if block > 512 else 1024 // block
-    # 32 elements a thread are four 16-byte accesses at 16 bits, in flight together; 64 of wide rows, of which two programs
-    # then share a multiprocessor, one loading while the other computes.
-    options.setdefault("num_warps", _warps(x, tile, 64 if block >= 16384 else 32))
+    saved = (mean, rstd) if save else (None, None)
     with device_of(x):
-        layer_norm_kernel[(triton.cdiv(rows, tile),)](
-            y, mean if save else None, rstd if save else None, x, weight, bias, x.stride(0), rows, columns, eps,
-            ROWS=tile, BLOCK=block, **options,
-        )  # fmt: skip
+        if columns > _TILED and columns * x.element_size() % 16 == 0:
+            # At 16 warps, two programs with rows of 16384 in 16 bits share a multiprocessor.
+            options.setdefault("num_warps", 16 if columns * x.element_size() <= 64 * 1024 else 32)
+            lanes, width = 32 * options["num_warps"], 16 // x.element_size()
+            layer_norm_wide_kernel[(rows,)](
+                y, *saved, x, weight, bias, x.stride(0), columns, eps,
+                LANES=lanes, WIDTH=width, STEPS=triton.cdiv(columns, lanes * width), **options,
+            )  # fmt: skip
+        else:
+            # Two rows of 4096 share what a program waits for; more of shorter ones would leave small inputs too few
+            # programs. 32 elements a thread are four 16-byte accesses at 16 bits, in flight together.
+            tile = max(1, min(2, 8192 // block)) if block > 512 else 1024 // block
+            options.setdefault("num_warps", _warps(x, tile, 32))
+            layer_norm_kernel[(triton.cdiv(rows, tile),)](
+                y, *saved, x, weight, bias, x.stride(0), rows, columns, eps, ROWS=tile, BLOCK=block, **options
+            )
     return y, mean, rstd
 
 
@@ -211,11 +275,6 @@ def _(
     return torch.empty(x.shape, dtype=x.dtype, device=x.device), mean, rstd
 
 
-def _dtype(x: torch.Tensor, weight: torch.Tensor | None) -> torch.dtype:
-    """Of the sums for dW and dB."""
-    return x.dtype if weight is None else weight.dtype
-
-
 @operator("layer_norm_backward")
 def _layer_norm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, mean: torch.Tensor, rstd: torch.Tensor,
@@ -225,7 +284,7 @@ def _layer_norm_backward(
     rows, columns = x.shape
     dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     if dx.numel() == 0:
-        return dx, torch.zeros((2, columns if sums else 0), dtype=_dtype(x, weight), device=x.device)
+        return dx, torch.zeros((2, columns if sums else 0), dtype=sums_dtype(x, weight), device=x.device)
     chosen, options = split_config(unpack(config) or {})
     block = triton.next_power_of_2(columns)
     stride = x.stride(0)
@@ -239,9 +298,9 @@ def _layer_norm_backward(
             programs = min(rows, walking * multiprocessors(x))
             # A row that is read twice comes from L1 the second time, which asynchronous copies would bypass.
             warps, stages = _warps(x, 1, 32), 1
-            if keep == _ROW:
+            if keep == _ROW.value:
                 warps, stages = _ROW_WARPS, chosen.get("STAGES", _ROW_STAGES)
-            elif keep == _ALL:
+            elif keep == _ALL.value:
                 warps, stages = _warps(x, 1, 16), chosen.get("STAGES", 3 if block * x.element_size() <= 16384 else 2)
             options.setdefault("num_warps", warps)
             partial = torch.empty((2, programs, columns), device=x.device)
@@ -252,7 +311,7 @@ def _layer_norm_backward(
             dx, partial, dy, x, weight, mean, rstd, stride, rows, columns,
             BLOCK=block, KEEP=keep, STAGES=stages, **options,
         )  # fmt: skip
-        if partial is not None and keep != _ALL:
+        if partial is not None and keep != _ALL.value:
             column_sums(partial[1], dy)
         if sums and partial is None:
             columns_a_block, rows_a_tile = 256, 16
@@ -263,8 +322,8 @@ def _layer_norm_backward(
                 partial, dy, x, mean, rstd, stride, rows, columns, ROWS=rows_a_tile, BLOCK=columns_a_block, num_warps=8
             )
     if partial is None:
-        return dx, torch.empty((2, 0), dtype=_dtype(x, weight), device=x.device)
-    return dx, sum_partials(partial, _dtype(x, weight))
+        return dx, torch.empty((2, 0), dtype=sums_dtype(x, weight), device=x.device)
+    return dx, sum_partials(partial, sums_dtype(x, weight))
 
 
 @_layer_norm_backward.register_fake
@@ -272,7 +331,7 @@ def _(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, mean: torch.Tensor, rstd: torch.Tensor,
     sums: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    sums_of = torch.empty((2, x.shape[1] if sums else 0), dtype=_dtype(x, weight), device=x.device)
+    sums_of = torch.empty((2, x.shape[1] if sums else 0), dtype=sums_dtype(x, weight), device=x.device)
     return torch.empty(x.shape, dtype=x.dtype, device=x.device), sums_of
 
 

@@ -21,7 +21,6 @@ from tilescope_kernels.cross_entropy import (
     REDUCTIONS,
     check_loss,
     reduced,
-    refuse_second_derivative,
     result_dtype,
     rows_loss,
     scaled,
@@ -104,7 +103,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -
 def _differentiate(ctx: Any, dloss: torch.Tensor | None, *_: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
     if dloss is None:
         return (None,) * 11
-    refuse_second_derivative("linear_cross_entropy")
+    if torch.is_grad_enabled():
+        # A gradient computed early knows nothing of its own derivative: a penalty on it would be silently without one.
+        raise RuntimeError(
+            "linear_cross_entropy computed its gradient with the loss: it has no second derivative (create_graph)"
+        )
     kept = zip(ctx.saved_tensors, ctx.wants, strict=True)
     gradients = [scaled(gradient, dloss) if wanted else None for gradient, wanted in kept]
     return *gradients, *(None,) * 8

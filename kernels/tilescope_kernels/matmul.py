@@ -52,16 +52,24 @@ def _pointer_tile(
 @triton.jit
 def matmul_kernel(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm,
+    A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     TMA: tl.constexpr, SPECIALIZE: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
     """A tile a program, or, with ``TMA``, tiles ``program, program + programs, ...`` through tensor descriptors.
 
+    ``A_COLUMNS`` and ``B_COLUMNS`` tell that neighbours in memory stand in a column, as in a transposed matrix.
     ``SPECIALIZE`` gives loads and arithmetic warps of their own (Hopper, 4 warps; ignored elsewhere).
     """
     if TMA:
-        a_tiles = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_am, 1], [BLOCK_M, BLOCK_K])
-        b_tiles = tl.make_tensor_descriptor(b_ptr, [K, N], [stride_bk, 1], [BLOCK_K, BLOCK_N])
+        if A_COLUMNS:
+            a_tiles = tl.make_tensor_descriptor(a_ptr, [K, M], [stride_ak, 1], [BLOCK_K, BLOCK_M])
+        else:
+            a_tiles = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_am, 1], [BLOCK_M, BLOCK_K])
+        if B_COLUMNS:
+            b_tiles = tl.make_tensor_descriptor(b_ptr, [N, K], [stride_bn, 1], [BLOCK_N, BLOCK_K])
+        else:
+            b_tiles = tl.make_tensor_descriptor(b_ptr, [K, N], [stride_bk, 1], [BLOCK_K, BLOCK_N])
         c_tiles = tl.make_tensor_descriptor(c_ptr, [M, N], [stride_cm, 1], [BLOCK_M, BLOCK_N])
         tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
         # Flattened, the loop over K runs into the next tile's, whose loads start under this tile's epilogue.
@@ -71,8 +79,10 @@ def matmul_kernel(
             start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
             total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
             for step in range(0, tl.cdiv(K, BLOCK_K)):
-                a = a_tiles.load([start_m, step * BLOCK_K])
-                b = b_tiles.load([step * BLOCK_K, start_n])
+                # A transposed tile is the same bytes, which tensor cores read either way round.
+                k = step * BLOCK_K
+                a = a_tiles.load([k, start_m]).T if A_COLUMNS else a_tiles.load([start_m, k])
+                b = b_tiles.load([start_n, k]).T if B_COLUMNS else b_tiles.load([k, start_n])
                 total = tl.dot(a, b, total)
             c_tiles.store([start_m, start_n], total.to(c_ptr.dtype.element_ty))
     else:
@@ -135,8 +145,13 @@ def _sweep() -> tuple[dict[str, int], ...]:
 CONFIGS = _sweep()
 
 
+def _columns(matrix: torch.Tensor) -> bool:
+    """Whether neighbours in memory stand in a column of the matrix, not in a row."""
+    return matrix.stride(0) == 1 and matrix.stride(1) != 1
+
+
 def _tma_serves(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether tensor descriptors can reach the operands: 16-byte aligned rows of neighbouring 16-bit elements.
+    """Whether tensor descriptors can reach the operands: 16-byte aligned rows, or columns, of neighbouring 16-bit elements.
 
     Not where there are no descriptors in hardware: before Hopper.
     """
@@ -144,8 +159,9 @@ def _tma_serves(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if a.is_cuda and torch.cuda.get_device_capability(a.device)[0] < 9:
         return False
-    rows = ((a, a.stride()), (b, b.stride()), (a, (b.shape[1], 1)))  # the last is c, which is contiguous
-    aligned = all(inner == 1 and outer * t.element_size() % 16 == 0 for t, (outer, inner) in rows)
+    strides = [sorted(matrix.stride()) for matrix in (a, b)]
+    strides.append([1, b.shape[1]])  # of c, which is contiguous
+    aligned = all(inner == 1 and outer * a.element_size() % 16 == 0 for inner, outer in strides)
     return aligned and a.data_ptr() % 16 == 0 and b.data_ptr() % 16 == 0
 
 
@@ -164,7 +180,7 @@ def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_:
 
 
 #: Through pointers alone, and with tensor descriptors.
-matmul_tuned = autotuned(matmul_kernel, (*TUNED, *TUNED_FP32), ("M", "N", "K"), _prune)
+matmul_tuned = autotuned(matmul_kernel, (*TUNED, *TUNED_FP32), ("M", "N", "K", "A_COLUMNS", "B_COLUMNS"), _prune)
 
 
 def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
@@ -196,7 +212,10 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
     with device_of(a):
         if a.is_cuda:
             triton.set_allocator(workspace)
-        kernel[grid](a, b, c, m, n, k, *a.stride(), *b.stride(), c.stride(0), **options)
+        kernel[grid](
+            a, b, c, m, n, k, *a.stride(), *b.stride(), c.stride(0),
+            A_COLUMNS=_columns(a), B_COLUMNS=_columns(b), **options,
+        )  # fmt: skip
     return c
 
 

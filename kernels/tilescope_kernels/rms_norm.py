@@ -17,7 +17,7 @@ import triton.language as tl
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_mixed, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._ops import as_rows, operator, pack, unpack, wants_grad
-from tilescope_kernels._partials import sum_partials
+from tilescope_kernels._partials import sum_partials, sums_dtype
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -152,11 +152,6 @@ def _(
     return torch.empty(x.shape, dtype=x.dtype, device=x.device), rstd
 
 
-def _dtype(x: torch.Tensor, weight: torch.Tensor | None) -> torch.dtype:
-    """Of the sums for dW."""
-    return x.dtype if weight is None else weight.dtype
-
-
 @operator("rms_norm_backward")
 def _rms_norm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor, sums: bool, config: str
@@ -165,7 +160,7 @@ def _rms_norm_backward(
     rows, columns = x.shape
     dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     if dx.numel() == 0:
-        return dx, torch.zeros(columns if sums else 0, dtype=_dtype(x, weight), device=x.device)
+        return dx, torch.zeros(columns if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
     chosen, options = split_config(unpack(config) or {})
     block = triton.next_power_of_2(columns)
     stride = x.stride(0)
@@ -188,15 +183,15 @@ def _rms_norm_backward(
                 partial, dy, x, rstd, stride, rows, columns, ROWS=rows_a_tile, BLOCK=columns_a_block, num_warps=8
             )
     if partial is None:
-        return dx, torch.empty(0, dtype=_dtype(x, weight), device=x.device)
-    return dx, sum_partials(partial, _dtype(x, weight))[0]
+        return dx, torch.empty(0, dtype=sums_dtype(x, weight), device=x.device)
+    return dx, sum_partials(partial, sums_dtype(x, weight))[0]
 
 
 @_rms_norm_backward.register_fake
 def _(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor, sums: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    dw = torch.empty(x.shape[1] if sums else 0, dtype=_dtype(x, weight), device=x.device)
+    dw = torch.empty(x.shape[1] if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
     return torch.empty(x.shape, dtype=x.dtype, device=x.device), dw
 
 

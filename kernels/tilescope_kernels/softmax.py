@@ -12,17 +12,13 @@ import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_tensors, device_of, split_config, use_triton
-from tilescope_kernels._online import sum_exp
+from tilescope_kernels._online import LOG2_E, finite, merge, sum_exp
 from tilescope_kernels._ops import as_rows, operator, pack, unpack
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
-LOG2_E = tl.constexpr(1.4426950408889634)
-
 
 @triton.jit
-def softmax_rows_kernel(
-    y_ptr, x_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, RECOMPUTE: tl.constexpr
-):
+def softmax_rows_kernel(y_ptr, x_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """``ROWS`` whole rows a program: one read, one write."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
@@ -32,12 +28,29 @@ def softmax_rows_kernel(
     largest = tl.max(x.to(tl.float32), axis=1, keep_dims=True)
     e = tl.exp(x.to(tl.float32) - largest)
     total = tl.sum(e, axis=1, keep_dims=True)
-    if RECOMPUTE:  # noqa: SIM108 (a conditional expression would leave no room for the reason)
-        # The longest rows fit the registers in 16 bits but not as fp32 exponentials, so those are computed twice.
-        # Written the other way round (largest - x), or the compiler would see one expression and keep its value.
-        y = tl.exp2((largest - x.to(tl.float32)) * -LOG2_E - tl.log2(total))
-    else:
-        y = e * (1.0 / total)
+    y = e * (1.0 / total)
+    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def softmax_wide_kernel(y_ptr, x_ptr, x_stride, columns, LANES: tl.constexpr, WIDTH: tl.constexpr):
+    """One row a program, held in 16 bits: as fp32 exponentials, two rows would not fit a multiprocessor.
+
+    Each thread has the maximum and the sum of what it holds, and threads exchange both at once: one wait for all the
+    others instead of two.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    mask = column < columns
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=float("-inf"))
+    lane_largest = tl.max(x.to(tl.float32), axis=1)
+    lane_shift = finite(lane_largest)
+    lane_total = tl.sum(tl.exp2((x.to(tl.float32) - lane_shift[:, None]) * LOG2_E), axis=1)
+    largest, total = tl.reduce((lane_largest, lane_total), 0, merge)
+    # Infinite only where x is, and 0 only for a row of -inf, both of which are NaN in PyTorch.
+    offset = tl.where((total == float("inf")) | (total == 0.0), float("nan"), -tl.log2(total))
+    # The maximum is subtracted apart: beside large numbers, its sum with the logarithm would be rounded too coarsely.
+    y = tl.exp2((x.to(tl.float32) - finite(largest)) * LOG2_E + offset)
     tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
@@ -147,14 +160,17 @@ def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
     with device_of(x):
         if held:
             parameters, options = _rows(x, unpack(config))
-            # Rows of 32 KB fit twice in a multiprocessor as 16-bit numbers, not as fp32 exponentials: computed twice.
-            recompute = parameters["BLOCK"] * x.element_size() == _HELD and x.element_size() == 2
             # 32 elements a thread are four 16-byte accesses at 16 bits, in flight together.
             tile = parameters["ROWS"] * parameters["BLOCK"]
-            options.setdefault("num_warps", _warps(x, tile, 32, 8 if recompute else 16))
-            softmax_rows_kernel[(triton.cdiv(rows, parameters["ROWS"]),)](
-                y, x, x.stride(0), rows, columns, **parameters, RECOMPUTE=recompute, **options
-            )  # fmt: skip
+            options.setdefault("num_warps", _warps(x, tile, 32, 16))
+            if parameters["BLOCK"] * x.element_size() == _HELD and x.element_size() == 2:
+                softmax_wide_kernel[(rows,)](
+                    y, x, x.stride(0), columns, LANES=parameters["BLOCK"] // 8, WIDTH=8, **options
+                )
+            else:
+                softmax_rows_kernel[(triton.cdiv(rows, parameters["ROWS"]),)](
+                    y, x, x.stride(0), rows, columns, **parameters, **options
+                )
         else:
             options = _walked(unpack(config), 16 if columns <= 32768 else 32)
             # Two 16-byte accesses a thread and step.

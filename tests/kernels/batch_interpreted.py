@@ -85,13 +85,15 @@ def check_softmax_longer_than_registers():
     against_reference("softmax", "2x9000-fp32")
 
 
-def check_softmax_recomputes_exponentials_of_widest_rows():
-    # Rows this wide are held at 16 bits only; the same code on fp32 shows that it is right.
+def check_softmax_of_widest_rows_in_one_exchange():
+    against_reference("softmax", "2x9000-fp16")
+    # Rows this wide are held at 16 bits only; the same code on fp32 shows that it is right, and at special values.
     module = sys.modules["tilescope_kernels.softmax"]
-    x = draw(3, 700)
-    y = torch.empty_like(x)
-    module.softmax_rows_kernel[(3,)](y, x, 700, 3, 700, ROWS=1, BLOCK=1024, RECOMPUTE=True)
-    close(y, torch.softmax(x.double(), -1))
+    for x in (draw(3, 700), special(1000)):
+        y = torch.empty_like(x)
+        columns = x.shape[1]
+        module.softmax_wide_kernel[(x.shape[0],)](y, x, columns, columns, LANES=128, WIDTH=8)
+        close(y, torch.softmax(x.double(), -1))
 
 
 def check_softmax_backward_in_one_read_and_in_blocks():
@@ -99,19 +101,26 @@ def check_softmax_backward_in_one_read_and_in_blocks():
         against_reference("softmax", f"3x{columns}-fp32")
 
 
+def special(columns):
+    x = draw(10, columns)
+    x[0] = -INF
+    x[1, 1] = NAN
+    x[2, 2] = INF
+    x[3, ::2] = -INF
+    x[4] = torch.finfo(torch.float32).min
+    x[5] = 3e38
+    x[6, : columns - 1] = -INF
+    x[7, :5] = -INF
+    x[8] = torch.finfo(torch.float32).min
+    x[8, 0] = 0.0
+    x[9, : columns // 2] = -INF
+    x[9, columns // 2 :] -= 1000.0
+    return x
+
+
 def check_softmax_special_values():
     for columns in (6, 40000):  # one read; online
-        x = draw(9, columns)
-        x[0] = -INF
-        x[1, 1] = NAN
-        x[2, 2] = INF
-        x[3, ::2] = -INF
-        x[4] = torch.finfo(torch.float32).min
-        x[5] = 3e38
-        x[6, : columns - 1] = -INF
-        x[7, :5] = -INF
-        x[8] = torch.finfo(torch.float32).min
-        x[8, 0] = 0.0
+        x = special(columns)
         close(softmax(x), torch.softmax(x.double(), -1))
 
 
@@ -252,8 +261,10 @@ def check_matmul_through_descriptors():
     module.multiprocessors = lambda tensor: 2
     try:
         for config in [c for c in SPECS["matmul"].implementations["triton"].configs if c["TMA"]][::6]:
-            a, b = draw(300, 72).half(), draw(72, 264, seed=1).half()
-            close(matmul(a, b, config=config), a.double() @ b.double(), 1e-3)
+            a, b = draw(304, 72).half(), draw(72, 264, seed=1).half()
+            for one in (a, a.T.contiguous().T):
+                for other in (b, b.T.contiguous().T):
+                    close(matmul(one, other, config=config), a.double() @ b.double(), 1e-3)
     finally:
         module.multiprocessors = launched
 

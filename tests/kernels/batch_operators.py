@@ -62,7 +62,7 @@ def check_small_workloads_and_that_every_element_is_written():
         for name, workload in SMALL.items():
             against_reference(name, workload)
         against_reference("histogram", SMALL["histogram"], impl="naive")
-        against_reference("cross_entropy", SMALL["cross_entropy"], impl="triton_at_once")
+        against_reference("cross_entropy", SMALL["cross_entropy"], impl="two_passes")
 
 
 def check_every_config():
@@ -236,7 +236,7 @@ def check_cross_entropy_options():
 
 def check_cross_entropy_shapes():
     for rows, classes in ((1, 1), (3, 9000), (5, 10)):
-        for impl in ("triton", "triton_at_once"):
+        for impl in ("triton", "two_passes"):
             against_reference("cross_entropy", f"{rows}x{classes}-fp32", impl=impl)
     x, target = draw(12, 40), targets(12, 12)
     close(cross_entropy(x[:, 7:19], target.int()), F.cross_entropy(x[:, 7:19].double(), target), 1e-6)
@@ -269,18 +269,17 @@ def check_cross_entropy_special_values():
     assert cross_entropy(x[:0], target[:0]).isnan() and cross_entropy(x[:0], target[:0], reduction="sum") == 0
 
 
-def check_a_gradient_computed_at_once_serves_one_backward_pass():
-    leaf = draw(4, 9, grad=True)
-    loss = cross_entropy(leaf, targets(4, 9), gradient_in_forward=True)
-    grads(loss * 3.0, leaf)
-    loss = cross_entropy(leaf, targets(4, 9), gradient_in_forward=True)
-    torch.autograd.grad(loss, leaf, retain_graph=True)
-    try:
-        torch.autograd.grad(loss, leaf)
-    except RuntimeError as error:
-        assert "modified by an inplace operation" in str(error)
-    else:
-        raise AssertionError("a second backward pass was served from an overwritten gradient")
+def check_a_gradient_computed_at_once_serves_every_backward_pass():
+    target = targets(4, 9)
+    leaf, twin = draw(4, 9, grad=True), draw(4, 9).double().requires_grad_()
+    loss, wanted = cross_entropy(leaf, target), F.cross_entropy(twin, target)
+    (expected,) = torch.autograd.grad(wanted, twin)
+    for factor in (3.0, 1.0, 0.0, 2.0):
+        (found,) = torch.autograd.grad(loss * factor, leaf, retain_graph=True)
+        close(found, factor * expected, 1e-5)
+    for factor in (1.0, 2.0):
+        (factor * cross_entropy(leaf, target)).backward()
+    close(leaf.grad, 3.0 * expected, 1e-5)
 
 
 def check_linear_cross_entropy_options():
@@ -372,11 +371,20 @@ def check_losses_under_autocast_are_fp32_and_their_products_are_not():
 
 def check_a_gradient_that_came_with_the_loss_has_no_second_derivative():
     x, weight, target = draw(6, 10, grad=True), draw(7, 10, seed=1, grad=True), targets(6, 7)
-    for loss in (linear_cross_entropy(x, weight, target), cross_entropy(x, target, gradient_in_forward=True)):
+
+    def penalty(loss):
+        (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+        torch.autograd.grad(gradient.sum(), x)
+
+    for loss, said in (
+        (linear_cross_entropy(x, weight, target), "has no second derivative"),
+        (cross_entropy(x, target), "no autograd formula was registered"),
+        (cross_entropy(x, target, gradient_in_forward=False), "no autograd formula was registered"),
+    ):
         try:
-            torch.autograd.grad(loss, x, create_graph=True)
+            penalty(loss)
         except RuntimeError as error:
-            assert "has no second derivative" in str(error)
+            assert said in str(error), error
         else:
             raise AssertionError("a penalty on this gradient would have none")
 

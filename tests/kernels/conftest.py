@@ -27,7 +27,7 @@ def batch() -> Callable[[str], dict[str, str]]:
         ignored = ("ignore::RuntimeWarning", "ignore:Conversion of an array:DeprecationWarning")
         warnings = [part for rule in ("error", *ignored) for part in ("-W", rule)]
         command = [sys.executable, *warnings, str(HERE / script)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
         results: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
         return results

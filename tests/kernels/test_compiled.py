@@ -35,9 +35,14 @@ def test_matmul_uses_tensor_cores(launches):
     assert all(row["tensor"] for row in launches if row["kernel"] == "matmul")
 
 
-@pytest.mark.parametrize(
-    "name", ["softmax", "layer_norm", "add_rms_norm", "rms_norm", "gelu", "swiglu", "geglu", "cross_entropy"]
-)
+def _functions(launches, name):
+    return {row["function"] for row in launches if row["kernel"] == name and row["workload"] == "large"}
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer_norm", "add_rms_norm", "rms_norm", "gelu", "swiglu", "geglu"])
 def test_backward_launches_are_seen(launches, name):
-    functions = {row["function"] for row in launches if row["kernel"] == name and row["workload"] == "large"}
-    assert any("backward" in function for function in functions)
+    assert any("backward" in function for function in _functions(launches, name))
+
+
+def test_a_gradient_that_came_with_the_loss_is_only_scaled(launches):
+    assert _functions(launches, "cross_entropy") == {"cross_entropy_kernel", "scale_rows_kernel"}
