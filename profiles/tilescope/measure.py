@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from tilescope.ceilings import MEASURED
+from tilescope.intervals import intervals
 from tilescope.schema import Ceiling
 
 _RUNS = 9
@@ -53,15 +54,7 @@ def _seconds(run: Callable[[], Any]) -> float:
     """Median seconds of a call on the GPU, after two to warm up."""
     run()
     run()
-    times = []
-    for _ in range(_RUNS):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return float(statistics.median(times))
+    return float(statistics.median(intervals(run, _RUNS)))
 
 
 def _random(nbytes: int) -> torch.Tensor:

@@ -15,16 +15,21 @@ from pathlib import Path
 import pandas as pd
 
 from tilescope import listings, suggest
+from tilescope.schema import Run
 from tilescope.store import LoadedRun, RunWriter, StoreError, list_runs, open_run
 
 
-def publish(loaded: LoadedRun, folder: Path, kernels: Sequence[str] = (), title: str = "") -> Path:
+def publish(
+    loaded: LoadedRun, folder: Path, kernels: Sequence[str] = (), title: str = "", workloads: Sequence[str] = ()
+) -> Path:
     """Writes the run's whole kernels, or only ``kernels``, into ``folder`` under the run's own id; returns where.
+
+    Of each kernel, all its workloads or only those of ``workloads``, by id or label.
 
     A run of that id that is already there is replaced. A part of an interrupted run counts as complete when none of
     its kernels is cut off: every case of each has what the others of the same implementation have.
 
-    Raises StoreError when the run lacks a kernel, or what is left of an interrupted one is cut off.
+    Raises StoreError when the run lacks a kernel or a workload, or what is left of an interrupted one is cut off.
     """
     run = loaded.run
     for name in kernels:
@@ -32,6 +37,8 @@ def publish(loaded: LoadedRun, folder: Path, kernels: Sequence[str] = (), title:
             raise StoreError(suggest.unknown("kernel of this run", name, run.kernels))
     kept = {name: facts for name, facts in run.kernels.items() if not kernels or name in kernels}
     table = loaded.table[loaded.table["kernel"].isin(kept)]
+    if workloads:
+        table = table[table["workload"].isin(_ids(run, workloads))]
     if not run.complete and (broken := cut_off(table)):
         raise StoreError(f"{run.id} was interrupted amid {', '.join(broken)}: publish its other kernels")
     target = folder / run.id
@@ -44,7 +51,7 @@ def publish(loaded: LoadedRun, folder: Path, kernels: Sequence[str] = (), title:
             failures=tuple(
                 dataclasses.replace(failure, detail="")
                 for failure in run.failures
-                if not failure.case or any(failure.case.startswith(f"{name}/") for name in kept)
+                if not failure.case or any(failure.concerns(name) for name in kept)
             ),
         ),
     )
@@ -60,6 +67,16 @@ def publish(loaded: LoadedRun, folder: Path, kernels: Sequence[str] = (), title:
     except BaseException:
         scratch.discard()
         raise
+
+
+def _ids(run: Run, asked: Sequence[str]) -> set[str]:
+    """Ids of the workloads that are asked for by id or by label. Raises StoreError for what no kernel of the run has."""
+    known = [workload for facts in run.kernels.values() for workload in facts["workloads"]]
+    for name in asked:
+        if not any(name in (workload["id"], workload["label"]) for workload in known):
+            labels = sorted({workload["label"] or workload["id"] for workload in known})
+            raise StoreError(suggest.unknown("workload of this run", name, labels))
+    return {workload["id"] for workload in known if workload["id"] in asked or workload["label"] in asked}
 
 
 def replaced_by(published: Path) -> list[Path]:

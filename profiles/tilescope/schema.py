@@ -92,6 +92,10 @@ class Failure:
     message: str
     detail: str = ""
 
+    def concerns(self, kernel: str) -> bool:
+        """Whether it is of a case of the kernel with that name (``Case.name``), which a person's own file stands before."""
+        return self.case.startswith(f"{kernel}/") or f".py:{kernel}/" in self.case
+
 
 @dataclass(frozen=True)
 class Run:

@@ -255,19 +255,21 @@ def of(found: list[Finding], *key: str) -> list[Finding]:
 
 
 def test_layer_norm_at_16k_columns_holds_its_sums_and_reads_twice_backward(norms: list[Finding]) -> None:
-    assert rules(of(norms, "layer_norm", "triton", "forward", "8192x16384-bf16")) >= {"at-the-roof"}
+    assert "extra-bytes" not in rules(of(norms, "layer_norm", "triton", "forward", "8192x16384-bf16"))
     backward = of(norms, "layer_norm", "triton", "backward", "8192x16384-bf16")
     assert {"register-pressure", "extra-bytes"} <= rules(backward)
     assert backward[0].measured
-    # It takes a time and a half of what its bytes need: no finding can win more.
-    assert all(finding.bound is None or finding.bound.ratio < 1.8 for finding in backward)
+    # It takes less than twice what its bytes need: no finding can win more GPU time.
+    gains = [finding.bound.ratio for finding in backward if finding.bound and finding.bound.clock == "gpu_time"]
+    assert max(gains) < 1.8
     assert backward[0].bound and backward[0].bound.ratio > 1.3
 
 
 def test_softmax_at_64k_columns_spills_backward_and_unfused_code_moves_what_lies_between() -> None:
     found = found_in("softmax")
     assert "spills" in rules(of(found, "softmax", "triton", "backward", "2048x65536-bf16"))
-    assert rules(of(found, "softmax", "triton", "forward", "16384x4096-bf16")) == {"at-the-roof"}
+    # The machine was busy when it was recorded, and says so.
+    assert rules(of(found, "softmax", "triton", "forward", "16384x4096-bf16")) - {"late-cpu"} == {"at-the-roof"}
     eager = of(found_in("add_relu_mul"), "add_relu_mul", "eager", "forward", "67108864-fp32")
     assert eager[0].rule == "extra-bytes"
     assert eager[0].bound and eager[0].bound.ratio == pytest.approx(7 / 3, rel=0.2)

@@ -241,7 +241,7 @@ def test_interrupting_keeps_the_finished_cases(tmp_path):
                 break
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "the finished cases are kept" in err
     assert "Traceback" not in err

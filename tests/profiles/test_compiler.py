@@ -122,6 +122,12 @@ def test_eager_code_does_not_apply(tmp_path: Path) -> None:
         collect(case("SOFTMAX", "67x781-fp32", impl="eager"), tmp_path)
 
 
+def test_code_whose_shapes_depend_on_data_does_not_apply(tmp_path: Path) -> None:
+    wanted = Case("histogram", "eager", "forward", "65536x256x0-int32")
+    with pytest.raises(execute.NotApplicable, match="eager calls aten::bincount, which needs data"):
+        collect(wanted, tmp_path)
+
+
 def test_compiled_code_does_not_apply(tmp_path: Path) -> None:
     with pytest.raises(execute.NotApplicable, match=r"torch\.compile generates"):
         collect(case("TIMES", "5000-fp32", impl="compile"), tmp_path)

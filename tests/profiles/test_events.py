@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tilescope import schema
+from tilescope import intervals, schema
 from tilescope.case import Case
 from tilescope.collectors import events
 
@@ -48,7 +48,7 @@ def test_every_call_is_cold_and_between_its_events(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: happened.append("synchronize"))
-    times = events._time(lambda: happened.append("call"), lambda: happened.append("flush"), 3)
+    times = intervals.intervals(lambda: happened.append("call"), 3, lambda: happened.append("flush"))
     assert happened == ["flush", "record", "call", "record"] * 3 + ["synchronize"]
     assert times == [0.002] * 3
 

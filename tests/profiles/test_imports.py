@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -53,7 +52,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
@@ -87,13 +86,10 @@ def test_reading_runs_needs_neither_torch_nor_triton(modules):
     assert done.returncode == 0, done.stderr
 
 
-def test_importing_tilescope_is_quick():
-    def once() -> float:
-        started = time.monotonic()
-        assert python("import tilescope").returncode == 0
-        return time.monotonic() - started
-
-    assert min(once() for _ in range(3)) < 0.5
+def test_importing_tilescope_imports_nothing_that_takes_long():
+    heavy = {"bokeh", "numpy", "pandas", "panel", "pyarrow", "torch", "triton"}
+    done = python(f"import sys, tilescope\nassert not {heavy} & set(sys.modules)")
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_tilescope_offers_is_there():

@@ -24,7 +24,11 @@ def row(case, source="events", metric="interval"):
 def written(tmp_path):
     def write(*rows, complete=True):
         device = Device("H", "sm_90", 132, 1, 1, True)
-        facts = {"softmax": {"file": ""}, "matmul": {"file": ""}}
+        sizes = [{"id": SOFTMAX.workload, "label": "small"}, {"id": LARGER.workload, "label": "large"}]
+        facts = {
+            "softmax": {"file": "", "workloads": sizes},
+            "matmul": {"file": "", "workloads": [{"id": MATMUL.workload, "label": ""}]},
+        }
         writer = RunWriter(tmp_path, Run("20261120-221530-3fa9", "2026-11-20T22:15:30", device, facts, {}, {}))
         writer.append(schema.frame(rows))
         writer.artefact_path("ncu", SOFTMAX, ".csv").write_text("long")
@@ -65,6 +69,18 @@ def test_the_whole_kernels_of_an_interrupted_run(written, tmp_path):
     with pytest.raises(StoreError, match="interrupted amid softmax: publish its other kernels"):
         publish(run, tmp_path / "kept")
     assert store.open_run(publish(run, tmp_path / "kept", ["matmul"])).run.complete
+
+
+def test_the_finished_workloads_of_an_interrupted_run(written, tmp_path):
+    model = [row(case, "model", "algorithm_flops") for case in (SOFTMAX, LARGER, MATMUL)]
+    run = written(*model, row(SOFTMAX), row(MATMUL), complete=False)
+    for asked in (["small", MATMUL.workload], [SOFTMAX.workload, MATMUL.workload]):
+        loaded = store.open_run(publish(run, tmp_path / "kept", workloads=asked))
+        assert set(loaded.table["workload"]) == {SOFTMAX.workload, MATMUL.workload}
+    with pytest.raises(StoreError, match="amid softmax"):
+        publish(run, tmp_path / "kept", workloads=["large", "small"])
+    with pytest.raises(StoreError, match="did you mean 'large'"):
+        publish(run, tmp_path / "kept", workloads=["larg"])
 
 
 def test_a_kernel_that_the_run_lacks(written, tmp_path):

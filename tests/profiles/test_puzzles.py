@@ -191,7 +191,7 @@ def test_a_puzzle_that_there_is_not_is_named() -> None:
 def test_importing_the_puzzles_brings_no_torch() -> None:
     code = "import sys, tilescope.puzzles; assert not {'torch', 'triton'} & set(sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(Path(puzzles.__file__).parents[1])}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
 
 
 def test_every_puzzle_has_a_notebook_a_solution_and_hints() -> None:

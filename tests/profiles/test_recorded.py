@@ -82,6 +82,10 @@ def test_every_kernel_by_every_collector(kernel, direction):
             if source == "interpreter":
                 # Large cases take too long to interpret: the notes say which were left out.
                 assert workloads or any("interpreter skipped" in note for run in runs for note in run.notes), impl
+            elif source == "ncu" and _no_kernel(mine):
+                assert not workloads
+            elif source == "ncu" and any(f"{kernel} lacks counters" in note for run in runs for note in run.notes):
+                continue
             else:
                 assert workloads >= 2, (impl, source)
     errors = found[found["metric"].isin(["relative_error", "tolerance"])]
@@ -90,6 +94,12 @@ def test_every_kernel_by_every_collector(kernel, direction):
     errors = errors.reindex(columns=["relative_error", "tolerance"])
     wrong = errors[~(errors["relative_error"] <= errors["tolerance"])].index.get_level_values("impl")
     assert all(any(note.startswith(f"{impl}'s") for run in runs for note in run.notes) for impl in wrong)
+
+
+def _no_kernel(rows: pd.DataFrame) -> bool:
+    """Whether all that was launched are the driver's own copies, in which ncu sees no kernel."""
+    launched = rows.loc[rows["metric"] == "gpu_time", "function"]
+    return bool(len(launched)) and launched.str.startswith("Memcpy").all()
 
 
 #: Recorded at round workloads alone; their ragged ones are checked in the interpreter and on a GPU.
@@ -115,7 +125,10 @@ def test_ceilings_were_measured_on_the_device():
     measured = [opened(folder).run for folder in FOLDERS if opened(folder).run.settings.get("measure_ceilings", True)]
     assert measured
     for run in measured:
-        for name, unit in (("hbm", "byte/second"), ("bf16", "flop/second"), ("fp32", "flop/second")):
+        roofs = [("bf16", "flop/second"), ("fp32", "flop/second")]
+        if not any("memory roofs" in note and "left out" in note for note in run.notes):
+            roofs.append(("hbm", "byte/second"))
+        for name, unit in roofs:
             roof = roofline.roof(run.device, name)
             assert roof is not None
             assert (roof.origin, roof.unit) == ("measured", unit)

@@ -88,9 +88,9 @@ def test_what_the_algorithm_needs_is_written_for_every_case(catalog):
 
 
 def test_a_worker_that_never_answers_is_killed(catalog):
-    loaded, _ = run(catalog, ["good", "hangs", "fine"], timeout=3)
+    loaded, _ = run(catalog, ["good", "hangs", "fine"], timeout=8)
     assert registers(loaded) == {"good": 32, "fine": 32}
-    assert "did not answer for 3 s and was killed while running" in failures(loaded)["hangs"].message
+    assert "did not answer for 8 s and was killed while running" in failures(loaded)["hangs"].message
 
 
 def test_a_wrapper_reports_after_the_worker_ended(catalog):
@@ -234,7 +234,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(condition, seconds=60.0):
+def wait_for(condition, seconds=240.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

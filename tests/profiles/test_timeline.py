@@ -191,7 +191,7 @@ def test_a_hundred_thousand_launches_take_seconds_at_most() -> None:
     began = time.monotonic()
     found = timeline.timeline(table)
     sums = timeline.totals(found)
-    # Under 1 s on an idle machine; the tests may share theirs.
-    assert time.monotonic() - began < 3
+    # Under 1 s on an idle machine; machines vary tenfold, and the tests may share theirs.
+    assert time.monotonic() - began < 15
     assert us(sums["gaps"]) == pytest.approx([count - 1], rel=1e-6)
     assert us(sums["late"]) == [0]

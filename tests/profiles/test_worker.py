@@ -20,7 +20,7 @@ def answer(tmp_path, **job):
     path.write_text(json.dumps(job))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(KIT), *ROOTS])}
     command = [sys.executable, "-m", "tilescope.worker", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
 
 
 def capture(tmp_path, *fates):

@@ -11,6 +11,7 @@ import gzip
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -53,8 +54,8 @@ def unavailable() -> str | None:
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
     """Compile every launch of the case for ``settings["target"]`` (``sm_90``) and write the artefact.
 
-    Raises NotApplicable when the case launches no Triton kernel or torch.compile would write it, CompilationFailed
-    when one does not compile or needs more shared memory than a block can have.
+    Raises NotApplicable when the case launches no Triton kernel, torch.compile would write it, or shapes depend on data;
+    CompilationFailed when one does not compile or needs more shared memory than a block can have.
     """
     from tilescope import execute, launches, offline  # noqa: PLC0415 (they import torch and triton)
 
@@ -63,9 +64,16 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     if case.impl == "compile":
         raise execute.NotApplicable("torch.compile generates its kernels on a GPU only")
     with offline.targeting(target), launches.catch() as caught:
-        run = execute.prepare(spec, case, "meta")
-        caught.clear()  # A backward pass is prepared by a forward one.
-        run()
+        try:
+            run = execute.prepare(spec, case, "meta")
+            caught.clear()  # A backward pass is prepared by a forward one.
+            run()
+        except NotImplementedError as error:
+            # PyTorch's own operators say so where their outputs' shapes depend on what is in the inputs.
+            operator = re.search(r"aten::\w+", str(error))
+            if operator is None or "Meta" not in str(error):
+                raise
+            raise execute.NotApplicable(f"{case.impl} calls {operator[0]}, which needs data") from None
     if not caught:
         raise execute.NotApplicable(f"{case.impl} launches no Triton kernel")
     with offline.targeting(target):

@@ -15,6 +15,7 @@ import pandas as pd
 
 from tilescope import device, schema
 from tilescope.case import Case
+from tilescope.intervals import intervals
 
 SUFFIX = ".json"
 
@@ -49,10 +50,10 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         for _ in range(max(warmup, rotate)):
             run()
         artefact["peak_memory"] = _peak_memory(run)
-        artefact["interval"] = _time(run, flush, repetitions)
+        artefact["interval"] = intervals(run, repetitions, flush)
         try:
             graphs = [_graph(run) for _ in range(rotate)]
-            artefact["graph_time"] = _time(_in_turn(graphs), flush, repetitions)
+            artefact["graph_time"] = intervals(_in_turn(graphs), repetitions, flush)
         except RuntimeError as error:
             artefact["notes"].append(f"not captured as a CUDA graph: {str(error).splitlines()[0]}")
         torch.cuda.synchronize()
@@ -70,26 +71,6 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     if "peak_memory" in data:
         rows.append(case.row("peak_memory", data["peak_memory"], "events"))
     return schema.frame(rows)
-
-
-def _time(run: Callable[[], Any], flush: Callable[[], None], repetitions: int) -> list[float]:
-    """Seconds between an event before and one after each call, the L2 flushed before it.
-
-    The GPU is still flushing when the CPU begins to launch, so a short CPU delay is hidden, as in a real program.
-    """
-    import torch  # noqa: PLC0415
-
-    def event() -> Any:
-        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-    pairs = [(event(), event()) for _ in range(repetitions)]
-    for start, end in pairs:
-        flush()
-        start.record()
-        run()
-        end.record()
-    torch.cuda.synchronize()
-    return [start.elapsed_time(end) / 1e3 for start, end in pairs]
 
 
 def _peak_memory(run: Callable[[], Any]) -> int:
