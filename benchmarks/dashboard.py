@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ from playwright.sync_api import Page, sync_playwright
 from tilescope import ceilings, schema, store
 from tilescope.case import Case
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
-from tornado.websocket import websocket_connect
+from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What is measured, and the most it may take, in seconds; memory in bytes.
@@ -42,6 +43,7 @@ BUDGETS = {
     "view switch": 0.3,
     "filter 10,000 launches": 0.2,
     "filter 100,000 launches": 1.0,
+    "page ready beside 19 others": 2.0,
     "20 sessions at once, the slowest": 2.0,
     "memory kept of a closed session": 1e6,
 }
@@ -169,25 +171,73 @@ def filtered(page: Page, url: str, run: str, times: int) -> list[float]:
     return [level.evaluate(AFTER_CLICK) / 1e3 for _ in range(2 * times)][1::2]
 
 
-async def session(url: str) -> float:
-    """Seconds until a new session's page and the models on it have been sent, asked for as a browser does, without one: twenty
-    browsers would measure themselves."""
-    start = time.perf_counter()
+async def entered(url: str) -> WebSocketClientConnection:
+    """The connection of a new session, once its page and the models on it have been sent; asked for as a browser does, without
+    one: twenty browsers would measure themselves."""
     page = await AsyncHTTPClient().fetch(url, request_timeout=120)
     token = re.search(rb'"token":"([^"]+)"', page.body)[1].decode()
     place = url.partition("?")[0]
     address = HTTPRequest(place.replace("http", "ws", 1) + "/ws", headers={"Origin": place.rsplit("/", 1)[0]})
-    socket = await websocket_connect(address, subprotocols=["bokeh", token])
-    await socket.read_message()  # two more parts of the greeting
-    await socket.read_message()
-    await socket.read_message()
+    connection = await websocket_connect(address, subprotocols=["bokeh", token])
+    await connection.read_message()  # two more parts of the greeting
+    await connection.read_message()
+    await connection.read_message()
     for part in ({"msgid": "1", "msgtype": "PULL-DOC-REQ"}, {}, {}):
-        await socket.write_message(json.dumps(part))
-    while '"Figure"' not in str(await socket.read_message()):
+        await connection.write_message(json.dumps(part))
+    while '"Figure"' not in str(await connection.read_message()):
         pass
+    return connection
+
+
+async def session(url: str) -> float:
+    """Seconds until a new session has ``entered``."""
+    start = time.perf_counter()
+    connection = await entered(url)
     spent = time.perf_counter() - start
-    socket.close()
+    connection.close()
     return spent
+
+
+@contextmanager
+def others(url: str, server: int, count: int) -> Iterator[None]:
+    """So many sessions beside one's own: they stay open, and what the server does for them in its spare time is done."""
+    there, done = threading.Event(), threading.Event()
+
+    async def stay() -> None:
+        connections = [await entered(url) for _ in range(count)]
+        there.set()
+        while not done.is_set():
+            await asyncio.sleep(0.05)
+        for connection in connections:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as other:
+        staying = other.submit(asyncio.run, stay())
+        try:
+            while not there.wait(0.1):
+                if staying.done():
+                    staying.result()
+            settled(server)
+            yield
+        finally:
+            done.set()
+        staying.result()
+
+
+def settled(server: int, longest: float = 600.0) -> None:
+    """Return when the server has been all but idle for some seconds. Raises TimeoutError where it does not come to rest."""
+
+    def spent() -> float:
+        user, system = Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    until = time.monotonic() + longest
+    while time.monotonic() < until:
+        before = spent()
+        time.sleep(5)
+        if spent() - before < 0.5:
+            return
+    raise TimeoutError(f"the server was still busy after {longest:.0f} s")
 
 
 def together(url: str) -> float:
@@ -243,6 +293,10 @@ def measure(times: int, small: bool) -> dict[str, list[float]]:
                 found[what] = [spent for one in rounds for spent in one]
             for size, run in runs.items():
                 found[f"filter {size:,} launches"] = fresh(lambda page, run=run: filtered(page, url, run, times))
+            with others(recorded, server, SESSIONS - 1):
+                found["page ready beside 19 others"] = fresh(
+                    lambda page: [page_ready(page, recorded) for _ in range(times + 1)]
+                )[1:]
             found["20 sessions at once, the slowest"] = [together(url) for _ in range(times)]
             found["memory kept of a closed session"] = [kept(url, server)]
         browser.close()

@@ -12,7 +12,7 @@ from tilescope import supervisor
 from tilescope_dashboard import sessions, words
 from tilescope_dashboard.access import may_launch
 from tilescope_dashboard.figures.style import DARK, FONT, LIGHT, Theme
-from tilescope_dashboard.jobs import JobManager
+from tilescope_dashboard.jobs import shared
 from tilescope_dashboard.state import State
 from tilescope_dashboard.turns import in_turn
 from tilescope_dashboard.views.advice import Advice
@@ -67,6 +67,7 @@ def look(colours: Theme) -> dict:
 
 def build() -> pmui.Page:
     """One session's page."""
+    sessions.settle()
     sessions.from_here()
     state = State(may_launch=may_launch(pn.state.curdoc))
     pn.state.location.sync(state, ["run", "kernel", "case", "view", "theme", "compared"], on_error=state.take)
@@ -95,14 +96,12 @@ def build() -> pmui.Page:
 def furnish(state: State, side: pn.Column, main: pn.Column) -> None:
     """Put into the page what it is for."""
     try:
-        jobs = pn.state.as_cached("tilescope-jobs", JobManager)
-        form, progress = ProfileForm(state, jobs), Progress(state, jobs)
-        form.param.watch(lambda event: setattr(progress, "own", event.new), "started")
+        progress = Progress(state, shared())
         main.extend([Context(state), progress, Navigation(state, VIEWS)])
     except Exception as error:  # else the page would stay empty
         main.append(trouble(error))
     else:
-        pn.state.onload(functools.partial(later, state, form, side))
+        pn.state.onload(functools.partial(later, state, side, progress))
 
 
 def phone() -> bool:
@@ -116,12 +115,15 @@ def fit(page: pmui.Page, state: State, narrow: bool) -> None:
     in_turn(functools.partial(setattr, page, "sidebar_open", not narrow))
 
 
-async def later(state: State, form: ProfileForm, side: pn.Column) -> None:
-    """What takes seconds, once the page is there: which collectors run here, and the catalog (once a process).
+async def later(state: State, side: pn.Column, progress: Progress) -> None:
+    """What can wait until the page is there: the form; and what takes seconds, which collectors run here and the catalog (once
+    a process).
 
     The form is many widgets: the numbers are on the page sooner when it comes after them. It comes filled, as far as that
     takes no waiting: a widget's options that change while the browser draws it for the first time may be lost.
     """
+    form = ProfileForm(state, shared())
+    form.param.watch(lambda event: setattr(progress.own, "job", event.new), "started")
     await form.load()
     asked = catalog()
     if not asked.done():

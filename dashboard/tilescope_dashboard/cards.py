@@ -24,7 +24,7 @@ ol.findings { list-style: none; margin: 10px 0 0; padding: 0; display: grid; gap
 .brief { border-left: 4px solid #3a87b8; padding: 2px 12px; }
 .brief.predicted { border-left-style: dashed; border-left-color: #D55E00; }
 .finding h4 { font-size: 15px; font-weight: 650; margin: 0; line-height: 1.35; overflow-wrap: anywhere; }
-.finding h4 .rank { opacity: .55; margin-right: 6px; font-variant-numeric: tabular-nums; }
+.finding h4 .rank { opacity: .72; margin-right: 6px; font-variant-numeric: tabular-nums; }
 .finding .win { grid-row: 1 / span 2; grid-column: 2; text-align: right; font-size: 12px; line-height: 1.35; }
 .finding .win b { display: block; font-size: 22px; font-weight: 650; font-variant-numeric: tabular-nums; }
 .finding .where { margin: 2px 0 0; font-size: 12px; opacity: .72; overflow-wrap: anywhere; }

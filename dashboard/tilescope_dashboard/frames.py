@@ -65,8 +65,9 @@ _LIMITS = {
 
 
 def limiter_text(limiters: Iterable[str]) -> str:
-    """``registers and warps``."""
-    return " and ".join(_LIMITS.get(name, name) for name in limiters)
+    """``registers, warps and barriers``."""
+    *others, last = [_LIMITS.get(name, name) for name in limiters]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _occupancy(row: Mapping[str, Any], target: str, **changed: int) -> occupancy.Occupancy:
@@ -118,7 +119,7 @@ def configs(table: pd.DataFrame, failures: Iterable[Failure] = ()) -> pd.DataFra
     reasons: dict[tuple[str, ...], str] = {}
     for failure in failures:
         parts = failure.case.split("/")
-        if len(parts) >= 5 and "=" in parts[-1] and (not name or name in failure.case.rpartition("/")[0]):
+        if len(parts) >= 5 and "=" in parts[-1] and (not name or failure.concerns(name)):
             impl, direction, workload, config = parts[-4:]
             dtype = next((p for p in workload.split("-")[1:] if not p.startswith("s")), "")
             key = (impl, direction, workload, dtype, config)

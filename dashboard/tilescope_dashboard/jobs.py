@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import panel as pn
 from tilescope import plan, supervisor
 
 LOG = logging.getLogger(__name__)
@@ -31,10 +32,15 @@ _KEPT = 20
 
 @dataclass
 class JobState:
-    """What a person sees of a job: ``index`` of ``of`` cases are settled. Times are ``time.monotonic``'s."""
+    """What a person sees of a job: ``index`` of ``of`` cases are settled. Times are ``time.monotonic``'s.
+
+    ``swept`` are the names of the kernels whose configs it goes through, ``person`` and ``tab`` whose job it is (see
+    ``visitor``), empty where that is not known.
+    """
 
     number: int
     title: str
+    swept: frozenset[str] = frozenset()
     of: int = 0
     status: str = WAITING
     index: int = 0
@@ -45,6 +51,8 @@ class JobState:
     ended: float | None = None
     log: deque[str] = field(default_factory=lambda: deque(maxlen=200))
     failures: int = 0
+    person: str = ""
+    tab: str = ""
 
     @property
     def active(self) -> bool:
@@ -78,7 +86,9 @@ class JobManager:
 
     def start(self, request: plan.Request) -> JobState:
         """Queue a request and return at once. Two timings at the same time are both wrong, so a second one waits."""
-        state = JobState(next(self._numbers), request.title or ", ".join(request.kernels))
+        # A person's own kernel is FILE.py:NAME.
+        swept = frozenset(kernel.rpartition(":")[2] for kernel in request.kernels if request.configs)
+        state = JobState(next(self._numbers), request.title or ", ".join(request.kernels), swept)
         self.jobs.append(state)
         self._tasks[state.number] = asyncio.get_running_loop().create_task(self._follow(request, state))
         self._tell()
@@ -140,3 +150,8 @@ class JobManager:
             # A page that is going away must not end everyone's job.
             with contextlib.suppress(Exception):
                 watcher()
+
+
+def shared() -> JobManager:
+    """The server's one, for all its sessions."""
+    return pn.state.as_cached("tilescope-jobs", JobManager)

@@ -38,7 +38,13 @@ def _library(runs: tuple[store.Summary, ...]) -> pd.DataFrame:
             continue
         found = summary.headline(every[every["kernel"] == name])
         if found is not None:
-            rows.append({**found, "run": run.id, "from_run": f"{_kind(run)} {run.started[:10]}, {run.device}"})
+            rows.append(
+                {
+                    **found,
+                    "run": run.id,
+                    "from_run": f"{_kind(run)} {run.started[:10]}, {run.device.removeprefix('NVIDIA ')}",
+                }
+            )
     return pd.DataFrame(rows, columns=[*summary.COLUMNS, "run", "from_run"])
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import panel as pn
 from tilescope.store import LoadedRun
 from tilescope.suggest import unknown
 
+from tilescope_dashboard import packed
 from tilescope_dashboard.ground import Ground
 from tilescope_dashboard.state import State
 from tilescope_dashboard.views.autotune import Autotune
@@ -18,6 +21,7 @@ from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.source import Source
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
+from tilescope_dashboard.without_scripts import below
 
 #: JupyterLab's brand colour is dark, and Panel writes a chosen row's dark text on it; every other row it greys out.
 _COLOURS = {
@@ -35,6 +39,11 @@ class OneRun(State):
 
     def _folder(self) -> Path:
         return Path(self.run)
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        kernel, _, gpu = super().origin
+        return kernel, Path(self.run).name, gpu
 
     def __repr__(self) -> str:
         return f"<{self.kernel} in run {Path(self.run).name}>"
@@ -73,17 +82,49 @@ class _HandOver:
 
     def to(self, running: tuple[str, str]) -> None:
         """Hands it to the ``running`` cell (see ``_running_cell``), unless it lies in another or is there already."""
-        if self._holder is None or (self._holder[0] == running[0] and self._holder != running):
-            # Inline: otherwise the browser would ask a CDN, and offline nothing is drawn.
-            pn.extension("tabulator", inline=True)
+        # In Colab each output is a page of its own.
+        alone = "google.colab" in sys.modules
+        if self._holder is None or (self._holder != running and (alone or self._holder[0] == running[0])):
+            _load()
             self._holder = running
 
 
 _hand_over = _HandOver()
 
 
+def _load() -> None:
+    """Shows what draws, packed; views are packed from then on, too."""
+    shell = _shell()
+    if not hasattr(shell, "kernel"):
+        pn.extension("tabulator", inline=True)
+        return
+    # By name: only a notebook has them.
+    capture = importlib.import_module("IPython.utils.capture").capture_output
+    publish = importlib.import_module("IPython.display").publish_display_data
+    with capture(stdout=False, stderr=False) as captured:
+        # Inline: otherwise the browser would ask a CDN, and offline nothing is drawn.
+        pn.extension("tabulator", inline=True)
+    for output in captured.outputs:
+        publish(packed.packed(output.data), output.metadata)
+    publish(packed.lender())
+    shell.display_formatter.mimebundle_formatter.for_type(View, _mimebundle)
+
+
+def _mimebundle(shown: View) -> tuple[dict[str, Any], dict[str, Any]]:
+    data, metadata = shown._repr_mimebundle_()
+    return packed.packed(data, lambda place: below(place, shown)), metadata
+
+
+def _shell() -> Any:
+    """IPython's shell, or None."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+
 def _running_cell() -> tuple[str, str]:
-    """The cell's id and that of this run of it; empty where there is no notebook, or it gives its cells no ids."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    """The cell's id and that of this run of it; empty where there is no notebook. A cell without an id goes by its code:
+    run again it most often has the same.
+    """
+    shell = _shell()
     request = shell.get_parent() if hasattr(shell, "get_parent") else {}
-    return request.get("metadata", {}).get("cellId", ""), request.get("header", {}).get("msg_id", "")
+    cell = request.get("metadata", {}).get("cellId") or request.get("content", {}).get("code", "")
+    return cell, request.get("header", {}).get("msg_id", "")

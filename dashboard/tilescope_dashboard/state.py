@@ -18,6 +18,9 @@ from tilescope_dashboard.opened import open_cached
 
 LOG = logging.getLogger(__name__)
 
+#: What a visitor without a GPU sees first: every view has something to say of it.
+SHOWN_FIRST = "softmax"
+
 
 class State(param.Parameterized):
     """Small state that the address holds (``run``, ``kernel``, ``case``, ``view``, ``theme``, ``compared``) and what follows from it.
@@ -46,7 +49,7 @@ class State(param.Parameterized):
         super().__init__(**settings)
         self.refresh()
         if not self.run:
-            self.run = preferred(self.runs)
+            self.run, self.kernel = preferred(self.runs, self.kernel)
         self._open()
         self.param.watch(self._chosen, ["run", "kernel", "compared"])
 
@@ -151,13 +154,15 @@ class State(param.Parameterized):
         return store.stale_kernels(self.loaded.run) if self.loaded else []
 
 
-def preferred(runs: list[store.Summary]) -> str:
-    """The run to open on: with no GPU a recording from a real one, else the newest that can be read."""
+def preferred(runs: Sequence[store.Summary], kernel: str = "") -> tuple[str, str]:
+    """The run and the kernel to open on, empty for none and for the run's first: with no GPU a recording from a real one,
+    else the newest that can be read. A ``kernel`` that was asked for stays."""
     readable = [s for s in runs if not s.error]
     recorded = [s for s in readable if s.recorded and s.measured]
     if recorded and no_gpu():
-        return _fullest(recorded).id
-    return readable[0].id if readable else ""
+        first = telling(recorded, kernel or SHOWN_FIRST)
+        return (first.id, kernel or SHOWN_FIRST) if first else (_fullest(recorded).id, kernel)
+    return (readable[0].id if readable else ""), kernel
 
 
 def telling(runs: Sequence[store.Summary], kernel: str) -> store.Summary | None:
@@ -167,7 +172,7 @@ def telling(runs: Sequence[store.Summary], kernel: str) -> store.Summary | None:
     return _fullest(holding) if holding else None
 
 
-def _fullest(runs: list[store.Summary]) -> store.Summary:
+def _fullest(runs: Sequence[store.Summary]) -> store.Summary:
     # Runs come newest first, and max() keeps the first of equals.
     return max(runs, key=lambda s: (s.measured, not s.recorded, len(s.sources), s.complete and not s.failures))
 

@@ -7,6 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import pandas as pd
 
 
+def size(table: pd.DataFrame, kernel: str) -> int:
+    """How many configs of the kernel a run's table has; with one there is nothing to choose from."""
+    return int(table.loc[table["kernel"] == kernel, "config"].replace("", pd.NA).nunique())
+
+
 def names(cells: pd.DataFrame) -> pd.Series:
     """What people call the sweep of each config: its implementation, pass and workload."""
     return cells[["impl", "pass", "workload"]].apply(" · ".join, axis=1, result_type="reduce").astype(object)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 import panel as pn
-import panel_material_ui as pmui
 from bokeh.models.widgets.tables import HTMLTemplateFormatter, NumberFormatter, StringFormatter
 
 from tilescope_dashboard import files, words
+from tilescope_dashboard.download import Download, link
+from tilescope_dashboard.tooltips import AS_TEXT
 
 _ABSENT = 'value == null || value !== value ? "–" : '
 _SCALED = (
@@ -30,7 +31,7 @@ def _template(expression: str) -> HTMLTemplateFormatter:
 _SYMBOLS = {
     "flop": "flop", "flop/second": "flop/s", "byte/second": "B/s", "flop/byte": "flop/B", "hertz": "Hz",
 }  # fmt: skip
-_FOLLOWED = {"ratio": (100, " %"), "times": (1, " ×"), "watt": (1, " W"), "celsius": (1, " °C")}
+_FOLLOWED = {"ratio": (100, " %"), "times": (1, "×"), "watt": (1, " W"), "celsius": (1, " °C")}
 
 
 def _formatter(unit: str) -> Any:
@@ -41,7 +42,10 @@ def _formatter(unit: str) -> Any:
         return _template(_SCALED % (_SYMBOLS[unit], _UP, "[1,'']"))
     if unit in _FOLLOWED:
         factor, after = _FOLLOWED[unit]
-        return _template(f"+(value * {factor}).toPrecision(3) + '{after}'")
+        # One that is almost nothing would be a row of zeros.
+        return _template(
+            f"(0 < value && value * {factor} < 0.001 ? '&lt; 0.001' : +(value * {factor}).toPrecision(3)) + '{after}'"
+        )
     if unit in ("byte", "count"):
         # Bytes are counted exactly; a table is where one looks for the exact number.
         return NumberFormatter(format="0,0", nan_format="–")
@@ -67,7 +71,7 @@ _NAMED = {
     "config": 300,
     "kernel": 118,
     "sources": 180,
-    "from_run": 226,
+    "from_run": 192,
     "gpu": 170,
     "label": 210,
 }
@@ -75,11 +79,15 @@ _NAMED = {
 _LETTER, _AROUND, _TITLE_LETTER, _AROUND_TITLE, _WIDEST = 7.2, 18, 8.2, 30, 180
 _CSS = """
 :host .tabulator.tabulator { font-size: 13px; border: none; background: transparent; }
+/* The theme's own stylesheet may come after the first table has been measured: these have to measure alike without it. */
+.tabulator :is(.tabulator-col, .tabulator-col-content, .tabulator-row, .tabulator-cell) { box-sizing: border-box; }
+.tabulator .tabulator-row { min-height: 36px; }
 .tabulator .tabulator-header { font-weight: 600; }
 .tabulator .tabulator-header .tabulator-col .tabulator-col-content { padding: 6px 8px; margin-top: auto; }
 .tabulator .tabulator-header .tabulator-col.tabulator-sortable .tabulator-col-title { padding-right: 10px; }
 .tabulator .tabulator-header .tabulator-col .tabulator-col-content .tabulator-col-sorter { right: 1px; }
 .tabulator .tabulator-row .tabulator-cell { padding: 6px 8px; font-variant-numeric: tabular-nums; }
+.tabulator .tabulator-row .tabulator-cell > div { overflow: hidden; text-overflow: ellipsis; }
 /* Else a phone has no room for the pages' numbers. */
 @media (max-width: 640px) {
   .tabulator .tabulator-footer .tabulator-page:is([data-page="first"], [data-page="last"]) { display: none; }
@@ -88,6 +96,13 @@ _CSS = """
 /* A pager over one page is noise; turned off, it would let the browser draw every row of the next frame. */
 .tabulator .tabulator-footer:not(:has(.tabulator-pages > .tabulator-page + .tabulator-page)) { display: none; }
 """
+#: Tabulator's own options. Panel tells it a new number of pages even before it is built, and again when it is: the first is
+#: of no consequence, but for a warning. Its own tooltip would put the value into the page as markup.
+_CONFIGURATION = {
+    "debugInitialization": False,
+    "rowHeight": 35,
+    "columnDefaults": {"minWidth": 60, "headerWordWrap": True, "tooltip": AS_TEXT},
+}
 
 
 class Table(pn.widgets.Tabulator):
@@ -130,7 +145,7 @@ def table(columns: Mapping[str, tuple[str, str]], **options: Any) -> Table:
         layout="fit_columns",
         sizing_mode="stretch_width",
         theme="simple",
-        configuration={"columnDefaults": {"minWidth": 60, "headerWordWrap": True, "tooltip": True}},
+        configuration=_CONFIGURATION,
         stylesheets=[_CSS],
         widths=widths,
         margin=(4, 8, 0, 8),
@@ -199,30 +214,19 @@ def renew(widget: Table, frame: pd.DataFrame) -> None:
         fill(widget, frame)
 
 
-_LINK = {"minWidth": 0, "padding": "0 6px", "fontSize": "12px", "fontWeight": 500}
-
-
-def downloads(widget: Table, name: Callable[[], str]) -> pn.Row:
+def downloads(widget: Table, name: Callable[[], str]) -> pn.Column:
     """Two links that save what the table shows, all its pages, unscaled (``files.plain``), as CSV and as Parquet.
 
-    The file is made, and ``name`` asked for its name without an ending, when a link is pressed.
+    The file is made, and ``name`` asked for its name without an ending, when a link is pressed; below them stands why it
+    could not be.
     """
 
-    def link(label: str, ending: str, write: Callable[[pd.DataFrame], io.BytesIO]) -> pmui.FileDownload:
+    def saving(label: str, ending: str, write: Callable[[pd.DataFrame], io.BytesIO]) -> Download:
         def make() -> io.BytesIO:
-            # The browser saves what has changed, so what was saved before is taken back first.
-            button.param.update(filename=f"{name()}.{ending}", data=None)
             return write(files.plain(widget.filled, widget.units))
 
-        button = pmui.FileDownload(
-            label=label, callback=make, filename=f"table.{ending}", embed=False, auto=True, size="small",
-            icon="", margin=0, sx=_LINK, description=f"Save this table as {label}, values unscaled",
-        )  # fmt: skip
-        # Among the arguments it comes with a warning about an older name of it.
-        button.variant = "text"
-        return button
+        return link(label, make, lambda: f"{name()}.{ending}", f"Save this table as {label}, values unscaled")
 
-    return pn.Row(
-        widget.note, link("CSV", "csv", files.as_csv), link("Parquet", "parquet", files.as_parquet),
-        sizing_mode="stretch_width", margin=(0, 8, 8, 0),
-    )  # fmt: skip
+    links = [saving("CSV", "csv", files.as_csv), saving("Parquet", "parquet", files.as_parquet)]
+    row = pn.Row(widget.note, *links, sizing_mode="stretch_width", margin=(0, 8, 8, 0))
+    return pn.Column(row, *[pressed.said for pressed in links], sizing_mode="stretch_width", margin=0)

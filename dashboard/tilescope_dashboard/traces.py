@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pandas as pd
 import panel as pn
-import panel_material_ui as pmui
 from tilescope import chrome_trace
 from tilescope.case import Case
 
 from tilescope_dashboard import words
+from tilescope_dashboard.download import Download, link
 from tilescope_dashboard.files import stem
 from tilescope_dashboard.state import State
 
@@ -34,15 +34,10 @@ def links(state: State, launches: pd.DataFrame) -> list[pn.viewable.Viewable]:
             what = f"{row['impl']}-{row['pass']}-{row['workload']}"
             found.append(_link(f"torch.profiler's trace of {row['impl']}", what, state, path.read_bytes))
     note = _OPEN if len(found) > 1 else f"{_OPEN} {_NONE}"
-    return [pn.FlexBox(*found, gap="4px", margin=(0, 2)), words.pane(f'<p class="small quiet">{note}</p>')]
+    said = [pressed.said for pressed in found]
+    return [pn.FlexBox(*found, gap="4px", margin=(0, 2)), *said, words.pane(f'<p class="small quiet">{note}</p>')]
 
 
-def _link(label: str, what: str, state: State, read: Callable[[], bytes]) -> pmui.FileDownload:
+def _link(label: str, what: str, state: State, read: Callable[[], bytes]) -> Download:
     name = f"{stem(what, *state.origin)}{chrome_trace.SUFFIX}"
-    button = pmui.FileDownload(
-        label=label, callback=lambda: io.BytesIO(read()), filename=name, embed=False, auto=True, size="small", icon="",
-        margin=0, sx={"minWidth": 0, "padding": "0 6px", "fontSize": "12px", "fontWeight": 500}, description=f"Save {name}",
-    )  # fmt: skip
-    # Among the arguments it comes with a warning about an older name of it.
-    button.variant = "text"
-    return button
+    return link(label, lambda: io.BytesIO(read()), lambda: name, f"Save {name}")

@@ -17,6 +17,35 @@ def in_turn(action: Callable[[], Any]) -> None:
         doc.add_next_tick_callback(action)
 
 
+#: Until the browser has painted what was sent before, in milliseconds.
+_PAINTED = 250
+
+
+class Behind:
+    """An action that waits until the browser has painted what is looked at: what is done behind it would hold that up.
+
+    Where there is no browser it does not wait.
+    """
+
+    def __init__(self, action: Callable[[], Any]) -> None:
+        self._action, self._due = action, False
+
+    def due(self) -> None:
+        """Do it later; asked for again meanwhile, it is done once."""
+        doc = pn.state.curdoc
+        if doc is None or doc.session_context is None:
+            self._action()
+        elif not self._due:
+            self._due = True
+            doc.add_timeout_callback(self.now, _PAINTED)
+
+    def now(self) -> None:
+        """Do it, if it is due."""
+        if self._due:
+            self._due = False
+            self._action()
+
+
 def once_loaded(action: Callable[[], Any]) -> None:
     """Do it when the browser has the page; at once where there is no page that is still to come."""
     if pn.state.curdoc is None or pn.state.loaded:

@@ -14,6 +14,7 @@ CSS = """
 h2 { font-size: 22px; line-height: 1.25; font-weight: 650; margin: 0; letter-spacing: -0.01em; overflow-wrap: anywhere; }
 h3 { font-size: 15px; font-weight: 650; margin: 0; }
 p { margin: 4px 0 0; font-size: 14px; line-height: 1.5; max-width: 860px; overflow-wrap: anywhere; }
+:is(h2, h3) + p { margin-bottom: 10px; }
 .quiet { opacity: .72; }
 .small { font-size: 13px; }
 .stats { display: flex; flex-wrap: wrap; gap: 14px 36px; margin: 14px 0 6px; padding: 0; }

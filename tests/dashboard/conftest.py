@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -13,7 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -55,21 +56,39 @@ def runs(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> Pat
     return folder
 
 
-class Server:
-    """A ``panel serve`` of the app, and its log."""
+#: How long a page is waited for before a test fails, in milliseconds: machines that tests run on vary tenfold within a day.
+PATIENCE = 120_000
+#: Stands before every worker of a server, as its ``sitecustomize``: one that is to run cases waits while there is a file.
+_GATE = """
+import json, sys, time
+from pathlib import Path
 
-    def __init__(self, runs: Path, folder: Path, host: str = "127.0.0.1") -> None:
+job = Path(sys.orig_argv[-1])
+if "tilescope.worker" in sys.orig_argv and json.loads(job.read_text())["action"] == "capture":
+    while Path({hold!r}).exists():
+        time.sleep(0.02)
+"""
+
+
+class Server:
+    """A ``panel serve`` of the app, and its log; ``first`` is code that the server and its workers run before anything else."""
+
+    def __init__(self, runs: Path, folder: Path, host: str = "127.0.0.1", first: str = "") -> None:
         self.log = folder / "server.log"
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
+        self._hold = folder / "hold"
+        gate = folder / "gate" / "sitecustomize.py"
+        gate.parent.mkdir()
+        gate.write_text(_GATE.format(hold=str(self._hold)) + first)
         self.host = host
         self.url = f"http://{host}:{self.port}/app"
         paths = [str(ROOT / part) for part in ("kernels", "profiles", "dashboard")]
         environment = {
             **os.environ,
             "TILESCOPE_RUNS": str(runs),
-            "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join([str(gate.parent), *paths, os.environ.get("PYTHONPATH", "")]),
             "TRITON_CACHE_DIR": str(folder / "triton"),
         }
         command = [
@@ -83,16 +102,25 @@ class Server:
         self._wait()
 
     def _wait(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE / 1000
         while time.monotonic() < deadline:
             try:
-                with urllib.request.urlopen(self.url, timeout=30) as answer:  # noqa: S310 - our own server
+                with urllib.request.urlopen(self.url, timeout=120) as answer:  # noqa: S310 - our own server
                     assert answer.status == 200
                     return
             except (urllib.error.URLError, ConnectionError):
                 assert self.process.poll() is None, self.log.read_text()
                 time.sleep(0.2)
         raise AssertionError(self.log.read_text())
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Jobs get as far as their first case and wait there, so that no test depends on how long they take."""
+        self._hold.touch()
+        try:
+            yield
+        finally:
+            self._hold.unlink()
 
     def stop(self) -> str:
         """End it and give its log."""
@@ -147,8 +175,59 @@ def chromium() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api")
     with sync_api.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=path, args=FLAGS)
+        browser.new_context, browser.new_page = (patient(make) for make in (browser.new_context, browser.new_page))
         yield browser
         browser.close()
+
+
+def patient(make: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes a context or a page, which then waits as long as a slow machine may take."""
+
+    def made(*args: Any, **settings: Any) -> Any:
+        place = make(*args, **settings)
+        place.set_default_timeout(PATIENCE)
+        return place
+
+    return made
+
+
+#: Whether the place of a view is the one that is seen and all in it is built: then of how many parts it consists, else 0.
+BUILT = """name => {
+  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
+  const place = [...all(window.Bokeh?.index ?? [])].find(view => view.el?.classList.contains(`place-${name}`))
+  if (!place || place.el.classList.contains("away")) return 0
+  const parts = [...all(place.children())].filter(view => view.el?.checkVisibility())
+  const built = view => view.model.type === "Figure" ? view.has_finished() : view.tabulator ? view.tabulator.initialized : true
+  return parts.every(built) ? parts.length : 0
+}"""
+
+
+def built(page: Any, title: str) -> None:
+    """Wait until the view of that title is seen and stays as it is."""
+    name = "traffic" if title == "HBM traffic" else title.lower()
+    seen: list[int] = []
+    deadline = time.monotonic() + PATIENCE / 1000
+    while len(seen) < 3 or not seen[-1] or len(set(seen[-3:])) > 1:
+        assert time.monotonic() < deadline, f"{title}: {seen[-10:]}"
+        page.wait_for_timeout(250)
+        seen.append(page.evaluate(BUILT, name))
+
+
+@pytest.fixture(name="built")
+def _built() -> Callable[[Any, str], None]:
+    """``built``, for tests."""
+    return built
+
+
+@pytest.fixture
+def looked_at() -> Callable[[Any, str], None]:
+    """Clicks the tab of a view of a page, and waits until it is ``built``."""
+
+    def look_at(page: Any, title: str) -> None:
+        page.get_by_role("tab", name=title, exact=True).click()
+        built(page, title)
+
+    return look_at
 
 
 class Visit:
@@ -163,7 +242,6 @@ class Visit:
         context = self.browser.new_context(viewport={"width": width, "height": height}, accept_downloads=True)
         self.contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
         page.on("pageerror", lambda error: self.wrong.append(f"pageerror: {error.stack}"))
         page.on("console", lambda said: said.type == "error" and self.wrong.append(f"console: {said.text}"))
         page.route("**/*", self._guard)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +51,6 @@ def test_opens_on_numbers_and_says_what_they_are(visit: Any) -> None:
     page.get_by_text("cannot be read").first.wait_for()
 
 
-def test_first_page_is_quick_when_warm(visit: Any) -> None:
-    spent = []
-    for _ in range(3):
-        start = time.monotonic()
-        page = visit(f"run={RUN}&kernel=softmax")
-        page.get_by_text("85.4 %").first.wait_for()
-        spent.append(time.monotonic() - start)
-        page.close()
-    # Under 2 s on an idle machine; the tests may share theirs.
-    assert min(spent) < 5, spent
-
-
 def test_every_view_shows_its_chart_and_its_table_and_is_in_the_address(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     said = {
@@ -112,13 +98,15 @@ def test_profile_with_progress_then_the_result_without_a_reload(visit: Any) -> N
     button = profile_button(page)
     page.get_by_label("eager").uncheck()
     page.get_by_label("compile", exact=True).uncheck()
-    button.click()
-    # Two collectors, the second of which takes long enough to be seen at work.
-    page.get_by_text(re.compile(r"case \d of 2")).first.wait_for()
-    # Another session sees the same job, and a reload does not lose it.
-    other = visit(f"run={PREDICTED}")
-    other.get_by_text("Profiling vector_add").wait_for()
-    page.get_by_text("vector_add: finished in").wait_for(timeout=60_000)
+    with visit.server.held():
+        button.click()
+        page.get_by_text("case 1 of 2").first.wait_for()
+        # Another session sees the same job, and a reload does not lose it.
+        other = visit(f"run={PREDICTED}")
+        other.get_by_text("Profiling vector_add").wait_for()
+        other.reload()
+        other.get_by_text("Profiling vector_add").wait_for()
+    page.get_by_text("vector_add: finished in").wait_for()
     page.wait_for_url(lambda url: PREDICTED not in url)
     page.get_by_text("Predicted, not measured").first.wait_for()
     assert page.get_by_text("this run was predicted for a").is_visible() or NVIDIA.exists()
@@ -127,9 +115,10 @@ def test_profile_with_progress_then_the_result_without_a_reload(visit: Any) -> N
 
 def test_cancel_stops_the_job_and_says_so(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
-    profile_button(page).click()
-    page.get_by_role("button", name="Cancel").click()
-    page.get_by_text("softmax: cancelled after").wait_for()
+    with visit.server.held():
+        profile_button(page).click()
+        page.get_by_role("button", name="Cancel").click()
+        page.get_by_text("softmax: cancelled after").wait_for()
     page.get_by_role("button", name="Dismiss").click()
     page.get_by_text("softmax: cancelled after").wait_for(state="hidden")
 
@@ -169,12 +158,11 @@ def test_export_opens_offline_with_its_figures(visit: Any, tmp_path: Any) -> Non
     assert report.locator("canvas").count() >= 8
 
 
-def test_names_with_html_are_text(visit: Any, synthetic: Any) -> None:
+def test_names_with_html_are_text(visit: Any, synthetic: Any, looked_at: Any) -> None:
     page = visit(f"run={INJECTED}")
     page.locator("h2", has_text=synthetic.INJECTED).wait_for()
     for title in ("Roofline", "HBM traffic", "Occupancy"):
-        page.get_by_role("tab", name=title).click()
-        page.wait_for_timeout(700)
+        looked_at(page, title)
     assert page.title() == "Tilescope"
 
 

@@ -60,6 +60,17 @@ def test_claims_are_drawn_for_none_one_and_all() -> None:
         assert sum(len(r.data_source.data["row"]) for r in marks) == some["over_eager"].notna().sum()
 
 
+def test_a_claim_of_a_single_figure_is_seen_and_said() -> None:
+    every = claims_model.claims([store.open_run(s.path) for s in store.list_runs([store.recorded_dir()])])
+    said = every[every["claim_low"].notna()].head(2).assign(claim_low=[1.5, 1.2], claim_high=[1.5, 2.0])
+    bands = next(r for r in claims(said, LIGHT).renderers if r.name == "claimed")
+    assert list(bands.data_source.data["text"]) == ["1.50×", "1.20× to 2×"]
+    single, band = bands.data_source.data["edge"]
+    # Its edges are all there is of it: it has no width of its own.
+    assert single > band > 0
+    assert bands.glyph.line_alpha == 1
+
+
 @pytest.mark.parametrize(("low", "high"), [(0.9, 1.1), (0.7, 2.6), (0.7, 40.0), (0.001, 1000.0), (0.5, 1.0)])
 def test_ticks_are_round_few_and_hold_one(low: float, high: float) -> None:
     ticks = ratio_ticks(low, high)
@@ -76,7 +87,7 @@ def test_the_view_holds_what_the_address_says_against_the_run() -> None:
     assert shown._others.value == [f"{NORMS}:eager"]
     cases = len(shown._table.filled)
     assert cases >= 4
-    assert f"rms_norm against 1: {cases} slower" in shown._head.object
+    assert f"rms_norm against eager: {cases} slower" in shown._head.object
     assert set(shown._table.filled["other_impl"]) == {"eager"}
     shown._others.value = [f"{NORMS}:eager", f"{NORMS}:compile"]
     assert state.compared == [f"{NORMS}:eager", f"{NORMS}:compile"]

@@ -57,10 +57,10 @@ class Killable:
         self.process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=self._environment, start_new_session=True
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while True:
             try:
-                urllib.request.urlopen(self.url, timeout=30).close()  # noqa: S310 - our own server
+                urllib.request.urlopen(self.url, timeout=120).close()  # noqa: S310 - our own server
                 return
             except (urllib.error.URLError, ConnectionError):
                 assert self.process.poll() is None and time.monotonic() < deadline

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
-from tilescope_dashboard.download import reason
+from tilescope_dashboard.download import Download, link, reason
 from tilescope_dashboard.state import State
+from tilescope_dashboard.tables import downloads, fill, table
 from tilescope_dashboard.views.export import Export
 
 RUN = "20260102-030405-aaaa"
@@ -69,24 +72,47 @@ def test_an_export_that_fails_says_so_beside_its_button(
     assert not shown.visible
 
 
+def test_a_table_that_is_not_saved_says_so_below_its_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = table({"impl": ("impl.", "text")})
+    fill(shown, pd.DataFrame({"impl": ["triton"]}))
+    place = downloads(shown, lambda: "file")
+    as_csv, as_parquet = place.select(Download)
+    assert as_csv.said in place.objects and as_parquet.said in place.objects
+
+    def fail(*_: Any) -> io.BytesIO:
+        raise FULL
+
+    with monkeypatch.context() as failing:
+        failing.setattr("tilescope_dashboard.files.plain", fail)
+        asyncio.run(as_csv._async_sync_data())
+    assert as_csv.said.visible and "No space left on device" in as_csv.said.object
+    assert as_csv.data is None and not as_parquet.said.visible
+    asyncio.run(as_csv._async_sync_data())
+    assert as_csv.data is not None and not as_csv.said.visible
+
+
+def test_a_trace_that_has_gone_is_said_below_its_link(tmp_path: Path) -> None:
+    place = link("trace", lambda: io.BytesIO((tmp_path / "gone.json").read_bytes()), lambda: "t.json", "Save t.json")
+    asyncio.run(place._async_sync_data())
+    assert place.said.object.count("No such file or directory") == 1
+
+
 #: Runs in the server before the app does.
 NO_ROOM = """
 import errno, os
-from tilescope_dashboard import report
+from tilescope_dashboard import files, report
 
 def fail(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-report.render = fail
+report.render = files.plain = fail
 """
 
 
 @pytest.fixture
-def full_server(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A server that can make no report."""
-    (tmp_path / "sitecustomize.py").write_text(NO_ROOM)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    served = sys.modules["tests.dashboard.conftest"].Server(runs, tmp_path)
+def full_server(runs: Path, tmp_path: Path) -> Iterator[Any]:
+    """A server that can make no file."""
+    served = sys.modules["tests.dashboard.conftest"].Server(runs, tmp_path, first=NO_ROOM)
     yield served
     assert "No space left on device" in served.stop()
 
@@ -95,7 +121,7 @@ def full_server(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
 def test_the_page_says_it_beside_the_button(chromium: Any, full_server: Any, theme: str, width: int) -> None:
     page = chromium.new_page(viewport={"width": width, "height": 844}, user_agent="Mobi" if width < 500 else None)
-    page.goto(f"{full_server.url}?run={RUN}&kernel=softmax&theme={theme}")
+    page.goto(f"{full_server.url}?run={RUN}&kernel=softmax&view=roofline&theme={theme}")
     button = page.get_by_role("button", name="Export report")
     button.wait_for()
     page.get_by_role("tab", name="Roofline").wait_for()
@@ -106,4 +132,11 @@ def test_the_page_says_it_beside_the_button(chromium: Any, full_server: Any, the
     assert 0 < told["y"] - beside["y"] < 80
     assert told["x"] >= 0 and told["x"] + told["width"] <= width
     assert button.is_enabled()
+
+    saving = page.get_by_role("button", name="CSV").first
+    saving.click()
+    told_below = page.get_by_role("alert").filter(has_text="Not saved: No space left on device.").nth(1)
+    told_below.wait_for()
+    beside, told = saving.bounding_box(), told_below.bounding_box()
+    assert 0 < told["y"] - beside["y"] < 60
     page.close()

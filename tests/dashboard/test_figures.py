@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import panel as pn
 import pytest
 from bokeh.document import Document
 from bokeh.models import GlyphRenderer, HoverTool, Label, SaveTool
@@ -16,11 +17,12 @@ from tilescope import schema, summary
 from tilescope import traffic as traffic_model
 from tilescope.case import Case
 from tilescope_dashboard import frames
+from tilescope_dashboard.charts import chart
 from tilescope_dashboard.figures.autotune import autotune
+from tilescope_dashboard.figures.marks import marks
 from tilescope_dashboard.figures.occupancy import TITLES, occupancy
 from tilescope_dashboard.figures.overview import overview
-from tilescope_dashboard.figures.redraw import look, take_over
-from tilescope_dashboard.figures.roofline import roofline, source
+from tilescope_dashboard.figures.roofline import drawing, roofline, source
 from tilescope_dashboard.figures.style import DARK, LIGHT, short, theme
 from tilescope_dashboard.figures.traffic import speedup, traffic
 
@@ -110,10 +112,12 @@ def test_roofline_keeps_the_frame_s_order_and_marks_what_was_measured(
 def test_roofline_draws_roofs_above_points_and_labels_both_origins(points: pd.DataFrame, synthetic: ModuleType) -> None:
     plot = roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT)
     place = plot.renderers.index(glyph(plot, "points"))
-    dashes = [r.glyph.line_dash for r in plot.renderers[place:] if r.glyph.__class__.__name__ == "Line"]
+    roofs = glyph(plot, "roofs")
+    assert plot.renderers.index(roofs) > place
+    dashes = list(roofs.data_source.data["dash"])
     # hbm, l2 and l1 measured, hbm by its datasheet; fp32 by both; bf16 is not in use
     assert len(dashes) == 6
-    assert dashes.count([6, 4]) == 2
+    assert dashes.count("6 4") == 2
     assert "HBM 4.00 TB/s (datasheet 4.80)" in texts(plot)
     assert not any("bf16" in text for text in texts(plot))
     assert "HBM 4.00 TB/s" in texts(roofline(points, roofline_model.roofs(synthetic.DEVICE), theme(False, narrow=True)))
@@ -146,28 +150,67 @@ def test_of_very_many_points_those_that_would_be_seen_are_drawn(points: pd.DataF
 
 def test_a_figure_that_only_has_other_data_is_kept(points: pd.DataFrame, synthetic: ModuleType) -> None:
     roofs = roofline_model.roofs(synthetic.DEVICE)
-    shown = roofline(points, roofs, LIGHT)
-    before, moved = source(shown), points.assign(intensity=points["intensity"] * 2)
-    assert look(shown) == look(roofline(moved, roofs, LIGHT))
-    take_over(shown, roofline(moved, roofs, LIGHT))
+    all_of_them = marks(points)
+    first = drawing(all_of_them, roofs, LIGHT)
+    shown = first.figure()
+    before, moved = source(shown), all_of_them.where(points["workload"] == points["workload"].iloc[-1])
+    before.selected.indices = [1]
+    second = drawing(moved, roofs, LIGHT)
+    assert second.shape == first.shape
+    second.redraw(shown)
     assert source(shown) is before
-    assert list(before.data["intensity"]) == pytest.approx(moved["intensity"].tolist())
-    assert shown.x_range.end == pytest.approx(roofline(moved, roofs, LIGHT).x_range.end)
-    # Other colours, another implementation in the legend, a ring, no points: another figure.
-    assert look(shown) != look(roofline(moved, roofs, DARK))
-    assert look(shown) != look(roofline(points[points["impl"] == "triton"], roofs, LIGHT))
-    assert look(shown) != look(roofline(points.assign(above_roof=True), roofs, LIGHT))
-    assert look(shown) != look(roofline(points.head(0), roofs, LIGHT))
-    assert list(before.data["intensity"]) == pytest.approx(moved["intensity"].tolist())
+    assert 0 < len(before.data["row"]) < len(points)
+    anew = second.figure()
+    assert list(before.data["intensity"]) == list(source(anew).data["intensity"])
+    assert before.selected.indices == []
+    assert (shown.x_range.end, shown.y_range.start) == (anew.x_range.end, anew.y_range.start)
+    labels = [list(glyph(plot, "memory").data_source.data["x"]) for plot in (shown, anew)]
+    assert labels[0] == labels[1]
+    # Other colours, another implementation in the legend, a ring, other words, no points: another figure.
+    triton = all_of_them.where(points["impl"] == "triton")
+    ringed = marks(points.assign(above_roof=True))
+    others = [drawing(all_of_them, roofs, DARK), drawing(triton, roofs, LIGHT), drawing(ringed, roofs, LIGHT),
+              drawing(marks(points), roofs, LIGHT), drawing(all_of_them.where(points["impl"] == "none"), roofs, LIGHT)]  # fmt: skip
+    assert len({first.shape, *(other.shape for other in others)}) == 6
 
 
 def test_a_point_above_the_roof_is_ringed(points: pd.DataFrame, synthetic: ModuleType) -> None:
     roofs = roofline_model.roofs(synthetic.DEVICE)
-    plain = len(roofline(points, roofs, LIGHT).renderers)
+    assert not len(glyph(roofline(points, roofs, LIGHT), "above").data_source.data["x"])
     raised = points.assign(above_roof=[True] + [False] * (len(points) - 1))
     plot = roofline(raised, roofs, LIGHT)
-    assert len(plot.renderers) == plain + 1  # the ring's place in the legend
-    assert any(item.label.value == "above its roof" for item in plot.legend[0].items)
+    assert list(glyph(plot, "above").data_source.data["x"]) == [points["intensity"].iloc[0]]
+    assert plot.legend[0].items[-1].label.value == "above its roof"
+
+
+def test_a_line_joins_the_points_of_a_call_and_of_no_two(points: pd.DataFrame, synthetic: ModuleType) -> None:
+    plot = roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT)
+    line = glyph(plot, "joined").data_source.data
+    calls = points.groupby(["impl", "pass", "workload"])["intensity"].apply(sorted)
+    expected = sorted(call for call in calls if len(call) > 1)
+    ends = np.flatnonzero(np.isnan(line["x"]))
+    assert len(expected) > 1
+    assert sorted(part[~np.isnan(part)].tolist() for part in np.split(line["x"], ends)) == expected
+    assert np.array_equal(np.isnan(line["x"]), np.isnan(line["y"]))
+
+
+def test_a_figure_fills_its_place_and_is_in_the_page_once() -> None:
+    place = chart()
+    place.object = figure(width=200, sizing_mode="fixed")
+    document = Document()
+    document.add_root(pn.Column(place).get_root(document))
+    assert document.roots[0].children == [place.object]
+    assert place.object.sizing_mode == "stretch_width"
+
+
+def test_the_legend_shows_each_implementation_s_own_mark(points: pd.DataFrame, synthetic: ModuleType) -> None:
+    plot = roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT)
+    keys = glyph(plot, "keys").data_source.data
+    said = {item.label.value: (keys["mark"][item.index], keys["line"][item.index]) for item in plot.legend[0].items}
+    by_style = dict(zip(drawn(plot, "marker"), drawn(plot, "line_color"), strict=True))
+    for impl in points["impl"].unique():
+        shape, shade = said[impl]
+        assert by_style[shape] == shade
 
 
 def test_traffic_stacks_launches_and_shows_the_floor(table: pd.DataFrame) -> None:

@@ -93,7 +93,7 @@ def test_the_headline_speaks_of_the_busiest() -> None:
 
 
 def wait(sampler: Sampler, count: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while len(sampler.samples(1)) < count:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -186,7 +186,7 @@ POWER = """() => {
 
 
 @pytest.mark.browser
-def test_readings_arrive_on_the_page_and_stop_when_one_leaves(visit: Any, gpu_server: Any) -> None:
+def test_readings_arrive_on_the_page_and_stop_when_one_leaves(visit: Any, gpu_server: Any, looked_at: Any) -> None:
     visit.server = gpu_server
     page = visit(f"run={RUN}&kernel=softmax&view=gpu")
     page.get_by_text("% busy,").wait_for()
@@ -194,8 +194,7 @@ def test_readings_arrive_on_the_page_and_stop_when_one_leaves(visit: Any, gpu_se
     first = page.evaluate(POWER)
     page.wait_for_function(f"() => ({POWER})() > {first} + 1")
     assert page.locator(".tabulator-row", has_text="Synthetic GPU B <b>").get_by_text("–").count() >= 3
-    page.get_by_role("tab", name="Overview").click()
-    page.wait_for_timeout(1500)
+    looked_at(page, "Overview")
     left = page.evaluate(POWER)
     page.wait_for_timeout(2500)
     assert page.evaluate(POWER) <= left

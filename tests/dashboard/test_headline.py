@@ -34,9 +34,9 @@ def test_a_predicted_case_says_so_and_what_is_absent_is_left_out() -> None:
     assert "over eager" not in shown
 
 
-def test_a_kernel_that_no_run_speaks_of_is_told_how_to_be_known() -> None:
-    assert "profile it" in headline.of_kernel("softmax", None)
-    assert "<p" not in headline.of_kernel("", None)
+def test_a_kernel_without_a_case_is_named_all_the_same() -> None:
+    assert headline.of_kernel("softmax", None) == "<h2>softmax</h2>"
+    assert "No kernel" in headline.of_kernel("", None)
 
 
 def test_names_and_sentences_with_html_are_text() -> None:

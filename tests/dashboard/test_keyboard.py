@@ -181,13 +181,12 @@ def test_a_number_that_is_typed_is_no_view(visit: Any) -> None:
 
 
 @pytest.mark.browser
-def test_every_control_of_every_view_has_a_name(visit: Any) -> None:
+def test_every_control_of_every_view_has_a_name(visit: Any, looked_at: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     page.get_by_role("button", name="Profile", exact=True).wait_for()
     asking = page.context.new_cdp_session(page)
     for tab in page.get_by_role("tab").all():
-        tab.click()
-        page.wait_for_timeout(1200)
+        looked_at(page, tab.inner_text())
         seen = [
             (node["role"]["value"], node.get("name", {}).get("value", ""))
             for node in asking.send("Accessibility.getFullAXTree")["nodes"]

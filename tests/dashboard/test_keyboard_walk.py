@@ -52,7 +52,10 @@ def opened(visit: Any, query: str = "", **settings: Any) -> Any:
     page.get_by_role("tab", name="Claims").wait_for()
     page.get_by_role("button", name="Keys").wait_for()
     button = page.get_by_role("button", name="Profile", exact=True)
-    page.wait_for_function("button => button && !button.disabled", arg=button.element_handle(), timeout=60_000)
+    page.wait_for_function(
+        "button => button && !button.disabled",
+        arg=button.element_handle(),
+    )
     return page
 
 
@@ -78,7 +81,7 @@ def test_every_stop_shows_the_focus_and_none_is_a_trap(visit: Any, view: str, th
     tab_to(page, "a", "Skip to the views", "Shift+Tab")
 
 
-def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any) -> None:
+def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, built: Any) -> None:
     page = opened(visit)
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
@@ -93,7 +96,7 @@ def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any) -> N
     page.wait_for_url("**kernel=layer_norm**")
     page.locator("h2", has_text="layer_norm").wait_for()
     page.get_by_role("listbox").wait_for(state="hidden")
-    page.wait_for_timeout(500)
+    built(page, "Overview")
     assert (focus(page)["role"], focus(page)["name"], focus(page)["seen"]) == ("combobox", "layer_norm", True)
     # A list that is left with Esc changes nothing, and the focus comes back.
     page.keyboard.press("Enter")
@@ -108,7 +111,7 @@ def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any) -> N
         assert focus(page)["name"] == name
         page.keyboard.press("Enter")
         page.get_by_role("tab", name=name, selected=True).wait_for()
-        page.wait_for_timeout(1200)
+        built(page, name)
         if said:
             assert page.get_by_text(said).first.is_visible()
         assert (focus(page)["role"], focus(page)["name"], focus(page)["seen"]) == ("tab", name, True)
@@ -126,7 +129,6 @@ def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any) -> N
     assert (focus(page)["role"], focus(page)["name"]) == ("button", "Export report")
 
 
-@pytest.mark.timeout(400)
 def test_a_kernel_is_profiled_without_a_mouse(visit: Any) -> None:
     page = opened(visit)
     page.keyboard.press("Tab")
@@ -145,6 +147,6 @@ def test_a_kernel_is_profiled_without_a_mouse(visit: Any) -> None:
     page.get_by_text("is being profiled").wait_for()
     assert (focus(page)["role"], focus(page)["name"]) == ("button", "Profile")
     # Its result is shown when it is there, and the focus is where it was.
-    page.wait_for_function("run => !location.search.includes(run)", arg=RUN, timeout=240_000)
+    page.wait_for_function("run => !location.search.includes(run)", arg=RUN)
     page.get_by_text("predicted for a GPU called").wait_for()
     assert (focus(page)["role"], focus(page)["name"], focus(page)["seen"]) == ("button", "Profile", True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tilescope_dashboard import spare
 from tilescope_dashboard.spare import SpareTime
 from tilescope_dashboard.state import State
+from tilescope_dashboard.turns import Behind
 from tilescope_dashboard.views.gpu import GpuView
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
@@ -25,9 +27,12 @@ class Clock:
     session_context = object()
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.waiting = 100.0, []
+        self.now, self.waiting, self.changed = 100.0, [], None
         monkeypatch.setattr(spare.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(spare.pn.state.__class__, "curdoc", property(lambda _: self))
+
+    def on_change(self, action: Any) -> None:
+        self.changed = action
 
     def add_timeout_callback(self, action: Any, after: int) -> None:
         self.waiting.append((action, after / 1000))
@@ -56,6 +61,39 @@ def test_spare_time_ends_with_the_work_and_gives_way(monkeypatch: pytest.MonkeyP
     assert not clock.waiting
     idle.start()
     assert len(clock.waiting) == 1
+
+
+def test_spare_time_rests_while_the_person_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, done = Clock(monkeypatch), []
+    idle = SpareTime(lambda: done.append(clock.now) or True)
+    idle.start()
+    clock.changed(SimpleNamespace(setter=object(), attr="value"))
+    asked = clock.now
+    while not done:
+        clock.turn()
+    assert done[0] - asked >= 1.0
+    # What the server sets itself, and how large the browser has drawn a figure, are no wishes.
+    clock.changed(SimpleNamespace(setter=None, attr="value"))
+    clock.changed(SimpleNamespace(setter=object(), attr="inner_width"))
+    before = clock.now
+    clock.turn()
+    assert done[1] - before < 0.5
+
+
+def test_what_is_behind_the_figure_is_done_once_and_at_once_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+    behind = Behind(lambda: done.append(1))
+    behind.due()
+    assert len(done) == 1  # no browser, nothing to wait for
+    clock = Clock(monkeypatch)
+    behind.due()
+    behind.due()
+    assert len(done) == 1
+    assert len(clock.waiting) == 1
+    behind.now()
+    assert len(done) == 2
+    assert clock.turn() > 0.05
+    assert len(done) == 2
 
 
 def test_a_heavy_step_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:

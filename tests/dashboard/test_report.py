@@ -130,7 +130,10 @@ def test_html_holds_every_part_with_where_it_comes_from(norms: Side) -> None:
 def test_a_time_is_told_with_its_spread(norms: Side) -> None:
     largest = build([norms], "rms_norm").runs[0].kernels[0].largest
     times = largest.rows.set_index(["impl", "pass"])["time"]
-    assert re.fullmatch(r"128 µs \(127 µs – 129 µs\)", times["triton", "forward"])
+    told = re.fullmatch(r"(\d+) µs \((\d+) µs – (\d+) µs\)", times["triton", "forward"])
+    assert told
+    middle, low, high = map(int, told.groups())
+    assert 100 < low < middle < high < 150
     assert largest.rows["workload"].nunique() == 1
 
 
@@ -242,7 +245,7 @@ def test_markdown_tables_are_well_formed(norms: Side, slower: Side) -> None:
 def test_markdown_heads_each_kernel_and_ranks_its_findings(norms: Side) -> None:
     text = markdown.markdown(build([norms]))
     assert re.search(
-        r"#### rms_norm: 1\d\d µs of GPU time, \d+ % of the floor's speed, 1\d\.\d× over eager \(triton, ", text
+        r"#### rms_norm: 1\d\d µs of GPU time, [\d.]+ % of the floor's speed, 1\d\.\d× over eager \(triton, ", text
     )
     lists = re.findall(r"^1\. \*\*.+(?:\n\d+\. .+)*", text, re.MULTILINE)
     assert len(lists) == len(norms.loaded.run.kernels)

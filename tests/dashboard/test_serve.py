@@ -60,7 +60,7 @@ class Served:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
             )
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 240
         while (printed := re.search(r"http://\S+/login\?token=(\S+)", self.log.read_text())) is None:
             assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.2)
@@ -68,7 +68,7 @@ class Served:
 
     def ask(self, path: str, cookie: str = "", method: str = "GET", body: str = "") -> tuple[int, dict[str, str], str]:
         """Status, headers and text of one answer; a redirect is not followed."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
         headers = {"Cookie": cookie} if cookie else {}
         if body:
             headers["Content-Type"] = "application/x-www-form-urlencoded"
@@ -258,11 +258,11 @@ def test_every_other_file_is_refused_in_words(own: Path, given: str) -> None:
 def test_own_files_are_off_until_a_folder_is_named(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(access.OWN_FILES)
     described = []
-    monkeypatch.setattr("tilescope_dashboard.views.profile.supervisor.describe", described.append)
+    monkeypatch.setattr("tilescope_dashboard.views.own_kernel.supervisor.describe", described.append)
 
     async def type_one() -> str:
         form = ProfileForm(State(may_launch=True), JobManager())
-        form._own.value = f"{own / 'kernel.py'}:SPEC"
+        form._own.field.value = f"{own / 'kernel.py'}:SPEC"
         for _ in range(20):
             await asyncio.sleep(0)
         return form._trouble.object

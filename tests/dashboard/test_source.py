@@ -21,6 +21,7 @@ from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.source_lines import Column, Launch
 from tilescope_dashboard.state import State
 from tilescope_dashboard.views import no_lines
+from tilescope_dashboard.views.elsewhere import having
 from tilescope_dashboard.views.no_lines import with_lines
 from tilescope_dashboard.views.source import Source
 
@@ -292,15 +293,35 @@ def test_the_run_on_offer_is_named_with_what_knows_its_lines(tmp_path: Path, fra
     another(tmp_path, "20260103-000000-0002", {"softmax": {}, "matmul": {}}, frame.assign(kernel="matmul"))
     damaged = another(tmp_path, "20260103-000000-0003", {"softmax": {}}, frame)
     (tmp_path / damaged / "lines.parquet").write_bytes(b"no parquet")
-    found = with_lines(store.list_runs([tmp_path]), "softmax")
+    listed = store.list_runs([tmp_path])
+    found = having(listed, "softmax", with_lines)
     assert found
     assert found.id == there
-    said = no_lines.offered(found, "softmax")
+    state = State(run="", kernel="softmax")
+    state.param.update(run="", runs=listed)
+    nowhere = no_lines.NoLines(state)
+    nowhere.show(lines.frame([]))
+    said = nowhere._text.object
     assert "&lt;script&gt;" in said
     assert "<script>" not in said
     assert "made 2026-01-03" in said
     assert "Synthetic GPU; lines from compiler, ncu, interpreter" in said
-    assert with_lines(store.list_runs([tmp_path]), "attention") is None
+    assert having(listed, "attention", with_lines) is None
+
+
+def test_where_all_lines_are_predicted_the_run_with_measured_ones_is_offered(
+    tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    predicted = another(tmp_path, "20260103-000000-0001", {"softmax": {}}, frame[frame["source"] != "ncu"])
+    another(tmp_path, "20260103-000000-0002", {"softmax": {}}, frame[frame["source"] == "compiler"])
+    measured = another(tmp_path, "20260103-000000-0003", {"softmax": {}}, frame)
+    view = shown(predicted)
+    assert view._body.visible
+    assert "Another run has lines that were measured" in view._nowhere._text.object
+    view._nowhere._button.param.trigger("clicks")
+    assert view.state.run == measured
+    assert view._nowhere._layout.objects == []
 
 
 def test_an_own_kernel_is_profiled_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

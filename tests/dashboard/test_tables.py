@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,6 +14,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from tilescope_dashboard import files
+from tilescope_dashboard.download import Download
 from tilescope_dashboard.figures.style import theme
 from tilescope_dashboard.tables import downloads, fill, table
 
@@ -81,12 +84,12 @@ def test_a_table_that_was_never_filled_saves_its_columns() -> None:
 
 def test_a_link_writes_the_table_as_it_is_when_it_is_pressed() -> None:
     widget, names = table(COLUMNS), ["first"]
-    _, as_csv, as_parquet = downloads(widget, lambda: names[-1])
+    as_csv, as_parquet = downloads(widget, lambda: names[-1]).select(Download)
     fill(widget, ROWS)
     names.append("second")
-    assert b"triton" in as_csv.callback().read()
+    assert b"triton" in asyncio.run(as_csv.callback()).read()
     assert as_csv.filename == "second.csv"
-    assert as_parquet.callback().read(4) == b"PAR1"
+    assert asyncio.run(as_parquet.callback()).read(4) == b"PAR1"
     assert as_parquet.filename == "second.parquet"
 
 
@@ -152,7 +155,7 @@ def test_the_browser_saves_a_table_twice_and_a_figure_in_both_formats(visit: Any
     for choice in ("hbm", "l2"):  # the second file holds other rows
         if choice == "l2":
             page.get_by_role("button", name="L2", exact=True).click()
-            page.wait_for_timeout(800)
+            page.locator(".tabulator-cell:visible", has_text=re.compile("^L2$")).first.wait_for()
         with page.expect_download() as download:
             page.get_by_role("button", name="CSV").click()
         assert download.value.suggested_filename == f"tilescope-roofline-points-{name}.csv"

@@ -26,7 +26,7 @@ def nvml() -> ModuleType:
 
 
 def until(true: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)

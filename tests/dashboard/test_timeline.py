@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import time
@@ -209,8 +210,9 @@ def test_the_trace_of_what_is_shown_and_those_that_the_run_kept(
     state = State(run=RUN, kernel="softmax", view="timeline")
     shown = Timeline(state)
     shown.refresh()
-    (made,), note = shown._traces.objects[0].objects, shown._traces.objects[1]
-    trace = json.loads(gzip.decompress(made.callback().getvalue()))
+    row, *_, note = shown._traces.objects
+    (made,) = row.objects
+    trace = json.loads(gzip.decompress(asyncio.run(made.callback()).getvalue()))
     assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == 7
     assert made.filename.endswith(".trace.json.gz")
     assert "keeps no trace" in note.object
@@ -219,9 +221,9 @@ def test_the_trace_of_what_is_shown_and_those_that_the_run_kept(
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"as it was")
     shown._draw()
-    row, note = shown._traces.objects
+    row, *_, note = shown._traces.objects
     assert [button.label for button in row.objects][1:] == ["torch.profiler's trace of eager"]
-    assert row.objects[1].callback().getvalue() == b"as it was"
+    assert asyncio.run(row.objects[1].callback()).getvalue() == b"as it was"
     assert "keeps no trace" not in note.object
 
 
@@ -242,12 +244,12 @@ def test_the_trace_of_an_own_kernel_is_found_as_the_librarys_are(
     (traces / f"{others.slug}.trace.json.gz").write_bytes(b"another's")
     shown = Timeline(State(run=RUN, kernel="softmax", view="timeline"))
     shown.refresh()
-    assert "keeps no trace" in shown._traces.objects[1].object
+    assert "keeps no trace" in shown._traces.objects[-1].object
     (traces / f"{case.slug}.trace.json.gz").write_bytes(b"as it was")
     shown._draw()
-    row, note = shown._traces.objects
+    row, *_, note = shown._traces.objects
     assert [button.label for button in row.objects][1:] == ["torch.profiler's trace of triton"]
-    assert row.objects[1].callback().getvalue() == b"as it was"
+    assert asyncio.run(row.objects[1].callback()).getvalue() == b"as it was"
     assert "keeps no trace" not in note.object
 
 

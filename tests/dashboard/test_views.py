@@ -7,17 +7,20 @@ import sys
 from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tilescope import store
+from tilescope.schema import Failure
 from tilescope_dashboard import words
 from tilescope_dashboard.access import is_local
-from tilescope_dashboard.state import State, preferred
+from tilescope_dashboard.state import SHOWN_FIRST, State, preferred
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
+from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.profile_fields import ProfileFields
@@ -72,6 +75,21 @@ def test_selection_goes_from_the_figure_to_the_table_and_back() -> None:
     assert shown._source.selected.indices == [1]
     shown._table.selection = []
     assert shown._source.selected.indices == []
+
+
+def test_a_filter_redraws_the_roofline_that_is_there_and_fills_its_table() -> None:
+    shown = Roofline(State(run=RUN, kernel="softmax", view="roofline"))
+    shown.refresh()
+    plot, few = shown._chart.object, len(shown._source.data["row"])
+    shown._choices.levels.value = ["hbm", "l2"]
+    assert shown._chart.object is plot
+    assert len(shown._source.data["row"]) == len(shown._table.value) > few
+    assert set(shown._table.value["level"]) == {"HBM", "L2"}
+    shown._choices.levels.value = ["hbm"]
+    assert len(shown._source.data["row"]) == len(shown._table.value) == few
+    shown._choices.levels.value = []
+    assert len(shown._table.value) == 0
+    assert not len(getattr(shown._source, "data", {"row": []})["row"])
 
 
 def test_the_state_keeps_a_kernel_that_is_not_in_the_run_and_drops_one_of_another_run() -> None:
@@ -150,20 +168,17 @@ def test_autotune_without_configs_names_the_forms_tick_and_the_command() -> None
     state = State(run=RUN, kernel="softmax", view="autotune", may_launch=True)
     shown = Autotune(state)
     shown.refresh()
-    assert "softmax declares none" in shown._head.object
-    assert not shown._chart.visible
-    assert not shown._table.visible
+    said = shown._nowhere._text
+    assert "softmax declares none" in said.object
+    assert not shown._body.visible
     declared = {"name": "softmax", "kernel": "softmax", "implementations": {"triton": {"configs": [{"BLOCK": 64}]}}}
     state.catalog = [declared]
-    shown._draw()
-    said = unescape(shown._head.object)
-    assert f"tick '{ProfileFields()._every.label}' in the form" in said
-    assert "'tilescope tune softmax'" in said
+    assert f"tick '{ProfileFields()._every.label}' in the form" in unescape(said.object)
+    assert "<code>tilescope tune softmax</code>" in said.object
     # Who may not profile has no form; the command is for a machine of their own.
     state.may_launch = False
-    shown._draw()
-    assert "in the form" not in shown._head.object
-    assert "tilescope tune softmax" in shown._head.object
+    assert "in the form" not in said.object
+    assert "tilescope tune softmax" in said.object
 
 
 def test_a_run_that_cannot_be_opened_leaves_words() -> None:
@@ -175,15 +190,18 @@ def test_a_run_that_cannot_be_opened_leaves_words() -> None:
 
 
 def test_without_a_gpu_a_recording_is_opened_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    def summary(identity: str, **facts: bool) -> store.Summary:
+    def summary(identity: str, **facts: Any) -> store.Summary:
         return store.Summary(identity, Path(identity), **facts)
 
     runs = [summary("mine"), summary("other", recorded=True), summary("h200", recorded=True, measured=True)]
     monkeypatch.setattr("tilescope_dashboard.state.no_gpu", lambda: "none here")
-    assert preferred(runs) == "h200"
+    assert preferred(runs) == ("h200", "")
+    both = summary("both", recorded=True, measured=True, kernels=("matmul", SHOWN_FIRST))
+    assert preferred([*runs, both]) == ("both", SHOWN_FIRST)
+    assert preferred([*runs, both], "matmul") == ("both", "matmul")
     monkeypatch.setattr("tilescope_dashboard.state.no_gpu", lambda: None)
-    assert preferred(runs) == "mine"
-    assert preferred([]) == ""
+    assert preferred([*runs, both]) == ("mine", "")
+    assert preferred([]) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -213,4 +231,26 @@ def test_the_dashboard_imports_neither_torch_nor_triton() -> None:
     )
     paths = [str(Path(__file__).resolve().parents[2] / part) for part in ("kernels", "profiles", "dashboard")]
     code = f"import sys; sys.path[:0] = {paths}\n" + code
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=300)
+
+
+@pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
+def test_what_failed_is_said_beside_its_own_kernel_only() -> None:
+    shown = Context(State(run=RUN, kernel="matmul"))
+    assert "failed in this run" in shown._notices.object
+    shown.state.kernel = "softmax"
+    assert "failed in this run" not in shown._notices.object
+
+
+@pytest.mark.parametrize(
+    ("case", "kernel", "said"),
+    [
+        ("matmul/triton/forward/4096x4096x4096-bf16", "matmul", True),
+        ("/my kernels/m.py:MATMUL/triton/forward/4096x4096x4096-bf16/BLOCK_M=64", "MATMUL", True),
+        ("fp8_matmul/triton/forward/4096x4096x4096-fp8", "matmul", False),
+        ("/matmul/m.py:MATMUL/triton/forward/4096x4096x4096-bf16", "matmul", False),
+        ("", "matmul", False),
+    ],
+)
+def test_a_failure_knows_its_kernel(case: str, kernel: str, said: bool) -> None:
+    assert Failure(case, "compiler", "why").concerns(kernel) == said

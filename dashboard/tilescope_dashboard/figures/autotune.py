@@ -59,7 +59,7 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
         )  # fmt: skip
         plot.text(
             [str(v) for v in best[across]], [str(v) for v in best[down]], ["★"] * len(best), text_align="center",
-            text_baseline="bottom", y_offset=-7, text_color=_ink(best["value"], low, high, palette), text_font_size="13px",
+            text_baseline="bottom", y_offset=-7, text_color=_inks(best["value"], low, high, palette), text_font_size="13px",
         )  # fmt: skip
     if len(failed):
         drawn.append(
@@ -93,20 +93,23 @@ def _columns(cells: pd.DataFrame, across: str, down: str, unit: str, palette: li
         "text": [write(v, unit) for v in cells["value"]],
         "config": [short(c, 80) for c in cells["config"]],
         "reason": [short(r, 120) if r else "–" for r in cells["reason"]],
-        "ink": _ink(cells["value"], cells["value"].min(), cells["value"].max(), palette)
+        "ink": _inks(cells["value"], cells["value"].min(), cells["value"].max(), palette)
         if palette
         else [""] * len(cells),
     }
 
 
-def _ink(values: pd.Series, low: float, high: float, palette: list[str]) -> list[str]:
-    """Dark text on bright cells and light text on dark ones."""
-    inks = []
-    for value in values:
-        shade = palette[round((value - low) / (high - low) * 255) if high > low else 0]
-        red, green, blue = (int(shade[i : i + 2], 16) for i in (1, 3, 5))
-        inks.append("#14181d" if 0.299 * red + 0.587 * green + 0.114 * blue > 120 else "#ffffff")
-    return inks
+def _inks(values: pd.Series, low: float, high: float, palette: list[str]) -> list[str]:
+    """The text's colour on each value's cell."""
+    places = [(value - low) / (high - low) if high > low else 0 for value in values]
+    return [ink(palette[round(255 * place)]) for place in places]
+
+
+def ink(shade: str) -> str:
+    """Black or white, whichever is told better from the shade: from the luminance on at which both are told alike."""
+    channels = [int(shade[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "#ffffff"
 
 
 def _bar(mapper: LinearColorMapper, unit: str, look: Theme) -> ColorBar:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pandas as pd
-from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LegendItem
+from bokeh.models import ColumnDataSource, CustomJS, FixedTicker, HoverTool, LegendItem
 from bokeh.plotting import figure
 
 from tilescope_dashboard.figures.style import (
@@ -27,8 +27,8 @@ _OVER = {"over_eager": "eager", "over_compile": "compile", "over_library": "aten
 
 
 def claims(rows: pd.DataFrame, look: Theme) -> figure:
-    """A row a kernel and pass (``tilescope.claims.claims``'s frame): a band for the claim, a bar for what the bytes
-    allow, a mark for the measured speed over each other implementation. The scale is logarithmic, equal speed a line.
+    """A row a kernel and pass (``tilescope.claims.claims``'s frame): a band for the claim, a tick for what the
+    bytes allow, a mark for the measured speed over each other implementation. The scale is logarithmic, equal speed a line.
     """
     if rows.empty:
         return empty(look, "claims", "Nothing is recorded to hold the claims against.", 160)
@@ -43,20 +43,54 @@ def claims(rows: pd.DataFrame, look: Theme) -> figure:
     plot.xaxis.ticker = plot.xgrid.ticker = FixedTicker(ticks=ratio_ticks(*_range(rows)))
     plot.yaxis.major_label_text_color = look.ink
     plot.ray(x=1, y=0, angle=math.pi / 2, line_color=look.ink, line_dash=[6, 4], line_width=1.5)
-    claimed, bounded = rows[rows["claim_low"].notna()], rows[rows["bound"].notna()]
-    band = plot.hbar(
-        claimed["row"], left=claimed["claim_low"], right=claimed["claim_high"], height=0.62, color=look.muted, alpha=0.3
-    )
-    bound = plot.scatter(
-        bounded["bound"], bounded["row"], marker="dash", angle=math.pi / 2, size=22, line_color=look.ink, line_width=3
-    )
-    items = [LegendItem(label="people say", renderers=[band]), LegendItem(label="bytes allow", renderers=[bound])]
+    items = [_claimed(plot, rows[rows["claim_low"].notna()], look), _bound(plot, rows[rows["bound"].notna()], look)]
     for column, impl in _OVER.items():
         known = rows[rows[column].notna()]
         if len(known):
             items.append(_marks(plot, known.assign(x=known[column]), impl, look))
     legend(plot, look, items)
     return plot
+
+
+def _claimed(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
+    """A band from the least to the most that people say; of a single figure its edges are left, as one thick line."""
+    pairs = list(zip(known["claim_low"], known["claim_high"], strict=True))
+    source = ColumnDataSource(
+        {
+            "row": known["row"],
+            "low": known["claim_low"],
+            "high": known["claim_high"],
+            "text": [times(low) if low == high else f"{times(low)} to {times(high)}" for low, high in pairs],
+            "edge": [5.0 if low == high else 1.0 for low, high in pairs],
+        }
+    )
+    drawn = plot.hbar(
+        "row", left="low", right="high", height=0.62, fill_color=look.muted, fill_alpha=0.3, line_color=look.muted,
+        line_width="edge", source=source, name="claimed",
+    )  # fmt: skip
+    plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("people say", "@text")]))
+    return LegendItem(label="people say", renderers=[drawn])
+
+
+#: A vertical line. Bokeh's own markers have a horizontal one only, which a legend does not turn.
+_TICK = """
+    export default (args, obj, {ctx, i, r, visuals}) => {
+        ctx.moveTo(0, -r)
+        ctx.lineTo(0, r)
+        visuals.line.apply(ctx, i)
+    }
+"""
+
+
+def _bound(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
+    """A tick at what moving fewer bytes can win at most."""
+    source = ColumnDataSource({"row": known["row"], "x": known["bound"], "text": known["bound"].map(times)})
+    drawn = plot.scatter(
+        "x", "row", marker="@tick", defs={"@tick": CustomJS(code=_TICK)}, size=22, line_color=look.ink, line_width=3,
+        source=source, name="bound",
+    )  # fmt: skip
+    plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("bytes allow", "@text")]))
+    return LegendItem(label="bytes allow", renderers=[drawn])
 
 
 def _marks(plot: figure, known: pd.DataFrame, impl: str, look: Theme) -> LegendItem:

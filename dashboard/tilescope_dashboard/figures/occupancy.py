@@ -26,7 +26,12 @@ def occupancy(curve: pd.DataFrame, point: dict | None, resource: str, look: Them
     if curve.empty:
         return empty(look, f"occupancy-{resource}", f"Nothing is known about {title} of this launch.", height)
     span = (float(curve["value"].min()), float(curve["value"].max()))
-    plot = blank(look, f"occupancy-{resource}", height, x_range=Range1d(*span), y_range=Range1d(0, 1.12))
+    # A mark at an end is drawn whole.
+    room = 0.04 * (span[1] - span[0])
+    plot = blank(
+        look, f"occupancy-{resource}", height, x_range=Range1d(span[0] - room, span[1] + room), y_range=Range1d(0, 1.12),
+        min_border_bottom=60,
+    )  # fmt: skip
     plot.xaxis.axis_label = title
     plot.yaxis.axis_label = "occupancy"
     plot.yaxis.formatter = ticks("ratio")
@@ -67,6 +72,7 @@ def _draw_point(plot: figure, point: dict, unit: str, span: tuple[float, float],
         [f"{write(point['value'], unit)} → {write(point['occupancy'], 'ratio')}"],
         text_align="right" if right else "left", x_offset=-12 if right else 12, y_offset=-6, text_baseline="bottom",
         text_color=look.ink, text_font=GLYPH_FONT, text_font_size="12px", text_font_style="bold",
+        background_fill_color=look.ground, background_fill_alpha=0.85,
     )  # fmt: skip
 
 

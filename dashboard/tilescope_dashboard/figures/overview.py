@@ -44,7 +44,9 @@ def _marks(rows: pd.DataFrame, column: str, look: Theme) -> figure:
     plot.xaxis.formatter = ticks("ratio" if timed else "times")
     plot.xaxis.ticker.desired_num_ticks = 5
     plot.yaxis.major_label_text_color = look.ink
-    plot.add_layout(Span(location=1, dimension="height", line_color=look.ink, line_dash=[6, 4], line_width=1.5))
+    floor = Span(location=1, dimension="height", line_color=look.ink, line_dash=[6, 4], line_width=1.5)
+    floor.level = "underlay"  # kernels' names may stand where it goes
+    plot.add_layout(floor)
     shades = [colour(i, look, impls) for i in rows["impl"]]
     columns = {
         "x": rows[column], "y": places, "row": [_label(r) for r in rows.to_dict("records")], "impl": rows["impl"], "mark": [mark(i, impls) for i in rows["impl"]],
@@ -58,9 +60,10 @@ def _marks(rows: pd.DataFrame, column: str, look: Theme) -> figure:
     )  # fmt: skip
     plot.text(
         0, list(headings), list(headings.values()), x_offset=4, text_baseline="middle", text_color=look.ink,
-        text_font_size="12px", text_font_style="bold", name="headings",
+        text_font_size="12px", text_font_style="bold", background_fill_color=look.ground, name="headings",
     )  # fmt: skip
-    tooltips = [("", "@row"), ("implementation", "@impl"), (column.replace("_", " "), "@text"), ("GPU time", "@time")]
+    said = "of the floor's speed" if timed else "bytes over the algorithm's"
+    tooltips = [("", "@row"), ("implementation", "@impl"), (said, "@text"), ("GPU time", "@time")]
     plot.add_tools(HoverTool(renderers=[drawn], tooltips=tooltips))
     items = []
     for impl in impls:

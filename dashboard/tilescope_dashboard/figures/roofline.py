@@ -8,15 +8,19 @@ not timed. Solid roofs were measured, dashed ones are the datasheet's.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from bokeh.core.properties import value
 from bokeh.models import ColumnDataSource, CustomJS, CustomJSHover, CustomJSTransform, HoverTool, LegendItem, TapTool
 from bokeh.plotting import figure
 from bokeh.transform import transform
-from tilescope.schema import CASE_COLUMNS
 
+from tilescope_dashboard.figures.marks import Marks, Style, Words, marks
+from tilescope_dashboard.figures.redraw import Columns, Drawing
 from tilescope_dashboard.figures.style import (
     GLYPH_FONT,
     Theme,
@@ -35,13 +39,12 @@ LEVELS = {"hbm": "HBM", "l2": "L2", "l1": "L1"}
 KINDS = {"algorithm": "algorithm", "requested": "requested", "moved": "moved"}
 _SIZES = {"hbm": 13, "l2": 10, "l1": 8}
 _NAN = float("nan")
-#: So many points are drawn one by one; and of more, one in each cell of so many a decade in either direction.
-_MOST, _CELLS = 5_000, 60
+#: A mark without a filling.
+_CLEAR = "#00000000"
+#: A figure's columns, and those of a frame of points.
+_PLACE = {"x": "intensity", "y": "height"}
 #: What is added to a mark by its kind.
 _VARIANTS = {"requested": "_dot"}
-#: What a point's number stands for, by the column that holds it.
-_CODED = {"style": ["impl", "kind", "level", "predicted"], "case": ["impl", "pass", "workload"], "launch": ["function"]}
-
 _ALONG_DIAGONAL = """
     const decades = range => Math.log10(range.end / range.start)
     const up = plot.inner_height / decades(plot.y_range), right = plot.inner_width / decades(plot.x_range)
@@ -50,49 +53,66 @@ _ALONG_DIAGONAL = """
 
 
 def roofline(points: pd.DataFrame, roofs: pd.DataFrame, look: Theme) -> figure:
-    """A roofline of ``points`` (as ``tilescope.roofline.points`` gives them) under ``roofs``.
+    """A roofline of ``points`` (as ``tilescope.roofline.points`` gives them) under ``roofs``: see ``drawing``."""
+    return drawing(marks(points), roofs, look).figure()
+
+
+def drawing(points: Marks, roofs: pd.DataFrame, look: Theme) -> Drawing:
+    """A roofline of ``points`` under ``roofs``.
 
     A point that was not timed stands where the roofs would allow it, with a dashed outline. The points' renderer is
     called ``points``, and its column ``row`` says which row of the frame a point is: of very many, those that lie under
     others alike are left out. On a narrow page a roof's label has one value.
     """
     roofs = roofs[(roofs["kind"] == "compute") | roofs["name"].isin(LEVELS)]
-    points = points.assign(
-        height=points["performance"].fillna(points["attainable"]).astype("float64"),
-        predicted=points["performance"].isna(),
-        row=np.arange(len(points), dtype=np.int32),
-    )
-    points = points.iloc[_seen(points)]
-    drawn = points[points["height"].gt(0) & points["intensity"].gt(0)]
-    if drawn.empty and roofs.empty:
-        return empty(look, "roofline", "No flops, bytes or roofs are known for this kernel in this run.")
-    used = _used(roofs, drawn)
-    (left, right), (low, high) = _extent(drawn, used)
-    plot = blank(
-        look, "roofline", 460, x_axis_type="log", y_axis_type="log", x_range=(left, right), y_range=(low, high)
-    )
-    plot.xaxis.axis_label = "arithmetic intensity, flop/byte"
-    plot.yaxis.axis_label = "performance, flop/s"
-    plot.xaxis.formatter, plot.yaxis.formatter = ticks("decimal"), ticks("decimal")
-    if not points.empty:
-        _draw_points(plot, points, look)
-    # After the points: ten thousand of them would bury the roofs.
-    _draw_roofs(plot, used, look, (left, right), low)
-    return plot
+    points = points.seen()
+    numbers = points.numbers
+    placed = numbers[numbers["height"].gt(0) & numbers["intensity"].gt(0)]
+    if placed.empty and roofs.empty:
+        return _nothing(look)
+    used = _used(roofs, {points.words.pipes[number] for number in placed["pipe"].unique() if number >= 0})
+    (left, right), (low, high) = _extent(placed, used)
+    columns: dict[str, Columns] = {
+        "roofs": _lines(used, left, right),
+        "memory": _memory_labels(used, look.narrow, left, low),
+        "compute": _compute_labels(used, look.narrow, right),
+    }
+    shape: tuple = (look,)
+    if len(numbers):
+        columns |= {"joined": _joined(numbers), "points": _points(numbers), "above": _above(numbers)}
+        shape = (look, points.words, tuple(_keys(points, look)))
+    build = partial(_figure, points=points, look=look)
+    return Drawing(shape, columns, (left, right), (low, high), build)
 
 
 def source(plot: figure) -> ColumnDataSource | None:
     """The data source of the points, or None where there are none."""
-    renderer = plot.select_one({"name": "points"})
-    return renderer.data_source if renderer else None
+    return next((renderer.data_source for renderer in plot.renderers if renderer.name == "points"), None)
 
 
-def _used(roofs: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
-    """Memory roofs, and the compute roofs of the pipes in use (all of them where no point names one)."""
+def _nothing(look: Theme) -> Drawing:
+    said = "No flops, bytes or roofs are known for this kernel in this run."
+    return Drawing((look, said), {}, (0, 1), (0, 1), lambda _: empty(look, "roofline", said))
+
+
+def _figure(sources: Mapping[str, ColumnDataSource], points: Marks, look: Theme) -> figure:
+    plot = blank(look, "roofline", 460, x_axis_type="log", y_axis_type="log", x_range=(1, 10), y_range=(1, 10))
+    plot.xaxis.axis_label = "arithmetic intensity, flop/byte"
+    plot.yaxis.axis_label = "performance, flop/s"
+    plot.xaxis.formatter, plot.yaxis.formatter = ticks("decimal"), ticks("decimal")
+    if "points" in sources:
+        _draw_points(plot, sources, points, look)
+    # After the points: ten thousand of them would bury the roofs.
+    _draw_roofs(plot, sources, look)
+    return plot
+
+
+def _used(roofs: pd.DataFrame, pipes: set[str]) -> pd.DataFrame:
+    """Memory roofs, and the compute roofs of the pipes in use (all of them where none is known)."""
     if roofs.empty:
         return roofs
-    pipes = set(points["pipe"].dropna()) & set(roofs["name"])
-    return roofs[(roofs["kind"] == "memory") | roofs["name"].isin(pipes or set(roofs["name"]))]
+    known = pipes & set(roofs["name"])
+    return roofs[(roofs["kind"] == "memory") | roofs["name"].isin(known or set(roofs["name"]))]
 
 
 def _extent(points: pd.DataFrame, roofs: pd.DataFrame) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -100,45 +120,59 @@ def _extent(points: pd.DataFrame, roofs: pd.DataFrame) -> tuple[tuple[float, flo
     memory = roofs.loc[roofs["kind"] == "memory", "value"] if len(roofs) else pd.Series(dtype=float)
     compute = roofs.loc[roofs["kind"] == "compute", "value"] if len(roofs) else pd.Series(dtype=float)
     ridges = [c / m for c in compute for m in memory]
-    across = [*points["intensity"], *ridges] or [0.1, 100.0]
-    up = [*points["height"], *compute] or [1e9, 1e13]
+    across = [*_ends(points["intensity"]), *ridges] or [0.1, 100.0]
+    up = [*_ends(points["height"]), *compute] or [1e9, 1e13]
     left, right = min(across) / 4, max(across) * 6
     low = min(*up, left * 4 * min(memory, default=min(up) / left)) / 4
     return (left, right), (low, max(up) * 4)
 
 
-def _seen(points: pd.DataFrame) -> np.ndarray | slice:
-    """The rows that are drawn: all of up to ``_MOST``, else one of those that look alike in each cell of a fine grid.
-
-    A mark is several cells wide, so what is left out would not be seen.
-    """
-    if len(points) <= _MOST:
-        return slice(None)
-    cells = [
-        np.floor(np.log10(points[name].where(points[name].gt(0)).to_numpy(dtype=float, na_value=_NAN)) * _CELLS)
-        for name in ("intensity", "height")
-    ]
-    style, _ = _distinct(points, _CODED["style"])
-    _, first = np.unique(np.column_stack([style, *cells]), axis=0, return_index=True)
-    return np.sort(first)
+def _ends(values: pd.Series) -> list[float]:
+    return [values.min(), values.max()] if len(values) else []
 
 
-def _draw_points(plot: figure, points: pd.DataFrame, look: Theme) -> None:
-    impls = list(dict.fromkeys(points["impl"]))
-    across, up = _joined(points[points["height"].gt(0)])
-    # There even where it joins nothing, like the rings below: with the same renderers a figure need not be drawn anew.
-    plot.multi_line(across, up, color=look.muted, line_width=1.2, line_dash="dotted")
-    styled = {name: _looked_up("style", values) for name, values in _styles(points, look, impls).items()}
+def _joined(points: pd.DataFrame) -> Columns:
+    """A line through the points of each call or launch that has several, from left to right; NaN between two of them."""
+    standing = points[points["height"].gt(0)]
+    several = standing[standing.duplicated("joined", keep=False)]
+    line = several.iloc[np.lexsort((several["intensity"], several["joined"]))]
+    ends = np.flatnonzero(np.diff(line["joined"])) + 1
+    return {name: np.insert(line[column].to_numpy(), ends, _NAN) for name, column in _PLACE.items()}
+
+
+def _points(points: pd.DataFrame) -> Columns:
+    """Numbers only: what is many travels fast."""
+    wanted = ["intensity", "height", "gpu_time", "row", "style", "case", "function"]
+    return {name: points[name].to_numpy() for name in wanted}
+
+
+def _above(points: pd.DataFrame) -> Columns:
+    """Where a ring is drawn."""
+    above = points[points["above_roof"]]
+    return {name: above[column].to_numpy() for name, column in _PLACE.items()}
+
+
+def _draw_points(plot: figure, sources: Mapping[str, ColumnDataSource], points: Marks, look: Theme) -> None:
+    plot.line("x", "y", source=sources["joined"], name="joined", color=look.muted, line_width=1.2, line_dash="dotted")
+    styled = {name: _looked_up("style", values) for name, values in _looks(points.words.styles, look).items()}
     plotted = plot.scatter(
         x="intensity", y="height", marker=styled["mark"], size=styled["size"], fill_color=styled["fill"],
         line_color=styled["colour"], line_dash=styled["dash"], line_width=1.8, fill_alpha=0.9, hover_line_color=look.ink,
         nonselection_alpha=0.25, nonselection_fill_alpha=0.25, selection_line_color=look.ink, selection_line_width=3,
-        source=ColumnDataSource(_columns(points)), name="points",
+        source=sources["points"], name="points",
     )  # fmt: skip
-    above = points[points["above_roof"]]
-    plot.scatter(above["intensity"], above["height"], size=24, fill_color=None, line_color=look.warning, line_width=1.6)
-    plot.add_tools(_hover(points, plotted), TapTool(renderers=[plotted]))
-    legend(plot, look, _legend(plot, points, look, impls, len(above) > 0))
+    plot.scatter(
+        "x",
+        "y",
+        source=sources["above"],
+        name="above",
+        size=24,
+        fill_color=None,
+        line_color=look.warning,
+        line_width=1.6,
+    )
+    plot.add_tools(_hover(points.words, plotted), TapTool(renderers=[plotted]))
+    _draw_keys(plot, _keys(points, look), look)
 
 
 def _looked_up(column: str, values: list) -> Any:
@@ -146,60 +180,27 @@ def _looked_up(column: str, values: list) -> Any:
     return transform(column, CustomJSTransform(args={"values": values}, v_func="return Array.from(xs, x => values[x])"))
 
 
-def _joined(points: pd.DataFrame) -> tuple[list[list[float]], list[list[float]]]:
-    """Intensities and heights of the points of each launch that has several, from left to right."""
-    of_launch = [*CASE_COLUMNS, "launch"]
-    several = points[points.duplicated(of_launch, keep=False)]
-    if several.empty:
-        return [], []
-    launch = several.groupby(of_launch, dropna=False, sort=False).ngroup().to_numpy()
-    order = np.lexsort((several["intensity"], launch))
-    ends = np.flatnonzero(np.diff(launch[order])) + 1
-    across, up = (
-        [part.tolist() for part in np.split(several[name].to_numpy(dtype=float)[order], ends)]
-        for name in ("intensity", "height")
-    )
-    return across, up
-
-
-def _columns(points: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Numbers only: what is many travels fast. ``style``, ``case`` and ``launch`` count the frame's distinct ones, as
-    ``_distinct`` gives them."""
-    numbers = {"intensity": "intensity", "height": "height", "gpu_time": "gpu_time"}
-    codes = {name: _distinct(points, columns)[0] for name, columns in _CODED.items()}
-    floats = {key: points[name].to_numpy(dtype=float, na_value=_NAN) for key, name in numbers.items()}
-    return floats | codes | {"row": points["row"].to_numpy()}
-
-
-def _distinct(points: pd.DataFrame, columns: list[str]) -> tuple[np.ndarray, list[tuple]]:
-    """Each row's number among the distinct values of ``columns``, and those values, in the order of their appearance."""
-    numbers = points.groupby(columns, dropna=False, sort=False).ngroup()
-    values = points[columns].drop_duplicates().itertuples(index=False, name=None)
-    return numbers.to_numpy(dtype=np.int32), list(values)
-
-
-def _styles(points: pd.DataFrame, look: Theme, impls: list[str]) -> dict[str, list]:
+def _looks(styles: Sequence[Style], look: Theme) -> dict[str, list]:
     """What a mark looks like, by the number of its style."""
-    styles = _distinct(points, _CODED["style"])[1]
+    impls = list(dict.fromkeys(style.impl for style in styles))
     return {
-        "mark": [mark(impl, impls) + _VARIANTS.get(kind, "") for impl, kind, _, _ in styles],
-        "size": [_SIZES.get(level, 10) for _, _, level, _ in styles],
-        "colour": [colour(impl, look, impls) for impl, _, _, _ in styles],
-        "fill": [colour(impl, look, impls) if kind == "moved" else look.ground for impl, kind, _, _ in styles],
-        "dash": ["dashed" if predicted else "solid" for _, _, _, predicted in styles],
+        "mark": [mark(style.impl, impls) + _VARIANTS.get(style.kind, "") for style in styles],
+        "size": [_SIZES.get(style.level, 10) for style in styles],
+        "colour": [colour(style.impl, look, impls) for style in styles],
+        "fill": [colour(style.impl, look, impls) if style.kind == "moved" else look.ground for style in styles],
+        "dash": ["dashed" if style.predicted else "solid" for style in styles],
     }
 
 
-def _hover(points: pd.DataFrame, plotted: Any) -> HoverTool:
+def _hover(words: Words, plotted: Any) -> HoverTool:
     """What is said of a point; its words are looked up, and its numbers written, in the browser."""
     said = {
-        "case": [short(" · ".join(case), 60) for case in _distinct(points, _CODED["case"])[1]],
-        "launch": [
-            "whole call" if pd.isna(f) or not f else short(f, 44) for (f,) in _distinct(points, _CODED["launch"])[1]
-        ],
+        "case": [short(" · ".join(case), 60) for case in words.cases],
+        "function": [short(name, 44) if name else "whole call" for name in words.functions],
         "style": [
-            f"{KINDS.get(kind, kind)} through {LEVELS.get(level, level)}{', not timed' if predicted else ''}"
-            for _, kind, level, predicted in _distinct(points, _CODED["style"])[1]
+            f"{KINDS.get(style.kind, style.kind)} through {LEVELS.get(style.level, style.level)}"
+            f"{', not timed' if style.predicted else ''}"
+            for style in words.styles
         ],
     }
     lookups = {
@@ -213,83 +214,130 @@ def _hover(points: pd.DataFrame, plotted: Any) -> HoverTool:
     return HoverTool(
         renderers=[plotted], formatters=lookups | written, limit=2,
         tooltips=[
-            ("", "@case{custom}"), ("launch", "@launch{custom}"), ("point", "@style{custom}"),
+            ("", "@case{custom}"), ("launch", "@function{custom}"), ("point", "@style{custom}"),
             ("intensity", "@intensity{custom}"), ("performance", "@height{custom}"), ("time", "@gpu_time{custom}"),
         ],
     )  # fmt: skip
 
 
-def _legend(plot: figure, points: pd.DataFrame, look: Theme, impls: list[str], above: bool) -> list[LegendItem]:
-    def item(label: str, **marks: object) -> LegendItem:
-        return LegendItem(label=label, renderers=[plot.scatter([_NAN], [_NAN], size=10, line_width=1.8, **marks)])
+class _Key(NamedTuple):
+    """A line of the legend, and the mark before it."""
 
-    items = [
-        item(short(i, 18), marker=mark(i, impls), color=colour(i, look, impls)) for i in impls
-    ]  # fmt: skip
-    kinds = {
-        "algorithm": {"marker": "circle", "fill_color": None},
-        "requested": {"marker": "circle_dot", "fill_color": None},
-        "moved": {"marker": "circle", "fill_color": look.muted},
-    }
-    present = set(points["kind"])
-    items += [item(KINDS[k], line_color=look.muted, **m) for k, m in kinds.items() if k in present]
-    if points["predicted"].any():
-        items.append(item("not timed", marker="circle", fill_color=None, line_color=look.muted, line_dash="dashed"))
-    if above:
-        ring = plot.scatter([_NAN], [_NAN], size=15, fill_color=None, line_color=look.warning, line_width=1.6)
-        items.append(LegendItem(label="above its roof", renderers=[ring]))
-    return items
+    label: str
+    mark: str
+    line: str
+    fill: str
+    dash: str = "solid"
 
 
-def _draw_roofs(plot: figure, roofs: pd.DataFrame, look: Theme, across: tuple[float, float], low: float) -> None:
+def _keys(points: Marks, look: Theme) -> list[_Key]:
+    """The legend of what is drawn."""
+    known = list(dict.fromkeys(style.impl for style in points.words.styles))
+    styles = points.styles()
+    shades = {impl: colour(impl, look, known) for impl in dict.fromkeys(style.impl for style in styles)}
+    keys = [_Key(short(impl, 18), mark(impl, known), shade, shade) for impl, shade in shades.items()]
+    kinds = {style.kind for style in styles}
+    for kind, shape, fill in (
+        ("algorithm", "circle", _CLEAR),
+        ("requested", "circle_dot", _CLEAR),
+        ("moved", "circle", look.muted),
+    ):
+        if kind in kinds:
+            keys.append(_Key(KINDS[kind], shape, look.muted, fill))
+    if any(style.predicted for style in styles):
+        keys.append(_Key("not timed", "circle", look.muted, _CLEAR, "dashed"))
+    if points.numbers["above_roof"].any():
+        keys.append(_Key("above its roof", "circle", look.warning, _CLEAR))
+    return keys
+
+
+def _draw_keys(plot: figure, keys: Sequence[_Key], look: Theme) -> None:
+    """One renderer for all of the legend, each of whose lines shows one of its marks: they stand nowhere."""
+    columns = {name: [getattr(key, name) for key in keys] for name in _Key._fields}
+    nowhere = [_NAN] * len(keys)
+    drawn = plot.scatter(
+        "x", "y", marker="mark", line_color="line", fill_color="fill", line_dash="dash", line_width=1.8,
+        source=ColumnDataSource({**columns, "x": nowhere, "y": nowhere}), name="keys",
+    )  # fmt: skip
+    items = [LegendItem(label=value(key.label), renderers=[drawn], index=place) for place, key in enumerate(keys)]
+    legend(plot, look, items)
+
+
+def _lines(roofs: pd.DataFrame, left: float, right: float) -> Columns:
+    """A stroke a roof, far beyond the edges, so that panning does not come to its end; memory roofs end at the highest
+    compute roof of their origin."""
     memory, compute = (roofs[roofs["kind"] == kind] for kind in ("memory", "compute"))
     fastest, highest = memory["value"].max(), compute["value"].max()
+    ends = []
     for roof in memory.itertuples():
         top = compute.loc[compute["origin"] == roof.origin, "value"].max()
         top = highest if math.isnan(top) else top
-        top = across[1] * roof.value if math.isnan(top) else top
-        # Far beyond the left edge, so that panning does not come to a roof's end.
-        start = across[0] / 1e3
-        plot.line([start, top / roof.value], [start * roof.value, top], **_stroke(roof, look))
+        top = right * roof.value if math.isnan(top) else top
+        start = left / 1e3
+        ends.append((start, start * roof.value, top / roof.value, top))
     for roof in compute.itertuples():
-        start = across[0] if math.isnan(fastest) else roof.value / fastest
-        plot.line([start, across[1] * 1e3], [roof.value] * 2, **_stroke(roof, look))
-    for name, values in memory.groupby("name", sort=False):
-        highest = values["value"].max()
-        start = max(across[0], low / highest) * 1.5
-        _label_diagonal(plot, _roof_text(str(name), values, "byte/second", look.narrow), start, highest, look)
-    for height, text in _compute_labels(compute, look.narrow):
-        plot.text(
-            [across[1]], [height], [text], text_align="right", x_offset=-24, y_offset=-4, text_baseline="bottom",
-            **_text(look),
-        )  # fmt: skip
+        start = left if math.isnan(fastest) else roof.value / fastest
+        ends.append((start, roof.value, right * 1e3, roof.value))
+    drawn = pd.concat([memory, compute])
+    measured = drawn["origin"].eq("measured").to_numpy()
+    x0, y0, x1, y1 = np.array(ends, dtype=float).reshape(-1, 4).T
+    return {
+        "x0": x0, "y0": y0, "x1": x1, "y1": y1,
+        "width": np.where(drawn["name"].isin(["l2", "l1"]), 1.2, 2.0),
+        "dash": np.where(measured, "solid", "6 4"),
+        "alpha": np.where(measured, 0.9, 0.6),
+    }  # fmt: skip
 
 
-def _compute_labels(roofs: pd.DataFrame, brief: bool) -> list[tuple[float, str]]:
-    """Where each label stands and what it says. Roofs too close for a line of text each share one."""
+def _memory_labels(roofs: pd.DataFrame, brief: bool, left: float, low: float) -> Columns:
+    """Each label along its roof, from where that comes into sight."""
+    named = roofs[roofs["kind"] == "memory"].groupby("name", sort=False)
+    highest = np.array([values["value"].max() for _, values in named])
+    start = 1.5 * np.maximum(left, low / highest)
+    return {
+        "x": start,
+        "y": start * highest,
+        "text": np.array([_roof_text(str(name), values, "byte/second", brief) for name, values in named], dtype=str),
+    }
+
+
+def _compute_labels(roofs: pd.DataFrame, brief: bool, right: float) -> Columns:
+    """Each label on its roof's right end. Roofs too close for a line of text each share one."""
     labels: list[tuple[float, str]] = []
-    ranked = sorted(roofs.groupby("name", sort=False), key=lambda named: -named[1]["value"].max())
-    for name, values in ranked:
+    named = roofs[roofs["kind"] == "compute"].groupby("name", sort=False)
+    for name, values in sorted(named, key=lambda pair: -pair[1]["value"].max()):
         height, text = values["value"].max(), _roof_text(str(name), values, "flop/second", brief)
         if labels and labels[-1][0] / height < 1.6:
             labels[-1] = (labels[-1][0], f"{labels[-1][1]}  ·  {text}")
         else:
             labels.append((height, text))
-    return labels
-
-
-def _stroke(roof: object, look: Theme) -> dict[str, object]:
-    name, origin = roof.name, roof.origin  # type: ignore[attr-defined]
     return {
-        "line_color": look.ink,
-        "line_width": 1.2 if name in ("l2", "l1") else 2.0,
-        "line_dash": "solid" if origin == "measured" else [6, 4],
-        "line_alpha": 0.9 if origin == "measured" else 0.6,
+        "x": np.full(len(labels), right),
+        "y": np.array([height for height, _ in labels]),
+        "text": np.array([text for _, text in labels], dtype=str),
     }
 
 
-def _text(look: Theme) -> dict[str, object]:
-    return {"text_color": look.ink, "text_font": GLYPH_FONT, "text_font_size": "12px"}
+def _draw_roofs(plot: figure, sources: Mapping[str, ColumnDataSource], look: Theme) -> None:
+    plot.segment(
+        "x0", "y0", "x1", "y1", source=sources["roofs"], name="roofs", line_color=look.ink, line_width="width",
+        line_dash="dash", line_alpha="alpha",
+    )  # fmt: skip
+    font: dict[str, Any] = {"text_color": look.ink, "text_font": GLYPH_FONT, "text_font_size": "12px"}
+    along = plot.text(
+        "x", "y", "text", source=sources["memory"], name="memory", angle=0.7, text_baseline="bottom", x_offset=-2,
+        y_offset=-6, **font,
+    )  # fmt: skip
+    plot.text(
+        "x", "y", "text", source=sources["compute"], name="compute", text_align="right", x_offset=-24, y_offset=-4,
+        text_baseline="bottom", **font,
+    )  # fmt: skip
+    turn = CustomJS(args={"plot": plot, "glyph": along.glyph}, code=_ALONG_DIAGONAL)
+    plot.js_on_change("inner_width", turn)
+    plot.js_on_change("inner_height", turn)
+    for axis in (plot.x_range, plot.y_range):
+        axis.js_on_change("start", turn)
+        axis.js_on_change("end", turn)
 
 
 def _roof_text(name: str, values: pd.DataFrame, unit: str, brief: bool) -> str:
@@ -301,17 +349,3 @@ def _roof_text(name: str, values: pd.DataFrame, unit: str, brief: bool) -> str:
     text = f"{title} {write(by_origin['measured'], unit)}"
     sheet = by_origin.get("datasheet")
     return f"{text} (datasheet {write(sheet, unit).split()[0]})" if sheet and not brief else text
-
-
-def _label_diagonal(plot: figure, text: str, start: float, bandwidth: float, look: Theme) -> None:
-    """Write along a memory roof from intensity ``start`` on; the angle follows the figure's shape and zoom."""
-    written = plot.text(
-        [start], [start * bandwidth], [text], angle=0.7, text_baseline="bottom",
-        x_offset=-2, y_offset=-6, **_text(look),
-    )  # fmt: skip
-    turn = CustomJS(args={"plot": plot, "glyph": written.glyph}, code=_ALONG_DIAGONAL)
-    plot.js_on_change("inner_width", turn)
-    plot.js_on_change("inner_height", turn)
-    for axis in (plot.x_range, plot.y_range):
-        axis.js_on_change("start", turn)
-        axis.js_on_change("end", turn)

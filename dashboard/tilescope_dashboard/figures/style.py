@@ -133,6 +133,7 @@ def blank(look: Theme, name: str, height: int = 420, **options: object) -> figur
     plot.toolbar.active_scroll = None
     plot.toolbar.logo = None
     plot.toolbar.autohide = False
+    plot.toolbar.stylesheets = [f":host {{ --icon-color: {look.muted}; }} .bk-tool-overflow {{ color: {look.muted}; }}"]
     dress(plot, look)
     return plot
 
@@ -177,12 +178,12 @@ def legend(plot: figure, look: Theme, items: list[LegendItem]) -> None:
         Legend(
             items=items, ncols=count, orientation="horizontal", location="left", border_line_color=None,
             background_fill_alpha=0, label_text_color=look.ink, label_text_font=FONT, label_text_font_size="12px",
-            label_standoff=6, spacing=14, padding=4, margin=4, glyph_width=24, glyph_height=22,
+            label_standoff=4, spacing=12, padding=4, margin=4, glyph_width=26, glyph_height=26,
             stylesheets=[_LEGEND_CSS],
         ),
         "below",
     )  # fmt: skip
-    plot.height += 24 * (math.ceil(len(items) / count) - 1)
+    plot.height += 26 * (math.ceil(len(items) / count) - 1)
 
 
 _WRITERS = {
@@ -230,7 +231,8 @@ def written_as(unit: str) -> CustomJSHover:
 
 
 def heading(plot: figure, look: Theme, text: str) -> None:
-    """A small title over a figure that is one of several."""
+    """A small title over a figure that is one of several; on a phone above its tools, for which there is no room beside it."""
+    plot.toolbar_sticky = not look.narrow
     plot.title = Title(
         text=text, text_color=look.ink, text_font=FONT, text_font_size="13px", text_font_style="bold", standoff=6
     )

@@ -160,16 +160,18 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
     top = max(known[["predicted", "actual"]].max().max(), 1.0)
     low = min(known[["predicted", "actual"]].min().min(), 1.0)
     plot = blank(
-        look, "speedup", 130 + 44 * len(impls), y_range=list(lanes.values()),
+        look, "speedup", 140 + 54 * len(impls), y_range=list(lanes.values()),
         x_range=Range1d(max(0, low - 0.35 * (top - low) - 0.1), top + 0.35 * (top - low) + 0.1),
     )  # fmt: skip
+    plot.y_range.range_padding = 0.2  # for the numbers above the first mark
     plot.xaxis.axis_label = "speed-up over eager"
     plot.xaxis.formatter = ticks("times")
     plot.xaxis.ticker.desired_num_ticks = 5
     plot.ygrid.grid_line_color = None
     plot.yaxis.major_label_text_color = look.ink
     plot.yaxis.major_label_text_font_size = "13px"
-    plot.add_layout(Span(location=1, dimension="height", line_color=look.muted, line_width=1.5))
+    # Below the numbers, which may stand where it goes.
+    plot.add_layout(Span(location=1, dimension="height", line_color=look.muted, line_width=1.5, level="underlay"))
     rows = [lanes[i] for i in known["impl"]]
     shades = [colour(i, look, impls) for i in known["impl"]]
     plot.segment(
@@ -195,14 +197,16 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
         plot.text(
             "x", "impl", "text", source=source, y_offset=-11 if name == "actual" else 11, text_align="center",
             text_baseline="bottom" if name == "actual" else "top", text_color=look.ink if name == "actual" else look.muted,
-            text_font=GLYPH_FONT, text_font_size="12px", background_fill_color=look.ground, background_fill_alpha=0.85,
+            text_font=GLYPH_FONT, text_font_size="12px", background_fill_color=look.ground, background_fill_alpha=0.9,
         )  # fmt: skip
     key = [
         LegendItem(label=label, renderers=[plot.scatter([float("nan")], [rows[0]], size=11, marker=marker, line_width=2,
                    line_color=look.muted, fill_color=fill)])
-        for label, marker, fill in (
-            ("predicted (bytes)", "diamond", look.ground), ("actual (GPU time)", "circle", look.muted),
+        for name, label, marker, fill in (
+            ("predicted", "predicted (bytes)", "diamond", look.ground),
+            ("actual", "actual (GPU time)", "circle", look.muted),
         )
+        if known[name].notna().any()
     ]  # fmt: skip
     plot.add_tools(HoverTool(renderers=marks, tooltips=[("", "@impl"), ("speed-up", "@text")]))
     legend(plot, look, key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from html import escape
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,8 @@ import pandas as pd
 from tilescope_dashboard import sweeps, words
 from tilescope_dashboard.units import write
 
+#: What the view is for, where it has nothing to show.
+ABOUT = words.heading("Autotune", "Every config of a kernel, measured or compiled.")
 #: The label in the profile form.
 _TICK = "every config (autotune)"
 
@@ -32,12 +35,17 @@ def headline(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str) -> 
 
 
 def nothing(kernel: str, implementations: Mapping[str, Mapping[str, Any]], command: str, form: bool) -> str:
-    """What the view is for, and how to have something in it: by the profile ``form``, where there is one, or a command.
+    """How to have configs in the view: by the profile ``form``, where there is one, or a command. Escaped.
 
     ``implementations`` are as the kernel declares them, empty where that is not known.
     """
-    said = "Every config of a kernel, measured or compiled. "
+    name = escape(kernel or "a kernel")
     if implementations and not any(known.get("configs") for known in implementations.values()):
-        return words.heading("Autotune", f"{said}{kernel} declares none.")
+        return f"<p>{name} declares none.</p>"
     by_form = f"tick '{_TICK}' in the form and profile it, or " if form else ""
-    return words.heading("Autotune", f"{said}To have those of {kernel or 'a kernel'}, {by_form}run '{command}'.")
+    return f"<p>To have those of {name}, {by_form}run <code>{escape(command)}</code>.</p>"
+
+
+def under_way(kernel: str) -> str:
+    """That they are being made; escaped."""
+    return f"<p>Those of {escape(kernel)} are being profiled: the progress stands above the views.</p>"

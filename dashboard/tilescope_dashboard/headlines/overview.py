@@ -9,16 +9,15 @@ from typing import Any
 from tilescope_dashboard import words
 from tilescope_dashboard.units import times, write
 
+#: Where a kernel has no case in any run.
+NOWHERE = "<p>No run says anything about it yet: profile it.</p>"
 #: More numbers than these do not fit in one row of a page.
 _MOST = 6
 
 
 def of_kernel(kernel: str, case: Mapping[str, Any] | None, about: str = "") -> str:
-    """The kernel's name, ``about`` it in a sentence, and its ``case`` (``of_case``) or what to do for want of one."""
-    title = words.heading(kernel or "No kernel", about)
-    if case is not None:
-        return title + of_case(case)
-    return title + ("<p>No run says anything about it yet: profile it.</p>" if kernel else "")
+    """The kernel's name, ``about`` it in a sentence, and its ``case`` (``of_case``) if one is known."""
+    return words.heading(kernel or "No kernel", about) + ("" if case is None else of_case(case))
 
 
 def of_case(case: Mapping[str, Any]) -> str:

@@ -9,14 +9,15 @@ from tilescope_dashboard import words
 from tilescope_dashboard.figures.traffic import MOST
 from tilescope_dashboard.units import times, write
 
+#: The view in a run without bytes.
+NOTHING = words.heading("HBM traffic", "No bytes are counted in this run: the interpreter or ncu counts them.")
+
 
 def headline(bars: pd.DataFrame, gains: pd.DataFrame, floor: float | None) -> str:
     """Bytes of the Triton implementation, or else of the one with the fewest, against ``floor`` in bytes; its speed-up.
 
     ``bars`` are rows of ``tilescope.traffic.traffic`` and ``gains`` of its ``speedup``, both of one workload and pass.
     """
-    if bars.empty:
-        return words.heading("HBM traffic", "No bytes are counted in this run: the interpreter or ncu counts them.")
     totals = (bars["read"] + bars["written"]).groupby(bars["impl"]).sum()
     ours = "triton" if "triton" in totals else totals.idxmin()
     together = ", the last one all that move least" if bars["impl"].value_counts().max() > MOST else ""

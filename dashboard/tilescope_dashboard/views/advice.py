@@ -12,6 +12,7 @@ from tilescope.advice import Finding
 from tilescope_dashboard import cards, opened, words
 from tilescope_dashboard.units import times
 from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
 from tilescope_dashboard.views.fusion import FusionForm
 
 #: A case of the chosen kernel: ``opened.CASE`` without the kernel.
@@ -30,11 +31,12 @@ class Advice(View):
 
     def build(self) -> list[Any]:
         self._case = pmui.Select(label="case", options=[], sizing_mode="stretch_width", max_width=620, size="small")
-        self._head, self._cards, self._nvidia, self._fusion = words.pane(), cards.pane(), cards.pane(), FusionForm()
+        self._head, self._nowhere = words.pane(), Elsewhere(self.state)
+        self._cards, self._nvidia, self._fusion = cards.pane(), cards.pane(), FusionForm()
         self._filling = False
         self._case.param.watch(lambda event: self._filling or self._choose(event.new), "value")
         self.state.param.watch(self._changed, "case")
-        return [self._head, self._case, self._cards, self._nvidia, self._fusion]
+        return [self._head, self._nowhere, self._case, self._cards, self._nvidia, self._fusion]
 
     def update(self) -> None:
         rows = self.state.table[_CASE].drop_duplicates()
@@ -63,7 +65,9 @@ class Advice(View):
         if loaded is None or case is None:
             say = _NONE.format(self.state.kernel) if self.state.kernel else "Choose a kernel to get advice on it."
             self._head.object, self._cards.object, self._nvidia.object = words.heading("Advice", say), "", ""
+            self._nowhere.seek(rows_of())
             return
+        self._nowhere.say("")
         table = self.state.table
         sources = set(table.loc[(table[_CASE] == list(case)).all(axis="columns"), "source"])
         of_kernel = (self.state.kernel, *case)

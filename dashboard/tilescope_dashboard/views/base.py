@@ -9,7 +9,7 @@ from typing import Any
 import panel as pn
 import param
 
-from tilescope_dashboard import tooltips, words
+from tilescope_dashboard import words
 from tilescope_dashboard.charts import Chart
 from tilescope_dashboard.files import stem
 from tilescope_dashboard.state import State
@@ -60,7 +60,6 @@ class View(pn.viewable.Viewer):
         def name() -> str:
             return stem(self.name_in_address, what, *(origin() if origin else self.state.origin))
 
-        tooltips.as_text(shown)
         return pn.Column(shown, downloads(shown, name), sizing_mode="stretch_width", margin=0)
 
     def _about(self) -> str:

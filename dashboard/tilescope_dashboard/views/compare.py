@@ -67,7 +67,7 @@ class Compare(View):
             said += lines
         rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(model.COLUMNS))
         rows = rows.sort_values("ratio", ascending=False, kind="stable", na_position="last", ignore_index=True)
-        self._head.object = headline(self.state.kernel, len(chosen), rows)
+        self._head.object = headline(self.state.kernel, [self._name(token) for token in chosen], rows)
         self._said.object = "".join(
             words.notice("info", line.partition(": ")[0] + ":", line.partition(": ")[2]) for line in said
         )
@@ -85,6 +85,11 @@ class Compare(View):
         own = {f"{impl}, in this run": f"{loaded.run.id}:{impl}" for impl in impls if "triton" in set(mine["impl"])}
         others = [s for s in self.state.runs if s.id != loaded.run.id and not s.error and kernel in s.kernels]
         return own | {f"{s.started[:16].replace('T', ' ')} {s.title} ({s.device})": s.id for s in others}
+
+    def _name(self, token: str) -> str:
+        """What a title calls the other side: an implementation, or a run."""
+        run, _, impl = token.partition(":")
+        return impl or next((s.title for s in self.state.runs if s.id == run and s.title), run)
 
     def _against(self, token: str) -> tuple[pd.DataFrame, list[str]]:
         run, _, impl = token.partition(":")

@@ -79,7 +79,8 @@ class Context(pn.viewable.Viewer):
             )
         if not loaded.run.complete:
             said.append(words.notice("warning", "This run is not complete:", "it was cancelled or its worker died."))
-        failures = loaded.run.failures
+        # Of the other kernels the list of runs says how many there are.
+        failures = [f for f in loaded.run.failures if not f.case or f.concerns(state.kernel)]
         if failures:
             listed = [
                 f"{f.collector} · {f.case}: {f.message}" if f.case else f"{f.collector}: {f.message}" for f in failures
@@ -96,6 +97,7 @@ class Context(pn.viewable.Viewer):
 
 
 def _label(summary: Any) -> str:
+    """What tells a run apart comes first: a narrow selector cuts the end."""
     where = "recorded" if summary.recorded else ("predicted for" if not summary.measured else "on")
-    started = summary.started[:16].replace("T", " ")
-    return short(f"{started} · {summary.title or summary.id} · {where} {summary.device}", 76) + f" · {summary.id[-4:]}"
+    started, device = summary.started[:16].replace("T", " "), summary.device.removeprefix("NVIDIA ")
+    return short(f"{summary.title or summary.id} · {where} {device} · {started}", 76) + f" · {summary.id[-4:]}"

@@ -7,9 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope_dashboard import words
+from tilescope_dashboard import cards, words
 from tilescope_dashboard.charts import chart, side_by_side
 from tilescope_dashboard.figures.gpu import FIGURES, readings
+from tilescope_dashboard.headlines.device import described
 from tilescope_dashboard.tables import renew, table
 from tilescope_dashboard.telemetry import Gpu, Sample, held, slowed
 from tilescope_dashboard.units import write
@@ -41,12 +42,12 @@ class GpuView(View):
 
     def build(self) -> list[Any]:
         self._feed = Feed(sampler(), self._tell)
-        self._head, self._table = words.pane(), table(_COLUMNS)
+        self._head, self._table, self._device = words.pane(), table(_COLUMNS), cards.pane()
         self._charts = {name: chart() for name in FIGURES}
         self._grid = side_by_side(self._charts.values(), 300)
         self._rows = self.saved(self._table, origin=lambda: [gpu.name for gpu in self._feed.sampler.gpus])
         self.state.param.watch(self._follow, "view")
-        return [self._head, self._rows, self._grid]
+        return [self._head, self._rows, self._grid, self._device]
 
     def _follow(self, event: Any) -> None:
         if event.new != self.name_in_address:
@@ -60,6 +61,7 @@ class GpuView(View):
         for name, place in self._charts.items():
             place.object = readings(name, sources, look) if sources else None
         self._grid.visible = self._rows.visible = bool(sources)
+        self._device.object = described(self.state.device)
         self._tell()
 
     def _names(self) -> list[str]:

@@ -1,79 +1,47 @@
-"""Where to find what an open run does not know: a kernel's single lines. Another run has them, or one is to be made."""
+"""Where to find a kernel's single lines, which the open run does not know."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from html import escape
-from typing import Any
 
-import panel as pn
-import panel_material_ui as pmui
-import param
+import pandas as pd
 from tilescope import store
+from tilescope.schema import MEASURED
 
-from tilescope_dashboard import command_line, words
-from tilescope_dashboard.opened import open_cached
-from tilescope_dashboard.state import State, telling
-from tilescope_dashboard.turns import in_turn
+from tilescope_dashboard import command_line
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.elsewhere import Elsewhere
 
 #: What knows lines without a GPU, and what adds stalls to it.
 _ANYWHERE, _ON_GPU = "compiler,interpreter", "compiler,interpreter,ncu_source"
 
 
-class NoLines(pn.viewable.Viewer):
-    """A line, with a button where another run has what is missing; nothing where nothing is."""
+class NoLines(Elsewhere):
+    """The run that has them, else the commands that make one; and where all are predicted, the run that has measured ones."""
 
-    state = param.ClassSelector(class_=State)
-
-    def __init__(self, state: State, **settings: Any) -> None:
-        super().__init__(state=state, **settings)
-        self._text = words.pane()
-        self._button = pmui.Button(label="Open that run", variant="outlined", size="small", width=140)
-        self._button.on_click(lambda _: in_turn(self._open))
-        self._other: store.Summary | None = None
-        # Put in and taken out: a change of ``visible`` alone may get lost.
-        self._layout = pn.Column(sizing_mode="stretch_width", margin=0)
-
-    def show(self, missing: bool) -> None:
-        """Say where to find lines of the state's kernel, if they are ``missing``."""
-        state = self.state
-        self._other = with_lines(state.runs, state.kernel) if missing else None
-        if self._other is not None:
-            self._text.object = offered(self._other, state.kernel)
-        elif missing:
-            self._text.object = _made(state)
-        self._layout.objects = [self._text, *([self._button] if self._other else [])] if missing else []
-
-    def _open(self) -> None:
-        if self._other is not None:
-            self.state.param.update(run=self._other.id, kernel=self.state.kernel)
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return self._layout
+    def show(self, known: pd.DataFrame) -> None:
+        """Say where to find what is missing beside the ``known`` lines (``tilescope.lines``) of the state's kernel."""
+        if known.empty:
+            self.seek(with_lines, lines_from, otherwise=_made(self.state))
+        elif not known["source"].isin(MEASURED).any():
+            self.seek(with_measured, lines_from, what="lines that were measured, such as where warps stall")
+        else:
+            self.say("")
 
 
-def with_lines(runs: Iterable[store.Summary], kernel: str) -> store.Summary | None:
-    """Of the runs with lines of the kernel the one that says most of it (``state.telling``); None where there is none."""
-    left = [run for run in runs if (run.path / store.LINES).is_file()]
-    while (found := telling(left, kernel)) is not None:
-        try:
-            if kernel in set(open_cached(found.path).lines["kernel"]):
-                return found
-        except (store.StoreError, OSError):
-            pass  # a damaged run has none to show
-        left.remove(found)
-    return None
+def with_lines(run: store.LoadedRun, kernel: str) -> bool:
+    """Whether the run has lines of the kernel."""
+    return kernel in set(run.lines["kernel"])
 
 
-def offered(run: store.Summary, kernel: str) -> str:
-    """What ``with_lines`` found, in words; escaped."""
-    known = open_cached(run.path).lines
-    sources = ", ".join(dict.fromkeys(known.loc[known["kernel"] == kernel, "source"]))
-    kind = "recorded" if run.recorded else "made"
-    return (
-        f"<p>Another run has them: <b>{escape(run.title or run.id)}</b>, {kind} {escape(run.started[:10])} "
-        f'<span class="quiet">({escape(run.device)}; lines from {escape(sources)})</span>.</p>'
-    )
+def with_measured(run: store.LoadedRun, kernel: str) -> bool:
+    """Whether the run has lines of the kernel that a GPU's counters know."""
+    return bool(run.lines.loc[run.lines["kernel"] == kernel, "source"].isin(MEASURED).any())
+
+
+def lines_from(run: store.LoadedRun, kernel: str) -> str:
+    """What knows the kernel's lines."""
+    return f"lines from {', '.join(dict.fromkeys(run.lines.loc[run.lines['kernel'] == kernel, 'source']))}"
 
 
 def _made(state: State) -> str:

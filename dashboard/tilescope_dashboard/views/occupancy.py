@@ -5,27 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+import panel as pn
 import panel_material_ui as pmui
 from tilescope import occupancy as model
 
 from tilescope_dashboard import frames, words
 from tilescope_dashboard.charts import chart, side_by_side
 from tilescope_dashboard.figures.occupancy import TITLES, occupancy
+from tilescope_dashboard.headlines.occupancy import NOTHING, headline
 from tilescope_dashboard.tables import fill, table
-from tilescope_dashboard.units import write
 from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
 
 _COLUMNS = {
     "impl": ("impl.", "text"),
     "pass": ("pass", "text"),
     "workload": ("workload", "text"),
     "launch_text": ("launch", "text"),
-    "registers": ("registers", "count"),
-    "shared_memory": ("shared memory (B)", "byte"),
-    "block_threads": ("threads", "count"),
     "occupancy": ("theoretical", "ratio"),
     "achieved_occupancy": ("achieved", "ratio"),
     "limiter": ("limited by", "text"),
+    "registers": ("registers", "count"),
+    "shared_memory": ("shared memory (B)", "byte"),
+    "block_threads": ("threads", "count"),
     "active_blocks": ("blocks per SM", "count"),
     "source": ("source", "text"),
 }
@@ -38,24 +40,38 @@ class Occupancy(View):
 
     def build(self) -> list[Any]:
         self._target = pmui.Select(label="GPU", options=list(model.LIMITS), width=150, size="small")
-        self._head = words.pane()
+        self._head, self._nowhere = words.pane(), Elsewhere(self.state)
         self._charts = {resource: chart() for resource in TITLES}
         self._table = table(_COLUMNS)
-        self._rows, self._settled = pd.DataFrame(), True
-        self._target.param.watch(lambda _: self._settled and self._fill(self._target.value), "value")
+        self._rows, self._of, self._settled = pd.DataFrame(), (), True
+        self._target.param.watch(lambda _: self._settled and self._fill(), "value")
         self._table.param.watch(lambda _: self._settled and self._draw(), "selection")
-        grid = side_by_side(self._charts.values(), 310)
-        return [self._head, self._target, grid, self.saved(self._table, "launches")]
+        self._body = pn.Column(
+            self._target, side_by_side(self._charts.values(), 310), self.saved(self._table, "launches"),
+            sizing_mode="stretch_width", margin=0,
+        )  # fmt: skip
+        return [self._head, self._nowhere, self._body]
 
     def update(self) -> None:
-        device = self.state.device
-        own = device.target.rstrip("af") if device else ""
-        self._fill(own if own in model.LIMITS else self._target.value)
-
-    def _fill(self, target: str) -> None:
-        # These widgets are watched: the charts are drawn once, when all of them stand.
+        state = self.state
+        # In other colours the GPU and the launch stay the chosen ones.
+        if self._of == (state.loaded, state.kernel):
+            self._draw()
+            return
+        self._of = (state.loaded, state.kernel)
         self._settled = False
-        self._target.value = target
+        own = self._own()
+        self._target.value = own if own in model.LIMITS else self._target.value
+        self._settled = True
+        self._fill()
+
+    def _own(self) -> str:
+        """The architecture that the run speaks about."""
+        return self.state.device.target.rstrip("af") if self.state.device else ""
+
+    def _fill(self) -> None:
+        # The table is watched: the charts are drawn once, when all stands.
+        self._settled = False
         rows = frames.occupancies(frames.default_configs(self.state.table), self._target.value)
         self._rows = rows.sort_values("impl", key=lambda c: c != "triton", kind="stable", ignore_index=True)
         fill(
@@ -67,23 +83,16 @@ class Occupancy(View):
         self._draw()
 
     def _draw(self) -> None:
-        look, target = self.state.look, self._target.value
-        chosen = self._table.selection[0] if self._table.selection else 0
+        self._body.visible = len(self._rows) > 0
         if self._rows.empty:
-            say = "No launch of this kernel has its registers known in this run: run the compiler collector."
-            self._head.object = words.heading("Occupancy", say)
-            for place in self._charts.values():
-                place.object = None
+            self._head.object = NOTHING
+            self._nowhere.seek(rows_of({"registers"}))
             return
-        row = self._rows.iloc[chosen].to_dict()
-        self._head.object = words.heading(
-            f"{write(row['occupancy'], 'ratio')} occupancy, limited by {row['limiter']}",
-            f"{row['function'] or row['impl']} ({row['impl']}, {row['workload']}, {row['pass']}) on {target}: "
-            f"{row['active_blocks']:.0f} blocks of {row['block_threads']:.0f} threads fit on one multiprocessor. "
-            "Hollow marks are theory, filled ones were measured; each curve changes one resource and keeps the others.",
-        )
+        self._nowhere.say("")
+        look, target = self.state.look, self._target.value
+        row = self._rows.iloc[next(iter(self._table.selection), 0)].to_dict()
+        self._head.object = headline(row, target)
         for resource, place in self._charts.items():
             value = row["block_threads"] / 32 if resource == "warps" else row[resource]
-            own = self.state.device is not None and self.state.device.target.rstrip("af") == target
-            point = {**row, "value": value, "achieved": row["achieved_occupancy"] if own else None}
+            point = {**row, "value": value, "achieved": row["achieved_occupancy"] if self._own() == target else None}
             place.object = occupancy(frames.occupancy_curve(row, target, resource), point, resource, look)

@@ -17,6 +17,7 @@ from tilescope_dashboard.tables import fill, table
 from tilescope_dashboard.turns import once_loaded
 from tilescope_dashboard.views import overview_columns as columns
 from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
 from tilescope_dashboard.views.first_finding import FirstFinding
 
 _KERNELS = "The largest forward case of each, from the run that says most of it. Click one to look at it."
@@ -32,7 +33,8 @@ class Overview(View):
     name_in_address, title = "overview", "Overview"
 
     def build(self) -> list[Any]:
-        self._head, self._first, self._chart = words.pane(), FirstFinding(self.state), chart()
+        self._head, self._nowhere = words.pane(), Elsewhere(self.state)
+        self._first, self._chart = FirstFinding(self.state), chart()
         self._kernels, self._table, self._runs = (table(c) for c in (columns.KERNELS, columns.CASES, columns.RUNS))
         self._headlines = self._library = pd.DataFrame()
         self._kernels.param.watch(self._choose, "selection")
@@ -42,10 +44,9 @@ class Overview(View):
         below = pn.Column(sizing_mode="stretch_width", margin=0)
         # Off the screen at first: the page is there sooner without them.
         once_loaded(lambda: below.extend(self._below()))
-        return [
-            self._head, self._first, _text("Kernels", _KERNELS), self.saved(self._kernels, "kernels", tuple),
-            _text("Every case of this run", _CASES), self._chart, below,
-        ]  # fmt: skip
+        kernels = self.saved(self._kernels, "kernels", tuple)
+        cases = _text("Every case of this run", _CASES)
+        return [self._head, self._nowhere, self._first, _text("Kernels", _KERNELS), kernels, cases, self._chart, below]
 
     def _below(self) -> list[Any]:
         runs = self.saved(self._runs, "runs", tuple)
@@ -65,6 +66,10 @@ class Overview(View):
         case = summary.headline(rows[rows["kernel"] == state.kernel]) if len(rows) else None
         self._head.object = headline.of_kernel(state.kernel, case, str(state.facts.get("summary", "")))
         self._first.show(case)
+        if case is None and state.kernel:
+            self._nowhere.seek(rows_of(), otherwise=headline.NOWHERE)
+        else:
+            self._nowhere.say("")
 
     def _list_runs(self) -> None:
         self._listed = list(self.state.runs)

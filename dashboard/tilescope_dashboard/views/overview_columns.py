@@ -16,15 +16,15 @@ CASES = {
     "theoretical_occupancy": ("occupancy", "ratio"),
     "why": ("why", "text"),
 }
-#: Rows of ``library.library``.
+#: Rows of ``library.library``, numbers first: a phone shows three columns.
 KERNELS = {
     "kernel": ("kernel", "text"),
-    "workload": ("workload", "text"),
     "gpu_time": ("GPU time", "second"),
     "floor_fraction": ("of the floor", "ratio"),
     "speedup_eager": ("over eager", "times"),
     "speedup_compile": ("over compile", "times"),
     "bytes_ratio": ("bytes", "times"),
+    "workload": ("workload", "text"),
     "from_run": ("from", "text"),
     "why": ("why", "text"),
 }

@@ -28,8 +28,10 @@ class ProfileFields(pn.viewable.Viewer):
         self._every = pmui.Checkbox(label="every config (autotune)", value=False)
         self._collectors = pmui.CheckBoxGroup(label="collectors", options={}, inline=False)
         self._reasons = words.pane()
-        offered = choices.targets(ceilings.PRODUCTS)
-        self._target = pmui.Select(label="target GPU", options=offered, value=DEFAULT_TARGET, **wide)
+        self._target = pmui.Select(
+            label="target GPU", options=choices.targets(ceilings.PRODUCTS), value=DEFAULT_TARGET, margin=(14, 10, 10, 10),
+            **wide,
+        )  # fmt: skip
         self._of_kernel = (self._workloads, self._size, self._passes, self._impls, self._every)
         self._layout = pn.Column(
             *self._of_kernel, self._collectors, self._reasons, self._target, sizing_mode="stretch_width", margin=0

@@ -1,7 +1,8 @@
-"""What the newest job is doing, in every session: progress, cancel, the log's tail, and its result."""
+"""What a job is doing, in every session: progress, the log's tail, its result, and for whom it is, cancel."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import panel as pn
@@ -12,18 +13,22 @@ from tilescope_dashboard import words
 from tilescope_dashboard.job_text import describe, log
 from tilescope_dashboard.jobs import CANCELLING, JobManager, JobState
 from tilescope_dashboard.state import State
+from tilescope_dashboard.views.following import Following
+from tilescope_dashboard.views.own_job import OwnJob
 from tilescope_dashboard.views.strip import Strip
 
 
 class Progress(pn.viewable.Viewer):
-    """Follows the job manager. A job that this session started is shown as soon as it ends."""
+    """Follows the session's ``own`` job, and with none the newest. The result of its own is shown as soon as it ends.
+
+    A job is cancelled by the person who started it only, from any of their pages.
+    """
 
     state = param.ClassSelector(class_=State)
-    own = param.ClassSelector(class_=JobState, default=None, doc="The job this session started.")
 
     def __init__(self, state: State, jobs: JobManager, **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._jobs, self._pending, self._ticking, self._dismissed = jobs, False, None, 0
+        self._jobs, self._dismissed, self.own = jobs, 0, OwnJob(jobs)
         self._text = words.pane()
         self._cancel = pmui.Button(label="Cancel", variant="outlined", size="small", width=96)
         self._show = pmui.Button(label="Show results", variant="contained", size="small", width=130)
@@ -31,37 +36,35 @@ class Progress(pn.viewable.Viewer):
         self._buttons, self._log, self._strip = pn.Row(margin=0), words.pane(), Strip(state)
         self._below = pn.Column(sizing_mode="stretch_width", margin=0)
         self._cancel.on_click(self._stop)
-        self._show.on_click(lambda _: self._open(self._jobs.current))
+        self._show.on_click(lambda _: self._open(self._shown.folder if self._shown else None))
         self._close.on_click(self._dismiss)
         self._layout = pn.Column(
             self._text, self._buttons, self._strip, self._below, sizing_mode="stretch_width",
             visible=False, styles={"border": "1px solid color-mix(in srgb, currentColor 18%, transparent)",
                                    "border-radius": "6px", "padding": "6px"}, margin=(4, 8),
         )  # fmt: skip
+        # Put in when it is first seen: most pages show no job, and it is many models.
+        self._place = pn.Column(sizing_mode="stretch_width", margin=0)
         self._seen = jobs.current.number if jobs.current and not jobs.current.active else 0
-        self._doc = pn.state.curdoc
         state.param.watch(lambda _: self.draw(), "run")
-        unwatch = jobs.watch(self._changed)
-        pn.state.on_session_destroyed(lambda _: unwatch())
+        self.own.param.watch(lambda _: self.draw(), "known")
+        self._following = Following(jobs, self.draw)
         self.draw()
 
-    def _changed(self) -> None:
-        """Called in the server's loop, perhaps many times: draw once, in this session's turn."""
-        if not self._pending:
-            self._pending = True
-            self._doc.add_next_tick_callback(self._in_turn)
-
-    def _in_turn(self) -> None:
-        self._pending = False
-        self.draw()
+    @property
+    def _shown(self) -> JobState | None:
+        own = self.own.job
+        return own if own and own.active else self._jobs.current
 
     def draw(self) -> None:
-        """Show the newest job as it is now."""
-        job = self._jobs.current
+        """Show the job as it is now."""
+        job = self._shown
         self._layout.visible = job is not None and job.number != self._dismissed
         if job is None:
             return
-        self._tick(job.active)
+        if self._layout.visible and not self._place.objects:
+            self._place.append(self._layout)
+        self._following.each_second(job.active)
         self._strip.follow(job.active)
         self._text.object = describe(job)
         self._offer(job)
@@ -70,14 +73,15 @@ class Progress(pn.viewable.Viewer):
         if not job.active and self._seen != job.number:
             self._seen = job.number
             self.state.refresh()
-            if job is self.own and job.folder is not None:
-                self._open(job)
+        self._open(self.own.result())
 
     def _offer(self, job: JobState) -> None:
         """The buttons that make sense now. Put in and taken out: a change of their ``visible`` alone may get lost."""
         offered = []
-        if job.active and self.state.may_launch:
-            self._cancel.disabled = job.status == CANCELLING
+        mine = self.own.mine(job)
+        # There from the first, until the browser has said who this is: what is put in while a page is loaded may get lost.
+        if job.active and self.state.may_launch and (mine or not self.own.known):
+            self._cancel.disabled = job.status == CANCELLING or not mine
             offered.append(self._cancel)
         if not job.active:
             elsewhere = job.folder is not None and job.folder.name != self.state.run
@@ -85,26 +89,18 @@ class Progress(pn.viewable.Viewer):
         if offered != self._buttons.objects:
             self._buttons.objects = offered
 
-    def _open(self, job: JobState | None) -> None:
-        if job and job.folder:
+    def _open(self, folder: Path | None) -> None:
+        if folder is not None:
             self.state.refresh()
-            self.state.run = job.folder.name
+            self.state.run = folder.name
 
     def _stop(self, _: Any) -> None:
-        if self._jobs.current and self.state.may_launch:
-            self._jobs.cancel(self._jobs.current.number)
+        if self._shown and self.own.mine(self._shown) and self.state.may_launch:
+            self._jobs.cancel(self._shown.number)
 
     def _dismiss(self, _: Any) -> None:
-        self._dismissed = self._jobs.current.number if self._jobs.current else 0
+        self._dismissed = self._shown.number if self._shown else 0
         self._layout.visible = False
 
-    def _tick(self, active: bool) -> None:
-        """Count seconds while a job runs. On the document: Panel's own periodic callbacks mark every page busy."""
-        if active and self._ticking is None:
-            self._ticking = self._doc.add_periodic_callback(self._in_turn, 1000)
-        elif not active and self._ticking is not None:
-            self._doc.remove_periodic_callback(self._ticking)
-            self._ticking = None
-
     def __panel__(self) -> pn.viewable.Viewable:
-        return self._layout
+        return pn.Column(self.own, self._place, sizing_mode="stretch_width", margin=0)

@@ -8,18 +8,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import panel as pn
-import panel_material_ui as pmui
 from tilescope import roofline as model
 
 from tilescope_dashboard import frames, words
 from tilescope_dashboard.charts import chart
-from tilescope_dashboard.figures.roofline import LEVELS, roofline, source
+from tilescope_dashboard.figures.marks import marks
+from tilescope_dashboard.figures.roofline import LEVELS, drawing, source
 from tilescope_dashboard.headlines.roofline import headline
 from tilescope_dashboard.tables import fill, table
-from tilescope_dashboard.turns import in_turn
+from tilescope_dashboard.turns import Behind, in_turn
 from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
+from tilescope_dashboard.views.point_choices import PointChoices
 
-_ALL = "all"
 _COLUMNS = {
     "impl": ("impl.", "text"),
     "workload": ("workload", "text"),
@@ -35,6 +36,8 @@ _COLUMNS = {
     "sources": ("sources", "text"),
     "function": ("launch", "text"),
 }
+_NOTHING = words.heading("Roofline", "This run has no work or bytes of this kernel. Profile it to see them.")
+_BYTES = {"algorithm_bytes_read", "requested_bytes_read", "dram_bytes_read"}
 
 
 class Roofline(View):
@@ -43,58 +46,53 @@ class Roofline(View):
     name_in_address, title = "roofline", "Roofline"
 
     def build(self) -> list[Any]:
-        self._filling = False
-        small = {"size": "small", "width": 210}
-        self._head, self._chart, self._table = words.pane(), chart(), table(_COLUMNS, pagination="remote")
-        self._workload = pmui.Select(label="workload", options=[_ALL], value=_ALL, **small)
-        self._pass = pmui.Select(label="pass", options=[_ALL], value=_ALL, size="small", width=130)
-        self._levels = pmui.CheckButtonGroup(
-            label="memory levels", options={v: k for k, v in LEVELS.items()}, value=["hbm"], size="small"
-        )
-        self._each = pmui.Switch(label="each launch", value=False)
-        for widget in (self._workload, self._pass, self._levels, self._each):
-            widget.param.watch(lambda _: self._filling or self._draw(), "value")
+        self._head, self._nowhere = words.pane(), Elsewhere(self.state)
+        self._choices, self._chart = PointChoices(self._filter), chart()
+        self._table = table(_COLUMNS, pagination="remote")
         self._table.param.watch(self._select_point, "selection")
-        self._points, self._source = pd.DataFrame(), None
-        choices = pn.FlexBox(self._workload, self._pass, self._levels, self._each, align_items="center", gap="6px")
-        return [self._head, choices, self._chart, self.saved(self._table, "points")]
+        self._source, self._list = None, Behind(self._fill)
+        self._body = pn.Column(
+            self._choices, self._chart, self.saved(self._table, "points"), sizing_mode="stretch_width", margin=0
+        )
+        return [self._head, self._nowhere, self._body]
 
     def update(self) -> None:
-        self._filling = True
         loaded = self.state.loaded
         rows = frames.default_configs(self.state.table)
         self._all = model.points(rows, loaded.run.device, loaded.run.kernels) if loaded else pd.DataFrame()
-        for widget, column in ((self._workload, "workload"), (self._pass, "pass")):
-            found = list(dict.fromkeys(self._all[column])) if len(self._all) else []
-            kept = widget.value if widget.value in found else (found[0] if column == "pass" and found else _ALL)
-            widget.param.update(options=[_ALL, *found], value=kept)
-        self._filling = False
+        self._body.visible = len(self._all) > 0
+        if self._all.empty:
+            self._head.object = _NOTHING
+            self._nowhere.seek(rows_of(_BYTES))
+            return
+        self._nowhere.say("")
+        self._marks = marks(self._all)
+        self._choices.offer(self._all)
         self._draw()
+        self._fill()
+
+    def _filter(self) -> None:
+        self._draw()
+        self._list.due()
 
     def _draw(self) -> None:
-        if self._all.empty:
-            self._chart.object = None
-            self._head.object = words.heading(
-                "Roofline", "This run has no work or bytes of this kernel. Profile it to see them."
-            )
-            fill(self._table, self._all)
-            return
-        chosen = self._all["level"].isin(self._levels.value) & (self._all["launch"].notna() == self._each.value)
-        for widget, column in ((self._workload, "workload"), (self._pass, "pass")):
-            if widget.value != _ALL:
-                chosen &= self._all[column] == widget.value
+        chosen = self._choices.of(self._all)
         self._points = self._all[chosen].reset_index(drop=True)
-        figure = roofline(self._points, model.roofs(self.state.device), self.state.look)
         self._head.object = headline(self._points)
-        shown = source(self._chart.show(figure))
+        drawn = drawing(self._marks.where(chosen), model.roofs(self.state.device), self.state.look)
+        shown = source(self._chart.draw(drawn))
         if shown is not None and shown is not self._source:
             shown.selected.on_change("indices", self._select_row)
         self._source = shown
-        sources = zip(*(self._points[f"{what}_source"].tolist() for what in ("flops", "bytes", "time")), strict=True)
+
+    def _fill(self) -> None:
+        points = self._points
+        sources = zip(*(points[f"{what}_source"].tolist() for what in ("flops", "bytes", "time")), strict=True)
         said = pd.Series([", ".join(dict.fromkeys(filter(None, row))) for row in sources], dtype=object)
-        fill(self._table, self._points.assign(sources=said, level=self._points["level"].map(LEVELS)))
+        fill(self._table, points.assign(sources=said, level=points["level"].map(LEVELS)))
 
     def _select_row(self, _: str, old: list[int], new: list[int]) -> None:
+        self._list.now()
         rows = [int(self._source.data["row"][point]) for point in new]
         if rows != self._table.selection:
             self._table.selection = rows

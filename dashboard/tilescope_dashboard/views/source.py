@@ -10,8 +10,8 @@ from tilescope.case import Case
 
 from tilescope_dashboard import code_pair, frames, words
 from tilescope_dashboard import source_lines as model
+from tilescope_dashboard.headlines.source import NOTHING, headline, no_text
 from tilescope_dashboard.tables import fill, table
-from tilescope_dashboard.units import write
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.line_choices import LineChoices
 from tilescope_dashboard.views.no_lines import NoLines
@@ -25,16 +25,6 @@ _COLUMNS = {
     "function": ("function", "text"),
     "file": ("file", "text"),
 }
-_NOTHING = "This run knows nothing of single lines of this kernel."
-_READING = (
-    "A bar is a line's share of the launch, solid where it was measured and hatched where it is predicted. {} "
-    "Choose a line, here or there, to see what it became."
-)
-_CALLED = "What a line calls counts with it."
-_APART = "What a line calls in other files is counted apart by ncu: it stands below the source."
-_NO_TEXT = (
-    "The source of {} was not kept with this run and is not here unchanged: its lines cannot be shown, only counted."
-)
 _NO_ASSEMBLY = (
     "No assembly of this case: a recording keeps the largest default case's, and a run those that it compiled."
 )
@@ -61,9 +51,9 @@ class Source(View):
         loaded = self.state.loaded
         found = loaded.lines[loaded.lines["kernel"] == self.state.kernel] if loaded else lines.frame([])
         self._body.visible = not found.empty
-        self._nowhere.show(missing=found.empty)
+        self._nowhere.show(found)
         if found.empty:
-            self._head.object = words.heading("Source", _NOTHING)
+            self._head.object = NOTHING
         else:
             problem = frames.largest_problem(frames.default_configs(self.state.table))
             self._choices.fill(found, problem, 1 if self.state.narrow else 3)
@@ -74,8 +64,7 @@ class Source(View):
         texts = {file: loaded.source_text(self.state.kernel, file) for file in model.files(rows)}
         self._file = next((file for file, text in texts.items() if text is not None), next(iter(texts)))
         self._text = texts[self._file]
-        say = words.notice("warning", "No source text:", _NO_TEXT.format(self._file)) if self._text is None else ""
-        self._missing.object = say
+        self._missing.object = no_text(self._file) if self._text is None else ""
         fill(self._table, model.described(rows))
         self._draw()
 
@@ -87,9 +76,8 @@ class Source(View):
         left = code_pair.source(text, self._file, rows, columns, model.excerpt(text, own_lines))
         others = code_pair.elsewhere(rows, self._file, columns)
         markup = code_pair.pair(left + others, self._assembly(), self.state.look)
-        share = f"{write(hot[1], 'ratio')} of {columns[0].text}" if hot else ""
-        title = f"Line {hot[0]} has {share}" if hot else self._choices.launch.label
-        self._head.object = words.heading(title, _READING.format(_APART if others else _CALLED))
+        column = columns[0].text if columns else ""
+        self._head.object = headline(self._choices.launch.label, hot, column, apart=bool(others))
         # A line that was chosen stays chosen as long as the launch has it.
         line = self._code.line if self._code.line in own_lines.array else hot[0] if hot else 0
         self._code.param.update(line=line, markup=markup)

@@ -15,6 +15,7 @@ from tilescope_dashboard.headlines.timeline import headline
 from tilescope_dashboard.tables import fill, table
 from tilescope_dashboard.traces import links
 from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
 
 _COLUMNS = {
     "impl": ("impl.", "text"),
@@ -47,7 +48,7 @@ class Timeline(View):
 
     def build(self) -> list[Any]:
         self._filling = False
-        self._head, self._chart = words.pane(), chart()
+        self._head, self._nowhere, self._chart = words.pane(), Elsewhere(self.state), chart()
         self._table, self._totals = table(_COLUMNS, pagination="remote"), table(_TOTALS)
         self._problem = pmui.Select(label="workload", options={}, size="small", width=280)
         self._sample = pmui.Select(label="repetition", options={}, size="small", width=130)
@@ -60,7 +61,7 @@ class Timeline(View):
             self.saved(self._totals, "totals"), self.saved(self._table, "launches"),
             sizing_mode="stretch_width", margin=0,
         )  # fmt: skip
-        return [self._head, self._body]
+        return [self._head, self._nowhere, self._body]
 
     def update(self) -> None:
         self._filling = True
@@ -76,6 +77,10 @@ class Timeline(View):
         samples = sorted(set(self._sums["sample"]))
         self._sample.param.update(options={_TYPICAL: -1, **{str(s): int(s) for s in samples}}, value=-1)
         self._body.visible = bool(options)
+        if options:
+            self._nowhere.say("")
+        else:
+            self._nowhere.seek(rows_of({"launch_start"}))
         self._filling = False
         self._draw()
 

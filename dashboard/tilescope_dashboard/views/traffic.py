@@ -6,16 +6,17 @@ from typing import Any
 
 import pandas as pd
 import panel as pn
-import panel_material_ui as pmui
 from tilescope import traffic as model
 
 from tilescope_dashboard import frames, words
 from tilescope_dashboard.charts import chart
 from tilescope_dashboard.figures.style import heading
 from tilescope_dashboard.figures.traffic import speedup, traffic
-from tilescope_dashboard.headlines.traffic import headline
+from tilescope_dashboard.headlines.traffic import NOTHING, headline
 from tilescope_dashboard.tables import fill, table
 from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.choice import Choice
+from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
 
 _COLUMNS = {
     "impl": ("impl.", "text"),
@@ -30,12 +31,14 @@ _GAINS = {
     "impl": ("impl.", "text"),
     "bytes": ("bytes", "byte"),
     "baseline_bytes": ("eager's bytes", "byte"),
+    "bytes_source": ("bytes from", "text"),
     "predicted": ("predicted", "times"),
     "gpu_time": ("GPU time", "second"),
     "actual": ("actual", "times"),
     "time_source": ("time from", "text"),
 }
 _COUNTED = {"ncu": "measured (ncu)", "interpreter": "predicted (interpreter)"}
+_BYTES = {name for choices in model.BYTES.values() for pair in choices for name in pair}
 
 
 class Traffic(View):
@@ -44,40 +47,38 @@ class Traffic(View):
     name_in_address, title = "traffic", "HBM traffic"
 
     def build(self) -> list[Any]:
-        self._filling = False
-        self._head, self._bars, self._gains = words.pane(), chart(), chart()
+        self._head, self._nowhere, self._bars, self._gains = words.pane(), Elsewhere(self.state), chart(), chart()
         self._table, self._gain_table = table(_COLUMNS), table(_GAINS)
-        self._problem = pmui.Select(label="workload", options={}, size="small", width=280)
-        self._counted = pmui.Select(label="bytes", options={}, size="small", width=220)
-        for widget in (self._problem, self._counted):
-            widget.param.watch(lambda _: self._filling or self._draw(), "value")
-        choices = pn.FlexBox(self._problem, self._counted, gap="6px")
-        return [
-            self._head, choices, self._bars, self.saved(self._table, "launches"), self._gains,
-            self.saved(self._gain_table, "speedup"),
-        ]  # fmt: skip
+        self._problem, self._counted = Choice("workload", 280, self._draw), Choice("bytes", 220, self._draw)
+        self._body = pn.Column(
+            pn.FlexBox(self._problem.widget, self._counted.widget, gap="6px"), self._bars,
+            self.saved(self._table, "launches"), self._gains, self.saved(self._gain_table, "speedup"),
+            sizing_mode="stretch_width", margin=0,
+        )  # fmt: skip
+        return [self._head, self._nowhere, self._body]
 
     def update(self) -> None:
-        self._filling = True
         rows = frames.default_configs(self.state.table)
         self._launches, self._speedups = model.traffic(rows), model.speedup(rows)
         counted = self._launches[self._launches["source"] != "model"]
-        problems = counted[["workload", "pass"]].drop_duplicates().to_dict("records")
-        options = {f"{p['workload']} · {p['pass']}": (p["workload"], p["pass"]) for p in problems}
+        problems = counted[["workload", "pass"]].drop_duplicates().itertuples(index=False, name=None)
+        options = {f"{workload} · {direction}": (workload, direction) for workload, direction in problems}
         largest = frames.largest_problem(rows)
-        first = largest if largest in options.values() else next(iter(options.values()), None)
-        self._problem.param.update(options=options, value=first)
-        sources = [s for s in _COUNTED if s in set(counted["source"])]
-        self._counted.param.update(options={_COUNTED[s]: s for s in sources}, value=sources[0] if sources else None)
-        for widget in (self._problem, self._counted):
-            widget.visible = bool(options)
-        self._filling = False
-        self._draw()
+        self._problem.offer(options, largest if largest in options.values() else next(iter(options.values()), None))
+        sources = {said: source for source, said in _COUNTED.items() if source in set(counted["source"])}
+        self._counted.offer(sources, next(iter(sources.values()), None))
+        self._body.visible = bool(options)
+        if options:
+            self._nowhere.say("")
+            self._draw()
+        else:
+            self._head.object = NOTHING
+            self._nowhere.seek(rows_of(_BYTES))
 
     def _draw(self) -> None:
-        workload, direction = self._problem.value or ("", "")
+        workload, direction = self._problem.value
         here = self._launches[(self._launches["workload"] == workload) & (self._launches["pass"] == direction)]
-        floor = here[["floor_read", "floor_written"]].sum(axis=1, min_count=2).min() if len(here) else float("nan")
+        floor = here[["floor_read", "floor_written"]].sum(axis=1, min_count=2).min()
         floor = None if pd.isna(floor) else float(floor)
         bars = here[here["source"] != "model"]
         # An implementation that this source did not see is shown as another one saw it, and marked so.

@@ -1,0 +1,114 @@
+"""A roofline's points as a figure takes them: numbers only, and once what the numbers stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from tilescope.schema import CASE_COLUMNS
+
+#: So many points are drawn one by one; and of more, one in each cell of so many a decade in either direction.
+_MOST, _CELLS = 5_000, 60
+#: Cells to either side of 1: 34 decades, more than any flop/byte or flop/s.
+_REACH = 2_048
+
+
+class Style(NamedTuple):
+    """What a mark's look says."""
+
+    impl: str
+    kind: str
+    level: str
+    predicted: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """What the numbers in ``Marks`` stand for: that of number 0 first. ``functions`` are empty for a whole call."""
+
+    styles: Sequence[Style]
+    cases: Sequence[tuple[str, ...]]
+    functions: Sequence[str]
+    pipes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Points that are to be drawn.
+
+    ``numbers`` has a row a point: ``intensity`` (flop/byte), ``height`` (flop/s) and ``gpu_time`` (s) as floats, NaN where
+    absent; ``above_roof``; ``row``, the point's row in the frame that was chosen from; the number of its ``style``, ``case``,
+    ``function`` and ``pipe`` in ``words`` (the pipe's is -1 where none is known); and ``joined``, which the points of one call
+    or launch have alike. A point that was not timed stands as high as the roofs would allow.
+    """
+
+    numbers: pd.DataFrame
+    words: Words
+
+    def where(self, chosen: pd.Series) -> Marks:
+        """Those of the rows that are chosen, which then are counted anew."""
+        kept = self.numbers[chosen.to_numpy()].reset_index(drop=True)
+        return Marks(kept.assign(row=np.arange(len(kept), dtype=np.int32)), self.words)
+
+    def seen(self) -> Marks:
+        """Those that are drawn: all of up to ``_MOST``, else one of those that look alike in each cell of a fine grid.
+
+        A mark is several cells wide, so what is left out would not be seen.
+        """
+        if len(self.numbers) <= _MOST:
+            return self
+        cell = self.numbers["style"].to_numpy(np.int64)
+        for name in ("intensity", "height"):
+            cell = 2 * _REACH * cell + _cells(self.numbers[name].to_numpy())
+        _, first = np.unique(cell, return_index=True)
+        return Marks(self.numbers.iloc[np.sort(first)], self.words)
+
+    def styles(self) -> list[Style]:
+        """The styles that are present."""
+        return [self.words.styles[number] for number in np.unique(self.numbers["style"])]
+
+
+def marks(points: pd.DataFrame) -> Marks:
+    """``points`` as ``tilescope.roofline.points`` gives them, in their order."""
+    predicted = points["performance"].isna()
+    styles, words = _numbered(points.assign(predicted=predicted), list(Style._fields))
+    cases, case_words = _numbered(points, ["impl", "pass", "workload"])
+    functions, function_words = _numbered(points.assign(function=points["function"].fillna("")), ["function"])
+    pipes, pipe_words = pd.factorize(points["pipe"])
+    numbers = pd.DataFrame(
+        {
+            "intensity": _floats(points["intensity"]),
+            "height": _floats(points["performance"].fillna(points["attainable"])),
+            "gpu_time": _floats(points["gpu_time"]),
+            "above_roof": points["above_roof"].to_numpy(bool),
+            "row": np.arange(len(points), dtype=np.int32),
+            "style": styles,
+            "case": cases,
+            "function": functions,
+            "pipe": pipes,
+            "joined": _numbered(points, [*CASE_COLUMNS, "launch"])[0],
+        }
+    )
+    found = Words([Style(*word) for word in words], case_words, [name for (name,) in function_words], list(pipe_words))
+    return Marks(numbers, found)
+
+
+def _numbered(points: pd.DataFrame, columns: list[str]) -> tuple[np.ndarray, list[tuple]]:
+    """Each row's number among the distinct values of ``columns``, and those values, in the order of their appearance."""
+    numbers = points.groupby(columns, dropna=False, sort=False).ngroup()
+    values = points[columns].drop_duplicates().itertuples(index=False, name=None)
+    return numbers.to_numpy(dtype=np.int32), list(values)
+
+
+def _floats(values: pd.Series) -> np.ndarray:
+    return values.to_numpy(dtype=float, na_value=float("nan"))
+
+
+def _cells(values: np.ndarray) -> np.ndarray:
+    """The number of each value's cell on a logarithmic scale; 0 where it has no place on one."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cell = np.floor(np.log10(values) * _CELLS)
+    return np.where(np.isfinite(cell), np.clip(cell, 1 - _REACH, _REACH - 1) + _REACH, 0).astype(np.int64)

@@ -1,0 +1,85 @@
+"""Which sweep over configs, over which two of its parameters, and which values of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import panel as pn
+import panel_material_ui as pmui
+
+from tilescope_dashboard import frames, sweeps
+from tilescope_dashboard.views.choice import Choice
+
+_BEST = "best of all"
+
+
+class ConfigChoices(pn.viewable.Viewer):
+    """Selectors; ``chosen`` is called when a person changed one. The parameters that are not drawn have a selector each."""
+
+    def __init__(self, chosen: Callable[[], Any]) -> None:
+        super().__init__()
+        self._chosen, self._cells = chosen, pd.DataFrame()
+        self._sweep, self._colouring = Choice("sweep", 330, chosen), Choice("colour by", 210, chosen)
+        self._across, self._down = Choice("across", 150, self._choose), Choice("down", 150, self._choose)
+        self._others = pn.FlexBox(sizing_mode="stretch_width", gap="4px", margin=(6, 0, 0, 0))
+        first = (choice.widget for choice in (self._sweep, self._colouring, self._across, self._down))
+        self._layout = pn.Column(pn.FlexBox(*first, gap="4px"), self._others, sizing_mode="stretch_width", margin=0)
+
+    @property
+    def sweep(self) -> str:
+        """The chosen one of ``sweeps.names``."""
+        return self._sweep.value
+
+    @property
+    def colouring(self) -> str:
+        """The column of ``frames.COLOURINGS`` by which the configs are coloured and ranked."""
+        return self._colouring.value
+
+    @property
+    def across(self) -> str:
+        """The parameter along the columns."""
+        return self._across.value
+
+    @property
+    def down(self) -> str:
+        """The parameter along the rows; the same one where only one varies."""
+        return self._down.value
+
+    @property
+    def held(self) -> dict[str, str]:
+        """The values of the parameters of which not the best is looked for."""
+        return {widget.label: widget.value for widget in self._others.objects if widget.value != _BEST}
+
+    def fill(self, cells: pd.DataFrame) -> list[str]:
+        """Offer what ``cells``, ``frames.configs``' frame, has; at first its most telling. Gives the parameters that vary."""
+        self._cells = cells
+        found = list(dict.fromkeys(sweeps.names(cells)))
+        self._sweep.offer(found, next(iter(found), None))
+        known = {label: c for c, (label, _, _) in frames.COLOURINGS.items() if cells[c].notna().any()}
+        self._colouring.offer(known, sweeps.telling(cells, known.values()))
+        names = sweeps.by_influence(cells, frames.parameters(cells), self.colouring)
+        self._across.offer(names, next(iter(names), None))
+        self._down.offer(names, next(iter(names[1:] or names), None))
+        self._hold()
+        return names
+
+    def _choose(self) -> None:
+        self._hold()
+        self._chosen()
+
+    def _hold(self) -> None:
+        """A selector for each parameter that varies and is not drawn."""
+        held = [n for n in frames.parameters(self._cells) if n not in (self.across, self.down)]
+        self._others.objects = [
+            pmui.Select(
+                label=n, options=[_BEST, *map(str, sorted(self._cells[n].dropna().unique()))], width=150, size="small"
+            )
+            for n in held
+        ]
+        for widget in self._others.objects:
+            widget.param.watch(lambda _: self._chosen(), "value")
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return self._layout

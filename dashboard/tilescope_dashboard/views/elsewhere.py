@@ -1,0 +1,107 @@
+"""Where to find what an open run does not know: another run has it, or one is to be made."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterable
+from html import escape
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
+import param
+from tilescope import store
+
+from tilescope_dashboard import words
+from tilescope_dashboard.opened import open_cached
+from tilescope_dashboard.state import State, telling
+from tilescope_dashboard.turns import in_turn
+
+#: Whether a run has what is sought of the kernel of that name.
+Found = Callable[[store.LoadedRun, str], bool]
+
+
+class Elsewhere(pn.viewable.Viewer):
+    """A line, with a button where another run has what is missing; nothing where nothing is."""
+
+    state = param.ClassSelector(class_=State)
+
+    def __init__(self, state: State, **settings: Any) -> None:
+        super().__init__(state=state, **settings)
+        self._text = words.pane()
+        self._other: store.Summary | None = None
+        # Put in and taken out: a change of ``visible`` alone may get lost.
+        self._layout = pn.Column(sizing_mode="stretch_width", margin=0)
+
+    def say(self, markup: str, other: store.Summary | None = None) -> None:
+        """Show ``markup``, which must already be escaped, with a button for the ``other`` run; empty, it is nothing."""
+        self._text.object, self._other = markup, other
+        self._layout.objects = [self._text, *([self._button] if other else [])] if markup else []
+
+    def seek(
+        self,
+        found: Found,
+        about: Callable[[store.LoadedRun, str], str] | None = None,
+        otherwise: str = "",
+        what: str = "this",
+    ) -> None:
+        """Offer the run in which ``what`` is missing here of the state's kernel is ``found``.
+
+        ``about`` says of that run what else tells it apart, by default what measured it; ``otherwise`` is said where there
+        is none.
+        """
+        kernel = self.state.kernel
+        other = having([run for run in self.state.runs if run.id != self.state.run], kernel, found)
+        if other is None:
+            self.say(otherwise)
+        else:
+            apart = about(open_cached(other.path), kernel) if about else ", ".join(other.sources)
+            self.say(f"<p>Another run has {what}: {named(other, apart)}.</p>", other)
+
+    @functools.cached_property
+    def _button(self) -> pmui.Button:
+        button = pmui.Button(label="Open that run", variant="outlined", size="small", width=140)
+        button.on_click(lambda _: in_turn(self._open))
+        return button
+
+    def _open(self) -> None:
+        if self._other is not None:
+            self.state.param.update(run=self._other.id, kernel=self.state.kernel)
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return self._layout
+
+
+def having(runs: Iterable[store.Summary], kernel: str, found: Found) -> store.Summary | None:
+    """Of the runs in which what is sought of the kernel is ``found`` the one that says most of it (``state.telling``).
+
+    None where there is none.
+    """
+    left = list(runs)
+    while (run := telling(left, kernel)) is not None:
+        try:
+            if found(open_cached(run.path), kernel):
+                return run
+        except (store.StoreError, OSError):
+            pass  # a damaged run has none to show
+        left.remove(run)
+    return None
+
+
+def rows_of(metrics: Collection[str] = ()) -> Found:
+    """What finds a kernel in a run's table: rows of one of these metrics; of any where none is named."""
+
+    def found(run: store.LoadedRun, kernel: str) -> bool:
+        known = run.table.loc[run.table["kernel"] == kernel, "metric"]
+        return bool(known.isin(metrics).any() if metrics else len(known))
+
+    return found
+
+
+def named(run: store.Summary, *about: str) -> str:
+    """The run as an offer names it, with its GPU and what else it is ``about``; escaped."""
+    kind = "recorded" if run.recorded else "made"
+    return (
+        f"<b>{escape(run.title or run.id)}</b>, {kind} {escape(run.started[:10])} "
+        f'<span class="quiet">({escape("; ".join([run.device, *about]))})</span>'
+    )

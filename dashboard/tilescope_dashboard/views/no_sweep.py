@@ -1,0 +1,61 @@
+"""Where to find a sweep over a kernel's configs, which the open run lacks: it is under way, in another run, or to be made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tilescope import store
+
+from tilescope_dashboard import command_line, sweeps
+from tilescope_dashboard.headlines import autotune as headline
+from tilescope_dashboard.jobs import JobManager, JobState
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.elsewhere import Elsewhere
+from tilescope_dashboard.views.following import Following
+
+
+class NoSweep(Elsewhere):
+    """Follows the jobs while it says something: one of them may be the sweep."""
+
+    def __init__(self, state: State, jobs: JobManager, **settings: Any) -> None:
+        super().__init__(state=state, **settings)
+        self._jobs, self._job, self._missing = jobs, None, False
+        state.param.watch(lambda _: self._draw(), ["runs", "catalog", "may_launch"])
+        self._following = Following(jobs, self._changed)
+
+    def show(self, missing: bool) -> None:
+        """Say where to find a sweep of the state's kernel, if it is ``missing``."""
+        self._missing = missing
+        self._draw()
+
+    def _changed(self) -> None:
+        if self._missing and sweeping(self._jobs.jobs, self.state.kernel) is not self._job:
+            self._draw()
+
+    def _draw(self) -> None:
+        state = self.state
+        self._job = sweeping(self._jobs.jobs, state.kernel) if self._missing else None
+        if not self._missing:
+            self.say("")
+        elif self._job:
+            self.say(headline.under_way(state.kernel))
+        else:
+            command, implementations = command_line.about(state, "tune"), state.facts.get("implementations", {})
+            made = headline.nothing(state.kernel, implementations, command, form=state.may_launch)
+            self.seek(with_sweep, described, otherwise=made)
+
+
+def sweeping(jobs: Iterable[JobState], kernel: str) -> JobState | None:
+    """The job that sweeps over the kernel's configs now, or will; None where none does."""
+    return next((job for job in jobs if job.active and kernel in job.swept), None)
+
+
+def with_sweep(run: store.LoadedRun, kernel: str) -> bool:
+    """Whether the run has a sweep of the kernel."""
+    return sweeps.size(run.table, kernel) > 1
+
+
+def described(run: store.LoadedRun, kernel: str) -> str:
+    """How many configs of the kernel a run has."""
+    return f"{sweeps.size(run.table, kernel)} configs"

@@ -1,0 +1,31 @@
+"""A table of many pages whose number of pages changes before the browser has built it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+RUN = "20260102-030405-aaaa"
+pytestmark = pytest.mark.browser
+#: Draws the page's table anew and, before it is built, tells it another number of pages, as a frame that comes then does.
+EARLY = """async () => {
+  const model = [...Bokeh.documents[0]._all_models.values()].find((model) => model.pagination === "remote")
+  const view = Bokeh.index.find_one_by_id(model.id)
+  const pages = model.max_page
+  view.render()
+  const before = view.tabulator.initialized
+  model.max_page = pages + 3
+  await new Promise((built) => view.tabulator.on("tableBuilt", built))
+  return [before, view.tabulator.getPageMax() - pages, view.tabulator.getPage()]
+}"""
+
+
+def test_pages_that_come_before_the_table_is_built_count_and_warn_of_nothing(visit: Any) -> None:
+    page = visit(f"run={RUN}&kernel=softmax&view=roofline")
+    page.locator(".tabulator-row:visible").first.wait_for()
+    warned: list[str] = []
+    page.on("console", lambda said: warned.append(said.text))
+    assert page.evaluate(EARLY) == [False, 3, 1]
+    page.wait_for_timeout(500)
+    assert not [text for text in warned if "Not Initialized" in text]

@@ -1,0 +1,97 @@
+"""Autotune where the open run has no sweep: another run's, one that is under way, or how to make one."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tilescope import store
+from tilescope.plan import Request
+from tilescope_dashboard import jobs, sweeps
+from tilescope_dashboard.jobs import JobManager
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views import no_sweep
+from tilescope_dashboard.views.autotune import Autotune
+from tilescope_dashboard.views.elsewhere import having
+from tilescope_dashboard.views.no_sweep import NoSweep, sweeping, with_sweep
+
+RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+
+
+@pytest.fixture(autouse=True)
+def _folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+
+
+def test_another_run_that_has_a_sweep_is_one_click_away(runs: Path) -> None:
+    state = State(run=PREDICTED, kernel="matmul", view="autotune")
+    found = having(store.list_runs([runs]), "matmul", with_sweep)
+    assert found is not None
+    assert found.id == RUN
+    configs = sweeps.size(store.open_run(found.path).table, "matmul")
+    state.runs = [found]
+    shown = Autotune(state)
+    shown.refresh()
+    nowhere = shown._nowhere
+    assert not shown._body.visible
+    assert nowhere._layout.objects == [nowhere._text, nowhere._button]
+    assert "synthetic run" in nowhere._text.object
+    assert f"{configs} configs" in nowhere._text.object
+    nowhere._button.param.trigger("clicks")
+    assert (state.run, state.kernel) == (RUN, "matmul")
+    assert shown._body.visible
+    assert "Best time" in shown._head.object
+    assert nowhere._layout.objects == []
+
+
+def test_a_run_of_single_configs_is_no_sweep(runs: Path) -> None:
+    assert having(store.list_runs([runs]), "softmax", with_sweep) is None
+    assert having(store.list_runs([runs]), "not_in_any_run", with_sweep) is None
+
+
+def test_a_sweep_is_said_to_be_under_way_as_long_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        release = asyncio.Event()
+
+        async def planner(_: Request) -> SimpleNamespace:
+            return SimpleNamespace(cases=(), collectors=())
+
+        async def run(*_: Any) -> Path:
+            await release.wait()
+            return Path("runs/x")
+
+        manager = JobManager(planner, run)
+        other = manager.start(Request(kernels=("softmax",)))
+        assert sweeping(manager.jobs, "softmax") is None  # a profile of a kernel's own choice
+        job = manager.start(Request(kernels=("/my kernels/m.py:softmax",), configs=("all",)))
+        assert sweeping(manager.jobs, "softmax") is job
+        assert sweeping(manager.jobs, "matmul") is None
+        shown = NoSweep(State(run=PREDICTED, kernel="softmax"), manager)
+        asked: list[Any] = []
+        shown._following._doc = SimpleNamespace(add_next_tick_callback=asked.append)
+        shown.show(missing=True)
+        assert "Those of softmax are being profiled" in shown._text.object
+        assert shown._layout.objects == [shown._text]
+        release.set()
+        while other.active or job.active:
+            await asyncio.sleep(0)
+        assert len(asked) == 1  # of many changes
+        asked[0]()
+        assert "being profiled" not in shown._text.object
+        assert "To have those of softmax" in shown._text.object or "declares none" in shown._text.object
+        shown.show(missing=False)
+        assert shown._layout.objects == []
+
+    asyncio.run(scenario())
+
+
+def test_a_hostile_name_stays_text() -> None:
+    shown = NoSweep(State(run=PREDICTED, kernel="<script>x"), JobManager())
+    shown.show(missing=True)
+    assert "<script>" not in shown._text.object
+    assert "<script>" not in no_sweep.headline.under_way("<script>x")
+    assert jobs.shared() is jobs.shared()

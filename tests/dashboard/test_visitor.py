@@ -1,0 +1,86 @@
+"""Whose job it is: still theirs when they load their page anew, and nobody else's."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from tilescope_dashboard.visitor import Visitor
+
+PREDICTED = "20260102-030406-bbbb"
+browser = pytest.mark.browser
+
+
+def test_a_result_that_was_opened_meanwhile_stays_opened() -> None:
+    visitor = Visitor()
+    visitor._handle_msg({"person": "p", "tab": "t", "opened": None})
+    assert (visitor.person, visitor.tab, visitor.opened) == ("p", "t", "")
+    visitor.opened = "new"
+    visitor._handle_msg({"person": "p", "tab": "t", "opened": "old"})
+    assert visitor.opened == "new"
+
+
+def start(page: Any) -> None:
+    button = page.get_by_role("button", name="Profile", exact=True)
+    page.wait_for_function("b => !b.disabled", arg=button.element_handle())
+    button.click()
+    page.get_by_role("button", name="Cancel").wait_for()
+
+
+@browser
+def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any) -> None:
+    page = visit(f"run={PREDICTED}&kernel=softmax")
+    with visit.server.held():
+        start(page)
+        page.reload()
+        page.get_by_text("Profiling softmax").wait_for()
+        page.get_by_role("button", name="Cancel", disabled=False).wait_for()
+
+        # Someone else, with another browser, sees it and can do nothing about it. The address tells them no secret.
+        other = visit(page.url.partition("?")[2])
+        other.get_by_text("Profiling softmax").wait_for()
+        other.get_by_role("tab", name="Roofline").wait_for()
+        other.get_by_role("button", name="Cancel").wait_for(state="detached")
+        other.wait_for_timeout(1500)
+        assert other.get_by_role("button", name="Cancel").count() == 0
+        # Another tab of the person's own can.
+        tab = page.context.new_page()
+        tab.goto(page.url)
+        tab.get_by_role("button", name="Cancel").click()
+        page.get_by_text("softmax: cancelled after").wait_for()
+        other.get_by_text("softmax: cancelled after").wait_for()
+
+
+@browser
+def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any) -> None:
+    page = visit(f"run={PREDICTED}&kernel=vector_add")
+    with visit.server.held():
+        start(page)
+        tab = page.context.new_page()
+        tab.goto(page.url)
+        page.reload()
+        page.get_by_role("button", name="Cancel", disabled=False).wait_for()
+    page.wait_for_url(lambda url: PREDICTED not in url)
+    made = re.search(r"run=([\w-]+)", page.url)
+    assert made
+    # Another tab keeps what it looks at, and so does this one from now on.
+    tab.get_by_role("button", name="Show results").wait_for()
+    assert PREDICTED in tab.url
+    page.goto(page.url.replace(made[1], PREDICTED))
+    page.get_by_role("button", name="Show results").wait_for()
+    page.wait_for_timeout(1500)
+    assert PREDICTED in page.url
+
+
+@browser
+def test_what_ended_while_the_page_was_away_is_opened_when_it_is_back(visit: Any) -> None:
+    page = visit(f"run={PREDICTED}&kernel=vector_add")
+    address = page.url
+    with visit.server.held():
+        start(page)
+        other = visit(f"run={PREDICTED}")
+        page.goto("about:blank")
+    other.get_by_role("button", name="Show results").wait_for()
+    page.goto(address)
+    page.wait_for_url(lambda url: PREDICTED not in url)
