@@ -34,7 +34,7 @@ lint: setup ## Check style, types and the direction of imports
 
 test: lint ## Lint, then run every test this machine can run
 	@$(BIN)/python -c "import shutil; print('browser tests:', shutil.which('chromium') or 'skipped, no Chromium found (apt-get install chromium)')"
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 
 browser: setup ## Run the browser tests alone
 	$(BIN)/python -m pytest -m browser

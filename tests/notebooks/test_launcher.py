@@ -40,12 +40,12 @@ class UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=30)
+        super().__init__("localhost", timeout=120)
         self._path = str(path)
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(30)
+        self.sock.settimeout(120)
         self.sock.connect(self._path)
 
 
@@ -68,7 +68,7 @@ def test_what_it_starts_serves_the_app_under_jupyters_prefix(tmp_path):
     with log.open("w") as out:
         server = subprocess.Popen(filled, env=environment, stdout=out, stderr=out, cwd=tmp_path)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while not path.exists():
             assert server.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)

@@ -1,0 +1,90 @@
+"""Scripts in a notebook's outputs: packed, whole when they are unpacked, and each there once; tables where none may run."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+
+import pandas as pd
+import pytest
+from panel_material_ui import Button
+from tilescope_dashboard.packed import lender, packed
+from tilescope_dashboard.state import State
+from tilescope_dashboard.tables import fill, table
+from tilescope_dashboard.views.base import View
+from tilescope_dashboard.without_scripts import below
+from tilescope_dashboard.words import heading, pane
+
+#: Panel's own, which it leaves for the next pandas.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+JS, LOAD = "application/javascript", "application/vnd.holoviews_load.v0+json"
+
+
+def unpacked(script: str) -> str:
+    """What lies packed in a script."""
+    found = re.search(r'atob\("([A-Za-z0-9+/=]+)"\)', script)
+    assert found
+    return gzip.decompress(base64.b64decode(found[1])).decode()
+
+
+def test_a_library_is_there_once() -> None:
+    library = "console.log('ünïcode </script>')\n" * 10_000
+    data = packed({JS: library, LOAD: library})
+    assert list(data) == [JS]
+    assert unpacked(data[JS]) == library
+    assert len(data[JS]) < len(library) / 50
+
+
+def test_what_is_short_or_no_script_stays() -> None:
+    for data in ({JS: "1", LOAD: "1"}, {"text/html": "<style></style>"}, {"text/plain": "x" * 100_000}):
+        assert packed(data) == data
+
+
+def test_the_widgets_module_is_left_out_of_a_view_and_lent_once() -> None:
+    model = Button(label="a").get_root()
+    module = unpacked(lender()[JS])
+    assert len(module) > 1_000_000
+    docs = json.dumps([{"esm": module, "id": "1"}, {"esm": module, "id": "2"}, {"esm": "short", "id": model.id}])
+    shown = packed({"text/html": f'<div id="r"></div>\n<script type="{JS}">run({docs})</script>', "text/plain": "view"})
+    script = unpacked(shown["text/html"])
+    assert len(script) < 2_000
+    assert script.startswith("run(")
+    left = json.loads(script.removeprefix("run(").removesuffix(")"))
+    assert left[0]["esm"] == left[1]["esm"] != left[2]["esm"] == "short"
+    # By the name that it is lent under.
+    name = re.search(r'tilescopeLent \?\?= \{\}\)\["(\w+)"\]', lender()[JS])
+    assert name
+    assert name[1] in left[0]["esm"]
+    assert shown["text/html"].startswith('<div id="r"></div>')
+    assert shown["text/plain"] == "view"
+
+
+class Two(View):
+    """A headline and a table."""
+
+    name_in_address, title = "two", "Two"
+
+    def build(self) -> list[object]:
+        self._head = pane(heading("<b>fast & new</b>"))
+        self._table = table({"function": ("function", "text"), "time": ("time", "second"), "none": ("none", "byte")})
+        return [self._head, self._table]
+
+    def update(self) -> None:
+        names = ["<script>alert(1)</script>", *[f"f{n}" for n in range(14)]]
+        fill(self._table, pd.DataFrame({"function": names, "time": [float("nan"), *[n * 1e-6 for n in range(14)]]}))
+
+
+def test_headline_and_rows_stand_where_no_script_runs() -> None:
+    view = Two(State(run="", kernel="softmax", view="two"))
+    view.refresh()
+    said = below("<div></div>", view)
+    assert said.startswith("<div></div><div")
+    assert "&lt;b&gt;fast &amp; new&lt;/b&gt;" in said
+    assert "<script" not in said
+    assert "<td>&lt;script&gt;alert(1)&lt;/script&gt;</td><td>–</td>" in said
+    assert "<td>f3</td><td>3.00 µs</td>" in said
+    assert "(softmax" in said
+    assert "none" not in said.partition("<style>")[0]
+    assert "3 more rows." in said
