@@ -19,6 +19,9 @@ from tilescope.intervals import intervals
 from tilescope.schema import Ceiling
 
 _RUNS = 9
+#: Clock cycles that the GPU idles, some 10 ms, while the runs are queued: a busy CPU that launches late would else be
+#: measured with them, as up to 8 % of the memory's bandwidth once.
+_AHEAD = 20_000_000
 
 #: Pipe -> sizes of the square products that are timed. Power limits the large one, wave quantisation the small one.
 _SIZES = {"fp32": (4096,), "fp64": (4096,), "default": (4096, 8192)}
@@ -54,6 +57,7 @@ def _seconds(run: Callable[[], Any]) -> float:
     """Median seconds of a call on the GPU, after two to warm up."""
     run()
     run()
+    torch.cuda._sleep(_AHEAD)  # type: ignore[no-untyped-call]
     return float(statistics.median(intervals(run, _RUNS)))
 
 
