@@ -47,48 +47,57 @@ def layer_norm_kernel(
 
 
 @triton.jit
-def _merge(mean, squares, count, other_mean, other_squares, other_count):
-    """Mean, sum of squared deviations and count of two sets of numbers together (Chan, Golub and LeVeque, 1979)."""
-    total = count + other_count
-    share = other_count / tl.maximum(total, 1.0)
-    apart = other_mean - mean
-    return mean + apart * share, squares + other_squares + apart * apart * count * share, total
+def _add(total, squares, other_total, other_squares):
+    return total + other_total, squares + other_squares
 
 
 @triton.jit
 def layer_norm_wide_kernel(
     y_ptr, mean_ptr, rstd_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, columns, eps,
-    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, ONCE: tl.constexpr,
 ):  # fmt: skip
     """One row a program in ``STEPS`` pieces of ``LANES`` accesses of ``WIDTH`` elements, all held in registers.
 
-    Each thread has the mean and the deviations of what it holds, and threads exchange both at once: one wait for all the
-    others instead of two.
+    ``WHOLE`` pieces need no mask. ``ONCE`` sums distances from an element and their squares, so that threads wait for each
+    other once: enough for results of 16 bits. Otherwise the mean comes first.
     """
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_stride
     y_ptr += row * columns
     offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    # Of three elements the middle one, lest it is an outlier: far from the mean, squares would drown the variance.
+    first = tl.load(x_ptr).to(tl.float32)
+    second = tl.load(x_ptr + 1).to(tl.float32)
+    third = tl.load(x_ptr + 2).to(tl.float32)
+    near = tl.maximum(tl.minimum(first, second), tl.minimum(tl.maximum(first, second), third))
     held = ()
     for i in tl.static_range(STEPS):
         column = i * LANES * WIDTH + offsets
-        held += (tl.load(x_ptr + column, mask=column < columns, other=0.0),)
+        mask = None if WHOLE else column < columns
+        held += (tl.load(x_ptr + column, mask=mask),)
+    if not ONCE:
+        total = tl.zeros((LANES,), tl.float32)
+        for i in tl.static_range(STEPS):
+            apart = held[i].to(tl.float32) - near
+            if not WHOLE:
+                apart = tl.where(i * LANES * WIDTH + offsets < columns, apart, 0.0)
+            total += tl.sum(apart, axis=1)
+        near += tl.sum(total, axis=0) / columns
     total = tl.zeros((LANES,), tl.float32)
-    count = tl.zeros((LANES,), tl.float32)
-    for i in tl.static_range(STEPS):
-        valid = i * LANES * WIDTH + offsets < columns
-        total += tl.sum(held[i].to(tl.float32), axis=1)
-        count += tl.sum(valid.to(tl.float32), axis=1)
-    lane_mean = total / tl.maximum(count, 1.0)
     squares = tl.zeros((LANES,), tl.float32)
     for i in tl.static_range(STEPS):
-        centred = held[i].to(tl.float32) - lane_mean[:, None]
-        squares += tl.sum(tl.where(i * LANES * WIDTH + offsets < columns, centred * centred, 0.0), axis=1)
-    mean, squares, _ = tl.reduce((lane_mean, squares, count), 0, _merge)
-    rstd = tl.rsqrt(squares / columns + eps)
+        apart = held[i].to(tl.float32) - near
+        if not WHOLE:
+            apart = tl.where(i * LANES * WIDTH + offsets < columns, apart, 0.0)
+        total += tl.sum(apart, axis=1)
+        squares += tl.sum(apart * apart, axis=1)
+    total, squares = tl.reduce((total, squares), 0, _add)
+    away = total / columns
+    rstd = tl.rsqrt(squares / columns - away * away + eps)
+    mean = near + away
     for i in tl.static_range(STEPS):
         column = i * LANES * WIDTH + offsets
-        mask = column < columns
+        mask = None if WHOLE else column < columns
         y = (held[i].to(tl.float32) - mean) * rstd
         if weight_ptr is not None:
             y *= tl.load(weight_ptr + column, mask=mask, eviction_policy="evict_last").to(tl.float32)
@@ -254,7 +263,8 @@ def _layer_norm(
             lanes, width = 32 * options["num_warps"], 16 // x.element_size()
             layer_norm_wide_kernel[(rows,)](
                 y, *saved, x, weight, bias, x.stride(0), columns, eps,
-                LANES=lanes, WIDTH=width, STEPS=triton.cdiv(columns, lanes * width), **options,
+                LANES=lanes, WIDTH=width, STEPS=triton.cdiv(columns, lanes * width),
+                WHOLE=columns % (lanes * width) == 0, ONCE=x.element_size() == 2, **options,
             )  # fmt: skip
         else:
             # Two rows of 4096 share what a program waits for; more of shorter ones would leave small inputs too few

@@ -34,10 +34,28 @@ CONFIGS = tuple(
 )
 
 
-def _chunk(rows: int, columns: int, classes: int, config: Mapping[str, int] | None) -> int:
-    """Rows whose logits take about the memory that ``x`` takes, and no fewer than one tile of a product has."""
-    asked = (config or {}).get("CHUNK", 0)
-    return asked or max(256, triton.next_power_of_2(triton.cdiv(rows * max(columns, 1), classes)))
+#: Rows of a chunk are a multiple of this, its last one aside, and no fewer than a tile of a product has.
+_MULTIPLE, _TILE = 8, 256
+#: Elements: 16 bytes of any dtype.
+_ALIGNED = 8
+
+
+def _chunks(rows: int, columns: int, classes: int, lent: bool, asked: int) -> tuple[list[slice], int]:
+    """The rows of each chunk, and for how many rows of logits to allocate memory: about twice what ``x`` takes.
+
+    ``lent``: half of that, because chunks use what of dx is not yet written as well; the first ones are then larger.
+    """
+    wanted = rows * columns * (1 if lent else 2) // classes
+    least = min(rows, asked or max(_TILE, wanted // _TILE * _TILE))
+    chunks, start = [], 0
+    while start < rows:
+        size = least
+        if lent and not asked:
+            fits = (least * classes + (rows - start) * columns) // (classes + columns)
+            size = max(least, fits // _MULTIPLE * _MULTIPLE)
+        chunks.append(slice(start, min(rows, start + size)))
+        start += size
+    return chunks, least
 
 
 @operator("linear_cross_entropy")
@@ -49,17 +67,20 @@ def _linear_cross_entropy(
     (rows, columns), classes = x.shape, weight.shape[0]
     chosen = unpack(config)
     count = (target != ignore_index).sum()
-    dx = torch.empty_like(x) if wants_dx else x.new_empty(0)
+    chunks, scratch = _chunks(rows, columns, classes, wants_dx, (chosen or {}).get("CHUNK", 0))
+    # A chunk's logits lie behind the rows of dx that are written with it, at an aligned address.
+    kept = rows * columns if wants_dx else 0
+    memory = torch.empty(kept + _ALIGNED + scratch * classes, dtype=x.dtype, device=x.device)
+    dx = memory[:kept].view(rows, columns) if wants_dx else x.new_empty(0)
     dw = torch.empty_like(weight) if wants_dw else x.new_empty(0)
     db = torch.zeros(classes, dtype=torch.float32, device=x.device) if wants_db else None
     losses = torch.empty(rows, dtype=torch.float32, device=x.device)
-    step = min(rows, _chunk(rows, columns, classes, chosen))
-    buffer = torch.empty((step, classes), dtype=x.dtype, device=x.device)
     tile = {name: value for name, value in (chosen or {}).items() if name != "CHUNK"} or None
     gradient = wants_dx or wants_dw or wants_db
-    for start in range(0, rows, max(step, 1)):
-        part = slice(start, min(start + step, rows))
-        logits = buffer[: part.stop - start]
+    for part in chunks:
+        behind = triton.cdiv(part.stop * columns, _ALIGNED) * _ALIGNED if wants_dx else 0
+        size = part.stop - part.start
+        logits = memory[behind : behind + size * classes].view(size, classes)
         if bias is None:
             torch.mm(x[part], weight.T, out=logits)
         else:
@@ -70,7 +91,7 @@ def _linear_cross_entropy(
         )  # fmt: skip
         if wants_dx:
             torch.mm(logits, weight, out=dx[part])
-        if wants_dw and start == 0:
+        if wants_dw and part.start == 0:
             torch.mm(logits.T, x[part], out=dw)
         elif wants_dw:
             dw.addmm_(logits.T, x[part])

@@ -157,6 +157,7 @@ def check_layer_norm_wide_rows():
     # Over 8192 columns a row is read again or, in 16 bits, waits for its sums; over 16384 all sums are by columns.
     against_reference("layer_norm", "3x9000-fp32")
     against_reference("layer_norm", "3x9000-fp16")
+    against_reference("layer_norm", "3x16384-fp16")  # in whole pieces, without a mask
     against_reference("layer_norm", "18x16400-fp32")
 
 
@@ -203,6 +204,13 @@ def check_layer_norm_gradients_are_the_same_every_time():
 def check_layer_norm_large_mean():
     x = draw(4, 512) + 1000.0
     close(layer_norm(x, 512), torch.nn.functional.layer_norm(x.double(), (512,)), 1e-4)
+    # Sums of wide rows are of distances from the first element, which may be the one that is far from all others.
+    for outlier in (0, 5000):
+        x = draw(2, 9000) + 1000.0
+        x[:, outlier] = 30000.0
+        for dtype, tolerance in ((torch.float32, 1e-4), (torch.float16, 1e-3)):
+            rounded = x.to(dtype)
+            close(layer_norm(rounded, 9000), torch.nn.functional.layer_norm(rounded.double(), (9000,)), tolerance)
 
 
 def check_add_rms_norm_rows():

@@ -297,6 +297,21 @@ def check_linear_cross_entropy_options():
                 close(one, other, 1e-5)
 
 
+def check_linear_cross_entropy_chunks_fit_their_memory():
+    from tilescope_kernels.linear_cross_entropy import _ALIGNED, _chunks
+
+    for rows, columns, classes in ((8192, 4096, 128256), (781, 130, 1823), (3000, 7, 50000), (5, 9, 1), (0, 4, 9)):
+        for lent in (True, False):
+            chunks, scratch = _chunks(rows, columns, classes, lent, 0)
+            assert [row for part in chunks for row in range(part.start, part.stop)] == list(range(rows))
+            held = (rows * columns if lent else 0) + _ALIGNED + scratch * classes
+            for part in chunks:
+                behind = -(-part.stop * columns // _ALIGNED) * _ALIGNED if lent else 0
+                assert behind + (part.stop - part.start) * classes <= held
+    sizes = [part.stop - part.start for part in _chunks(8192, 4096, 128256, True, 0)[0]]
+    assert sizes[0] == 496 and sizes == sorted(sizes, reverse=True)
+
+
 def check_linear_cross_entropy_gradients_only_where_wanted():
     x, weight, target = draw(2, 9, 13), draw(37, 13, seed=1), targets(18, 37).reshape(2, 9)
     wanted = F.cross_entropy(

@@ -169,6 +169,19 @@ def test_linear_cross_entropy_never_holds_all_logits():
     assert torch.cuda.max_memory_allocated() - before < gradients + logits / 4
 
 
+def test_linear_cross_entropy_at_a_language_models_size_holds_its_gradients_and_256_rows_of_logits():
+    rows, columns, vocabulary = 8192, 4096, 128256
+    x = draw(rows, columns, dtype=torch.bfloat16)
+    weight = draw(vocabulary, columns, dtype=torch.bfloat16, seed=1)
+    target = classes(rows, vocabulary)
+    torch.autograd.grad(kernels.linear_cross_entropy(x, weight, target), (x, weight))  # cuBLAS takes its workspace once
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    torch.autograd.grad(kernels.linear_cross_entropy(x, weight, target), (x, weight))
+    held = 2 * (rows + vocabulary) * columns + 2 * 256 * vocabulary
+    assert torch.cuda.max_memory_allocated() - before < held + 2**20
+
+
 def test_more_than_two_to_the_31_elements():
     if torch.cuda.mem_get_info()[0] < 24 << 30:
         pytest.skip("needs 24 GB of GPU memory")
