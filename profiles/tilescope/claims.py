@@ -73,7 +73,7 @@ def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
     """One row a kernel and pass: the largest problem of the Triton implementation in the run that says most of it.
 
     That is a run of the kernel as it is today rather than of a former one (``changed``), then one with other
-    implementations to compare with, then the newest. ``bound`` and ``over_…`` are speed ratios (GPU times of the other
+    implementations to compare with, then one of more workloads, then the newest. ``bound`` and ``over_…`` are speed ratios (GPU times of the other
     implementation over ours); ``of_roof`` is the floor's time over ours, and ``roof`` says which: copy bandwidth, or a
     pipe's rate. ``verdict`` compares the claim with the measurement, and is empty where nothing is claimed. Absent is
     NaN.
@@ -90,15 +90,19 @@ def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
             ours = cases[(cases["impl"] == "triton") & cases["measured"]]
             largest = summary.headline(ours)
             if largest is not None:
-                row = {**_row(largest, cases, gains, loaded), "changed": kernel in changed}
+                row = {
+                    **_row(largest, cases, gains, loaded),
+                    "changed": kernel in changed,
+                    "workloads": ours["workload"].nunique(),
+                }
                 known = best.setdefault((kernel, direction), row)
                 best[kernel, direction] = max(known, row, key=_worth)
     return pd.DataFrame(list(best.values()), columns=list(COLUMNS)).astype(COLUMNS)
 
 
-def _worth(row: dict[str, Any]) -> tuple[bool, int, str]:
+def _worth(row: dict[str, Any]) -> tuple[bool, int, int, str]:
     compared = sum(not math.isnan(row[name]) for name in ("over_eager", "over_compile", "over_library"))
-    return not row["changed"], compared, row["run"]
+    return not row["changed"], compared, row["workloads"], row["run"]
 
 
 def _row(ours: dict[str, object], cases: pd.DataFrame, gains: pd.DataFrame, loaded: LoadedRun) -> dict[str, object]:

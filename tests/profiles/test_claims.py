@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -87,6 +88,14 @@ def test_the_kernel_of_today_and_then_the_fuller_comparison_count():
         (row,) = claims.claims(runs).to_dict("records")
         assert row["over_eager"] == pytest.approx(2.0)
         assert row["changed"] is False
+
+
+def test_a_later_run_of_a_single_workload_does_not_speak_for_the_kernel():
+    many = loaded(rows("triton", 1e-4, 4e8), rows("triton", 1e-5, 4e6, "4x4-fp32", 0.01))
+    one = loaded(rows("triton", 9e-4, 4e9, "9x9-fp32", 10.0))
+    later = dataclasses.replace(one, run=dataclasses.replace(one.run, id="20261121-000000-bbbb"))
+    (row,) = claims.claims([many, later]).to_dict("records")
+    assert row["workload"] == "8x8-fp32"
 
 
 def test_what_was_measured_before_a_change_is_marked(monkeypatch):
