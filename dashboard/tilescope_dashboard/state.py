@@ -167,14 +167,18 @@ def preferred(runs: Sequence[store.Summary], kernel: str = "") -> tuple[str, str
 
 def telling(runs: Sequence[store.Summary], kernel: str) -> store.Summary | None:
     """The run that says most of the kernel: measured before predicted, the person's own before a recording,
-    by most collectors, whole, then the newest."""
+    by most collectors, whole, of recordings the one of most cases, then the newest."""
     holding = [s for s in runs if not s.error and kernel in s.kernels]
     return _fullest(holding) if holding else None
 
 
 def _fullest(runs: Sequence[store.Summary]) -> store.Summary:
+    def worth(run: store.Summary) -> tuple[float, ...]:
+        cases = run.cases / max(1, len(run.kernels)) if run.recorded else 0
+        return run.measured, not run.recorded, len(run.sources), run.complete and not run.failures, cases
+
     # Runs come newest first, and max() keeps the first of equals.
-    return max(runs, key=lambda s: (s.measured, not s.recorded, len(s.sources), s.complete and not s.failures))
+    return max(runs, key=worth)
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from tilescope_dashboard.views.compare import Compare
 
 #: Panel's own, on pandas 3.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
-NORMS = next(s.id for s in store.list_runs([store.recorded_dir()]) if "rms_norm" in s.kernels)
+NORMS = next(s.id for s in store.list_runs([store.recorded_dir()]) if "rms_norm" in s.kernels and "ncu" in s.sources)
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def recorded() -> list[store.LoadedRun]:
 @functools.cache
 def norms() -> store.LoadedRun:
     """The one of the norms."""
-    return next(run for run in recorded() if "rms_norm" in run.run.kernels)
+    return next(run for run in recorded() if run.run.title == "norms" and "rms_norm" in run.run.kernels)
 
 
 def rows_of_norm() -> pd.DataFrame:
@@ -66,7 +66,7 @@ def repetition() -> pd.DataFrame:
 
 def cells() -> pd.DataFrame:
     """A sweep's configs as the heatmap takes them."""
-    sweep = next(run for run in recorded() if run.table["config"].ne("").any())
+    sweep = next(run for run in recorded() if run.run.title == "matmul autotune sweep")
     found = frames.configs(sweep.table, [])
     return found.assign(value=found["time"], best=False).drop_duplicates(["BLOCK_M", "BLOCK_N"])
 

@@ -166,6 +166,7 @@ def test_a_row_of_the_overview_brings_its_own_finding_and_not_the_kernels() -> N
 
 def test_autotune_without_configs_names_the_forms_tick_and_the_command() -> None:
     state = State(run=RUN, kernel="softmax", view="autotune", may_launch=True)
+    state.runs = [run for run in state.runs if not run.recorded]  # one of those has a sweep
     shown = Autotune(state)
     shown.refresh()
     said = shown._nowhere._text
@@ -199,6 +200,12 @@ def test_without_a_gpu_a_recording_is_opened_first(monkeypatch: pytest.MonkeyPat
     both = summary("both", recorded=True, measured=True, kernels=("matmul", SHOWN_FIRST))
     assert preferred([*runs, both]) == ("both", SHOWN_FIRST)
     assert preferred([*runs, both], "matmul") == ("both", "matmul")
+    # A later recording of one workload says less than one of all.
+    one, all_of_them = (
+        summary(name, recorded=True, measured=True, kernels=("matmul",), cases=cases)
+        for name, cases in (("one", 5), ("all", 40))
+    )
+    assert preferred([one, all_of_them], "matmul") == ("all", "matmul")
     monkeypatch.setattr("tilescope_dashboard.state.no_gpu", lambda: None)
     assert preferred([*runs, both]) == ("mine", "")
     assert preferred([]) == ("", "")

@@ -254,10 +254,10 @@ def of(found: list[Finding], *key: str) -> list[Finding]:
     return [f for f in found if (f.kernel, f.impl, f.direction, f.workload) == key]
 
 
-def test_layer_norm_at_16k_columns_holds_its_sums_and_reads_twice_backward(norms: list[Finding]) -> None:
+def test_layer_norm_at_16k_columns_reads_twice_backward(norms: list[Finding]) -> None:
     assert "extra-bytes" not in rules(of(norms, "layer_norm", "triton", "forward", "8192x16384-bf16"))
     backward = of(norms, "layer_norm", "triton", "backward", "8192x16384-bf16")
-    assert {"register-pressure", "extra-bytes"} <= rules(backward)
+    assert "extra-bytes" in rules(backward)
     assert backward[0].measured
     # It takes less than twice what its bytes need: no finding can win more GPU time.
     gains = [finding.bound.ratio for finding in backward if finding.bound and finding.bound.clock == "gpu_time"]
@@ -309,7 +309,7 @@ def test_the_command_prints_findings(capsys: pytest.CaptureFixture[str]) -> None
     run = recorded("layer_norm").run.id
     assert cli.main(["advise", run, "layer_norm"]) == 0
     printed = capsys.readouterr().out
-    assert "layer_norm/triton/backward/8192x16384-bf16\n  1. " in printed and "Registers hold occupancy" in printed
+    assert "layer_norm/triton/backward/8192x16384-bf16\n  1. 3 launches move 1.3" in printed
     assert "at most 1." in printed and "do: " in printed
     assert cli.main(["advise", run, "layer_norm", "--workload", "16384x4096-bf16", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
