@@ -81,7 +81,10 @@ def test_a_filter_redraws_the_roofline_that_is_there_and_fills_its_table() -> No
     shown = Roofline(State(run=RUN, kernel="softmax", view="roofline"))
     shown.refresh()
     plot, few = shown._chart.object, len(shown._source.data["row"])
+    # What every row shares takes no room, and is in the files.
+    assert "level" in shown._table.hidden_columns and "level" in shown._table.filled
     shown._choices.levels.value = ["hbm", "l2"]
+    assert "level" not in shown._table.hidden_columns
     assert shown._chart.object is plot
     assert len(shown._source.data["row"]) == len(shown._table.value) > few
     assert set(shown._table.value["level"]) == {"HBM", "L2"}

@@ -59,7 +59,10 @@ class Autotune(View):
         self._body.visible = bool(names) and self._choices.colouring is not None
         # A column a parameter: every kernel has its own.
         parameters = {name: (name, "count") for name in names}
-        self._rows = table({"time": _COLUMNS["time"], **parameters, **_COLUMNS})
+        columns = {
+            name: known for name, known in _COLUMNS.items() if name != "reason" or self._cells["reason"].ne("").any()
+        }
+        self._rows = table({"time": _COLUMNS["time"], **parameters, **columns})
         self._table.objects = [self.saved(self._rows, "configs")]
 
     def _draw(self) -> None:

@@ -33,8 +33,8 @@ _COLUMNS = {
     "performance": ("performance", "flop/second"),
     "gpu_time": ("GPU time", "second"),
     "fraction": ("of the roof", "ratio"),
-    "sources": ("sources", "text"),
     "function": ("launch", "text"),
+    "sources": ("sources", "text"),
 }
 _NOTHING = words.heading("Roofline", "This run has no work or bytes of this kernel. Profile it to see them.")
 _BYTES = {"algorithm_bytes_read", "requested_bytes_read", "dram_bytes_read"}
@@ -89,6 +89,10 @@ class Roofline(View):
         points = self._points
         sources = zip(*(points[f"{what}_source"].tolist() for what in ("flops", "bytes", "time")), strict=True)
         said = pd.Series([", ".join(dict.fromkeys(filter(None, row))) for row in sources], dtype=object)
+        # What all points share, the choices say: the last columns have its room.
+        alike = [name for name in ("pass", "level", "function") if points[name].nunique(dropna=False) <= 1]
+        if alike != self._table.hidden_columns:
+            self._table.hidden_columns = alike
         fill(self._table, points.assign(sources=said, level=points["level"].map(LEVELS)))
 
     def _select_row(self, _: str, old: list[int], new: list[int]) -> None:
