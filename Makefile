@@ -8,6 +8,8 @@ STAMP  := $(VENV)/.installed
 EXTRAS ?= dev
 RECORD := --collect check,compiler,interpreter,events,torch_profiler,ncu --repetitions 20
 FAMILIES := elementwise reductions norms "norms and linear layers" losses "matrix products" quantization attention convolution studies
+SWEPT := matmul softmax rms_norm attention cross_entropy
+BY_LINE := matmul softmax layer_norm attention cross_entropy
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test lint format browser bench-dashboard record clean
@@ -44,8 +46,11 @@ bench-dashboard: setup ## Measure how quick the dashboard is here, against its b
 
 record: setup ## Record the whole catalog on this machine's GPU into profiles/recorded
 	for family in $(FAMILIES); do $(BIN)/tilescope record "$$family" $(RECORD) || exit 1; done
-	$(BIN)/tilescope tune matmul --workload large --repetitions 20
-	$(BIN)/tilescope publish latest --title "matmul autotune sweep" --replace
+	for kernel in $(SWEPT); do $(BIN)/tilescope tune $$kernel --workload large --repetitions 20 && \
+		$(BIN)/tilescope publish latest --title "$$kernel autotune sweep" --replace || exit 1; done
+	for kernel in $(BY_LINE); do $(BIN)/tilescope profile $$kernel --impl triton --workload large \
+		--collect compiler,torch_profiler,ncu_source && \
+		$(BIN)/tilescope publish latest --title "$$kernel by source line" --replace || exit 1; done
 
 format: setup ## Format the code
 	$(BIN)/ruff check --fix .
