@@ -73,10 +73,10 @@ def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
     """One row a kernel and pass: the largest problem of the Triton implementation in the run that says most of it.
 
     That is a run of the kernel as it is today rather than of a former one (``changed``), then one with other
-    implementations to compare with, then one of more workloads, then the newest. ``bound`` and ``over_…`` are speed ratios (GPU times of the other
-    implementation over ours); ``of_roof`` is the floor's time over ours, and ``roof`` says which: copy bandwidth, or a
-    pipe's rate. ``verdict`` compares the claim with the measurement, and is empty where nothing is claimed. Absent is
-    NaN.
+    implementations to compare with, then one of more workloads, then the newest. ``bound`` and ``over_…`` are speed
+    ratios (GPU times of the other implementation over ours); ``of_roof`` is the floor's time over ours, and ``roof`` says
+    which: copy bandwidth, or a pipe's rate. ``verdict`` compares the claim with the measurement, and is empty where
+    nothing is claimed. Absent is NaN.
     """
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for loaded in runs:

@@ -157,13 +157,17 @@ class _Clock:
         self.allowed = allowance.seconds
         #: Over how many processes what remains could be shared out.
         self.processes = processes
-        self.began = self.reported = self.last = time.perf_counter()
-        self.counted = self.done = 0
-        #: The longest time between two ticks, and how many programs were done in it.
-        self.longest = (0.0, 0)
+        self._begin(0)
+        self.reported = self.began
         if allowance.deadline is None:
             allowance.deadline = self.began + allowance.seconds
         self.deadline = allowance.deadline
+
+    def _begin(self, done: int) -> None:
+        self.began = self.last = time.perf_counter()
+        self.counted = self.done = done
+        #: The longest time between two ticks, and how many programs were done in it.
+        self.longest = (0.0, 0)
 
     def left(self, done: int) -> float | None:
         """Seconds the remaining programs take at this pace, in one process as now; None when it is too early to tell.
@@ -176,8 +180,8 @@ class _Clock:
 
     def share(self, done: int) -> None:
         """From here on the pace is that of all processes together."""
-        self.began = self.last = time.perf_counter()
-        self.counted, self.done, self.processes, self.longest = done, done, 1, (0.0, 0)
+        self._begin(done)
+        self.processes = 1
 
     def tick(self, done: int) -> None:
         now = time.perf_counter()

@@ -29,7 +29,6 @@ from tilescope_dashboard.views.export import sides
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 RECORDED = store.list_runs([store.recorded_dir()])
-NORMS = next(s.path for s in RECORDED if "rms_norm" in s.kernels and "ncu" in s.sources)
 #: Text that is markup of one kind or another.
 HOSTILE = "a|b`c`<b>&amp;*_x_*[l](u)$m$ @octocat #12 \\| ~~s~~\nsecond line" + "k" * 300
 
@@ -38,9 +37,14 @@ def side(path: Path) -> Side:
     return Side(store.open_run(path))
 
 
+def counted(kernel: str) -> Side:
+    """The newest recording of the kernel with counters."""
+    return side(next(s.path for s in RECORDED if kernel in s.kernels and "ncu" in s.sources))
+
+
 @pytest.fixture(scope="module")
 def norms() -> Side:
-    return side(NORMS)
+    return counted("rms_norm")
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +252,7 @@ def test_markdown_heads_each_kernel_and_ranks_its_findings(norms: Side) -> None:
         r"#### rms_norm: 1\d\d µs of GPU time, [\d.]+ % of the floor's speed, 1\d\.\d× over eager \(triton, ", text
     )
     # Norms are at the roof, and attention is not.
-    attention = side(next(s.path for s in RECORDED if "attention" in s.kernels and "ncu" in s.sources))
+    attention = counted("attention")
     both = text + markdown.markdown(build([attention]))
     lists = re.findall(r"^1\. \*\*.+(?:\n\d+\. .+)*", both, re.MULTILINE)
     assert len(lists) == len(norms.loaded.run.kernels) + len(attention.loaded.run.kernels)
@@ -312,14 +316,14 @@ def test_other_settings_are_not_compared(norms: Side, tmp_path: Path) -> None:
 
 
 def test_runs_with_nothing_in_common_say_so(norms: Side) -> None:
-    report = build([norms, side(next(s.path for s in RECORDED if "cross_entropy" in s.kernels and "ncu" in s.sources))])
+    report = build([norms, counted("cross_entropy")])
     assert "no case in common" in report.comparisons[0].obstacles[-1]
     assert report.comparisons[0].part is None
     assert "no case in common" in visible(html(report)) and "no case in common" in markdown.markdown(report)
 
 
 def test_a_run_without_the_chosen_kernel_says_so(norms: Side) -> None:
-    other = side(next(s.path for s in RECORDED if "cross_entropy" in s.kernels and "ncu" in s.sources))
+    other = counted("cross_entropy")
     lacking = build([norms, other], "rms_norm").runs[1]
     assert (lacking.kernels, lacking.overview.drawings) == ((), ())
     assert lacking.overview.text == "This run says nothing about it."
