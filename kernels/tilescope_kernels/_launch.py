@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from triton.runtime import jit
+from triton.runtime import driver, jit
 
 #: The dtypes every kernel here serves.
 FLOATING = (torch.float32, torch.float16, torch.bfloat16)
@@ -86,6 +86,44 @@ def multiprocessors(tensor: torch.Tensor) -> int:
     grid that it has on the GPU our figures speak about.
     """
     return _multiprocessors(tensor.device) if tensor.is_cuda else 132
+
+
+@functools.cache
+def _capability(device: torch.device) -> int:
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
+def capability(tensor: torch.Tensor) -> int:
+    """Compute capability of the GPU that a launch is for, such as 90 for Hopper; 0 where it is interpreted.
+
+    That is the tensor's own GPU; for a tensor without data, which is compiled for, the target that Triton was given.
+    Kernels in Gluon are chosen by it, which no interpreter serves.
+    """
+    if tensor.is_cuda:
+        return _capability(tensor.device)
+    if not tensor.is_meta:
+        return 0
+    try:
+        target = driver.active.get_current_target()
+    except RuntimeError:  # Triton has no GPU and was given no target.
+        return 0
+    return int(target.arch) if target.backend == "cuda" else 0
+
+
+@functools.cache
+def _shared_memory(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+
+
+def shared_memory(tensor: torch.Tensor) -> int:
+    """Bytes of shared memory that a block may have on that GPU; an H200's where a launch is interpreted.
+
+    By compute capability: CUDA C++ Programming Guide, technical specifications.
+    """
+    if tensor.is_cuda:
+        return _shared_memory(tensor.device)
+    return {80: 163, 86: 99, 87: 163, 89: 99, 120: 99, 121: 99}.get(capability(tensor), 227) * 1024
 
 
 def split_config(config: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:

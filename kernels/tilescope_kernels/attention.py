@@ -1,7 +1,8 @@
 """Scaled dot-product attention in one pass over keys and values: the scores of all pairs never exist.
 
 FlashAttention-2 (Dao, arXiv:2307.08691), with grouped queries (Ainslie et al., arXiv:2305.13245) and a backward pass
-without atomics, so that gradients are the same every time. The kernels are in ``_attention_kernels``.
+without atomics, so that gradients are the same every time. The kernels are in ``_attention_kernels``; on Hopper, heads of
+128 columns in 16 bits go forward through ``_attention_hopper``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tilescope_kernels._attention_hopper import QUERIES, attention_hopper_kernel, query_tiles, tiles
 from tilescope_kernels._attention_kernels import (
     attention_backward_kv_kernel,
     attention_backward_q_kernel,
@@ -23,7 +25,7 @@ from tilescope_kernels._attention_kernels import (
     attention_kernel,
 )
 from tilescope_kernels._declare import compiled, generator, normal
-from tilescope_kernels._launch import check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._launch import capability, check_tensors, device_of, multiprocessors, shared_memory, use_triton
 from tilescope_kernels._ops import operator, pack, unpack, wants_grad
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -31,18 +33,22 @@ from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, Kern
 HEAD_DIMS = (16, 32, 64, 128)
 
 
+def _forward(*parts: int) -> dict[str, int]:
+    """Queries, keys, warps, stages, TMA and, for Hopper's kernel, SPECIALIZED."""
+    return dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "TMA", "SPECIALIZED"), parts, strict=True))
+
+
 def _config(
     forward: tuple[int, int, int, int, int], kv: tuple[int, int, int, int], q: tuple[int, int, int, int]
 ) -> dict[str, int]:
-    """Queries, keys, warps and stages of the forward kernel with TMA, and of both backward kernels."""
-    own = zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "TMA"), forward, strict=True)
+    """A forward kernel of warps that all do the same, and queries, keys, warps and stages of both backward kernels."""
     tiles = ("M", "N", "WARPS", "STAGES")
     backward = [
         (f"{loop}_{name}", value)
         for loop, values in (("KV", kv), ("Q", q))
         for name, value in zip(tiles, values, strict=True)
     ]
-    return dict([*own, *backward])
+    return {**_forward(*forward, 0), **dict(backward)}
 
 
 #: The passes are tuned apart, so each list holds its own candidates and a config takes one of each. On an H200 the first
@@ -60,7 +66,13 @@ _BACKWARD_Q = (
     (128, 32, 8, 3), (64, 64, 4, 2), (128, 64, 8, 3), (128, 64, 8, 2), (64, 64, 4, 3), (64, 32, 4, 3), (128, 128, 8, 2),
     (128, 64, 8, 4), (64, 128, 8, 2), (64, 128, 4, 2), (64, 64, 4, 4), (128, 32, 8, 4), (64, 32, 4, 4), (64, 64, 8, 3),
 )  # fmt: skip
-CONFIGS = tuple(_config(*parts) for parts in zip(_FORWARD, _BACKWARD_KV, _BACKWARD_Q, strict=True))
+_EQUAL = tuple(_config(*parts) for parts in zip(_FORWARD, _BACKWARD_KV, _BACKWARD_Q, strict=True))
+#: Hopper's kernel.
+_SPECIALIZED = _forward(QUERIES.value, 128, 4, 2, 1, 1)
+CONFIGS = (
+    *_EQUAL,
+    *({**_EQUAL[0], **_forward(QUERIES.value, keys, 4, stages, 1, 1)} for keys, stages in ((128, 2), (64, 4))),
+)
 
 #: At fp32 the products run on the CUDA cores, whose tiles are bounded by registers.
 _FULL_PRECISION = _config((32, 32, 8, 2, 0), (32, 32, 8, 2), (32, 32, 8, 2))
@@ -83,24 +95,26 @@ def _tma_serves(*tensors: torch.Tensor) -> bool:
     )
 
 
-def _shared_memory(q: torch.Tensor) -> int:
-    """Bytes of shared memory that a block may have; a Hopper GPU's where the tensor is on none."""
-    if not q.is_cuda:
-        return 227 * 1024
-    return torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin
+def _specializes(*tensors: torch.Tensor) -> bool:
+    """Whether Hopper's kernel serves them."""
+    return capability(tensors[0]) == 90 and tensors[0].shape[3] in (64, 128) and _tma_serves(*tensors)
 
 
-def _chosen(q: torch.Tensor, causal: bool, config: str) -> dict[str, int]:
+def _chosen(q: torch.Tensor, causal: bool, config: str, specializes: bool = False) -> dict[str, int]:
     """The config that was asked for, or the best known for the dtype and the GPU, in tiles for every multiprocessor."""
     asked = unpack(config)
     if asked:
         return asked
     if q.dtype == torch.float32:
         return _FULL_PRECISION
-    if _shared_memory(q) < 227 * 1024:
+    if shared_memory(q) < 227 * 1024:
         return _SMALL
-    batch, heads, queries, _ = q.shape
-    return _FEW if triton.cdiv(queries, 128) * batch * heads < multiprocessors(q) else CONFIGS[int(causal)]
+    batch, heads, queries, columns = q.shape
+    tiles = triton.cdiv(queries, 128) * batch * heads
+    # Of 64 columns there are fewer products to hide the powers of two behind.
+    if specializes and columns == 128 and 2 * tiles >= multiprocessors(q):
+        return {**CONFIGS[int(causal)], **_SPECIALIZED}
+    return _FEW if tiles < multiprocessors(q) else CONFIGS[int(causal)]
 
 
 def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None:
@@ -121,17 +135,30 @@ def _attention(
     if o.numel() == 0 or keys == 0:
         # A query that sees no key takes nothing from the values.
         return o.zero_(), lse.zero_()
-    chosen = _chosen(q, causal, config)
+    specializes = _specializes(q, k, v)
+    chosen = _chosen(q, causal, config, specializes)
     m, n, tma = chosen["BLOCK_M"], chosen["BLOCK_N"], chosen["TMA"] and _tma_serves(q, k, v)
-    if config and chosen["TMA"] > tma:
-        raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
+    for name, served in (("TMA", tma), ("SPECIALIZED", specializes)):
+        if config and chosen[name] > served:
+            raise ValueError(
+                f"config has {name}=1, which these operands or this GPU do not allow: use one with {name}=0"
+            )
+    asked = lse if save else None
+    shared = {"GROUP": heads // kv_heads, "COLUMNS": columns, "CAUSAL": causal, "num_warps": chosen["num_warps"]}
+    score_scale = scale * math.log2(math.e)
+    grid = (triton.cdiv(queries, m) * batch * heads,)
     with device_of(q):
-        attention_kernel[(triton.cdiv(queries, m) * batch * heads,)](
-            o, lse if save else None, q, k, v, _tiles(q, m, tma), _tiles(k, n, tma), _tiles(v, n, tma),
-            *(t.stride()[:3] for t in (o, q, k, v)), heads, queries, keys, scale * math.log2(math.e),
-            GROUP=heads // kv_heads, COLUMNS=columns, CAUSAL=causal, EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n,
-            num_warps=chosen["num_warps"], num_stages=chosen["num_stages"],
-        )  # fmt: skip
+        if chosen["SPECIALIZED"]:
+            attention_hopper_kernel[grid](
+                query_tiles(o), asked, query_tiles(q), tiles(k, n), tiles(v, n), heads, queries, keys, score_scale,
+                BLOCK=n, STAGES=chosen["num_stages"], **shared,
+            )  # fmt: skip
+        else:
+            attention_kernel[grid](
+                o, asked, q, k, v, _tiles(q, m, tma), _tiles(k, n, tma), _tiles(v, n, tma),
+                *(t.stride()[:3] for t in (o, q, k, v)), heads, queries, keys, score_scale,
+                EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, num_stages=chosen["num_stages"], **shared,
+            )  # fmt: skip
     return o, lse
 
 

@@ -47,8 +47,9 @@ def check_small_workloads_and_that_every_element_is_written():
 
 
 def check_every_config():
-    # fp16, which descriptors serve and the interpreter computes rightly.
-    for config in SPECS["attention"].implementations["triton"].configs:
+    # fp16, which descriptors serve and the interpreter computes rightly. It does not serve Gluon.
+    every = SPECS["attention"].implementations["triton"].configs
+    for config in (config for config in every if not config["SPECIALIZED"]):
         for causal in (False, True):
             ours = leaves((1, 2, 150, 16), (1, 1, 140, 16), (1, 1, 140, 16), dtype=torch.float16)
             both_passes(ours, doubles(ours), 1e-3, is_causal=causal, enable_gqa=True, config=config)
