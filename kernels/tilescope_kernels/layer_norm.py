@@ -12,7 +12,16 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
-from tilescope_kernels._launch import check_mixed, device_of, multiprocessors, split_config, use_triton
+from tilescope_kernels._launch import (
+    capability,
+    check_mixed,
+    device_of,
+    multiprocessors,
+    shared_memory,
+    split_config,
+    use_triton,
+)
+from tilescope_kernels._layer_norm_shared import layer_norm_backward_shared_kernel
 from tilescope_kernels._ops import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels._partials import column_sums, sum_partials, sums_dtype
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
@@ -224,8 +233,10 @@ _TILED = 8192
 _SUMMED = 16384
 #: Most columns that leave room for those for dB, too.
 _SUMMED_TWICE = 8192
-#: Warps and stages of the rows between, in 16 bits.
+#: Warps and stages of the rows between, in 16 bits, where they do not fit shared memory.
 _ROW_WARPS, _ROW_STAGES = 32, 1
+#: Warps of those whose rows go through shared memory, which takes two of x and of dy and the weight.
+_SHARED_WARPS, _SHARED_ROWS = 16, 5
 
 
 def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
@@ -241,6 +252,20 @@ def _keep(x: torch.Tensor, block: int, summed: bool) -> int:
     if block <= (_SUMMED_TWICE if summed else _SUMMED):
         return int(_ALL.value)
     return int((_ROW if summed and x.element_size() == 2 else _NOTHING).value)
+
+
+def _in_shared_memory(x: torch.Tensor, config: str, *read: torch.Tensor | None) -> bool:
+    """Whether the backward pass of wide rows can go through shared memory: 16-bit elements in copies of 16 bytes."""
+    return (
+        not config
+        and x.element_size() == 2
+        and _SUMMED_TWICE < x.shape[1] <= _SUMMED
+        and capability(x) > 0
+        and _SHARED_ROWS * 2 * triton.next_power_of_2(x.shape[1]) < shared_memory(x)
+        # What the compiler can prove to be aligned are multiples of 16, of bytes and of elements.
+        and x.shape[1] % 16 == x.stride(0) % 16 == 0
+        and all(t is None or (t.element_size() == 2 and t.data_ptr() % 16 == 0) for t in (x, *read))
+    )
 
 
 @operator("layer_norm")
@@ -301,6 +326,14 @@ def _layer_norm_backward(
     summed = sums and block <= _SUMMED
     keep = _keep(x, block, summed)
     with device_of(x):
+        if summed and _in_shared_memory(x, config, dy, weight):
+            partial = torch.empty((2, min(rows, multiprocessors(x)), columns), device=x.device)
+            piece = 256 * _SHARED_WARPS
+            layer_norm_backward_shared_kernel[(partial.shape[1],)](
+                dx, partial, dy, x, weight, mean, rstd, stride, rows, columns,
+                PIECE=piece, PIECES=triton.cdiv(columns, piece), WHOLE=columns % piece == 0, num_warps=_SHARED_WARPS,
+            )  # fmt: skip
+            return dx, sum_partials(partial, sums_dtype(x, weight))
         if summed:
             # A multiprocessor's registers hold the sums of 16384 columns: fewer columns leave room for more programs,
             # which hide each other's latency; each costs one more row of partial sums.

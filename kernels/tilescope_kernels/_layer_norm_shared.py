@@ -1,0 +1,135 @@
+"""LayerNorm's backward pass for rows whose sums for dW and dB fill the registers: the rows wait in shared memory.
+
+In Gluon, for Triton's language has no say over shared memory: there the row competes with the sums for registers, and dB
+needs a pass of its own that reads dy again.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
+
+
+@gluon.jit
+def _add(first, second, other_first, other_second):
+    return first + other_first, second + other_second
+
+
+@gluon.jit
+def _copy(shared, ptr, columns, wanted, WHOLE: gl.constexpr, LAYOUT: gl.constexpr):
+    """Start to copy a row, if it is wanted, in 16 bytes an access that pass by the registers."""
+    column = gl.arange(0, shared.shape[0], layout=LAYOUT)
+    mask = gl.full([shared.shape[0]], True, gl.int1, LAYOUT) & wanted
+    if not WHOLE:
+        mask = mask & (column < columns)
+    async_copy.async_copy_global_to_shared(shared, ptr + column, mask=mask)
+
+
+@gluon.jit
+def _copy_both(x_row, dy_row, x_ptr, dy_ptr, columns, wanted, WHOLE: gl.constexpr, LAYOUT: gl.constexpr):
+    """Those of a row, as one group."""
+    _copy(x_row, x_ptr, columns, wanted, WHOLE, LAYOUT)
+    _copy(dy_row, dy_ptr, columns, wanted, WHOLE, LAYOUT)
+    async_copy.commit_group()
+
+
+@gluon.jit
+def _piece(shared, i, PIECE: gl.constexpr, LAYOUT: gl.constexpr):
+    return shared.slice(i * PIECE, PIECE).load(LAYOUT).to(gl.float32)
+
+
+@gluon.jit
+def _row_sums(
+    x_row, dy_row, weights, mean, columns,
+    PIECE: gl.constexpr, PIECES: gl.constexpr, WHOLE: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Sums over a row of g = dy * weight and of g * (x - mean), for which threads wait for each other once."""
+    sum_g = gl.zeros([PIECE], gl.float32, LAYOUT)
+    sum_gx = gl.zeros([PIECE], gl.float32, LAYOUT)
+    for i in gl.static_range(PIECES):
+        x = _piece(x_row, i, PIECE, LAYOUT) - mean
+        g = _piece(dy_row, i, PIECE, LAYOUT)
+        if weights is not None:
+            g *= _piece(weights, i, PIECE, LAYOUT)
+        if not WHOLE:  # Nothing was copied there.
+            valid = i * PIECE + gl.arange(0, PIECE, layout=LAYOUT) < columns
+            x = gl.where(valid, x, 0.0)
+            g = gl.where(valid, g, 0.0)
+        sum_g += g
+        sum_gx += g * x
+    return gl.reduce((sum_g, sum_gx), 0, _add)
+
+
+@gluon.jit
+def _store(ptr, values, i, columns, PIECE: gl.constexpr, WHOLE: gl.constexpr, LAYOUT: gl.constexpr):
+    column = i * PIECE + gl.arange(0, PIECE, layout=LAYOUT)
+    gl.store(ptr + column, values.to(ptr.dtype.element_ty), mask=None if WHOLE else column < columns)
+
+
+@gluon.jit
+def layer_norm_backward_shared_kernel(
+    dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, mean_ptr, rstd_ptr, x_stride, rows, columns,
+    PIECE: gl.constexpr, PIECES: gl.constexpr, WHOLE: gl.constexpr, num_warps: gl.constexpr,
+):  # fmt: skip
+    """``dx`` of rows ``program, program + programs, ...``, and these rows' sums for dW and dB in ``partial``.
+
+    The formula is ``layer_norm_backward_kernel``'s. A row has ``PIECES`` pieces of ``PIECE`` elements, 8 a thread, which
+    need no mask if they are ``WHOLE``. While one row is worked on, the next is copied; what the sums leave of the
+    registers holds one piece at a time. ``weight`` may be None.
+    """
+    LAYOUT: gl.constexpr = gl.BlockedLayout([8], [32], [num_warps], [0])
+    SHARED: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 1, [0])
+    # Whole tensors have a power of two of elements, a row may have three pieces.
+    BLOCK: gl.constexpr = 4 * PIECE if PIECES == 3 else PIECES * PIECE
+    FULL: gl.constexpr = WHOLE and PIECES * PIECE == BLOCK
+    xs = gl.allocate_shared_memory(x_ptr.dtype.element_ty, [2, BLOCK], SHARED)
+    dys = gl.allocate_shared_memory(dy_ptr.dtype.element_ty, [2, BLOCK], SHARED)
+    weights = None
+    program = gl.program_id(0)
+    programs = gl.num_programs(0)
+    if weight_ptr is not None:
+        weights = gl.allocate_shared_memory(weight_ptr.dtype.element_ty, [BLOCK], SHARED)
+        _copy(weights, weight_ptr, columns, rows > 0, FULL, LAYOUT)
+    x_row, dy_row = x_ptr + program.to(gl.int64) * x_stride, dy_ptr + program.to(gl.int64) * columns
+    _copy_both(xs.index(0), dys.index(0), x_row, dy_row, columns, program < rows, FULL, LAYOUT)
+    dw = ()
+    db = ()
+    for _ in gl.static_range(PIECES):
+        dw += (gl.zeros([PIECE], gl.float32, LAYOUT),)
+        db += (gl.zeros([PIECE], gl.float32, LAYOUT),)
+    slot = program * 0
+    mean = gl.load(mean_ptr + program)
+    rstd = gl.load(rstd_ptr + program)
+    for row in range(program, rows, programs):
+        async_copy.wait_group(0)
+        ahead = (row + programs).to(gl.int64)
+        x_row, dy_row = x_ptr + ahead * x_stride, dy_ptr + ahead * columns
+        _copy_both(xs.index(1 - slot), dys.index(1 - slot), x_row, dy_row, columns, ahead < rows, FULL, LAYOUT)
+        ahead = gl.minimum(row + programs, rows - 1)
+        next_mean = gl.load(mean_ptr + ahead)
+        next_rstd = gl.load(rstd_ptr + ahead)
+        sum_g, sum_gx = _row_sums(xs.index(slot), dys.index(slot), weights, mean, columns, PIECE, PIECES, WHOLE, LAYOUT)
+        # dx = g * rstd - (n * inner + mean_g)
+        mean_g = sum_g / columns * rstd
+        inner = sum_gx / columns * rstd * rstd
+        dx_row = dx_ptr + row.to(gl.int64) * columns
+        more_dw = ()
+        more_db = ()
+        for i in gl.static_range(PIECES):
+            n = _piece(xs.index(slot), i, PIECE, LAYOUT) * rstd - mean * rstd
+            dy = _piece(dys.index(slot), i, PIECE, LAYOUT)
+            more_dw += (dw[i] + dy * n,)
+            more_db += (db[i] + dy,)
+            if weight_ptr is not None:
+                dy *= _piece(weights, i, PIECE, LAYOUT)
+            _store(dx_row, dy * rstd - (n * inner + mean_g), i, columns, PIECE, WHOLE, LAYOUT)
+        dw = more_dw
+        db = more_db
+        mean = next_mean
+        rstd = next_rstd
+        slot = 1 - slot
+    partial_ptr += program.to(gl.int64) * columns
+    for i in gl.static_range(PIECES):
+        _store(partial_ptr, dw[i], i, columns, PIECE, WHOLE, LAYOUT)
+        _store(partial_ptr + programs.to(gl.int64) * columns, db[i], i, columns, PIECE, WHOLE, LAYOUT)
