@@ -1,7 +1,7 @@
 """Cross-entropy of logits: one pass for the loss, and the gradient either at once or in the backward pass.
 
 At once, the program that has just read a row reads it again, from L2 where 132 rows of 256 KB fit, and writes the gradient;
-the backward pass then has nothing to do but to return it, or to multiply it where the loss was scaled. Otherwise the
+where a long row fits the chip, in ``_cross_entropy_resident``, not even that. The backward pass then has nothing to do but to return it, or to multiply it where the loss was scaled. Otherwise the
 backward pass needs the logits and two numbers a row (its log-sum-exp, in parts): two reads and one write in all.
 """
 
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
+from tilescope_kernels._cross_entropy_resident import cross_entropy_resident_kernel, plan
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_tensors, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._online import LOG2_E, sum_exp
@@ -153,6 +154,8 @@ CONFIGS = tuple(
 _LOSS = {"ACCESSES": 2, "PROGRAMS": 0, "num_warps": 8}
 _GRADIENT = {"ACCESSES": 4, "PROGRAMS": 0, "num_warps": 16}
 _AT_ONCE = {"ACCESSES": 4, "PROGRAMS": 1, "num_warps": 32}
+#: Bytes from which a row is long: of shorter ones L2 has those of a program for each row.
+_LONG = 64 * 1024
 
 #: What ``reduction`` may be, and how the operators name it.
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
@@ -177,17 +180,21 @@ def rows_loss(
     """Each row's loss in fp32; fills ``parts`` and ``dx`` (of the strides of ``x``; may be ``x``), where given."""
     rows, columns = x.shape
     loss = torch.empty(rows, dtype=torch.float32, device=x.device)
-    if loss.numel():
-        # A multiprocessor that works at one row or two finds them in L2 when it comes back for the gradient.
-        known = _LOSS if dx is None else _AT_ONCE
-        parameters, options = _tile(x, config, known)
-        walking = (config or known).get("PROGRAMS", 0) if dx is not None else 0
-        programs = min(rows, walking * multiprocessors(x)) if walking else rows
-        with device_of(x):
-            cross_entropy_kernel[(programs,)](
-                loss, parts, dx, x, target, count, x.stride(0), rows, columns, ignore_index, smoothing,
-                SMOOTH=smoothing > 0, **parameters, **options,
-            )  # fmt: skip
+    if rows == 0:
+        return loss
+    arguments = (loss, parts, dx, x, target, count, x.stride(0), rows, columns, ignore_index, smoothing)
+    resident = plan(x, dx) if dx is not None and config is None else None
+    with device_of(x):
+        if resident is not None:
+            programs, parameters = resident
+            cross_entropy_resident_kernel[(programs,)](*arguments, SMOOTH=smoothing > 0, **parameters)
+        else:
+            # A multiprocessor that works at one long row or two finds them in L2 when it comes back for the gradient.
+            known = _LOSS if dx is None or columns * x.element_size() < _LONG else _AT_ONCE
+            parameters, options = _tile(x, config, known)
+            walking = (config or known).get("PROGRAMS", 0) if dx is not None else 0
+            programs = min(rows, walking * multiprocessors(x)) if walking else rows
+            cross_entropy_kernel[(programs,)](*arguments, SMOOTH=smoothing > 0, **parameters, **options)
     return loss
 
 
@@ -362,8 +369,9 @@ def cross_entropy(
     bf16, ``target`` () or (N) or (N, ...) in int64 or int32; rows of ``ignore_index`` count for nothing, and the mean of
     no rows is NaN. The loss has the dtype of ``x``, and is fp32 under autocast. A target that is neither a class nor
     ``ignore_index`` makes it NaN. ``gradient_in_forward`` computes the gradient with the loss: less time where a backward
-    pass follows, more where none does or where the loss was scaled first. None is True for a reduced loss, and False
-    under torch.compile, which would copy what is scaled. Gradients are the same every time. ``config`` is one of
+    pass follows, more where none does or where the loss was scaled first. None is True for a reduced loss, but False in
+    fp16, where small gradients would be lost before a scaled loss could save them, and under torch.compile, which would
+    copy what is scaled. Gradients are the same every time. ``config`` is one of
     ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: class weights, probabilities as
     targets, other dtypes, shapes that do not fit, devices without CUDA.
     """
@@ -387,7 +395,8 @@ def cross_entropy(
     flat = target.reshape(-1).contiguous()
     arguments = (rows, flat, ignore_index, float(label_smoothing), REDUCTIONS[reduction])
     if gradient_in_forward is None:
-        gradient_in_forward = reduction != "none" and not torch.compiler.is_compiling()
+        keeps = x.dtype != torch.float16  # what a scaler of losses will multiply
+        gradient_in_forward = reduction != "none" and keeps and not torch.compiler.is_compiling()
     if gradient_in_forward and wants_grad(x):
         # In place later, so its rows must follow each other.
         loss, *_ = _with_gradient(rows.contiguous(), *arguments[1:], pack(config))
