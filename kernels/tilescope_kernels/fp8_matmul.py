@@ -1,4 +1,7 @@
-"""FP8 (e4m3) matrix products: one scale an operand, one a row of ``a`` and a column of ``b``, or one a block."""
+"""FP8 (e4m3) matrix products: one scale an operand, one a row of ``a`` and a column of ``b``, or one a block.
+
+On Hopper, large products with a scale a block go through ``_fp8_blocks_hopper``.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels import _scaled_matmul
+from tilescope_kernels import _fp8_blocks_hopper, _scaled_matmul
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import FLOATING, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._ops import operator, pack, unpack
@@ -96,7 +99,8 @@ def fp8_matmul_blocks_kernel(
 
 CONFIGS = _scaled_matmul.sweep(2)
 #: ``PROGRAMS`` a multiprocessor walk the tiles: one scales while the other multiplies. Without descriptors, 1 part each
-#: and a program a tile. 4 parts spill a few registers, and read a quarter less from L2 than 2.
+#: and a program a tile. 4 parts spill a few registers, and read a quarter less from L2 than 2. All are of Triton's kernel;
+#: Hopper's, which has none, is used only where no config is given.
 BLOCK_CONFIGS = tuple(
     {
         "BLOCK_M": m, "BLOCK_N": n, "GROUP_M": 8, "TMA": int(programs > 0), "PARTS": parts, "PROGRAMS": programs,
@@ -156,8 +160,11 @@ def _fp8_matmul_blocks(
     """``b`` as (n, k)."""
     (m, k), n = a.shape, b.shape[0]
     c = torch.empty((m, n), dtype=dtype, device=a.device)
-    tma = _scaled_matmul.tma_serves(a, b, c)
     given = unpack(config)
+    if given is None and _fp8_blocks_hopper.serves(a, b, c):
+        _fp8_blocks_hopper.launch(a, b, c, scale_a, scale_b)
+        return c
+    tma = _scaled_matmul.tma_serves(a, b, c)
     if given is None:
         few = triton.cdiv(m, 128) * triton.cdiv(n, 256) < multiprocessors(a)
         fitting = (known for known in BLOCK_CONFIGS if known["TMA"] <= tma and _fits(known, c))
@@ -201,9 +208,10 @@ def fp8_matmul(
     ``weight.T``: operands whose neighbours are not along K are copied.
 
     With ``use_fast_accum`` Hopper adds products up with 14 bits, as ``torch._scaled_mm`` does then; without, at most 128
-    of them, and those sums in fp32, as cuBLAS does. Blocks are always added up in fp32. No gradient. ``config`` is one of ``CONFIGS`` (of
-    ``BLOCK_CONFIGS`` for blocks); without one the first call with new extents times a few, except for blocks. Raises
-    ValueError, naming the argument, for what it cannot serve.
+    of them, and those sums in fp32, as cuBLAS does. Blocks are always added up in fp32. No gradient. ``config`` is one of
+    ``CONFIGS`` (of ``BLOCK_CONFIGS`` for blocks); without one the first call with new extents times a few, except for
+    blocks: those have a kernel of their own on Hopper where its tiles fill the GPU. Raises ValueError, naming the
+    argument, for what it cannot serve.
     """
     if dtype not in FLOATING:
         raise ValueError(f"dtype is {dtype}: give torch.bfloat16, torch.float16 or torch.float32")

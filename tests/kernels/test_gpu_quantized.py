@@ -170,3 +170,44 @@ def test_split_products_are_the_same_every_time():
     inputs, call = on_gpu("w8a16_matmul", "16x4096x4096-bf16")
     first = call(**inputs)
     assert all(torch.equal(call(**inputs), first) for _ in range(5))
+
+
+@pytest.mark.skipif(CAPABILITY < (8, 9), reason="e4m3 on tensor cores begins with Ada")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("order", ["cublas", "rows", "apart", "one"])
+@pytest.mark.parametrize(
+    "extents",
+    [
+        (4100, 4104, 384), (3000, 1504, 656), (193 * 7, 129 * 24, 1040), (192 * 11, 128 * 12, 128), (1, 128 * 150, 256),
+        (192 * 150, 8, 640), (4096, 4096, 16), (5000, 5000, 2064),
+    ],
+)  # fmt: skip
+def test_blocks_in_tiles_for_every_multiprocessor(extents, order, dtype):
+    m, n, k = extents
+    blocks, columns = -(-k // 128), -(-n // 128)
+    numbers = torch.Generator("cuda").manual_seed(m + n + k)
+
+    def scales(*shape):
+        return torch.empty(shape, device="cuda").uniform_(0.01, 0.02, generator=numbers)
+
+    a, b = (torch.randn(shape, device="cuda", generator=numbers).to(torch.float8_e4m3fn) for shape in ((m, k), (n, k)))
+    scale_a, scale_b = {
+        "cublas": lambda: (scales(blocks, m).T, scales(columns, blocks).T),
+        "rows": lambda: (scales(m, blocks), scales(blocks, columns)),
+        "apart": lambda: (scales(2 * m, 3 * blocks)[::2, ::3], scales(5 * blocks, 7 * columns)[::5, ::7]),
+        "one": lambda: (scales(1, 1).expand(m, blocks), scales(1, 1).expand(blocks, columns)),
+    }[order]()
+    expected = SPECS["fp8_matmul_blocks"].reference(a.double(), b.double().T, scale_a, scale_b)
+    found = fp8_matmul(a, b.T, scale_a, scale_b, dtype=dtype)
+    assert found.dtype == dtype
+    # Half a unit of bf16's last place; by element, since a few wrong ones would be lost in a norm.
+    torch.testing.assert_close(found.double(), expected, rtol=2**-8, atol=1e-4)
+
+
+@pytest.mark.skipif(CAPABILITY[0] != 9, reason="Hopper's own kernel")
+def test_hoppers_blocks_are_those_of_triton():
+    inputs, call = on_gpu("fp8_matmul_blocks", "4100x4104x1040-fp8")
+    found = call(**inputs)
+    for config in SPECS["fp8_matmul_blocks"].implementations["triton"].configs[:2]:
+        assert relative_error(found, call(**inputs, config=config)) < 1e-3
+    assert all(torch.equal(call(**inputs), found) for _ in range(5))
