@@ -35,8 +35,22 @@ def test_matmul_uses_tensor_cores(launches):
     assert all(row["tensor"] for row in launches if row["kernel"] == "matmul")
 
 
-def _functions(launches, name):
-    return {row["function"] for row in launches if row["kernel"] == name and row["workload"] == "large"}
+def _functions(launches, name, workload="large", target=90):
+    mine = (row for row in launches if row["kernel"] == name and row["target"] == target)
+    return {row["function"] for row in mine if row["workload"] == workload}
+
+
+@pytest.mark.parametrize("name", ["attention", "causal_attention"])
+def test_hoppers_attention_is_hoppers(launches, name):
+    assert "attention_hopper_kernel" in _functions(launches, name)
+    for target in (80, 100, 120):
+        assert "attention_kernel" in _functions(launches, name, "grouped", target)
+
+
+def test_wide_layer_norms_go_back_through_shared_memory_where_there_is_enough(launches):
+    for target in (80, 90, 100):
+        assert "layer_norm_backward_shared_kernel" in _functions(launches, "layer_norm", "wide", target)
+    assert "layer_norm_backward_kernel" in _functions(launches, "layer_norm", "wide", 120)
 
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "add_rms_norm", "rms_norm", "gelu", "swiglu", "geglu"])
@@ -45,4 +59,10 @@ def test_backward_launches_are_seen(launches, name):
 
 
 def test_a_gradient_that_came_with_the_loss_is_only_scaled(launches):
-    assert _functions(launches, "cross_entropy") == {"cross_entropy_kernel", "scale_rows_kernel"}
+    assert _functions(launches, "cross_entropy") == {"cross_entropy_resident_kernel", "scale_rows_kernel"}
+
+
+def test_hoppers_fp8_blocks_are_hoppers(launches):
+    assert _functions(launches, "fp8_matmul_blocks") == {"fp8_matmul_blocks_hopper_kernel"}
+    for target in (100, 120):
+        assert _functions(launches, "fp8_matmul_blocks", "small", target) == {"fp8_matmul_blocks_kernel"}

@@ -20,7 +20,17 @@ SHAPES = {
     # One read of 16 and 32 bits, recomputed exponentials, online; backward in one read and in blocks.
     "softmax": ("64x64", "1823x781", "512x4096", "64x16384", "16x32768", "16x65536", "8x100000"),
     # Sums beside a row read once, beside a row read twice, and by columns.
-    "layer_norm": ("64x64", "1823x781", "2048x4096", "512x8192", "256x16384", "64x32768"),
+    "layer_norm": (
+        "64x64",
+        "1823x781",
+        "2048x4096",
+        "512x8192",
+        "256x16384",
+        "300x12288",
+        "131x12304",
+        "70x9001",
+        "64x32768",
+    ),
     "add_rms_norm": ("64x64", "1823x781", "2048x4096", "512x8192", "256x16384"),
     "matmul": ("1x1x1", "512x512x512", "1023x517x769", "1024x2048x512"),
     "gelu": ("1", "65536", "1423763"),
@@ -48,7 +58,7 @@ SHAPES = {
     "rms_norm_gelu_linear": ("7x24x40", "517x769x1023", "5000x512x2048"),
     "tma_copy": ("1x16", "1823x784", "4096x4096"),
     "strided_copy": ("1x1", "1423763x7", "65536x32", "5x100"),
-    "block_reduction": ("1x1", "1823x781", "2048x4096", "17x100000"),
+    "block_reduction": ("1x1", "1823x781", "2048x4096", "17x50000"),
     "mlp_compile_modes": ("1x16x24", "517x769x1023", "256x512x1024"),
     "mlp_compile_regions": ("1x16x24x1", "517x769x1023x3", "256x512x1024x2"),
 }
@@ -85,7 +95,8 @@ def compare(name: str, workload: str, impl: str = "triton", **options):
         assert out.isfinite().all()
         assert relative_error(out, wanted) <= tolerance
     if spec.passes != (FORWARD,):
-        grads = [torch.randn_like(out) for out in outputs]
+        # A loss is a mean of many: unscaled, its gradients in fp16 are subnormal numbers and little more than their rounding.
+        grads = [torch.randn_like(out) if out.dim() else torch.full_like(out, 1024.0) for out in outputs]
         leaves = [key for key, value in inputs.items() if torch.is_tensor(value) and value.requires_grad]
         # The reference first: Liger-Kernel's backward passes write the gradients they are given.
         wanted = torch.autograd.grad(expected, [precise[key] for key in leaves], [g.double() for g in grads])
