@@ -1,0 +1,118 @@
+"""Kernels in Gluon that keep rows on chip, run on the CPU. Run by test_gluon; prints one JSON object, check by check."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+
+import torch
+import torch.nn.functional as F
+from gluon_on_cpu import launch
+from tilescope_kernels._cross_entropy_resident import cross_entropy_resident_kernel
+from tilescope_kernels._layer_norm_shared import layer_norm_backward_shared_kernel
+
+IGNORED, NAN, INF = -100, float("nan"), float("inf")
+
+
+def cross_entropy(x, target, programs, *, plan, smoothing=0.0, count=None, in_place=False):
+    """Losses, parts and gradient; of one warp, whose tiles have 256 elements. ``plan`` is HALF, TAIL and AHEAD."""
+    rows, columns = x.shape
+    loss, parts = torch.full((rows,), 7.0), torch.full((rows, 2), 7.0)
+    x = x.clone()
+    dx = x if in_place else torch.full_like(x, 7.0)
+    launch(
+        cross_entropy_resident_kernel, programs, loss, parts, dx, x, target, count, columns, rows, columns, IGNORED,
+        smoothing, **dict(zip(("HALF", "TAIL", "AHEAD"), plan, strict=True)), SMOOTH=smoothing > 0, num_warps=1,
+    )  # fmt: skip
+    return loss, parts, dx
+
+
+def against_pytorch(x, target, programs, **options):
+    loss, parts, dx = cross_entropy(x, target, programs, count=(target != IGNORED).sum(), **options)
+    leaf = x.double().requires_grad_()
+    smoothing = options.get("smoothing", 0.0)
+    wanted = F.cross_entropy(leaf, target, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing)
+    torch.testing.assert_close(loss.double(), wanted.detach(), rtol=1e-5, atol=1e-5)
+    (wanted.sum() / (target != IGNORED).sum()).backward()
+    error = float((dx.double() - leaf.grad).norm() / leaf.grad.norm())
+    assert error <= torch.finfo(x.dtype).eps, error
+    assert (dx[target == IGNORED] == 0).all()
+    counted = target != IGNORED
+    logsumexp = leaf.detach().logsumexp(1)[counted]
+    torch.testing.assert_close(parts.double().sum(1)[counted], logsumexp, rtol=1e-6, atol=1e-5)
+
+
+def check_loss_and_gradient_of_resident_rows():
+    for columns, programs, plan in (
+        (784, 2, (1, 2, 1)), (4096, 1, (7, 2, 3)), (4000, 3, (4, 8, 4)), (2048, 5, (3, 2, 1)), (3856, 2, (6, 4, 2)),
+    ):  # fmt: skip
+        for dtype in (torch.bfloat16, torch.float16):
+            generator = torch.Generator().manual_seed(columns)
+            x = (torch.randn(7, columns, generator=generator) * 3).to(dtype)
+            target = torch.randint(0, columns, (7,), generator=generator)
+            target[0], target[2], target[3], target[6] = 0, IGNORED, columns - 1, IGNORED
+            x[5] += 1e3
+            against_pytorch(x, target, programs, plan=plan, smoothing=0.1)
+            x[3, : columns // 2] = -INF
+            against_pytorch(x, target, programs, plan=plan, in_place=True)
+
+
+def check_rows_that_do_not_count_are_not_read():
+    x = torch.randn(4, 1040, generator=torch.Generator().manual_seed(0)).bfloat16()
+    x[:2] = NAN
+    for smoothing in (0.0, 0.1):
+        target = torch.tensor([IGNORED, IGNORED, 5, 6])
+        loss, _, dx = cross_entropy(x, target, 2, plan=(2, 1, 2), smoothing=smoothing)
+        assert (loss[:2] == 0).all() and (dx[:2] == 0).all() and loss[2:].isfinite().all()
+
+
+def check_what_softmax_does_not_define_is_nan_and_nothing_else_is():
+    x = torch.randn(6, 1040, generator=torch.Generator().manual_seed(0)).bfloat16()
+    x[0, 3], x[1, 4], x[2] = NAN, INF, -INF
+    x[3] = torch.finfo(torch.bfloat16).min
+    target = torch.tensor([1, 2, 3, 4, 1040, -1])
+    loss, _, dx = cross_entropy(x, target, 4, plan=(2, 1, 2))
+    assert loss.isnan().tolist() == [True, True, True, False, True, True], loss
+    assert dx.isnan().all(1).tolist() == [True, True, True, False, False, False]
+    torch.testing.assert_close(loss[3], torch.tensor(1040.0).log())
+    torch.testing.assert_close(dx[4:].float(), x[4:].float().softmax(1), rtol=1e-2, atol=1e-5)
+
+
+def check_gradients_of_layer_norm_by_way_of_shared_memory():
+    for columns in (512, 640, 768, 784, 1024):
+        for weighted in (True, False):
+            generator = torch.Generator().manual_seed(columns)
+            x, dy = (torch.randn(7, columns, generator=generator).bfloat16() for _ in range(2))
+            weight = torch.randn(columns, generator=generator).bfloat16() if weighted else None
+            mean, rstd = x.float().mean(1), (x.float().var(1, unbiased=False) + 1e-5).rsqrt()
+            dx, partial = torch.full_like(x, 7.0), torch.full((2, 3, columns), 7.0)
+            launch(
+                layer_norm_backward_shared_kernel, 3, dx, partial, dy, x, weight, mean, rstd, columns, 7, columns,
+                PIECE=256, PIECES=-(-columns // 256), WHOLE=columns % 256 == 0, num_warps=1,
+            )  # fmt: skip
+            leaves = [
+                x.double(),
+                (torch.ones(columns) if weight is None else weight).double(),
+                torch.zeros(columns).double(),
+            ]
+            leaves = [leaf.requires_grad_() for leaf in leaves]
+            wanted = torch.autograd.grad(F.layer_norm(leaves[0], (columns,), *leaves[1:]), leaves, dy.double())
+            for one, other, tolerance in zip((dx, *partial.sum(1)), wanted, (8e-3, 1e-4, 1e-5), strict=True):
+                assert (one.double() - other).norm() / other.norm() <= tolerance, (columns, weighted, tolerance)
+
+
+def main() -> None:
+    results = {}
+    for name, check in list(globals().items()):
+        if name.startswith("check_"):
+            try:
+                check()
+                results[name] = ""
+            except Exception:
+                results[name] = traceback.format_exc()
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
