@@ -70,7 +70,8 @@ COLUMNS = {
 
 
 def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
-    """One row a kernel and pass: the largest problem of the Triton implementation in the run that says most of it.
+    """One row a kernel and pass, kernels by name: the largest problem of the Triton implementation in the run that says
+    most of it.
 
     That is a run of the kernel as it is today rather than of a former one (``changed``), then one with other
     implementations to compare with, then one of more workloads, then the newest. ``bound`` and ``over_…`` are speed
@@ -97,7 +98,9 @@ def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
                 }
                 known = best.setdefault((kernel, direction), row)
                 best[kernel, direction] = max(known, row, key=_worth)
-    return pd.DataFrame(list(best.values()), columns=list(COLUMNS)).astype(COLUMNS)
+    # By name, for a recording says nothing of what belongs together, and a family may be recorded in parts.
+    ordered = sorted(best.values(), key=lambda row: str(row["kernel"]))
+    return pd.DataFrame(ordered, columns=list(COLUMNS)).astype(COLUMNS)
 
 
 def _worth(row: dict[str, Any]) -> tuple[bool, int, int, str]:
