@@ -254,15 +254,18 @@ def of(found: list[Finding], *key: str) -> list[Finding]:
     return [f for f in found if (f.kernel, f.impl, f.direction, f.workload) == key]
 
 
-def test_layer_norm_at_16k_columns_reads_twice_backward(norms: list[Finding]) -> None:
-    assert "extra-bytes" not in rules(of(norms, "layer_norm", "triton", "forward", "8192x16384-bf16"))
-    backward = of(norms, "layer_norm", "triton", "backward", "8192x16384-bf16")
-    assert "extra-bytes" in rules(backward)
-    assert backward[0].measured
-    # It takes less than twice what its bytes need: no finding can win more GPU time.
-    gains = [finding.bound.ratio for finding in backward if finding.bound and finding.bound.clock == "gpu_time"]
-    assert max(gains) < 1.8
-    assert backward[0].bound and backward[0].bound.ratio > 1.3
+def test_layer_norm_at_16k_columns_reads_twice_in_every_backward_but_ours(norms: list[Finding]) -> None:
+    for impl in ("compile", "aten"):
+        backward = of(norms, "layer_norm", impl, "backward", "8192x16384-bf16")
+        assert backward[0].rule == "extra-bytes"
+        assert backward[0].measured
+        # No finding can win more GPU time than the bytes that are too many.
+        gains = [finding.bound.ratio for finding in backward if finding.bound and finding.bound.clock == "gpu_time"]
+        assert 1.5 < max(gains) < 3
+    for direction in ("forward", "backward"):
+        ours = rules(of(norms, "layer_norm", "triton", direction, "8192x16384-bf16"))
+        # It waits on the CPU where the calls are short beside their launches.
+        assert ours - {"late-cpu"} == {"at-the-roof"}
 
 
 def test_softmax_at_64k_columns_spills_backward_and_unfused_code_moves_what_lies_between() -> None:
@@ -309,7 +312,8 @@ def test_the_command_prints_findings(capsys: pytest.CaptureFixture[str]) -> None
     run = recorded("layer_norm").run.id
     assert cli.main(["advise", run, "layer_norm"]) == 0
     printed = capsys.readouterr().out
-    assert "layer_norm/triton/backward/8192x16384-bf16\n  1. 3 launches move 1.3" in printed
+    assert "layer_norm/triton/forward/8192x16384-bf16\n  1. At the HBM roof" in printed
+    assert "layer_norm/triton/backward/8192x16384-bf16\n  1. " in printed
     assert "at most 1." in printed and "do: " in printed
     assert cli.main(["advise", run, "layer_norm", "--workload", "16384x4096-bf16", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
