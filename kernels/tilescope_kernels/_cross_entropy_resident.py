@@ -13,8 +13,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from tilescope_kernels._launch import capability, multiprocessors, shared_memory
+from tilescope_kernels._online import LOG2_E
 
-_LOG2_E = gl.constexpr(1.4426950408889634)
 #: Where maxima begin: finite, so that -inf minus it is no NaN, and below every 16-bit number.
 _LOWEST = gl.constexpr(-3.4028234663852886e38)
 #: Accesses of 16 bytes, in elements of 16 bits, and in words.
@@ -52,8 +52,8 @@ def _pack(low, high, DTYPE: gl.constexpr):
 @gluon.jit
 def _merge(largest, total, other_largest, other_total):
     larger = gl.maximum(largest, other_largest)
-    mine = gl.exp2((largest - larger) * _LOG2_E)
-    return larger, total * mine + other_total * gl.exp2((other_largest - larger) * _LOG2_E)
+    mine = gl.exp2((largest - larger) * LOG2_E)
+    return larger, total * mine + other_total * gl.exp2((other_largest - larger) * LOG2_E)
 
 
 @gluon.jit
@@ -65,8 +65,8 @@ def _add(words, largest, total, plain, here, DTYPE: gl.constexpr, SMOOTH: gl.con
     low, high = _unpack(words, DTYPE)
     larger = gl.maximum(largest, gl.max(gl.maximum(low, high), 1))
     less = larger[:, None]
-    exponentials = gl.exp2((low - less) * _LOG2_E) + gl.exp2((high - less) * _LOG2_E)
-    total = total * gl.exp2((largest - larger) * _LOG2_E) + gl.sum(exponentials, 1)
+    exponentials = gl.exp2((low - less) * LOG2_E) + gl.exp2((high - less) * LOG2_E)
+    total = total * gl.exp2((largest - larger) * LOG2_E) + gl.sum(exponentials, 1)
     if SMOOTH:
         plain += gl.sum(gl.where(here, low + high, 0.0), 1)
     return larger, total, plain
@@ -76,8 +76,8 @@ def _add(words, largest, total, plain, here, DTYPE: gl.constexpr, SMOOTH: gl.con
 def _grade(ptr, words, largest, factor, bias, here, DTYPE: gl.constexpr, SMOOTH: gl.constexpr):
     """Stores ``factor * exp(x - largest) + bias`` of one tile."""
     low, high = _unpack(words, DTYPE)
-    low = gl.exp2((low - largest) * _LOG2_E) * factor
-    high = gl.exp2((high - largest) * _LOG2_E) * factor
+    low = gl.exp2((low - largest) * LOG2_E) * factor
+    high = gl.exp2((high - largest) * LOG2_E) * factor
     if SMOOTH:
         low += bias
         high += bias
@@ -122,7 +122,7 @@ def _loss(
         gl.store(parts_ptr + 2 * row + 1, gl.where(counts, log, 0.0))
     factor = gl.where(counts, gl.where(defined, scale / total, float("nan")), 0.0)
     bias = gl.where(counts, smoothing / columns * -scale, 0.0)
-    value = gl.exp2((chosen - largest) * _LOG2_E) * factor - (1.0 - smoothing) * scale
+    value = gl.exp2((chosen - largest) * LOG2_E) * factor - (1.0 - smoothing) * scale
     if SMOOTH:
         value += bias
     return largest, factor, bias, value

@@ -74,10 +74,10 @@ def main() -> None:
     triton.runtime.driver.set_active(driver)
     rows = []
     for spec in CATALOG:
-        wide = tuple(workload.label for workload in spec.workloads if workload.label == "wide")
-        # What is chosen by the GPU is compiled for every one.
-        others = ("small", *wide, *(["grouped"] if "attention" in spec.name else []))
-        for target, workloads in ((90, ("large", "ragged", *wide)), (80, others), (100, others), (120, others)):
+        # Those for which the kernel is chosen by the GPU are compiled for every one.
+        chosen = [workload.label for workload in spec.workloads if workload.label in ("wide", "grouped")]
+        others = ("small", *chosen)
+        for target, workloads in ((90, ("large", "ragged", *chosen)), (80, others), (100, others), (120, others)):
             if f"sm_{target}" not in spec.targets:
                 continue
             driver.capability = target
