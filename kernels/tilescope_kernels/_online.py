@@ -10,32 +10,48 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def _add(x, largest, total):
+    """Each lane's running maximum and sum of exponentials with a piece of ``x`` (lanes, width) more."""
+    raised = tl.maximum(largest, tl.max(x, axis=1))
+    shift = finite(raised)
+    return raised, total * tl.exp(largest - shift) + tl.sum(tl.exp(x - shift[:, None]), axis=1)
+
+
+@triton.jit
 def sum_exp(
-    x_ptr, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SUM: tl.constexpr = False, KEEP: tl.constexpr = False
+    x_ptr, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SUM: tl.constexpr = False, KEEP: tl.constexpr = False,
+    counts=None,
 ):  # fmt: skip
     """(maximum, shift, sum of ``exp(x - shift)``, sum if ``SUM``) of ``columns`` neighbours in fp32.
 
     Milakov and Gimelshein, arXiv:1805.02867. The shift is the maximum, or 0 where that is an infinity. ``KEEP`` asks the
-    caches for the row, which will be read again.
+    caches for the row, which will be read again. Of a row that does not count only the end is read, which is asked for
+    before ``counts`` need be known.
 
     A step reads ``LANES`` pieces of ``WIDTH`` elements, 16 bytes each, so that one thread holds a piece: its maximum
     needs no exchange and its running sum is scaled once a piece. Infinities and NaN as ``torch.logsumexp``.
     """
+    step: tl.constexpr = LANES * WIDTH
+    policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
     offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     # Running maximum and sums of each lane; lanes meet once, after the loop.
     largest = tl.full((LANES,), float("-inf"), tl.float32)
     total = tl.zeros((LANES,), tl.float32)
     plain = tl.zeros((LANES,), tl.float32)
-    for start in range(0, columns, LANES * WIDTH):
-        mask = start + offsets < columns
-        policy: tl.constexpr = "evict_last" if KEEP else ""
-        x = tl.load(x_ptr + start + offsets, mask=mask, other=float("-inf"), eviction_policy=policy).to(tl.float32)
-        raised = tl.maximum(largest, tl.max(x, axis=1))
-        shift = finite(raised)
-        total = total * tl.exp(largest - shift) + tl.sum(tl.exp(x - shift[:, None]), axis=1)
-        largest = raised
+    # Masks cost as many instructions as the sums themselves: only the last step has one.
+    whole = columns // step * step
+    mask = whole + offsets < columns
+    x = tl.load(x_ptr + whole + offsets, mask=mask, other=float("-inf"), eviction_policy=policy).to(tl.float32)
+    largest, total = _add(x, largest, total)
+    if SUM:
+        plain += tl.sum(tl.where(mask, x, 0.0), axis=1)
+    if counts is not None:
+        whole = tl.where(counts, whole, 0)
+    for start in range(0, whole, step):
+        x = tl.load(x_ptr + start + offsets, eviction_policy=policy).to(tl.float32)
+        largest, total = _add(x, largest, total)
         if SUM:
-            plain += tl.sum(tl.where(mask, x, 0.0), axis=1)
+            plain += tl.sum(x, axis=1)
     row_largest = tl.max(largest, axis=0)
     shift = finite(row_largest)
     row_total = tl.sum(total * tl.exp(largest - shift), axis=0)

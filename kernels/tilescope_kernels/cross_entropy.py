@@ -24,6 +24,25 @@ from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSp
 
 
 @triton.jit
+def _gradient_piece(
+    dx_ptr, x_ptr, start, offsets, mask, target, shift, log, scale, smoothing, columns,
+    SMOOTH: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    column = start + offsets
+    # Nobody reads these bytes again: they should not drive out rows that other programs will.
+    x = tl.load(x_ptr + column, mask=mask, eviction_policy="evict_first").to(tl.float32)
+    # The shift is subtracted apart: beside large logits, its sum with the logarithm would be rounded too coarsely.
+    dx = tl.exp2((x - shift) * LOG2_E - log * LOG2_E)
+    if SMOOTH:
+        dx -= smoothing / columns
+    # One step in many has the target: the others need not look for it.
+    if (target >= start) & (target < start + STEP):
+        dx = tl.where(column == target, dx - (1.0 - smoothing), dx)
+    dx *= scale
+    tl.store(dx_ptr + column, dx.to(dx_ptr.dtype.element_ty), mask=mask, cache_modifier=".cs")
+
+
+@triton.jit
 def _gradient_row(
     dx_ptr, x_ptr, target, shift, log, scale, smoothing, columns,
     SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr,
@@ -34,23 +53,16 @@ def _gradient_row(
     """
     step: tl.constexpr = LANES * WIDTH
     offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    steps = tl.cdiv(columns, step)
-    # The shift is subtracted apart: beside large logits, its sum with the logarithm would be rounded too coarsely.
-    offset = log * -LOG2_E
+    steps = columns // step
+    # Only the row's end has a mask, which costs instructions.
+    start = steps * step
+    mask = start + offsets < columns
+    _gradient_piece(dx_ptr, x_ptr, start, offsets, mask, target, shift, log, scale, smoothing, columns, SMOOTH, step)
     for index in range(0, steps):
         start = (steps - 1 - index) * step
-        column = start + offsets
-        mask = column < columns
-        # Nobody reads these bytes again: they should not drive out rows that other programs will.
-        x = tl.load(x_ptr + column, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        dx = tl.exp2((x - shift) * LOG2_E + offset)
-        if SMOOTH:
-            dx -= smoothing / columns
-        # One step in many has the target: the others need not look for it.
-        if (target >= start) & (target < start + step):
-            dx = tl.where(column == target, dx - (1.0 - smoothing), dx)
-        dx *= scale
-        tl.store(dx_ptr + column, dx.to(dx_ptr.dtype.element_ty), mask=mask, cache_modifier=".cs")
+        _gradient_piece(
+            dx_ptr, x_ptr, start, offsets, None, target, shift, log, scale, smoothing, columns, SMOOTH, step
+        )
 
 
 @triton.jit
@@ -76,34 +88,29 @@ def cross_entropy_kernel(
     for index in range(tl.program_id(0), rows, tl.num_programs(0)):
         row = index + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
         target = tl.load(target_ptr + row)
+        counts = target != ignore_index
         x_row = x_ptr + row * x_stride
-        if target == ignore_index:
-            tl.store(loss_ptr + row, 0.0)
-            if parts_ptr is not None:
-                tl.store(parts_ptr + 2 * row, 0.0)
-                tl.store(parts_ptr + 2 * row + 1, 0.0)
-            if dx_ptr is not None:
-                _zero_row(dx_ptr + row * x_stride, columns, LANES, WIDTH)
-        else:
-            # A target that is no column makes the loss NaN; it must not make the kernel read beyond the row. Read before
-            # the row is reduced, which all threads await: none may have overwritten it by then.
-            inside = (target >= 0) & (target < columns)
-            chosen = tl.load(x_row + target, mask=inside, other=float("nan")).to(tl.float32)
-            _, shift, exponentials, total = sum_exp(x_row, columns, LANES, WIDTH, SMOOTH, dx_ptr is not None)
-            # An infinity where a logit is one, or where all are -inf; softmax is then not defined.
-            log = tl.log(exponentials)
-            log = tl.where(tl.abs(log) == float("inf"), float("nan"), log)
-            loss = log + (shift - chosen)
-            if SMOOTH:
-                loss = (1.0 - smoothing) * loss + smoothing * (log + (shift - total / columns))
-            tl.store(loss_ptr + row, loss)
-            if parts_ptr is not None:
-                tl.store(parts_ptr + 2 * row, shift)
-                tl.store(parts_ptr + 2 * row + 1, log)
-            if dx_ptr is not None:
-                _gradient_row(
-                    dx_ptr + row * x_stride, x_row, target, shift, log, scale, smoothing, columns, SMOOTH, LANES, WIDTH
-                )
+        # A target that is no column makes the loss NaN; it must not make the kernel read beyond the row. Read before
+        # the row is reduced, which all threads await: none may have overwritten it by then.
+        inside = counts & (target >= 0) & (target < columns)
+        chosen = tl.load(x_row + target, mask=inside, other=float("nan")).to(tl.float32)
+        _, shift, exponentials, total = sum_exp(x_row, columns, LANES, WIDTH, SMOOTH, dx_ptr is not None, counts)
+        # An infinity where a logit is one, or where all are -inf; softmax is then not defined.
+        log = tl.log(exponentials)
+        log = tl.where(tl.abs(log) == float("inf"), float("nan"), log)
+        loss = log + (shift - chosen)
+        if SMOOTH:
+            loss = (1.0 - smoothing) * loss + smoothing * (log + (shift - total / columns))
+        tl.store(loss_ptr + row, tl.where(counts, loss, 0.0))
+        if parts_ptr is not None:
+            tl.store(parts_ptr + 2 * row, tl.where(counts, shift, 0.0))
+            tl.store(parts_ptr + 2 * row + 1, tl.where(counts, log, 0.0))
+        if dx_ptr is not None:
+            dx_row = dx_ptr + row * x_stride
+            if counts:
+                _gradient_row(dx_row, x_row, target, shift, log, scale, smoothing, columns, SMOOTH, LANES, WIDTH)
+            else:
+                _zero_row(dx_row, columns, LANES, WIDTH)
 
 
 @triton.jit

@@ -24,6 +24,7 @@ from tilescope_kernels._launch import (
 from tilescope_kernels._layer_norm_shared import layer_norm_backward_shared_kernel
 from tilescope_kernels._ops import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels._partials import column_sums, sum_partials, sums_dtype
+from tilescope_kernels._pieces import aligned, in_pieces, load_piece, load_pieces, store_piece, zero_beyond
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -61,43 +62,34 @@ def _add(total, squares, other_total, other_squares):
 
 
 @triton.jit
-def layer_norm_wide_kernel(
+def layer_norm_pieces_kernel(
     y_ptr, mean_ptr, rstd_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, columns, eps,
     LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, ONCE: tl.constexpr,
 ):  # fmt: skip
-    """One row a program in ``STEPS`` pieces of ``LANES`` accesses of ``WIDTH`` elements, all held in registers.
+    """One row a program, in pieces.
 
-    ``WHOLE`` pieces need no mask. ``ONCE`` sums distances from an element and their squares, so that threads wait for each
-    other once: enough for results of 16 bits. Otherwise the mean comes first.
+    ``ONCE`` sums distances from an element and their squares, so that threads wait for each other once: enough for results
+    of 16 bits. Otherwise the mean comes first.
     """
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_stride
-    y_ptr += row * columns
-    offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    x_ptr += row * aligned(x_stride, WIDTH)
+    y_ptr += row * aligned(columns, WIDTH)
     # Of three elements the middle one, lest it is an outlier: far from the mean, squares would drown the variance.
     first = tl.load(x_ptr).to(tl.float32)
     second = tl.load(x_ptr + 1).to(tl.float32)
     third = tl.load(x_ptr + 2).to(tl.float32)
     near = tl.maximum(tl.minimum(first, second), tl.minimum(tl.maximum(first, second), third))
-    held = ()
-    for i in tl.static_range(STEPS):
-        column = i * LANES * WIDTH + offsets
-        mask = None if WHOLE else column < columns
-        held += (tl.load(x_ptr + column, mask=mask),)
+    held = load_pieces(x_ptr, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
     if not ONCE:
         total = tl.zeros((LANES,), tl.float32)
         for i in tl.static_range(STEPS):
-            apart = held[i].to(tl.float32) - near
-            if not WHOLE:
-                apart = tl.where(i * LANES * WIDTH + offsets < columns, apart, 0.0)
+            apart = zero_beyond(held[i].to(tl.float32) - near, columns, i, LANES, WIDTH, STEPS, WHOLE)
             total += tl.sum(apart, axis=1)
         near += tl.sum(total, axis=0) / columns
     total = tl.zeros((LANES,), tl.float32)
     squares = tl.zeros((LANES,), tl.float32)
     for i in tl.static_range(STEPS):
-        apart = held[i].to(tl.float32) - near
-        if not WHOLE:
-            apart = tl.where(i * LANES * WIDTH + offsets < columns, apart, 0.0)
+        apart = zero_beyond(held[i].to(tl.float32) - near, columns, i, LANES, WIDTH, STEPS, WHOLE)
         total += tl.sum(apart, axis=1)
         squares += tl.sum(apart * apart, axis=1)
     total, squares = tl.reduce((total, squares), 0, _add)
@@ -105,14 +97,12 @@ def layer_norm_wide_kernel(
     rstd = tl.rsqrt(squares / columns - away * away + eps)
     mean = near + away
     for i in tl.static_range(STEPS):
-        column = i * LANES * WIDTH + offsets
-        mask = None if WHOLE else column < columns
         y = (held[i].to(tl.float32) - mean) * rstd
         if weight_ptr is not None:
-            y *= tl.load(weight_ptr + column, mask=mask, eviction_policy="evict_last").to(tl.float32)
+            y *= load_piece(weight_ptr, columns, 0.0, i, LANES, WIDTH, STEPS, WHOLE, KEEP=True).to(tl.float32)
         if bias_ptr is not None:
-            y += tl.load(bias_ptr + column, mask=mask, eviction_policy="evict_last").to(tl.float32)
-        tl.store(y_ptr + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+            y += load_piece(bias_ptr, columns, 0.0, i, LANES, WIDTH, STEPS, WHOLE, KEEP=True).to(tl.float32)
+        store_piece(y_ptr, y, columns, i, LANES, WIDTH, STEPS, WHOLE)
     if mean_ptr is not None:
         tl.store(mean_ptr + row, mean)
         tl.store(rstd_ptr + row, rstd)
@@ -227,8 +217,6 @@ CONFIGS = tuple(
 
 #: Bytes of the longest row: half of a multiprocessor's registers.
 _HELD = 128 * 1024
-#: Columns up to which the forward pass takes a row, or several, as one tile.
-_TILED = 8192
 #: Most columns whose fp32 sums for dW a program holds: a quarter of a multiprocessor's registers.
 _SUMMED = 16384
 #: Most columns that leave room for those for dB, too.
@@ -282,14 +270,11 @@ def _layer_norm(
     block = triton.next_power_of_2(columns)
     saved = (mean, rstd) if save else (None, None)
     with device_of(x):
-        if columns > _TILED and columns * x.element_size() % 16 == 0:
-            # At 16 warps, two programs with rows of 16384 in 16 bits share a multiprocessor.
-            options.setdefault("num_warps", 16 if columns * x.element_size() <= 64 * 1024 else 32)
-            lanes, width = 32 * options["num_warps"], 16 // x.element_size()
-            layer_norm_wide_kernel[(rows,)](
+        if held := in_pieces(x, options):
+            pieces, options = held
+            layer_norm_pieces_kernel[(rows,)](
                 y, *saved, x, weight, bias, x.stride(0), columns, eps,
-                LANES=lanes, WIDTH=width, STEPS=triton.cdiv(columns, lanes * width),
-                WHOLE=columns % (lanes * width) == 0, ONCE=x.element_size() == 2, **options,
+                ONCE=x.element_size() == 2, **pieces, **options,
             )  # fmt: skip
         else:
             # Two rows of 4096 share what a program waits for; more of shorter ones would leave small inputs too few

@@ -18,21 +18,24 @@ from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_mixed, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._ops import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels._partials import sum_partials, sums_dtype
+from tilescope_kernels._pieces import aligned, in_pieces, load_pieces, store_piece
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
 @triton.jit
 def rms_norm_kernel(
-    y_ptr, rstd_ptr, x_ptr, weight_ptr, x_stride, rows, columns, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """``ROWS`` rows a program. ``rstd`` and ``weight`` may be None."""
+    y_ptr, rstd_ptr, x_ptr, weight_ptr, x_stride, rows, columns, eps,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """``ROWS`` rows a program. ``rstd`` and ``weight`` may be None. ``WHOLE`` tiles need no mask."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
-    mask = (row < rows) & (column < columns)
-    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0)
+    valid = None if WHOLE else column < columns
+    mask = None if WHOLE else (row < rows) & (column < columns)
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=None if WHOLE else 0.0)
     if weight_ptr is not None:
         # Asked for before the reduction, so that both are awaited together.
-        weight = tl.load(weight_ptr + column, mask=column < columns, eviction_policy="evict_last")
+        weight = tl.load(weight_ptr + column, mask=valid, eviction_policy="evict_last")
     squares = x.to(tl.float32) * x.to(tl.float32)
     rstd = tl.rsqrt(tl.sum(squares, axis=1, keep_dims=True) / columns + eps)
     y = x.to(tl.float32) * rstd
@@ -41,6 +44,32 @@ def rms_norm_kernel(
     tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
     if rstd_ptr is not None:
         tl.store(rstd_ptr + row, rstd, mask=row < rows)
+
+
+@triton.jit
+def rms_norm_pieces_kernel(
+    y_ptr, rstd_ptr, x_ptr, weight_ptr, x_stride, columns, eps,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """One row a program, in pieces. ``rstd`` and ``weight`` may be None."""
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * aligned(x_stride, WIDTH)
+    y_ptr += row * aligned(columns, WIDTH)
+    held = load_pieces(x_ptr, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
+    if weight_ptr is not None:
+        # Asked for before the reduction, so that both are awaited together.
+        weight = load_pieces(weight_ptr, columns, 0.0, LANES, WIDTH, STEPS, WHOLE, KEEP=True)
+    squares = tl.zeros((LANES,), tl.float32)
+    for i in tl.static_range(STEPS):
+        squares += tl.sum(held[i].to(tl.float32) * held[i].to(tl.float32), axis=1)
+    rstd = tl.rsqrt(tl.sum(squares, axis=0) / columns + eps)
+    for i in tl.static_range(STEPS):
+        y = held[i].to(tl.float32) * rstd
+        if weight_ptr is not None:
+            y *= weight[i].to(tl.float32)
+        store_piece(y_ptr, y, columns, i, LANES, WIDTH, STEPS, WHOLE)
+    if rstd_ptr is not None:
+        tl.store(rstd_ptr + row, rstd)
 
 
 @triton.jit
@@ -136,11 +165,17 @@ def _rms_norm(
     options = split_config(unpack(config) or {})[1]
     block = triton.next_power_of_2(columns)
     tile = max(1, 1024 // block)
-    options.setdefault("num_warps", _warps(x))
+    saved = rstd if save else None
     with device_of(x):
-        rms_norm_kernel[(triton.cdiv(rows, tile),)](
-            y, rstd if save else None, x, weight, x.stride(0), rows, columns, eps, ROWS=tile, BLOCK=block, **options
-        )
+        if held := in_pieces(x, options):
+            pieces, options = held
+            rms_norm_pieces_kernel[(rows,)](y, saved, x, weight, x.stride(0), columns, eps, **pieces, **options)
+        else:
+            options.setdefault("num_warps", _warps(x))
+            rms_norm_kernel[(triton.cdiv(rows, tile),)](
+                y, saved, x, weight, x.stride(0), rows, columns, eps,
+                ROWS=tile, BLOCK=block, WHOLE=columns == block and rows % tile == 0, **options,
+            )  # fmt: skip
     return y, rstd
 
 

@@ -87,13 +87,8 @@ def check_softmax_longer_than_registers():
 
 def check_softmax_of_widest_rows_in_one_exchange():
     against_reference("softmax", "2x9000-fp16")
-    # Rows this wide are held at 16 bits only; the same code on fp32 shows that it is right, and at special values.
-    module = sys.modules["tilescope_kernels.softmax"]
-    for x in (draw(3, 700), special(1000)):
-        y = torch.empty_like(x)
-        columns = x.shape[1]
-        module.softmax_wide_kernel[(x.shape[0],)](y, x, columns, columns, LANES=128, WIDTH=8)
-        close(y, torch.softmax(x.double(), -1))
+    for x in (draw(3, 8192), special(5000)):
+        close(softmax(x), torch.softmax(x.double(), -1))
 
 
 def check_softmax_backward_in_one_read_and_in_blocks():
@@ -159,6 +154,18 @@ def check_layer_norm_wide_rows():
     against_reference("layer_norm", "3x9000-fp16")
     against_reference("layer_norm", "3x16384-fp16")  # in whole pieces, without a mask
     against_reference("layer_norm", "18x16400-fp32")
+
+
+def check_rows_in_pieces():
+    for kernel in ("layer_norm", "rms_norm"):
+        against_reference(kernel, "3x2304-fp32")  # the last piece is partial
+        against_reference(kernel, "3x5120-fp16")  # all are whole
+        against_reference(kernel, "2x2052-fp16")  # not in pieces: rows do not start at 16 bytes
+    wide = draw(3, 6000)
+    for x in (wide[:, 8:3080], wide[:, 4:2060]):  # rows that start where the matrix's do not
+        columns = x.shape[1]
+        close(layer_norm(x, columns), torch.nn.functional.layer_norm(x.double(), (columns,)))
+        close(softmax(x), torch.softmax(x.double(), -1))
 
 
 def check_layer_norm_options():
