@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import param
-from tilescope import device, schema, store
+from tilescope import device, schema, staleness, store
 
 from tilescope_dashboard import addressed
 from tilescope_dashboard.figures.style import Theme, theme
@@ -151,7 +151,7 @@ class State(param.Parameterized):
     @property
     def stale(self) -> list[str]:
         """Kernels of the run whose source has changed since."""
-        return store.stale_kernels(self.loaded.run) if self.loaded else []
+        return staleness.stale_kernels(self.loaded) if self.loaded else []
 
 
 def preferred(runs: Sequence[store.Summary], kernel: str = "") -> tuple[str, str]:

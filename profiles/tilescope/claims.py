@@ -16,7 +16,8 @@ from typing import Any
 import pandas as pd
 
 from tilescope import roofline, summary, traffic
-from tilescope.store import LoadedRun, stale_kernels
+from tilescope.staleness import stale_kernels
+from tilescope.store import LoadedRun
 
 FORWARD = "forward"
 #: Implementations that stand for the best library, in order of preference; a matmul's ``eager`` is cuBLAS.
@@ -86,7 +87,7 @@ def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
         table = loaded.table[loaded.table["config"] == ""]
         every = summary.summarise(table, loaded.run.device, loaded.run.kernels)
         gains = traffic.speedup(table)
-        changed = stale_kernels(loaded.run)
+        changed = stale_kernels(loaded)
         for (kernel, direction), cases in every.groupby(["kernel", "pass"], sort=False):
             ours = cases[(cases["impl"] == "triton") & cases["measured"]]
             largest = summary.headline(ours)

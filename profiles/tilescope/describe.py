@@ -86,4 +86,7 @@ def facts(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> d
 
 def _portable(path: Path, kernel: str) -> str:
     """The file as a recording names it: below its package for a kernel of the library, else where it is."""
-    return str(path) if ".py" in kernel else f"{path.parent.name}/{path.name}"
+    if ".py" in kernel:
+        return str(path)
+    package = next(folder for folder in path.parents if not (folder.parent / "__init__.py").is_file())
+    return str(path.relative_to(package.parent))

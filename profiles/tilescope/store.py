@@ -295,24 +295,16 @@ def list_runs(folders: Iterable[Path] | None = None) -> list[Summary]:
     return sorted(found, key=lambda summary: (_digits(summary.started or summary.id), summary.id), reverse=True)
 
 
-def stale_kernels(run: Run) -> list[str]:
-    """Names of the run's kernels whose source file is no longer the one that was measured."""
-    stale = []
-    for name, facts in run.kernels.items():
-        path = source_file(str(facts.get("file", "")))
-        if path is not None and hashlib.sha256(path.read_bytes()).hexdigest() != facts.get("sha256"):
-            stale.append(name)
-    return stale
-
-
 def source_file(file: str) -> Path | None:
     """Where a kernel's recorded ``file`` lies here: below the installed package, or at its own path."""
-    package, _, rest = file.partition("/")
-    if package and rest:
-        spec = importlib.util.find_spec(package) if package.isidentifier() else None
-        for root in (spec.submodule_search_locations or []) if spec else []:
-            if (Path(root) / rest).is_file():
-                return Path(root) / rest
+    # Recordings of before 2026-11-22 name a study's file without its package.
+    for name in (file, f"tilescope_kernels/{file}"):
+        package, _, rest = name.partition("/")
+        if package and rest:
+            spec = importlib.util.find_spec(package) if package.isidentifier() else None
+            for root in (spec.submodule_search_locations or []) if spec else []:
+                if (Path(root) / rest).is_file():
+                    return Path(root) / rest
     return Path(file) if file and Path(file).is_file() else None
 
 

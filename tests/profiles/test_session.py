@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import tilescope
-from tilescope import cells, device, live, own, schema, store
+from tilescope import cells, device, live, own, schema, staleness, store
 from tilescope.case import Case
 from tilescope.schema import Failure
 from tilescope.session import Profile
@@ -302,9 +302,9 @@ def test_a_function_of_a_cell_is_profiled_from_end_to_end(notebook, tmp_path, mo
     (kept,) = (run.path / "cells").iterdir()
     assert "def triple(x):" in kept.read_text()
     # What was measured can be told from what the cell says later.
-    assert store.stale_kernels(run.run) == []
+    assert staleness.stale_kernels(run) == []
     Path(run.run.kernels["triple"]["file"]).write_text("changed")
-    assert store.stale_kernels(run.run) == ["triple"]
+    assert staleness.stale_kernels(run) == ["triple"]
 
 
 def test_interrupting_keeps_what_is_done_and_says_where(tmp_path, monkeypatch):

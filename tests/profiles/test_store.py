@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 
 import pandas as pd
@@ -203,22 +202,6 @@ def test_where_runs_go(monkeypatch, tmp_path):
     monkeypatch.delenv("TILESCOPE_RUNS")
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     assert str(store.runs_dir()) == "/data/tilescope/runs"
-
-
-def test_a_changed_kernel_makes_its_run_stale(tmp_path):
-    file = tmp_path / "own.py"
-    file.write_text("one")
-    digest = hashlib.sha256(b"one").hexdigest()
-    library = store.source_file("tilescope_kernels/spec.py")
-    kernels = {
-        "own": {"file": str(file), "sha256": digest},
-        "library": {"file": "tilescope_kernels/spec.py", "sha256": hashlib.sha256(library.read_bytes()).hexdigest()},
-        "older": {"file": "tilescope_kernels/spec.py", "sha256": digest},
-        "gone": {"file": "/nowhere/gone.py", "sha256": digest},
-    }
-    assert store.stale_kernels(a_run(kernels=kernels)) == ["older"]
-    file.write_text("two")
-    assert store.stale_kernels(a_run(kernels=kernels)) == ["own", "older"]
 
 
 def test_ids_sort_by_time():

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tilescope import process, store, supervisor
+from tilescope import process, staleness, store, supervisor
 from tilescope.case import Case
 from tilescope.gpu_lock import gpu_lock
 from tilescope.supervisor import Job
@@ -84,7 +84,7 @@ def test_what_the_algorithm_needs_is_written_for_every_case(catalog):
         "algorithm_flops": 8, "algorithm_bytes_read": 32, "algorithm_bytes_written": 4
     }  # fmt: skip
     assert loaded.run.kernels["SPEC"]["sha256"]
-    assert store.stale_kernels(loaded.run) == []
+    assert staleness.stale_kernels(loaded) == []
 
 
 def test_a_worker_that_never_answers_is_killed(catalog):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pandas as pd
-from tilescope import store, summary
+from tilescope import staleness, summary
 from tilescope.store import LoadedRun
 from tilescope.units import text
 
@@ -66,7 +66,7 @@ def timed(headlines: pd.DataFrame) -> pd.DataFrame:
 def _warnings(loaded: LoadedRun) -> Iterator[str]:
     """What one must know before believing the numbers."""
     run = loaded.run
-    stale = store.stale_kernels(run)
+    stale = staleness.stale_kernels(loaded)
     if not run.device.measured:
         yield f"Predicted for a {run.device.name}, not measured: no such GPU took part."
     if stale:

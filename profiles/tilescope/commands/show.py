@@ -18,7 +18,7 @@ def command(subparsers: common.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints."""
-    from tilescope import results, store  # noqa: PLC0415
+    from tilescope import results, staleness, store  # noqa: PLC0415
 
     if arguments.name is None:
         return _list(arguments.json)
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{run.id} {run.title}\nstarted {run.started} on {run.device.name} with {versions}")
     if not run.complete:
         print("not complete: it was cancelled, or its process died; the finished cases follow")
-    for kernel in store.stale_kernels(run):
+    for kernel in staleness.stale_kernels(loaded):
         print(f"note: {kernel} has changed since this run")
     print(results.text(loaded.table))
     common.report(loaded, False, run.failures)

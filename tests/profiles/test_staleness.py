@@ -1,0 +1,110 @@
+"""Which changes of code make a run one of other code."""
+
+import gzip
+import json
+from hashlib import sha256
+
+import pytest
+from tilescope import staleness, store
+from tilescope.device import Device
+from tilescope.schema import Run, frame
+
+KERNEL = '''"""A file."""
+import helper
+
+
+def kernel(x):
+    """What it does."""
+    return helper.twice(x)  # why
+'''
+HELPER = "def twice(x):\n    return 2 * x\n"
+
+
+def digest(text):
+    return sha256(text.encode()).hexdigest()
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """A run's ``own`` kernel, its files beside each other, and what makes its LoadedRun anew."""
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "own.py").write_text(KERNEL)
+    (here / "helper.py").write_text(HELPER)
+    facts = {"own": {"file": str(here / "own.py"), "sha256": digest(KERNEL)}}
+
+    def loaded(sources=None, kernels=facts):
+        run = Run("r", "2026-11-20T22:15:30+00:00", Device("H", "sm_90", 132, 1, 1, False), kernels, {}, {})
+        if sources is not None:
+            texts = {digest(text): text for files in sources.values() for text in files.values()}
+            named = {kernel: {file: digest(text) for file, text in files.items()} for kernel, files in sources.items()}
+            data = json.dumps({"kernels": named, "texts": texts}).encode()
+            (tmp_path / "sources.json.gz").write_bytes(gzip.compress(data))
+        return store.LoadedRun(run, frame([]), tmp_path)
+
+    return here, loaded
+
+
+BOTH = {"own": {"own.py": KERNEL, "helper.py": HELPER}}
+
+
+def test_code_that_is_the_same_is_not_stale(measured):
+    _, loaded = measured
+    assert staleness.stale_kernels(loaded()) == []
+    assert staleness.stale_kernels(loaded(BOTH)) == []
+
+
+def test_without_texts_any_byte_counts(measured):
+    here, loaded = measured
+    (here / "own.py").write_text(KERNEL + "# more\n")
+    assert staleness.stale_kernels(loaded()) == ["own"]
+
+
+def test_comments_docstrings_and_line_breaks_are_no_code(measured):
+    here, loaded = measured
+    (here / "own.py").write_text(
+        KERNEL.replace("What it does", "Doubles").replace("# why", "# for").replace("A file", "B")
+    )
+    (here / "helper.py").write_text("# new\ndef twice(x):\n    return (\n        2 * x\n    )\n")
+    assert staleness.stale_kernels(loaded(BOTH)) == []
+
+
+@pytest.mark.parametrize("file", ["own.py", "helper.py"])
+def test_code_that_differs_is_stale_in_the_declaring_file_and_in_helpers(measured, file):
+    here, loaded = measured
+    (here / file).write_text((here / file).read_text().replace("(x)", "(x, y=1)", 1))
+    assert staleness.stale_kernels(loaded(BOTH)) == ["own"]
+
+
+def test_a_string_that_is_no_docstring_is_code(measured):
+    here, loaded = measured
+    (here / "helper.py").write_text(HELPER + 'PTX = "one"\n')
+    assert staleness.stale_kernels(loaded(BOTH)) == ["own"]
+
+
+def test_files_that_are_not_here_say_nothing(measured):
+    here, loaded = measured
+    elsewhere = {"own": {"own.py": KERNEL, "liger.py": "anything"}}
+    assert staleness.stale_kernels(loaded(elsewhere)) == []
+    gone = {"gone": {"file": "/nowhere/gone.py", "sha256": "0"}}
+    assert staleness.stale_kernels(loaded(kernels=gone)) == []
+    (here / "own.py").write_text("no python (")
+    assert staleness.stale_kernels(loaded(BOTH)) == ["own"]
+
+
+def test_damaged_texts_leave_the_bytes(measured, tmp_path):
+    here, loaded = measured
+    (tmp_path / "sources.json.gz").write_bytes(b"damaged")
+    assert staleness.stale_kernels(loaded()) == []
+    (here / "own.py").write_text(KERNEL + "\n")
+    assert staleness.stale_kernels(loaded()) == ["own"]
+
+
+def test_helpers_of_the_library_lie_above_its_studies(measured):
+    _, loaded = measured
+    study = store.source_file("tilescope_kernels/studies/compile_modes.py")
+    assert study == store.source_file("studies/compile_modes.py")  # as the first recordings name it
+    gated = (study.parent.parent / "gated.py").read_text()
+    kernels = {"modes": {"file": "tilescope_kernels/studies/compile_modes.py", "sha256": digest(study.read_text())}}
+    assert staleness.stale_kernels(loaded({"modes": {"gated.py": gated}}, kernels)) == []
+    assert staleness.stale_kernels(loaded({"modes": {"gated.py": gated + "\nX = 1\n"}}, kernels)) == ["modes"]
