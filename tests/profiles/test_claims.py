@@ -99,7 +99,7 @@ def test_a_later_run_of_a_single_workload_does_not_speak_for_the_kernel():
 
 
 def test_what_was_measured_before_a_change_is_marked(monkeypatch):
-    monkeypatch.setattr(claims, "stale_kernels", lambda run: list(run.kernels))
+    monkeypatch.setattr(claims, "stale_kernels", lambda loaded: list(loaded.run.kernels))
     table = claims.claims([loaded(rows("triton", 1e-4, 4e8))])
     assert table["changed"].all()
     text = claims.markdown(table)

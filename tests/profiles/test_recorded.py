@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope import occupancy, roofline, store
+from tilescope import occupancy, roofline, staleness, store
 from tilescope.case import Case
 
 from .capturing import capture
@@ -52,9 +52,10 @@ def test_a_recording_is_whole_measured_and_small(folder):
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_recording_says_which_of_its_kernels_have_changed_since(folder):
-    run = opened(folder).run
+    loaded = opened(folder)
+    run = loaded.run
     said = [name for name in run.kernels for note in run.notes if re.search(rf"\b{name}\b.*changed since", note)]
-    assert store.stale_kernels(run) == said, "record them again (make record), or say so in the run's notes"
+    assert staleness.stale_kernels(loaded) == said, "record them again (make record), or say so in the run's notes"
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -216,7 +217,7 @@ def test_the_offline_compiler_finds_what_the_gpu_reported():
     # Left to itself a product times its configs on the GPU and may choose another than the guess made here: a sweep
     # names the config. Every config of it would take minutes: one in eight.
     merged = merged[(merged["config"] != "") | ~merged["kernel"].isin(TIMED)]
-    changed = {(folder.name, name) for folder in FOLDERS for name in store.stale_kernels(opened(folder).run)}
+    changed = {(folder.name, name) for folder in FOLDERS for name in staleness.stale_kernels(opened(folder))}
     merged = merged[[pair not in changed for pair in zip(merged["run_id"], merged["kernel"], strict=True)]]
     swept = merged.loc[merged["config"] != "", "config"].drop_duplicates().iloc[::8]
     merged = merged[(merged["config"] == "") | merged["config"].isin(swept)]
