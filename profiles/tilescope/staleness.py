@@ -31,15 +31,19 @@ def _has_changed(facts: Mapping[str, Any], kept: Mapping[str, str]) -> bool:
     today, measured = path.read_bytes(), facts.get("sha256")
     if sha256(today).hexdigest() != measured:
         text = kept.get(path.name, "")
-        if sha256(text.encode()).hexdigest() != measured or _code(text) != _code(today.decode()):
+        if sha256(text.encode()).hexdigest() != measured or not _same(text, today.decode()):
             return True
     # Helpers lie beside it, or above it in the same package; other libraries' files, which a run keeps too, do not.
     folders = [path.parent, *(folder for folder in path.parents[1:2] if (folder / "__init__.py").is_file())]
     for file, text in kept.items():
         helper = next((folder / file for folder in folders if (folder / file).is_file()), path)
-        if helper.name != path.name and _code(text) != _code(helper.read_text(encoding="utf-8")):
+        if helper.name != path.name and not _same(text, helper.read_text(encoding="utf-8")):
             return True
     return False
+
+
+def _same(one: str, other: str) -> bool:
+    return one == other or _code(one) == _code(other)  # to read code takes longer than to compare texts
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,7 @@ import dataclasses
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -100,6 +100,8 @@ class _Session:
         self.productive: set[str] = set()
         self.skipped: dict[tuple[str, str], list[Case]] = defaultdict(list)
         self.sizes: dict[str, float] = {}
+        #: Of each case, the functions that a collector named.
+        self.functions: dict[str, dict[str, set[str]]] = defaultdict(dict)
         self.slots = asyncio.Semaphore(_processors())
 
     async def run(self, catalog: Catalog, here: Device | None) -> Path:
@@ -123,6 +125,8 @@ class _Session:
         for (collector, message), cases in self.skipped.items():
             impls = ", ".join(dict.fromkeys(case.impl for case in cases))
             self.writer.note(f"{collector} skipped {len(cases)} of {impls}: {message}")
+        for note in _counted_otherwise(self.functions, self.writer.run.settings["target"]):
+            self.writer.note(note)
         if not complete and not self.productive:
             self.writer.discard()
             self.emit({"event": "done", "folder": "", "run": self.writer.run.id, "complete": False})
@@ -203,7 +207,9 @@ class _Session:
         if not artefact.is_file():
             return False
         try:
-            self.writer.append(await asyncio.to_thread(module.parse, artefact, case))
+            frame = await asyncio.to_thread(module.parse, artefact, case)
+            self.writer.append(frame)
+            self.functions[case.id][name] = set(frame["function"]) - {""}
             if parse_lines := getattr(module, "parse_lines", None):
                 self.writer.append_lines(case.name, *await asyncio.to_thread(parse_lines, artefact, case))
         except store.StoreError:
@@ -376,6 +382,17 @@ async def _ask(job: Mapping[str, Any], wanted: str, patience: float) -> dict[str
             last = _last_line(worker.log())
             raise WorkerError(f"the worker {worker.ending()}" + (f": {last}" if last else ""))
         return answer
+
+
+def _counted_otherwise(functions: Mapping[str, Mapping[str, set[str]]], target: str) -> Iterator[str]:
+    """A line for each case of which the interpreter counted other kernels than a GPU of that target would run."""
+    for case, named in functions.items():
+        compiled, counted = named.get("compiler", set()), named.get("interpreter", set())
+        if counted and compiled - counted:
+            operators = {name for name in counted if name.startswith("aten.")}
+            instead = ", ".join(sorted(counted - compiled - operators)) or "no kernel"
+            run = ", ".join(sorted(compiled - counted))
+            yield f"interpreter counted {instead} where {target} runs {run}: {case}"
 
 
 def _about(job: Job, catalog: Catalog, here: Device | None) -> Run:

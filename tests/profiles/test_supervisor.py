@@ -210,6 +210,17 @@ def test_describe_takes_a_persons_own_workloads():
         asyncio.run(supervisor.describe([OWN], ["3x3-fp32"]))
 
 
+def test_a_run_says_where_the_interpreter_counts_another_kernel_than_a_gpu_runs():
+    """Kernels in Gluon serve GPUs alone; in the interpreter, and on older GPUs, others stand in for them."""
+    wide = [Case("layer_norm", "triton", direction, "4x8208-bf16") for direction in ("forward", "backward")]
+    job = Job(wide, ("compiler", "interpreter"), {"target": "sm_90"})
+    loaded = store.open_run(asyncio.run(supervisor.run(job, lambda event: None)))
+    assert loaded.run.failures == ()
+    (note,) = loaded.run.notes
+    assert note.startswith("interpreter counted ") and note.endswith(": layer_norm/triton/backward/4x8208-bf16")
+    assert " where sm_90 runs layer_norm_backward_shared_kernel" in note
+
+
 def test_one_holder_of_a_gpu_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     order = []
