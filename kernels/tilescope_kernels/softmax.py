@@ -256,9 +256,9 @@ _softmax.register_autograd(_differentiate, setup_context=_save)
 def softmax(x: torch.Tensor, dim: int = -1, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """Softmax of ``x`` (fp32, fp16, bf16; any shape and strides) along ``dim``, computed in fp32.
 
-    As ``torch.nn.functional.softmax``, infinities and NaN included; once differentiable. Rows of up to 48 KB (32 KB
-    where they do not start at 16 bytes) are read once, longer ones a second time from a cache. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the
-    argument, for what it cannot serve.
+    As ``torch.nn.functional.softmax``, infinities and NaN included; once differentiable. Rows of up to 48 KB (32 KB where
+    they do not start at 16 bytes) are read once, longer ones a second time from a cache. ``config`` is one of ``CONFIGS``.
+    Raises ValueError, naming the argument, for what it cannot serve.
     """
     if not use_triton():
         return reference(x, dim)

@@ -87,6 +87,7 @@ def check_softmax_longer_than_registers():
 
 def check_softmax_of_widest_rows_in_one_exchange():
     against_reference("softmax", "2x9000-fp16")
+    against_reference("softmax", "2x20000-fp16")
     for x in (draw(3, 8192), special(5000)):
         close(softmax(x), torch.softmax(x.double(), -1))
 
