@@ -51,9 +51,13 @@ class Launch:
 
     @property
     def source(self) -> dict[str, str]:
-        """That file's name and its text, from where Python itself looks for it; empty where it finds none."""
-        text = "".join(linecache.getlines(str(self.file)))
-        return {self.file.name: text} if text else {}
+        """Names and texts of that file and those of the functions that it calls, Triton's own aside.
+
+        From where Python itself looks for them; without those that it does not find.
+        """
+        files = dict.fromkeys(Path(function.fn.__code__.co_filename) for function in _reached(self.function))
+        texts = {file.name: "".join(linecache.getlines(str(file))) for file in files}
+        return {name: text for name, text in texts.items() if text}
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -67,6 +71,29 @@ class Launch:
         parameters = inspect.signature(self.function.fn).parameters
         constants = {name: bound[name] for name, p in parameters.items() if name in bound and _is_constexpr(p)}
         return constants | {name: value for name, value in self.kwargs.items() if name not in parameters}
+
+
+def _reached(function: Any) -> Iterator[Any]:
+    """The function and those that it calls, found by the names in their code."""
+    seen, waiting = set[Any](), [function]
+    while waiting:
+        function = waiting.pop()
+        if function.fn in seen:
+            continue
+        seen.add(function.fn)
+        yield function
+        named = inspect.getclosurevars(function.fn)
+        values = [*named.nonlocals.values(), *named.globals.values()]
+        modules = [value for value in values if inspect.ismodule(value)]
+        values += [getattr(module, name, None) for module in modules for name in function.fn.__code__.co_names]
+        waiting += [
+            value for value in values if isinstance(value, (JITFunction, InterpretedFunction)) and not _own(value)
+        ]
+
+
+def _own(function: Any) -> bool:
+    """Whether it is of Triton's library."""
+    return str(function.fn.__module__).partition(".")[0] == "triton"
 
 
 def _is_constexpr(parameter: inspect.Parameter) -> bool:

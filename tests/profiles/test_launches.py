@@ -91,3 +91,13 @@ def test_a_wrong_call_names_the_kernel() -> None:
     kernel = execute.load_spec(f"{FILE}:SOFTMAX").implementations["triton"].call.__globals__["softmax_kernel"]
     with pytest.raises(TypeError, match="softmax_kernel: missing a required argument"), launches.catch():
         kernel[(1,)](torch.empty(1, device="meta"))
+
+
+def test_the_source_is_that_of_all_that_a_kernel_calls_but_for_tritons_own() -> None:
+    spec = execute.load_spec("cross_entropy")
+    with launches.catch() as seen:
+        execute.prepare(spec, Case("cross_entropy", "triton", "forward", "128x1024-bf16"), "meta")()
+    (source,) = (launch.source for launch in seen if launch.name == "cross_entropy_kernel")
+    assert sorted(source) == ["_online.py", "cross_entropy.py"]
+    assert "def sum_exp(" in source["_online.py"]
+    assert "def cross_entropy_kernel(" in source["cross_entropy.py"]
