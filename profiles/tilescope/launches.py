@@ -87,11 +87,13 @@ def _reached(function: Any) -> Iterator[Any]:
         modules = [value for value in values if inspect.ismodule(value)]
         values += [getattr(module, name, None) for module in modules for name in function.fn.__code__.co_names]
         waiting += [
-            value for value in values if isinstance(value, (JITFunction, InterpretedFunction)) and not _own(value)
+            value
+            for value in values
+            if isinstance(value, (JITFunction, InterpretedFunction)) and not _is_tritons(value)
         ]
 
 
-def _own(function: Any) -> bool:
+def _is_tritons(function: Any) -> bool:
     """Whether it is of Triton's library."""
     return str(function.fn.__module__).partition(".")[0] == "triton"
 

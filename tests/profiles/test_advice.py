@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -315,7 +314,7 @@ def test_the_command_prints_findings(capsys: pytest.CaptureFixture[str]) -> None
     printed = capsys.readouterr().out
     assert "layer_norm/triton/forward/8192x16384-bf16\n  1. At the HBM roof" in printed
     assert "layer_norm/triton/backward/8192x16384-bf16\n  1. " in printed
-    assert re.search(r"at most \d", printed) and "do: " in printed
+    assert "at most 2." in printed and "do: " in printed
     assert cli.main(["advise", run, "layer_norm", "--workload", "16384x4096-bf16", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert {f["workload"] for f in listed} == {"16384x4096-bf16"}
