@@ -5,8 +5,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tilescope_kernels._pieces import columns_of
+
 #: log2(e): the hardware's exponential is one of 2.
 LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def exp(x):
+    """e to the power of fp32 ``x``, 0 below 2^-126, where ``tl.exp`` is exact: for that it takes three instructions more."""
+    return tl.exp2(x * LOG2_E)
 
 
 @triton.jit
@@ -14,18 +22,46 @@ def _add(x, largest, total):
     """Each lane's running maximum and sum of exponentials with a piece of ``x`` (lanes, width) more."""
     raised = tl.maximum(largest, tl.max(x, axis=1))
     shift = finite(raised)
-    return raised, total * tl.exp(largest - shift) + tl.sum(tl.exp(x - shift[:, None]), axis=1)
+    return raised, total * exp(largest - shift) + tl.sum(exp(x - shift[:, None]), axis=1)
+
+
+@triton.jit
+def whole_part(start, columns, WIDTH: tl.constexpr, SKEWED: tl.constexpr):
+    """(where it begins, elements before it, its length) of what is in whole 16 bytes of a row that begins at ``start``.
+
+    Of rows that all begin at 16 bytes that is the row; rows that are ``SKEWED`` have an end on either side. It may begin
+    behind a row of few columns, and is then empty.
+    """
+    if SKEWED:
+        before = ((WIDTH - start % WIDTH) % WIDTH).to(tl.int32)
+        # Divided and multiplied, or the compiler would not know, and access single elements.
+        begin = (start + before) // WIDTH * WIDTH
+        length = tl.maximum(columns - before, 0) // WIDTH * WIDTH
+    else:
+        before = 0
+        begin = start
+        length = columns
+    return begin, before, length
+
+
+@triton.jit
+def ends(before, length, columns, WIDTH: tl.constexpr):
+    """Offsets (2 * WIDTH,) from its whole part of a row's other elements, and a mask: they are fewer."""
+    lane = tl.arange(0, 2 * WIDTH)
+    return lane - before + tl.where(lane < before, 0, length), lane < columns - length
 
 
 @triton.jit
 def sum_exp(
-    x_ptr, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SUM: tl.constexpr = False, KEEP: tl.constexpr = False,
+    x_ptr, before, length, columns,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr, SUM: tl.constexpr = False, KEEP: tl.constexpr = False,
     counts=None,
 ):  # fmt: skip
-    """(maximum, shift, sum of ``exp(x - shift)``, sum if ``SUM``) of ``columns`` neighbours in fp32.
+    """(maximum, shift, sum of ``exp(x - shift)``, sum if ``SUM``) of a row's ``columns`` in fp32.
 
+    ``x_ptr``, ``before`` and ``length`` are those of its ``whole_part``.
     Milakov and Gimelshein, arXiv:1805.02867. The shift is the maximum, or 0 where that is an infinity. ``KEEP`` asks the
-    caches for the row, which will be read again. Of a row that does not count only the end is read, which is asked for
+    caches for the row, which will be read again. Of a row that does not count only the ends are read, which are asked for
     before ``counts`` need be known.
 
     A step reads ``LANES`` pieces of ``WIDTH`` elements, 16 bytes each, so that one thread holds a piece: its maximum
@@ -33,18 +69,22 @@ def sum_exp(
     """
     step: tl.constexpr = LANES * WIDTH
     policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
-    offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    offsets = columns_of(0, LANES, WIDTH)
     # Running maximum and sums of each lane; lanes meet once, after the loop.
     largest = tl.full((LANES,), float("-inf"), tl.float32)
     total = tl.zeros((LANES,), tl.float32)
     plain = tl.zeros((LANES,), tl.float32)
+    if SKEWED:
+        offset, inside = ends(before, length, columns, WIDTH)
+        end = tl.load(x_ptr + offset, mask=inside, other=float("-inf"), eviction_policy=policy).to(tl.float32)
     # Masks cost as many instructions as the sums themselves: only the last step has one.
-    whole = columns // step * step
-    mask = whole + offsets < columns
-    x = tl.load(x_ptr + whole + offsets, mask=mask, other=float("-inf"), eviction_policy=policy).to(tl.float32)
-    largest, total = _add(x, largest, total)
-    if SUM:
-        plain += tl.sum(tl.where(mask, x, 0.0), axis=1)
+    whole = length // step * step
+    if whole < length:
+        mask = whole + offsets < length
+        x = tl.load(x_ptr + whole + offsets, mask=mask, other=float("-inf"), eviction_policy=policy).to(tl.float32)
+        largest, total = _add(x, largest, total)
+        if SUM:
+            plain += tl.sum(tl.where(mask, x, 0.0), axis=1)
     if counts is not None:
         whole = tl.where(counts, whole, 0)
     for start in range(0, whole, step):
@@ -53,9 +93,15 @@ def sum_exp(
         if SUM:
             plain += tl.sum(x, axis=1)
     row_largest = tl.max(largest, axis=0)
+    if SKEWED:
+        row_largest = tl.maximum(row_largest, tl.max(end, axis=0))
     shift = finite(row_largest)
-    row_total = tl.sum(total * tl.exp(largest - shift), axis=0)
-    return row_largest, shift, row_total, tl.sum(plain, axis=0)
+    row_total = tl.sum(total * exp(largest - shift), axis=0)
+    row_plain = tl.sum(plain, axis=0)
+    if SKEWED:
+        row_total += tl.sum(exp(end - shift), axis=0)
+        row_plain += tl.sum(tl.where(inside, end, 0.0), axis=0)
+    return row_largest, shift, row_total, row_plain
 
 
 @triton.jit

@@ -18,25 +18,23 @@ import triton.language as tl
 from tilescope_kernels._cross_entropy_resident import cross_entropy_resident_kernel, plan
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_tensors, device_of, multiprocessors, split_config, use_triton
-from tilescope_kernels._online import LOG2_E, sum_exp
+from tilescope_kernels._online import LOG2_E, ends, sum_exp, whole_part
 from tilescope_kernels._ops import as_rows, autocast_dtype, check_integers, operator, pack, unpack, wants_grad
+from tilescope_kernels._pieces import columns_of
 from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
 
 
 @triton.jit
 def _gradient_piece(
-    dx_ptr, x_ptr, start, offsets, mask, target, shift, log, scale, smoothing, columns,
-    SMOOTH: tl.constexpr, STEP: tl.constexpr,
-):  # fmt: skip
-    column = start + offsets
+    dx_ptr, x_ptr, column, mask, target, has_target, shift, log, scale, smoothing, columns, SMOOTH: tl.constexpr
+):
     # Nobody reads these bytes again: they should not drive out rows that other programs will.
     x = tl.load(x_ptr + column, mask=mask, eviction_policy="evict_first").to(tl.float32)
     # The shift is subtracted apart: beside large logits, its sum with the logarithm would be rounded too coarsely.
     dx = tl.exp2((x - shift) * LOG2_E - log * LOG2_E)
     if SMOOTH:
         dx -= smoothing / columns
-    # One step in many has the target: the others need not look for it.
-    if (target >= start) & (target < start + STEP):
+    if has_target:
         dx = tl.where(column == target, dx - (1.0 - smoothing), dx)
     dx *= scale
     tl.store(dx_ptr + column, dx.to(dx_ptr.dtype.element_ty), mask=mask, cache_modifier=".cs")
@@ -44,39 +42,57 @@ def _gradient_piece(
 
 @triton.jit
 def _gradient_row(
-    dx_ptr, x_ptr, target, shift, log, scale, smoothing, columns,
-    SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr,
+    dx_ptr, x_ptr, before, length, columns, target, shift, log, scale, smoothing,
+    SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr,
 ):  # fmt: skip
     """``scale * (softmax(x) - (1 - smoothing) * onehot(target) - smoothing / columns)`` of one row, from its end.
 
-    Backwards, because what was read last is what caches still have.
+    Backwards, because what was read last is what caches still have. Pointers, ``before`` and ``length`` are those of the
+    row's ``whole_part``.
     """
     step: tl.constexpr = LANES * WIDTH
-    offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    steps = columns // step
-    # Only the row's end has a mask, which costs instructions.
+    offsets = columns_of(0, LANES, WIDTH)
+    steps = length // step
+    # In 32 bits, for it is compared with every column of a step; what is no column stays none.
+    target = tl.where((target >= 0) & (target < columns), target - before, columns).to(tl.int32)
+    # Only the row's ends have a mask, which costs instructions. One step in many has the target: the others need not look.
     start = steps * step
-    mask = start + offsets < columns
-    _gradient_piece(dx_ptr, x_ptr, start, offsets, mask, target, shift, log, scale, smoothing, columns, SMOOTH, step)
+    mask = start + offsets < length
+    _gradient_piece(
+        dx_ptr, x_ptr, start + offsets, mask, target, (target >= start) & (target < length),
+        shift, log, scale, smoothing, columns, SMOOTH,
+    )  # fmt: skip
     for index in range(0, steps):
         start = (steps - 1 - index) * step
         _gradient_piece(
-            dx_ptr, x_ptr, start, offsets, None, target, shift, log, scale, smoothing, columns, SMOOTH, step
-        )
+            dx_ptr, x_ptr, start + offsets, None, target, (target >= start) & (target < start + step),
+            shift, log, scale, smoothing, columns, SMOOTH,
+        )  # fmt: skip
+    if SKEWED:
+        offset, inside = ends(before, length, columns, WIDTH)
+        _gradient_piece(
+            dx_ptr, x_ptr, offset, inside, target, (target < 0) | (target >= length),
+            shift, log, scale, smoothing, columns, SMOOTH,
+        )  # fmt: skip
 
 
 @triton.jit
-def _zero_row(dx_ptr, columns, LANES: tl.constexpr, WIDTH: tl.constexpr):
-    offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    for start in range(0, columns, LANES * WIDTH):
+def _zero_row(
+    dx_ptr, before, length, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr
+):  # fmt: skip
+    offsets = columns_of(0, LANES, WIDTH)
+    for start in range(0, length, LANES * WIDTH):
         zeros = tl.zeros((LANES, WIDTH), dx_ptr.dtype.element_ty)
-        tl.store(dx_ptr + start + offsets, zeros, mask=start + offsets < columns)
+        tl.store(dx_ptr + start + offsets, zeros, mask=start + offsets < length)
+    if SKEWED:
+        offset, inside = ends(before, length, columns, WIDTH)
+        tl.store(dx_ptr + offset, tl.zeros((2 * WIDTH,), dx_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def cross_entropy_kernel(
     loss_ptr, parts_ptr, dx_ptr, x_ptr, target_ptr, count_ptr, x_stride, rows, columns, ignore_index, smoothing,
-    SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr,
+    SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr,
 ):  # fmt: skip
     """Rows ``program, program + programs, ...``. ``parts`` and ``dx`` may be None, ``dx`` may be ``x``.
 
@@ -89,12 +105,15 @@ def cross_entropy_kernel(
         row = index + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
         target = tl.load(target_ptr + row)
         counts = target != ignore_index
-        x_row = x_ptr + row * x_stride
+        begin, before, length = whole_part(row * x_stride, columns, WIDTH, SKEWED)
+        x_row = x_ptr + begin
         # A target that is no column makes the loss NaN; it must not make the kernel read beyond the row. Read before
         # the row is reduced, which all threads await: none may have overwritten it by then.
         inside = counts & (target >= 0) & (target < columns)
-        chosen = tl.load(x_row + target, mask=inside, other=float("nan")).to(tl.float32)
-        _, shift, exponentials, total = sum_exp(x_row, columns, LANES, WIDTH, SMOOTH, dx_ptr is not None, counts)
+        chosen = tl.load(x_row + (target - before), mask=inside, other=float("nan")).to(tl.float32)
+        _, shift, exponentials, total = sum_exp(
+            x_row, before, length, columns, LANES, WIDTH, SKEWED, SMOOTH, dx_ptr is not None, counts
+        )
         # An infinity where a logit is one, or where all are -inf; softmax is then not defined.
         log = tl.log(exponentials)
         log = tl.where(tl.abs(log) == float("inf"), float("nan"), log)
@@ -106,32 +125,40 @@ def cross_entropy_kernel(
             tl.store(parts_ptr + 2 * row, tl.where(counts, shift, 0.0))
             tl.store(parts_ptr + 2 * row + 1, tl.where(counts, log, 0.0))
         if dx_ptr is not None:
-            dx_row = dx_ptr + row * x_stride
+            dx_row = dx_ptr + begin
             if counts:
-                _gradient_row(dx_row, x_row, target, shift, log, scale, smoothing, columns, SMOOTH, LANES, WIDTH)
+                _gradient_row(
+                    dx_row, x_row, before, length, columns, target, shift, log, scale, smoothing,
+                    SMOOTH, LANES, WIDTH, SKEWED,
+                )  # fmt: skip
             else:
-                _zero_row(dx_row, columns, LANES, WIDTH)
+                _zero_row(dx_row, before, length, columns, LANES, WIDTH, SKEWED)
 
 
 @triton.jit
 def cross_entropy_backward_kernel(
     dx_ptr, dloss_ptr, x_ptr, target_ptr, parts_ptr, count_ptr, dloss_stride, x_stride, columns, ignore_index, smoothing,
-    SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr,
+    SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr,
 ):  # fmt: skip
-    """``dx`` of one row a program, from the logits and the parts of their log-sum-exp: one read, one write."""
+    """``dx`` of one row a program, from the logits and the parts of their log-sum-exp: one read, one write.
+
+    ``SKEWED`` rows of x and dx begin at the same distance from 16 bytes.
+    """
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(target_ptr + row)
-    dx_ptr += row * columns
+    begin, before, length = whole_part(row * x_stride, columns, WIDTH, SKEWED)
+    dx_ptr += begin if SKEWED else row * columns
     if target == ignore_index:
-        _zero_row(dx_ptr, columns, LANES, WIDTH)
+        _zero_row(dx_ptr, before, length, columns, LANES, WIDTH, SKEWED)
     else:
         scale = tl.load(dloss_ptr + row * dloss_stride).to(tl.float32)
         if count_ptr is not None:
             scale /= tl.load(count_ptr).to(tl.float32)
         shift, log = tl.load(parts_ptr + 2 * row), tl.load(parts_ptr + 2 * row + 1)
         _gradient_row(
-            dx_ptr, x_ptr + row * x_stride, target, shift, log, scale, smoothing, columns, SMOOTH, LANES, WIDTH
-        )
+            dx_ptr, x_ptr + begin, before, length, columns, target, shift, log, scale, smoothing,
+            SMOOTH, LANES, WIDTH, SKEWED,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -160,9 +187,10 @@ CONFIGS = tuple(
 #: The best known on an H200 for the loss alone, for the gradient from the logits, and for both at once.
 _LOSS = {"ACCESSES": 2, "PROGRAMS": 0, "num_warps": 8}
 _GRADIENT = {"ACCESSES": 4, "PROGRAMS": 0, "num_warps": 16}
-_AT_ONCE = {"ACCESSES": 4, "PROGRAMS": 1, "num_warps": 32}
-#: Bytes from which a row is long: of shorter ones L2 has those of a program for each row.
-_LONG = 64 * 1024
+_AT_ONCE = {"ACCESSES": 1, "PROGRAMS": 0, "num_warps": 16}
+_AT_ONCE_LONG = {"ACCESSES": 2, "PROGRAMS": 1, "num_warps": 32}
+#: Bytes from which a row is long, and very long: of shorter ones L2 has those of a program for each row.
+_LONG, _VERY_LONG = 64 * 1024, 128 * 1024
 
 #: What ``reduction`` may be, and how the operators name it.
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
@@ -197,11 +225,14 @@ def rows_loss(
             cross_entropy_resident_kernel[(programs,)](*arguments, SMOOTH=smoothing > 0, **parameters)
         else:
             # A multiprocessor that works at one long row or two finds them in L2 when it comes back for the gradient.
-            known = _LOSS if dx is None or columns * x.element_size() < _LONG else _AT_ONCE
+            size = columns * x.element_size()
+            known = _LOSS if dx is None or size < _LONG else _AT_ONCE if size < _VERY_LONG else _AT_ONCE_LONG
             parameters, options = _tile(x, config, known)
             walking = (config or known).get("PROGRAMS", 0) if dx is not None else 0
             programs = min(rows, walking * multiprocessors(x)) if walking else rows
-            cross_entropy_kernel[(programs,)](*arguments, SMOOTH=smoothing > 0, **parameters, **options)
+            cross_entropy_kernel[(programs,)](
+                *arguments, SMOOTH=smoothing > 0, SKEWED=x.stride(0) % parameters["WIDTH"] > 0, **parameters, **options
+            )
     return loss
 
 
@@ -248,7 +279,8 @@ def _cross_entropy_backward(
         with device_of(x):
             cross_entropy_backward_kernel[(x.shape[0],)](
                 dx, dloss, x, target, parts, count if reduction == 1 else None, dloss.stride(0) if reduction == 0 else 0,
-                x.stride(0), x.shape[1], ignore_index, smoothing, SMOOTH=smoothing > 0, **parameters, **options,
+                x.stride(0), x.shape[1], ignore_index, smoothing, SMOOTH=smoothing > 0,
+                SKEWED=x.stride(0) == x.shape[1] and x.shape[1] % parameters["WIDTH"] > 0, **parameters, **options,
             )  # fmt: skip
     return dx
 

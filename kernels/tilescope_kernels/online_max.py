@@ -16,16 +16,19 @@ import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_no_grad, check_tensors, device_of, split_config, use_triton
-from tilescope_kernels._online import sum_exp
+from tilescope_kernels._online import sum_exp, whole_part
 from tilescope_kernels._ops import as_rows, operator, pack, unpack
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
 @triton.jit
-def online_max_kernel(max_ptr, lse_ptr, x_ptr, x_stride, columns, LANES: tl.constexpr, WIDTH: tl.constexpr):
+def online_max_kernel(
+    max_ptr, lse_ptr, x_ptr, x_stride, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr
+):
     """One row a program."""
     row = tl.program_id(0).to(tl.int64)
-    largest, shift, total, _ = sum_exp(x_ptr + row * x_stride, columns, LANES, WIDTH)
+    begin, before, length = whole_part(row * x_stride, columns, WIDTH, SKEWED)
+    largest, shift, total, _ = sum_exp(x_ptr + begin, before, length, columns, LANES, WIDTH, SKEWED)
     lse = shift + tl.log(total)
     # Maxima skip NaN, sums do not; nothing else makes this sum NaN.
     largest = tl.where(lse != lse, lse, largest)  # noqa: PLR0124 (only NaN differs from itself)
@@ -33,10 +36,15 @@ def online_max_kernel(max_ptr, lse_ptr, x_ptr, x_stride, columns, LANES: tl.cons
     tl.store(lse_ptr + row, lse.to(lse_ptr.dtype.element_ty))
 
 
-#: ``ACCESSES`` of 16 bytes a thread and step are in flight together. The first is what rows of more than 8192 take.
-CONFIGS = tuple({"ACCESSES": accesses, "num_warps": warps} for accesses in (2, 1, 4) for warps in (4, 1, 2, 8))
-#: Shorter rows: fewer threads meet at a row's end, and more rows are under way.
-_NARROW = {"ACCESSES": 2, "num_warps": 2}
+#: ``ACCESSES`` of 16 bytes a thread and step are in flight together.
+CONFIGS = tuple({"ACCESSES": accesses, "num_warps": warps} for accesses in (2, 1, 4) for warps in (2, 1, 4, 8))
+
+
+def _config(columns: int) -> dict[str, int]:
+    """The best known on an H200: fewer threads meet at the end of a short row, and more rows are under way."""
+    if columns <= 8192:
+        return {"ACCESSES": 4, "num_warps": 1}
+    return {"ACCESSES": 2, "num_warps": 2 if columns <= 32768 else 8}
 
 
 @operator("online_max")
@@ -44,11 +52,14 @@ def _online_max(x: torch.Tensor, config: str) -> tuple[torch.Tensor, torch.Tenso
     rows, columns = x.shape
     largest, lse = (torch.empty(rows, dtype=x.dtype, device=x.device) for _ in range(2))
     if rows:
-        chosen, options = split_config(unpack(config) or (CONFIGS[0] if columns > 8192 else _NARROW))
+        chosen, options = split_config(unpack(config) or _config(columns))
         width = 16 // x.element_size()
         lanes = 32 * options["num_warps"] * chosen["ACCESSES"]
         with device_of(x):
-            online_max_kernel[(rows,)](largest, lse, x, x.stride(0), columns, LANES=lanes, WIDTH=width, **options)
+            online_max_kernel[(rows,)](
+                largest, lse, x, x.stride(0), columns,
+                LANES=lanes, WIDTH=width, SKEWED=x.stride(0) % width > 0, **options,
+            )  # fmt: skip
     return largest, lse
 
 

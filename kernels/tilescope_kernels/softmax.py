@@ -12,9 +12,9 @@ import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_tensors, device_of, split_config, use_triton
-from tilescope_kernels._online import LOG2_E, finite, merge, sum_exp
+from tilescope_kernels._online import LOG2_E, ends, exp, finite, merge, sum_exp, whole_part
 from tilescope_kernels._ops import as_rows, operator, pack, unpack
-from tilescope_kernels._pieces import aligned, in_pieces, load_pieces, store_piece
+from tilescope_kernels._pieces import aligned, columns_of, in_pieces, load_pieces, store_piece
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -27,7 +27,7 @@ def softmax_rows_kernel(y_ptr, x_ptr, x_stride, rows, columns, ROWS: tl.constexp
     x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=float("-inf"))
     # A row of -inf gives -inf - -inf, so NaN, and one NaN spreads to its whole row: both as in PyTorch.
     largest = tl.max(x.to(tl.float32), axis=1, keep_dims=True)
-    e = tl.exp(x.to(tl.float32) - largest)
+    e = exp(x.to(tl.float32) - largest)
     total = tl.sum(e, axis=1, keep_dims=True)
     y = e * (1.0 / total)
     tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
@@ -67,26 +67,35 @@ def softmax_pieces_kernel(
 def _softmax_piece(y_ptr, x_ptr, mask, shift, inverse):
     # Nobody reads these bytes again: they should not drive out rows that other programs will.
     x = tl.load(x_ptr, mask=mask, eviction_policy="evict_first").to(tl.float32)
-    y = tl.exp(x - shift) * inverse
+    y = exp(x - shift) * inverse
     tl.store(y_ptr, y.to(y_ptr.dtype.element_ty), mask=mask, cache_modifier=".cs")
 
 
 @triton.jit
-def softmax_online_kernel(y_ptr, x_ptr, x_stride, columns, LANES: tl.constexpr, WIDTH: tl.constexpr):
-    """One row a program, in blocks: two reads, the second of them from a cache, and one write."""
+def softmax_online_kernel(
+    y_ptr, x_ptr, x_stride, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr
+):
+    """One row a program, in blocks: two reads, the second of them from a cache, and one write.
+
+    ``SKEWED`` rows of x and y begin at the same distance from 16 bytes.
+    """
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_stride
-    y_ptr += row * columns
-    _, shift, total, _ = sum_exp(x_ptr, columns, LANES, WIDTH, KEEP=True)
+    begin, before, length = whole_part(row * x_stride, columns, WIDTH, SKEWED)
+    x_ptr += begin
+    y_ptr += begin if SKEWED else row * columns
+    _, shift, total, _ = sum_exp(x_ptr, before, length, columns, LANES, WIDTH, SKEWED, KEEP=True)
     # Infinite only where x is, and 0 only for a row of -inf, whose 0 * (1 / 0) is NaN: both as in PyTorch.
     inverse = tl.where(total == float("inf"), float("nan"), 1.0 / total)
-    offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    whole = columns // (LANES * WIDTH) * (LANES * WIDTH)
+    offsets = columns_of(0, LANES, WIDTH)
+    whole = length // (LANES * WIDTH) * (LANES * WIDTH)
     for start in range(0, whole, LANES * WIDTH):
         _softmax_piece(y_ptr + start + offsets, x_ptr + start + offsets, None, shift, inverse)
-    if whole < columns:
+    if whole < length:
         column = whole + offsets
-        _softmax_piece(y_ptr + column, x_ptr + column, column < columns, shift, inverse)
+        _softmax_piece(y_ptr + column, x_ptr + column, column < length, shift, inverse)
+    if SKEWED:
+        offset, inside = ends(before, length, columns, WIDTH)
+        _softmax_piece(y_ptr + offset, x_ptr + offset, inside, shift, inverse)
 
 
 @triton.jit
@@ -136,6 +145,8 @@ CONFIGS = tuple({"ROWS": rows, "num_warps": warps} for rows in (1, 2, 4) for war
 #: Longer rows are read twice, the second time from a cache: several programs a multiprocessor then overlap one's loads with
 #: another's arithmetic.
 _HELD, _HELD_IN_PIECES = 32 * 1024, 48 * 1024
+#: Bytes of the longest row of which an H200's L2 keeps one for each of two programs a multiprocessor.
+_IN_L2 = 176 * 1024
 #: Columns up to which the forward pass takes a row, or several, as one block.
 _ROWS = 4096
 #: Elements of the largest tile of several rows.
@@ -200,12 +211,15 @@ def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
                 y, x, x.stride(0), rows, columns, **parameters, **options
             )
         else:
-            options = _walked(unpack(config), 16 if columns * x.element_size() <= 64 * 1024 else 32)
-            # 16-byte accesses of a thread in flight together: for more, the programs of shorter rows lack the registers.
-            lanes = (64 if columns <= 32768 else 128) * options["num_warps"]
+            options = _walked(unpack(config), 32)
+            # 16-byte accesses of a thread in flight together. With four, one program fills a multiprocessor: of the rows of
+            # two, L2 would lose what is to be read again.
+            lanes = (64 if columns * x.element_size() <= _IN_L2 else 128) * options["num_warps"]
+            width = 16 // x.element_size()
             softmax_online_kernel[(rows,)](
-                y, x, x.stride(0), columns, LANES=lanes, WIDTH=16 // x.element_size(), **options
-            )
+                y, x, x.stride(0), columns,
+                LANES=lanes, WIDTH=width, SKEWED=x.stride(0) == columns and columns % width > 0, **options,
+            )  # fmt: skip
     return y
 
 

@@ -83,6 +83,13 @@ def check_softmax_one_read():
 def check_softmax_longer_than_registers():
     against_reference("softmax", "2x40000-fp32")
     against_reference("softmax", "2x9000-fp32")
+    for shape in ("5x9001-fp32", "9x16387-fp16"):  # rows start at every distance from 16 bytes
+        against_reference("softmax", shape)
+    wide = draw(4, 9003)
+    for x in (wide[:, 1:9001], wide[:, 2:]):  # x and y do not start alike
+        close(softmax(x), torch.softmax(x.double(), -1))
+    x = special(9001)
+    close(softmax(x), torch.softmax(x.double(), -1))
 
 
 def check_softmax_of_widest_rows_in_one_exchange():
@@ -162,6 +169,10 @@ def check_rows_in_pieces():
         against_reference(kernel, "3x2304-fp32")  # the last piece is partial
         against_reference(kernel, "3x5120-fp16")  # all are whole
         against_reference(kernel, "2x2052-fp16")  # not in pieces: rows do not start at 16 bytes
+    # Their backward pass, with rows for some programs only.
+    against_reference("rms_norm", "300x2304-fp32")
+    for shape in ("3x2304-fp32", "3x5120-fp16", "2x2052-fp16"):
+        against_reference("add_rms_norm", shape)
     wide = draw(3, 6000)
     for x in (wide[:, 8:3080], wide[:, 4:2060]):  # rows that start where the matrix's do not
         columns = x.shape[1]

@@ -150,7 +150,7 @@ def check_rope_invariants():
 
 
 def check_reductions_of_any_shape():
-    for shape in ((1, 1), (7, 5), (3, 9000), (2, 3, 70)):
+    for shape in ((1, 1), (7, 5), (3, 9000), (2, 3, 70), (9, 3), (9, 2051)):
         x = draw(*shape)
         close(row_sum(x), x.double().sum(-1), 1e-5)
         largest, lse = online_max(x)
@@ -159,20 +159,26 @@ def check_reductions_of_any_shape():
     x = draw(40, 30).T
     close(row_sum(x), x.double().sum(-1), 1e-6)
     close(online_max(x[:, ::2])[1], x[:, ::2].double().logsumexp(-1))
+    for columns in (1, 7, 9, 1003):  # rows that start at every distance from 16 bytes
+        half = draw(9, columns).half()
+        assert torch.equal(online_max(half)[0], half.amax(-1))
+        close(online_max(half)[1], half.double().logsumexp(-1), 1e-3)
     assert torch.equal(row_sum(torch.empty(3, 0)), torch.zeros(3))
     assert row_sum(torch.empty(0, 3)).shape == online_max(torch.empty(0, 3))[0].shape == (0,)
 
 
 def check_online_max_special_values():
-    x = draw(7, 3000)
-    x[0] = -INF
-    x[1, 5] = NAN
-    x[2, 4] = INF
-    x[3, :2000] = -INF
-    x[4] = 3e38
-    x[5, 7], x[5, 8] = -INF, INF
-    for actual, wanted in zip(online_max(x), (x.amax(-1), x.logsumexp(-1)), strict=True):
-        torch.testing.assert_close(actual, wanted, equal_nan=True)
+    for columns in (3000, 3001):
+        x = draw(8, columns)
+        x[0] = -INF
+        x[1, 5] = NAN
+        x[2, 4] = INF
+        x[3, :2000] = -INF
+        x[4] = 3e38
+        x[5, 7], x[5, 8] = -INF, INF
+        x[6, columns - 1], x[7, 0] = NAN, INF
+        for actual, wanted in zip(online_max(x), (x.amax(-1), x.logsumexp(-1)), strict=True):
+            torch.testing.assert_close(actual, wanted, equal_nan=True)
 
 
 def check_histogram_counts_what_is_in_range():
@@ -247,8 +253,38 @@ def check_cross_entropy_shapes():
     close(ignoring(x, every), F.cross_entropy(x.double(), every, ignore_index=2, reduction="sum"), 1e-6)
 
 
+def check_losses_of_rows_that_start_anywhere():
+    for classes in (1, 3, 7, 9, 523, 2051):
+        for dtype in (torch.float32, torch.float16):
+            x = draw(9, classes).to(dtype)
+            target = targets(9, classes)
+            target[0], target[4], target[8] = classes - 1, -100, 0
+            for at_once in (False, True):
+                leaf, twin = x.clone().requires_grad_(), x.double().requires_grad_()
+                options = {"label_smoothing": 0.1, "reduction": "sum"}
+                actual = cross_entropy(leaf, target, **options, gradient_in_forward=at_once)
+                wanted = F.cross_entropy(twin, target, **options)
+                close(actual, wanted, 1e-3 if dtype == torch.float16 else 1e-6)
+                close(grads(actual, leaf)[0], grads(wanted, twin)[0], 1e-3 if dtype == torch.float16 else 1e-5)
+    # Rows of the logits and of their gradient do not start alike.
+    for x in (draw(12, 41)[:, 3:20], draw(12, 44)[:, 1:18], draw(12, 41)[:, :16]):
+        target = targets(12, x.shape[1])
+        leaf, twin = x.clone().requires_grad_(), x.double().requires_grad_()
+        viewed = torch.cat((leaf, leaf.detach()), 1)[:, : x.shape[1]]
+        for at_once in (False, True):
+            loss = cross_entropy(viewed, target, gradient_in_forward=at_once)
+            wanted = F.cross_entropy(twin, target)
+            close(loss, wanted, 1e-6)
+            close(torch.autograd.grad(loss, leaf, retain_graph=True)[0], grads(wanted, twin)[0], 1e-5)
+
+
 def check_cross_entropy_special_values():
-    x = draw(8, 3000)
+    special_values(3000)
+    special_values(3001)
+
+
+def special_values(columns):
+    x = draw(8, columns)
     x[0] = -INF
     x[1, 5] = NAN
     x[2, 4] = INF
@@ -265,7 +301,7 @@ def check_cross_entropy_special_values():
     leaf = x.clone().requires_grad_()
     loss = cross_entropy(leaf, ignored)
     assert loss.isnan() and not grads(loss, leaf)[0].any()
-    assert cross_entropy(x[5:7], torch.tensor([3000, 1]), reduction="none").isnan().tolist() == [True, False]
+    assert cross_entropy(x[5:7], torch.tensor([columns, 1]), reduction="none").isnan().tolist() == [True, False]
     assert cross_entropy(x[:0], target[:0]).isnan() and cross_entropy(x[:0], target[:0], reduction="sum") == 0
 
 

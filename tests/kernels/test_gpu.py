@@ -18,7 +18,7 @@ SHAPES = {
     "vector_add": ("1", "65536", "1423763"),
     "add_relu_mul": ("1", "65536", "1423763"),
     # One read of 16 and 32 bits, recomputed exponentials, online; backward in one read and in blocks.
-    "softmax": ("64x64", "1823x781", "512x4096", "64x16384", "16x32768", "16x65536", "8x100000"),
+    "softmax": ("64x64", "1823x781", "512x4096", "64x16384", "16x32768", "16x65536", "8x100000", "9x50257"),
     # Sums beside a row read once, beside a row read twice, and by columns.
     "layer_norm": (
         "64x64",
@@ -31,18 +31,18 @@ SHAPES = {
         "70x9001",
         "64x32768",
     ),
-    "add_rms_norm": ("64x64", "1823x781", "2048x4096", "512x8192", "256x16384"),
+    "add_rms_norm": ("64x64", "1823x781", "2048x4096", "512x8192", "256x16384", "300x5120", "130x2056"),
     "matmul": ("1x1x1", "512x512x512", "1023x517x769", "1024x2048x512"),
     "gelu": ("1", "65536", "1423763"),
     "swiglu": ("1x1", "64x64", "1823x781", "128x14336"),
     "geglu": ("1x1", "64x64", "1823x781", "128x14336"),
     "rope": ("1x1x1x1x2", "3x7x3x781x80", "2x32x8x130x128", "1x4x4x64x64"),
     "row_sum": ("1x1", "64x64", "1823x781", "2048x4096", "8x100000"),
-    "online_max": ("1x1", "64x64", "1823x781", "2048x4096", "8x100000"),
+    "online_max": ("1x1", "64x64", "1823x781", "2048x4096", "8x100000", "9x50257"),
     "histogram": ("1x1x0", "65536x256x0", "1423763x1000x50", "1000003x4096x100"),
-    "rms_norm": ("64x64", "1823x781", "2048x4096", "512x8192", "256x16384", "64x32768"),
-    # Fewer classes than a warp reads, a ragged row, and a language model's vocabulary.
-    "cross_entropy": ("7x3", "1823x781", "130x128256"),
+    "rms_norm": ("64x64", "1823x781", "2048x4096", "512x8192", "256x16384", "64x32768", "300x5120", "130x2056"),
+    # Fewer classes than a warp reads, a ragged row, and language models' vocabularies: rows start at 16 bytes, or not.
+    "cross_entropy": ("7x3", "1823x781", "130x128256", "9x31999", "9x50257", "9x128257"),
     "linear_cross_entropy": ("7x8x3", "781x130x1823", "600x256x32000"),
     "attention": ("1x1x2x3x2x16", "1x3x2x517x769x64", "2x2x4x1024x1024x128", "1x2x1x130x70x32", "1x2x1x1000x3x128"),
     "causal_attention": (
