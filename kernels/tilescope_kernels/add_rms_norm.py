@@ -14,6 +14,7 @@ from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_mixed, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._ops import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels._partials import sum_partials
+from tilescope_kernels._rms_backward import backward_in_pieces
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -133,6 +134,8 @@ def _add_rms_norm_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """The gradient of x and residual alike, and dW when ``sums`` asks for it, else nothing."""
     rows, columns = total.shape
+    if rows and sums and (both := backward_in_pieces(dy, dsum, total, weight, rstd, unpack(config) or {})):
+        return both
     dx = torch.empty((rows, columns), dtype=total.dtype, device=total.device)
     if dx.numel() == 0:
         return dx, torch.zeros(columns if sums else 0, dtype=weight.dtype, device=total.device)

@@ -19,6 +19,7 @@ from tilescope_kernels._launch import check_mixed, device_of, multiprocessors, s
 from tilescope_kernels._ops import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels._partials import sum_partials, sums_dtype
 from tilescope_kernels._pieces import aligned, in_pieces, load_pieces, store_piece
+from tilescope_kernels._rms_backward import backward_in_pieces
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -193,6 +194,8 @@ def _rms_norm_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """dx, and dW when ``sums`` asks for it, else nothing."""
     rows, columns = x.shape
+    if rows and sums and (both := backward_in_pieces(dy, None, x, weight, rstd, unpack(config) or {})):
+        return both
     dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     if dx.numel() == 0:
         return dx, torch.zeros(columns if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
