@@ -38,12 +38,21 @@ CONFIGS = tuple(
 )  # fmt: skip
 
 
+def _config(columns: int) -> dict[str, int]:
+    """The best known on an H200: more programs for short rows, and less that is masked of those that do not fill steps."""
+    if columns <= 1024:
+        return {"BLOCK": 2048, "num_warps": 2}
+    if columns < 4096 or columns % 2048:
+        return {"BLOCK": 1024, "num_warps": 4}
+    return {"BLOCK": 2048, "num_warps": 8}
+
+
 @operator("row_sum")
 def _row_sum(x: torch.Tensor, config: str) -> torch.Tensor:
     rows, columns = x.shape
     out = torch.empty(rows, dtype=x.dtype, device=x.device)
     if rows:
-        parameters, options = split_config(unpack(config) or CONFIGS[0])
+        parameters, options = split_config(unpack(config) or _config(columns))
         block = min(parameters["BLOCK"], triton.next_power_of_2(max(columns, 1)))
         tile = min(parameters["BLOCK"] // block, triton.next_power_of_2(rows))
         with device_of(x):
