@@ -137,7 +137,7 @@ def test_a_time_is_told_with_its_spread(norms: Side) -> None:
     told = re.fullmatch(r"(\d+) µs \((\d+) µs – (\d+) µs\)", times["triton", "forward"])
     assert told
     middle, low, high = map(int, told.groups())
-    assert 100 < low < middle < high < 150
+    assert 100 < low <= middle <= high < 150 and low < high
     assert largest.rows["workload"].nunique() == 1
 
 
