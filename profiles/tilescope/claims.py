@@ -77,7 +77,7 @@ def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
     That is a run of the kernel as it is today rather than of a former one (``changed``), then one with other
     implementations to compare with, then one of more workloads, then the newest. ``bound`` and ``over_…`` are speed
     ratios (GPU times of the other implementation over ours); ``of_roof`` is the floor's time over ours, and ``roof`` says
-    which: copy bandwidth, or a pipe's rate. ``verdict`` compares the claim with the measurement, and is empty where
+    which: copy or read bandwidth, or a pipe's rate. ``verdict`` compares the claim with the measurement, and is empty where
     nothing is claimed. Absent is NaN.
     """
     best: dict[tuple[str, str], dict[str, Any]] = {}
@@ -114,8 +114,8 @@ def _row(ours: dict[str, object], cases: pd.DataFrame, gains: pd.DataFrame, load
     library = next((name for name in LIBRARIES if name in others.index), "")
     device = loaded.run.device
     compute = ours["performance_fraction"] == ours["floor_fraction"]
-    roof = roofline.roof(device, str(ours["pipe"]) if compute else "hbm")
-    what = f"{ours['pipe']} rate" if compute else "copy bandwidth"
+    rate = roofline.roof(device, str(ours["pipe"])) if compute else None
+    memory = summary.bandwidth(device, str(ours["memory_roof"])) if ours["memory_roof"] else ""
     gain = gains[
         (gains["impl"] == "triton") & (gains["workload"] == ours["workload"]) & (gains["pass"] == ours["pass"])
         & (gains["kernel"] == ours["kernel"])
@@ -127,7 +127,7 @@ def _row(ours: dict[str, object], cases: pd.DataFrame, gains: pd.DataFrame, load
         "over_compile": ours["speedup_compile"],
         "library": library,
         "over_library": others.loc[library, "gpu_time"] / ours["gpu_time"] if library else math.nan,
-        "roof": f"{roof.origin} {what}" if roof else "",
+        "roof": f"{rate.origin} {rate.name} rate" if rate else memory,
         "of_roof": ours["floor_fraction"],
         "run": loaded.run.id,
         "device": device.name,

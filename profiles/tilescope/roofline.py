@@ -43,6 +43,9 @@ MOVED = {
 #: A launch counts as above the memory roof when its bandwidth passes it by more than the roof's own uncertainty.
 _TOLERANCE = 1.02
 
+#: Share of writes in the bytes that must move, up to which a case only reads.
+_READS = 0.02
+
 #: Arithmetic intensity (flop/byte) from which work without evidence is taken for tensor-core work.
 _TENSOR_INTENSITY = 64
 
@@ -62,6 +65,16 @@ def roof(device: Device, name: str) -> Ceiling | None:
     return device.ceiling(name, MEASURED) or device.ceiling(name, DATASHEET)
 
 
+def hbm_roof(case: Facts, known: Roofs) -> Ceiling | None:
+    """The roof of HBM for what the case must move: that of reading, which is higher, where it does little else.
+
+    That roof is measured or absent: no datasheet tells it apart.
+    """
+    read, written = (case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written"))
+    reads = read and written and written.value <= _READS * (read.value + written.value)
+    return (known("hbm_read") if reads else None) or known("hbm")
+
+
 def roofs(device: Device) -> pd.DataFrame:
     """Every roof: name, kind (``memory`` or ``compute``), value (byte/second or flop/second), unit, origin, note."""
     rows = [
@@ -78,18 +91,25 @@ def points(
 
     ``flops`` and ``bytes`` with their sources; ``intensity`` in flop/byte; ``gpu_time`` in seconds, absent where nothing
     was timed; ``performance`` (flop/second) and ``bandwidth`` (byte/second) absent with it. ``attainable`` is the height of
-    the roofs at that intensity, ``fraction`` how much of it is reached, ``origin`` which roofs that refers to.
+    the roofs at that intensity, ``fraction`` how much of it is reached, ``origin`` which roofs that refers to; at HBM they
+    are those of ``hbm_roof``.
     ``above_roof`` marks a point that moved bytes faster than the memory roof allows: part of its data stayed in a
     nearer cache. ``requested`` bytes are given at L1, where requests arrive, and at HBM, whose traffic they bound.
     ``kernels`` is ``Run.kernels``; without it the pipe of declared work is inferred.
     """
     # Of 100,000 launches each asks for several roofs.
     known: Roofs = functools.cache(functools.partial(roof, device))
-    rows = [row for case in gather(table) for row in _points(case, known, kernels)]
+    rows = [row for case in gather(table) for row in _points(case, _held_against(case, known), kernels)]
     frame = pd.DataFrame(rows, columns=COLUMNS)
     numbers = ["flops", "bytes", "intensity", "gpu_time", "performance", "bandwidth", "memory_roof", "compute_roof",
                "attainable", "fraction"]  # fmt: skip
     return frame.astype({"launch": "Int32", "above_roof": "bool", **dict.fromkeys(numbers, "float64")})
+
+
+def _held_against(case: Facts, known: Roofs) -> Roofs:
+    """The roofs as they are for one case."""
+    hbm = hbm_roof(case, known)
+    return lambda name: hbm if name == "hbm" else known(name)
 
 
 def _points(case: Facts, known: Roofs, kernels: Mapping[str, Mapping[str, object]] | None) -> Iterator[dict[str, Any]]:

@@ -50,6 +50,7 @@ COLUMNS = {
     "floor": "float64",
     "floor_origin": "str",
     "floor_fraction": "float64",
+    "memory_roof": "str",
     "bound": "str",
     "pipe": "str",
     "bytes": "float64",
@@ -81,7 +82,8 @@ def summarise(
     """One row a case, in the order of the table.
 
     ``measured`` says whether GPU time is known. ``gpu_time`` is the median over repetitions of the sum over launches, ``gpu_time_low`` and ``gpu_time_high`` the 5 % and
-    95 % quantiles (seconds). ``floor`` in seconds, ``floor_fraction`` = floor / gpu_time. ``bound`` is ``memory``, ``compute``
+    95 % quantiles (seconds). ``floor`` in seconds, ``floor_fraction`` = floor / gpu_time. ``memory_roof`` names the roof of HBM
+    that applies, ``hbm`` or ``hbm_read``. ``bound`` is ``memory``, ``compute``
     or ``latency``; empty where no cost is known. ``bytes`` are those of HBM, from ``bytes_source``, and ``bytes_ratio`` their ratio
     to the algorithm's. ``bandwidth`` and ``performance`` count what the algorithm needs, over the GPU time; their
     fractions are of the roofs. Resources are those of the longest launch. ``cpu_bound`` marks an interval well above the
@@ -142,7 +144,8 @@ def _floor(case: Facts, seconds: float, device: Device, pipe: str) -> dict[str, 
     read, written = (case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written"))
     needed = read.value + written.value if read and written else math.nan
     flops = _value(case.total("algorithm_flops", "model"))
-    memory, compute = roofline.roof(device, "hbm"), roofline.roof(device, pipe)
+    memory = roofline.hbm_roof(case, functools.partial(roofline.roof, device))
+    compute = roofline.roof(device, pipe)
     by_bytes = needed / memory.value if memory else math.nan
     by_flops = flops / compute.value if compute else math.nan
     floor = max((x for x in (by_bytes, by_flops) if not math.isnan(x)), default=math.nan)
@@ -153,6 +156,7 @@ def _floor(case: Facts, seconds: float, device: Device, pipe: str) -> dict[str, 
         "floor": floor,
         "floor_origin": binding.origin if binding else "",
         "floor_fraction": floor / seconds,
+        "memory_roof": memory.name if memory else "",
         "bytes": _value(moved),
         "bytes_source": moved.source if moved else "",
         "bytes_ratio": moved.value / needed if moved and needed else math.nan,
@@ -274,7 +278,7 @@ def _predicted(row: Mapping[str, Any], device: Device) -> str:
 
 def _memory(row: Mapping[str, Any], case: Facts, device: Device) -> str:
     use, ratio = _memory_use(row), row["bytes_ratio"]
-    roof = f"the {_origin(device, 'hbm')} {'copy ' if _origin(device, 'hbm') == 'measured' else ''}bandwidth"
+    roof = f"the {bandwidth(device, row['memory_roof'])}"
     if row["bytes_source"] != "ncu":
         return f"Memory-bound: the bytes the algorithm needs take {_percent(use)} of {roof}; no counters say what really moved."
     moved = f"Memory-bound: moves {ratio:.2f}x the bytes the algorithm needs at {_percent(use)} of {roof}"
@@ -353,6 +357,13 @@ def _longest_stall(case: Facts) -> str | None:
     found = {n: k.value for n in _STALLS if (k := case.at(f"stall_{n}", launch, "ncu"))}
     longest = max(found, key=lambda name: found[name], default=None)
     return _STALLS[longest] if longest and found[longest] > 0 else None
+
+
+def bandwidth(device: Device, name: str) -> str:
+    """What people call a roof of HBM, with its origin: ``measured copy bandwidth``."""
+    origin = _origin(device, name)
+    kind = {"hbm": "copy ", "hbm_read": "read "}[name] if origin == "measured" else ""
+    return f"{origin} {kind}bandwidth"
 
 
 def _origin(device: Device, name: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from tilescope import device, schema, summary
+from tilescope import device, roofline, schema, summary
 from tilescope.case import Case
 from tilescope.collectors import ncu, torch_profiler
 from tilescope.schema import Ceiling, Device
@@ -61,6 +62,27 @@ def test_memory_bound_with_nothing_left() -> None:
         "Memory-bound: moves 1.02x the bytes the algorithm needs at 97 % of the measured copy bandwidth; "
         "nothing left but to fuse with a neighbour."
     )
+
+
+def test_what_only_reads_is_held_against_the_read_bandwidth() -> None:
+    faster = Ceiling("hbm_read", 1.25e12, "byte/second", "measured")
+    both = dataclasses.replace(TOY, ceilings=(*TOY.ceilings, faster))
+    for written, roof, floor in ((0.0, "hbm_read", 0.8e-3), (2e7, "hbm_read", 0.8e-3), (3e7, "hbm", 1e-3)):
+        table = [
+            CASE.row("algorithm_flops", 1e8, "model"),
+            CASE.row("algorithm_bytes_read", 1e9 - written, "model"),
+            CASE.row("algorithm_bytes_written", written, "model"),
+            CASE.row("gpu_time", 1e-3, "torch_profiler", launch=0, function="k", sample=0),
+        ]
+        frame = schema.validate(schema.frame(table))
+        (row,) = summary.summarise(frame, both).to_dict("records")
+        assert (row["memory_roof"], row["floor"]) == (roof, pytest.approx(floor))
+        assert row["bandwidth_fraction"] == pytest.approx(floor / 1e-3)
+        kind = "read" if roof == "hbm_read" else "copy"
+        assert f"{floor / 1e-5:.0f} % of the measured {kind} bandwidth" in row["why"]
+        assert summary.summarise(frame, TOY)["memory_roof"].tolist() == ["hbm"]
+        (point,) = roofline.points(frame, both).to_dict("records")
+        assert point["fraction"] == pytest.approx(floor / 1e-3)
 
 
 def test_memory_bound_with_waste() -> None:

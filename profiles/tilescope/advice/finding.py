@@ -32,7 +32,7 @@ class Evidence:
     def label(self) -> str:
         """What the value is, in words."""
         if self.metric.startswith(_ROOF):
-            return f"{self.metric.removeprefix(_ROOF)} roof"
+            return f"{self.metric.removeprefix(_ROOF).replace('_', ' ')} roof"
         return METRICS[self.metric].label.removesuffix(" of a launch")
 
     @property

@@ -120,7 +120,7 @@ def narrow_loads(subject: Subject) -> Iterator[Finding]:
 def at_the_roof(subject: Subject) -> Iterator[Finding]:
     """HBM is saturated by bytes that must move. Fusing wins what the neighbour moves, so nothing bounds it here."""
     use, ratio = subject.row["bandwidth_fraction"], subject.row["bytes_ratio"]
-    roof = subject.roof("hbm")
+    roof = subject.roof(subject.row["memory_roof"])
     if not (subject.measured and roof and subject.row["bound"] == "memory" and use >= _AT_ROOF) or ratio > _EXCESS:
         return
     yield subject.finding(
