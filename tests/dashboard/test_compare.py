@@ -98,6 +98,18 @@ def test_the_view_holds_what_the_address_says_against_the_run() -> None:
     assert not shown._body.visible, "an empty figure and an empty table say nothing"
 
 
+def test_a_comparison_is_one_click_away_where_there_is_none() -> None:
+    state = State(run=NORMS, kernel="rms_norm", view="compare")
+    shown = Compare(state)
+    shown.refresh()
+    offered = {button.label: button for button in shown._first.objects}
+    assert set(offered) == {f"with {impl}, in this run" for impl in ("aten", "compile", "eager", "liger")}
+    offered["with eager, in this run"].clicks += 1
+    assert state.compared == [f"{NORMS}:eager"]
+    assert shown._body.visible
+    assert not shown._first.objects
+
+
 def test_claims_say_when_they_were_measured_and_with_what_where_one_asks() -> None:
     shown = Claims(State(view="claims"))
     shown.refresh()

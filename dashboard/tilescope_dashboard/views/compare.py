@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pandas as pd
@@ -16,6 +17,7 @@ from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.headlines.compare import headline
 from tilescope_dashboard.opened import open_cached
 from tilescope_dashboard.tables import fill, table
+from tilescope_dashboard.turns import in_turn
 from tilescope_dashboard.views.base import View
 
 _COLUMNS = {
@@ -40,6 +42,8 @@ _COLUMNS = {
     "other_theoretical_occupancy": ("other's", "ratio"),
     "source": ("clock", "text"),
 }
+#: How many runs are offered to compare with in one click.
+_OFFERED = 4
 
 
 class Compare(View):
@@ -51,10 +55,11 @@ class Compare(View):
         self._head, self._said = words.pane(), words.pane()
         self._others = pmui.MultiChoice(label="Compare with", options={}, sizing_mode="stretch_width", margin=(4, 8))
         self._chart, self._table = chart(), table(_COLUMNS)
+        self._first = pn.FlexBox(sizing_mode="stretch_width", margin=0)
         self._others.param.watch(lambda event: self.state.param.update(compared=list(event.new)), "value")
         self.state.param.watch(self._changed, ["compared", "runs"])
         self._body = pn.Column(self._chart, self.saved(self._table), sizing_mode="stretch_width", margin=0)
-        return [self._head, self._others, self._said, self._body]
+        return [self._head, self._others, self._first, self._said, self._body]
 
     def update(self) -> None:
         options = self._options()
@@ -72,8 +77,17 @@ class Compare(View):
             words.notice("info", line.partition(": ")[0] + ":", line.partition(": ")[2]) for line in said
         )
         self._body.visible = bool(chosen)
+        # Implementations of this run, where there are any: other runs may hold other cases.
+        offered = [option for option in options.items() if ":" in option[1]] or list(options.items())[:_OFFERED]
+        self._first.objects = [] if chosen else [self._offer(*option) for option in offered]
         self._chart.object = compare(rows, self.state.look)
         fill(self._table, rows)
+
+    def _offer(self, name: str, token: str) -> pmui.Button:
+        """A comparison in one click, where nothing is compared yet."""
+        button = pmui.Button(label=f"with {name}", variant="outlined", size="small", margin=(4, 8))
+        button.on_click(lambda _: in_turn(functools.partial(self.state.param.update, compared=[token])))
+        return button
 
     def _options(self) -> dict[str, str]:
         """What can be compared, as people read it, by what the address holds."""
