@@ -123,6 +123,16 @@ def test_roofline_draws_roofs_above_points_and_labels_both_origins(points: pd.Da
     assert "HBM 4.00 TB/s" in texts(roofline(points, roofline_model.roofs(synthetic.DEVICE), theme(False, narrow=True)))
 
 
+def test_what_only_reads_is_drawn_under_the_roof_of_reading(points: pd.DataFrame, synthetic: ModuleType) -> None:
+    roofs = roofline_model.roofs(synthetic.DEVICE)
+    reading = points.assign(memory_roof=4.2e12)
+    plot = roofline(reading, roofs, LIGHT)
+    assert "HBM reading 4.20 TB/s (datasheet 4.80)" in texts(plot)
+    assert len(glyph(plot, "roofs").data_source.data["dash"]) == 6  # in place of the copies'
+    both = roofline(pd.concat([points, reading], ignore_index=True), roofs, LIGHT)
+    assert "HBM 4.00 TB/s, reading 4.20 TB/s (datasheet 4.80)" in texts(both)
+
+
 def test_a_point_without_a_time_stands_at_the_roof_and_is_dashed(synthetic: ModuleType) -> None:
     predicted = synthetic.frame(measured=False, kernels=("softmax",))
     found = roofline_model.points(predicted, synthetic.DEVICE)

@@ -64,7 +64,7 @@ def drawing(points: Marks, roofs: pd.DataFrame, look: Theme) -> Drawing:
     called ``points``, and its column ``row`` says which row of the frame a point is: of very many, those that lie under
     others alike are left out. On a narrow page a roof's label has one value.
     """
-    roofs = roofs[(roofs["kind"] == "compute") | roofs["name"].isin(LEVELS)]
+    roofs = _applying(roofs, points.numbers["memory_roof"])
     points = points.seen()
     numbers = points.numbers
     placed = numbers[numbers["height"].gt(0) & numbers["intensity"].gt(0)]
@@ -105,6 +105,19 @@ def _figure(sources: Mapping[str, ColumnDataSource], points: Marks, look: Theme)
     # After the points: ten thousand of them would bury the roofs.
     _draw_roofs(plot, sources, look)
     return plot
+
+
+def _applying(roofs: pd.DataFrame, held_against: pd.Series) -> pd.DataFrame:
+    """The roofs of what is drawn, those of reading HBM among HBM's and marked ``reads``.
+
+    Where points are held against what reading reaches, what a copy does is a roof only if others are held against that.
+    """
+    reads = roofs["name"].eq("hbm_read")
+    in_use = roofs["value"].isin(held_against)
+    copies = roofs["name"].eq("hbm") & roofs["origin"].eq("measured")
+    left_out = (reads & ~in_use) | (copies & ~in_use & (reads & in_use).any())
+    named = roofs.assign(name=roofs["name"].mask(reads, "hbm"), reads=reads)
+    return named[(named["kind"].eq("compute") | named["name"].isin(LEVELS)) & ~left_out]
 
 
 def _used(roofs: pd.DataFrame, pipes: set[str]) -> pd.DataFrame:
@@ -342,10 +355,12 @@ def _draw_roofs(plot: figure, sources: Mapping[str, ColumnDataSource], look: The
 
 def _roof_text(name: str, values: pd.DataFrame, unit: str, brief: bool) -> str:
     """``HBM 4.27 TB/s (datasheet 4.80 TB/s)``."""
-    by_origin = dict(zip(values["origin"], values["value"], strict=True))
     title = LEVELS.get(name, name)
-    if "measured" not in by_origin:
-        return f"{title} {write(max(by_origin.values()), unit)} datasheet"
-    text = f"{title} {write(by_origin['measured'], unit)}"
-    sheet = by_origin.get("datasheet")
-    return f"{text} (datasheet {write(sheet, unit).split()[0]})" if sheet and not brief else text
+    measured = values[values["origin"] == "measured"].sort_values("reads")
+    if measured.empty:
+        return f"{title} {write(values['value'].max(), unit)} datasheet"
+    each = zip(measured["value"], measured["reads"], strict=True)
+    said = [f"{'reading ' if reads else ''}{write(value, unit)}" for value, reads in each]
+    text = f"{title} {', '.join(said)}"
+    sheet = values.loc[values["origin"] == "datasheet", "value"].max()
+    return text if brief or math.isnan(sheet) else f"{text} (datasheet {write(sheet, unit).split()[0]})"
