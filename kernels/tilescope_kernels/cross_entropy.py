@@ -189,7 +189,8 @@ _LOSS = {"ACCESSES": 2, "PROGRAMS": 0, "num_warps": 8}
 _GRADIENT = {"ACCESSES": 4, "PROGRAMS": 0, "num_warps": 16}
 _AT_ONCE = {"ACCESSES": 1, "PROGRAMS": 0, "num_warps": 16}
 _AT_ONCE_LONG = {"ACCESSES": 2, "PROGRAMS": 1, "num_warps": 32}
-#: Bytes from which a row is long, and very long: of shorter ones L2 has those of a program for each row.
+#: Bytes from which a row is long, and very long. When programs come back for the gradient, L2 has the rows of as many as
+#: fit the multiprocessors; of very long ones only those of one each.
 _LONG, _VERY_LONG = 64 * 1024, 128 * 1024
 
 #: What ``reduction`` may be, and how the operators name it.
@@ -224,7 +225,6 @@ def rows_loss(
             programs, parameters = resident
             cross_entropy_resident_kernel[(programs,)](*arguments, SMOOTH=smoothing > 0, **parameters)
         else:
-            # A multiprocessor that works at one long row or two finds them in L2 when it comes back for the gradient.
             size = columns * x.element_size()
             known = _LOSS if dx is None or size < _LONG else _AT_ONCE if size < _VERY_LONG else _AT_ONCE_LONG
             parameters, options = _tile(x, config, known)
