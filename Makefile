@@ -8,7 +8,6 @@ STAMP  := $(VENV)/.installed
 EXTRAS ?= dev
 RECORD := --collect check,compiler,interpreter,events,torch_profiler,ncu --repetitions 20
 FAMILIES := elementwise reductions norms "norms and linear layers" losses "matrix products" quantization attention convolution studies
-SWEPT := matmul softmax rms_norm attention cross_entropy
 BY_LINE := matmul softmax layer_norm attention cross_entropy
 
 .DEFAULT_GOAL := help
@@ -46,8 +45,7 @@ bench-dashboard: setup ## Measure how quick the dashboard is here, against its b
 
 record: setup ## Record the whole catalog on this machine's GPU into profiles/recorded
 	for family in $(FAMILIES); do $(BIN)/tilescope record "$$family" $(RECORD) || exit 1; done
-	for kernel in $(SWEPT); do $(BIN)/tilescope tune $$kernel --workload large --repetitions 20 && \
-		$(BIN)/tilescope publish latest --title "$$kernel autotune sweep" --replace || exit 1; done
+	for family in $(FAMILIES); do $(BIN)/tilescope record "$$family" --sweep --repetitions 20 || exit 1; done
 	for kernel in $(BY_LINE); do $(BIN)/tilescope profile $$kernel --impl triton --workload large \
 		--collect compiler,torch_profiler,ncu_source && \
 		$(BIN)/tilescope publish latest --title "$$kernel by source line" --replace || exit 1; done

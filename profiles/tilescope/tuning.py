@@ -1,4 +1,4 @@
-"""A sweep over an implementation's configs, as a job. Imports neither torch nor triton."""
+"""A sweep over the configs of one kernel's implementations or of several kernels', as a job. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilescope.supervisor import Job
 
 
 async def plan_tuning(
-    kernel: str,
+    kernels: Sequence[str],
     *,
     implementations: Sequence[str] = (),
     workloads: Sequence[str] = (),
@@ -21,34 +21,45 @@ async def plan_tuning(
     target: str = "",
     settings: Mapping[str, Any] | None = None,
     runs_dir: Path | None = None,
+    title: str = "",
 ) -> tuple[Job, bool]:
-    """The job that tries every config of ``kernel``, and whether it times them.
+    """The job that tries every config of ``kernels``, and whether it times them.
 
-    Without ``workloads`` the largest is taken, without ``directions`` the first, without ``implementations`` those that
-    declare configs. Where there is a GPU the compiler goes first, in parallel, and leaves its work in Triton's cache.
-    Raises what ``plan`` raises, and RequestError when there is nothing to tune.
+    Without ``workloads`` each kernel's largest is taken, without ``directions`` its first, without ``implementations`` those
+    that declare configs; of several kernels, those that declare none are left out. Where there is a GPU the compiler goes
+    first, in parallel, and leaves its work in Triton's cache. Raises what ``plan`` raises, and RequestError when there is
+    nothing to tune.
     """
-    (entry,) = await supervisor.describe([kernel], workloads)
-    tunable = [name for name, facts in entry["implementations"].items() if facts["configs"]]
-    for name in implementations:
-        if name in entry["implementations"] and name not in tunable:
-            raise RequestError(f"{kernel}/{name} declares no configs: {', '.join(tunable) or 'nothing'} can be tuned")
-    if not tunable:
-        raise RequestError(f"{kernel} declares no configs: there is nothing to tune")
+    asked = await supervisor.describe(kernels, workloads)
+    tunable = {
+        entry["kernel"]: [n for n, facts in entry["implementations"].items() if facts["configs"]] for entry in asked
+    }
+    for entry in asked:
+        names = tunable[entry["kernel"]]
+        for name in implementations:
+            if name in entry["implementations"] and name not in names:
+                raise RequestError(
+                    f"{entry['kernel']}/{name} declares no configs: {', '.join(names) or 'nothing'} can be tuned"
+                )
+    catalog = [entry for entry in asked if tunable[entry["kernel"]]]
+    if not catalog:
+        verb = "declares" if len(asked) == 1 else "declare"
+        raise RequestError(f"{', '.join(kernels)} {verb} no configs: there is nothing to tune")
     here = await asyncio.to_thread(device.detect)
     unavailable = await asyncio.to_thread(collectors.load("torch_profiler").unavailable)
     timed = here is not None and target in ("", here.target) and not unavailable
     if not workloads:
-        entry["selected"] = [max(entry["workloads"], key=lambda workload: workload["elements"])["id"]]
+        for entry in catalog:
+            entry["selected"] = [max(entry["workloads"], key=lambda workload: workload["elements"])["id"]]
     request = Request(
-        kernels=(kernel,),
-        implementations=tuple(implementations) or tuple(tunable),
-        workloads=tuple(workloads) or tuple(entry["selected"]),
-        directions=tuple(directions) or tuple(entry["passes"][:1]),
+        kernels=tuple(entry["kernel"] for entry in catalog),
+        implementations=tuple(implementations),
+        workloads=tuple(workloads) or tuple(dict.fromkeys(name for entry in catalog for name in entry["selected"])),
+        directions=tuple(directions) or tuple(dict.fromkeys(entry["passes"][0] for entry in catalog)),
         collectors=("compiler", "torch_profiler") if timed else ("compiler",),
         configs=(ALL,),
         target=target,
         settings={"measure_ceilings": False, **(settings or {})},
-        title=f"{entry['name']} autotune",
+        title=title or f"{', '.join(entry['name'] for entry in catalog)} autotune",
     )
-    return await plan(request, runs_dir, catalog=[entry]), timed
+    return await plan(request, runs_dir, catalog=catalog), timed

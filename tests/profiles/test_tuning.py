@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tilescope import cli, device, tuning
+from tilescope import cli, device, store, supervisor, tuning
 from tilescope.commands import tune
 from tilescope.plan import RequestError
 
@@ -25,7 +25,7 @@ def kit(monkeypatch, tmp_path):
 
 
 def test_every_config_of_the_largest_workload_is_compiled_where_nothing_can_be_timed():
-    job, timed = asyncio.run(tuning.plan_tuning(OWN, implementations=["good"]))
+    job, timed = asyncio.run(tuning.plan_tuning([OWN], implementations=["good"]))
     assert not timed
     assert job.collectors == ("compiler",)
     assert [case.id for case in job.cases] == [f"{OWN}/good/forward/64-fp32/BLOCK={n}" for n in (1, 2)]
@@ -34,21 +34,71 @@ def test_every_config_of_the_largest_workload_is_compiled_where_nothing_can_be_t
 def test_an_implementation_without_configs_cannot_be_tuned(monkeypatch):
     async def describe(kernels, workloads):
         implementations = {"triton": {"configs": [{"B": 1}]}, "eager": {"configs": []}}
-        return [{"name": "k", "implementations": implementations}]
+        return [{"name": "k", "kernel": "k", "implementations": implementations}]
 
     monkeypatch.setattr("tilescope.supervisor.describe", describe)
     with pytest.raises(RequestError, match="k/eager declares no configs: triton can be tuned"):
-        asyncio.run(tuning.plan_tuning("k", implementations=["eager"]))
+        asyncio.run(tuning.plan_tuning(["k"], implementations=["eager"]))
+
+
+def with_a_fake(plan_tuning):
+    async def planned(kernels, **more):
+        job, timed = await plan_tuning(kernels, **more)
+        return dataclasses.replace(job, collectors=("fakes.quick",)), timed
+
+    return planned
+
+
+def test_of_several_kernels_those_without_configs_are_left_out(monkeypatch):
+    def entry(name, elements, **configs):
+        workloads = [{"id": f"{n}-fp32", "label": "", "elements": n} for n in elements]
+        implementations = {
+            impl: {"configs": found, "available": True, "requires": []} for impl, found in configs.items()
+        }
+        return {"name": name, "kernel": name, "passes": ["forward", "backward"], "workloads": workloads,
+                "selected": [workload["id"] for workload in workloads], "implementations": implementations}  # fmt: skip
+
+    known = [entry("a", (8, 64), triton=[{"B": 1}, {"B": 2}], eager=[]), entry("b", (4,), eager=[]),
+             entry("c", (16, 2), triton=[{"M": 3}], naive=[{"M": 4}])]  # fmt: skip
+
+    async def describe(kernels, workloads):
+        return [found for found in known if found["kernel"] in kernels]
+
+    monkeypatch.setattr("tilescope.supervisor.describe", describe)
+    job, _ = asyncio.run(tuning.plan_tuning(["a", "b", "c"]))
+    assert [case.id for case in job.cases] == [
+        "a/triton/forward/64-fp32/B=1", "a/triton/forward/64-fp32/B=2",
+        "c/triton/forward/16-fp32/M=3", "c/naive/forward/16-fp32/M=4",
+    ]  # fmt: skip
+    assert job.title == "a, c autotune"
+    with pytest.raises(RequestError, match="b declares no configs: there is nothing to tune"):
+        asyncio.run(tuning.plan_tuning(["b"]))
+
+
+def test_a_family_s_sweeps_are_published_in_place_of_its_former_ones(monkeypatch, capsys, tmp_path):
+    describe = supervisor.describe
+
+    async def known(kernels=(), workloads=()):
+        return await describe(kernels, workloads) if kernels else [{"family": "kit", "kernel": OWN}]
+
+    monkeypatch.setattr(supervisor, "describe", known)
+    monkeypatch.setattr(tuning, "plan_tuning", with_a_fake(tuning.plan_tuning))
+    monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
+    sweep = ["record", "kit", "--sweep", "--impl", "good,raises", "--workload", "small"]
+    for _ in range(2):
+        assert cli.main(sweep) == 0, "a config that fails is no failure of a sweep"
+    assert "replaced: " in capsys.readouterr().out
+    (folder,) = (tmp_path / "recorded").iterdir()
+    found = store.open_run(folder)
+    assert found.run.title == "kit: autotune sweeps"
+    assert set(found.table["config"]) == {"BLOCK=1", "BLOCK=2"}
+    assert found.run.failures
+    assert cli.main([*sweep, "--collect", "compiler"]) == 2
+    assert "--sweep has collectors of its own" in capsys.readouterr().err
 
 
 def test_the_table_says_why_a_config_failed(monkeypatch, capsys):
-    plan_tuning = tuning.plan_tuning
-
-    async def with_a_fake(kernel, **more):
-        job, timed = await plan_tuning(kernel, **more)
-        return dataclasses.replace(job, collectors=("fakes.quick",)), timed
-
-    monkeypatch.setattr(tuning, "plan_tuning", with_a_fake)
+    monkeypatch.setattr(tuning, "plan_tuning", with_a_fake(tuning.plan_tuning))
     assert cli.main(["tune", OWN, "--impl", "good,raises", "--workload", "small"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("SPEC good forward 8-fp32, 2 configs, no GPU to time them")

@@ -1,4 +1,4 @@
-"""``tilescope record``: a family of the library through every collector, published beside the code."""
+"""``tilescope record``: a family of the library through every collector, or its autotune sweeps, published beside the code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ def command(subparsers: common.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("record", help="profile a family of the library and publish the run")
     parser.add_argument("family", metavar="FAMILY", help="such as norms; tilescope list names them")
+    parser.add_argument(
+        "--sweep",
+        action="store_true",
+        help="instead, every config of each kernel's largest workload, with the compiler and timed",
+    )
     common.add_choices(parser)
     parser.set_defaults(run=run)
 
@@ -23,6 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from tilescope import publish, results, store, suggest, supervisor  # noqa: PLC0415
     from tilescope.plan import Request, plan  # noqa: PLC0415
+    from tilescope.tuning import plan_tuning  # noqa: PLC0415
 
     async def planned() -> supervisor.Job:
         families: dict[str, list[str]] = {}
@@ -30,8 +36,23 @@ def run(arguments: argparse.Namespace) -> int:
             families.setdefault(entry["family"], []).append(entry["kernel"])
         if arguments.family not in families:
             raise ValueError(suggest.unknown("family", arguments.family, families))
+        kernels = tuple(families[arguments.family])
+        if arguments.sweep:
+            if arguments.collect:
+                raise ValueError("--sweep has collectors of its own: leave out --collect")
+            job, _ = await plan_tuning(
+                kernels,
+                implementations=arguments.impl,
+                workloads=arguments.workload,
+                directions=arguments.directions,
+                target=arguments.target,
+                settings=common.settings(arguments),
+                runs_dir=arguments.runs,
+                title=f"{arguments.family}: autotune sweeps",
+            )
+            return job
         request = Request(
-            kernels=tuple(families[arguments.family]),
+            kernels=kernels,
             implementations=arguments.impl,
             workloads=arguments.workload,
             directions=arguments.directions,
@@ -44,7 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     loaded, interrupted = common.run(planned)
     print(results.text(loaded.table))
-    status = common.report(loaded, interrupted, loaded.run.failures)
+    # That a config does not fit is what a sweep finds out; the run says which.
+    failures = [failure for failure in loaded.run.failures if not (arguments.sweep and failure.case)]
+    status = common.report(loaded, interrupted, failures)
     if interrupted:
         return status
     published = publish.publish(loaded, store.recorded_dir())

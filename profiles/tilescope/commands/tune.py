@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     async def plan() -> Job:
         nonlocal timed
         job, timed = await plan_tuning(
-            arguments.kernel,
+            [arguments.kernel],
             implementations=arguments.impl,
             workloads=arguments.workload,
             directions=arguments.directions,
