@@ -94,7 +94,7 @@ def moves_its_floor(name: str, workload: str, **options: Any) -> None:
     assert moved == (floor.bytes_read, floor.bytes_written), f"{name} {workload}: {moved}, {floor}"
 
 
-QUANTIZERS = ("int8_rows", "fp8_rows", "fp8_blocks", "fp8_tiles")
+QUANTIZERS = ("int8_tensor", "fp8_tensor", "int8_rows", "fp8_rows", "fp8_blocks", "fp8_tiles")
 DEQUANTIZERS = ("int8_dequantize", "fp8_dequantize")
 
 
@@ -106,8 +106,19 @@ def check_quantization_against_the_reference():
 
 def check_quantization_moves_its_floor():
     for name in (*QUANTIZERS, *DEQUANTIZERS):
-        for workload in ("130x256-bf16", "7x781-fp32"):
-            moves_its_floor(name, workload)
+        if not name.endswith("_tensor"):
+            for workload in ("130x256-bf16", "7x781-fp32"):
+                moves_its_floor(name, workload)
+
+
+def check_a_scale_of_the_tensor_takes_one_more_read_and_the_programs_magnitudes():
+    spec = SPECS["int8_tensor"]
+    size = spec.workload("130x256-bf16")
+    inputs = spec.inputs(size, "cpu")
+    _, seen = interpreted(lambda: spec.implementations["triton"].call(**inputs))
+    floor, magnitudes = spec.cost(size, FORWARD), 4 * 17  # 260 blocks of 1x128, 16 a program
+    read, written = (sum(getattr(meter, side).bytes for _, meter in seen) for side in ("read", "written"))
+    assert (read, written) == (2 * floor.bytes_read + magnitudes, floor.bytes_written + magnitudes)
 
 
 def check_every_config_of_quantization():

@@ -19,7 +19,7 @@ ROWS = ("1x1", "300x1000", "1823x781", "64x14336", "3x100000")
 EXTENTS = ("1x1x1", "1024x528x1024", "512x512x512", "1023x517x769", "300x4096x4096")
 #: Problems of each kernel, and the dtypes it takes.
 SHAPES = {
-    **dict.fromkeys(("int8_rows", "fp8_rows", "fp8_blocks", "fp8_tiles"), (ROWS, FLOATS)),
+    **dict.fromkeys(("int8_tensor", "fp8_tensor", "int8_rows", "fp8_rows", "fp8_blocks", "fp8_tiles"), (ROWS, FLOATS)),
     **dict.fromkeys(("int8_dequantize", "fp8_dequantize", "nf4_dequantize"), (ROWS, FLOATS[1:])),
     **dict.fromkeys(("fp8_matmul", "fp8_matmul_rows", "fp8_matmul_blocks"), (EXTENTS, ("fp8",))),
     **dict.fromkeys(("int8_matmul", "int8_matmul_rows"), (EXTENTS, ("int8",))),

@@ -155,6 +155,7 @@ def test_costs_of_quantization():
         return cost.bytes_read, cost.bytes_written
 
     assert moved("int8_rows", "10x300-bf16") == (6000, 3000 + 40)
+    assert moved("int8_tensor", "10x300-bf16") == (6000, 3000 + 4)
     assert moved("fp8_blocks", "10x300-bf16") == (6000, 3000 + 4 * 30)
     assert moved("fp8_tiles", "130x300-fp32") == (156000, 39000 + 4 * 6)
     assert moved("fp8_dequantize", "10x300-bf16") == (3000 + 4 * 30, 6000)
