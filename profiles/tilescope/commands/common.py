@@ -84,6 +84,17 @@ def run(plan: Callable[[], Awaitable[Job]]) -> tuple[LoadedRun, bool]:
     return store.open_run(progress.folder), interrupted
 
 
+def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What ``add_choices`` was told to run, but for the collectors, as ``Request`` and ``plan_tuning`` name it."""
+    return {
+        "implementations": arguments.impl,
+        "workloads": arguments.workload,
+        "directions": arguments.directions,
+        "target": arguments.target,
+        "settings": settings(arguments),
+    }
+
+
 class Progress:
     """Hears the supervisor's events: a bar on a terminal, else a line a case."""
 

@@ -23,13 +23,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     request = Request(
         kernels=tuple(dict.fromkeys(arguments.kernels)),
-        implementations=arguments.impl,
-        workloads=arguments.workload,
-        directions=arguments.directions,
         collectors=arguments.collect or ("auto",),
-        target=arguments.target,
-        settings=common.settings(arguments),
         title=arguments.title,
+        **common.chosen(arguments),
     )
     loaded, interrupted = common.run(lambda: plan(request, arguments.runs))
     print(f"{loaded.run.device.name} ({loaded.run.settings['target']})"

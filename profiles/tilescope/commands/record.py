@@ -42,24 +42,16 @@ def run(arguments: argparse.Namespace) -> int:
                 raise ValueError("--sweep has collectors of its own: leave out --collect")
             job, _ = await plan_tuning(
                 kernels,
-                implementations=arguments.impl,
-                workloads=arguments.workload,
-                directions=arguments.directions,
-                target=arguments.target,
-                settings=common.settings(arguments),
                 runs_dir=arguments.runs,
+                **common.chosen(arguments),
                 title=f"{arguments.family}: autotune sweeps",
             )
             return job
         request = Request(
             kernels=kernels,
-            implementations=arguments.impl,
-            workloads=arguments.workload,
-            directions=arguments.directions,
             collectors=arguments.collect or ("auto",),
-            target=arguments.target,
-            settings=common.settings(arguments),
             title=arguments.family,
+            **common.chosen(arguments),
         )
         return await plan(request, arguments.runs)
 

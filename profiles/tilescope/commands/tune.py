@@ -33,12 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
         nonlocal timed
         job, timed = await plan_tuning(
             [arguments.kernel],
-            implementations=arguments.impl,
-            workloads=arguments.workload,
-            directions=arguments.directions,
-            target=arguments.target,
-            settings=common.settings(arguments),
             runs_dir=arguments.runs,
+            **common.chosen(arguments),
         )
         return job
 
