@@ -167,14 +167,19 @@ def check_reductions_of_any_shape():
     assert row_sum(torch.empty(0, 3)).shape == online_max(torch.empty(0, 3))[0].shape == (0,)
 
 
+def unusual(columns):
+    x = draw(8, columns)
+    x[0] = -INF
+    x[1, 5] = NAN
+    x[2, 4] = INF
+    x[3, :2000] = -INF
+    x[4] = 3e38
+    return x
+
+
 def check_online_max_special_values():
     for columns in (3000, 3001):
-        x = draw(8, columns)
-        x[0] = -INF
-        x[1, 5] = NAN
-        x[2, 4] = INF
-        x[3, :2000] = -INF
-        x[4] = 3e38
+        x = unusual(columns)
         x[5, 7], x[5, 8] = -INF, INF
         x[6, columns - 1], x[7, 0] = NAN, INF
         for actual, wanted in zip(online_max(x), (x.amax(-1), x.logsumexp(-1)), strict=True):
@@ -284,12 +289,7 @@ def check_cross_entropy_special_values():
 
 
 def special_values(columns):
-    x = draw(8, columns)
-    x[0] = -INF
-    x[1, 5] = NAN
-    x[2, 4] = INF
-    x[3, :2000] = -INF
-    x[4] = 3e38
+    x = unusual(columns)
     target = torch.tensor([0, 0, 0, 2500, 0, 1, 2, -100])
     for at_once in (False, True):
         leaf, twin = x.clone().requires_grad_(), x.double().requires_grad_()
