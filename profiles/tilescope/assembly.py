@@ -85,6 +85,13 @@ def block_threads(ptx: str) -> int | None:
     return x * y * z
 
 
+def complaint(stderr: str) -> str:
+    """The first line of ptxas's that says what is wrong: the last one only says that something was."""
+    said = [line.strip() for line in stderr.splitlines() if line.strip()]
+    wrong = (line for line in said if re.search(r"\b(error|fatal)\s*:", line))
+    return re.sub(r"^ptxas \S+, ", "", next(wrong, said[-1] if said else "no word of why"))
+
+
 def frames(comment: str) -> list[tuple[str, int]]:
     """Files and lines in the comment of a ``.loc`` directive, innermost first."""
     return [(file, int(line)) for file, line in _FRAME.findall(comment)]

@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tilescope import ptxas
+
 #: How often the file of events is looked at, in seconds.
 POLL = 0.05
 #: How long a worker may take to import what it needs before its first case, in seconds, whatever a case may take.
@@ -66,7 +68,7 @@ class WorkerProcess:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env={**os.environ, "PYTHONPATH": _python_path(), **self._environment},
+                    env={**os.environ, **ptxas.environment(), "PYTHONPATH": _python_path(), **self._environment},
                     start_new_session=True,
                 )
         except BaseException as error:

@@ -21,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope import collectors, device, schema, store
+from tilescope import collectors, device, ptxas, schema, store
 from tilescope.case import Case
 from tilescope.gpu_lock import gpu_lock
 from tilescope.process import StartError, WorkerProcess
@@ -402,12 +402,13 @@ def _about(job: Job, catalog: Catalog, here: Device | None) -> Run:
     facts = ("summary", "file", "sha256", "dims", "passes", "implementations", "tolerance", "cost", "workloads")
     entries = {Case(entry["kernel"], "", "", "").name: entry for entry in catalog}
     revision = next(filter(None, (git_revision(Path(entry["path"])) for entry in catalog)), "")
+    assembler = ptxas.version(target)
     return Run(
         id=store.new_id(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         device=chosen,
         kernels={name: {fact: entry[fact] for fact in facts} for name, entry in entries.items()},
-        versions=device.versions(),
+        versions=device.versions() | ({"ptxas": assembler} if assembler else {}),
         settings={**job.settings, "target": target, "collectors": list(job.collectors)},
         git_revision=revision,
         title=job.title or ", ".join(entries),

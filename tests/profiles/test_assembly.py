@@ -47,6 +47,16 @@ def test_resources_are_those_of_the_function_asked_for() -> None:
         assembly.resources(REPORT, "third")
 
 
+def test_the_complaint_is_the_line_that_says_what_is_wrong() -> None:
+    last = "ptxas fatal   : Ptx assembly aborted due to errors"
+    version = "ptxas /tmp/kernel.ptx, line 1; fatal   : Unsupported .version 9.0; current version is '8.7'"
+    assert assembly.complaint(f"{version}\n{last}\n") == version.removeprefix("ptxas /tmp/kernel.ptx, ")
+    both = "ptxas info    : 0 bytes gmem\nptxas a.ptx, line 4; error   : Unknown symbol 'x'\n" + last
+    assert assembly.complaint(both) == "line 4; error   : Unknown symbol 'x'"
+    assert assembly.complaint("Killed\n") == "Killed"
+    assert assembly.complaint("") == "no word of why"
+
+
 def test_the_widest_access() -> None:
     assert assembly.widest_access(PTX, "ld") == 16
     assert assembly.widest_access(PTX.replace("cp.async", "no.async"), "ld") == 8

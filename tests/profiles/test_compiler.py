@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +15,8 @@ from tilescope import execute, launches, offline, schema
 from tilescope.assembly import widest_access
 from tilescope.case import Case
 from tilescope.collectors import compiler
+from triton import knobs
+from triton.backends.nvidia import compiler as nvidia
 
 FILE = Path(__file__).parent / "small_kernels.py"
 
@@ -146,6 +149,26 @@ def test_the_artefact_keeps_the_code_and_no_path(tmp_path: Path) -> None:
     assert "softmax_kernel" in launch["stages"]["ptx"]
     assert str(FILE.parent) not in json.dumps(data)
     assert data["ptxas"].startswith("ptxas ")
+
+
+def test_what_another_assembler_left_in_the_cache_is_compiled_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As after a process whose Inductor had set the variable: Triton's key is the same, its PTX is of another version."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    nvidia.get_ptxas_version(90)  # Kept by the process, and part of the key.
+    other = knobs.nvidia.ptxas_blackwell
+    assert other.version != knobs.nvidia.ptxas.version
+    wanted = case("SOFTMAX", "67x781-fp32")
+    with monkeypatch.context() as polluted:
+        polluted.setenv("TRITON_PTXAS_PATH", other.path)
+        collect(wanted, tmp_path)
+    ptx = next(tmp_path.rglob("softmax_kernel.ptx"))
+    left = ptx.read_text()
+    assert figures(collect(wanted, tmp_path))["compile_time"] > 0
+    again = ptx.read_text()
+    assert re.findall(r"\.version (.*)", left) > re.findall(r"\.version (.*)", again)
+    assert "compile_time" not in figures(collect(wanted, tmp_path))
 
 
 def test_interpreting_instead_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tilescope import process, staleness, store, supervisor
+from tilescope import process, ptxas, staleness, store, supervisor
 from tilescope.case import Case
 from tilescope.gpu_lock import gpu_lock
 from tilescope.supervisor import Job
@@ -219,6 +219,7 @@ def test_a_run_says_where_the_interpreter_counts_another_kernel_than_a_gpu_runs(
     (note,) = loaded.run.notes
     assert note.startswith("interpreter counted ") and note.endswith(": layer_norm/triton/backward/4x8208-bf16")
     assert " where sm_90 runs layer_norm_backward_shared_kernel" in note
+    assert loaded.run.versions["ptxas"] == ptxas.version("sm_90")
 
 
 def test_one_holder_of_a_gpu_at_a_time(tmp_path, monkeypatch):

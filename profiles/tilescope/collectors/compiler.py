@@ -201,7 +201,7 @@ def _assemble(ptx: str, metadata: Any, target: str) -> tuple[str, str]:
         command = [get_ptxas(number).path, *flags, str(source), "-o", cubin]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise CompilationFailed(f"ptxas failed on {metadata.name}: {done.stderr.strip().splitlines()[-1]}")
+            raise CompilationFailed(f"ptxas failed on {metadata.name}: {assembly.complaint(done.stderr)}")
         return done.stdout + done.stderr, _disassemble(cubin)
 
 

@@ -1,0 +1,68 @@
+"""Which assembler Triton is held to."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from pathlib import Path
+
+import pytest
+from tilescope import ptxas
+from tilescope.process import WorkerProcess
+from triton import knobs
+
+
+def fake(folder: Path, said: str) -> Path:
+    path = folder / "ptxas"
+    path.write_text(f"#!/bin/sh\necho '{said}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_it_is_the_one_triton_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    assert ptxas.environment() == {
+        "TRITON_PTXAS_PATH": knobs.nvidia.ptxas.path,
+        "TRITON_PTXAS_BLACKWELL_PATH": knobs.nvidia.ptxas_blackwell.path,
+    }
+    for target, tool in (("sm_90", knobs.nvidia.ptxas), ("sm_120", knobs.nvidia.ptxas_blackwell)):
+        found = ptxas.version(target)
+        assert found is not None
+        assert found.startswith(f"{tool.version}.")
+
+
+def test_a_persons_own_prevails_where_it_exists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own = fake(tmp_path, "Cuda compilation tools, release 13.1, V13.1.80")
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(own))
+    assert ptxas.environment()["TRITON_PTXAS_PATH"] == str(own)
+    assert ptxas.version("sm_90a") == "13.1.80"
+    assert ptxas.version("sm_100") != "13.1.80"
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(tmp_path / "gone"))
+    assert ptxas.environment()["TRITON_PTXAS_PATH"] == knobs.nvidia.ptxas.path
+
+
+def test_what_is_not_there_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(fake(tmp_path, "nothing of a version")))
+    assert ptxas.version("sm_90") is None
+    (tmp_path / "ptxas").chmod(0o644)
+    assert ptxas.version("sm_90") is None
+    for name in ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert ptxas.environment() == {}
+    assert ptxas.version("sm_90") is None
+
+
+def test_workers_are_held_to_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = tmp_path / "environment"
+
+    async def start() -> None:
+        command = ["sh", "-c", f'echo "$TRITON_PTXAS_PATH" > {seen}']
+        async with WorkerProcess({}, wrap=lambda _: command) as worker:
+            async for _ in worker.events(60):
+                pass
+
+    monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
+    asyncio.run(start())
+    assert seen.read_text().strip() == knobs.nvidia.ptxas.path
