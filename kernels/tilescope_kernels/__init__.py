@@ -22,7 +22,6 @@ from tilescope_kernels import nf4 as _nf4
 from tilescope_kernels import norm_linear as _norm_linear
 from tilescope_kernels import online_max as _online_max
 from tilescope_kernels import quantize as _quantize
-from tilescope_kernels import quantize_tensor as _quantize_tensor
 from tilescope_kernels import rms_norm as _rms_norm
 from tilescope_kernels import rope as _rope
 from tilescope_kernels import row_sum as _row_sum
@@ -46,8 +45,8 @@ FAMILIES: dict[str, tuple[KernelSpec, ...]] = {
         _int8_matmul.ROWS_SPEC, _w8a16_matmul.SPEC, _lora.SPEC,
     ),
     "quantization": (
-        _quantize_tensor.INT8_TENSOR, _quantize_tensor.FP8_TENSOR, _quantize.INT8_ROWS, _quantize.FP8_ROWS,
-        _quantize.FP8_BLOCKS, _quantize.FP8_TILES, _dequantize.INT8, _dequantize.FP8, _nf4.SPEC,
+        _quantize.INT8_TENSOR, _quantize.FP8_TENSOR, _quantize.INT8_ROWS, _quantize.FP8_ROWS, _quantize.FP8_BLOCKS,
+        _quantize.FP8_TILES, _dequantize.INT8, _dequantize.FP8, _nf4.SPEC,
     ),
     "attention": (_attention.SPEC, _attention.CAUSAL_SPEC),
     "convolution": (_conv2d.SPEC,),
