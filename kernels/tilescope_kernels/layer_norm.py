@@ -223,8 +223,12 @@ _SUMMED = 16384
 _SUMMED_TWICE = 8192
 #: Warps and stages of the rows between, in 16 bits, where they do not fit shared memory.
 _ROW_WARPS, _ROW_STAGES = 32, 1
-#: Warps of those whose rows go through shared memory, which takes two of x and of dy and the weight.
-_SHARED_WARPS, _SHARED_ROWS = 16, 5
+#: Rows that go through shared memory: more columns than the first and at most the second, with warps that cut them into
+#: three or four pieces, and programs a multiprocessor, whose sums take at most half of its registers. Rows of a power of
+#: two up to 8192 are quicker in one block.
+_SHARED = ((2048, 3072, 4, 3), (4096, 6144, 8, 2), (8192, 16384, 16, 1))
+#: Rows in a program's shared memory: two of x, two of dy and the weight.
+_SHARED_ROWS = 5
 
 
 def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
@@ -242,18 +246,20 @@ def _keep(x: torch.Tensor, block: int, summed: bool) -> int:
     return int((_ROW if summed and x.element_size() == 2 else _NOTHING).value)
 
 
-def _in_shared_memory(x: torch.Tensor, config: str, *read: torch.Tensor | None) -> bool:
-    """Whether the backward pass of wide rows can go through shared memory: 16-bit elements in copies of 16 bytes."""
-    return (
-        not config
-        and x.element_size() == 2
-        and _SUMMED_TWICE < x.shape[1] <= _SUMMED
-        and capability(x) > 0
-        and _SHARED_ROWS * 2 * triton.next_power_of_2(x.shape[1]) < shared_memory(x)
-        # What the compiler can prove to be aligned are multiples of 16, of bytes and of elements.
-        and x.shape[1] % 16 == x.stride(0) % 16 == 0
-        and all(t is None or (t.element_size() == 2 and t.data_ptr() % 16 == 0) for t in (x, *read))
+def _shared_plan(x: torch.Tensor, config: str, *read: torch.Tensor | None) -> tuple[int, int] | None:
+    """Warps and programs a multiprocessor for rows by way of shared memory: 16-bit elements in copies of 16 bytes."""
+    columns = x.shape[1]
+    # What the compiler can prove to be aligned are multiples of 16, of bytes and of elements.
+    copied = columns % 16 == x.stride(0) % 16 == 0 and all(
+        t is None or (t.element_size() == 2 and t.data_ptr() % 16 == 0) for t in (x, *read)
     )
+    if config or not copied or capability(x) == 0:
+        return None
+    for beyond, most, warps, programs in _SHARED:
+        if beyond < columns <= most:
+            room = programs * _SHARED_ROWS * 2 * triton.next_power_of_2(columns)
+            return (warps, programs) if room < shared_memory(x) else None
+    return None
 
 
 @operator("layer_norm")
@@ -311,12 +317,13 @@ def _layer_norm_backward(
     summed = sums and block <= _SUMMED
     keep = _keep(x, block, summed)
     with device_of(x):
-        if summed and _in_shared_memory(x, config, dy, weight):
-            partial = torch.empty((2, min(rows, multiprocessors(x)), columns), device=x.device)
-            piece = 256 * _SHARED_WARPS
+        if summed and (plan := _shared_plan(x, config, dy, weight)):
+            warps, programs = plan
+            partial = torch.empty((2, min(rows, programs * multiprocessors(x)), columns), device=x.device)
+            piece = 256 * warps
             layer_norm_backward_shared_kernel[(partial.shape[1],)](
                 dx, partial, dy, x, weight, mean, rstd, stride, rows, columns,
-                PIECE=piece, PIECES=triton.cdiv(columns, piece), WHOLE=columns % piece == 0, num_warps=_SHARED_WARPS,
+                PIECE=piece, PIECES=triton.cdiv(columns, piece), WHOLE=columns % piece == 0, num_warps=warps,
             )  # fmt: skip
             return dx, sum_partials(partial, sums_dtype(x, weight))
         if summed:
