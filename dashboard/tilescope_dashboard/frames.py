@@ -125,9 +125,11 @@ def configs(table: pd.DataFrame, failures: Iterable[Failure] = ()) -> pd.DataFra
             key = (impl, direction, workload, dtype, config)
             reasons.setdefault(key, f"{failure.collector}: {failure.message}")
             known.setdefault(key, dict(zip(index, key, strict=True)))
-    by_case = dict(tuple(rows.groupby(index, sort=False)))
-    cells = [{**facts, **_cell(by_case.get(key)), "reason": reasons.get(key, "")} for key, facts in known.items()]
-    frame = pd.DataFrame(cells, columns=[*index, *COLOURINGS, "time_source", "code_source", "reason"])
+    cells = [{**facts, "reason": reasons.get(key, "")} for key, facts in known.items()]
+    frame = pd.DataFrame(cells, columns=[*index, "reason"])
+    if len(rows):
+        frame = frame.join(pd.concat([_times(rows, index), _code(rows, index)], axis="columns"), on=index)
+    frame = frame.reindex(columns=[*index, *COLOURINGS, "time_source", "code_source", "reason"])
     return frame.join(pd.DataFrame([_parameters(c) for c in frame["config"]], index=frame.index))
 
 
@@ -145,39 +147,35 @@ def _parameters(config: str) -> dict[str, int]:
         return {}
 
 
-def _cell(rows: pd.DataFrame | None) -> dict[str, Any]:
-    if rows is None:
-        return {}
-    cell: dict[str, Any] = {}
-    for clock in _CLOCKS:
-        times = rows[rows["metric"] == clock]
-        if len(times):
-            source = min(times["source"], key=SOURCES.index)
-            chosen = times[times["source"] == source]
-            # A call's time is the sum over its launches, sample by sample.
-            cell["time"] = chosen.groupby("sample", dropna=False)["value"].sum().median()
-            cell["time_source"] = f"{source}, {clock.replace('_', ' ')}"
-            break
-    code = resources(rows)
-    if len(code):
-        heaviest = code.loc[code["registers"].idxmax()]
-        cell |= {n: heaviest[n] for n in ("registers", "shared_memory")}
-        cell["code_source"] = heaviest["source"]
+def _times(rows: pd.DataFrame, index: list[str]) -> pd.DataFrame:
+    """``time`` and ``time_source`` of each case, by the clock that is preferred among those that it has."""
+    times = rows[rows["metric"].isin(_CLOCKS)]
+    # A call's time is the sum over its launches, sample by sample.
+    calls = times.groupby([*index, "metric", "source", "sample"], dropna=False)["value"].sum()
+    medians = calls.groupby([*index, "metric", "source"]).median().rename("time").reset_index()
+    order = medians.assign(clock=medians["metric"].map(_CLOCKS.index), rank=medians["source"].map(SOURCES.index))
+    best = order.sort_values(["clock", "rank"], kind="stable").drop_duplicates(index)
+    best["time_source"] = best["source"].astype(str) + ", " + best["metric"].astype(str).str.replace("_", " ")
+    return best.set_index(index)[["time", "time_source"]]
+
+
+def _code(rows: pd.DataFrame, index: list[str]) -> pd.DataFrame:
+    """What the code of each case takes: of its launch with most registers, the least occupancy, the most spills."""
+    code = resources(rows).sort_values("registers", ascending=False, kind="stable").drop_duplicates(index)
+    heaviest = code.set_index(index)[["registers", "shared_memory"]].assign(code_source=code["source"].to_numpy())
+    spills = launches(rows, _SPILLS).set_index(index)[list(_SPILLS)].sum(axis="columns", min_count=1)
     # torch.profiler reports registers and no theoretical occupancy: the compiler's, then.
-    cell["theoretical_occupancy"] = _first_source(rows, "theoretical_occupancy")
-    spills = launches(rows, _SPILLS)
-    if len(spills):
-        cell["spills"] = spills[list(_SPILLS)].sum(axis="columns", min_count=1).max()
-    return cell
+    occupied = _first_source(rows[rows["metric"] == "theoretical_occupancy"], index)
+    return heaviest.join(
+        [occupied.rename("theoretical_occupancy"), spills.groupby(index).max().rename("spills")], how="outer"
+    )
 
 
-def _first_source(rows: pd.DataFrame, metric: str) -> float:
-    """The least value over launches, from the most direct source that has it; NaN where none does."""
-    found = rows[rows["metric"] == metric]
-    if found.empty:
-        return float("nan")
-    source = min(found["source"], key=SOURCES.index)
-    return float(found.loc[found["source"] == source, "value"].min())
+def _first_source(rows: pd.DataFrame, index: list[str]) -> pd.Series:
+    """The least value of each case over its launches, from the most direct source that has one."""
+    rank = rows["source"].map(SOURCES.index)
+    direct = rows[rank == rank.groupby([rows[c] for c in index]).transform("min")]
+    return direct.groupby(index)["value"].min()
 
 
 def _none(columns: Iterable[str]) -> pd.DataFrame:

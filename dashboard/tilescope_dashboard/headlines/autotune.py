@@ -20,7 +20,8 @@ _TICK = "every config (autotune)"
 def headline(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str) -> str:
     """The best of ``sweeps.ranked``'s rows by its ``label``, of which ``sweeps.over`` shows ``shown``."""
     best = sweeps.best(rows)
-    failed = int((rows["reason"] != "").sum())
+    # One collector may fail where another has the value.
+    failed = int((rows["reason"].ne("") & rows["value"].isna()).sum())
     said = [f"{len(rows)} configs" + (f", {failed} failed (hatched: hover to see why)." if failed else ".")]
     if len(shown) < len(rows):
         said.append("Each cell is the best over the parameters not held.")
