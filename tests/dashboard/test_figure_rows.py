@@ -66,8 +66,8 @@ def repetition() -> pd.DataFrame:
 
 def cells() -> pd.DataFrame:
     """A sweep's configs as the heatmap takes them."""
-    sweep = next(run for run in recorded() if run.run.title == "matmul autotune sweep")
-    found = frames.configs(sweep.table, [])
+    sweep = next(run for run in recorded() if run.run.title == "matrix products: autotune sweeps")
+    found = frames.configs(sweep.table[sweep.table["kernel"] == "matmul"], [])
     return found.assign(value=found["time"], best=False).drop_duplicates(["BLOCK_M", "BLOCK_N"])
 
 
