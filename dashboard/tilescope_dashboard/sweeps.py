@@ -35,11 +35,27 @@ def telling(cells: pd.DataFrame, columns: Iterable[str]) -> str | None:
     return next((c for c in known if (cells.groupby(sweep)[c].nunique() > 1).any()), next(iter(known), None))
 
 
+#: Values that lie within this part of the least one differ by little more than one measurement does from the next.
+CLOSE = 0.02
+
+
+def spread(values: pd.Series) -> float | None:
+    """How far the largest value lies above the least, as a part of it; None where there are not two, or none above 0."""
+    known = values.dropna()
+    return float(known.max() / known.min() - 1) if len(known) > 1 and known.min() > 0 else None
+
+
 def by_influence(cells: pd.DataFrame, parameters: Sequence[str], column: str | None) -> list[str]:
-    """The parameters in their order, but those first that the column's median depends on."""
+    """The parameters in their order, but those first that the column's median depends on by more than ``CLOSE``."""
     if column is None:
         return list(parameters)
-    return sorted(parameters, key=lambda name: cells.groupby(name)[column].median().nunique() < 2)
+
+    def idle(name: str) -> bool:
+        medians = cells.groupby(name)[column].median()
+        apart = spread(medians)
+        return medians.nunique() < 2 or (apart is not None and apart < CLOSE)
+
+    return sorted(parameters, key=idle)
 
 
 def alike(rows: pd.DataFrame) -> bool:

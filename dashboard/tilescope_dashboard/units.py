@@ -11,9 +11,9 @@ from tilescope.units import text
 ABSENT = "–"
 
 
-def write(value: Any, unit: str) -> str:
+def write(value: Any, unit: str, digits: int = 3) -> str:
     """``write(5.7e6, "byte")`` is ``5.7 MB``; None, NaN and NA are a dash."""
-    return ABSENT if pd.isna(value) else text(float(value), unit)
+    return ABSENT if pd.isna(value) else text(float(value), unit, digits)
 
 
 def times(value: Any) -> str:

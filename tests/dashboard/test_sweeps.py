@@ -39,6 +39,10 @@ def test_a_difference_between_sweeps_is_none_between_configs() -> None:
 def test_the_axes_are_parameters_that_matter() -> None:
     assert sweeps.by_influence(GRID, ["WARPS", "STAGES"], "shared_memory") == ["STAGES", "WARPS"]
     assert sweeps.by_influence(GRID, ["WARPS", "STAGES"], None) == ["WARPS", "STAGES"]
+    hardly = GRID.assign(time=[1.0, 1.5, 1.01, 1.51])
+    assert sweeps.by_influence(hardly, ["WARPS", "STAGES"], "time") == ["STAGES", "WARPS"]
+    spilling = GRID.assign(spills=[0.0, 0.0, 8.0, 8.0])
+    assert sweeps.by_influence(spilling, ["STAGES", "WARPS"], "spills") == ["WARPS", "STAGES"]
 
 
 @pytest.mark.parametrize(("column", "said", "stars"), [
@@ -51,3 +55,23 @@ def test_where_all_are_alike_none_is_best(column: str, said: str, stars: int) ->
     assert said in headline(rows, shown, "registers", "count")
     # A scale with one value at both of its ends tells nothing.
     assert len(autotune(shown, "WARPS", "STAGES", "count", LIGHT).below) == (2 if stars else 1)
+
+
+@pytest.mark.parametrize(("slowest", "close"), [(132.1e-6, True), (140e-6, False)])
+def test_times_that_are_nearly_alike_are_told_apart_and_said_to_hardly_matter(slowest: float, close: bool) -> None:
+    timed = GRID.assign(time=[131.2e-6, 131.4e-6, 131.9e-6, slowest])
+    rows = sweeps.ranked(timed, "triton · forward · 8-fp32", {}, "time", less=True)
+    shown = sweeps.over(rows, "WARPS", "STAGES")
+    said = headline(rows, shown, "time", "second")
+    assert ("The cells lie within 0.69 %: what they differ in hardly matters here." in said) is close
+    plot = autotune(shown, "WARPS", "STAGES", "second", LIGHT)
+    texts = plot.select_one({"name": "cells"}).data_source.data["text"]
+    assert texts[0] == ("131.2 µs" if close else "131 µs")
+    assert len(plot.below) == (1 if close else 2)
+
+
+def test_the_spread_of_values() -> None:
+    assert sweeps.spread(pd.Series([2.0, None, 3.0])) == 0.5
+    assert sweeps.spread(pd.Series([2.0, None])) is None
+    assert sweeps.spread(pd.Series([0.0, 4.0])) is None
+    assert sweeps.spread(pd.Series([], dtype=float)) is None

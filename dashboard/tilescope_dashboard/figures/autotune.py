@@ -7,6 +7,7 @@ from bokeh.models import BasicTicker, ColorBar, ColumnDataSource, HoverTool, Lin
 from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
 
+from tilescope_dashboard import sweeps
 from tilescope_dashboard.figures.style import FONT, GLYPH_FONT, Theme, blank, empty, short, ticks
 from tilescope_dashboard.units import write
 
@@ -45,9 +46,10 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
                 name="cells",
             )
         )
-        if high > low:
+        written = len(columns) <= 8
+        if high > low and not (written and _close(good)):
             plot.add_layout(_bar(mapper, unit, look), "below")
-        if len(columns) <= 8:
+        if written:
             plot.text(
                 "across", "down", "text", source=drawn[0].data_source, text_align="center", text_baseline="middle",
                 text_color="ink", text_font=GLYPH_FONT, text_font_size="12px",
@@ -90,13 +92,19 @@ def _columns(cells: pd.DataFrame, across: str, down: str, unit: str, palette: li
         "across": [str(v) for v in cells[across]],
         "down": [str(v) for v in cells[down]],
         "value": cells["value"].astype(float).tolist(),
-        "text": [write(v, unit) for v in cells["value"]],
+        # Of values that are nearly alike, what they differ in.
+        "text": [write(v, unit, 4 if _close(cells) else 3) for v in cells["value"]],
         "config": [short(c, 80) for c in cells["config"]],
         "reason": [short(r, 120) if r else "–" for r in cells["reason"]],
         "ink": _inks(cells["value"], cells["value"].min(), cells["value"].max(), palette)
         if palette
         else [""] * len(cells),
     }
+
+
+def _close(cells: pd.DataFrame) -> bool:
+    apart = sweeps.spread(cells["value"])
+    return apart is not None and apart < sweeps.CLOSE
 
 
 def _inks(values: pd.Series, low: float, high: float, palette: list[str]) -> list[str]:
