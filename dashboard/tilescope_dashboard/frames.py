@@ -40,9 +40,13 @@ def resources(table: pd.DataFrame) -> pd.DataFrame:
     known = launches(table).dropna(subset=["registers", "block_threads"])
     if known.empty:
         return known
-    rank = known["source"].map({source: place for place, source in enumerate(SOURCES)})
-    best = rank.groupby([known[c] for c in CASE_COLUMNS]).transform("min")
-    return known[rank == best].reset_index(drop=True)
+    return _most_direct(known, CASE_COLUMNS).reset_index(drop=True)
+
+
+def _most_direct(rows: pd.DataFrame, index: Iterable[str]) -> pd.DataFrame:
+    """The rows of each case that come from the most direct of its sources."""
+    rank = rows["source"].map({source: place for place, source in enumerate(SOURCES)})
+    return rows[rank == rank.groupby([rows[c] for c in index]).transform("min")]
 
 
 def occupancies(table: pd.DataFrame, target: str) -> pd.DataFrame:
@@ -165,17 +169,10 @@ def _code(rows: pd.DataFrame, index: list[str]) -> pd.DataFrame:
     heaviest = code.set_index(index)[["registers", "shared_memory"]].assign(code_source=code["source"].to_numpy())
     spills = launches(rows, _SPILLS).set_index(index)[list(_SPILLS)].sum(axis="columns", min_count=1)
     # torch.profiler reports registers and no theoretical occupancy: the compiler's, then.
-    occupied = _first_source(rows[rows["metric"] == "theoretical_occupancy"], index)
+    occupied = _most_direct(rows[rows["metric"] == "theoretical_occupancy"], index).groupby(index)["value"].min()
     return heaviest.join(
         [occupied.rename("theoretical_occupancy"), spills.groupby(index).max().rename("spills")], how="outer"
     )
-
-
-def _first_source(rows: pd.DataFrame, index: list[str]) -> pd.Series:
-    """The least value of each case over its launches, from the most direct source that has one."""
-    rank = rows["source"].map(SOURCES.index)
-    direct = rows[rank == rank.groupby([rows[c] for c in index]).transform("min")]
-    return direct.groupby(index)["value"].min()
 
 
 def _none(columns: Iterable[str]) -> pd.DataFrame:

@@ -45,6 +45,12 @@ def spread(values: pd.Series) -> float | None:
     return float(known.max() / known.min() - 1) if len(known) > 1 and known.min() > 0 else None
 
 
+def close(values: pd.Series) -> bool:
+    """Whether the ``spread`` is less than ``CLOSE``."""
+    apart = spread(values)
+    return apart is not None and apart < CLOSE
+
+
 def by_influence(cells: pd.DataFrame, parameters: Sequence[str], column: str | None) -> list[str]:
     """The parameters in their order, but those first that the column's median depends on by more than ``CLOSE``."""
     if column is None:
@@ -52,8 +58,7 @@ def by_influence(cells: pd.DataFrame, parameters: Sequence[str], column: str | N
 
     def idle(name: str) -> bool:
         medians = cells.groupby(name)[column].median()
-        apart = spread(medians)
-        return medians.nunique() < 2 or (apart is not None and apart < CLOSE)
+        return medians.nunique() < 2 or close(medians)
 
     return sorted(parameters, key=idle)
 

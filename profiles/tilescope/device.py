@@ -109,7 +109,7 @@ def versions() -> dict[str, str]:
         pass
     ncu = find_ncu()
     if ncu:
-        version = re.search(r"Version\s+(\S+)", _output([ncu, "--version"]))
+        version = re.search(r"Version\s+(\S+)", output([ncu, "--version"]))
         found["ncu"] = version[1] if version else "unknown"
     return found
 
@@ -131,7 +131,8 @@ def _version_key(path: Path) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", str(path))]
 
 
-def _output(command: list[str]) -> str:
+def output(command: list[str]) -> str:
+    """What the command writes; empty where it cannot be run or takes half a minute."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):

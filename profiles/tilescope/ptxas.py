@@ -11,8 +11,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
 from pathlib import Path
+
+from tilescope.device import output
 
 #: The binary and its variable, for targets before sm_100 and from there on.
 _BINARIES = (("ptxas", "TRITON_PTXAS_PATH"), ("ptxas-blackwell", "TRITON_PTXAS_BLACKWELL_PATH"))
@@ -29,13 +30,7 @@ def version(target: str) -> str | None:
     """What assembles for ``target`` (such as sm_90): ``12.8.93`` is CUDA 12.8's. None where it is not found."""
     digits = re.search(r"\d+", target)
     path = _path(*_BINARIES[digits is not None and int(digits[0]) >= _BLACKWELL])
-    if path is None:
-        return None
-    try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    number = re.search(r"\bV(\d+(?:\.\d+)+)", said)
+    number = re.search(r"\bV(\d+(?:\.\d+)+)", output([str(path), "--version"])) if path else None
     return number[1] if number else None
 
 

@@ -47,7 +47,7 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
             )
         )
         written = len(columns) <= 8
-        if high > low and not (written and _close(good)):
+        if high > low and not (written and sweeps.close(good["value"])):
             plot.add_layout(_bar(mapper, unit, look), "below")
         if written:
             plot.text(
@@ -88,23 +88,19 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
 
 
 def _columns(cells: pd.DataFrame, across: str, down: str, unit: str, palette: list[str]) -> dict[str, list]:
+    # Of values that are nearly alike, what they differ in.
+    digits = 4 if sweeps.close(cells["value"]) else 3
     return {
         "across": [str(v) for v in cells[across]],
         "down": [str(v) for v in cells[down]],
         "value": cells["value"].astype(float).tolist(),
-        # Of values that are nearly alike, what they differ in.
-        "text": [write(v, unit, 4 if _close(cells) else 3) for v in cells["value"]],
+        "text": [write(v, unit, digits) for v in cells["value"]],
         "config": [short(c, 80) for c in cells["config"]],
         "reason": [short(r, 120) if r else "–" for r in cells["reason"]],
         "ink": _inks(cells["value"], cells["value"].min(), cells["value"].max(), palette)
         if palette
         else [""] * len(cells),
     }
-
-
-def _close(cells: pd.DataFrame) -> bool:
-    apart = sweeps.spread(cells["value"])
-    return apart is not None and apart < sweeps.CLOSE
 
 
 def _inks(values: pd.Series, low: float, high: float, palette: list[str]) -> list[str]:

@@ -31,9 +31,9 @@ def headline(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str) -> 
         return words.heading(
             f"All alike: {write(best['value'], unit)} {label}", f"{said[0]} It tells none of them apart."
         )
-    apart = sweeps.spread(shown["value"])
-    if apart is not None and apart < sweeps.CLOSE:
-        said.append(f"The cells lie within {write(apart, 'ratio', 2)}: what they differ in hardly matters here.")
+    if sweeps.close(shown["value"]):
+        apart = write(sweeps.spread(shown["value"]), "ratio", 2)
+        said.append(f"The cells lie within {apart}: what they differ in hardly matters here.")
     said.insert(0, f"{best['config'].replace(',', ', ')}.")
     return words.heading(f"Best {label}: {write(best['value'], unit)}", " ".join(said))
 
