@@ -95,7 +95,7 @@ def test_memory_bound_with_waste() -> None:
     assert row["launches"] == 2
     assert row["gpu_time"] == pytest.approx(2e-3)
     assert "moves 4.00x the bytes" in row["why"]
-    assert "fusing its 2 launches could make it up to 4.0x faster" in row["why"]
+    assert "if its 2 launches can be one, it could be up to 4.0x faster" in row["why"]
 
 
 def test_without_counters_it_says_so() -> None:
