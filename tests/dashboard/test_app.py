@@ -70,8 +70,9 @@ def test_every_view_shows_its_chart_and_its_table_and_is_in_the_address(visit: A
             page.locator(".tabulator-row:visible").first.wait_for()
 
 
-def test_a_point_selects_its_row_and_a_row_its_point(visit: Any) -> None:
+def test_a_point_selects_its_row_and_a_row_its_point(visit: Any, built: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline")
+    built(page, "Roofline")  # what is chosen before the table is drawn is chosen, but not marked in it
     eager = 3  # the algorithm's point of the second case: no other mark is near it
     row = page.locator(".tabulator-selected:visible")
     for _ in range(5):  # the page may still move under the mouse
