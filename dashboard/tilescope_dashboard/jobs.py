@@ -28,6 +28,8 @@ WAITING, RUNNING, CANCELLING, DONE, CANCELLED, FAILED = (
 )
 _FINISHED = frozenset({DONE, CANCELLED, FAILED})
 _KEPT = 20
+#: A job that nobody has had a page for so long, in seconds, is nobody's: loading a page anew takes less.
+_GONE = 60.0
 
 
 @dataclass
@@ -35,7 +37,7 @@ class JobState:
     """What a person sees of a job: ``index`` of ``of`` cases are settled. Times are ``time.monotonic``'s.
 
     ``swept`` are the names of the kernels whose configs it goes through, ``person`` and ``tab`` whose job it is (see
-    ``visitor``), empty where that is not known.
+    ``visitor``), empty where that is not known; ``seen`` is when a page of theirs was last there.
     """
 
     number: int
@@ -53,6 +55,7 @@ class JobState:
     failures: int = 0
     person: str = ""
     tab: str = ""
+    seen: float = field(default_factory=time.monotonic)
 
     @property
     def active(self) -> bool:
@@ -78,6 +81,7 @@ class JobManager:
         self._turn = asyncio.Lock()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._watchers: set[Callable[[], None]] = set()
+        self._pages: set[Callable[[JobState], bool]] = set()
 
     @property
     def current(self) -> JobState | None:
@@ -107,6 +111,17 @@ class JobManager:
         """Call ``watcher`` after every change; returns what stops it."""
         self._watchers.add(watcher)
         return lambda: self._watchers.discard(watcher)
+
+    def enter(self, mine: Callable[[JobState], bool]) -> Callable[[], None]:
+        """A page is there, which says whether a job is its person's; returns what is called when it has gone."""
+        self._pages.add(mine)
+        return lambda: self._pages.discard(mine)
+
+    def abandoned(self, job: JobState) -> bool:
+        """Whether the person whose job it is has had no page here for a while: then it may be ended by others."""
+        if any(mine(job) for mine in self._pages):
+            job.seen = time.monotonic()
+        return time.monotonic() - job.seen > _GONE
 
     async def _follow(self, request: plan.Request, state: JobState) -> None:
         try:

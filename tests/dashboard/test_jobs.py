@@ -11,6 +11,7 @@ import pytest
 from tilescope.case import Case
 from tilescope.plan import Request, RequestError
 from tilescope.supervisor import Job
+from tilescope_dashboard import jobs
 from tilescope_dashboard.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, JobManager
 from tilescope_dashboard.views.progress import describe
 
@@ -107,6 +108,29 @@ def test_a_page_that_breaks_does_not_end_the_job() -> None:
         manager.start(REQUEST)
         await settle(manager)
         assert len(seen) == count
+
+    asyncio.run(scenario())
+
+
+def test_a_job_is_left_to_others_when_its_person_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        now = [100.0]
+        monkeypatch.setattr(jobs.time, "monotonic", lambda: now[0])
+        manager = JobManager(planner, runner())
+        job = manager.start(REQUEST)
+        job.person = "p"
+        leave, stay = manager.enter(lambda other: other.person == "p"), manager.enter(lambda other: False)
+        now[0] += 1000.0
+        assert not manager.abandoned(job)  # a page of theirs is there
+        leave()
+        now[0] += 30.0
+        assert not manager.abandoned(job)  # it may be loaded anew
+        now[0] += 60.0
+        assert manager.abandoned(job)
+        manager.enter(lambda other: other.person == "p")
+        assert not manager.abandoned(job)  # they are back
+        stay()
+        await settle(manager)
 
     asyncio.run(scenario())
 

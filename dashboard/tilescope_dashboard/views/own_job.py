@@ -23,6 +23,8 @@ class OwnJob(pn.viewable.Viewer):
         self._jobs, self._visitor = jobs, Visitor()
         self.param.watch(lambda _: self._claim(), "job")
         self._visitor.param.watch(lambda _: self._met(), "tab")
+        leave = jobs.enter(self.mine)
+        pn.state.on_session_destroyed(lambda _: leave())
 
     def mine(self, job: JobState) -> bool:
         """Whether the job is this person's, started from any of their pages."""

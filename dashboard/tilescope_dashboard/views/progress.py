@@ -21,7 +21,7 @@ from tilescope_dashboard.views.strip import Strip
 class Progress(pn.viewable.Viewer):
     """Follows the session's ``own`` job, and with none the newest. The result of its own is shown as soon as it ends.
 
-    A job is cancelled by the person who started it only, from any of their pages.
+    A job is cancelled by the person who started it only, from any of their pages; by anyone when they have gone.
     """
 
     state = param.ClassSelector(class_=State)
@@ -78,7 +78,7 @@ class Progress(pn.viewable.Viewer):
     def _offer(self, job: JobState) -> None:
         """The buttons that make sense now. Put in and taken out: a change of their ``visible`` alone may get lost."""
         offered = []
-        mine = self.own.mine(job)
+        mine = self._may_end(job)
         # There from the first, until the browser has said who this is: what is put in while a page is loaded may get lost.
         if job.active and self.state.may_launch and (mine or not self.own.known):
             self._cancel.disabled = job.status == CANCELLING or not mine
@@ -94,8 +94,11 @@ class Progress(pn.viewable.Viewer):
             self.state.refresh()
             self.state.run = folder.name
 
+    def _may_end(self, job: JobState) -> bool:
+        return self.own.mine(job) or self._jobs.abandoned(job)
+
     def _stop(self, _: Any) -> None:
-        if self._shown and self.own.mine(self._shown) and self.state.may_launch:
+        if self._shown and self._may_end(self._shown) and self.state.may_launch:
             self._jobs.cancel(self._shown.number)
 
     def _dismiss(self, _: Any) -> None:
