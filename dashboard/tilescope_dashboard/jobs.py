@@ -37,7 +37,7 @@ class JobState:
     """What a person sees of a job: ``index`` of ``of`` cases are settled. Times are ``time.monotonic``'s.
 
     ``swept`` are the names of the kernels whose configs it goes through, ``person`` and ``tab`` whose job it is (see
-    ``visitor``), empty where that is not known; ``seen`` is when a page of theirs was last there.
+    ``visitor``), empty where that is not known; ``left`` is when their last page went.
     """
 
     number: int
@@ -55,7 +55,7 @@ class JobState:
     failures: int = 0
     person: str = ""
     tab: str = ""
-    seen: float = field(default_factory=time.monotonic)
+    left: float = field(default_factory=time.monotonic)
 
     @property
     def active(self) -> bool:
@@ -115,13 +115,17 @@ class JobManager:
     def enter(self, mine: Callable[[JobState], bool]) -> Callable[[], None]:
         """A page is there, which says whether a job is its person's; returns what is called when it has gone."""
         self._pages.add(mine)
-        return lambda: self._pages.discard(mine)
+
+        def leave() -> None:
+            self._pages.discard(mine)
+            for job in filter(mine, self.jobs):
+                job.left = time.monotonic()
+
+        return leave
 
     def abandoned(self, job: JobState) -> bool:
         """Whether the person whose job it is has had no page here for a while: then it may be ended by others."""
-        if any(mine(job) for mine in self._pages):
-            job.seen = time.monotonic()
-        return time.monotonic() - job.seen > _GONE
+        return time.monotonic() - job.left > _GONE and not any(mine(job) for mine in self._pages)
 
     async def _follow(self, request: plan.Request, state: JobState) -> None:
         try:

@@ -130,6 +130,13 @@ def test_a_job_is_left_to_others_when_its_person_has_gone(monkeypatch: pytest.Mo
         manager.enter(lambda other: other.person == "p")
         assert not manager.abandoned(job)  # they are back
         stay()
+        # The minute begins when they go, whether or not anyone has asked meanwhile.
+        other = manager.start(REQUEST)
+        other.person = "q"
+        gone = manager.enter(lambda job: job.person == "q")
+        now[0] += 1000.0
+        gone()
+        assert not manager.abandoned(other)
         await settle(manager)
 
     asyncio.run(scenario())
