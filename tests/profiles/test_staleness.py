@@ -78,8 +78,9 @@ def test_code_that_differs_is_stale_in_the_declaring_file_and_in_helpers(measure
 
 def test_a_string_that_is_no_docstring_is_code(measured):
     here, loaded = measured
-    (here / "helper.py").write_text(HELPER + 'PTX = "one"\n')
-    assert staleness.stale_kernels(loaded(BOTH)) == ["own"]
+    helper = 'PTX = "one"\n' + HELPER.replace("2 * x", "2 * x, PTX")
+    (here / "helper.py").write_text(helper.replace("one", "two"))
+    assert staleness.stale_kernels(loaded({"own": {**BOTH["own"], "helper.py": helper}})) == ["own"]
 
 
 def test_files_that_are_not_here_say_nothing(measured):
@@ -107,4 +108,61 @@ def test_helpers_of_the_library_lie_above_its_studies(measured):
     gated = (study.parent.parent / "gated.py").read_text()
     kernels = {"modes": {"file": "tilescope_kernels/studies/compile_modes.py", "sha256": digest(study.read_text())}}
     assert staleness.stale_kernels(loaded({"modes": {"gated.py": gated}}, kernels)) == []
-    assert staleness.stale_kernels(loaded({"modes": {"gated.py": gated + "\nX = 1\n"}}, kernels)) == ["modes"]
+    other = gated.replace("def swiglu(", "def swiglu(_, ")
+    assert other != gated
+    assert staleness.stale_kernels(loaded({"modes": {"gated.py": other}}, kernels)) == ["modes"]
+
+
+FAMILY = """from shared import first
+import lazily as later
+value = first(1)
+"""
+SHARED = """import deep
+from deep import much as more, tool
+first = lambda x: second(x)
+def second(x): return more(x)
+def third(x): return tool(x)
+def _(x): return tool
+"""
+DEEP = """def much(x): return x
+def tool(x): return x
+def unused(x): return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "was", "now", "stale"),
+    [
+        ("shared.py", "third(x): return", "third(x): return 1 +", False),
+        ("shared.py", "second(x): return", "second(x): return 1 +", True),
+        ("shared.py", "def third", "first.more = 1\ndef third", True),
+        ("shared.py", "much as more", "tool as more", True),
+        ("deep.py", "much(x): return", "much(x): return 1 +", True),
+        ("deep.py", "tool(x): return", "tool(x): return 1 +", True),  # a nameless function's
+        ("deep.py", "unused(x): return", "unused(x): return 1 +", False),
+        ("deep.py", "def much(x): return x\n", "", True),
+        ("deep.py", "def unused", "def unused(", True),  # no Python any more
+    ],
+)
+def test_of_a_helper_counts_what_the_kernel_comes_to(measured, file, was, now, stale):
+    here, loaded = measured
+    kept = {"own.py": FAMILY, "shared.py": SHARED, "deep.py": DEEP}
+    kernels = {"own": {"file": str(here / "own.py"), "sha256": digest(FAMILY)}}
+    for name, text in kept.items():
+        (here / name).write_text(text)
+    assert staleness.stale_kernels(loaded({"own": kept}, kernels)) == []
+    assert was in kept[file]
+    (here / file).write_text(kept[file].replace(was, now))
+    assert staleness.stale_kernels(loaded({"own": kept}, kernels)) == (["own"] if stale else [])
+
+
+def test_a_helper_that_nothing_is_seen_to_import_counts_whole(measured):
+    here, loaded = measured
+    kept = {"own.py": "from package import thing\nthing()\n", "elsewhere.py": "a = 1\nb = 2\n", "thing.py": "c = 3\n"}
+    kernels = {"own": {"file": str(here / "own.py"), "sha256": digest(kept["own.py"])}}
+    for changed in ("elsewhere.py", "thing.py"):
+        for name, text in kept.items():
+            (here / name).write_text(text)
+        assert staleness.stale_kernels(loaded({"own": kept}, kernels)) == []
+        (here / changed).write_text(kept[changed].replace("= ", "= -"))
+        assert staleness.stale_kernels(loaded({"own": kept}, kernels)) == ["own"]

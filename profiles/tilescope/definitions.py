@@ -1,0 +1,121 @@
+"""Which of the definitions in a few Python files one of them comes to, and what those are without comments."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+#: The name of what has none, or the same as others: a file's statements that define nothing, functions named ``_``.
+NAMELESS = ""
+
+
+@dataclass(frozen=True)
+class File:
+    """What a file defines at its top level, by name, without docstrings, and where each imported name comes from."""
+
+    code: Mapping[str, tuple[str, ...]]
+    uses: Mapping[str, frozenset[str]]
+    #: (the module's file, the name there, or none for the module itself)
+    imports: Mapping[str, tuple[str, str]]
+
+
+@lru_cache(maxsize=256)
+def read(text: str) -> File:
+    """The definitions of a Python file. One that is none has a single nameless one, its text."""
+    code: dict[str, tuple[str, ...]] = {}
+    uses: dict[str, frozenset[str]] = {}
+    imports: dict[str, tuple[str, str]] = {}
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return File({NAMELESS: (text,)}, {}, {})
+    _strip_docstrings(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            imports.update(_imported(node))
+    for node in tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        found, dumped = frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name)), ast.dump(node)
+        for name in _defined(node):
+            code[name] = (*code.get(name, ()), dumped)
+            uses[name] = uses.get(name, frozenset()) | found
+    return File(code, uses, imports)
+
+
+def reached(texts: Mapping[str, str], root: str) -> dict[str, frozenset[str]]:
+    """The names that ``root``, of which everything counts, comes to in each of ``texts``, by file name.
+
+    A file that it is not seen to import, such as one behind a package's ``__init__``, counts whole.
+    """
+    found: dict[str, set[str]] = {}
+    _follow(texts, [(root, name) for name in _all(read(texts[root]))], found)
+    for file in texts.keys() - found.keys():
+        _follow(texts, [(file, name) for name in _all(read(texts[file]))], found)
+    return {file: frozenset(names) for file, names in found.items()}
+
+
+def same_code(one: str, other: str) -> bool:
+    """Whether two versions of a file differ in comments, docstrings and line breaks at most."""
+    before, after = read(one), read(other)
+    return one == other or (before.code, before.imports) == (after.code, after.imports)
+
+
+def same(names: frozenset[str], one: str, other: str) -> bool:
+    """Whether these definitions of two versions of a file, and what they import, are the same."""
+    before, after = read(one), read(other)
+    used = frozenset[str]().union(*(before.uses.get(name, ()) for name in names))
+    return all(before.code.get(name) == after.code.get(name) for name in names) and all(
+        before.imports.get(name) == after.imports.get(name) for name in used
+    )
+
+
+def _follow(texts: Mapping[str, str], waiting: list[tuple[str, str]], found: dict[str, set[str]]) -> None:
+    while waiting:
+        file, name = waiting.pop()
+        if name in found.setdefault(file, set()):
+            continue
+        found[file].add(name)
+        known = read(texts[file])
+        # Whoever imports a file runs its statements.
+        waiting += [(file, NAMELESS), *((file, used) for used in known.uses.get(name, ()) if used in known.code)]
+        for used in known.uses.get(name, ()):
+            module, original = known.imports.get(used, ("", ""))
+            if module in texts and original:
+                waiting.append((module, original))
+            elif (whole := f"{original}.py" if original else module) in texts:
+                waiting += [(whole, each) for each in _all(read(texts[whole]))]
+
+
+def _all(file: File) -> Iterator[str]:
+    yield NAMELESS
+    yield from file.code
+
+
+def _defined(node: ast.stmt) -> tuple[str, ...]:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return (NAMELESS if node.name == "_" else node.name,)
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    names = tuple(part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
+    return names or (NAMELESS,)
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Each name that an import makes, with the module's file and the name there, which is empty for the module itself."""
+    for alias in node.names:
+        if isinstance(node, ast.Import):
+            yield alias.asname or alias.name.split(".")[0], (f"{alias.name.rpartition('.')[2]}.py", "")
+        else:
+            module = (node.module or "").rpartition(".")[2]
+            yield alias.asname or alias.name, (f"{module}.py", alias.name)
+
+
+def _strip_docstrings(tree: ast.Module) -> None:
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+            and ast.get_docstring(node, clean=False) is not None
+        ):
+            node.body = node.body[1:]
