@@ -41,6 +41,7 @@ def publish(
         table = table[table["workload"].isin(_ids(run, workloads))]
     if not run.complete and (broken := cut_off(table)):
         raise StoreError(f"{run.id} was interrupted amid {', '.join(broken)}: publish its other kernels")
+    by_line = loaded.lines[loaded.lines["workload"].isin(table["workload"])]
     target = folder / run.id
     scratch = RunWriter(
         folder,
@@ -58,8 +59,7 @@ def publish(
     try:
         scratch.append(table)
         for name in kept:
-            of_kernel = loaded.lines[loaded.lines["kernel"] == name]
-            scratch.append_lines(name, of_kernel, loaded.sources.get(name, {}))
+            scratch.append_lines(name, by_line[by_line["kernel"] == name], loaded.sources.get(name, {}))
         listings.keep(loaded.folder, listings.largest(run, table), scratch.folder)
         if target.is_dir():
             shutil.rmtree(target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tilescope import schema, store
+from tilescope import lines, schema, store
 from tilescope.case import Case
 from tilescope.cli import main
 from tilescope.publish import publish
@@ -81,6 +81,17 @@ def test_the_finished_workloads_of_an_interrupted_run(written, tmp_path):
         publish(run, tmp_path / "kept", workloads=["large", "small"])
     with pytest.raises(StoreError, match="did you mean 'large'"):
         publish(run, tmp_path / "kept", workloads=["larg"])
+
+
+def test_source_lines_of_the_workloads_that_are_kept(written, tmp_path):
+    run = written(row(SOFTMAX), row(LARGER))
+    known = {"launch": 0, "function": "f", "file": "f.py", "line": 1, "metric": "sass_instructions", "value": 2.0}
+    by_line = [{**case.row("sass_instructions", 2.0, "compiler"), **known} for case in (SOFTMAX, LARGER)]
+    lines.frame(by_line).to_parquet(run.folder / store.LINES)
+    assert set(store.open_run(publish(run, tmp_path / "all")).lines["workload"]) == {SOFTMAX.workload, LARGER.workload}
+    assert set(store.open_run(publish(run, tmp_path / "kept", workloads=["small"])).lines["workload"]) == {
+        SOFTMAX.workload
+    }
 
 
 def test_a_kernel_that_the_run_lacks(written, tmp_path):
