@@ -21,7 +21,7 @@ from tilescope_dashboard.views.strip import Strip
 class Progress(pn.viewable.Viewer):
     """Follows the session's ``own`` job, and with none the newest. The result of its own is shown as soon as it ends.
 
-    A job is cancelled by the person who started it only, from any of their pages; by anyone when they have gone.
+    A job is cancelled by the person who started it only, from any of their pages; by others who may start work once they have gone.
     """
 
     state = param.ClassSelector(class_=State)
@@ -78,10 +78,10 @@ class Progress(pn.viewable.Viewer):
     def _offer(self, job: JobState) -> None:
         """The buttons that make sense now. Put in and taken out: a change of their ``visible`` alone may get lost."""
         offered = []
-        mine = self._may_end(job)
+        may_end = self._may_end(job)
         # There from the first, until the browser has said who this is: what is put in while a page is loaded may get lost.
-        if job.active and self.state.may_launch and (mine or not self.own.known):
-            self._cancel.disabled = job.status == CANCELLING or not mine
+        if job.active and self.state.may_launch and (may_end or not self.own.known):
+            self._cancel.disabled = job.status == CANCELLING or not may_end
             offered.append(self._cancel)
         if not job.active:
             elsewhere = job.folder is not None and job.folder.name != self.state.run
