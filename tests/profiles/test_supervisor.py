@@ -176,7 +176,7 @@ def test_workers_die_with_their_supervisor_and_the_run_can_be_recovered(tmp_path
     with subprocess.Popen(arguments, env=environment) as parent:
         wait_for(lambda: pids.is_file() and len(pids.read_text().split()) == 2)
         (partial,) = store.runs_dir().glob(f"{store.PARTIAL}*")
-        wait_for(lambda: len(list((partial / "parts").iterdir())) == 2)
+        wait_for(lambda: len(list((partial / "parts").glob("*.parquet"))) == 2)
         with pytest.raises(store.StoreError, match="still being written"):
             store.recover(partial)
         parent.send_signal(signal.SIGKILL)
