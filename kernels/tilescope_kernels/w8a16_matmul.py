@@ -2,7 +2,8 @@
 
 An INT8 number is exact in fp16 and bf16, and a scale belongs to a whole row of weights, so it multiplies the sum.
 Tiles are computed as ``weight @ x.T``: tensor cores take their left operand from registers, where it was converted, but
-the right one from shared memory only, where it would first have to be written again.
+the right one from shared memory only, where it would first have to be written again. On Hopper, large products go
+through ``_w8a16_hopper``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tilescope_kernels import _w8a16_hopper
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._ops import as_rows, operator, pack, unpack
@@ -221,6 +223,9 @@ def _few_rows(
 def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, config: str) -> torch.Tensor:
     (m, k), n = x.shape, weight.shape[0]
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    if not config and _w8a16_hopper.serves(x, weight, y):
+        _w8a16_hopper.launch(x, weight, y, scale)
+        return y
     given = unpack(config) or _chosen(x, weight)
     if given is not None and given["TMA"] and (given["SPLIT"] > 1 or not tma_serves(x, weight, y)):
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
@@ -253,8 +258,9 @@ def w8a16_matmul(
 
     ``x`` is bf16, fp16 or fp32, ``weight`` (N, K) int8 and ``scale`` (N, 1) fp32, as ``quantize(weight)`` gives them.
     Added up in fp32, the same every time. Up to 16 rows are split along K over the GPU, which takes a second small
-    launch. No gradient. ``config`` is one of ``CONFIGS``; without one the first call with new extents of more rows
-    times a few. Raises ValueError, naming the argument, for what it cannot serve.
+    launch. No gradient. ``config`` is one of ``CONFIGS``; without one large products have Hopper's own kernel there, and the
+    first call with new extents of other ones of more rows times a few. Raises ValueError, naming the argument, for what it
+    cannot serve.
     """
     if not use_triton():
         return reference(x, weight, scale)

@@ -66,3 +66,10 @@ def test_hoppers_fp8_blocks_are_hoppers(launches):
     assert _functions(launches, "fp8_matmul_blocks") == {"fp8_matmul_blocks_hopper_kernel"}
     for target in (100, 120):
         assert _functions(launches, "fp8_matmul_blocks", "small", target) == {"fp8_matmul_blocks_kernel"}
+
+
+def test_hoppers_large_w8a16_is_hoppers(launches):
+    assert _functions(launches, "w8a16_matmul") == {"w8a16_matmul_hopper_kernel"}
+    others = [row for row in launches if row["kernel"] == "w8a16_matmul" and row["target"] != 90]
+    assert {row["target"] for row in others} == {80, 100, 120}
+    assert not any("hopper" in row["function"] for row in others)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tilescope import execute
-from tilescope_kernels import CATALOG, fp8_matmul, nf4_quantize, quantize
+from tilescope_kernels import CATALOG, fp8_matmul, nf4_quantize, quantize, w8a16_matmul
 
 pytestmark = [
     pytest.mark.gpu,
@@ -211,3 +211,20 @@ def test_hoppers_blocks_are_those_of_triton():
     for config in SPECS["fp8_matmul_blocks"].implementations["triton"].configs[:2]:
         assert relative_error(found, call(**inputs, config=config)) < 1e-3
     assert all(torch.equal(call(**inputs), found) for _ in range(5))
+
+
+@pytest.mark.skipif(CAPABILITY[0] != 9, reason="Hopper's own kernel")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("m", "n", "k"), [(4100, 4104, 1040), (8191, 4096, 16), (1111, 8008, 4000), (20000, 392, 208)])
+def test_hoppers_w8a16(m, n, k, dtype):
+    x = torch.randn(m, 2 * k, device="cuda").to(dtype)[:, :k]
+    codes = torch.randint(-128, 128, (n, k), device="cuda", dtype=torch.int8)
+    scale = torch.rand(n, 1, device="cuda") / k**0.5 / 64
+    x[0], x[m // 2, k // 2], x[m - 1, k - 1] = 0, float("inf"), float("nan")
+    codes[:, k // 2] |= 1
+    found = w8a16_matmul(x, codes, scale)
+    expected = (x.double() @ (codes * scale).double().T).to(dtype).double()
+    # Two units of the last place; by element, since a few wrong ones would be lost in a norm.
+    last = torch.finfo(dtype).eps
+    torch.testing.assert_close(found.double(), expected, rtol=2 * last, atol=last, equal_nan=True)
+    assert all(torch.equal(w8a16_matmul(x[1 : m // 2], codes, scale), found[1 : m // 2]) for _ in range(5))
