@@ -90,7 +90,7 @@ def in_pieces(x: torch.Tensor, options: Mapping[str, int]) -> tuple[dict[str, in
         return None
     # At 16 warps, two programs with rows of 16384 in 16 bits share a multiprocessor.
     long = 32 if columns * x.element_size() > 64 * 1024 else 16
-    warps = 4 if columns < 4096 else 8 if columns < 12288 else long
+    warps = 4 if columns < 4096 else 8 if columns <= 12288 else long
     if warps < 32:  # fewer idle lanes are worth more than fewer pieces
         warps = min((warps, warps // 2), key=lambda few: triton.cdiv(columns, 32 * few * width) * few)
     chosen = {"num_warps": warps, **options}

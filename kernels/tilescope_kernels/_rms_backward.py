@@ -1,8 +1,8 @@
 """RMSNorm's backward pass for rows in pieces: each program's share of dW stays in registers beside the row it works on.
 
-In one block of the next power of two, rows of 5120 or 8192 columns leave a multiprocessor one program, which waits for
-each row in turn: 13000x5120 in bf16 took 170 us and takes 114, 8192x8192 138 and 106 (an addition of two such tensors: 96;
-H200, 2026-11-22, torch 2.11, triton 3.6). Here rows are copied ahead to shared memory, and no lane is idle.
+Rows are copied ahead to shared memory, and no lane is idle. In a block of the next power of two, with every row awaited
+in turn, 13000x5120 in bf16 took 170 us and takes 114, 8192x8192 138 and 106, 65536x1024 159 and 111, 131072x512 226 and
+117 (an addition of two such tensors: 96 to 99; H200, 2026-11-22 and 23, torch 2.11, triton 3.6).
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from tilescope_kernels._launch import device_of, multiprocessors, shared_memory,
 from tilescope_kernels._partials import sum_partials, sums_dtype
 from tilescope_kernels._pieces import aligned, load_pieces, store_piece
 
-#: Columns of the rows that are served so. Beyond, sums for dW leave too few registers; of fewer, a block has a row.
-_LEAST, _MOST = 2049, 8192
+#: Bytes of the shortest rows that are served so, and columns of the longest: beyond, sums for dW leave too few registers.
+_LEAST, _MOST = 256, 8192
+#: Bytes of the rows of ``x`` that a multiprocessor's programs work on at a time, where a row is no longer than that, and of
+#: shared memory for the rows ahead of these.
+_SHORT, _AHEAD = 8192, 72 * 1024
 
 
 @triton.jit
@@ -71,35 +74,40 @@ def rms_norm_backward_pieces_kernel(
         store_piece(partial_ptr, dw[i], columns, i, LANES, WIDTH, STEPS, WHOLE)
 
 
+def _plan(row: int, shared: int) -> tuple[int, int, int, int]:
+    """Warps, programs a multiprocessor, rows ahead and the shared memory for them, of rows of so many bytes."""
+    if row > _SHORT:
+        # Two programs, where their registers hold sums for dW and the weight beside a row of each operand.
+        return (4, 2, 2, shared) if row <= 10240 else (8, 1, 2, shared)
+    # Sixteen bytes a thread, in a power of two of warps.
+    warps = 4 if row >= 2048 else 2 if row >= 1024 else 1
+    return warps, min(8, triton.cdiv(_SHORT, row)), 3, min(_AHEAD, shared)
+
+
 def backward_in_pieces(
     dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor,
     config: Mapping[str, int],
 ) -> tuple[torch.Tensor, torch.Tensor] | None:  # fmt: skip
-    """dx and dW; None where a block of the next power of two serves rows better, or they do not start at 16 bytes.
-
-    ``config`` prevails.
-    """
+    """dx and dW; None for rows that are too short or too long, or do not start at 16 bytes. ``config`` prevails."""
     rows, columns = x.shape
     size = x.element_size()
     width = 16 // size
-    whole_block = columns == triton.next_power_of_2(columns) <= 4096
-    if not _LEAST <= columns <= _MOST or whole_block or columns % width or x.stride(0) % width:
+    if columns * size < _LEAST or columns > _MOST or columns % width or x.stride(0) % width:
         return None
     chosen, options = split_config(config)
-    # Two programs, where their registers hold sums for dW and the weight beside a row of each operand.
-    narrow = columns * size <= 10240
-    options.setdefault("num_warps", 4 if narrow else 8)
-    programs = chosen.get("PROGRAMS") or (2 if narrow else 1)
+    warps, programs, rows_ahead, room = _plan(columns * size, shared_memory(x))
+    options.setdefault("num_warps", warps)
+    programs = chosen.get("PROGRAMS") or programs
     step = 32 * options["num_warps"] * width
     steps = triton.cdiv(columns, step)
     read = (x, dy) if dsum is None else (x, dy, dsum)
-    ahead = shared_memory(x) // (programs * steps * step * sum(tensor.element_size() for tensor in read))
+    fitting = room // (programs * steps * step * sum(tensor.element_size() for tensor in read))
     dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     partial = torch.empty((1, min(rows, programs * multiprocessors(x)), columns), device=x.device)
     with device_of(x):
         rms_norm_backward_pieces_kernel[(partial.shape[1],)](
             dx, partial, dy, dsum, x, weight, rstd, x.stride(0), rows, columns,
-            LANES=step // width, WIDTH=width, STEPS=steps, WHOLE=columns % step == 0, STAGES=1 + min(2, ahead),
+            LANES=step // width, WIDTH=width, STEPS=steps, WHOLE=columns % step == 0, STAGES=1 + min(rows_ahead, fitting),
             **options,
         )  # fmt: skip
     return dx, sum_partials(partial, sums_dtype(x, weight))[0]

@@ -41,7 +41,7 @@ def histogram_kernel(counts_ptr, x_ptr, n, bins, BLOCK: tl.constexpr, BINS: tl.c
 CONFIGS = tuple(
     {"BLOCK": block, "PROGRAMS": programs, "num_warps": warps}
     for block, programs, warps in (
-        (4096, 4, 8), (1024, 4, 4), (1024, 8, 4), (2048, 4, 4), (2048, 8, 4), (4096, 2, 8), (4096, 8, 8), (8192, 2, 16),
+        (4096, 8, 8), (1024, 4, 4), (1024, 8, 4), (2048, 4, 4), (2048, 8, 4), (4096, 2, 8), (4096, 4, 8), (8192, 2, 16),
     )
 )  # fmt: skip
 NAIVE_CONFIGS = tuple({"BLOCK": block, "num_warps": warps} for block in (1024, 2048, 4096) for warps in (4, 8))

@@ -328,15 +328,18 @@ def _layer_norm_backward(
             return dx, sum_partials(partial, sums_dtype(x, weight))
         if summed:
             # A multiprocessor's registers hold the sums of 16384 columns: fewer columns leave room for more programs,
-            # which hide each other's latency; each costs one more row of partial sums.
-            walking = chosen.get("PROGRAMS") or max(1, min(4, _SUMMED_TWICE // block))
+            # which hide each other's latency; each costs one more row of partial sums. Short rows are copied ahead instead.
+            most = min(4, _SUMMED_TWICE // block) if block > 1024 else min(8, 4096 // block)
+            walking = chosen.get("PROGRAMS") or max(1, most)
             programs = min(rows, walking * multiprocessors(x))
             # A row that is read twice comes from L1 the second time, which asynchronous copies would bypass.
             warps, stages = _warps(x, 1, 32), 1
             if keep == _ROW.value:
                 warps, stages = _ROW_WARPS, chosen.get("STAGES", _ROW_STAGES)
             elif keep == _ALL.value:
-                warps, stages = _warps(x, 1, 16), chosen.get("STAGES", 3 if block * x.element_size() <= 16384 else 2)
+                row = block * x.element_size()
+                ahead = 3 if row <= 2048 else 2 if row <= 16384 else 1
+                warps, stages = _warps(x, 1, 16), chosen.get("STAGES", 1 + ahead)
             options.setdefault("num_warps", warps)
             partial = torch.empty((2, programs, columns), device=x.device)
         else:

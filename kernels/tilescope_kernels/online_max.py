@@ -42,9 +42,9 @@ CONFIGS = tuple({"ACCESSES": accesses, "num_warps": warps} for accesses in (2, 1
 
 def _config(columns: int) -> dict[str, int]:
     """The best known on an H200: fewer threads meet at the end of a short row, and more rows are under way."""
-    if columns <= 8192:
+    if columns <= 4096:
         return {"ACCESSES": 4, "num_warps": 1}
-    return {"ACCESSES": 2, "num_warps": 2 if columns <= 32768 else 8}
+    return {"ACCESSES": 2, "num_warps": 4 if columns <= 32768 else 8}
 
 
 @operator("online_max")

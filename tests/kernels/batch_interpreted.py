@@ -170,7 +170,8 @@ def check_rows_in_pieces():
         against_reference(kernel, "3x5120-fp16")  # all are whole
         against_reference(kernel, "2x2052-fp16")  # not in pieces: rows do not start at 16 bytes
     # Their backward pass, with rows for some programs only.
-    against_reference("rms_norm", "300x2304-fp32")
+    for shape in ("300x2304-fp32", "40x260-fp32", "1100x128-fp32", "9x4096-fp16"):
+        against_reference("rms_norm", shape)
     for shape in ("3x2304-fp32", "3x5120-fp16", "2x2052-fp16"):
         against_reference("add_rms_norm", shape)
     wide = draw(3, 6000)
