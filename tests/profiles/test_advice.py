@@ -316,7 +316,7 @@ def test_the_command_prints_findings(capsys: pytest.CaptureFixture[str]) -> None
     forward, backward = printed.removeprefix("layer_norm/triton/forward/8192x16384-bf16\n").split("\n\n")[:2]
     assert forward.startswith("  1. The CPU is late") and "\n  2. At the HBM roof" in forward
     assert backward.startswith("layer_norm/triton/backward/8192x16384-bf16\n  1. ")
-    assert "at most 1.80×" in forward and "do: " in forward
+    assert "at most 1.44×" in forward and "do: " in forward
     assert cli.main(["advise", run, "layer_norm", "--workload", "16384x4096-bf16", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert {f["workload"] for f in listed} == {"16384x4096-bf16"}
