@@ -76,6 +76,7 @@ def build() -> pmui.Page:
     with sessions.not_busy():
         page = pmui.Page(
             title="Tilescope",
+            template=sessions.TEMPLATE,
             sx={"& .header a, & .header .title": {"color": "inherit !important", "fontSize": "20px"}},
             dark_theme=state.theme == "dark",
             theme_config={"light": look(LIGHT), "dark": look(DARK)},

@@ -6,13 +6,17 @@ import functools
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import panel as pn
+import panel_material_ui as pmui
 from panel.io.resources import LOCAL_DIST
 
 #: Objects that are made before the youngest are looked through; a page alone is more than a hundred thousand.
 _YOUNG = 20_000
+#: The page's HTML: Material UI's, which begins to import its widgets at once.
+TEMPLATE = Path(__file__).with_name("templates") / "page.html"
 
 
 @functools.cache
@@ -25,10 +29,15 @@ def settle() -> None:
 
 
 def from_here() -> None:
-    """Let the page's styles come from this server. Panel says so only when it writes the page; what was made before, by a
-    turn of the session that came first, would ask a host elsewhere for them."""
-    path = pn.state.rel_path
-    pn.state.curdoc.template_variables["dist_url"] = f"{path}/{LOCAL_DIST}" if path else LOCAL_DIST
+    """Let the page's styles and widgets come from this server, and ``TEMPLATE`` know of the latter.
+
+    Panel says so only when it writes the page; what was made before, by a turn of the session that came first, would ask a
+    host elsewhere for styles.
+    """
+    path, known = pn.state.rel_path, pn.state.curdoc.template_variables
+    known["dist_url"] = f"{path}/{LOCAL_DIST}" if path else LOCAL_DIST
+    # The address has to be, to the letter, the one that the page's model is given.
+    known["widgets"] = pmui.Page._render_esm(server=True)
 
 
 @contextmanager

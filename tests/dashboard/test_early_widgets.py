@@ -1,0 +1,28 @@
+"""The widgets' module is asked for before it is known what is on the page, and once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.browser
+#: What the page's HTML imports, what its models import, and what was requested.
+ADDRESSES = """() => {
+  const whole = address => new URL(address, document.baseURI).href
+  const begun = [...document.scripts].map(script => /importShim\\?\\.\\((".*?")\\)/.exec(script.text)).filter(Boolean)
+  const models = [...Bokeh.documents[0]._all_models.values()].filter(model => model.bundle === "url")
+  const requests = performance.getEntriesByType("resource").filter(entry => entry.name.includes("bundle.js"))
+  return [begun.map(found => JSON.parse(found[1])), models.map(model => model.esm), requests.map(entry => entry.name)].map(
+    addresses => addresses.map(whole)
+  )
+}"""
+
+
+@pytest.mark.parametrize("view", ["overview", "source"])
+def test_the_page_begins_to_import_what_its_models_will(visit: Any, view: str) -> None:
+    page = visit(f"view={view}")
+    page.get_by_role("tab", name="Overview", exact=True).wait_for()
+    begun, models, requests = page.evaluate(ADDRESSES)
+    assert len(begun) == len(requests) == 1 < len(models)
+    assert {*begun, *models} == {*requests}
