@@ -13,6 +13,8 @@ import panel as pn
 import panel_material_ui as pmui
 from panel.io.resources import LOCAL_DIST
 
+from tilescope_dashboard import defaults
+
 #: Objects that are made before the youngest are looked through; a page alone is more than a hundred thousand.
 _YOUNG = 20_000
 #: The page's HTML: Material UI's, which begins to import its widgets at once.
@@ -22,7 +24,9 @@ TEMPLATE = Path(__file__).with_name("templates") / "page.html"
 @functools.cache
 def settle() -> None:
     """Once a process, before its first page is built: what has been imported stays, and need not be looked through for garbage
-    with every page. It is most of what there is: looking through it was a fifth of the time that a page took."""
+    with every page. It is most of what there is: looking through it was a fifth of the time that a page took. And defaults of
+    models are looked up once."""
+    defaults.remember()
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
