@@ -11,7 +11,7 @@ from typing import Any
 
 import panel as pn
 import panel_material_ui as pmui
-from panel.io.resources import LOCAL_DIST
+from panel.io.resources import JS_VERSION, LOCAL_DIST
 
 from tilescope_dashboard import defaults
 
@@ -19,6 +19,8 @@ from tilescope_dashboard import defaults
 _YOUNG = 20_000
 #: The page's HTML: Material UI's, which begins to import its widgets at once.
 TEMPLATE = Path(__file__).with_name("templates") / "page.html"
+#: Style sheets of tables that Panel does not put into the page's head.
+_OF_TABLES = ("css/loading.css", "bundled/theme/material.css")
 
 
 @functools.cache
@@ -39,7 +41,8 @@ def from_here() -> None:
     host elsewhere for styles.
     """
     path, known = pn.state.rel_path, pn.state.curdoc.template_variables
-    known["dist_url"] = f"{path}/{LOCAL_DIST}" if path else LOCAL_DIST
+    known["dist_url"] = dist = f"{path}/{LOCAL_DIST}" if path else LOCAL_DIST
+    known["sheets"] = [f"{dist}{sheet}?v={JS_VERSION}" for sheet in _OF_TABLES]
     # The address has to be, to the letter, the one that the page's model is given.
     known["widgets"] = pmui.Page._render_esm(server=True)
 
