@@ -54,7 +54,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 PAINTED = """
 const figures = function* (views) {
   for (const view of views) {
-    if (!view.el?.checkVisibility()) continue
+    if (!view.el?.checkVisibility({visibilityProperty: true})) continue
     if (view.model.type === "Figure") yield view
     else yield* figures(view.children())
   }

@@ -9,9 +9,11 @@ import panel as pn
 import param
 from panel.custom import JSComponent
 
-#: Out of sight, but laid out as wide as it will be seen: what is drawn there need not be drawn again.
+#: Out of sight, but laid out as wide as it will be seen: what is drawn there need not be drawn again. Once that is done, it
+#: is left alone, until it is seen, when everything else is laid out.
 _AWAY = """:host(.away) { display: block; position: absolute; inset-inline: 0; top: 0; height: 0; overflow: hidden;
-  content-visibility: hidden; }"""
+  visibility: hidden; }
+:host(.away.settled) { content-visibility: hidden; }"""
 
 
 class Shown(JSComponent):

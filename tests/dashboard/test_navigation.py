@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -152,3 +153,53 @@ def test_one_view_is_seen_and_the_others_are_out_of_the_keys_way(visit: Any) -> 
     page.get_by_role("tab", name="Roofline").click()
     roof.wait_for()
     assert not page.get_by_text("occupancy, limited by").is_visible()
+
+
+#: All elements, within components too.
+ALL = 'root => [...root.querySelectorAll("*")].flatMap(e => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])])'
+#: Whether the roofline was made ready, and is left alone.
+SETTLED = f"() => {{ const all = {ALL}; return all(document).some(e => e.matches('.place-roofline.away.settled')) }}"
+#: How often something is to be done at once, in two seconds.
+CALLS = """async () => {
+  const usual = MessagePort.prototype.postMessage
+  let calls = 0
+  MessagePort.prototype.postMessage = function (...given) { calls += 1; return usual.apply(this, given) }
+  await new Promise(gone => setTimeout(gone, 2000))
+  MessagePort.prototype.postMessage = usual
+  return calls
+}"""
+#: Of the figures that are seen: the width of each, and how wide it is painted; and the colour that it is painted on.
+FIGURES = """() => {
+  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
+  const seen = [...all(Bokeh.index)].filter(view => view.model.type === "Figure" && view.el.checkVisibility({visibilityProperty: true}))
+  return seen.map(view => [view.el.clientWidth, view.canvas_view.bbox.width, view.model.border_fill_color])
+}"""
+
+
+def at_rest(page: Any) -> None:
+    """Wait until there is next to nothing to do: a table that waits for something alone asks for thousands of turns."""
+    deadline = time.monotonic() + 240
+    while (calls := page.evaluate(CALLS)) > 500:
+        assert time.monotonic() < deadline, f"{calls} in two seconds"
+
+
+def test_a_page_comes_to_rest_and_what_was_out_of_sight_is_up_to_date_when_seen(
+    visit: Any, built: Any, looked_at: Any
+) -> None:
+    page = visit(f"run={RUN}&kernel=softmax&view=overview")
+    built(page, "Overview")
+    page.wait_for_function(SETTLED)
+    at_rest(page)
+    looked_at(page, "Roofline")
+    before = page.evaluate(FIGURES)
+    looked_at(page, "Overview")
+    page.set_viewport_size({"width": 1200, "height": 1100})
+    page.get_by_role("button", name="Toggle theme").click()
+    built(page, "Overview")
+    looked_at(page, "Roofline")
+    page.wait_for_function(f"before => ({FIGURES})().every(([, , colour]) => colour !== before)", arg=before[0][2])
+    after = page.evaluate(FIGURES)
+    assert len(after) == len(before) == 1
+    assert [width for width, *_ in after] == [width - 240 for width, *_ in before]
+    assert all(width == painted for width, painted, _ in before + after)
+    at_rest(page)
