@@ -39,6 +39,8 @@ table.answer { border-collapse: collapse; font-size: 14px; margin: 4px 0 8px; ma
 .answer th { text-align: left; font-weight: 600; padding: 6px 16px 6px 0; white-space: nowrap; vertical-align: top; }
 .answer td { vertical-align: top; padding: 6px 8px 6px 0; line-height: 1.45; overflow-wrap: anywhere; }
 .answer tr { border-top: 1px solid color-mix(in srgb, currentColor 14%, transparent); }
+.answer sup { line-height: 0; }
+ol.notes { margin: 0; padding-left: 24px; }
 @media (max-width: 640px) {
   .finding { grid-template-columns: minmax(0, 1fr); padding: 10px 12px; }
   .finding .win { grid-row: auto; grid-column: 1; text-align: left; }

@@ -9,8 +9,8 @@ import panel as pn
 import param
 from panel.custom import JSComponent
 
-#: Out of sight, but laid out as wide as it will be seen: what is drawn there need not be drawn again. Once that is done, it
-#: is left alone, until it is seen, when everything else is laid out.
+#: Out of sight, but laid out as wide as it will be seen: what is drawn there need not be drawn again. Once that is done it is
+#: left alone until it is seen, whatever else is laid out.
 _AWAY = """:host(.away) { display: block; position: absolute; inset-inline: 0; top: 0; height: 0; overflow: hidden;
   visibility: hidden; }
 :host(.away.settled) { content-visibility: hidden; }"""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tilescope.schema import Ceiling, Device
 from tilescope_dashboard.headlines.device import described
 
@@ -10,21 +12,26 @@ DEVICE = Device(
     ceilings=(
         Ceiling("hbm", 4.8e12, "byte/second", "datasheet", "a published sheet"),
         Ceiling("hbm", 4.2e12, "byte/second", "measured", "copy of <i>1 GB</i>"),
+        Ceiling("fp32", 6.7e13, "flop/second", "datasheet", "a published sheet"),
         Ceiling("l2", 1.05e13, "byte/second", "measured", "re-read"),
+        Ceiling("l1", 3.2e13, "byte/second", "measured"),
     ),
 )  # fmt: skip
 
 
 def test_a_roof_is_said_as_measured_and_as_published_with_its_share() -> None:
     said = described(DEVICE)
-    row = said[said.index("<th>HBM</th>") : said.index("<th>L2</th>")]
-    assert "4.20 TB/s" in row
-    assert "4.80 TB/s" in row
-    assert "87.5 %" in row
-    assert row.index("4.20") < row.index("4.80")
-    assert "a published sheet" in row
+    rows = {
+        name: re.findall("<td>(.*?)</td>", cells)
+        for name, cells in re.findall("<tr><th>([^<]*)</th>(<td>.*?)</tr>", said)
+    }
+    mark = ' <sup class="quiet">{}</sup>'
+    assert rows["HBM"] == ["4.20 TB/s" + mark.format(1), "4.80 TB/s" + mark.format(2), "87.5 %"]
     # Nobody publishes an L2's: absent is a dash, and so is what would follow from it.
-    assert said[said.index("<th>L2</th>") :].count("<td>–</td>") == 2
+    assert rows["fp32"] == ["–", "67.0 Tflop/s" + mark.format(2), "–"]
+    assert rows["L2"] == ["10.5 TB/s" + mark.format(3), "–", "–"]
+    assert rows["L1"] == ["32.0 TB/s", "–", "–"]
+    assert re.findall("<li>(.*?)</li>", said) == ["copy of &lt;i&gt;1 GB&lt;/i&gt;", "a published sheet", "re-read"]
     assert "measured there" in said
 
 
