@@ -46,6 +46,7 @@ BUDGETS = {
     "page ready beside 19 others": 2.0,
     "20 sessions at once, the slowest": 2.0,
     "memory kept of a closed session": 1e6,
+    "browser busy, of 5 s at rest": 0.25,
 }
 SESSIONS = 20
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -171,6 +172,22 @@ def filtered(page: Page, url: str, run: str, times: int) -> list[float]:
     return [level.evaluate(AFTER_CLICK) / 1e3 for _ in range(2 * times)][1::2]
 
 
+def busy(page: Page, url: str) -> float:
+    """Seconds, of five, that the browser's main thread is busy with a page that has been left alone for twenty."""
+    page_ready(page, url)
+    browser = page.context.new_cdp_session(page)
+    browser.send("Performance.enable")
+
+    def spent() -> float:
+        told = {metric["name"]: metric["value"] for metric in browser.send("Performance.getMetrics")["metrics"]}
+        return float(told["TaskDuration"])
+
+    page.wait_for_timeout(20_000)
+    before = spent()
+    page.wait_for_timeout(5_000)
+    return spent() - before
+
+
 async def entered(url: str) -> WebSocketClientConnection:
     """The connection of a new session, once its page and the models on it have been sent; asked for as a browser does, without
     one: twenty browsers would measure themselves."""
@@ -293,6 +310,7 @@ def measure(times: int, small: bool) -> dict[str, list[float]]:
                 found[what] = [spent for one in rounds for spent in one]
             for size, run in runs.items():
                 found[f"filter {size:,} launches"] = fresh(lambda page, run=run: filtered(page, url, run, times))
+            found["browser busy, of 5 s at rest"] = [fresh(lambda page: busy(page, recorded))]
             with others(recorded, server, SESSIONS - 1):
                 found["page ready beside 19 others"] = fresh(
                     lambda page: [page_ready(page, recorded) for _ in range(times + 1)]
