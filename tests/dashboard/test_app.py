@@ -67,14 +67,14 @@ def test_every_view_shows_its_chart_and_its_table_and_is_in_the_address(visit: A
         page.wait_for_url(f"**view={name}**")
         if title != "Autotune":  # this run has none: it says so, without an empty figure and table
             page.locator(".bk-Figure canvas:visible").first.wait_for()
-            page.locator(".tabulator-row:visible").first.wait_for()
+            page.locator('[class*="place-"]:not(.away) .tabulator-row:visible').first.wait_for()
 
 
 def test_a_point_selects_its_row_and_a_row_its_point(visit: Any, built: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline")
     built(page, "Roofline")  # what is chosen before the table is drawn is chosen, but not marked in it
     eager = 3  # the algorithm's point of the second case: no other mark is near it
-    row = page.locator(".tabulator-selected:visible")
+    row = page.locator('[class*="place-"]:not(.away) .tabulator-selected:visible')
     for _ in range(5):  # the page may still move under the mouse
         page.mouse.click(*drawn(page)["at"][eager])
         page.wait_for_timeout(800)
@@ -82,7 +82,9 @@ def test_a_point_selects_its_row_and_a_row_its_point(visit: Any, built: Any) -> 
             break
     assert row.inner_text().split("\n")[0] == "eager"
     assert "algorithm" in row.inner_text()
-    page.locator(".tabulator-row:visible").nth(1).locator(".tabulator-cell:visible").first.click()
+    page.locator('[class*="place-"]:not(.away) .tabulator-row:visible').nth(1).locator(
+        ".tabulator-cell:visible"
+    ).first.click()
     page.wait_for_function(f"() => ({POINTS})()?.chosen?.[0] === 1")
 
 

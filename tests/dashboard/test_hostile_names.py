@@ -142,7 +142,9 @@ def hover_figures(page: Any) -> int:
 def hover_cells(page: Any) -> int:
     """Rest on the first row's cells that hold a hostile name; how many told it."""
     told = 0
-    for cell in page.locator(".tabulator-cell:visible", has_text=re.compile("onerror|script|cutlass")).all()[:4]:
+    for cell in page.locator(
+        '[class*="place-"]:not(.away) .tabulator-cell:visible', has_text=re.compile("onerror|script|cutlass")
+    ).all()[:4]:
         cell.hover()
         page.wait_for_timeout(700)
         told += bool(page.evaluate(HOVERED))

@@ -125,13 +125,13 @@ def test_from_the_first_key_to_a_saved_table_without_a_mouse(visit: Any) -> None
     # Rows are chosen with the arrows and let go with Esc.
     tab_to(page, "group", "Rows")
     page.keyboard.press("ArrowDown")
-    page.locator(".tabulator-selected:visible").wait_for()
-    first = page.locator(".tabulator-selected:visible").inner_text()
+    page.locator('[class*="place-"]:not(.away) .tabulator-selected:visible').wait_for()
+    first = page.locator('[class*="place-"]:not(.away) .tabulator-selected:visible').inner_text()
     page.keyboard.press("ArrowDown")
-    page.locator(".tabulator-selected:visible").filter(has_not_text=first).wait_for()
-    assert page.locator(".tabulator-selected:visible").count() == 1
+    page.locator('[class*="place-"]:not(.away) .tabulator-selected:visible').filter(has_not_text=first).wait_for()
+    assert page.locator('[class*="place-"]:not(.away) .tabulator-selected:visible').count() == 1
     page.keyboard.press("Escape")
-    page.locator(".tabulator-selected:visible").wait_for(state="detached")
+    page.locator('[class*="place-"]:not(.away) .tabulator-selected:visible').wait_for(state="detached")
     tab_to(page, "button", "Save this table as CSV")
     with page.expect_download() as download:
         page.keyboard.press("Enter")
