@@ -33,6 +33,11 @@ def focus(page: Any) -> dict[str, Any]:
     return page.evaluate(FOCUS)
 
 
+def closed(page: Any) -> None:
+    """Wait until a list that was left is gone: while it fades, Tab stays in it."""
+    page.locator(".MuiPopover-root").first.wait_for(state="detached")
+
+
 def tab_to(page: Any, role: str, name: str, key: str = "Tab") -> None:
     """Press Tab until that has the focus; a page has less than a hundred stops."""
     passed = []
@@ -95,14 +100,14 @@ def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, buil
     page.keyboard.press("Enter")
     page.wait_for_url("**kernel=layer_norm**")
     page.locator("h2", has_text="layer_norm").wait_for()
-    page.get_by_role("listbox").wait_for(state="hidden")
+    closed(page)
     built(page, "Overview")
     assert (focus(page)["role"], focus(page)["name"], focus(page)["seen"]) == ("combobox", "layer_norm", True)
     # A list that is left with Esc changes nothing, and the focus comes back.
     page.keyboard.press("Enter")
     page.get_by_role("listbox").wait_for()
     page.keyboard.press("Escape")
-    page.get_by_role("listbox").wait_for(state="hidden")
+    closed(page)
     assert (focus(page)["role"], focus(page)["name"]) == ("combobox", "layer_norm")
     # The view, with the arrows.
     tab_to(page, "tab", "Overview")
@@ -121,7 +126,7 @@ def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, buil
     page.get_by_role("listbox").wait_for()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    page.get_by_role("listbox").wait_for(state="hidden")
+    closed(page)
     tab_to(page, "button", "Export report", "Shift+Tab")
     with page.expect_download() as download:
         page.keyboard.press("Enter")
