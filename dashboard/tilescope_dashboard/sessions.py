@@ -35,7 +35,7 @@ def settle() -> None:
 
 
 def from_here() -> None:
-    """Let the page's styles and widgets come from this server, and ``TEMPLATE`` know of the latter.
+    """Let the page's styles come from this server, and ``TEMPLATE`` know of the widgets and the sheets that it begins with.
 
     Panel says so only when it writes the page; what was made before, by a turn of the session that came first, would ask a
     host elsewhere for styles.
