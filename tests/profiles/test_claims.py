@@ -51,6 +51,17 @@ def test_the_largest_problem_speaks_and_predictions_do_not():
     assert claims.claims([loaded(*large, measured=False)]).empty
 
 
+def test_the_quickest_library_that_was_timed_stands_for_them():
+    tables = [
+        rows("triton", 1e-4, 4e8),
+        rows("liger", 1.5e-4, 4e8),
+        rows("aten", 1.2e-4, 4e8),
+        rows("cce", float("nan"), 4e8),
+    ]
+    (row,) = claims.claims([loaded(*tables)]).to_dict("records")
+    assert (row["library"], row["over_library"]) == ("aten", pytest.approx(1.2))
+
+
 def test_what_is_absent_is_a_dash():
     text = claims.markdown(claims.claims([loaded(rows("triton", 1e-4, 4e8))]))
     assert text.splitlines()[-1].startswith("| add_relu_mul | 8x8-fp32 | 3–4× (not measured) | – | – | – | – | 100 %")
