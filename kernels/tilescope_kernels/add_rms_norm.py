@@ -260,6 +260,15 @@ def aten(
     return F.rms_norm(total, total.shape[-1:], weight, eps), total
 
 
+def liger(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Liger-Kernel's function, imported at the first call because it is no dependency."""
+    from liger_kernel.ops.fused_add_rms_norm import LigerFusedAddRMSNormFunction  # noqa: PLC0415
+
+    return LigerFusedAddRMSNormFunction.apply(x, residual, weight, eps)
+
+
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
     """``x`` and ``residual`` of rows x columns, standard normal, and ``weight`` around 1."""
     numbers = generator(workload, device)
@@ -299,6 +308,7 @@ SPEC = KernelSpec(
         "eager": Implementation(eager, "the addition, then the formula one operation at a time in fp32"),
         "compile": Implementation(compiled(eager), "torch.compile of eager"),
         "aten": Implementation(aten, "x + residual, then torch.nn.functional.rms_norm"),
+        "liger": Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
     },
     reference=reference,
     inputs=inputs,

@@ -338,6 +338,13 @@ def aten(x: torch.Tensor) -> torch.Tensor:
     return F.softmax(x, -1)
 
 
+def liger(x: torch.Tensor) -> torch.Tensor:
+    """Liger-Kernel's function, imported at the first call because it is no dependency."""
+    from liger_kernel.ops.softmax import LigerSoftmaxFunction  # noqa: PLC0415
+
+    return LigerSoftmaxFunction.apply(x)
+
+
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
     """``x`` of rows x columns, normal with standard deviation 2: some probabilities large, most small."""
     numbers = generator(workload, device)
@@ -364,6 +371,7 @@ SPEC = KernelSpec(
         "eager": Implementation(eager, "max, subtract, exp, sum and divide, one after the other"),
         "compile": Implementation(compiled(eager), "torch.compile of eager"),
         "aten": Implementation(aten, "torch.nn.functional.softmax"),
+        "liger": Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
     },
     reference=reference,
     inputs=inputs,
