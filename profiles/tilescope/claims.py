@@ -24,6 +24,12 @@ FORWARD = "forward"
 LIBRARIES = ("liger", "cublas", "cudnn", "cce", "bitsandbytes", "aten")
 
 
+#: What rows are made of. Most of a recording is something else, and to gather that takes as long again.
+_NEEDED = {"gpu_time", "algorithm_flops"} | {
+    f"{whose}_bytes_{way}" for whose in ("algorithm", "requested", "unique", "dram") for way in ("read", "written")
+}
+
+
 @dataclass(frozen=True)
 class Claim:
     """``low`` to ``high`` times the speed of ``over``, as popular texts have it for a kernel's pass.
@@ -84,7 +90,7 @@ def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
     for loaded in runs:
         if not loaded.run.device.measured:
             continue
-        table = loaded.table[loaded.table["config"] == ""]
+        table = loaded.table[(loaded.table["config"] == "") & loaded.table["metric"].isin(_NEEDED)]
         every = summary.summarise(table, loaded.run.device, loaded.run.kernels)
         gains = traffic.speedup(table)
         changed = stale_kernels(loaded)

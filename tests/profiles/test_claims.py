@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from tilescope import claims, schema, store
 from tilescope.case import Case
@@ -65,6 +66,14 @@ def test_the_quickest_library_that_was_timed_stands_for_them():
 def test_what_is_absent_is_a_dash():
     text = claims.markdown(claims.claims([loaded(rows("triton", 1e-4, 4e8))]))
     assert text.splitlines()[-1].startswith("| add_relu_mul | 8x8-fp32 | 3–4× (not measured) | – | – | – | – | 100 %")
+
+
+def test_what_is_left_out_of_a_recording_says_nothing_of_claims(monkeypatch):
+    runs = [store.open_run(run.path) for run in store.list_runs([store.recorded_dir()])]
+    found = claims.claims(runs)
+    every = {metric for run in runs for metric in run.table["metric"].unique()}
+    monkeypatch.setattr(claims, "_NEEDED", every)
+    pd.testing.assert_frame_equal(claims.claims(runs), found)
 
 
 def test_the_readme_says_what_the_recordings_say():
