@@ -7,6 +7,7 @@ from typing import Any
 
 import panel_material_ui as pmui
 import pytest
+from bokeh.core.has_props import HasProps
 from bokeh.core.property.descriptors import PropertyDescriptor, UnsetValueError
 from bokeh.core.property.override import Override
 from bokeh.core.serialization import Serializer
@@ -22,6 +23,7 @@ def bokehs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bokeh's own way, whatever was done in this process before, and that again afterwards."""
     monkeypatch.setattr(PropertyDescriptor, "has_unstable_default", defaults._bokehs_unstable)
     monkeypatch.setattr(PropertyDescriptor, "instance_default", defaults._bokehs_default)
+    monkeypatch.setattr(HasProps, "query_properties_with_values", defaults._bokehs_values)
 
 
 def said(model: Model) -> str:
