@@ -38,10 +38,12 @@ def read(text: str) -> File:
     for node in tree.body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             continue
-        found, dumped = frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name)), ast.dump(node)
-        for name in _defined(node):
-            code[name] = (*code.get(name, ()), dumped)
-            uses[name] = uses.get(name, frozenset()) | found
+        names = _defined(node)
+        entries = {f"{names[0]} {key}": entry for key, entry in _take_implementations(node)}
+        for name, part in [*((name, node) for name in names), *entries.items()]:
+            found = frozenset(inner.id for inner in ast.walk(part) if isinstance(inner, ast.Name))
+            code[name] = (*code.get(name, ()), ast.dump(part))
+            uses[name] = uses.get(name, frozenset()) | found | (frozenset(entries) if part is node else frozenset())
     return File(code, uses, imports)
 
 
@@ -58,17 +60,20 @@ def reached(texts: Mapping[str, str], root: str) -> dict[str, frozenset[str]]:
 
 
 def same_code(one: str, other: str) -> bool:
-    """Whether two versions of a file differ in comments, docstrings and line breaks at most."""
-    before, after = read(one), read(other)
-    return one == other or (before.code, before.imports) == (after.code, after.imports)
+    """Whether ``other`` has all that ``one`` defines, as it is there but for comments, docstrings and line breaks. What it
+    defines beside that is nothing that ``one`` could have come to."""
+    return one == other or same(frozenset(_all(read(one))), one, other)
 
 
 def same(names: frozenset[str], one: str, other: str) -> bool:
-    """Whether these definitions of two versions of a file, and what they import, are the same."""
+    """Whether these definitions of two versions of a file, and what they import, are the same; and what else they use is not
+    defined anew."""
     before, after = read(one), read(other)
     used = frozenset[str]().union(*(before.uses.get(name, ()) for name in names))
-    return all(before.code.get(name) == after.code.get(name) for name in names) and all(
-        before.imports.get(name) == after.imports.get(name) for name in used
+    return (
+        all(before.code.get(name) == after.code.get(name) for name in names)
+        and all(before.imports.get(name) == after.imports.get(name) for name in used)
+        and after.code.keys().isdisjoint(used - before.code.keys())
     )
 
 
@@ -100,6 +105,23 @@ def _defined(node: ast.stmt) -> tuple[str, ...]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     names = tuple(part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
     return names or (NAMELESS,)
+
+
+def _take_implementations(node: ast.stmt) -> list[tuple[str, ast.expr]]:
+    """Take the entries out of a spec's ``implementations={...}``: each is a definition of its own, for one that is added
+    changes none of the others."""
+    call = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+    taken: list[tuple[str, ast.expr]] = []
+    for keyword in call.keywords if isinstance(call, ast.Call) else ():
+        told = keyword.value
+        if keyword.arg == "implementations" and isinstance(told, ast.Dict):
+            named = [
+                (key, value) for key, value in zip(told.keys, told.values, strict=True) if isinstance(key, ast.Constant)
+            ]
+            taken += [(str(key.value), value) for key, value in named]
+            kept = [pair for pair in zip(told.keys, told.values, strict=True) if pair not in named]
+            told.keys, told.values = [key for key, _ in kept], [value for _, value in kept]
+    return taken
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, tuple[str, str]]]:

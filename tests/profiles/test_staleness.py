@@ -83,6 +83,39 @@ def test_a_string_that_is_no_docstring_is_code(measured):
     assert staleness.stale_kernels(loaded({"own": {**BOTH["own"], "helper.py": helper}})) == ["own"]
 
 
+SPEC = (
+    KERNEL
+    + """
+
+SPEC = Spec(name="own", implementations={"triton": Peer(kernel, "ours"), **others}, cost=min)
+"""
+)
+PEER = "def liger(x):\n    return x\n\n\nSPEC"
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "stale"),
+    [
+        (', **others}', ', **others, "liger": Peer(liger)}', False),
+        ('SPEC', PEER, False),
+        ('"ours")', '"ours", 2)', True),
+        ('"triton": Peer(kernel, "ours"), ', '', True),
+        ('**others', '**more', True),
+        ('"own"', '"mine"', True),
+        ('SPEC', 'def min(x): return x\n\n\nSPEC', True),
+        ('SPEC', 'helper.more = 1\nSPEC', True),
+    ],
+)  # fmt: skip
+def test_an_implementation_more_changes_none_of_the_others(measured, was, now, stale):
+    here, loaded = measured
+    changed = SPEC.replace(was, now, 1)
+    assert changed != SPEC
+    (here / "own.py").write_text(changed)
+    kernels = {"own": {"file": str(here / "own.py"), "sha256": digest(SPEC)}}
+    found = staleness.stale_kernels(loaded({"own": {**BOTH["own"], "own.py": SPEC}}, kernels))
+    assert found == (["own"] if stale else [])
+
+
 def test_files_that_are_not_here_say_nothing(measured):
     here, loaded = measured
     elsewhere = {"own": {"own.py": KERNEL, "liger.py": "anything"}}
