@@ -482,6 +482,13 @@ def eager(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return -torch.log_softmax(x, -1).gather(-1, target[:, None]).mean()
 
 
+def liger(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Liger-Kernel's function, imported at the first call because it is no dependency. It writes the gradient over x."""
+    from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction  # noqa: PLC0415
+
+    return LigerCrossEntropyFunction.apply(x, target, None)[0]
+
+
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
     """``x`` of rows x columns, standard normal, and a ``target`` a row, every class as likely."""
     numbers = generator(workload, device)
@@ -515,6 +522,7 @@ SPEC = KernelSpec(
         "eager": Implementation(eager, "log_softmax, gather and mean, one after the other"),
         "compile": Implementation(compiled(eager), "torch.compile of eager"),
         "aten": Implementation(reference, "torch.nn.functional.cross_entropy"),
+        "liger": Implementation(liger, "Liger-Kernel's, in place", requires=("liger-kernel",)),
     },
     reference=reference,
     inputs=inputs,

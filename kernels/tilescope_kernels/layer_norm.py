@@ -466,6 +466,13 @@ def aten(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) 
     return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
+def liger(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    """Liger-Kernel's function, imported at the first call because it is no dependency."""
+    from liger_kernel.ops.layer_norm import LigerLayerNormFunction  # noqa: PLC0415
+
+    return LigerLayerNormFunction.apply(x, weight, bias, eps)
+
+
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
     """``x`` of rows x columns around 0.5 (a mean to remove), ``weight`` around 1, ``bias`` around 0."""
     numbers = generator(workload, device)
@@ -504,6 +511,7 @@ SPEC = KernelSpec(
         "eager": Implementation(eager, "the formula one operation at a time"),
         "compile": Implementation(compiled(eager), "torch.compile of eager"),
         "aten": Implementation(aten, "torch.nn.functional.layer_norm"),
+        "liger": Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
     },
     reference=reference,
     inputs=inputs,
