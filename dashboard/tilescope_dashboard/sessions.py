@@ -29,8 +29,8 @@ _OF_TABLES = ("css/loading.css", "bundled/theme/material.css")
 @functools.cache
 def settle() -> None:
     """Once a process, before its first page is built: what has been imported stays, and need not be looked through for garbage
-    with every page. It is most of what there is: looking through it was a fifth of the time that a page took. And defaults of
-    models are looked up once."""
+    with every page. It is most of what there is: looking through it was a fifth of the time that a page took. Defaults of models
+    are looked up once, and widgets are answered soon."""
     defaults.remember()
     answer_soon()
     gc.collect()

@@ -21,9 +21,7 @@ from tilescope.store import LoadedRun
 
 FORWARD = "forward"
 #: Implementations that are libraries': the quickest that was measured stands for them; a matmul's ``eager`` is cuBLAS.
-LIBRARIES = ("liger", "cublas", "cudnn", "cce", "bitsandbytes", "aten")
-
-
+LIBRARIES = ("liger", "cublas", "cudnn", "bitsandbytes", "aten")
 #: What rows are made of. Most of a recording is something else, and to gather that takes as long again.
 _NEEDED = {"gpu_time", "algorithm_flops"} | {
     f"{whose}_bytes_{way}" for whose in ("algorithm", "requested", "unique", "dram") for way in ("read", "written")

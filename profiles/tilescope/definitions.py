@@ -40,10 +40,15 @@ def read(text: str) -> File:
             continue
         names = _defined(node)
         entries = {f"{names[0]} {key}": entry for key, entry in _take_implementations(node)}
-        for name, part in [*((name, node) for name in names), *entries.items()]:
-            found = frozenset(inner.id for inner in ast.walk(part) if isinstance(inner, ast.Name))
-            code[name] = (*code.get(name, ()), ast.dump(part))
-            uses[name] = uses.get(name, frozenset()) | found | (frozenset(entries) if part is node else frozenset())
+        for defined, part in [(names, node), *(((name,), entry) for name, entry in entries.items())]:
+            found, dumped = (
+                frozenset(inner.id for inner in ast.walk(part) if isinstance(inner, ast.Name)),
+                ast.dump(part),
+            )
+            for name in defined:
+                code[name] = (*code.get(name, ()), dumped)
+                uses[name] = uses.get(name, frozenset()) | found
+        uses[names[0]] |= entries.keys()
     return File(code, uses, imports)
 
 
@@ -115,12 +120,10 @@ def _take_implementations(node: ast.stmt) -> list[tuple[str, ast.expr]]:
     for keyword in call.keywords if isinstance(call, ast.Call) else ():
         told = keyword.value
         if keyword.arg == "implementations" and isinstance(told, ast.Dict):
-            named = [
-                (key, value) for key, value in zip(told.keys, told.values, strict=True) if isinstance(key, ast.Constant)
-            ]
-            taken += [(str(key.value), value) for key, value in named]
-            kept = [pair for pair in zip(told.keys, told.values, strict=True) if pair not in named]
-            told.keys, told.values = [key for key, _ in kept], [value for _, value in kept]
+            entries = list(zip(told.keys, told.values, strict=True))
+            taken += [(str(key.value), value) for key, value in entries if isinstance(key, ast.Constant)]
+            told.keys = [key for key, _ in entries if not isinstance(key, ast.Constant)]
+            told.values = [value for key, value in entries if not isinstance(key, ast.Constant)]
     return taken
 
 

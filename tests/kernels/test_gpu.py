@@ -141,7 +141,7 @@ def test_triton_against_the_reference(name, shape, dtype):
 
 # Inductor imports what torch itself deprecates, and advises tf32 for the fp32 parts.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("impl", ["eager", "compile", "aten", "liger", "cce", "bitsandbytes", "naive", "two_passes"])
+@pytest.mark.parametrize("impl", ["eager", "compile", "aten", "liger", "naive", "two_passes"])
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_the_other_implementations(name, impl):
     if impl not in SPECS[name].implementations:
