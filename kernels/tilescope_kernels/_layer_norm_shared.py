@@ -68,8 +68,15 @@ def _store(ptr, values, i, columns, PIECE: gl.constexpr, WHOLE: gl.constexpr, LA
 
 
 @gluon.jit
+def _statistics(stats_ptr, row):
+    """The mean and 1 / standard deviation of a row."""
+    stats_ptr += 2 * row.to(gl.int64)
+    return gl.load(stats_ptr), gl.load(stats_ptr + 1)
+
+
+@gluon.jit
 def layer_norm_backward_shared_kernel(
-    dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, mean_ptr, rstd_ptr, x_stride, rows, columns,
+    dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, rows, columns,
     PIECE: gl.constexpr, PIECES: gl.constexpr, WHOLE: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """``dx`` of rows ``program, program + programs, ...``, and these rows' sums for dW and dB in ``partial``.
@@ -99,16 +106,13 @@ def layer_norm_backward_shared_kernel(
         dw += (gl.zeros([PIECE], gl.float32, LAYOUT),)
         db += (gl.zeros([PIECE], gl.float32, LAYOUT),)
     slot = program * 0
-    mean = gl.load(mean_ptr + program)
-    rstd = gl.load(rstd_ptr + program)
+    mean, rstd = _statistics(stats_ptr, program)
     for row in range(program, rows, programs):
         async_copy.wait_group(0)
         ahead = (row + programs).to(gl.int64)
         x_row, dy_row = x_ptr + ahead * x_stride, dy_ptr + ahead * columns
         _copy_both(xs.index(1 - slot), dys.index(1 - slot), x_row, dy_row, columns, ahead < rows, FULL, LAYOUT)
-        ahead = gl.minimum(row + programs, rows - 1)
-        next_mean = gl.load(mean_ptr + ahead)
-        next_rstd = gl.load(rstd_ptr + ahead)
+        next_mean, next_rstd = _statistics(stats_ptr, gl.minimum(row + programs, rows - 1))
         sum_g, sum_gx = _row_sums(xs.index(slot), dys.index(slot), weights, mean, columns, PIECE, PIECES, WHOLE, LAYOUT)
         # dx = g * rstd - (n * inner + mean_g)
         mean_g = sum_g / columns * rstd

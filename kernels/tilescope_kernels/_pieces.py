@@ -67,6 +67,21 @@ def zero_beyond(
 
 
 @triton.jit
+def narrow(x, columns):
+    """``x`` as it was read, for values in fp32 to be made of it once more after a sum over their row of ``columns``.
+
+    Otherwise the compiler sees one conversion and keeps fp32 values while threads wait for the sum: twice the registers,
+    so half the programs a multiprocessor. Softmax's backward pass of 8192x16384 in bf16 took 195 us and takes 190, an
+    addition 188 (H200, 2026-11-23, torch 2.11, triton 3.6). fp32 is itself.
+    """
+    if x.dtype.primitive_bitwidth == 16:
+        # 0, which the compiler cannot know: it takes the count for one that may be negative.
+        nothing = (tl.full((), 0, tl.int32) + columns) >> 31
+        x = (x.to(tl.int16, bitcast=True) ^ nothing.to(tl.int16)).to(x.dtype, bitcast=True)
+    return x
+
+
+@triton.jit
 def store_piece(
     y_ptr, y, columns, PIECE: tl.constexpr,
     LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr,

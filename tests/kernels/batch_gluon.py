@@ -85,10 +85,10 @@ def check_gradients_of_layer_norm_by_way_of_shared_memory():
             generator = torch.Generator().manual_seed(columns)
             x, dy = (torch.randn(7, columns, generator=generator).bfloat16() for _ in range(2))
             weight = torch.randn(columns, generator=generator).bfloat16() if weighted else None
-            mean, rstd = x.float().mean(1), (x.float().var(1, unbiased=False) + 1e-5).rsqrt()
+            stats = torch.stack((x.float().mean(1), (x.float().var(1, unbiased=False) + 1e-5).rsqrt()), 1)
             dx, partial = torch.full_like(x, 7.0), torch.full((2, 3, columns), 7.0)
             launch(
-                layer_norm_backward_shared_kernel, 3, dx, partial, dy, x, weight, mean, rstd, columns, 7, columns,
+                layer_norm_backward_shared_kernel, 3, dx, partial, dy, x, weight, stats, columns, 7, columns,
                 PIECE=256, PIECES=-(-columns // 256), WHOLE=columns % 256 == 0, num_warps=1,
             )  # fmt: skip
             leaves = [

@@ -15,7 +15,10 @@ from unittest import mock
 os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
+import triton
+import triton.language as tl
 from tilescope_kernels import CATALOG, LayerNorm, add_relu_mul, add_rms_norm, layer_norm, matmul, softmax, vector_add
+from tilescope_kernels._pieces import narrow
 from tilescope_kernels.spec import FORWARD
 
 SPECS = {spec.name: spec for spec in CATALOG}
@@ -100,8 +103,22 @@ def check_softmax_of_widest_rows_in_one_exchange():
 
 
 def check_softmax_backward_in_one_read_and_in_blocks():
-    for columns in (2000, 4096, 5000):
-        against_reference("softmax", f"3x{columns}-fp32")
+    for shape in ("3x2000-fp32", "3x4096-fp32", "3x5000-fp32", "3x4096-fp16", "2x20000-fp16", "2x40000-fp16"):
+        against_reference("softmax", shape)
+
+
+def check_waiting_in_16_bits_changes_no_bit():
+    # NaN and infinities, signs of zero and denormal numbers among them.
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.float16)
+    copied = torch.empty_like(every)
+    _narrow_copy[(1,)](copied, every, every.numel(), BLOCK=every.numel())
+    assert torch.equal(copied.view(torch.int16), every.view(torch.int16))
+
+
+@triton.jit
+def _narrow_copy(y_ptr, x_ptr, columns, BLOCK: tl.constexpr):
+    column = tl.arange(0, BLOCK)
+    tl.store(y_ptr + column, narrow(tl.load(x_ptr + column), columns))
 
 
 def special(columns):
@@ -160,6 +177,7 @@ def check_layer_norm_wide_rows():
     # Over 8192 columns a row is read again or, in 16 bits, waits for its sums; over 16384 all sums are by columns.
     against_reference("layer_norm", "3x9000-fp32")
     against_reference("layer_norm", "3x9000-fp16")
+    against_reference("layer_norm", "3x12288-fp16")  # 48 elements a thread
     against_reference("layer_norm", "3x16384-fp16")  # in whole pieces, without a mask
     against_reference("layer_norm", "18x16400-fp32")
 
