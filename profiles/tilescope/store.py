@@ -3,7 +3,8 @@
 ``run.json`` says what was run, ``table.parquet`` holds the table, ``artefacts/<collector>/`` what the collectors wrote.
 Where a collector knows single source lines there are ``lines.parquet`` with their values and ``sources.json.gz`` with the
 text of the files as they were. While a run is being written it is called ``.partial-<id>`` and its rows lie in ``parts/``
-(``line-parts/``), one file a finished case, so that nothing is lost with the process. Imports neither torch nor triton.
+(``line-parts/``), one file a finished case, so that nothing is lost with the process. ``progress.jsonl`` says what is done;
+a run that was interrupted keeps it, to go on by. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import IO, Any
 
 import pandas as pd
 
-from tilescope import lines, schema
+from tilescope import lines, progress, schema
 from tilescope.case import Case
 from tilescope.schema import Failure, Run, SchemaError
 
@@ -159,6 +160,34 @@ class RunWriter:
             self._lock = _lock(self.folder)
         self._describe()
 
+    @classmethod
+    def reopen(cls, folder: Path) -> RunWriter:
+        """A writer that goes on with a run that is not complete, whether its writer died or was told to stop.
+
+        Raises StoreError when the run is still being written, or cannot be read.
+        """
+        writer = cls.__new__(cls)
+        writer.run = read_run(folder)
+        writer.final = folder.with_name(folder.name.removeprefix(PARTIAL))
+        writer.folder = folder.with_name(f"{PARTIAL}{writer.final.name}")
+        writer._lock = _claim(folder)
+        try:
+            with writer._explained():
+                if folder == writer.final:
+                    _unseal(folder, writer.folder)
+            writer._parts = max((int(part.stem) for part in (writer.folder / "parts").glob("*.parquet")), default=0)
+            kept = LoadedRun(writer.run, schema.frame([]), writer.folder).sources
+            writer._sources = {kernel: dict(files) for kernel, files in kept.items()}
+        except BaseException:
+            writer._lock.close()
+            raise
+        return writer
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """What was written so far. Raises StoreError for a part that is damaged."""
+        return _joined(self.folder)
+
     def append(self, frame: pd.DataFrame) -> None:
         """Adds rows of the schema (their ``run_id`` is set here); they are on disk when this returns.
 
@@ -184,6 +213,16 @@ class RunWriter:
             if sources.items() - self._sources.get(kernel, {}).items():
                 self._sources[kernel] = {**sources, **self._sources.get(kernel, {})}
                 _write_sources(self._sources, self.folder / "sources.json.gz")
+
+    def plan(self, cases: Iterable[Case]) -> None:
+        """Notes what the run is of, so that it can go on when it is interrupted."""
+        with self._explained():
+            progress.begin(self.folder, cases)
+
+    def settle(self, settled: progress.Settled) -> None:
+        """Notes that a case needs no more of a collector."""
+        with self._explained():
+            progress.settle(self.folder, settled)
 
     def artefact_folder(self, collector: str) -> Path:
         """Where ``collector`` writes; made if it is missing."""
@@ -241,9 +280,25 @@ def recover(folder: Path) -> Path:
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_claim(folder))
-        run = dataclasses.replace(_read_run(folder), complete=False)
+        run = dataclasses.replace(read_run(folder), complete=False)
         _write_json(run.to_json(), folder / "run.json")
         return _seal(folder, folder.with_name(folder.name.removeprefix(PARTIAL)))
+
+
+def read_run(folder: Path) -> Run:
+    """What a run says of itself, be it whole or half-written. Raises StoreError as ``open_run`` does."""
+    path = folder / "run.json"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(data, dict):
+            raise SchemaError("run.json holds no object")
+        return Run.from_json(data)
+    except FileNotFoundError as error:
+        raise StoreError(f"{folder} is not a whole run: run.json is missing; record it again") from error
+    except SchemaError as error:
+        raise StoreError(f"{folder}: {error}") from error
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} cannot be read ({_line(error)}): the run is damaged, record it again") from error
 
 
 def open_run(path: Path | str) -> LoadedRun:
@@ -253,7 +308,7 @@ def open_run(path: Path | str) -> LoadedRun:
         raise StoreError(f"no run at {folder}: 'tilescope show' lists the runs there are")
     if folder.name.startswith(PARTIAL):
         raise StoreError(_half_written(folder))
-    run = _read_run(folder)
+    run = read_run(folder)
     return LoadedRun(run, _read_table(folder / "table.parquet"), folder)
 
 
@@ -358,21 +413,6 @@ def _summarise(path: Path) -> Summary:
     )
 
 
-def _read_run(folder: Path) -> Run:
-    path = folder / "run.json"
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(data, dict):
-            raise SchemaError("run.json holds no object")
-        return Run.from_json(data)
-    except FileNotFoundError as error:
-        raise StoreError(f"{folder} is not a whole run: run.json is missing; record it again") from error
-    except SchemaError as error:
-        raise StoreError(f"{folder}: {error}") from error
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path} cannot be read ({_line(error)}): the run is damaged, record it again") from error
-
-
 def _read_table(path: Path) -> pd.DataFrame:
     try:
         return _read_frame(path, schema.validate, schema.COLUMNS)
@@ -396,17 +436,35 @@ def _read_frame(
 
 def _seal(folder: Path, final: Path) -> Path:
     """Parts to one table, then the rename that makes the run visible; only then may the parts go."""
-    parts = [_read_table(part) for part in sorted((folder / "parts").glob("*.parquet"))]
-    table = pd.concat(parts, ignore_index=True) if parts else schema.frame([])
-    _write_table(table, folder / "table.parquet")
+    _write_table(_joined(folder), folder / "table.parquet")
     if by_line := sorted((folder / "line-parts").glob("*.parquet")):
         found = [_read_frame(part, lines.validate, lines.COLUMNS) for part in by_line]
         _write_table(pd.concat(found, ignore_index=True), folder / LINES)
+    if read_run(folder).complete:
+        (folder / progress.FILE).unlink(missing_ok=True)
     folder.rename(final)
     for parts_of in ("parts", "line-parts"):
         shutil.rmtree(final / parts_of, ignore_errors=True)
     (final / ".lock").unlink(missing_ok=True)
     return final
+
+
+def _unseal(final: Path, folder: Path) -> None:
+    """The reverse: what was put together is one part. At every moment one of both folders is whole."""
+    whole = {"parts": "table.parquet", "line-parts": LINES}
+    for parts, name in whole.items():
+        if (final / name).is_file():
+            (final / parts).mkdir(exist_ok=True)
+            shutil.copy2(final / name, final / parts / f"{1:06d}.parquet")
+    final.rename(folder)
+    for name in whole.values():
+        (folder / name).unlink(missing_ok=True)
+
+
+def _joined(folder: Path) -> pd.DataFrame:
+    """The parts of a run that is being written, as one table."""
+    parts = [_read_table(part) for part in sorted((folder / "parts").glob("*.parquet"))]
+    return pd.concat(parts, ignore_index=True) if parts else schema.frame([])
 
 
 def _write_table(table: pd.DataFrame, path: Path) -> None:
@@ -462,7 +520,10 @@ def _half_written(folder: Path) -> str:
     except OSError:
         return f"{name} is half-written: its writer died"
     done = len(list((folder / "parts").glob("*.parquet")))
-    return f"{name} is half-written, its writer died: keep what it has ({done} parts) with 'tilescope recover {name}'"
+    return (
+        f"{name} is half-written, its writer died: go on with 'tilescope resume {name}', or keep what it has ({done} parts) "
+        f"with 'tilescope recover {name}'"
+    )
 
 
 def _digits(when: str) -> str:

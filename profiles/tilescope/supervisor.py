@@ -21,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope import collectors, device, ptxas, schema, store
+from tilescope import collectors, device, progress, ptxas, schema, staleness, store
 from tilescope.case import Case
 from tilescope.gpu_lock import gpu_lock
 from tilescope.process import StartError, WorkerProcess
@@ -86,7 +86,42 @@ async def run(job: Job, on_event: OnEvent = lambda event: None) -> Path:
     catalog = job.catalog or await describe(dict.fromkeys(c.kernel for c in job.cases), workloads)
     here = await asyncio.to_thread(device.detect)
     about = await asyncio.to_thread(_about, job, catalog, here)
-    session = _Session(job, store.RunWriter(job.runs_dir, about), on_event)
+    writer = store.RunWriter(job.runs_dir, about)
+    writer.plan(job.cases)
+    writer.append(model_rows(job.cases, catalog))
+    return await _Session(job, writer, on_event).run(catalog, here)
+
+
+async def resume(folder: Path, on_event: OnEvent = lambda event: None) -> Path:
+    """Goes on with the interrupted run in ``folder``, as ``run`` would have: what is settled stays as it is.
+
+    Failures of single cases are settled, those of a whole collector are not. The run gets a note of when it went on. Raises
+    StoreError when the run is whole or says not what was to be done, and WorkerError when the rest would be of another
+    device, other versions or other code than what it has.
+    """
+    run, known = store.read_run(folder), progress.read(folder)
+    if run.complete:
+        raise WorkerError(f"{run.id} is whole: there is nothing to go on with")
+    if known is None:
+        raise WorkerError(f"{run.id} does not say what was to be done: profile it anew")
+    job = Job(known.cases, run.settings["collectors"], run.settings, folder.parent, run.title)
+    for name in job.collectors:
+        collectors.load(name)
+    catalog = await describe(dict.fromkeys(c.kernel for c in job.cases), dict.fromkeys(c.workload for c in job.cases))
+    here = await asyncio.to_thread(device.detect)
+    if changed := _changed(run, await asyncio.to_thread(_about, job, catalog, here)):
+        raise WorkerError(f"{run.id} cannot go on, for {changed}: profile it anew")
+    if stale := staleness.stale_kernels(store.LoadedRun(run, schema.frame([]), folder)):
+        raise WorkerError(f"{run.id} cannot go on, for the code of {', '.join(stale)} has changed: profile it anew")
+    writer = store.RunWriter.reopen(folder)
+    session = _Session(job, writer, on_event)
+    session.recall(known.settled, writer.rows)
+    said = set(session.remarks())
+    writer.update(
+        failures=tuple(failure for failure in run.failures if failure.case),
+        notes=tuple(note for note in run.notes if note not in said),
+    )
+    writer.note(f"interrupted, and gone on with at {datetime.now(UTC).isoformat(timespec='seconds')}")
     return await session.run(catalog, here)
 
 
@@ -104,10 +139,29 @@ class _Session:
         self.functions: dict[str, dict[str, set[str]]] = defaultdict(dict)
         self.slots = asyncio.Semaphore(_processors())
 
+    def recall(self, settled: Iterable[progress.Settled], rows: pd.DataFrame) -> None:
+        """What an interrupted session knew of these cases, whose ``rows`` are written already."""
+        cases = {case.id: case for case in self.job.cases}
+        for done in settled:
+            self.outstanding.discard((done.collector, done.case))
+            if done.event == "skipped":
+                self.skipped[done.collector, done.message].append(cases[done.case])
+            elif done.event == "result":
+                self.productive.add(done.collector)
+        for case in self.job.cases:
+            self.functions[case.id] = _functions(_of(rows, case))
+            # Rows are written before it is noted that they are.
+            for name in self.functions[case.id].keys() & set(self.job.collectors):
+                self.outstanding.discard((name, case.id))
+                self.productive.add(name)
+
+    def left(self, name: str) -> list[Case]:
+        """The cases that this collector has not settled."""
+        return [case for case in self.job.cases if (name, case.id) in self.outstanding]
+
     async def run(self, catalog: Catalog, here: Device | None) -> Path:
         self.emit({"event": "start", "run": self.writer.run.id, "of": self.of})
         try:
-            self.writer.append(model_rows(self.job.cases, catalog))
             self.sizes = _sizes(self.job.cases, catalog)
             on_gpu = [name for name in self.job.collectors if _needs_gpu(name, here)]
             await self.off_gpu([name for name in self.job.collectors if name not in on_gpu])
@@ -122,11 +176,7 @@ class _Session:
         self.on_event({**event, "index": self.of - len(self.outstanding), "of": self.of})
 
     def close(self, complete: bool) -> Path:
-        for (collector, message), cases in self.skipped.items():
-            impls = ", ".join(dict.fromkeys(case.impl for case in cases))
-            self.writer.note(f"{collector} skipped {len(cases)} of {impls}: {message}")
-        for note in _counted_otherwise(self.functions, self.writer.run.settings["target"]):
-            self.writer.note(note)
+        self.writer.update(notes=(*self.writer.run.notes, *self.remarks()))
         if not complete and not self.productive:
             self.writer.discard()
             self.emit({"event": "done", "folder": "", "run": self.writer.run.id, "complete": False})
@@ -134,6 +184,13 @@ class _Session:
         folder = self.writer.finish(complete)
         self.emit({"event": "done", "folder": str(folder), "run": self.writer.run.id, "complete": complete})
         return folder
+
+    def remarks(self) -> Iterator[str]:
+        """What is to be said of the whole run at its end."""
+        for (collector, message), cases in self.skipped.items():
+            impls = ", ".join(dict.fromkeys(case.impl for case in cases))
+            yield f"{collector} skipped {len(cases)} of {impls}: {message}"
+        yield from _counted_otherwise(self.functions, self.writer.run.settings["target"])
 
     async def off_gpu(self, names: Sequence[str]) -> None:
         """Collectors that do not contend: as many processes at once as the machine has processors."""
@@ -145,22 +202,26 @@ class _Session:
         try:
             async with asyncio.TaskGroup() as group:
                 for name in names:
-                    if await self.available(name):
-                        for cases in _shares(self.job.cases, self.sizes, _processors()):
+                    if self.left(name) and await self.available(name):
+                        for cases in _shares(self.left(name), self.sizes, _processors()):
                             group.create_task(share(name, cases))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from errors
 
     async def with_gpu(self, names: Sequence[str]) -> None:
         """Collectors that measure: one after the other, and no other job's at the same time."""
+        if not any(map(self.left, names)):
+            return
         name = await asyncio.to_thread(device.lock_name)
         waiting = {"event": "waiting", "doing": "waiting for another job on this GPU"}
         async with gpu_lock(name, lambda: self.emit(waiting)):
-            if self.job.settings.get("measure_ceilings", True) and self.writer.run.device.measured:
+            known = self.writer.run.device
+            measured = any(ceiling.origin == "measured" for ceiling in known.ceilings)
+            if self.job.settings.get("measure_ceilings", True) and known.measured and not measured:
                 await self.ceilings()
             for collector in names:
-                if await self.available(collector):
-                    await self.collect(collector, self.job.cases)
+                if self.left(collector) and await self.available(collector):
+                    await self.collect(collector, self.left(collector))
 
     async def ceilings(self) -> None:
         self.emit({"event": "waiting", "doing": "measuring the device's ceilings"})
@@ -209,7 +270,7 @@ class _Session:
         try:
             frame = await asyncio.to_thread(module.parse, artefact, case)
             self.writer.append(frame)
-            self.functions[case.id][name] = set(frame["function"]) - {""}
+            self.functions[case.id] |= _functions(frame)
             if parse_lines := getattr(module, "parse_lines", None):
                 self.writer.append_lines(case.name, *await asyncio.to_thread(parse_lines, artefact, case))
         except store.StoreError:
@@ -236,6 +297,7 @@ class _Session:
     def settle(self, event: str, case: Case | None, name: str, **more: Any) -> None:
         if case:
             self.outstanding.discard((name, case.id))
+            self.writer.settle(progress.Settled(name, case.id, event, more.get("message", "")))
         self.emit({"event": event, "case": case.id if case else "", "collector": name, **more})
 
 
@@ -382,6 +444,31 @@ async def _ask(job: Mapping[str, Any], wanted: str, patience: float) -> dict[str
             last = _last_line(worker.log())
             raise WorkerError(f"the worker {worker.ending()}" + (f": {last}" if last else ""))
         return answer
+
+
+def _changed(run: Run, now: Run) -> str:
+    """What is no longer as the run had it, device or version; empty when its values and new ones can stand together."""
+    if run.device.measured and not now.device.measured:
+        return f"it was measured on {run.device.name}, which is not here"
+    if (run.device.name, run.device.measured) != (now.device.name, now.device.measured):
+        return f"it is of {run.device.name} and this is {now.device.name}"
+    for name in sorted({*run.versions, *now.versions}):
+        if run.versions.get(name) != now.versions.get(name):
+            return f"{name} is {now.versions.get(name, 'absent')} and was {run.versions.get(name, 'absent')}"
+    return ""
+
+
+def _of(rows: pd.DataFrame, case: Case) -> pd.DataFrame:
+    """The rows of one case."""
+    about = {"kernel": case.name, "impl": case.impl, "pass": case.direction, "workload": case.workload}
+    for column, value in {**about, "config": case.config}.items():
+        rows = rows[rows[column] == value]
+    return rows
+
+
+def _functions(rows: pd.DataFrame) -> dict[str, set[str]]:
+    """The functions that each source names."""
+    return {str(source): set(names) - {""} for source, names in rows.groupby("source")["function"]}
 
 
 def _counted_otherwise(functions: Mapping[str, Mapping[str, set[str]]], target: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -243,9 +244,21 @@ def test_interrupting_keeps_the_finished_cases(tmp_path):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert "the finished cases are kept" in err
+    loaded = store.open_run(store.find("latest"))
+    assert f"the finished cases are kept, go on with 'tilescope resume {loaded.run.id}'\n" in err
     assert "Traceback" not in err
     assert " 32" in out
-    loaded = store.open_run(store.find("latest"))
     assert not loaded.run.complete
     assert set(loaded.table[loaded.table["source"] == "compiler"]["impl"]) == {"good"}
+    again = subprocess.run(
+        [*command[:3], "resume", loaded.run.id],
+        env={**environment, "FAKES_ANSWER": "1"}, capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    assert len(re.findall(r"\b32\b", again.stdout)) == 2
+    assert again.stdout.endswith(f"run: {loaded.folder}\n")
+    assert store.open_run(loaded.folder).run.complete
+    status = subprocess.run(
+        [*command[:3], "resume", loaded.run.id], env=environment, capture_output=True, text=True, check=False
+    )
+    said = f"tilescope: {loaded.run.id} is whole: there is nothing to go on with\n"
+    assert (status.returncode, status.stderr) == (2, said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
@@ -251,3 +252,106 @@ def wait_for(condition, seconds=240.0):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def interrupted(catalog, *fates, collectors=("fakes.quick",), at="stubborn"):
+    """A run of those fates that was cancelled when it came to one that would never answer."""
+
+    async def start_then_cancel():
+        at_work, folders = asyncio.Event(), []
+
+        def hear(event):
+            folders.append(event.get("folder"))
+            if event["event"] == "case" and event["collector"] == collectors[-1] and f"/{at}/" in event["case"]:
+                at_work.set()
+
+        task = asyncio.create_task(supervisor.run(Job(cases(*fates), collectors, catalog=catalog), hear))
+        await asyncio.wait_for(at_work.wait(), 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return next(Path(folder) for folder in reversed(folders) if folder)
+
+    return asyncio.run(start_then_cancel())
+
+
+def resumed(folder, monkeypatch):
+    """The run after it went on, and the cases that it was asked for again; what was stuck answers this time."""
+    monkeypatch.setenv("FAKES_ANSWER", "1")
+    events = []
+    again = store.open_run(asyncio.run(supervisor.resume(folder, events.append)))
+    assert events[-1]["index"] == events[-1]["of"]
+    return again, [
+        event["case"].split("/forward")[0].rpartition("/")[2] for event in events if event["event"] == "case"
+    ]
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
+    monkeypatch.setattr(process, "GRACE", 0.5)
+    monkeypatch.setattr(supervisor, "_processors", lambda: 1)
+    folder = interrupted(catalog, "good", "raises", "skips", "fine", "stubborn")
+    before = store.open_run(folder)
+    loaded, asked = resumed(folder, monkeypatch)
+    assert loaded.folder == folder
+    assert asked == ["stubborn"]
+    assert loaded.run.complete
+    assert loaded.run.failures == before.run.failures
+    assert any(note.startswith("interrupted, and gone on with at 20") for note in loaded.run.notes)
+    assert sum("skipped 1 of skips" in note for note in loaded.run.notes) == 1
+    assert registers(loaded) == {"good": 32, "fine": 32, "stubborn": 32}
+    assert len(loaded.table) == len(before.table) + 1
+    assert not (folder / "progress.jsonl").exists()
+    with pytest.raises(supervisor.WorkerError, match="is whole: there is nothing to go on with"):
+        asyncio.run(supervisor.resume(folder))
+
+
+def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch):
+    monkeypatch.setattr(process, "GRACE", 0.5)
+    monkeypatch.setattr(supervisor, "_processors", lambda: 1)
+    folder = interrupted(catalog, "good", "stubborn", collectors=("fakes.absent", "fakes.quick"))
+    # As it is left then: half-written, with a line that was not written to its end.
+    partial = folder.rename(folder.with_name(store.PARTIAL + folder.name))
+    (partial / "parts").mkdir()
+    (partial / "table.parquet").rename(partial / "parts" / "000001.parquet")
+    with (partial / "progress.jsonl").open("a") as file:
+        file.write('{"collector": "fak')
+    loaded, asked = resumed(partial, monkeypatch)
+    assert loaded.folder == folder
+    assert asked == ["stubborn"]
+    # What a whole collector lacked is tried again: it may have been installed.
+    assert [failure.message for failure in loaded.run.failures] == ["install the thing: get-thing"]
+    assert registers(loaded) == {"good": 32, "stubborn": 32}
+
+
+def test_a_case_whose_rows_nobody_noted_is_not_measured_twice(catalog, monkeypatch):
+    monkeypatch.setattr(process, "GRACE", 0.5)
+    folder = interrupted(catalog, "good", "stubborn")
+    session = supervisor._Session(Job(cases("good", "stubborn"), ["compiler"]), None, print)
+    session.recall((), store.open_run(folder).table)
+    assert [case.impl for case in session.left("compiler")] == ["stubborn"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda run: {"versions": {**run.versions, "triton": "1.0"}}, r"for triton is \S+ and was 1\.0: profile it"),
+        (lambda run: {"device": dataclasses.replace(run.device, name="X")}, "for it is of X and this is NVIDIA H"),
+        (lambda run: {"device": dataclasses.replace(run.device, measured=True)}, r"on NVIDIA H\d+, which is not here"),
+        (
+            lambda run: {"kernels": {name: {**facts, "sha256": "0"} for name, facts in run.kernels.items()}},
+            "the code of SPEC has changed: profile it anew",
+        ),
+    ],
+)  # fmt: skip
+def test_what_would_not_fit_is_not_added_to_a_run_and_nothing_is_lost(catalog, monkeypatch, change, said):
+    monkeypatch.setattr(process, "GRACE", 0.5)
+    folder = interrupted(catalog, "good", "stubborn")
+    run = store.open_run(folder).run
+    store._write_json(dataclasses.replace(run, **change(run)).to_json(), folder / "run.json")
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    with pytest.raises(supervisor.WorkerError, match=said):
+        asyncio.run(supervisor.resume(folder))
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    (folder / "progress.jsonl").unlink()
+    with pytest.raises(supervisor.WorkerError, match="does not say what was to be done: profile it anew"):
+        asyncio.run(supervisor.resume(folder))

@@ -16,6 +16,7 @@ from tilescope.commands import (
     publish,
     record,
     recover,
+    resume,
     show,
     tune,
 )
@@ -29,6 +30,7 @@ COMMANDS = (
     compare.command,
     advise.command,
     fuse.command,
+    resume.command,
     recover.command,
     publish.command,
     record.command,

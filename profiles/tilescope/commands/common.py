@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,17 +64,23 @@ def run(plan: Callable[[], Awaitable[Job]]) -> tuple[LoadedRun, bool]:
 
     Raises KeyboardInterrupt when it was interrupted before any case had finished.
     """
-    from tilescope import store, supervisor  # noqa: PLC0415
+    from tilescope import supervisor  # noqa: PLC0415
 
-    progress = Progress()
-
-    async def work() -> None:
+    async def work(progress: Progress) -> None:
         progress.say("reading the kernels' declarations")
         await supervisor.run(await plan(), progress)
 
+    return follow(work)
+
+
+def follow(work: Callable[[Progress], Coroutine[Any, Any, object]]) -> tuple[LoadedRun, bool]:
+    """The same of work that tells its progress and makes a run."""
+    from tilescope import store  # noqa: PLC0415
+
+    progress = Progress()
     interrupted = False
     try:
-        asyncio.run(work())
+        asyncio.run(work(progress))
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -138,6 +144,17 @@ class Progress:
             self.bar = None
 
 
+def show(loaded: LoadedRun, interrupted: bool) -> int:
+    """Prints the run: its device, a line a case, and what ``report`` says. Returns the exit status."""
+    from tilescope import results  # noqa: PLC0415
+
+    device = loaded.run.device
+    predicted = "" if device.measured else ": predicted, no such GPU took part"
+    print(f"{device.name} ({loaded.run.settings['target']}){predicted}")
+    print(results.text(loaded.table))
+    return report(loaded, interrupted, loaded.run.failures)
+
+
 def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) -> int:
     """Says what is beside the table: skipped cases, failures, the folder. Returns the exit status."""
     for note in loaded.run.notes:
@@ -150,7 +167,8 @@ def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) ->
         print(f"failed: {_where(collector, cases[0])}{others}: {message}")
     print(f"run: {loaded.folder}")
     if interrupted:
-        print("tilescope: interrupted; the finished cases are kept in this run", file=sys.stderr)
+        said = f"interrupted; the finished cases are kept, go on with 'tilescope resume {loaded.run.id}'"
+        print(f"tilescope: {said}", file=sys.stderr)
         return 130
     return 1 if failures else 0
 

@@ -18,7 +18,6 @@ def command(subparsers: common.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Profiles and prints one line a case."""
-    from tilescope import results  # noqa: PLC0415
     from tilescope.plan import Request, plan  # noqa: PLC0415
 
     request = Request(
@@ -27,8 +26,4 @@ def run(arguments: argparse.Namespace) -> int:
         title=arguments.title,
         **common.chosen(arguments),
     )
-    loaded, interrupted = common.run(lambda: plan(request, arguments.runs))
-    print(f"{loaded.run.device.name} ({loaded.run.settings['target']})"
-          + ("" if loaded.run.device.measured else ": predicted, no such GPU took part"))  # fmt: skip
-    print(results.text(loaded.table))
-    return common.report(loaded, interrupted, loaded.run.failures)
+    return common.show(*common.run(lambda: plan(request, arguments.runs)))

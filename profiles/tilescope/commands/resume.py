@@ -1,0 +1,22 @@
+"""``tilescope resume``: go on with a run that was interrupted."""
+
+from __future__ import annotations
+
+import argparse
+
+from tilescope.commands import common
+
+
+def command(subparsers: common.Subparsers) -> None:
+    """Adds the parser."""
+    parser = subparsers.add_parser("resume", help="go on with a run that was interrupted, where it stopped")
+    parser.add_argument("name", metavar="RUN", help="the run's id or folder, as 'tilescope show' lists it")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs what is left and prints as ``profile`` does."""
+    from tilescope import store, supervisor  # noqa: PLC0415
+
+    folder = store.find(arguments.name)
+    return common.show(*common.follow(lambda progress: supervisor.resume(folder, progress)))
