@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from tilescope import advice, claims, store, summary
@@ -16,6 +17,8 @@ from tilescope_dashboard.addressed import leads_out
 
 #: What tells the cases of a run apart.
 CASE = ("kernel", "impl", "pass", "workload", "config")
+#: By a run's folder and when it last changed; a few rows each.
+_CLAIMED: dict[tuple[Path, float], tuple[list[dict[str, Any]], str]] = {}
 
 
 def case_name(case: Iterable[str]) -> str:
@@ -39,9 +42,22 @@ def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:
     return _found(loaded.folder, _changed(loaded.folder), case)
 
 
-def claimed(folders: Iterable[Path]) -> tuple[pd.DataFrame, str]:
-    """``claims.claims`` of the runs and ``claims.provenance``. The caller must not change the frame."""
-    return _claimed(tuple((folder, _changed(folder)) for folder in folders))
+def claimed(folder: Path) -> tuple[list[dict[str, Any]], str]:
+    """``claims.of_run`` of the run in that folder, and its ``claims.provenance``. The caller must not change the rows.
+
+    Raises StoreError or OSError as ``open_cached`` does.
+    """
+    key = folder, _changed(folder)
+    if key not in _CLAIMED:
+        # Not by ``open_cached``: so many runs would push out of it what people look at.
+        loaded = _open(folder)
+        _CLAIMED[key] = claims.of_run(loaded), claims.provenance([loaded])
+    return _CLAIMED[key]
+
+
+def has_claimed(folder: Path) -> bool:
+    """Whether ``claimed`` was asked for this run before, which has not changed since."""
+    return (folder, _changed(folder)) in _CLAIMED
 
 
 def _changed(path: Path) -> float:
@@ -51,6 +67,10 @@ def _changed(path: Path) -> float:
 
 @functools.lru_cache(maxsize=16)
 def _read(path: Path, changed: float) -> LoadedRun:
+    return _open(path)
+
+
+def _open(path: Path) -> LoadedRun:
     # A run may come from elsewhere, and its traces are offered for saving.
     link = leads_out(path)
     if link is not None:
@@ -69,9 +89,3 @@ def _found(path: Path, changed: float, case: tuple[str, ...]) -> tuple[Finding, 
     loaded = _read(path, changed)
     rows = loaded.table[(loaded.table[list(CASE)] == list(case)).all(axis="columns")]
     return tuple(advice.findings(rows, loaded.run.device, loaded.run.kernels))
-
-
-@functools.lru_cache(maxsize=4)
-def _claimed(folders: tuple[tuple[Path, float], ...]) -> tuple[pd.DataFrame, str]:
-    loaded = [_read(*folder) for folder in folders]
-    return claims.claims(loaded), claims.provenance(loaded)

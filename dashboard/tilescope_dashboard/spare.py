@@ -8,6 +8,8 @@ from typing import Any
 
 import panel as pn
 
+from tilescope_dashboard.turns import stepping
+
 #: Seconds between two steps; and the longest, when others keep the server busy.
 _PAUSE, _LONGEST = 0.25, 10.0
 #: A step that is called later than this has others before it, in seconds.
@@ -46,7 +48,7 @@ class SpareTime:
 
     def _turn(self) -> None:
         began = time.monotonic()
-        busy = began - self._due > _LATE
+        busy = began - self._due > _LATE or stepping()
         resting = began - self._asked < _REST
         self._pause = min(2 * self._pause, _LONGEST) if busy else _PAUSE
         if busy or resting or (self._step() and time.monotonic() - began < _HEAVY):

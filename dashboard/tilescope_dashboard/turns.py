@@ -1,7 +1,8 @@
-"""When something is done: in a turn of the session's own, or once its page is there."""
+"""When something is done: in a turn of the session's own, in many, or once its page is there."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,36 @@ def in_turn(action: Callable[[], Any]) -> None:
         action()
     else:
         doc.add_next_tick_callback(action)
+
+
+#: Between two steps of what takes many, in milliseconds: others are answered meanwhile.
+_BREATH = 5
+#: Sessions in which such steps are being taken.
+_STEPPING: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def stepping() -> bool:
+    """Whether any session that is still there is at something that takes many steps."""
+    contexts = [doc.session_context for doc in _STEPPING]
+    return any(context is not None and not context.destroyed for context in contexts)
+
+
+def in_turns(step: Callable[[], bool]) -> None:
+    """Take the step again and again, each in a turn of its own, until it returns False; at once where there is no browser."""
+    doc = pn.state.curdoc
+    if doc is None or doc.session_context is None:
+        while step():
+            pass
+        return
+
+    def turn() -> None:
+        if step():
+            doc.add_timeout_callback(turn, _BREATH)
+        else:
+            _STEPPING.discard(doc)
+
+    _STEPPING.add(doc)
+    doc.add_timeout_callback(turn, _BREATH)
 
 
 #: Until the browser has painted what was sent before, in milliseconds.

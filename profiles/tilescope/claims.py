@@ -75,8 +75,12 @@ COLUMNS = {
 
 
 def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
-    """One row a kernel and pass, kernels by name: the largest problem of the Triton implementation in the run that says
-    most of it.
+    """``best`` of what each of the runs says."""
+    return best(row for loaded in runs for row in of_run(loaded))
+
+
+def best(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """One row a kernel and pass, kernels by name, of those of several runs: the one in the run that says most of it.
 
     That is a run of the kernel as it is today rather than of a former one (``changed``), then one with other
     implementations to compare with, then one of more workloads, then the newest. ``bound`` and ``over_…`` are speed
@@ -84,28 +88,34 @@ def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
     which: copy or read bandwidth, or a pipe's rate. ``verdict`` compares the claim with the measurement, and is empty where
     nothing is claimed. Absent is NaN.
     """
-    best: dict[tuple[str, str], dict[str, Any]] = {}
-    for loaded in runs:
-        if not loaded.run.device.measured:
-            continue
-        table = loaded.table[(loaded.table["config"] == "") & loaded.table["metric"].isin(_NEEDED)]
-        every = summary.summarise(table, loaded.run.device, loaded.run.kernels)
-        gains = traffic.speedup(table)
-        changed = stale_kernels(loaded)
-        for (kernel, direction), cases in every.groupby(["kernel", "pass"], sort=False):
-            ours = cases[(cases["impl"] == "triton") & cases["measured"]]
-            largest = summary.headline(ours)
-            if largest is not None:
-                row = {
-                    **_row(largest, cases, gains, loaded),
-                    "changed": kernel in changed,
-                    "workloads": ours["workload"].nunique(),
-                }
-                known = best.setdefault((kernel, direction), row)
-                best[kernel, direction] = max(known, row, key=_worth)
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        known = found.setdefault((row["kernel"], row["pass"]), row)
+        found[row["kernel"], row["pass"]] = max(known, row, key=_worth)
     # By name, for a recording says nothing of what belongs together, and a family may be recorded in parts.
-    ordered = sorted(best.values(), key=lambda row: str(row["kernel"]))
+    ordered = sorted(found.values(), key=lambda row: str(row["kernel"]))
     return pd.DataFrame(ordered, columns=list(COLUMNS)).astype(COLUMNS)
+
+
+def of_run(loaded: LoadedRun) -> list[dict[str, Any]]:
+    """A row a kernel and pass that the run measured: the largest problem of the Triton implementation.
+
+    It has ``COLUMNS``, and in ``workloads`` how many of them the run has.
+    """
+    if not loaded.run.device.measured:
+        return []
+    table = loaded.table[(loaded.table["config"] == "") & loaded.table["metric"].isin(_NEEDED)]
+    every = summary.summarise(table, loaded.run.device, loaded.run.kernels)
+    gains = traffic.speedup(table)
+    changed = stale_kernels(loaded)
+    rows = []
+    for (kernel, _), cases in every.groupby(["kernel", "pass"], sort=False):
+        ours = cases[(cases["impl"] == "triton") & cases["measured"]]
+        largest = summary.headline(ours)
+        if largest is not None:
+            more = {"changed": kernel in changed, "workloads": ours["workload"].nunique()}
+            rows.append({**_row(largest, cases, gains, loaded), **more})
+    return rows
 
 
 def _worth(row: dict[str, Any]) -> tuple[bool, int, int, str]:

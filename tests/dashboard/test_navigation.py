@@ -97,6 +97,17 @@ def test_what_is_behind_the_figure_is_done_once_and_at_once_where_it_is_needed(m
     assert len(done) == 2
 
 
+def test_no_step_is_taken_while_somebody_waits_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, done = Clock(monkeypatch), []
+    SpareTime(lambda: bool(done.append(1))).start()
+    monkeypatch.setattr(spare, "stepping", lambda: True)
+    clock.turn()
+    assert not done
+    monkeypatch.setattr(spare, "stepping", lambda: False)
+    clock.turn()
+    assert len(done) == 1
+
+
 def test_a_heavy_step_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, done = Clock(monkeypatch), []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import panel as pn
@@ -14,8 +14,10 @@ from tilescope_dashboard.charts import Chart
 from tilescope_dashboard.files import stem
 from tilescope_dashboard.state import State
 from tilescope_dashboard.tables import Table, downloads
+from tilescope_dashboard.turns import in_turns
 
 LOG = logging.getLogger(__name__)
+_ENDED = object()
 
 
 class View(pn.viewable.Viewer):
@@ -76,14 +78,24 @@ class View(pn.viewable.Viewer):
         if self.fresh:
             return
         self.fresh = True
+        self._attempt(self.update)
+
+    def gradually(self, steps: Iterator[object]) -> None:
+        """Take the steps in turns, for what would keep other sessions waiting; an error in one is shown and ends them."""
+        in_turns(lambda: self._attempt(lambda: next(steps, _ENDED)) is not _ENDED)
+
+    def _attempt(self, action: Callable[[], object]) -> object:
+        """What it returns; where it fails that is shown in place."""
         try:
-            self.update()
+            result = action()
             self._trouble.visible = False
         except Exception as error:
             LOG.exception("view %s", self.name_in_address)
             said = f"{type(error).__name__}: {error}"
             self._trouble.object = words.notice("error", "This view could not be drawn.", said)
             self._trouble.visible = True
+            return _ENDED
+        return result
 
     def _changed(self, *events: param.parameterized.Event) -> None:
         if any(event.name != "view" for event in events):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import panel as pn
 from tilescope import claims as model
 
 from tilescope_dashboard import words
 from tilescope_dashboard.charts import chart
 from tilescope_dashboard.figures.claims import claims
-from tilescope_dashboard.opened import claimed
+from tilescope_dashboard.opened import claimed, has_claimed
 from tilescope_dashboard.tables import fill, table
 from tilescope_dashboard.views.base import View
 
@@ -48,18 +51,41 @@ class Claims(View):
         self._rows = pd.DataFrame(columns=list(model.COLUMNS))
         self._table.param.watch(self._open, "selection")
         self.state.param.watch(self._changed, "runs")
-        return [self._head, self._chart, self.saved(self._table, origin=self._origin)]
+        shown = [self._chart, self.saved(self._table, origin=self._origin)]
+        self._body = pn.Column(*shown, sizing_mode="stretch_width", margin=0)
+        self._asked: list[Path] = []
+        return [self._head, self._body]
 
     def update(self) -> None:
-        measured = [s for s in reversed(self.state.runs) if s.recorded and not s.error]
-        self._rows, where = claimed(summary.path for summary in measured)
+        self._asked = asked = [s.path for s in reversed(self.state.runs) if s.recorded and not s.error]
+        if all(map(has_claimed, asked)):
+            self._show(asked)
+        else:
+            self._head.object = words.heading("Claims", f"Reading {len(asked)} recordings …")
+            self._body.visible = False
+            self.gradually(self._read(asked))
+
+    def _read(self, asked: Sequence[Path]) -> Iterator[None]:
+        """Read one recording a step, then show them, unless others are asked for meanwhile."""
+        for folder in asked:
+            if asked is not self._asked:
+                return
+            claimed(folder)
+            yield
+        self._show(asked)
+
+    def _show(self, asked: Sequence[Path]) -> None:
+        said = [claimed(folder) for folder in asked]
+        self._rows = model.best(row for rows, _ in said for row in rows)
+        where = dict.fromkeys(line for _, lines in said for line in lines.splitlines())
+        self._body.visible = True
         earlier = self._rows["changed"].map({True: " (an earlier version)", False: ""})
         judged = self._rows.loc[self._rows["verdict"] != "", "verdict"].value_counts()
-        said = ", ".join(f"{count} {_VERDICTS[verdict]}" for verdict, count in judged.items())
+        verdicts = ", ".join(f"{count} {_VERDICTS[verdict]}" for verdict, count in judged.items())
         self._head.object = words.heading(
-            f"Of {judged.sum()} claims: {said}" if said else "Claims",
+            f"Of {judged.sum()} claims: {verdicts}" if verdicts else "Claims",
             f"{_measured_on(self._rows)} {_BOUND}" if len(self._rows) else _NOTHING,
-        ) + (words.more("with these versions", where.splitlines()) if len(self._rows) else "")
+        ) + (words.more("with these versions", where) if len(self._rows) else "")
         self._chart.object = claims(self._rows, self.state.look_of(*self._origin()))
         fill(self._table, self._rows.assign(started=self._rows["started"] + earlier))
 

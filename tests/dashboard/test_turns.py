@@ -1,0 +1,110 @@
+"""What takes many turns of a session keeps no other waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import panel as pn
+import pytest
+from tilescope import store
+from tilescope_dashboard import opened
+from tilescope_dashboard.state import State
+from tilescope_dashboard.turns import in_turns, stepping
+from tilescope_dashboard.views.claims import Claims
+
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+
+
+class Page:
+    """A document that a browser shows, as far as it is asked for here; its turns are taken by hand."""
+
+    def __init__(self) -> None:
+        self.session_context = SimpleNamespace(destroyed=False, request=SimpleNamespace(arguments={}))
+        self.turns: list[Callable[[], Any]] = []
+
+    def add_timeout_callback(self, turn: Callable[[], Any], after: int) -> None:
+        self.turns.append(turn)
+
+    def take_turns(self) -> int:
+        """All that come, one after the other; how many there were."""
+        taken = 0
+        while self.turns:
+            self.turns.pop(0)()
+            taken += 1
+        return taken
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> Page:
+    page = Page()
+    monkeypatch.setattr(type(pn.state), "curdoc", property(lambda self: page))
+    return page
+
+
+def test_steps_are_taken_one_a_turn_and_at_once_where_nobody_waits(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = iter([True, True, False, True])
+    in_turns(lambda: next(left))
+    assert stepping()
+    assert page.take_turns() == 3
+    assert list(left) == [True]
+    assert not stepping()
+    # Who leaves amid it holds nothing up.
+    in_turns(lambda: True)
+    assert stepping()
+    page.session_context.destroyed = True
+    assert not stepping()
+    page.session_context.destroyed = False
+    monkeypatch.setattr(type(pn.state), "curdoc", None)
+    left = iter([True, True, False, True])
+    in_turns(lambda: next(left))
+    assert list(left) == [True]
+
+
+def test_claims_are_read_a_recording_a_turn_and_once_for_all(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opened, "_CLAIMED", {})
+    shown = Claims(State(view="claims"))
+    shown.refresh()
+    assert "Reading" in shown._head.object
+    assert not shown._body.visible
+    assert page.take_turns() == len(shown._asked) + 1 > 30
+    assert shown._body.visible
+    assert "Measured on NVIDIA H200" in shown._head.object
+    assert len(shown._rows) > 40
+    again = Claims(State(view="claims"))
+    again.refresh()
+    assert again._rows.equals(shown._rows)
+    assert not page.turns
+
+
+def test_what_cannot_be_read_is_shown_in_place_and_ends_the_reading(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened, "_CLAIMED", {})
+    monkeypatch.setattr(opened, "_open", refuse)
+    shown = Claims(State(view="claims"))
+    shown.refresh()
+    assert page.take_turns() == 1
+    assert "the run is damaged" in shown._trouble.object
+    assert shown._trouble.visible
+
+
+def test_who_looks_elsewhere_meanwhile_is_not_shown_what_was_asked_before(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened, "_CLAIMED", {})
+    shown = Claims(State(view="claims"))
+    shown.refresh()
+    before = page.turns.pop()
+    shown.fresh = False
+    shown.refresh()
+    before()
+    assert page.take_turns() == len(shown._asked) + 1
+    assert shown._body.visible
+
+
+def refuse(path: Path) -> None:
+    raise store.StoreError("the run is damaged")
