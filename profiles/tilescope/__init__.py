@@ -9,16 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilescope.api import profile
+    from tilescope.api import profile, resume
     from tilescope.own import spec
     from tilescope.session import Profile, load
     from tilescope.store import LoadedRun, find, list_runs, open_run
 
 __version__ = "0.1.0"
-__all__ = ["LoadedRun", "Profile", "__version__", "find", "list_runs", "load", "open_run", "profile", "spec"]
+__all__ = ["LoadedRun", "Profile", "__version__", "find", "list_runs", "load", "open_run", "profile", "resume", "spec"]
 
 _HOMES = {
-    "profile": "api", "spec": "own", "Profile": "session", "load": "session",
+    "profile": "api", "resume": "api", "spec": "own", "Profile": "session", "load": "session",
     "LoadedRun": "store", "find": "store", "list_runs": "store", "open_run": "store",
 }  # fmt: skip
 

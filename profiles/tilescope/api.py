@@ -64,6 +64,20 @@ def profile(
     return Profile.of(loaded)
 
 
+def resume(name: Path | str, on_event: OnEvent | None = None) -> Profile:
+    """Goes on with a run that was interrupted, by its id or folder, where it stopped; returns it when it is finished.
+
+    ``on_event`` as ``profile`` has it. Raises ValueError, in one line, when the rest would not fit what the run has: it is
+    whole, or of another device, other versions or other code.
+    """
+    folder = store.find(str(name))
+
+    async def work(on_event: OnEvent) -> Path:
+        return await supervisor.resume(folder, on_event)
+
+    return Profile.of(store.open_run(_wait_for(work, on_event or live.progress())))
+
+
 def run(
     request: Request, folder: Path, on_event: OnEvent, catalog: supervisor.Catalog | None = None
 ) -> store.LoadedRun:
@@ -119,7 +133,8 @@ def _wait_for(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: On
 
     def heard(event: dict[str, Any]) -> None:
         if event.get("event") == "done" and event.get("folder") and not event.get("complete"):
-            kept.append(f"interrupted: the finished cases are kept, open them with tilescope.load({event['run']!r})")
+            run = repr(event["run"])
+            kept.append(f"interrupted: tilescope.load({run}) opens the finished cases, tilescope.resume({run}) goes on")
         on_event(event)
 
     try:

@@ -40,6 +40,11 @@ def settle(folder: Path, settled: Settled) -> None:
     _append(folder, asdict(settled))
 
 
+def kept(folder: Path) -> bool:
+    """Whether the run in ``folder`` says what it takes to go on with it."""
+    return (folder / FILE).is_file()
+
+
 def read(folder: Path) -> Progress | None:
     """What was noted; None where nothing was. A line that its writer did not live to finish is left out."""
     try:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from html import unescape
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from tilescope import store
+from tilescope import progress, store
 from tilescope.schema import Failure
 from tilescope_dashboard import words
 from tilescope_dashboard.access import is_local
@@ -250,6 +251,20 @@ def test_what_failed_is_said_beside_its_own_kernel_only() -> None:
     assert "failed in this run" in shown._notices.object
     shown.state.kernel = "softmax"
     assert "failed in this run" not in shown._notices.object
+
+
+@pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
+def test_an_interrupted_run_says_how_it_goes_on_where_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    synthetic.write_run(tmp_path, RUN)
+    described = tmp_path / RUN / "run.json"
+    described.write_text(json.dumps({**json.loads(described.read_text()), "complete": False}))
+    assert "its worker died.<" in Context(State(run=RUN, kernel="matmul"))._notices.object
+    progress.begin(tmp_path / RUN, [])
+    said = f"its worker died. &#x27;tilescope resume {RUN}&#x27; goes on with it."
+    assert said in Context(State(run=RUN, kernel="matmul"))._notices.object
 
 
 @pytest.mark.parametrize(

@@ -335,9 +335,16 @@ def test_interrupting_keeps_what_is_done_and_says_where(tmp_path, monkeypatch):
         loop.close()
         signal.signal(signal.SIGINT, handler)
     (kept,) = store.list_runs([tmp_path])
-    assert said == f"interrupted: the finished cases are kept, open them with tilescope.load({kept.id!r})"
+    opens, goes_on = f"tilescope.load({kept.id!r}) opens the finished cases", f"tilescope.resume({kept.id!r}) goes on"
+    assert said == f"interrupted: {opens}, {goes_on}"
     assert not kept.complete
     assert set(tilescope.load(str(kept.path)).frame["impl"]) >= {"good"}
+    monkeypatch.setenv("FAKES_ANSWER", "1")
+    again = tilescope.resume(kept.path)
+    assert again.run.complete
+    assert "compiler" in set(again.frame.loc[again.frame["impl"] == "hangs", "source"])
+    with pytest.raises(ValueError, match="is whole: there is nothing to go on with"):
+        tilescope.resume(kept.path)
     assert set(threads) == {threading.main_thread()}
 
 

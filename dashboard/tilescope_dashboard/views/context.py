@@ -7,6 +7,7 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 import param
+from tilescope import progress
 
 from tilescope_dashboard import words
 from tilescope_dashboard.figures.style import short
@@ -78,7 +79,9 @@ class Context(pn.viewable.Viewer):
                 )
             )
         if not loaded.run.complete:
-            said.append(words.notice("warning", "This run is not complete:", "it was cancelled or its worker died."))
+            cure = f" 'tilescope resume {loaded.run.id}' goes on with it." if progress.kept(loaded.folder) else ""
+            what = f"it was cancelled or its worker died.{cure}"
+            said.append(words.notice("warning", "This run is not complete:", what))
         # Of the other kernels the list of runs says how many there are.
         failures = [f for f in loaded.run.failures if not f.case or f.concerns(state.kernel)]
         if failures:
