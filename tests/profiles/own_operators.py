@@ -65,6 +65,11 @@ custom_sine.register_autograd(
 )
 
 
+torch.library.define("tilescope_tests::gpu_sine", "(Tensor x) -> Tensor")
+torch.library.impl("tilescope_tests::gpu_sine", "Meta", torch.empty_like)
+torch.library.impl("tilescope_tests::gpu_sine", "CUDA", torch.sin)
+
+
 class _Sine(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -115,6 +120,7 @@ SINE = KernelSpec(
         "module": Implementation(Module()),
         "compiled_helper": Implementation(with_a_compiled_helper),
         "warps": Implementation(lambda x: _launched(warps_kernel, x)),
+        "gpu_only": Implementation(lambda x: _launched(sine_kernel, torch.ops.tilescope_tests.gpu_sine(x.detach()))),
         "fullgraph": Implementation(compiled_as_a_whole),
         "eager": Implementation(torch.sin),
     },

@@ -211,6 +211,7 @@ TIMES = KernelSpec(
         "triton": Implementation(times_three),
         "wrong": Implementation(wrong),
         "in_place": Implementation(_in_place),
+        "picky": Implementation(lambda x: times_three(x) if x.sum().item() else x),
         "eager": Implementation(lambda x: x * 3),
         "compile": Implementation(lambda x: x * 3),
         "absent": Implementation(times_three, requires=("no-such-package",)),

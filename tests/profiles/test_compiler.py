@@ -131,6 +131,11 @@ def test_code_whose_shapes_depend_on_data_does_not_apply(tmp_path: Path) -> None
         collect(wanted, tmp_path)
 
 
+def test_code_that_reads_a_value_on_its_way_does_not_apply(tmp_path: Path) -> None:
+    with pytest.raises(execute.NotApplicable, match="picky reads a tensor's value, which needs data"):
+        collect(case("TIMES", "5000-fp32", impl="picky"), tmp_path)
+
+
 def test_compiled_code_does_not_apply(tmp_path: Path) -> None:
     with pytest.raises(execute.NotApplicable, match=r"torch\.compile generates"):
         collect(case("TIMES", "5000-fp32", impl="compile"), tmp_path)

@@ -56,6 +56,12 @@ def test_what_must_be_compiled_as_a_whole_does_not_apply(collector: str) -> None
     assert answer["message"] == "torch.compile generates its kernels on a GPU only"
 
 
+def test_an_operator_for_gpus_only_does_not_apply() -> None:
+    (answer,) = capture("interpreter", [Case(f"{FILE}:SINE", "gpu_only", "forward", "1000-fp32", "")]).values()
+    assert answer["error"] == "NotApplicable"
+    assert answer["message"] == "gpu_only calls tilescope_tests::gpu_sine, which runs on a GPU only"
+
+
 @pytest.mark.parametrize("collector", ["interpreter", "check"])
 def test_what_is_not_interpreted_is_skipped_and_said(collector: str) -> None:
     (answer,) = capture(collector, [Case(f"{FILE}:SINE", "warps", "forward", "1000-fp32", "")]).values()

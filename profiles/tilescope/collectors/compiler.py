@@ -68,12 +68,10 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
             run = execute.prepare(spec, case, "meta")
             caught.clear()  # A backward pass is prepared by a forward one.
             run()
-        except NotImplementedError as error:
-            # PyTorch's own operators say so where their outputs' shapes depend on what is in the inputs.
-            operator = re.search(r"aten::\w+", str(error))
-            if operator is None or "Meta" not in str(error):
-                raise
-            raise execute.NotApplicable(f"{case.impl} calls {operator[0]}, which needs data") from None
+        except (NotImplementedError, RuntimeError) as error:
+            if reason := _lacks_data(error):
+                raise execute.NotApplicable(f"{case.impl} {reason}, which needs data") from None
+            raise
     if not caught:
         raise execute.NotApplicable(f"{case.impl} launches no Triton kernel")
     with offline.targeting(target):
@@ -170,6 +168,15 @@ def _compile(launch: Launch, target: str) -> dict[str, Any]:
             "sass": sass,
         },
     }
+
+
+def _lacks_data(error: Exception) -> str:
+    """What could not be done on tensors without data, where that is what the error says; else empty."""
+    if "cannot be called on meta tensors" in str(error):
+        return "reads a tensor's value"
+    # PyTorch's own operators say so where their outputs' shapes depend on what is in the inputs.
+    operator = re.search(r"aten::\w+", str(error))
+    return f"calls {operator[0]}" if operator and "Meta" in str(error) else ""
 
 
 def _gist(error: BaseException) -> str:

@@ -12,6 +12,7 @@ import gzip
 import importlib.metadata
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -80,6 +81,11 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
                 records = _count(case, spec, settings, "cpu", values=True)
         except (interpret.TooLong, blocks.NotServed) as error:
             raise execute.NotApplicable(str(error)) from None
+        except NotImplementedError as error:
+            operator = re.search(r"'([\w:.]+)' with arguments from the 'CPU' backend", str(error))
+            if operator is None:
+                raise
+            raise execute.NotApplicable(f"{case.impl} calls {operator[1]}, which runs on a GPU only") from None
         except RuntimeError as error:
             if must_compile(error):
                 raise execute.NotApplicable(COMPILED) from None
