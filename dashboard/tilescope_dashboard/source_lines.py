@@ -50,8 +50,10 @@ class Column:
 
 
 def cases(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
-    """The cases that have lines, by what a person reads; the implementation's own config first."""
-    rows = frame[CASE].drop_duplicates().sort_values("config", key=lambda c: c != "", kind="stable")
+    """The cases that have lines, by what a person reads: an implementation's own config first, and Triton's of those."""
+    rows = frame[CASE].drop_duplicates()
+    others = pd.DataFrame({"config": rows["config"] != "", "impl": rows["impl"] != "triton"})
+    rows = rows.loc[others.sort_values(["config", "impl"], kind="stable").index]
     return {" · ".join(filter(None, case)): case for case in rows.itertuples(index=False, name=None)}
 
 

@@ -21,7 +21,7 @@ from tilescope.case import Case
 from tilescope.schema import CASE_COLUMNS, SchemaError
 
 #: Column name to pandas dtype. ``launch`` is the position among the launches its source saw in the case, ``file`` a
-#: file's name without its folders, ``line`` counts from 1.
+#: file's name without its folders (another library's after its implementation, ``liger/softmax.py``), ``line`` counts from 1.
 COLUMNS: dict[str, str] = {
     **dict.fromkeys(CASE_COLUMNS, "str"),
     "launch": "Int32",
@@ -71,6 +71,11 @@ METRICS: dict[str, LineMetric] = {
         *(LineMetric(f"stall_{key}", f"stalls: {label}", "count", f"stall_{key}") for key, label in _STALLS.items()),
     )
 }
+
+
+def of_another(owner: str, found: pd.DataFrame, sources: Mapping[str, str]) -> tuple[pd.DataFrame, dict[str, str]]:
+    """The same lines and texts with ``owner/`` before each file: another library's files may be called as a kernel's own."""
+    return found.assign(file=f"{owner}/" + found["file"]), {f"{owner}/{name}": text for name, text in sources.items()}
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

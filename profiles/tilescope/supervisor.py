@@ -21,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope import collectors, device, progress, ptxas, schema, staleness, store
+from tilescope import collectors, device, lines, progress, ptxas, schema, staleness, store
 from tilescope.case import Case
 from tilescope.gpu_lock import gpu_lock
 from tilescope.process import StartError, WorkerProcess
@@ -135,6 +135,8 @@ class _Session:
         self.productive: set[str] = set()
         self.skipped: dict[tuple[str, str], list[Case]] = defaultdict(list)
         self.sizes: dict[str, float] = {}
+        #: Kernels and those of their implementations that are other libraries'.
+        self.foreign: set[tuple[str, str]] = set()
         #: Of each case, the functions that a collector named.
         self.functions: dict[str, dict[str, set[str]]] = defaultdict(dict)
         self.slots = asyncio.Semaphore(_processors())
@@ -163,6 +165,12 @@ class _Session:
         self.emit({"event": "start", "run": self.writer.run.id, "of": self.of})
         try:
             self.sizes = _sizes(self.job.cases, catalog)
+            self.foreign = {
+                (entry["kernel"], name)
+                for entry in catalog
+                for name, facts in entry["implementations"].items()
+                if facts["requires"]
+            }
             on_gpu = [name for name in self.job.collectors if _needs_gpu(name, here)]
             await self.off_gpu([name for name in self.job.collectors if name not in on_gpu])
             if on_gpu:
@@ -272,7 +280,9 @@ class _Session:
             self.writer.append(frame)
             self.functions[case.id] |= _functions(frame)
             if parse_lines := getattr(module, "parse_lines", None):
-                self.writer.append_lines(case.name, *await asyncio.to_thread(parse_lines, artefact, case))
+                found = await asyncio.to_thread(parse_lines, artefact, case)
+                foreign = (case.kernel, case.impl) in self.foreign
+                self.writer.append_lines(case.name, *(lines.of_another(case.impl, *found) if foreign else found))
         except store.StoreError:
             raise
         except Exception as error:

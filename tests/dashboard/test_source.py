@@ -98,6 +98,14 @@ def test_shares_are_of_the_whole_launch_and_absent_values_are_absent(frame: pd.D
     assert source_lines.files(own) == ["softmax.py", "standard.py"]
 
 
+def test_tritons_cases_come_before_the_others_and_a_config_last() -> None:
+    said = [("liger", ""), ("triton", "BLOCK=8"), ("triton", ""), ("eager", "")]
+    frame = pd.DataFrame([{"impl": i, "pass": "forward", "workload": "8", "config": c} for i, c in said])
+    assert [(case[0], case[3]) for case in source_lines.cases(frame).values()] == [
+        ("triton", ""), ("liger", ""), ("eager", ""), ("triton", "BLOCK=8"),
+    ]  # fmt: skip
+
+
 def test_columns_begin_with_where_the_time_goes(frame: pd.DataFrame) -> None:
     known = source_lines.columns(frame)
     assert [column.text for column in known] == [

@@ -218,3 +218,11 @@ def test_a_persons_own_kernel_is_found_by_its_name(tmp_path: Path) -> None:
         "kernels.py"
     ]
     assert listings.of_case(tmp_path, CASE) == []
+
+
+def test_another_librarys_files_are_not_taken_for_the_kernels_own(sampled: pd.DataFrame) -> None:
+    found, sources = lines.of_another("liger", sampled, {"softmax.py": "theirs"})
+    assert set(lines.validate(found)["file"]) == {f"liger/{name}" for name in sampled["file"]}
+    assert sources == {"liger/softmax.py": "theirs"}
+    empty, _ = lines.of_another("liger", lines.frame([]), {})
+    assert empty.empty

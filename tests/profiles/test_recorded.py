@@ -63,6 +63,14 @@ def test_nothing_of_the_machine_is_recorded(folder):
     assert not re.search(r"/(tmp|home|root|opt|usr|var)/", (folder / "run.json").read_text())
 
 
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_another_librarys_lines_are_not_those_of_the_kernels_own_file(folder):
+    loaded = opened(folder)
+    for (kernel, impl), rows in loaded.lines.groupby(["kernel", "impl"]):
+        foreign = bool(loaded.run.kernels[kernel]["implementations"][impl].get("requires"))
+        assert set(rows["file"].str.startswith(f"{impl}/")) == {foreign}
+
+
 @pytest.mark.parametrize(("kernel", "direction"), [(k, d) for k, passes in KERNELS.items() for d in passes])
 def test_every_kernel_by_every_collector(kernel, direction):
     found = rows()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Any
 
 import panel as pn
@@ -87,5 +88,5 @@ class Source(View):
         case, launch = Case(self.state.kernel, impl, direction, workload, config), self._choices.launch
         found = listings.of_launch(self.state.loaded.folder, case, launch.function, launch.number)
         stages, stage = found.stages if found else {}, self._code.stage
-        code = compiled_text.read(stage, stages.get(stage, ""), self._file)
+        code = compiled_text.read(stage, stages.get(stage, ""), PurePosixPath(self._file).name)
         return code_pair.assembly(stage, stages, code, _NO_ASSEMBLY)
