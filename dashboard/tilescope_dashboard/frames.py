@@ -206,6 +206,8 @@ def largest_problem(table: pd.DataFrame) -> tuple[str, str]:
     if bytes_needed.empty:
         return ("", "")
     forward = bytes_needed[bytes_needed["pass"].eq("forward")]
-    of_one = (forward if len(forward) else bytes_needed).groupby(["workload", "pass", "impl"])["value"].sum()
-    workload, direction, _ = of_one.idxmax()
+    of_one = (
+        (forward if len(forward) else bytes_needed).groupby(["workload", "pass", "impl"], sort=False)["value"].sum()
+    )
+    workload, direction, _ = of_one.idxmax()  # of several, the first: as ``summary.headline`` and ``listings.largest``
     return (str(workload), str(direction))

@@ -18,8 +18,9 @@ def in_turn(action: Callable[[], Any]) -> None:
         doc.add_next_tick_callback(action)
 
 
-#: Between two steps of what takes many, in milliseconds: others are answered meanwhile.
-_BREATH = 5
+#: Between two steps of what takes many, in milliseconds: others are answered meanwhile. The longer one where nobody waits
+#: for what comes of them.
+_BREATH, _LONG_BREATH = 5, 250
 #: Sessions in which such steps are being taken.
 _STEPPING: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -30,8 +31,11 @@ def stepping() -> bool:
     return any(context is not None and not context.destroyed for context in contexts)
 
 
-def in_turns(step: Callable[[], bool]) -> None:
-    """Take the step again and again, each in a turn of its own, until it returns False; at once where there is no browser."""
+def in_turns(step: Callable[[], bool], urgent: Callable[[], bool]) -> None:
+    """Take the step again and again, each in a turn of its own, until it returns False; at once where there is no browser.
+
+    ``urgent`` is asked before each whether somebody waits for the last.
+    """
     doc = pn.state.curdoc
     if doc is None or doc.session_context is None:
         while step():
@@ -40,12 +44,15 @@ def in_turns(step: Callable[[], bool]) -> None:
 
     def turn() -> None:
         if step():
-            doc.add_timeout_callback(turn, _BREATH)
+            later()
         else:
             _STEPPING.discard(doc)
 
+    def later() -> None:
+        doc.add_timeout_callback(turn, _BREATH if urgent() else _LONG_BREATH)
+
     _STEPPING.add(doc)
-    doc.add_timeout_callback(turn, _BREATH)
+    later()
 
 
 #: Until the browser has painted what was sent before, in milliseconds.

@@ -11,10 +11,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from tilescope import progress, store
+from tilescope import listings, progress, store
 from tilescope.schema import Failure
+from tilescope.summary import headline, summarise
 from tilescope_dashboard import words
 from tilescope_dashboard.access import is_local
+from tilescope_dashboard.frames import largest_problem
 from tilescope_dashboard.state import SHOWN_FIRST, State, preferred
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
@@ -243,6 +245,21 @@ def test_the_dashboard_imports_neither_torch_nor_triton() -> None:
     paths = [str(Path(__file__).resolve().parents[2] / part) for part in ("kernels", "profiles", "dashboard")]
     code = f"import sys; sys.path[:0] = {paths}\n" + code
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=300)
+
+
+def test_occupancy_begins_with_what_stands_for_the_kernel_elsewhere() -> None:
+    softmax = next(s for s in store.list_runs([store.recorded_dir()]) if s.title == "softmax")
+    state = State(run=softmax.id, kernel="softmax", view="occupancy")
+    shown = Occupancy(state)
+    shown.refresh()
+    first = shown._rows.iloc[0]
+    assert (first["impl"], first["pass"], first["workload"]) == ("triton", *reversed(largest_problem(state.table)))
+    assert shown._table.selection == [0]
+    # Two workloads move as many bytes: views, headline and the assembly that a recording keeps are of the same one.
+    stands_for = headline(summarise(state.table, state.device, state.loaded.run.kernels))
+    assert stands_for["workload"] == first["workload"]
+    kept = {case.workload for case in listings.largest(state.loaded.run, state.table)}
+    assert kept == {first["workload"]}
 
 
 @pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")

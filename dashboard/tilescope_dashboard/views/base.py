@@ -82,7 +82,10 @@ class View(pn.viewable.Viewer):
 
     def gradually(self, steps: Iterator[object]) -> None:
         """Take the steps in turns, for what would keep other sessions waiting; an error in one is shown and ends them."""
-        in_turns(lambda: self._attempt(lambda: next(steps, _ENDED)) is not _ENDED)
+        in_turns(
+            lambda: self._attempt(lambda: next(steps, _ENDED)) is not _ENDED,
+            urgent=lambda: self.state.view == self.name_in_address,
+        )
 
     def _attempt(self, action: Callable[[], object]) -> object:
         """What it returns; where it fails that is shown in place."""

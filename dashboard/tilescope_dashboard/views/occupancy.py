@@ -72,8 +72,18 @@ class Occupancy(View):
     def _fill(self) -> None:
         # The table is watched: the charts are drawn once, when all stands.
         self._settled = False
-        rows = frames.occupancies(frames.default_configs(self.state.table), self._target.value)
-        self._rows = rows.sort_values("impl", key=lambda c: c != "triton", kind="stable", ignore_index=True)
+        known = frames.default_configs(self.state.table)
+        rows = frames.occupancies(known, self._target.value)
+        # First what stands for the kernel in the other views.
+        workload, direction = frames.largest_problem(known)
+        others = pd.DataFrame(
+            {
+                "impl": rows["impl"] != "triton",
+                "workload": rows["workload"] != workload,
+                "pass": rows["pass"] != direction,
+            }
+        )
+        self._rows = rows.loc[others.sort_values(list(others), kind="stable").index].reset_index(drop=True)
         fill(
             self._table, self._rows.assign(launch_text=self._rows["function"].where(self._rows["function"] != "", "–"))
         )
