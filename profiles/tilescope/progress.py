@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -51,12 +52,16 @@ def read(folder: Path) -> Progress | None:
         text = (folder / FILE).read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
-    lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    if not lines:
+    lines = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            lines.append(json.loads(line))
+    if not lines or "cases" not in lines[0]:
         return None
     return Progress(tuple(Case(**case) for case in lines[0]["cases"]), tuple(Settled(**line) for line in lines[1:]))
 
 
 def _append(folder: Path, line: object) -> None:
+    # Its end of line comes first: after one that was not finished, this one is a line of its own.
     with (folder / FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        file.write("\n" + json.dumps(line, ensure_ascii=False))

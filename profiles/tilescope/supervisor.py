@@ -96,8 +96,8 @@ async def resume(folder: Path, on_event: OnEvent = lambda event: None) -> Path:
     """Goes on with the interrupted run in ``folder``, as ``run`` would have: what is settled stays as it is.
 
     Failures of single cases are settled, those of a whole collector are not. The run gets a note of when it went on. Raises
-    StoreError when the run is whole or says not what was to be done, and WorkerError when the rest would be of another
-    device, other versions or other code than what it has.
+    WorkerError when the run is whole, says not what was to be done, or the rest would be of another device, other versions
+    or other code than what it has; StoreError when it cannot be read or is still being written.
     """
     run, known = store.read_run(folder), progress.read(folder)
     if run.complete:
@@ -150,11 +150,13 @@ class _Session:
                 self.skipped[done.collector, done.message].append(cases[done.case])
             elif done.event == "result":
                 self.productive.add(done.collector)
-        for case in self.job.cases:
-            self.functions[case.id] = _functions(_of(rows, case))
+        named = {(case.name, case.impl, case.direction, case.workload, case.config): case.id for case in cases.values()}
+        for key, of_case in rows.groupby(["kernel", "impl", "pass", "workload", "config"], sort=False):
+            case_id = named[key]
+            self.functions[case_id] = _functions(of_case)
             # Rows are written before it is noted that they are.
-            for name in self.functions[case.id].keys() & set(self.job.collectors):
-                self.outstanding.discard((name, case.id))
+            for name in self.functions[case_id].keys() & set(self.job.collectors):
+                self.outstanding.discard((name, case_id))
                 self.productive.add(name)
 
     def left(self, name: str) -> list[Case]:
@@ -466,14 +468,6 @@ def _changed(run: Run, now: Run) -> str:
         if run.versions.get(name) != now.versions.get(name):
             return f"{name} is {now.versions.get(name, 'absent')} and was {run.versions.get(name, 'absent')}"
     return ""
-
-
-def _of(rows: pd.DataFrame, case: Case) -> pd.DataFrame:
-    """The rows of one case."""
-    about = {"kernel": case.name, "impl": case.impl, "pass": case.direction, "workload": case.workload}
-    for column, value in {**about, "config": case.config}.items():
-        rows = rows[rows[column] == value]
-    return rows
 
 
 def _functions(rows: pd.DataFrame) -> dict[str, set[str]]:

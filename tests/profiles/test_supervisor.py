@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tilescope import process, ptxas, staleness, store, supervisor
+from tilescope import process, progress, ptxas, staleness, store, supervisor
 from tilescope.case import Case
 from tilescope.gpu_lock import gpu_lock
 from tilescope.supervisor import Job
@@ -305,7 +306,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
         asyncio.run(supervisor.resume(folder))
 
 
-def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch):
+def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch, tmp_path):
     monkeypatch.setattr(process, "GRACE", 0.5)
     monkeypatch.setattr(supervisor, "_processors", lambda: 1)
     folder = interrupted(catalog, "good", "stubborn", collectors=("fakes.absent", "fakes.quick"))
@@ -314,7 +315,13 @@ def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch):
     (partial / "parts").mkdir()
     (partial / "table.parquet").rename(partial / "parts" / "000001.parquet")
     with (partial / "progress.jsonl").open("a") as file:
-        file.write('{"collector": "fak')
+        file.write('\n{"collector": "fak')
+    # Nor is the next line lost by it, were the run interrupted once more.
+    before = progress.read(partial)
+    once_more = progress.Settled("fakes.quick", "nobody's", "error", "no")
+    twice = shutil.copytree(partial, tmp_path / "twice")
+    progress.settle(twice, once_more)
+    assert progress.read(twice) == dataclasses.replace(before, settled=(*before.settled, once_more))
     loaded, asked = resumed(partial, monkeypatch)
     assert loaded.folder == folder
     assert asked == ["stubborn"]
