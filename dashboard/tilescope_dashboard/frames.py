@@ -206,8 +206,13 @@ def largest_problem(table: pd.DataFrame) -> tuple[str, str]:
     if bytes_needed.empty:
         return ("", "")
     forward = bytes_needed[bytes_needed["pass"].eq("forward")]
-    of_one = (
-        (forward if len(forward) else bytes_needed).groupby(["workload", "pass", "impl"], sort=False)["value"].sum()
-    )
+    rows = forward if len(forward) else bytes_needed
+    of_one = rows.groupby(["workload", "pass", "impl"], sort=False)["value"].sum()
     workload, direction, _ = of_one.idxmax()  # of several, the first: as ``summary.headline`` and ``listings.largest``
     return (str(workload), str(direction))
+
+
+def with_first(rows: pd.DataFrame, wanted: Mapping[str, str]) -> pd.DataFrame:
+    """The rows, those first that have the wanted value in the first of these columns, of them those in the next, and so on."""
+    others = pd.DataFrame({column: rows[column] != value for column, value in wanted.items()})
+    return rows.loc[others.sort_values(list(others), kind="stable").index]

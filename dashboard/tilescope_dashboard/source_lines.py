@@ -10,6 +10,8 @@ import pandas as pd
 from tilescope.lines import METRICS
 from tilescope.schema import MEASURED, SOURCES
 
+from tilescope_dashboard.frames import with_first
+
 CASE = ["impl", "pass", "workload", "config"]
 #: What is shown until a person chooses, the first that is known of each: where the time goes, or how much code there is;
 #: what is asked of memory.
@@ -51,9 +53,7 @@ class Column:
 
 def cases(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
     """The cases that have lines, by what a person reads: an implementation's own config first, and Triton's of those."""
-    rows = frame[CASE].drop_duplicates()
-    others = pd.DataFrame({"config": rows["config"] != "", "impl": rows["impl"] != "triton"})
-    rows = rows.loc[others.sort_values(["config", "impl"], kind="stable").index]
+    rows = with_first(frame[CASE].drop_duplicates(), {"config": "", "impl": "triton"})
     return {" · ".join(filter(None, case)): case for case in rows.itertuples(index=False, name=None)}
 
 

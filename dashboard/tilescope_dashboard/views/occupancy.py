@@ -76,14 +76,8 @@ class Occupancy(View):
         rows = frames.occupancies(known, self._target.value)
         # First what stands for the kernel in the other views.
         workload, direction = frames.largest_problem(known)
-        others = pd.DataFrame(
-            {
-                "impl": rows["impl"] != "triton",
-                "workload": rows["workload"] != workload,
-                "pass": rows["pass"] != direction,
-            }
-        )
-        self._rows = rows.loc[others.sort_values(list(others), kind="stable").index].reset_index(drop=True)
+        wanted = {"impl": "triton", "workload": workload, "pass": direction}
+        self._rows = frames.with_first(rows, wanted).reset_index(drop=True)
         fill(
             self._table, self._rows.assign(launch_text=self._rows["function"].where(self._rows["function"] != "", "–"))
         )

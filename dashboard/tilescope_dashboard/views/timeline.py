@@ -89,7 +89,7 @@ class Timeline(View):
         here = self._sums[(self._sums["workload"] == workload) & (self._sums["pass"] == direction)]
         sample = self._sample.value
         sums = model.typical(here) if sample == -1 else here[here["sample"] == sample]
-        sums = sums.sort_values("impl", key=lambda c: c != "triton", kind="stable", ignore_index=True)
+        sums = frames.with_first(sums, {"impl": "triton"}).reset_index(drop=True)
         launches = model.of_repetitions(self._launches, sums)
         chosen = launches["function"].str.contains(self._filter.value or "", case=False, regex=False)
         self._head.object = headline(launches, sums)
