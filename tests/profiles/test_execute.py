@@ -52,7 +52,7 @@ def test_a_file_that_does_not_import_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (case("TIMES", "fused"), "no implementation 'fused': use one of triton, wrong, in_place, eager"),
+        (case("TIMES", "fused"), "no implementation 'fused': use one of triton, wrong, in_place, picky, eager"),
         (case("SOFTMAX", direction="backward", workload="ragged"), "small_softmax has no backward pass"),
         (case("TIMES", "absent"), "needs no-such-package: pip install no-such-package"),
         (case("TIMES", config="BLOCK=1"), "no config 'BLOCK=1': it takes none"),
