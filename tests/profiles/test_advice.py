@@ -108,6 +108,21 @@ def test_a_rule_fires_and_falls_silent(rule: str, values: dict[str, Any], mended
         assert finding.bound is None or finding.bound.ratio >= 1.05
 
 
+def test_scattered_accesses_win_no_more_than_their_part_of_the_traffic() -> None:
+    quarter = {"sector_efficiency_read@interpreter": 0.25, "sector_efficiency_written@interpreter": 1.0}
+    # Of 50 MB each way, loads touch 200 MB of sectors: 250 become 100.
+    finding = one(find(quarter), "uncoalesced-loads")
+    assert finding.bound and finding.bound.ratio == pytest.approx(2.5)
+    asked = {"requested_bytes_read@interpreter": 50e6, "requested_bytes_written@interpreter": 150e6}
+    finding = one(find({**quarter, **asked}), "uncoalesced-loads")
+    assert finding.bound and finding.bound.ratio == pytest.approx(350 / 200)
+    assert "requested_bytes_read" in {value.metric for value in finding.evidence}
+    # One number a row, as a sum's: its store is nothing beside the row.
+    few = {"sector_efficiency_written@interpreter": 0.125, "requested_bytes_read@interpreter": 262_144,
+           "requested_bytes_written@interpreter": 512}  # fmt: skip
+    assert "uncoalesced-stores" not in rules(find(few))
+
+
 def test_a_launch_that_is_too_small_for_its_work() -> None:
     single = one(find({"gpu_time@torch_profiler": 2e-6}, each_way=1000), "launch-bound")
     assert single.bound is None

@@ -14,6 +14,8 @@ _EXCESS = 1.1
 _WIDEST = 16
 #: From this share of a memory roof on, that level is what holds the kernel back.
 _AT_ROOF, _BUSY = 0.85, 0.6
+#: An access, and what metrics call the bytes of it.
+_WAYS = {"load": "read", "store": "written"}
 
 
 def extra_bytes(subject: Subject) -> Iterator[Finding]:
@@ -66,23 +68,24 @@ def repeated_requests(subject: Subject) -> Iterator[Finding]:
 
 
 def uncoalesced(subject: Subject) -> Iterator[Finding]:
-    """Requests that touch more 32-byte sectors than their bytes fill. Bound: sectors moved / sectors filled.
+    """Requests that touch more 32-byte sectors than their bytes fill. Bound: all sectors that the launch touches / those it
+    would touch if these were filled.
 
     A warp's request of ``w`` bytes a thread fills ``w`` sectors (32 threads, 32 bytes each); ncu counts what it
-    touches. Without counters the interpreter's share of used sectors says the same of the addresses.
+    touches. Without counters the interpreter's share of used sectors says the same of the addresses. How much of the
+    launch's traffic that is follows from the bytes it asks for each way.
     """
     for launch in subject.launches:
-        for way, used in (("load", "read"), ("store", "written")):
-            sectors, width = launch.get(f"sectors_per_{way}", "ncu"), launch.get(f"widest_{way}", "compiler")
-            share = launch.get(f"sector_efficiency_{used}", "interpreter")
-            if sectors and width and width.value:
-                ratio, values = sectors.value / width.value, [sectors, width, share]
-            elif share and share.value:
-                ratio, values = 1 / share.value, [share, width]
-            else:
-                continue
+        touched = {way: _sectors(launch, way) for way in _WAYS}
+        for way, (ratio, values) in touched.items():
             if ratio < _EXCESS:
                 continue
+            asked = {other: _asked(subject, launch, other) for other in _WAYS}
+            bound, formula = ratio, "sectors touched / sectors filled"
+            if all(asked.values()):
+                moved = {other: known.value * touched[other][0] for other, known in asked.items() if known}
+                bound = sum(moved.values()) / (sum(moved.values()) - moved[way] * (1 - 1 / ratio))
+                formula = f"sectors of loads and stores / the same with full {way}s"
             yield subject.finding(
                 f"uncoalesced-{way}s",
                 f"{way.capitalize()}s touch {ratio:.2f}× the sectors that their bytes fill",
@@ -90,10 +93,28 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
                 "stride 1 (mind the order of a 2-D block's offsets), and pad rows to a stride that is a multiple of "
                 "32 bytes, or of 16 at the least: without it a thread's neighbouring elements are loaded one by one, "
                 "a stride apart.",
-                values,
-                subject.bound(ratio, "sectors touched / sectors filled", launch),
+                [*values, *asked.values()],
+                subject.bound(bound, formula, launch),
                 launch=launch,
             )
+
+
+def _sectors(launch: Launch, way: str) -> tuple[float, list[Evidence | None]]:
+    """Sectors that loads or stores touch over those that their bytes fill, 1 where that is not known; and what says so."""
+    sectors, width = launch.get(f"sectors_per_{way}", "ncu"), launch.get(f"widest_{way}", "compiler")
+    share = launch.get(f"sector_efficiency_{_WAYS[way]}", "interpreter")
+    if sectors and width and width.value:
+        return sectors.value / width.value, [sectors, width, share]
+    if share and share.value:
+        return 1 / share.value, [share, width]
+    return 1.0, []
+
+
+def _asked(subject: Subject, launch: Launch, way: str) -> Evidence | None:
+    """The bytes that the launch loads or stores; a single one's are the algorithm's at least."""
+    requested = launch.get(f"requested_bytes_{_WAYS[way]}", "interpreter")
+    alone = requested is None and subject.row["launches"] == 1
+    return subject.total(f"algorithm_bytes_{_WAYS[way]}", "model") if alone else requested
 
 
 def narrow_loads(subject: Subject) -> Iterator[Finding]:
