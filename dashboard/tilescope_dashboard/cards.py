@@ -85,7 +85,7 @@ def _card(rank: int, found: Finding) -> str:
     speaker = "Nsight Compute" if found.origin == NVIDIA else "What to do"
     where = [found.function, kind, f"bound: {found.bound.formula}" if found.bound else ""]
     return (
-        f'<li class="finding {kind}"><h4><span class="rank">{rank}</span>{escape(found.title)}</h4>'
+        f'<li class="finding {kind}"><h4><span class="rank">{rank}.</span>{escape(found.title)}</h4>'
         f'<div class="win">{_win(found)}</div>'
         f'<p class="where">{escape(" · ".join(filter(None, where)))}</p>'
         f"{_evidence(found.evidence)}"
