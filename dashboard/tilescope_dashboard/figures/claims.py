@@ -37,7 +37,7 @@ def claims(rows: pd.DataFrame, look: Theme) -> figure:
     rows = rows.assign(row=[places[name] for name in names])
     plot = blank(
         look, "claims", 150 + 30 * len(rows), x_axis_type="log", x_range=_range(rows),
-        y_range=list(dict.fromkeys(rows["row"]))[::-1],
+        y_range=list(dict.fromkeys(rows["row"]))[::-1], x_axis_location="above",
     )  # fmt: skip
     plot.xaxis.axis_label, plot.xaxis.formatter = "times as fast as the other", ticks("times")
     plot.xaxis.ticker = plot.xgrid.ticker = FixedTicker(ticks=ratio_ticks(*_range(rows)))
@@ -48,7 +48,8 @@ def claims(rows: pd.DataFrame, look: Theme) -> figure:
         known = rows[rows[column].notna()]
         if len(known):
             items.append(_marks(plot, known.assign(x=known[column]), impl, look))
-    legend(plot, look, items)
+    # Longer than a screen: above, what the marks mean is there when one begins to read.
+    legend(plot, look, items, "above")
     return plot
 
 

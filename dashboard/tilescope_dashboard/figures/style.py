@@ -6,6 +6,7 @@ import base64
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from bokeh.core.properties import value
 from bokeh.models import (
@@ -171,8 +172,8 @@ def columns(labels: Sequence[str], look: Theme) -> int:
     return next(fitting, 1)
 
 
-def legend(plot: figure, look: Theme, items: list[LegendItem]) -> None:
-    """Put a compact legend below a figure, in as many columns as fit the page; the figure grows with its rows."""
+def legend(plot: figure, look: Theme, items: list[LegendItem], place: Literal["above", "below"] = "below") -> None:
+    """Put a compact legend beside a figure, in as many columns as fit the page; the figure grows with its rows."""
     count = columns([item.label.value for item in items], look)
     plot.add_layout(
         Legend(
@@ -181,7 +182,7 @@ def legend(plot: figure, look: Theme, items: list[LegendItem]) -> None:
             label_standoff=4, spacing=12, padding=4, margin=4, glyph_width=26, glyph_height=26,
             stylesheets=[_LEGEND_CSS],
         ),
-        "below",
+        place,
     )  # fmt: skip
     plot.height += 26 * (math.ceil(len(items) / count) - 1)
 

@@ -14,7 +14,7 @@ from tilescope_dashboard.units import write
 MOST = 2_000
 _SLOTS = 1_000
 _ROW = 56
-#: The functions that took most time have a colour and a pattern each; the others are grey.
+#: So many functions have a colour and a pattern each; the others are grey.
 _FUNCTIONS = 5
 OTHERS = "others"
 
@@ -66,8 +66,7 @@ def timeline(launches: pd.DataFrame, look: Theme) -> figure:
     for tool in plot.select({"type": PanTool}), plot.select({"type": WheelZoomTool}):
         next(iter(tool)).dimensions = "width"
     singles, shared = reduced(launches)
-    top = list(launches.groupby("function")["duration"].sum().nlargest(_FUNCTIONS).index)
-    known = labels(launches["function"])
+    top, known = _foremost(launches), labels(launches["function"])
     items = [
         *_together(plot, shared, lanes, look),
         *_bars(plot, singles, {function: known[function] for function in top}, lanes, look),
@@ -76,6 +75,14 @@ def timeline(launches: pd.DataFrame, look: Theme) -> figure:
     plot.height = 136 + _ROW * len(impls)
     legend(plot, look, items)
     return plot
+
+
+def _foremost(launches: pd.DataFrame) -> list[str]:
+    """The functions that have a colour: of each lane the one that took most time, in the lanes' order, then of all of them."""
+    spent = launches.groupby(["impl", "function"], sort=False)["duration"].sum()
+    of_lanes = [function for _, function in spent.groupby("impl", sort=False).idxmax()]
+    of_all = launches.groupby("function")["duration"].sum().nlargest(_FUNCTIONS).index
+    return list(dict.fromkeys([*of_lanes, *of_all]))[:_FUNCTIONS]
 
 
 def reduced(launches: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
