@@ -8,8 +8,7 @@ import logging
 
 import panel as pn
 import panel_material_ui as pmui
-from tilescope import supervisor
-from tilescope_dashboard import sessions, words
+from tilescope_dashboard import catalog, sessions, words
 from tilescope_dashboard.access import may_launch
 from tilescope_dashboard.figures.style import DARK, FONT, LIGHT, Theme
 from tilescope_dashboard.jobs import shared
@@ -69,6 +68,7 @@ def build() -> pmui.Page:
     """One session's page."""
     sessions.settle()
     sessions.from_here()
+    catalog.ask()
     state = State(may_launch=may_launch(pn.state.curdoc))
     pn.state.location.sync(state, ["run", "kernel", "case", "view", "theme", "compared"], on_error=state.take)
     side, main = (pn.Column(sizing_mode="stretch_width", margin=0) for _ in range(2))
@@ -126,24 +126,16 @@ async def later(state: State, side: pn.Column, progress: Progress) -> None:
     form = ProfileForm(state, shared())
     form.param.watch(lambda event: setattr(progress.own, "job", event.new), "started")
     await form.load()
-    asked = catalog()
+    asked = catalog.ask()
     if not asked.done():
         side.append(form)
     try:
         # A page that is closed while it waits must not end the question for the others.
-        state.catalog = await asyncio.shield(asked)
+        state.catalog = await asyncio.shield(asyncio.wrap_future(asked))
     except ValueError as error:
         state.catalog_error = str(error)
     if not side.objects:
         side.append(form)
-
-
-def catalog() -> asyncio.Task[list[dict]]:
-    """The kernel library as the worker describes it, asked for once a process."""
-    asked = pn.state.cache.get("tilescope-catalog")
-    if asked is None or (asked.done() and (asked.cancelled() or asked.exception())):
-        asked = pn.state.cache["tilescope-catalog"] = asyncio.create_task(supervisor.describe())
-    return asked
 
 
 def trouble(error: BaseException) -> pn.pane.HTML:
