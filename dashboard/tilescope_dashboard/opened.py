@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import weakref
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,9 @@ CASE = ("kernel", "impl", "pass", "workload", "config")
 #: By a run's folder and when it last changed; a few rows each.
 _CLAIMED: dict[tuple[Path, float], tuple[list[dict[str, Any]], str]] = {}
 
+#: By a run's table and the kernel's name.
+_USUAL: deque[tuple[weakref.ref[pd.DataFrame], str, pd.DataFrame]] = deque(maxlen=8)
+
 
 def case_name(case: Iterable[str]) -> str:
     """How a selector and the address name one of a kernel's cases: its values of ``CASE`` but the kernel's."""
@@ -35,6 +40,17 @@ def open_cached(path: Path) -> LoadedRun:
 def headlines(loaded: LoadedRun) -> pd.DataFrame:
     """``summary.summarise`` of the run without its sweeps. The caller must not change the frame."""
     return _summarised(loaded.folder, _changed(loaded.folder))
+
+
+def usual(loaded: LoadedRun, kernel: str) -> pd.DataFrame:
+    """The run's rows of one kernel without its sweeps. The same frame for all who ask, who must not change it: what models
+    gather of it they gather once."""
+    for table, name, rows in list(_USUAL):
+        if table() is loaded.table and name == kernel:
+            return rows
+    rows = frames.default_configs(loaded.table[loaded.table["kernel"] == kernel])
+    _USUAL.append((weakref.ref(loaded.table), kernel, rows))
+    return rows
 
 
 def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:

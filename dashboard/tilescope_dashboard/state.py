@@ -14,7 +14,7 @@ from tilescope import device, schema, staleness, store
 
 from tilescope_dashboard import addressed
 from tilescope_dashboard.figures.style import Theme, theme
-from tilescope_dashboard.opened import open_cached
+from tilescope_dashboard.opened import open_cached, usual
 
 LOG = logging.getLogger(__name__)
 
@@ -126,6 +126,11 @@ class State(param.Parameterized):
         if self.loaded is None:
             return schema.frame([])
         return self.loaded.table[self.loaded.table["kernel"] == self.kernel]
+
+    @property
+    def usual(self) -> pd.DataFrame:
+        """The same without sweeps; views must not change it."""
+        return usual(self.loaded, self.kernel) if self.loaded else self.table
 
     @property
     def device(self) -> schema.Device | None:

@@ -98,17 +98,21 @@ class Facts:
         return max(times, key=lambda n: times[n]) if times else launches[0] if launches else None
 
 
-#: The table that was gathered last: a view asks several models about one, and of 100,000 launches this takes seconds.
-_last: tuple[weakref.ref[pd.DataFrame], list[Facts]] | None = None
+#: The tables that were gathered last, at most so many: views ask several models about one, and of 100,000 launches this takes
+#: seconds.
+_last: tuple[tuple[weakref.ref[pd.DataFrame], list[Facts]], ...] = ()
+_MOST = 3
 
 
 def gather(table: pd.DataFrame) -> list[Facts]:
     """Every case of the table, in the order of its first row. The table must not be changed afterwards."""
-    global _last  # noqa: PLW0603 - a memory of one
-    known = _last
-    if known is None or known[0]() is not table:
-        known = _last = weakref.ref(table), _gather(table)
-    return list(known[1])
+    global _last  # noqa: PLW0603 - exchanged as a whole, as threads gather too
+    known = next((facts for of, facts in _last if of() is table), None)
+    if known is None:
+        known = _gather(table)
+        others = [entry for entry in _last if entry[0]() is not None]
+        _last = (*others[1 - _MOST :], (weakref.ref(table), known))
+    return list(known)
 
 
 def _gather(table: pd.DataFrame) -> list[Facts]:

@@ -72,7 +72,7 @@ class Occupancy(View):
     def _fill(self) -> None:
         # The table is watched: the charts are drawn once, when all stands.
         self._settled = False
-        known = frames.default_configs(self.state.table)
+        known = self.state.usual
         rows = frames.occupancies(known, self._target.value)
         # First what stands for the kernel in the other views.
         workload, direction = frames.largest_problem(known)

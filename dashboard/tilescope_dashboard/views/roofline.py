@@ -10,7 +10,7 @@ import pandas as pd
 import panel as pn
 from tilescope import roofline as model
 
-from tilescope_dashboard import frames, words
+from tilescope_dashboard import words
 from tilescope_dashboard.charts import chart
 from tilescope_dashboard.figures.marks import marks
 from tilescope_dashboard.figures.roofline import LEVELS, drawing, source
@@ -58,7 +58,7 @@ class Roofline(View):
 
     def update(self) -> None:
         loaded = self.state.loaded
-        rows = frames.default_configs(self.state.table)
+        rows = self.state.usual
         self._all = model.points(rows, loaded.run.device, loaded.run.kernels) if loaded else pd.DataFrame()
         self._body.visible = len(self._all) > 0
         if self._all.empty:

@@ -56,7 +56,7 @@ class Source(View):
         if found.empty:
             self._head.object = NOTHING
         else:
-            problem = frames.largest_problem(frames.default_configs(self.state.table))
+            problem = frames.largest_problem(self.state.usual)
             self._choices.fill(found, problem, 1 if self.state.narrow else 3)
 
     def _open(self) -> None:

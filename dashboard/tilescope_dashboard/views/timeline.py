@@ -65,7 +65,7 @@ class Timeline(View):
 
     def update(self) -> None:
         self._filling = True
-        rows = frames.default_configs(self.state.table)
+        rows = self.state.usual
         self._launches = model.timeline(rows)
         self._sums = model.totals(self._launches)
         options = {

@@ -58,7 +58,7 @@ class Traffic(View):
         return [self._head, self._nowhere, self._body]
 
     def update(self) -> None:
-        rows = frames.default_configs(self.state.table)
+        rows = self.state.usual
         self._launches, self._speedups = model.traffic(rows), model.speedup(rows)
         counted = self._launches[self._launches["source"] != "model"]
         problems = counted[["workload", "pass"]].drop_duplicates().itertuples(index=False, name=None)
