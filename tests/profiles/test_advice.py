@@ -117,6 +117,8 @@ def test_scattered_accesses_win_no_more_than_their_part_of_the_traffic() -> None
     finding = one(find({**quarter, **asked}), "uncoalesced-loads")
     assert finding.bound and finding.bound.ratio == pytest.approx(350 / 200)
     assert "requested_bytes_read" in {value.metric for value in finding.evidence}
+    nothing = {"requested_bytes_read@interpreter": 0, "requested_bytes_written@interpreter": 0}
+    assert one(find({**quarter, **nothing}), "uncoalesced-loads").bound.ratio == 4  # type: ignore[union-attr]
     # One number a row, as a sum's: its store is nothing beside the row.
     few = {"sector_efficiency_written@interpreter": 0.125, "requested_bytes_read@interpreter": 262_144,
            "requested_bytes_written@interpreter": 512}  # fmt: skip

@@ -82,8 +82,8 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
                 continue
             asked = {other: _asked(subject, launch, other) for other in _WAYS}
             bound, formula = ratio, "sectors touched / sectors filled"
-            if all(asked.values()):
-                moved = {other: known.value * touched[other][0] for other, known in asked.items() if known}
+            moved = {other: known.value * touched[other][0] for other, known in asked.items() if known}
+            if len(moved) == len(_WAYS) and any(moved.values()):
                 bound = sum(moved.values()) / (sum(moved.values()) - moved[way] * (1 - 1 / ratio))
                 formula = f"sectors of loads and stores / the same with full {way}s"
             yield subject.finding(
