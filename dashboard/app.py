@@ -68,7 +68,6 @@ def build() -> pmui.Page:
     """One session's page."""
     sessions.settle()
     sessions.from_here()
-    catalog.ask()
     state = State(may_launch=may_launch(pn.state.curdoc))
     pn.state.location.sync(state, ["run", "kernel", "case", "view", "theme", "compared"], on_error=state.take)
     side, main = (pn.Column(sizing_mode="stretch_width", margin=0) for _ in range(2))
