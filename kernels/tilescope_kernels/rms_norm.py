@@ -18,7 +18,7 @@ from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_mixed, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._ops import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels._partials import sum_partials, sums_dtype
-from tilescope_kernels._pieces import aligned, in_pieces, load_pieces, store_piece
+from tilescope_kernels._pieces import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece
 from tilescope_kernels._rms_backward import backward_in_pieces
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -57,7 +57,9 @@ def rms_norm_pieces_kernel(
     x_ptr += row * aligned(x_stride, WIDTH)
     y_ptr += row * aligned(columns, WIDTH)
     held = load_pieces(x_ptr, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
-    if weight_ptr is not None:
+    # More than a thread has registers for beside the sums: it waits in 16 bits, and the weight is read when it is needed.
+    LONG: tl.constexpr = STEPS * WIDTH > 32
+    if weight_ptr is not None and not LONG:
         # Asked for before the reduction, so that both are awaited together.
         weight = load_pieces(weight_ptr, columns, 0.0, LANES, WIDTH, STEPS, WHOLE, KEEP=True)
     squares = tl.zeros((LANES,), tl.float32)
@@ -65,9 +67,11 @@ def rms_norm_pieces_kernel(
         squares += tl.sum(held[i].to(tl.float32) * held[i].to(tl.float32), axis=1)
     rstd = tl.rsqrt(tl.sum(squares, axis=0) / columns + eps)
     for i in tl.static_range(STEPS):
-        y = held[i].to(tl.float32) * rstd
+        x = narrow(held[i], columns) if LONG else held[i]
+        y = x.to(tl.float32) * rstd
         if weight_ptr is not None:
-            y *= weight[i].to(tl.float32)
+            part = load_piece(weight_ptr, columns, 0.0, i, LANES, WIDTH, STEPS, WHOLE, KEEP=True) if LONG else weight[i]
+            y *= part.to(tl.float32)
         store_piece(y_ptr, y, columns, i, LANES, WIDTH, STEPS, WHOLE)
     if rstd_ptr is not None:
         tl.store(rstd_ptr + row, rstd)
