@@ -210,8 +210,13 @@ class RunWriter:
                 folder = self.folder / "line-parts"
                 folder.mkdir(exist_ok=True)
                 _write_table(lines.validate(frame), folder / f"{len(list(folder.iterdir())) + 1:06d}.parquet")
-            if sources.items() - self._sources.get(kernel, {}).items():
-                self._sources[kernel] = {**sources, **self._sources.get(kernel, {})}
+        self.keep_sources(kernel, sources)
+
+    def keep_sources(self, kernel: str, sources: Mapping[str, str]) -> None:
+        """Keeps the text of a kernel's files, by name; of one that is kept already the first text stays."""
+        if sources.items() - self._sources.get(kernel, {}).items():
+            self._sources[kernel] = {**sources, **self._sources.get(kernel, {})}
+            with self._explained():
                 _write_sources(self._sources, self.folder / "sources.json.gz")
 
     def plan(self, cases: Iterable[Case]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import math
 import os
 from collections import defaultdict
@@ -88,6 +89,8 @@ async def run(job: Job, on_event: OnEvent = lambda event: None) -> Path:
     about = await asyncio.to_thread(_about, job, catalog, here)
     writer = store.RunWriter(job.runs_dir, about)
     writer.plan(job.cases)
+    for entry in catalog:
+        writer.keep_sources(Case(entry["kernel"], "", "", "").name, _declaring(entry))
     writer.append(model_rows(job.cases, catalog))
     return await _Session(job, writer, on_event).run(catalog, here)
 
@@ -504,6 +507,19 @@ def _about(job: Job, catalog: Catalog, here: Device | None) -> Run:
         git_revision=revision,
         title=job.title or ", ".join(entries),
     )
+
+
+def _declaring(entry: Mapping[str, Any]) -> dict[str, str]:
+    """The text of the file that declares a kernel, by name: where nothing is launched in it, no collector keeps it.
+
+    None where the file is no longer what was described.
+    """
+    path = Path(entry["path"])
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() == entry["sha256"]:
+            return {path.name: content.decode()}
+    return {}
 
 
 def _needs_gpu(name: str, here: Device | None) -> bool:

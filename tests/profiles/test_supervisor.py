@@ -79,6 +79,15 @@ def test_every_fate_costs_its_own_case_only(catalog):
     assert [event["index"] for event in events] == sorted(event["index"] for event in events)
 
 
+def test_the_text_of_the_declaring_file_is_kept_though_no_collector_speaks_of_its_lines(catalog):
+    loaded, _ = run(catalog, ["good"])
+    [(name, texts)] = loaded.sources.items()
+    path = Path(catalog[0]["path"])
+    assert name in loaded.run.kernels and texts == {path.name: path.read_text()}
+    edited = [{**catalog[0], "sha256": "of another text"}]
+    assert not run(edited, ["good"])[0].sources
+
+
 def test_what_the_algorithm_needs_is_written_for_every_case(catalog):
     loaded, _ = run(catalog, ["raises"])
     model = loaded.table[loaded.table["source"] == "model"]
