@@ -212,6 +212,20 @@ def reference(x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor
     return F.cross_entropy(F.linear(x, linear_weight), target)
 
 
+def liger(x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Liger-Kernel's function, imported at the first call because it is no dependency."""
+    from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction  # noqa: PLC0415
+
+    return LigerFusedLinearCrossEntropyFunction.apply(x, linear_weight, target)[0]
+
+
+def cce(x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Cut Cross-Entropy's function, imported at the first call because it is no dependency."""
+    from cut_cross_entropy import linear_cross_entropy as cut  # noqa: PLC0415
+
+    return cut(x, linear_weight, target)
+
+
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
     """``x`` of rows x columns, standard normal; a weight that makes standard normal logits; a ``target`` a row."""
     numbers = generator(workload, device)
@@ -252,6 +266,8 @@ SPEC = KernelSpec(
         "triton": Implementation(linear_cross_entropy, "in chunks, gradients with the loss", CONFIGS),
         "eager": Implementation(reference, "torch.nn.functional.linear, then cross_entropy"),
         "compile": Implementation(compiled(reference), "torch.compile of eager"),
+        "liger": Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
+        "cce": Implementation(cce, "Cut Cross-Entropy's, no logits in memory", requires=("cut-cross-entropy",)),
     },
     reference=reference,
     inputs=inputs,
