@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 from tilescope_kernels import CATALOG, LayerNorm, add_relu_mul, add_rms_norm, layer_norm, matmul, softmax, vector_add
+from tilescope_kernels._partials import sum_partials
 from tilescope_kernels._pieces import narrow
 from tilescope_kernels.spec import FORWARD
 
@@ -187,6 +188,8 @@ def check_rows_in_pieces():
         against_reference(kernel, "3x2304-fp32")  # the last piece is partial
         against_reference(kernel, "3x5120-fp16")  # all are whole
         against_reference(kernel, "2x2052-fp16")  # not in pieces: rows do not start at 16 bytes
+        against_reference(kernel, "2x4096-fp16")
+        against_reference(kernel, "3x12280-fp16")  # more than 32 elements a thread, the last piece partial
     # Their backward pass, with rows for some programs only.
     for shape in ("300x2304-fp32", "40x260-fp32", "1100x128-fp32", "9x4096-fp16"):
         against_reference("rms_norm", shape)
@@ -228,6 +231,12 @@ def check_layer_norm_module_matches_torch():
     close(ours(x), theirs(x.double()))
     close(ours.weight.grad, theirs.weight.grad, 1e-5)
     close(ours.bias.grad, theirs.bias.grad, 1e-5)
+
+
+def check_partial_sums_of_few_and_many_programs():
+    for outputs, programs, columns in ((1, 1, 40), (2, 5, 33), (2, 256, 20), (1, 257, 40), (2, 600, 17), (1, 1030, 16)):
+        partial = draw(outputs, programs, columns)
+        close(sum_partials(partial, torch.float32), partial.double().sum(1))
 
 
 def check_layer_norm_gradients_are_the_same_every_time():
