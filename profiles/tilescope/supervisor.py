@@ -512,7 +512,7 @@ def _about(job: Job, catalog: Catalog, here: Device | None) -> Run:
 def _declaring(entry: Mapping[str, Any]) -> dict[str, str]:
     """The text of the file that declares a kernel, by name: where nothing is launched in it, no collector keeps it.
 
-    None where the file is no longer what was described.
+    Nothing where the file is no longer what was described.
     """
     path = Path(entry["path"])
     with contextlib.suppress(OSError, UnicodeDecodeError):
