@@ -85,8 +85,7 @@ class LoadedRun:
         path = source_file(str(facts.get("file", "")))
         if kept is not None or path is None or path.name != file:
             return kept
-        today = path.read_bytes()
-        return today.decode() if hashlib.sha256(today).hexdigest() == facts.get("sha256") else None
+        return text_of(path, str(facts.get("sha256", "")))
 
 
 @dataclass(frozen=True)
@@ -210,12 +209,17 @@ class RunWriter:
                 folder = self.folder / "line-parts"
                 folder.mkdir(exist_ok=True)
                 _write_table(lines.validate(frame), folder / f"{len(list(folder.iterdir())) + 1:06d}.parquet")
-        self.keep_sources(kernel, sources)
+        self.keep_sources({kernel: sources})
 
-    def keep_sources(self, kernel: str, sources: Mapping[str, str]) -> None:
-        """Keeps the text of a kernel's files, by name; of one that is kept already the first text stays."""
-        if sources.items() - self._sources.get(kernel, {}).items():
-            self._sources[kernel] = {**sources, **self._sources.get(kernel, {})}
+    def keep_sources(self, kernels: Mapping[str, Mapping[str, str]]) -> None:
+        """Keeps the text of each kernel's files, by name; of one that is kept already the first text stays."""
+        new = {
+            kernel: {**sources, **self._sources.get(kernel, {})}
+            for kernel, sources in kernels.items()
+            if sources.items() - self._sources.get(kernel, {}).items()
+        }
+        if new:
+            self._sources |= new
             with self._explained():
                 _write_sources(self._sources, self.folder / "sources.json.gz")
 
@@ -353,6 +357,12 @@ def list_runs(folders: Iterable[Path] | None = None) -> list[Summary]:
     """
     found = [_summary(path) for path in _folders(folders)]
     return sorted(found, key=lambda summary: (_digits(summary.started or summary.id), summary.id), reverse=True)
+
+
+def text_of(path: Path, sha256: str) -> str | None:
+    """The file's text, or None where its bytes are no longer those of ``sha256``. Raises OSError when it cannot be read."""
+    content = path.read_bytes()
+    return content.decode() if hashlib.sha256(content).hexdigest() == sha256 else None
 
 
 def source_file(file: str) -> Path | None:

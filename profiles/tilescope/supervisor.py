@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import hashlib
 import math
 import os
 from collections import defaultdict
@@ -89,8 +88,7 @@ async def run(job: Job, on_event: OnEvent = lambda event: None) -> Path:
     about = await asyncio.to_thread(_about, job, catalog, here)
     writer = store.RunWriter(job.runs_dir, about)
     writer.plan(job.cases)
-    for entry in catalog:
-        writer.keep_sources(Case(entry["kernel"], "", "", "").name, _declaring(entry))
+    writer.keep_sources({Case(entry["kernel"], "", "", "").name: _declaring(entry) for entry in catalog})
     writer.append(model_rows(job.cases, catalog))
     return await _Session(job, writer, on_event).run(catalog, here)
 
@@ -516,9 +514,8 @@ def _declaring(entry: Mapping[str, Any]) -> dict[str, str]:
     """
     path = Path(entry["path"])
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() == entry["sha256"]:
-            return {path.name: content.decode()}
+        if (text := store.text_of(path, entry["sha256"])) is not None:
+            return {path.name: text}
     return {}
 
 
