@@ -21,6 +21,7 @@ from tilescope_kernels._launch import check_tensors, device_of, multiprocessors,
 from tilescope_kernels._online import LOG2_E, ends, sum_exp, whole_part
 from tilescope_kernels._ops import as_rows, autocast_dtype, check_integers, operator, pack, unpack, wants_grad
 from tilescope_kernels._pieces import columns_of
+from tilescope_kernels._reduce_losses import count_rows, reduced
 from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
 
 
@@ -162,17 +163,18 @@ def cross_entropy_backward_kernel(
 
 
 @triton.jit
-def scale_rows_kernel(x_ptr, factor_ptr, factor_stride, columns, BLOCK: tl.constexpr):
-    """Multiplies one row a program by its factor, in place. A factor of 1, which most losses have, costs nothing."""
-    row = tl.program_id(0).to(tl.int64)
-    factor = tl.load(factor_ptr + row * factor_stride).to(tl.float32)
-    if factor != 1.0:
-        x_ptr += row * columns
-        offsets = tl.arange(0, BLOCK)
-        for start in range(0, columns, BLOCK):
-            mask = start + offsets < columns
-            x = tl.load(x_ptr + start + offsets, mask=mask).to(tl.float32) * factor
-            tl.store(x_ptr + start + offsets, x.to(x_ptr.dtype.element_ty), mask=mask)
+def scale_rows_kernel(x_ptr, factor_ptr, factor_stride, rows, columns, BLOCK: tl.constexpr):
+    """Multiplies rows ``program, program + programs, ...`` by their factors, in place, but for those of factor 1."""
+    offsets = tl.arange(0, BLOCK)
+    for index in range(tl.program_id(0), rows, tl.num_programs(0)):
+        row = index + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        factor = tl.load(factor_ptr + row * factor_stride).to(tl.float32)
+        if factor != 1.0:
+            x_row = x_ptr + row * columns
+            for start in range(0, columns, BLOCK):
+                mask = start + offsets < columns
+                x = tl.load(x_row + start + offsets, mask=mask).to(tl.float32) * factor
+                tl.store(x_row + start + offsets, x.to(x_ptr.dtype.element_ty), mask=mask)
 
 
 #: ``ACCESSES`` of 16 bytes a thread and step are in flight together. ``PROGRAMS`` a multiprocessor walk the rows where
@@ -236,13 +238,6 @@ def rows_loss(
     return loss
 
 
-def reduced(loss: torch.Tensor, count: torch.Tensor, reduction: int) -> torch.Tensor:
-    """Rows' losses as ``reduction`` asks: all, their mean over ``count`` rows, their sum."""
-    if reduction == 0:
-        return loss
-    return loss.sum() / count if reduction == 1 else loss.sum()
-
-
 def result_dtype(x: torch.Tensor) -> torch.dtype:
     """The loss's: that of ``x``, but fp32 under autocast, as PyTorch's losses have it."""
     return torch.float32 if autocast_dtype(x) is not None else x.dtype
@@ -250,22 +245,36 @@ def result_dtype(x: torch.Tensor) -> torch.dtype:
 
 @operator("cross_entropy")
 def _cross_entropy(
-    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, save: bool, config: str
+    x: torch.Tensor,
+    target: torch.Tensor,
+    ignore_index: int,
+    smoothing: float,
+    reduction: int,
+    dtype: torch.dtype,
+    save: bool,
+    config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The loss, the parts of each row's log-sum-exp when ``save`` asks for them, and the number of rows that count."""
+    """The loss, the parts of each row's log-sum-exp when ``save`` asks for them, and for a mean how many rows count."""
     parts = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
-    count = (target != ignore_index).sum()
-    loss = rows_loss(x, target, ignore_index, smoothing, unpack(config), parts=parts if save else None)
-    return reduced(loss, count, reduction), parts, count
+    rows = rows_loss(x, target, ignore_index, smoothing, unpack(config), parts=parts if save else None)
+    loss, count = reduced(rows, target, ignore_index, reduction, dtype)
+    return loss, parts, count
 
 
 @_cross_entropy.register_fake
 def _(
-    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, save: bool, config: str
+    x: torch.Tensor,
+    target: torch.Tensor,
+    ignore_index: int,
+    smoothing: float,
+    reduction: int,
+    dtype: torch.dtype,
+    save: bool,
+    config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=torch.float32)
+    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype)
     parts = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
-    return loss, parts, torch.empty((), dtype=torch.int64, device=x.device)
+    return loss, parts, torch.empty(() if reduction == 1 else 0, dtype=torch.int64, device=x.device)
 
 
 @operator("cross_entropy_backward")
@@ -294,7 +303,7 @@ def _(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, target, ctx.ignore_index, ctx.smoothing, ctx.reduction, _, ctx.config = inputs
+    x, target, ctx.ignore_index, ctx.smoothing, ctx.reduction, _, _, ctx.config = inputs
     _, parts, count = output
     # None instead of launches that write zeros, for the gradients that nobody can ask of these.
     ctx.set_materialize_grads(False)
@@ -304,9 +313,9 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -
 
 def _differentiate(ctx: Any, dloss: torch.Tensor | None, *_: None) -> tuple[torch.Tensor | None, ...]:
     if dloss is None:
-        return (None,) * 7
+        return (None,) * 8
     dx = _cross_entropy_backward(dloss, *ctx.saved_tensors, ctx.ignore_index, ctx.smoothing, ctx.reduction, ctx.config)
-    return dx, None, None, None, None, None, None
+    return dx, *(None,) * 7
 
 
 _cross_entropy.register_autograd(_differentiate, setup_context=_save)
@@ -314,25 +323,37 @@ _cross_entropy.register_autograd(_differentiate, setup_context=_save)
 
 @operator("cross_entropy_with_gradient")
 def _with_gradient(
-    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, config: str
+    x: torch.Tensor,
+    target: torch.Tensor,
+    ignore_index: int,
+    smoothing: float,
+    reduction: int,
+    dtype: torch.dtype,
+    config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The loss, its gradient for an incoming gradient of 1, and what ``_cross_entropy`` saves."""
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     parts = torch.empty((x.shape[0], 2), dtype=torch.float32, device=x.device)
-    count = (target != ignore_index).sum()
-    divisor = count if reduction == 1 else None
-    loss = rows_loss(x, target, ignore_index, smoothing, unpack(config), parts=parts, dx=dx, count=divisor)
-    return reduced(loss, count, reduction), dx, parts, count
+    divisor = count_rows(target, ignore_index) if reduction == 1 else None
+    rows = rows_loss(x, target, ignore_index, smoothing, unpack(config), parts=parts, dx=dx, count=divisor)
+    loss, count = reduced(rows, target, ignore_index, reduction, dtype)
+    return loss, dx, parts, count
 
 
 @_with_gradient.register_fake
 def _(
-    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, config: str
+    x: torch.Tensor,
+    target: torch.Tensor,
+    ignore_index: int,
+    smoothing: float,
+    reduction: int,
+    dtype: torch.dtype,
+    config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     parts = torch.empty((x.shape[0], 2), dtype=torch.float32, device=x.device)
-    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=torch.float32)
-    return loss, dx, parts, torch.empty((), dtype=torch.int64, device=x.device)
+    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype)
+    return loss, dx, parts, torch.empty(() if reduction == 1 else 0, dtype=torch.int64, device=x.device)
 
 
 @operator("scale_rows_", mutates=("x",))
@@ -340,8 +361,12 @@ def scale_rows_(x: torch.Tensor, factor: torch.Tensor) -> None:
     """Multiplies the rows of a contiguous matrix by one factor, or by one each, without waiting for its value."""
     rows, columns = x.shape
     if x.numel():
+        # As many as fit the multiprocessors: most losses have the factor 1, and then programs are all that it costs.
+        programs = min(rows, 16 * multiprocessors(x))
         with device_of(x):
-            scale_rows_kernel[(rows,)](x, factor, factor.stride(0) if factor.dim() else 0, columns, BLOCK=4096)
+            scale_rows_kernel[(programs,)](
+                x, factor, factor.stride(0) if factor.dim() else 0, rows, columns, BLOCK=4096
+            )
 
 
 @scale_rows_.register_fake
@@ -360,7 +385,7 @@ def scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 
 def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, target, ctx.ignore_index, ctx.smoothing, ctx.reduction, ctx.config = inputs
+    x, target, ctx.ignore_index, ctx.smoothing, ctx.reduction, _, ctx.config = inputs
     # None instead of a tensor of zeros, as large as the logits, for the gradient of the gradient.
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*output[1:])
@@ -370,7 +395,7 @@ def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
 
 def _scale_gradient(ctx: Any, dloss: torch.Tensor | None, *_: None) -> tuple[torch.Tensor | None, ...]:
     if dloss is None:
-        return (None,) * 6
+        return (None,) * 7
     x, target, dx, parts, count = ctx.saved_tensors
     if ctx.given or torch.is_grad_enabled():
         # It was given away, and perhaps scaled; or its own derivative may be asked for, of which it knows nothing.
@@ -381,7 +406,7 @@ def _scale_gradient(ctx: Any, dloss: torch.Tensor | None, *_: None) -> tuple[tor
         ctx.given = True
         # .data: autograd need not refuse a later pass, which will not read it.
         dx = scaled(dx.data, dloss)
-    return dx, None, None, None, None, None
+    return dx, *(None,) * 6
 
 
 _with_gradient.register_autograd(_scale_gradient, setup_context=_save_gradient)
@@ -432,7 +457,7 @@ def cross_entropy(
         raise ValueError(f"target is on {target.device} but x is on {x.device}: move one of them")
     rows = as_rows(x.movedim(axis, -1), classes)
     flat = target.reshape(-1).contiguous()
-    arguments = (rows, flat, ignore_index, float(label_smoothing), REDUCTIONS[reduction])
+    arguments = (rows, flat, ignore_index, float(label_smoothing), REDUCTIONS[reduction], result_dtype(x))
     if gradient_in_forward is None:
         keeps = x.dtype != torch.float16  # what a scaler of losses will multiply
         gradient_in_forward = reduction != "none" and keeps and not torch.compiler.is_compiling()
@@ -441,7 +466,6 @@ def cross_entropy(
         loss, *_ = _with_gradient(rows.contiguous(), *arguments[1:], pack(config))
     else:
         loss, _, _ = _cross_entropy(*arguments, wants_grad(x), pack(config))
-    loss = loss.to(result_dtype(x))
     return loss.reshape(target.shape) if reduction == "none" else loss
 
 

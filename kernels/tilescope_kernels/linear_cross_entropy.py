@@ -17,14 +17,8 @@ import triton
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_tensors, use_triton
 from tilescope_kernels._ops import autocast_dtype, operator, pack, unpack, wants_grad
-from tilescope_kernels.cross_entropy import (
-    REDUCTIONS,
-    check_loss,
-    reduced,
-    result_dtype,
-    rows_loss,
-    scaled,
-)
+from tilescope_kernels._reduce_losses import count_rows, reduced
+from tilescope_kernels.cross_entropy import REDUCTIONS, check_loss, result_dtype, rows_loss, scaled
 from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
 
 #: ``CHUNK`` rows of logits exist at a time, 0 for the launcher's choice. Few rows are little memory, but small products
@@ -61,12 +55,12 @@ def _chunks(rows: int, columns: int, classes: int, lent: bool, asked: int) -> tu
 @operator("linear_cross_entropy")
 def _linear_cross_entropy(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, ignore_index: int,
-    smoothing: float, reduction: int, wants_dx: bool, wants_dw: bool, wants_db: bool, config: str,
+    smoothing: float, reduction: int, dtype: torch.dtype, wants_dx: bool, wants_dw: bool, wants_db: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """The loss and its gradient by x, weight and bias, each empty unless asked for."""
     (rows, columns), classes = x.shape, weight.shape[0]
     chosen = unpack(config)
-    count = (target != ignore_index).sum()
+    count = count_rows(target, ignore_index) if reduction == 1 else None
     chunks, scratch = _chunks(rows, columns, classes, wants_dx, (chosen or {}).get("CHUNK", 0))
     # A chunk's logits lie behind the rows of dx that are written with it, at an aligned address.
     kept = rows * columns if wants_dx else 0
@@ -87,7 +81,7 @@ def _linear_cross_entropy(
             torch.addmm(bias, x[part], weight.T, out=logits)
         losses[part] = rows_loss(
             logits, target[part], ignore_index, smoothing, tile,
-            dx=logits if gradient else None, count=count if reduction == 1 else None,
+            dx=logits if gradient else None, count=count,
         )  # fmt: skip
         if wants_dx:
             torch.mm(logits, weight, out=dx[part])
@@ -99,15 +93,16 @@ def _linear_cross_entropy(
             db += logits.sum(0, dtype=torch.float32)
     if wants_dw and rows == 0:
         dw.zero_()
-    return reduced(losses, count, reduction), dx, dw, x.new_empty(0) if db is None else db.to(x.dtype)
+    loss, _ = reduced(losses, target, ignore_index, reduction, dtype)
+    return loss, dx, dw, x.new_empty(0) if db is None else db.to(x.dtype)
 
 
 @_linear_cross_entropy.register_fake
 def _(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, ignore_index: int,
-    smoothing: float, reduction: int, wants_dx: bool, wants_dw: bool, wants_db: bool, config: str,
+    smoothing: float, reduction: int, dtype: torch.dtype, wants_dx: bool, wants_dw: bool, wants_db: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=torch.float32)
+    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype)
     dx = torch.empty_like(x) if wants_dx else x.new_empty(0)
     dw = torch.empty_like(weight) if wants_dw else x.new_empty(0)
     return loss, dx, dw, x.new_empty(weight.shape[0] if wants_db else 0)
@@ -118,12 +113,12 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*output[1:])
     ctx.save_for_backward(*output[1:])
-    ctx.wants = inputs[7:10]
+    ctx.wants = inputs[8:11]
 
 
 def _differentiate(ctx: Any, dloss: torch.Tensor | None, *_: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
     if dloss is None:
-        return (None,) * 11
+        return (None,) * 12
     if torch.is_grad_enabled():
         # A gradient computed early knows nothing of its own derivative: a penalty on it would be silently without one.
         raise RuntimeError(
@@ -131,7 +126,7 @@ def _differentiate(ctx: Any, dloss: torch.Tensor | None, *_: torch.Tensor | None
         )
     kept = zip(ctx.saved_tensors, ctx.wants, strict=True)
     gradients = [scaled(gradient, dloss) if wanted else None for gradient, wanted in kept]
-    return *gradients, *(None,) * 8
+    return *gradients, *(None,) * 9
 
 
 _linear_cross_entropy.register_autograd(_differentiate, setup_context=_save)
@@ -179,9 +174,8 @@ def linear_cross_entropy(
     flat = x.reshape(target.numel(), x.shape[-1]).contiguous()
     loss, *_ = _linear_cross_entropy(
         flat, linear_weight.contiguous(), linear_bias, target.reshape(-1).contiguous(), ignore_index,
-        float(label_smoothing), REDUCTIONS[reduction], *wants, pack(config),
+        float(label_smoothing), REDUCTIONS[reduction], dtype, *wants, pack(config),
     )  # fmt: skip
-    loss = loss.to(dtype)
     return loss.reshape(target.shape) if reduction == "none" else loss
 
 

@@ -45,20 +45,39 @@ def _fractions():
 
 
 @triton.jit
-def nf4_dequantize_kernel(x_ptr, codes_ptr, absmax_ptr, n, codes_bytes, BLOCKS: tl.constexpr):
-    """``BLOCKS`` blocks of 64 elements a program.
-
-    ``codes_bytes`` is ceil(n / 2): handed over, it is known to be a multiple of 16 where it is, and reads are wide.
-    """
-    block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+def _dequantize_blocks(x_ptr, codes_ptr, absmax_ptr, left, BLOCKS: tl.constexpr, WHOLE: tl.constexpr):
+    """``BLOCKS`` blocks from where the pointers are, ``left`` elements at most; ``WHOLE`` if there are as many."""
+    block = tl.arange(0, BLOCKS)
     pair = block[:, None] * (_BLOCK // 2) + tl.arange(0, _BLOCK // 2)[None, :]
-    pairs = tl.load(codes_ptr + pair, mask=pair < codes_bytes, other=0, eviction_policy="evict_first")
-    absmax = tl.load(absmax_ptr + block, mask=block * _BLOCK < n, other=0.0)
+    element = block[:, None] * _BLOCK + tl.arange(0, _BLOCK)[None, :]
+    if WHOLE:
+        pairs = tl.load(codes_ptr + pair, eviction_policy="evict_first")
+        absmax = tl.load(absmax_ptr + block)
+    else:
+        pairs = tl.load(codes_ptr + pair, mask=2 * pair < left, other=0, eviction_policy="evict_first")
+        absmax = tl.load(absmax_ptr + block, mask=block * _BLOCK < left, other=0.0)
     codes = tl.join(pairs >> 4, pairs & 15).reshape(BLOCKS * _BLOCK).to(tl.int32)
     fractions = tl.gather(_fractions(), codes, 0).reshape(BLOCKS, _BLOCK)
-    x = fractions * absmax[:, None]
-    element = block[:, None] * _BLOCK + tl.arange(0, _BLOCK)[None, :]
-    tl.store(x_ptr + element, x.to(x_ptr.dtype.element_ty), mask=element < n)
+    x = (fractions * absmax[:, None]).to(x_ptr.dtype.element_ty)
+    if WHOLE:
+        tl.store(x_ptr + element, x)
+    else:
+        tl.store(x_ptr + element, x, mask=element < left)
+
+
+@triton.jit
+def nf4_dequantize_kernel(x_ptr, codes_ptr, absmax_ptr, n, BLOCKS: tl.constexpr):
+    """``BLOCKS`` blocks of 64 elements a program."""
+    block = tl.program_id(0).to(tl.int64) * BLOCKS
+    left = n - block * _BLOCK
+    x_ptr += block * _BLOCK
+    codes_ptr += block * (_BLOCK // 2)
+    absmax_ptr += block
+    # A mask that does not end at a multiple of 16 bytes splits accesses into single elements: only the last program pays.
+    if left >= BLOCKS * _BLOCK:
+        _dequantize_blocks(x_ptr, codes_ptr, absmax_ptr, left, BLOCKS, True)
+    else:
+        _dequantize_blocks(x_ptr, codes_ptr, absmax_ptr, left, BLOCKS, False)
 
 
 #: ``BLOCKS`` blocks of 64 elements are in flight a program.
@@ -76,7 +95,7 @@ def _nf4_dequantize(
     parameters, options = split_config(unpack(config) or CONFIGS[0])
     with device_of(codes):
         nf4_dequantize_kernel[(triton.cdiv(x.numel(), BLOCK * parameters["BLOCKS"]),)](
-            x, codes, absmax, x.numel(), triton.cdiv(x.numel(), 2), **parameters, **options
+            x, codes, absmax, x.numel(), **parameters, **options
         )
     return x
 

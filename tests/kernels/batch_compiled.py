@@ -88,7 +88,7 @@ def main() -> None:
                         {
                             "kernel": spec.name, "target": target, "workload": workload, "function": function,
                             "shared": kernel.metadata.shared,
-                            "wide": bool(re.search(r"ld\.global[\w.:]*\.v4\.b32|cp\.async\.(cg|bulk)", ptx)),
+                            "wide": bool(re.search(r"ld\.global[\w.:]*\.(v4\.b32|v2\.b64)|cp\.async\.(cg|bulk)", ptx)),
                             "tensor": "wgmma" in ptx or "mma.sync" in ptx or "tcgen05.mma" in ptx,
                         }
                     )  # fmt: skip

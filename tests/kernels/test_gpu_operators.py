@@ -56,11 +56,11 @@ def by_name():
         "add_rms_norm": (ops.add_rms_norm, (x, gate, draw(129), 1e-6, True, "")),
         "histogram": (ops.histogram, (target.int(), 129, False, "")),
         "rms_norm": (ops.rms_norm, (x, draw(129), 1e-6, True, "")),
-        "cross_entropy": (ops.cross_entropy, (x, target, -100, 0.1, 1, True, "")),
-        "cross_entropy_with_gradient": (ops.cross_entropy_with_gradient, (x, target, -100, 0.0, 2, "")),
+        "cross_entropy": (ops.cross_entropy, (x, target, -100, 0.1, 1, torch.float32, True, "")),
+        "cross_entropy_with_gradient": (ops.cross_entropy_with_gradient, (x, target, -100, 0.0, 2, torch.float32, "")),
         "linear_cross_entropy": (
             ops.linear_cross_entropy,
-            (draw(7, 32), draw(129, 32), draw(129), target, -100, 0.0, 1, True, True, True, ""),
+            (draw(7, 32), draw(129, 32), draw(129), target, -100, 0.0, 1, torch.float32, True, True, True, ""),
         ),
     }
 

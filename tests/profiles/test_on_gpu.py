@@ -20,6 +20,9 @@ SETTINGS = {"repetitions": 10, "warmup": 3}
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(device.unavailable() is not None, reason=str(device.unavailable())),
+    # PyTorch's own, of its profiler and of what Inductor imports; a worker shows them and goes on.
+    pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning"),
 ]
 
 
