@@ -461,10 +461,10 @@ def check_operators_are_described_as_they_behave():
         "histogram": (targets(20, 9).int(), 9, False, ""),
         "rms_norm": (x, w, 1e-6, True, ""),
         "rms_norm_backward": (x.detach(), y.detach(), w.detach(), y.detach()[:, 0].contiguous(), True, ""),
-        "cross_entropy": (x, target, -100, 0.1, 1, True, ""),
-        "cross_entropy_with_gradient": (x, target, -100, 0.1, 1, ""),
+        "cross_entropy": (x, target, -100, 0.1, 1, torch.float32, True, ""),
+        "cross_entropy_with_gradient": (x, target, -100, 0.1, 1, torch.float32, ""),
         "scale_rows_": (x.detach().clone(), y.detach()[:, 0].contiguous()),
-        "linear_cross_entropy": (x, head, None, target, -100, 0.0, 1, True, True, False, ""),
+        "linear_cross_entropy": (x, head, None, target, -100, 0.0, 1, torch.float32, True, True, False, ""),
     }
     for name, arguments in calls.items():
         try:
