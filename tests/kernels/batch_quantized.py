@@ -211,6 +211,13 @@ def check_shapes_and_strides_of_quantization():
         for granularity in ("row", "block"):
             (q, _), _ = interpreted(lambda: quantize(view, INT8, granularity))  # noqa: B023
             assert error(q, reference(view, INT8, granularity)[0]) < 1e-2
+    # Odd rows: close together, many of them in a program, and apart.
+    codes = torch.arange(-127, 128, dtype=INT8).repeat(9)
+    for q in (codes.view(85, 27), codes.view(765, 3), codes.view(45, 51)[:, 3:40], codes.view(45, 51)[::2]):
+        for rows in (1, 128):
+            scale = draw((len(q) + rows - 1) // rows, 1).abs() + 0.1
+            back, _ = interpreted(lambda: dequantize(q, scale, torch.float32))  # noqa: B023
+            assert error(back, q.double() * scale.double().repeat_interleave(rows, 0)[: len(q)]) < 1e-6
     (q, scale), _ = interpreted(lambda: quantize(draw(200, 6).T, FP8, "tile"))
     assert scale.shape == (1, 2)
     assert error(q, reference(draw(200, 6).T, FP8, "tile")[0]) < 2e-3
