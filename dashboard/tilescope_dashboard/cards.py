@@ -63,7 +63,9 @@ def cards(findings: Sequence[Finding]) -> str:
 
 def brief(found: Finding) -> str:
     """The finding in one line, without its evidence: what it is, and what mending it could win at most."""
-    win = f" Mending it wins at most {times(found.bound.ratio)}: {_saved(found.bound)}." if found.bound else ""
+    win = (
+        f" Mending it wins {found.bound.most}{times(found.bound.ratio)}: {_saved(found.bound)}." if found.bound else ""
+    )
     title = escape(found.title + ("." if win else ""))
     return (
         f'<p class="brief {_kind(found)}"><b>{title}</b>{escape(win)} <span class="quiet">({_kind(found)})</span></p>'
@@ -96,13 +98,14 @@ def _card(rank: int, found: Finding) -> str:
 def _win(found: Finding) -> str:
     if found.bound is None:
         return "not bounded"
-    return f"<b>≤ {escape(times(found.bound.ratio))}</b>{escape(_saved(found.bound))}"
+    most = "" if found.bound.timed else "≤ "
+    return f"<b>{most}{escape(times(found.bound.ratio))}</b>{escape(_saved(found.bound))}"
 
 
 def _saved(bound: Bound) -> str:
     """``up to 29 % of GPU time``."""
     clock = "the interval" if bound.clock == "interval" else "GPU time"
-    return f"up to {(1 - 1 / bound.ratio) * 100:.0f} % of {clock}"
+    return f"{'' if bound.timed else 'up to '}{(1 - 1 / bound.ratio) * 100:.0f} % of {clock}"
 
 
 def _kind(found: Finding) -> str:

@@ -55,7 +55,9 @@ def usual(loaded: LoadedRun, kernel: str) -> pd.DataFrame:
 
 def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:
     """``advice.findings`` of one case of the run, whose values of ``CASE`` are ``case``: most to win first."""
-    return _found(loaded.folder, _changed(loaded.folder), case)
+    # Its other configs are held against it.
+    of_sweep = _found(loaded.folder, _changed(loaded.folder), case[:-1])
+    return tuple(found for found in of_sweep if found.case == case)
 
 
 def claimed(folder: Path) -> tuple[list[dict[str, Any]], str]:
@@ -101,7 +103,7 @@ def _summarised(path: Path, changed: float) -> pd.DataFrame:
 
 
 @functools.lru_cache(maxsize=256)
-def _found(path: Path, changed: float, case: tuple[str, ...]) -> tuple[Finding, ...]:
+def _found(path: Path, changed: float, sweep: tuple[str, ...]) -> tuple[Finding, ...]:
     loaded = _read(path, changed)
-    rows = loaded.table[(loaded.table[list(CASE)] == list(case)).all(axis="columns")]
+    rows = loaded.table[(loaded.table[list(CASE[:-1])] == list(sweep)).all(axis="columns")]
     return tuple(advice.findings(rows, loaded.run.device, loaded.run.kernels))

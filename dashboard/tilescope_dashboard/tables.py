@@ -74,9 +74,12 @@ _NAMED = {
     "from_run": 192,
     "gpu": 170,
     "label": 210,
+    "library": 76,
 }
 #: Pixels of a letter and of what stands around the text; a title is bold and has an arrow beside it.
 _LETTER, _AROUND, _TITLE_LETTER, _AROUND_TITLE, _WIDEST = 7.2, 18, 8.2, 30, 180
+#: Pixels that a last column of words has at least.
+_LEAST = 150
 _CSS = """
 :host .tabulator.tabulator { font-size: 13px; border: none; background: transparent; }
 /* The theme's own stylesheet may come after the first table has been measured: these have to measure alike without it. */
@@ -122,9 +125,11 @@ class Table(pn.widgets.Tabulator):
 def table(columns: Mapping[str, tuple[str, str]], **options: Any) -> Table:
     """An empty table. ``columns`` maps a frame's column to its title and unit (``text`` for words).
 
-    The last column takes what room is left. A table of launches has ``pagination="remote"``: a page of it is sent at a time,
-    which is of no use where no server stands behind.
+    The last column takes what room is left; if of words, enough to read some. A table of launches has
+    ``pagination="remote"``: a page of it is sent at a time, which is of no use where no server stands behind.
     """
+    last, (_, unit_of_last) = list(columns.items())[-1]
+    readable = [{"field": last, "minWidth": _LEAST}] if unit_of_last == "text" else []
     numeric = [name for name, (_, unit) in columns.items() if unit != "text"]
     settings: dict[str, Any] = {"pagination": "local", "page_size": 12, "selectable": 1, **options}
     widths = {
@@ -145,7 +150,7 @@ def table(columns: Mapping[str, tuple[str, str]], **options: Any) -> Table:
         layout="fit_columns",
         sizing_mode="stretch_width",
         theme="simple",
-        configuration=_CONFIGURATION,
+        configuration={**_CONFIGURATION, "columns": readable},
         stylesheets=[_CSS],
         widths=widths,
         margin=(4, 8, 0, 8),

@@ -20,8 +20,6 @@ from tilescope.staleness import stale_kernels
 from tilescope.store import LoadedRun
 
 FORWARD = "forward"
-#: Implementations that are libraries': the quickest that was measured stands for them; a matmul's ``eager`` is cuBLAS.
-LIBRARIES = ("liger", "cublas", "cudnn", "bitsandbytes", "aten")
 #: What rows are made of. Most of a recording is something else, and to gather that takes as long again.
 _NEEDED = {"gpu_time", "algorithm_flops"} | {
     f"{whose}_bytes_{way}" for whose in ("algorithm", "requested", "unique", "dram") for way in ("read", "written")
@@ -114,7 +112,7 @@ def of_run(loaded: LoadedRun) -> list[dict[str, Any]]:
         largest = summary.headline(ours)
         if largest is not None:
             more = {"changed": kernel in changed, "workloads": ours["workload"].nunique()}
-            rows.append({**_row(largest, cases, gains, loaded), **more})
+            rows.append({**_row(largest, gains, loaded), **more})
     return rows
 
 
@@ -123,10 +121,7 @@ def _worth(row: dict[str, Any]) -> tuple[bool, int, int, str]:
     return not row["changed"], compared, row["workloads"], row["run"]
 
 
-def _row(ours: dict[str, object], cases: pd.DataFrame, gains: pd.DataFrame, loaded: LoadedRun) -> dict[str, object]:
-    others = cases[cases["workload"] == ours["workload"]].set_index("impl")
-    libraries = others.loc[others.index.isin(LIBRARIES), "gpu_time"].dropna()
-    library = "" if libraries.empty else str(libraries.idxmin())
+def _row(ours: dict[str, object], gains: pd.DataFrame, loaded: LoadedRun) -> dict[str, object]:
     device = loaded.run.device
     compute = ours["performance_fraction"] == ours["floor_fraction"]
     rate = roofline.roof(device, str(ours["pipe"])) if compute else None
@@ -140,8 +135,8 @@ def _row(ours: dict[str, object], cases: pd.DataFrame, gains: pd.DataFrame, load
         "bound": math.nan if compute or gain.empty else gain["predicted"].iloc[0],
         "over_eager": ours["speedup_eager"],
         "over_compile": ours["speedup_compile"],
-        "library": library,
-        "over_library": others.loc[library, "gpu_time"] / ours["gpu_time"] if library else math.nan,
+        "library": ours["library"],
+        "over_library": ours["speedup_library"],
         "roof": f"{rate.origin} {rate.name} rate" if rate else memory,
         "of_roof": ours["floor_fraction"],
         "run": loaded.run.id,

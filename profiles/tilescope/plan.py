@@ -31,8 +31,9 @@ class Request:
     implementation, the kernel's own workloads, every direction it has.
 
     ``collectors`` are names, or ``("auto",)``: all that this machine can run. ``configs`` are texts such as
-    ``BLOCK_M=64,num_warps=4``, or ``("all",)`` for every one an implementation declares; empty leaves the choice
-    to the implementation. ``target`` is an architecture (``sm_90``); empty means this machine's GPU, else an H200.
+    ``BLOCK_M=64,num_warps=4``, or ``("all",)`` for every one an implementation declares and, to hold them against, its
+    own choice; empty leaves the choice to the implementation. ``target`` is an architecture (``sm_90``); empty means this
+    machine's GPU, else an H200.
     """
 
     kernels: Sequence[str] = ()
@@ -130,7 +131,7 @@ def choose_configs(asked: Sequence[str], owner: str, declared: Sequence[Mapping[
     if not asked:
         return [""]
     if list(asked) == [ALL]:
-        return [config_text(config) for config in declared]
+        return ["", *(config_text(config) for config in declared)] if declared else []
     for text in asked:
         try:
             given = parse_config(text)

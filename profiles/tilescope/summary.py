@@ -27,6 +27,9 @@ _LATE_RATIO, _LATE = 1.3, 10e-6
 #: Bytes moved beyond the algorithm's that are worth a word: less is rounding, tails and metadata.
 _EXTRA_BYTES = 1.1
 
+#: Implementations that are libraries': the quickest of them stands for all. A matmul's ``eager`` is cuBLAS.
+LIBRARIES = ("liger", "cublas", "cudnn", "fa2", "bitsandbytes", "cce", "aten")
+
 LIMITERS = {
     "occupancy_limit_registers": "registers",
     "occupancy_limit_shared_memory": "shared memory",
@@ -72,6 +75,8 @@ COLUMNS = {
     "tolerance": "float64",
     "speedup_eager": "float64",
     "speedup_compile": "float64",
+    "library": "str",
+    "speedup_library": "float64",
     "why": "str",
 }
 
@@ -87,7 +92,8 @@ def summarise(
     or ``latency``; empty where no cost is known. ``bytes`` are those of HBM, from ``bytes_source``, and ``bytes_ratio`` their ratio
     to the algorithm's. ``bandwidth`` and ``performance`` count what the algorithm needs, over the GPU time; their
     fractions are of the roofs. Resources are those of the longest launch. ``cpu_bound`` marks an interval well above the
-    GPU time. ``why`` is a sentence for people. ``kernels`` is ``Run.kernels``.
+    GPU time. ``library`` is the quickest other one of LIBRARIES on the same problem, empty where none was timed, and ``speedup_library`` its
+    GPU time over the case's. ``why`` is a sentence for people. ``kernels`` is ``Run.kernels``.
     """
     cases = gather(table)
     problems = by_problem(cases)
@@ -131,6 +137,7 @@ def _row(
         **_resources(case),
         "speedup_eager": _speedup(case, others.get("eager")),
         "speedup_compile": _speedup(case, others.get("compile")),
+        **_library(case, others),
     }
     late = row["interval"] - seconds
     row["cpu_bound"] = bool(late > _LATE and row["interval"] > _LATE_RATIO * seconds)
@@ -208,6 +215,13 @@ def _speedup(case: Facts, other: Facts | None) -> float:
         if mine and theirs and mine.value > 0:
             return theirs.value / mine.value
     return math.nan
+
+
+def _library(case: Facts, others: Mapping[str, Facts]) -> dict[str, Any]:
+    """The quickest of the libraries, the case itself left out, and the case's speed over it."""
+    found = {name: ratio for name in LIBRARIES if (ratio := _speedup(case, others.get(name))) > 0}
+    name = min(found, key=lambda known: found[known], default="")
+    return {"library": name, "speedup_library": found.get(name, math.nan)}
 
 
 def _bound(row: Mapping[str, Any]) -> str:

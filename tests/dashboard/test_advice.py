@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tilescope import ncu_rules
+from tilescope import ncu_rules, schema, store
 from tilescope.advice import NVIDIA, Bound, Evidence, Finding
 from tilescope.case import Case
 from tilescope_dashboard import cards
@@ -78,6 +79,36 @@ def test_a_finding_in_brief_names_its_bound_and_whether_it_was_measured() -> Non
     assert "brief predicted" in predicted
     assert "at most" not in predicted
     assert "<img" not in predicted
+
+
+def test_what_a_timed_cure_wins_is_not_called_a_bound() -> None:
+    timed = finding(bound=Bound(1.25, "a / b", timed=True))
+    assert "<b>1.25×</b>20 % of GPU time" in cards.cards([timed])
+    assert "wins 1.25×: 20 % of GPU time" in cards.brief(timed)
+
+
+def test_a_quicker_config_of_a_sweep_is_advice_on_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
+) -> None:
+    writer = store.RunWriter(
+        tmp_path, dataclasses.replace(store.open_run(store.find(RUN)).run, id=RUN, kernels={"norm": {}})
+    )
+    rows = [
+        Case("norm", "triton", "forward", "8x8-bf16", config).row(
+            "gpu_time", seconds * (1 + 0.001 * sample), "torch_profiler", launch=0, function="f", sample=sample
+        )
+        for config, seconds in (("", 1e-4), ("num_warps=8", 8e-5), ("num_warps=4", 9e-5))
+        for sample in range(9)
+    ]
+    writer.append(schema.frame(rows))
+    writer.finish()
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    shown = view(RUN, "norm")
+    assert shown._case.value == ("triton", "forward", "8x8-bf16", "")
+    assert ": 1.25×" in shown._head.object
+    assert "&#x27;num_warps&#x27;: 8" in shown._cards.object
+    shown._case.value = ("triton", "forward", "8x8-bf16", "num_warps=4")
+    assert "num_warps" not in shown._cards.object
 
 
 def test_a_value_that_is_no_number_is_a_dash() -> None:

@@ -249,7 +249,8 @@ def test_markdown_tables_are_well_formed(norms: Side, slower: Side) -> None:
 def test_markdown_heads_each_kernel_and_ranks_its_findings(norms: Side) -> None:
     text = markdown.markdown(build([norms]))
     assert re.search(
-        r"#### rms_norm: 1\d\d µs of GPU time, [\d.]+ % of the floor's speed, 1\d\.\d× over eager \(triton, ", text
+        r"#### rms_norm: 1\d\d µs of GPU time, [\d.]+ % of the floor's speed, 1\d\.\d× over eager, 1\.\d\d× over liger \(triton, ",
+        text,
     )
     # Norms are at the roof, and attention is not.
     attention = counted("attention")

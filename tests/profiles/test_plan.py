@@ -42,9 +42,12 @@ def test_an_implementation_of_one_kernel_is_left_out_of_the_other():
     assert ids(request, entry("a", aten=[]), entry("b")) == ["a/aten/forward/8-fp32", "a/aten/forward/9-fp32"]
 
 
-def test_every_config_of_a_sweep():
+def test_every_config_of_a_sweep_and_the_default_that_they_are_held_against():
     request = Request(implementations=["triton"], directions=["forward"], workloads=["x"], configs=["all"])
-    assert ids(request) == ["k/triton/forward/7-fp32/BLOCK=1", "k/triton/forward/7-fp32/BLOCK=2"]
+    swept = ["k/triton/forward/7-fp32", "k/triton/forward/7-fp32/BLOCK=1", "k/triton/forward/7-fp32/BLOCK=2"]
+    assert ids(request) == swept
+    everything = Request(directions=["forward"], workloads=["x"], configs=["all"])
+    assert ids(everything) == swept, "an implementation without configs has no sweep"
 
 
 @pytest.mark.parametrize(

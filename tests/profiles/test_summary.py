@@ -208,6 +208,25 @@ def test_speedups_are_against_the_same_source() -> None:
     assert found["speedup_compile"].isna().all()
 
 
+def test_the_quickest_library_is_named_and_none_is_made_up() -> None:
+    def peer(impl: str, *time: float) -> list[dict[str, Any]]:
+        return rows(dataclasses.replace(CASE, impl=impl), time=time)
+
+    table = [
+        *rows(time=(1e-3,)),
+        *rows(EAGER, time=(3e-3,)),
+        *peer("liger", 1.5e-3),
+        *peer("cce", 1.2e-3),
+        *peer("fa2"),
+    ]
+    found = summary.summarise(schema.frame(table), TOY).set_index("impl")
+    ratios = {impl: (row["library"], pytest.approx(row["speedup_library"])) for impl, row in found.iterrows()}
+    assert ratios == {"triton": ("cce", 1.2), "eager": ("cce", 0.4), "liger": ("cce", 0.8), "cce": ("liger", 1.25),
+                      "fa2": ("", pytest.approx(float("nan"), nan_ok=True))}  # fmt: skip
+    alone = summary.summarise(schema.frame([*rows(time=(1e-3,)), *rows(EAGER, time=(3e-3,))]), TOY)
+    assert set(alone["library"]) == {""} and alone["speedup_library"].isna().all()
+
+
 def test_resources_are_those_of_the_longest_launch() -> None:
     table = rows(time=(1e-4, 9e-4)) + [
         CASE.row("registers", n, "torch_profiler", launch=i, function=f"k{i}") for i, n in enumerate((255, 32))

@@ -28,7 +28,9 @@ def test_every_config_of_the_largest_workload_is_compiled_where_nothing_can_be_t
     job, timed = asyncio.run(tuning.plan_tuning([OWN], implementations=["good"]))
     assert not timed
     assert job.collectors == ("compiler",)
-    assert [case.id for case in job.cases] == [f"{OWN}/good/forward/64-fp32/BLOCK={n}" for n in (1, 2)]
+    assert [case.id for case in job.cases] == [
+        f"{OWN}/good/forward/64-fp32{config}" for config in ("", "/BLOCK=1", "/BLOCK=2")
+    ]
 
 
 def test_an_implementation_without_configs_cannot_be_tuned(monkeypatch):
@@ -67,8 +69,9 @@ def test_of_several_kernels_those_without_configs_are_left_out(monkeypatch):
     monkeypatch.setattr("tilescope.supervisor.describe", describe)
     job, _ = asyncio.run(tuning.plan_tuning(["a", "b", "c"]))
     assert [case.id for case in job.cases] == [
-        "a/triton/forward/64-fp32/B=1", "a/triton/forward/64-fp32/B=2",
-        "c/triton/forward/16-fp32/M=3", "c/naive/forward/16-fp32/M=4",
+        "a/triton/forward/64-fp32", "a/triton/forward/64-fp32/B=1", "a/triton/forward/64-fp32/B=2",
+        "c/triton/forward/16-fp32", "c/triton/forward/16-fp32/M=3",
+        "c/naive/forward/16-fp32", "c/naive/forward/16-fp32/M=4",
     ]  # fmt: skip
     assert job.title == "a, c autotune"
     with pytest.raises(RequestError, match="b declares no configs: there is nothing to tune"):
@@ -91,7 +94,7 @@ def test_a_family_s_sweeps_are_published_in_place_of_its_former_ones(monkeypatch
     (folder,) = (tmp_path / "recorded").iterdir()
     found = store.open_run(folder)
     assert found.run.title == "kit: autotune sweeps"
-    assert set(found.table["config"]) == {"BLOCK=1", "BLOCK=2"}
+    assert set(found.table["config"]) == {"", "BLOCK=1", "BLOCK=2"}
     assert found.run.failures
     assert cli.main([*sweep, "--collect", "compiler"]) == 2
     assert "--sweep has collectors of its own" in capsys.readouterr().err
@@ -101,10 +104,10 @@ def test_the_table_says_why_a_config_failed(monkeypatch, capsys):
     monkeypatch.setattr(tuning, "plan_tuning", with_a_fake(tuning.plan_tuning))
     assert cli.main(["tune", OWN, "--impl", "good,raises", "--workload", "small"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("SPEC good forward 8-fp32, 2 configs, no GPU to time them")
-    assert out[2].split() == ["BLOCK=1", "32"]
-    assert out[6].split(maxsplit=2)[0] == "BLOCK=1"
-    assert out[6].endswith("RuntimeError: this kernel is wrong")
+    assert out[0].startswith("SPEC good forward 8-fp32, 2 configs and the default, no GPU to time them")
+    assert [line.split() for line in out[2:5]] == [["default", "32"], ["BLOCK=1", "32"], ["BLOCK=2", "32"]]
+    assert [line.split(maxsplit=1)[0] for line in out[7:10]] == ["default", "BLOCK=1", "BLOCK=2"]
+    assert all(line.endswith("RuntimeError: this kernel is wrong") for line in out[7:10])
 
 
 def test_the_best_comes_first():

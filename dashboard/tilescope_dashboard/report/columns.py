@@ -11,6 +11,7 @@ TIMES = (
     Column("kernel", "kernel"), Column("pass", "pass"), Column("workload", "workload"),
     Column("impl", "implementation"), Column("time", "GPU time (5 to 95 %)", "spread"), Column("time_source", "clock"),
     Column("floor_fraction", "of the floor", "ratio"), Column("speedup_eager", "over eager", "times"),
+    Column("speedup_library", "over library", "times"), Column("library", "library"),
 )  # fmt: skip
 CASES = (
     *TIMES, Column("floor", "floor", "second"), Column("floor_origin", "roof"),

@@ -56,6 +56,7 @@ def _headline(case: dict[str, Any] | None) -> str:
         f"{write(case['gpu_time'], 'second')} of GPU time" if case["measured"] else "Predicted, not measured",
         *([f"{write(case['floor_fraction'], 'ratio')} of the floor's speed"] if case["floor_fraction"] > 0 else []),
         *([f"{times(case['speedup_eager'])} over eager"] if case["speedup_eager"] > 0 else []),
+        *([f"{times(case['speedup_library'])} over {case['library']}"] if case["library"] else []),
     ]
     return f"{', '.join(reached)} ({where})"
 
@@ -66,8 +67,9 @@ def _advice(loaded: LoadedRun, table: pd.DataFrame, headlines: pd.DataFrame) -> 
     for direction, rows in headlines.groupby("pass", sort=False):
         case = summary.headline(rows) or {}
         key = tuple(case[column] for column in _CASE)
-        of_case = table[(table[_CASE] == list(key)).all(axis="columns")]
-        found = tuple(advice.findings(of_case, loaded.run.device, loaded.run.kernels))
+        of_sweep = table[(table[_CASE[:-1]] == list(key[:-1])).all(axis="columns")]
+        of_case = of_sweep[of_sweep["config"] == key[-1]]
+        found = tuple(f for f in advice.findings(of_sweep, loaded.run.device, loaded.run.kernels) if f.case == key)
         where = f"{direction}: {case['impl']}, {case['workload']}"
         said = _RANKED if found[1:] else "" if found else _silent(of_case)
         yield Part(f"Advice, {where}", said, findings=found)

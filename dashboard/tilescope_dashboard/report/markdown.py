@@ -132,7 +132,7 @@ def _finding(finding: Finding) -> str:
     win = "not bounded"
     if finding.bound:
         clock = "interval" if finding.bound.clock == "interval" else "GPU time"
-        win = f"at most {times(finding.bound.ratio)} less {clock}"
+        win = f"{finding.bound.most}{times(finding.bound.ratio)} less {clock}"
     kind = "NVIDIA's rule" if finding.origin == NVIDIA else "measured" if finding.measured else "predicted"
     where = f"{finding.direction}, {finding.workload}"
     values = "; ".join(f"{value.label} {value.text} ({value.source})" for value in finding.evidence)

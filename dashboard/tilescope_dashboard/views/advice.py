@@ -83,7 +83,7 @@ def _headline(found: Sequence[Finding]) -> str:
     if not found:
         return "Nothing to mend was found"
     bound = found[0].bound
-    win = f": at most {times(bound.ratio)}" if bound else ""
+    win = f": {bound.most}{times(bound.ratio)}" if bound else ""
     return found[0].title + win
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 import pandas as pd
 
 from tilescope import summary
-from tilescope.advice import compute, latency, memory, occupancy
+from tilescope.advice import compute, configs, latency, memory, occupancy
 from tilescope.advice.finding import NVIDIA, OURS, Bound, Evidence, Finding, rank
 from tilescope.advice.subject import Subject, launches
-from tilescope.facts import gather
+from tilescope.facts import Facts, gather, problem_of
 from tilescope.schema import Device
 
 __all__ = ["NVIDIA", "OURS", "RULES", "Bound", "Evidence", "Finding", "findings", "rank"]
@@ -38,9 +38,10 @@ RULES: tuple[Rule, ...] = (
     latency.launch_bound,
     latency.late_cpu,
     latency.longest_stall,
+    configs.quicker_config,
 )
 
-#: A finding that could win less than this is not worth anybody's time.
+#: A finding that could win less than this is not worth anybody's time, unless its cure was timed.
 _WORTH = 1.05
 #: Launches below this share of a case's time are left alone.
 _SHARE = 0.1
@@ -51,14 +52,19 @@ def findings(
 ) -> list[Finding]:
     """What the rules find in every case of the table, those with most to win first (see ``rank``).
 
-    ``kernels`` is ``Run.kernels``.
+    ``kernels`` is ``Run.kernels``. Of a sweep the table needs all configs of a problem: they are held against each other.
     """
+    swept: dict[tuple[str, ...], list[Facts]] = {}
+    for case in gather(table):
+        if case.key["config"]:
+            swept.setdefault((*problem_of(case), case.key["impl"]), []).append(case)
     headlines = summary.summarise(table, device, kernels).to_dict("records")
     found: list[Finding] = []
     for case, row in zip(gather(table), headlines, strict=True):
         worth = tuple(
             launch for launch in launches(case) if launch.triton and (launch.share is None or launch.share >= _SHARE)
         )
-        subject = Subject(case, {str(name): value for name, value in row.items()}, device, worth)
+        others = tuple(swept.get((*problem_of(case), case.key["impl"]), ()))
+        subject = Subject(case, {str(name): value for name, value in row.items()}, device, worth, others)
         found += [finding for rule in RULES for finding in rule(subject)]
-    return sorted((f for f in found if f.bound is None or f.bound.ratio >= _WORTH), key=rank)
+    return sorted((f for f in found if f.bound is None or f.bound.timed or f.bound.ratio >= _WORTH), key=rank)

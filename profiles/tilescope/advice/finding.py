@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,12 +51,19 @@ class Evidence:
 class Bound:
     """How many times faster the case could be at most if this were mended, and the formula that says so.
 
-    ``clock`` is the time that would shrink: ``gpu_time`` or ``interval``. Clocks are never mixed.
+    ``clock`` is the time that would shrink: ``gpu_time`` or ``interval``. Clocks are never mixed. ``timed`` says that the
+    cure was tried: then it is what the cure wins.
     """
 
     ratio: float
     formula: str
     clock: str = "gpu_time"
+    timed: bool = False
+
+    @property
+    def most(self) -> str:
+        """What to say before the ratio: ``at most``, or nothing where the cure was timed."""
+        return "" if self.timed else "at most "
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary, in the table's words (``pass``)."""
-        bound = self.bound and {"ratio": self.bound.ratio, "formula": self.bound.formula, "clock": self.bound.clock}
+        bound = self.bound and dataclasses.asdict(self.bound)
         return {
             "rule": self.rule,
             "title": self.title,

@@ -53,12 +53,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class Subject:
-    """One case. ``row`` is its line of ``summary.summarise``; ``launches`` are those of Triton code worth a word."""
+    """One case. ``row`` is its line of ``summary.summarise``; ``launches`` are those of Triton code worth a word;
+    ``configs`` the same implementation's cases of a sweep over the same problem."""
 
     case: Facts
     row: Mapping[str, Any]
     device: Device
     launches: tuple[Launch, ...]
+    configs: tuple[Facts, ...] = ()
 
     @property
     def measured(self) -> bool:

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def text(rank: int, finding: Finding) -> str:
     """One finding in a terminal: what, by how much, why, and what to do."""
-    win = f"at most {finding.bound.ratio:.2f}×" if finding.bound else "not bounded"
+    win = f"{finding.bound.most}{finding.bound.ratio:.2f}×" if finding.bound else "not bounded"
     clock = " of the interval" if finding.bound and finding.bound.clock == "interval" else ""
     kind = "NVIDIA's rule" if finding.origin == "nvidia" else "measured" if finding.measured else "predicted"
     where = f" ({finding.function})" if finding.function else ""

@@ -1,4 +1,4 @@
-"""``tilescope tune``: every config of one implementation, best first.
+"""``tilescope tune``: every config of one implementation and its default, best first.
 
 Where there is no GPU the compiler's figures are all there is, and the order is no promise.
 """
@@ -47,9 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     for keys, group in found.groupby(["kernel", "impl", "pass", "workload"], sort=False):
         order = sorted(group.index, key=lambda index: (bool(remarks[index]), *_rank(found.loc[index], timed)))
+        tried = sum(found.loc[order, "config"] != "")
         said = "fastest first" if timed else "no GPU to time them: fewest spills first, then highest occupancy"
-        print(f"{' '.join(keys)}, {len(order)} configs, {said}")
-        headings, rows = results.cells(found, order, name_by=["config"])
+        print(f"{' '.join(keys)}, {tried} configs and the default, {said}")
+        headings, rows = results.cells(found.replace({"config": {"": "default"}}), order, name_by=["config"])
         extra = [remarks[index] for index in order]
         if any(extra):
             headings, rows = [*headings, "failed"], [[*row, text] for row, text in zip(rows, extra, strict=True)]
