@@ -37,15 +37,16 @@ def main(arguments: list[str]) -> None:
     """Serves the app on the socket ``arguments[0]`` under the prefix ``arguments[1]`` until the process is ended."""
     from panel.io.server import get_server  # noqa: PLC0415 - Jupyter reads ``tile`` whenever it starts
 
-    from tilescope_dashboard import access, serve  # noqa: PLC0415
+    from tilescope_dashboard import access, guard, serve  # noqa: PLC0415
 
     socket, prefix = arguments
+    guard.install()
     access.server.asks = True  # Jupyter does
     server = get_server(
-        {"app": str(serve._app())},
+        {"app": str(serve.script())},
         unix_socket=socket,
         prefix=prefix,
-        # Origins are Jupyter's to check as well: here every request comes from its proxy.
+        # Origins and names are Jupyter's to check as well: here every request comes from its proxy.
         websocket_origin="*",
         # Bokeh writes headers and cookies into the page, where Jupyter's own would be read by every script.
         include_headers=["User-Agent"],

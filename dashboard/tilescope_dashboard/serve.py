@@ -116,18 +116,19 @@ def _serve(address: str, port: int, allowed: list[str], secret: str, chosen: boo
     # Panel takes a second to import: ``tilescope --help`` does not wait for it.
     from panel.io.server import get_server  # noqa: PLC0415
 
-    from tilescope_dashboard import access  # noqa: PLC0415
+    from tilescope_dashboard import access, guard  # noqa: PLC0415
     from tilescope_dashboard.login import Login  # noqa: PLC0415
 
+    guard.install()
     options: dict[str, Any] = {}
     if secret:
         access.server.asks = True
-        login = Login(secret, f"tilescope-{port}")
+        login = Login(secret, f"tilescope-{port}", chosen=chosen)
         # Bokeh writes a request's headers and cookies into the page, where a script could read them.
         options = {"auth_provider": login, "exclude_cookies": [login.name], "exclude_headers": ["Cookie"]}
     where = f"http://{allowed[0]}"
     server = get_server(
-        {"app": str(_app())}, port=port, address=address, websocket_origin=allowed, warm=True, **options
+        {"app": str(script())}, port=port, address=address, websocket_origin=allowed, warm=True, **options
     )
     print(
         f"Tilescope: {where}{f'/login?token={secret}' if secret and not chosen else '/app'} (stop with Ctrl-C)",
@@ -138,7 +139,7 @@ def _serve(address: str, port: int, allowed: list[str], secret: str, chosen: boo
     server.run_until_shutdown()
 
 
-def _app() -> Path:
+def script() -> Path:
     """The app's script: beside this module where it is installed, one folder up in a checkout."""
     here = Path(__file__).with_name("app.py")
     return here if here.exists() else Path(__file__).parents[1] / "app.py"

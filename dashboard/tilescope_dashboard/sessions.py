@@ -14,7 +14,7 @@ import panel_material_ui as pmui
 from panel.io.resources import JS_VERSION, LOCAL_DIST
 from panel.reactive import Syncable
 
-from tilescope_dashboard import catalog, defaults, delivery
+from tilescope_dashboard import catalog, defaults, delivery, guard
 
 #: Objects that are made before the youngest are looked through; a page alone is more than a hundred thousand.
 _YOUNG = 20_000
@@ -30,7 +30,9 @@ _OF_TABLES = ("css/loading.css", "bundled/theme/material.css")
 def settle() -> None:
     """Once a process, before its first page is built: what has been imported stays, and need not be looked through for garbage
     with every page. It is most of what there is: looking through it was a fifth of the time that a page took. Defaults of models
-    are looked up once, widgets are answered soon, and what is sent arrives. The kernels are asked for: the form waits for them."""
+    are looked up once, widgets are answered soon, and what is sent arrives. The kernels are asked for: the form waits for them.
+    What the server may be asked is watched, if it has not been from its start."""
+    guard.install()
     catalog.ask()
     defaults.remember()
     delivery.complete()
