@@ -1,6 +1,7 @@
 # Tilescope: `make serve` and `make test` set up all they need; `make help` lists the rest.
 PYTHON ?= python3
-PORT   ?= 5006
+# Left out, it is 5006, or a free one where that is taken.
+PORT   ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -23,10 +24,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP) ## Create .venv with the pinned versions and install Tilescope into it
 
-serve: setup ## Serve the dashboard on http://localhost:$(PORT)/app
-	@echo "Tilescope: http://localhost:$(PORT)/app (stop with Ctrl-C)"
-	@$(BIN)/panel serve dashboard/app.py --warm --address 127.0.0.1 --port $(PORT) \
-		--allow-websocket-origin localhost:$(PORT) --allow-websocket-origin 127.0.0.1:$(PORT)
+serve: setup ## Serve the dashboard on this machine alone, and print the link that opens it
+	@$(BIN)/tilescope serve $(if $(PORT),--port $(PORT))
 
 lint: setup ## Check style, types and the direction of imports
 	$(BIN)/ruff check .

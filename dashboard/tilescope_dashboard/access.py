@@ -10,6 +10,8 @@ from typing import Any
 
 #: Names the folder whose files people may profile; without it they profile the library alone.
 OWN_FILES = "TILESCOPE_OWN_FILES"
+#: Headers in which proxies name the client.
+_FORWARDED = ("x-forwarded-for", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip")
 #: Whether this process's server asks everyone to log in; ``tilescope serve`` says so.
 server = SimpleNamespace(asks=False)
 
@@ -32,11 +34,18 @@ def is_local(doc: Any) -> bool:
         return False
     headers = {str(name).lower(): str(value) for name, value in dict(request.headers or {}).items()}
     # Every one of them: the first may be what the client itself has claimed.
-    chains = [headers[name] for name in ("x-forwarded-for", "x-real-ip") if name in headers]
+    chains = [headers[name] for name in _FORWARDED if name in headers]
     forwarded = [address.strip() for chain in chains for address in chain.split(",")]
-    if "forwarded" in headers:
+    if "forwarded" in headers or "via" in headers:
         return False
-    return all(_loopback(address) for address in [str(getattr(request, "remote_ip", "")), *forwarded])
+    return all(_loopback(address) for address in [*_peers(request), *forwarded])
+
+
+def _peers(request: Any) -> list[str]:
+    """Who the request is from, and who the socket is from: with ``--use-xheaders``, the former is what a header claims."""
+    context = getattr(getattr(request, "connection", None), "context", None)
+    told = str(getattr(request, "remote_ip", ""))
+    return [told, str(getattr(context, "_orig_remote_ip", told))]
 
 
 def _loopback(address: str) -> bool:

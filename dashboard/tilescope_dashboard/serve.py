@@ -127,9 +127,12 @@ def _serve(address: str, port: int, allowed: list[str], secret: str, chosen: boo
         # Bokeh writes a request's headers and cookies into the page, where a script could read them.
         options = {"auth_provider": login, "exclude_cookies": [login.name], "exclude_headers": ["Cookie"]}
     where = f"http://{allowed[0]}"
+    # Bokeh 3.9 takes no IPv6 address for a host, but compares with one.
+    told = [origin for origin in allowed if not origin.startswith("[")]
     server = get_server(
-        {"app": str(script())}, port=port, address=address, websocket_origin=allowed, warm=True, **options
+        {"app": str(script())}, port=port, address=address, websocket_origin=told, warm=True, **options
     )
+    server._tornado._websocket_origins.update(allowed)
     print(
         f"Tilescope: {where}{f'/login?token={secret}' if secret and not chosen else '/app'} (stop with Ctrl-C)",
         flush=True,
