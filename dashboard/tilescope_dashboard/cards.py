@@ -62,11 +62,12 @@ def cards(findings: Sequence[Finding]) -> str:
 
 
 def brief(found: Finding) -> str:
-    """The finding in one line, without its evidence: what it is, and what mending it could win at most."""
-    win = (
-        f" Mending it wins {found.bound.most}{times(found.bound.ratio)}: {_saved(found.bound)}." if found.bound else ""
-    )
-    title = escape(found.title + ("." if win else ""))
+    """The finding in one line, without its evidence: what it is, and the speedup to expect at most."""
+    win = ""
+    if found.bound:
+        said = "Measured" if found.bound.timed else "Potential"
+        win = f" {said} speedup: {found.bound.most}{times(found.bound.ratio)}, {_saved(found.bound)}."
+    title = escape(found.title.removesuffix(".") + ".")
     return (
         f'<p class="brief {_kind(found)}"><b>{title}</b>{escape(win)} <span class="quiet">({_kind(found)})</span></p>'
     )
@@ -97,7 +98,7 @@ def _card(rank: int, found: Finding) -> str:
 
 def _win(found: Finding) -> str:
     if found.bound is None:
-        return "not bounded"
+        return "no estimate"
     most = "" if found.bound.timed else "≤ "
     return f"<b>{most}{escape(times(found.bound.ratio))}</b>{escape(_saved(found.bound))}"
 

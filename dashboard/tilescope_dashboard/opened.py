@@ -106,4 +106,4 @@ def _summarised(path: Path, changed: float) -> pd.DataFrame:
 def _found(path: Path, changed: float, sweep: tuple[str, ...]) -> tuple[Finding, ...]:
     loaded = _read(path, changed)
     rows = loaded.table[(loaded.table[list(CASE[:-1])] == list(sweep)).all(axis="columns")]
-    return tuple(advice.findings(rows, loaded.run.device, loaded.run.kernels))
+    return tuple(advice.findings(rows, loaded.run.device, loaded.run.kernels, loaded.table))

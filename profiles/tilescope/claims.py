@@ -123,22 +123,20 @@ def _worth(row: dict[str, Any]) -> tuple[bool, int, int, str]:
 
 def _row(ours: dict[str, object], gains: pd.DataFrame, loaded: LoadedRun) -> dict[str, object]:
     device = loaded.run.device
-    compute = ours["performance_fraction"] == ours["floor_fraction"]
-    rate = roofline.roof(device, str(ours["pipe"])) if compute else None
-    memory = summary.bandwidth(device, str(ours["memory_roof"])) if ours["memory_roof"] else ""
+    near = roofline.of_roof(ours, device)
     gain = gains[
         (gains["impl"] == "triton") & (gains["workload"] == ours["workload"]) & (gains["pass"] == ours["pass"])
         & (gains["kernel"] == ours["kernel"])
     ]  # fmt: skip
     row: dict[str, object] = {
         **{name: ours[name] for name in ("kernel", "pass", "workload")},
-        "bound": math.nan if compute or gain.empty else gain["predicted"].iloc[0],
+        "bound": math.nan if near.pipe or gain.empty else gain["predicted"].iloc[0],
         "over_eager": ours["speedup_eager"],
         "over_compile": ours["speedup_compile"],
         "library": ours["library"],
         "over_library": ours["speedup_library"],
-        "roof": f"{rate.origin} {rate.name} rate" if rate else memory,
-        "of_roof": ours["floor_fraction"],
+        "roof": near.name,
+        "of_roof": near.fraction,
         "run": loaded.run.id,
         "device": device.name,
         "started": loaded.run.started[:10],

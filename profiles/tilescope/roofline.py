@@ -75,6 +75,35 @@ def hbm_roof(case: Facts, known: Roofs) -> Ceiling | None:
     return (known("hbm_read") if reads else None) or known("hbm")
 
 
+class OfRoof(NamedTuple):
+    """How near a case comes to its roof. ``fraction`` of ``name``, as in ``measured copy bandwidth``, which is the rate of
+    ``pipe`` or, where that is empty, the bandwidth of HBM.
+    """
+
+    fraction: float
+    name: str
+    pipe: str
+
+
+def of_roof(row: Mapping[str, Any], device: Device) -> OfRoof:
+    """Share of the roof that a row of ``summary.summarise`` reaches: the one number, and the one name of the roof, that
+    every view and table gives. NaN where nothing was timed, and no name where no cost is known.
+    """
+    fraction = float(row["floor_fraction"])
+    rate = roof(device, str(row["pipe"])) if row["performance_fraction"] == fraction else None
+    if rate:
+        return OfRoof(fraction, f"{rate.origin} {rate.name} rate", rate.name)
+    return OfRoof(fraction, bandwidth(device, str(row["memory_roof"])) if row["memory_roof"] else "", "")
+
+
+def bandwidth(device: Device, name: str) -> str:
+    """What people call a roof of HBM, with its origin: ``measured copy bandwidth``."""
+    found = roof(device, name)
+    origin = found.origin if found else ""
+    kind = {"hbm": "copy ", "hbm_read": "read "}[name] if origin == MEASURED else ""
+    return f"{origin} {kind}bandwidth"
+
+
 def roofs(device: Device) -> pd.DataFrame:
     """Every roof: name, kind (``memory`` or ``compute``), value (byte/second or flop/second), unit, origin, note."""
     rows = [

@@ -233,6 +233,11 @@ def _bound(row: Mapping[str, Any]) -> str:
     return "compute" if _number(row["performance_fraction"]) > _memory_use(row) else "memory"
 
 
+def launch_bound(row: Mapping[str, Any]) -> bool:
+    """Whether the case's launches are so short that starting and draining them is most of it: no roof is near."""
+    return bool(row["bound"] == "latency" and row["gpu_time"] / (row["launches"] or 1) < _SHORT)
+
+
 def _memory_use(row: Mapping[str, Any]) -> float:
     """Share of the HBM roof in use: by the bytes that really moved, where they were counted."""
     needed = _number(row["bandwidth_fraction"])
@@ -292,7 +297,7 @@ def _predicted(row: Mapping[str, Any], device: Device) -> str:
 
 def _memory(row: Mapping[str, Any], case: Facts, device: Device) -> str:
     use, ratio = _memory_use(row), row["bytes_ratio"]
-    roof = f"the {bandwidth(device, row['memory_roof'])}"
+    roof = f"the {roofline.bandwidth(device, row['memory_roof'])}"
     if row["bytes_source"] != "ncu":
         return f"Memory-bound: the bytes the algorithm needs take {_percent(use)} of {roof}; no counters say what really moved."
     moved = f"Memory-bound: moves {ratio:.2f}x the bytes the algorithm needs at {_percent(use)} of {roof}"
@@ -320,7 +325,7 @@ def _compute(row: Mapping[str, Any], case: Facts, device: Device) -> str:
 def _latency(row: Mapping[str, Any], case: Facts, device: Device) -> str:
     launches = row["launches"] or 1
     each = row["gpu_time"] / launches
-    if each < _SHORT:
+    if launch_bound(row):
         count = "one launch" if launches == 1 else f"{launches} launches"
         return (
             f"Launch-bound: {count} of {_text(each, 'second')} where the work needs {_text(row['floor'], 'second')}; "
@@ -373,13 +378,6 @@ def _longest_stall(case: Facts) -> str | None:
     found = {n: k.value for n in _STALLS if (k := case.at(f"stall_{n}", launch, "ncu"))}
     longest = max(found, key=lambda name: found[name], default=None)
     return _STALLS[longest] if longest and found[longest] > 0 else None
-
-
-def bandwidth(device: Device, name: str) -> str:
-    """What people call a roof of HBM, with its origin: ``measured copy bandwidth``."""
-    origin = _origin(device, name)
-    kind = {"hbm": "copy ", "hbm_read": "read "}[name] if origin == "measured" else ""
-    return f"{origin} {kind}bandwidth"
 
 
 def _origin(device: Device, name: str) -> str:

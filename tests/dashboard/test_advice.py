@@ -65,7 +65,7 @@ def test_measured_and_predicted_are_never_drawn_alike() -> None:
 
 
 def test_a_bound_that_is_absent_is_said_and_one_of_the_interval_names_its_clock() -> None:
-    assert "not bounded" in cards.cards([finding(bound=None)])
+    assert "no estimate" in cards.cards([finding(bound=None)])
     assert "of the interval" in cards.cards([finding(bound=Bound(2, "x", "interval"))])
     assert cards.cards([]) == '<ol class="findings"></ol>'
 
@@ -73,18 +73,18 @@ def test_a_bound_that_is_absent_is_said_and_one_of_the_interval_names_its_clock(
 def test_a_finding_in_brief_names_its_bound_and_whether_it_was_measured() -> None:
     shown = cards.brief(finding())
     assert "A title." in shown
-    assert "at most 1.40×: up to 29 % of GPU time" in shown
+    assert "Potential speedup: up to 1.40×, up to 29 % of GPU time" in shown
     assert "(measured)" in shown
     predicted = cards.brief(finding(title=HOSTILE, evidence=finding().evidence[::-1], bound=None))
     assert "brief predicted" in predicted
-    assert "at most" not in predicted
+    assert "speedup" not in predicted
     assert "<img" not in predicted
 
 
 def test_what_a_timed_cure_wins_is_not_called_a_bound() -> None:
     timed = finding(bound=Bound(1.25, "a / b", timed=True))
     assert "<b>1.25×</b>20 % of GPU time" in cards.cards([timed])
-    assert "wins 1.25×: 20 % of GPU time" in cards.brief(timed)
+    assert "Measured speedup: 1.25×, 20 % of GPU time" in cards.brief(timed)
 
 
 def test_a_quicker_config_of_a_sweep_is_advice_on_the_default(
@@ -152,6 +152,7 @@ def test_the_case_in_the_address_is_shown_and_one_that_is_not_in_the_run_is_not(
 def test_a_predicted_run_gives_predicted_findings_only() -> None:
     shown = view(PREDICTED, "softmax")
     shown._case.value = next(case for case in shown._case.options.values() if case[0] == "eager")
+    assert "below the" not in shown._cards.object, "nothing was timed"
     assert 'class="finding predicted"' in shown._cards.object
     assert 'class="finding measured"' not in shown._cards.object
 

@@ -137,7 +137,9 @@ def test_nothing_is_found_where_nothing_was_counted() -> None:
     assert advice.findings(schema.frame([]), GPU) == []
     assert find({}) == []
     # A time alone says how far the roof is, not why.
-    assert find(SLOW) == []
+    (found,) = find(SLOW)
+    assert found.rule == advice.DISTANCE and found.bound is None
+    assert found.title == "No known bottleneck found. Still 75 % below the measured copy bandwidth"
 
 
 def test_a_product_without_tensor_cores() -> None:
@@ -164,7 +166,7 @@ def test_a_late_cpu_is_bounded_in_its_own_clock_and_ranks_after_gpu_time() -> No
     found = find({**SLOW, **MOVED}, {"interval@events": 8e-3, "graph_time@events": 5e-4})
     late = one(found, "late-cpu")
     assert late.bound and (late.bound.clock, late.bound.ratio) == ("interval", pytest.approx(16))
-    assert [f.rule for f in found] == ["extra-bytes", "late-cpu"]
+    assert [f.rule for f in found] == ["extra-bytes", "late-cpu", "distance"]
     assert "late-cpu" not in rules(find({**SLOW, **MOVED}, {"interval@events": 4.1e-4}))
 
 
@@ -186,7 +188,8 @@ def test_a_bound_over_one_of_two_launches_follows_amdahl() -> None:
         at = {"launch": launch, "function": f"kernel_{launch}"}
         rows += [CASE.row("gpu_time", seconds, "torch_profiler", sample=0, **at)]
         rows += [CASE.row("widest_load", width, "compiler", **at)]
-    (finding,) = advice.findings(schema.frame(rows), GPU)
+    finding, distance = advice.findings(schema.frame(rows), GPU)
+    assert distance.rule == advice.DISTANCE
     assert (finding.rule, finding.launch, finding.function) == ("narrow-loads", 1, "kernel_1")
     assert finding.bound and finding.bound.ratio == pytest.approx(1 / (0.75 + 0.25 / 4))
     assert not finding.measured
@@ -218,7 +221,7 @@ def test_a_library_s_own_kernels_are_left_alone(impl: str, function: str, told: 
     rows += [case.row(f"algorithm_{what}", 50 * MILLION, "model") for what in ("bytes_read", "bytes_written", "flops")]
     found = rules(advice.findings(schema.frame(rows), GPU))
     # What the whole case moves is told of any implementation.
-    assert found == ({"extra-bytes", "longest-stall", "spills"} if told else {"extra-bytes"})
+    assert found == {"extra-bytes", "distance"} | ({"longest-stall", "spills"} if told else set())
 
 
 VALUES = st.sampled_from([0.0, 1e-9, 1e-6, 0.25, 1.0, 4.0, 16.0, 128.0, 255.0, 1024.0, 1e6, 1e9, 1e13])
@@ -396,9 +399,9 @@ def test_the_command_prints_findings(capsys: pytest.CaptureFixture[str]) -> None
     printed = capsys.readouterr().out
     forward, backward = printed.removeprefix("layer_norm/triton/forward/8192x16384-bf16\n").split("\n\n")[:2]
     # Behind the CPU, which was late when this was recorded.
-    assert forward.startswith("  1. The CPU is late")
-    assert "\n  2. At the HBM roof: the bytes needed take 98 % of the measured bandwidth" in forward
-    assert "not bounded, measured\n     why: " in forward and "\n     do: " in forward
+    assert forward.startswith("  1. Launch overhead: the call takes 1.6× its CUDA-graph replay: up to")
+    assert "\n  2. At the HBM roof: 98 % of the measured copy bandwidth" in forward
+    assert "no estimate, measured\n     why: " in forward and "\n     do: " in forward
     assert backward.startswith("layer_norm/triton/backward/8192x16384-bf16\n  1. ")
     assert cli.main(["advise", run, "layer_norm", "--workload", "16384x4096-bf16", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)

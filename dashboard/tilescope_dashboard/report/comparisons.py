@@ -51,4 +51,4 @@ def _interval(low: float, high: float) -> str:
     """``0.981× to 1.02×``; open where one side has a single repetition."""
     if pd.isna(low):
         return ABSENT
-    return "not bounded" if math.isinf(high) else f"{times(low)} to {times(high)}"
+    return "no estimate" if math.isinf(high) else f"{times(low)} to {times(high)}"

@@ -23,7 +23,7 @@ from tilescope_dashboard.report.content import Drawing, KernelPart, Part, Table
 from tilescope_dashboard.units import times, write
 
 _CASE = ["kernel", "impl", "pass", "workload", "config"]
-_RANKED = "Ranked by what mending each could win at most. A bound is no promise: mend one and measure again."
+_RANKED = "Ranked by potential speedup. Estimates are upper limits: fix one, then measure again."
 
 
 def kernel(loaded: LoadedRun, name: str, headlines: pd.DataFrame) -> KernelPart:
@@ -69,7 +69,8 @@ def _advice(loaded: LoadedRun, table: pd.DataFrame, headlines: pd.DataFrame) -> 
         key = tuple(case[column] for column in _CASE)
         of_sweep = table[(table[_CASE[:-1]] == list(key[:-1])).all(axis="columns")]
         of_case = of_sweep[of_sweep["config"] == key[-1]]
-        found = tuple(f for f in advice.findings(of_sweep, loaded.run.device, loaded.run.kernels) if f.case == key)
+        every = advice.findings(of_sweep, loaded.run.device, loaded.run.kernels, loaded.table)
+        found = tuple(finding for finding in every if finding.case == key)
         where = f"{direction}: {case['impl']}, {case['workload']}"
         said = _RANKED if found[1:] else "" if found else _silent(of_case)
         yield Part(f"Advice, {where}", said, findings=found)
@@ -81,7 +82,7 @@ def _advice(loaded: LoadedRun, table: pd.DataFrame, headlines: pd.DataFrame) -> 
 def _silent(table: pd.DataFrame) -> str:
     wanted = [name for name in ("compiler", "interpreter", "ncu") if name not in set(table["source"])]
     more = f" Profile it with {' and '.join(wanted)} to know more." if wanted else ""
-    return f"Nothing to mend was found.{more}"
+    return f"No known bottleneck found.{more}"
 
 
 def _roofline(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:

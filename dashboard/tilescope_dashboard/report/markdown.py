@@ -129,10 +129,10 @@ class _Writer:
 
 
 def _finding(finding: Finding) -> str:
-    win = "not bounded"
+    win = "no estimate"
     if finding.bound:
         clock = "interval" if finding.bound.clock == "interval" else "GPU time"
-        win = f"{finding.bound.most}{times(finding.bound.ratio)} less {clock}"
+        win = f"{finding.bound.most}{times(finding.bound.ratio)} in {clock}"
     kind = "NVIDIA's rule" if finding.origin == NVIDIA else "measured" if finding.measured else "predicted"
     where = f"{finding.direction}, {finding.workload}"
     values = "; ".join(f"{value.label} {value.text} ({value.source})" for value in finding.evidence)

@@ -18,7 +18,7 @@ from tilescope_dashboard.views.fusion import FusionForm
 #: A case of the chosen kernel: ``opened.CASE`` without the kernel.
 _CASE = list(opened.CASE[1:])
 _ORDER = (
-    "Ranked by what mending each could win at most. A bound is no promise: mend one and measure again. "
+    "Ranked by potential speedup. Estimates are upper limits: fix one, then measure again. "
     "A solid edge was measured, a dashed one is predicted; values in italics were not measured."
 )
 _NONE = "This run says nothing about {}: profile it with the compiler collector, or with ncu on a GPU."
@@ -81,7 +81,7 @@ class Advice(View):
 def _headline(found: Sequence[Finding]) -> str:
     """The first finding that is bounded, or what there is."""
     if not found:
-        return "Nothing to mend was found"
+        return "No known bottleneck found"
     bound = found[0].bound
     win = f": {bound.most}{times(bound.ratio)}" if bound else ""
     return found[0].title + win

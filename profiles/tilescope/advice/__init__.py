@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 import pandas as pd
 
 from tilescope import summary
-from tilescope.advice import compute, configs, latency, memory, occupancy
-from tilescope.advice.finding import NVIDIA, OURS, Bound, Evidence, Finding, rank
+from tilescope.advice import compute, configs, latency, memory, occupancy, stalls
+from tilescope.advice.distance import distance
+from tilescope.advice.finding import DISTANCE, NVIDIA, OURS, Bound, Evidence, Finding, rank
+from tilescope.advice.passes import two_passes
 from tilescope.advice.subject import Subject, launches
 from tilescope.facts import Facts, gather, problem_of
 from tilescope.schema import Device
 
-__all__ = ["NVIDIA", "OURS", "RULES", "Bound", "Evidence", "Finding", "findings", "rank"]
+__all__ = ["DISTANCE", "NVIDIA", "OURS", "RULES", "Bound", "Evidence", "Finding", "findings", "rank"]
 
 Rule = Callable[[Subject], Iterator[Finding]]
 
@@ -37,9 +39,13 @@ RULES: tuple[Rule, ...] = (
     compute.bank_conflicts,
     latency.launch_bound,
     latency.late_cpu,
-    latency.longest_stall,
+    stalls.longest_stall,
     configs.quicker_config,
 )
+
+#: Rules on the call as a whole. Where launches are too short for their work they alone speak: what happens within so
+#: short a launch is no cause.
+_OF_CALLS: tuple[Rule, ...] = (latency.launch_bound, latency.late_cpu, configs.quicker_config)
 
 #: A finding that could win less than this is not worth anybody's time, unless its cure was timed.
 _WORTH = 1.05
@@ -48,16 +54,23 @@ _SHARE = 0.1
 
 
 def findings(
-    table: pd.DataFrame, device: Device, kernels: Mapping[str, Mapping[str, object]] | None = None
+    table: pd.DataFrame,
+    device: Device,
+    kernels: Mapping[str, Mapping[str, object]] | None = None,
+    beside: pd.DataFrame | None = None,
 ) -> list[Finding]:
     """What the rules find in every case of the table, those with most to win first (see ``rank``).
 
-    ``kernels`` is ``Run.kernels``. Of a sweep the table needs all configs of a problem: they are held against each other.
+    Of each measured case one finding, the last (``DISTANCE``), says how far it is from its roof; one at its roof says so
+    itself. ``kernels`` is ``Run.kernels``. Of a sweep the table needs all configs of a problem: they are held against each
+    other. ``beside`` are all rows of these kernels where the table has not all: other implementations show what a
+    computation needs.
     """
     swept: dict[tuple[str, ...], list[Facts]] = {}
     for case in gather(table):
         if case.key["config"]:
             swept.setdefault((*problem_of(case), case.key["impl"]), []).append(case)
+    twice = two_passes(gather(table if beside is None else beside))
     headlines = summary.summarise(table, device, kernels).to_dict("records")
     found: list[Finding] = []
     for case, row in zip(gather(table), headlines, strict=True):
@@ -65,6 +78,13 @@ def findings(
             launch for launch in launches(case) if launch.triton and (launch.share is None or launch.share >= _SHARE)
         )
         others = tuple(swept.get((*problem_of(case), case.key["impl"]), ()))
-        subject = Subject(case, {str(name): value for name, value in row.items()}, device, worth, others)
-        found += [finding for rule in RULES for finding in rule(subject)]
-    return sorted((f for f in found if f.bound is None or f.bound.timed or f.bound.ratio >= _WORTH), key=rank)
+        passes = (case.key["kernel"], case.key["pass"]) in twice
+        subject = Subject(case, {str(name): value for name, value in row.items()}, device, worth, others, passes)
+        rules = _OF_CALLS if subject.launch_bound else RULES
+        of_case = [finding for rule in rules for finding in rule(subject) if _is_worth(finding)]
+        found += [*of_case, *distance(subject, of_case)]
+    return sorted(found, key=rank)
+
+
+def _is_worth(finding: Finding) -> bool:
+    return finding.bound is None or finding.bound.timed or finding.bound.ratio >= _WORTH

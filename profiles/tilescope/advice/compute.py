@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilescope import roofline
 from tilescope.advice.finding import Bound, Finding
 from tilescope.advice.subject import Subject
 
 #: The tensor pipe of a dtype, where the kernel declares none.
 _TENSOR = {"fp32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8": "int8"}
+_COUNTED = tuple(metric for metric in roofline.WORK if metric.startswith("tensor_"))
 #: Flop per byte from which work is a matrix product in all but name.
 _INTENSITY = 64
 #: From this share of a pipe's roof on, it is what holds the kernel back.
@@ -18,27 +20,38 @@ _SHARE = 0.05
 
 
 def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
-    """A matrix product's work on CUDA cores. Bound: roof of the tensor pipe / roof of fp32."""
+    """A matrix product's work on CUDA cores. Bound: roof of the tensor pipe / roof of fp32.
+
+    Operands may be widened and multiplied on another tensor pipe: of all that ncu counted none may have worked. What is
+    faster than CUDA cores can be runs on no CUDA cores, whatever was counted.
+    """
     pipe = _TENSOR.get(subject.case.key["dtype"])
     flops = subject.total("algorithm_flops", "model")
     needed = [subject.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
+    worked = [value for name in _COUNTED if (value := subject.total(name, "ncu"))]
     counted = subject.total(f"tensor_ops_{pipe}", "ncu") or subject.total("tensor_instructions", "compiler")
-    if not (pipe and flops and all(needed) and counted) or counted.value > 0:
+    if not (pipe and flops and all(needed) and counted) or any(value.value > 0 for value in (*worked, counted)):
         return
     if flops.value < _INTENSITY * sum(value.value for value in needed if value):
         return
     tensor, cuda = subject.roof(pipe), subject.roof("fp32")
     if not (tensor and cuda and cuda.value):
         return
+    if subject.row["performance"] > cuda.value:
+        return
     # The summary's floor is that of the pipe in use; here the other one is the point, so it does not cap the bound.
-    ratio = tensor.value / cuda.value
+    rates = tensor.value / cuda.value
+    busy = subject.row["bandwidth_fraction"]
+    ratio, formula = rates, f"{pipe} roof / fp32 roof"
+    if busy > 0 and 1 / busy < rates:
+        ratio, formula = 1 / busy, f"GPU time / time of the bytes needed; {formula} would be {rates:.0f}×"
     yield subject.finding(
         "no-tensor-cores",
-        f"A matrix product without tensor cores: {pipe} is {ratio:.0f}× the fp32 rate here",
+        f"A matrix product without tensor cores: {pipe} is {rates:.0f}× the fp32 rate here",
         "Write the product as tl.dot on tiles of at least 16 in each dimension, with operands in their narrow dtype "
         "and an fp32 accumulator; for fp32 allow input_precision='tf32' where its error is acceptable.",
         [counted, flops, tensor, cuda],
-        Bound(ratio, f"{pipe} roof / fp32 roof"),
+        Bound(ratio, formula),
     )
 
 
@@ -50,7 +63,7 @@ def at_the_rate(subject: Subject) -> Iterator[Finding]:
         return
     yield subject.finding(
         "at-the-rate",
-        f"At the {pipe} roof: the operations needed take {use * 100:.0f} % of the {roof.source} rate",
+        f"At the {pipe} roof: {use * 100:.0f} % of the {roofline.of_roof(subject.row, subject.device).name}",
         "Only fewer or cheaper operations help: a narrower dtype for the operands of tl.dot, or work left out (skip "
         "tiles that a mask empties).",
         [

@@ -12,6 +12,8 @@ from tilescope.schema import MEASURED
 
 #: Whose rule it is.
 OURS, NVIDIA = "ours", "nvidia"
+#: The rule that says how far a case is from its roof (``distance``).
+DISTANCE = "distance"
 
 #: Roofs can be evidence too. Their provenance is their origin: ``measured`` here, or ``datasheet``.
 _ROOF = "roof_"
@@ -62,8 +64,8 @@ class Bound:
 
     @property
     def most(self) -> str:
-        """What to say before the ratio: ``at most``, or nothing where the cure was timed."""
-        return "" if self.timed else "at most "
+        """What to say before the ratio: ``up to``, or nothing where the cure was timed."""
+        return "" if self.timed else "up to "
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,8 @@ class Finding:
         }
 
 
-def rank(finding: Finding) -> tuple[bool, bool, float]:
-    """Sorts findings: most to win in GPU time first, then in the interval, then those that nothing bounds."""
+def rank(finding: Finding) -> tuple[bool, bool, bool, float]:
+    """Sorts findings: most to win in GPU time first, then in the interval, then those without a bound, then the distance."""
     if finding.bound is None:
-        return (True, False, 0.0)
-    return (False, finding.bound.clock != "gpu_time", -finding.bound.ratio)
+        return (finding.rule == DISTANCE, True, False, 0.0)
+    return (False, False, finding.bound.clock != "gpu_time", -finding.bound.ratio)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from tilescope import roofline
+from tilescope import roofline, traffic
 from tilescope.advice.finding import Evidence, Finding
 from tilescope.advice.subject import Launch, Subject
 
@@ -12,36 +12,88 @@ from tilescope.advice.subject import Launch, Subject
 _EXCESS = 1.1
 #: The widest access of a thread, in bytes; a warp's request of it spans 16 sectors of 32 bytes.
 _WIDEST = 16
-#: From this share of a memory roof on, that level is what holds the kernel back.
+#: From this share of a memory roof on, that level is what holds the kernel back; from the lower one on, all of a
+#: launch's time is in proportion to its bytes.
 _AT_ROOF, _BUSY = 0.85, 0.6
 #: An access, and what metrics call the bytes of it.
 _WAYS = {"load": "read", "store": "written"}
 
 
 def extra_bytes(subject: Subject) -> Iterator[Finding]:
-    """HBM bytes beyond the algorithm's. Bound: bytes moved / bytes needed, as time is at best in their proportion."""
-    ratio, source = subject.row["bytes_ratio"], subject.row["bytes_source"]
+    """HBM bytes beyond those that must move. Bound: bytes moved / bytes needed, over the share of the time that bytes take.
+
+    ncu empties the caches before each launch: what one launch leaves in L2 for the next it counts as HBM traffic, and so
+    a chain of launches that each fit there tells nothing.
+    """
+    ratio, source = subject.excess, subject.row["bytes_source"]
     if not ratio > _EXCESS or subject.row["bound"] == "compute":
         return
-    launches = subject.row["launches"]
+    launches = subject.row["launches"] or 1
+    moved = _moved(subject, source)
+    if launches > 1 and source == "ncu" and moved and max(moved.values()) <= subject.device.l2_bytes:
+        return
     stem = "dram_bytes" if source == "ncu" else "unique_bytes"
     values = [subject.total(f"{stem}_{way}", source) for way in ("read", "written")]
     values += [subject.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
-    bound = subject.bound(ratio, "bytes moved / bytes needed")
-    if launches > 1:
-        title = f"{launches} launches move {ratio:.2f}× the bytes the algorithm needs"
+    title = f"{launches} launches move" if launches > 1 else "Moves"
+    if subject.two_passes:
+        title += f" {ratio:.2f}× the bytes that two passes over the input need"
+        remedy = (
+            "A value of all the input is needed before any of it can be used: make it in one launch, and do all that "
+            "follows in a second one that loads the input once and stores only the result."
+        )
+    elif launches > 1:
+        title += f" {ratio:.2f}× the bytes the algorithm needs"
         remedy = (
             "Results of one launch go through HBM to the next: compute them in one @triton.jit kernel that loads each "
             "input once, keeps what lies between in registers and stores only the result."
         )
     else:
-        title = f"Moves {ratio:.2f}× the bytes the algorithm needs"
+        title += f" {ratio:.2f}× the bytes the algorithm needs"
         remedy = (
             "Data is loaded again after L2 has dropped it: keep the row in registers (one BLOCK for the row), or walk "
             "it in chunks small enough that the second pass still hits L2; for tiles, order the programs in groups "
             "(a GROUP_M swizzle of tl.program_id) so that neighbours share theirs."
         )
-    yield subject.finding("extra-bytes", title, remedy, values, bound)
+    share, formula = _concerned(subject, moved, source), "bytes moved / bytes needed"
+    if share < 1:
+        ratio, formula = (
+            1 / (1 - share + share / ratio),
+            f"{formula}, over the {share * 100:.0f} % of the time they take",
+        )
+    yield subject.finding("extra-bytes", title, remedy, values, subject.bound(ratio, formula))
+
+
+def _moved(subject: Subject, source: str) -> dict[int | None, float]:
+    """Bytes that each launch moved through HBM, as that source counted them; of the whole case where it saw no launches."""
+    found: dict[int | None, float] = {}
+    places: list[int | None] = [*subject.case.launches(source)]
+    for launch in places or [None]:
+        for names in traffic.BYTES[source]:
+            ways = [subject.case.at(name, launch, source) for name in names]
+            if all(ways):
+                found[launch] = sum(known.value for known in ways if known)
+                break
+    return found
+
+
+def _concerned(subject: Subject, moved: Mapping[int | None, float], source: str) -> float:
+    """The share of GPU time that is in proportion to bytes: all of a launch that HBM keeps busy, else what they take at the
+    roof. All of it where nothing was timed.
+    """
+    roof, time = subject.roof(subject.row["memory_roof"]), subject.row["gpu_time"]
+    if not (subject.measured and roof and time > 0):
+        return 1.0
+    times = {
+        launch: known.value
+        for launch in moved
+        if launch is not None and (known := subject.case.launch_time(launch, source))
+    }
+    if not times or len(times) < len(moved) or not sum(times.values()) > 0:
+        times, moved = {0: time}, {0: sum(moved.values())}
+    taken = {launch: moved[launch] / roof.value for launch in times}
+    concerned = sum(times[launch] if taken[launch] >= _BUSY * times[launch] else taken[launch] for launch in times)
+    return concerned / sum(times.values())
 
 
 def repeated_requests(subject: Subject) -> Iterator[Finding]:
@@ -73,8 +125,11 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
 
     A warp's request of ``w`` bytes a thread fills ``w`` sectors (32 threads, 32 bytes each); ncu counts what it
     touches. Without counters the interpreter's share of used sectors says the same of the addresses. How much of the
-    launch's traffic that is follows from the bytes it asks for each way.
+    launch's traffic that is follows from the bytes it asks for each way. Where loads and stores both touch too many, one
+    change of the order mends both. HBM that is busy with the bytes needed leaves nothing to win.
     """
+    if subject.saturation >= _AT_ROOF and not subject.excess > _EXCESS:
+        return
     for launch in subject.launches:
         touched = {way: _sectors(launch, way) for way in _WAYS}
         for way, (ratio, values) in touched.items():
@@ -84,8 +139,8 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
             bound, formula = ratio, "sectors touched / sectors filled"
             moved = {other: known.value * touched[other][0] for other, known in asked.items() if known}
             if len(moved) == len(_WAYS) and any(moved.values()):
-                bound = sum(moved.values()) / (sum(moved.values()) - moved[way] * (1 - 1 / ratio))
-                formula = f"sectors of loads and stores / the same with full {way}s"
+                bound = sum(moved.values()) / sum(moved[other] / touched[other][0] for other in moved)
+                formula = "sectors of loads and stores / the same, all full"
             yield subject.finding(
                 f"uncoalesced-{way}s",
                 f"{way.capitalize()}s touch {ratio:.2f}× the sectors that their bytes fill",
@@ -133,7 +188,7 @@ def narrow_loads(subject: Subject) -> Iterator[Finding]:
             "tl.max_contiguous), and give each thread at least 16 bytes of the BLOCK (fewer num_warps, or a larger "
             "BLOCK).",
             [width, launch.get("sectors_per_load", "ncu"), launch.get("stall_lg_throttle", "ncu")],
-            subject.bound(_WIDEST / width.value, "16 bytes / widest load", launch),
+            subject.bound(_WIDEST / width.value, "16 bytes / widest load", launch, hides=True),
             launch=launch,
         )
 
@@ -146,7 +201,7 @@ def at_the_roof(subject: Subject) -> Iterator[Finding]:
         return
     yield subject.finding(
         "at-the-roof",
-        f"At the HBM roof: the bytes needed take {use * 100:.0f} % of the {roof.source} bandwidth",
+        f"At the HBM roof: {use * 100:.0f} % of the {roofline.of_roof(subject.row, subject.device).name}",
         "Only moving fewer bytes helps: fuse with the operation before or after (its result then never leaves the "
         "registers), or store a narrower dtype. 'tilescope fuse' says what a chain would win.",
         [

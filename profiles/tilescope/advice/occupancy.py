@@ -34,7 +34,7 @@ def low_occupancy(subject: Subject) -> Iterator[Finding]:
             f"{limit.capitalize()} hold occupancy at {ratio * 100:.0f} %",
             remedy,
             _evidence(launch, limiters[0]),
-            subject.bound(factor, "resident warps after / before", launch),
+            subject.bound(factor, "resident warps after / before", launch, hides=True),
             launch=launch,
         )
 
@@ -55,7 +55,7 @@ def register_pressure(subject: Subject) -> Iterator[Finding]:
             f"{said}A thread holds fewer values with a smaller BLOCK or tile, or the same one over more num_warps; "
             "maxnreg at the launch forces the count down, at the price of spills.",
             _evidence(launch, "registers"),
-            subject.bound(factor, "resident warps after / before", launch),
+            subject.bound(factor, "resident warps after / before", launch, hides=True),
             launch=launch,
         )
 
@@ -79,18 +79,18 @@ def partial_waves(subject: Subject) -> Iterator[Finding]:
         if busy >= _FULL:
             continue
         if each < 1:
-            title = f"{grid.value:,.0f} blocks leave {chip - grid.value:,.0f} of {chip} multiprocessors idle"
+            title = f"{grid.value:,.0f} blocks leave {chip - grid.value:,.0f} of {chip} SMs idle"
             remedy = (
                 "Make more programs: a smaller BLOCK, or several programs for one row or tile (split-K, or partial sums "
                 "that a second kernel adds)."
             )
         else:
-            title = f"{waves:.2f} waves of blocks: the multiprocessors are busy {busy * 100:.0f} % of the time"
+            title = f"{waves:.2f} waves of blocks: the SMs are busy {busy * 100:.0f} % of the time"
             remedy = (
                 "Even the last wave out: a BLOCK that gives a whole number of waves, or a persistent kernel, whose "
                 "grid is the multiprocessors times the blocks that fit and whose programs loop over the work."
             )
-        bound = subject.bound(1 / busy, "waves rounded up / waves", launch)
+        bound = subject.bound(1 / busy, "waves rounded up / waves", launch, hides=True)
         yield subject.finding(
             "partial-waves", title, remedy, [grid, slots, launch.get("waves", "ncu")], bound, launch=launch
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilescope import roofline
+from tilescope import roofline, summary
 from tilescope.advice.finding import Bound, Evidence, Finding
 from tilescope.facts import Facts, Known
 from tilescope.metrics import METRICS
@@ -33,6 +33,12 @@ class Launch:
     share: float | None
 
     @property
+    def uses_tensor_cores(self) -> bool:
+        """Whether the compiler put tensor-core instructions into it."""
+        known = self.get("tensor_instructions", "compiler")
+        return known is not None and known.value > 0
+
+    @property
     def triton(self) -> bool:
         """Whether it is Triton code, which a person or torch.compile wrote; a library's own kernels cannot be mended."""
         return self.case.key["impl"] == _TRITON or "compiler" in self.places or self.function.startswith(_INDUCTOR)
@@ -54,13 +60,15 @@ class Launch:
 @dataclass(frozen=True)
 class Subject:
     """One case. ``row`` is its line of ``summary.summarise``; ``launches`` are those of Triton code worth a word;
-    ``configs`` the same implementation's cases of a sweep over the same problem."""
+    ``configs`` the same implementation's cases of a sweep over the same problem; ``two_passes`` whether the computation
+    needs all of its input before it can use any of it (``passes.two_passes``)."""
 
     case: Facts
     row: Mapping[str, Any]
     device: Device
     launches: tuple[Launch, ...]
     configs: tuple[Facts, ...] = ()
+    two_passes: bool = False
 
     @property
     def measured(self) -> bool:
@@ -82,6 +90,30 @@ class Subject:
         shares = [x for x in (moved, self.row["performance_fraction"]) if not math.isnan(x)]
         return max(shares, default=math.nan)
 
+    @property
+    def launch_bound(self) -> bool:
+        """Whether launches are too short for what happens in them to matter."""
+        return summary.launch_bound(self.row)
+
+    @property
+    def needed(self) -> float:
+        """Bytes that the algorithm must move, as its cost declares them; NaN where it does not."""
+        ways = [self.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
+        known = [value.value for value in ways if value]
+        return sum(known) if len(known) == len(ways) else math.nan
+
+    @property
+    def passes(self) -> float:
+        """Bytes that must move where the input does not stay in L2 between the passes over it that are needed."""
+        read = self.total("algorithm_bytes_read", "model")
+        again = self.two_passes and read and self.needed > self.device.l2_bytes
+        return self.needed + (read.value if again and read else 0.0)
+
+    @property
+    def excess(self) -> float:
+        """HBM bytes moved over those that must move; NaN where either is not known."""
+        return float(self.row["bytes_ratio"]) * self.needed / self.passes if self.needed else math.nan
+
     def total(self, metric: str, *sources: str) -> Evidence | None:
         """The metric of the whole case, launches added up."""
         known = self.case.total(metric, *sources)
@@ -97,15 +129,19 @@ class Subject:
         ceiling = roofline.roof(self.device, name)
         return Evidence(f"roof_{name}", ceiling.value, ceiling.unit, ceiling.origin) if ceiling else None
 
-    def bound(self, ratio: float, formula: str, launch: Launch | None = None) -> Bound:
+    def bound(self, ratio: float, formula: str, launch: Launch | None = None, *, hides: bool = False) -> Bound:
         """What making the launch (None: all) ``ratio`` times faster wins for the case.
 
         Amdahl's law (1967) over the launch's share of GPU time, ``1 / (1 - s + s / ratio)``; with no share known the
-        launch counts as the whole case, which can only be too hopeful. Nothing is faster than the floor.
+        launch counts as the whole case, which can only be too hopeful. Nothing is faster than the floor. What only
+        ``hides`` latency moves no fewer bytes: it wins no more than the time in which the roof is idle.
         """
         if launch is not None and launch.share is not None and launch.share < 1:
             ratio = 1 / (1 - launch.share + launch.share / ratio)
             formula += f", over its {launch.share * 100:.0f} % of the time"
+        busy = self.saturation if hides else math.nan
+        if busy > 0 and 1 / busy < min(ratio, self.headroom or math.inf):
+            return Bound(1 / busy, f"1 / share of the roof in use; {formula} would be {ratio:.2f}×")
         if self.headroom is not None and self.headroom < ratio:
             return Bound(self.headroom, f"GPU time / floor; {formula} would be {ratio:.2f}×")
         return Bound(ratio, formula)

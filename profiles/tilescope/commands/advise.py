@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     loaded = store.open_run(store.find(arguments.name))
     table = _choose(loaded, arguments)
     cases = [tuple(case) for case in table[_CASE].drop_duplicates().itertuples(index=False, name=None)]
-    found = advice.findings(table, loaded.run.device, loaded.run.kernels)
+    found = advice.findings(table, loaded.run.device, loaded.run.kernels, loaded.table)
     found += [finding for finding in ncu_rules.of_run(loaded.folder) if finding.case in cases]
     if arguments.json:
         print(json.dumps([finding.to_json() for finding in found]))
@@ -46,14 +46,14 @@ def run(arguments: argparse.Namespace) -> int:
         print(("\n" if number else "") + "/".join(filter(None, case)))
         of_case = [finding for finding in found if finding.case == case]
         print(
-            "\n".join(text(rank, finding) for rank, finding in enumerate(of_case, 1)) or "  nothing to mend was found"
+            "\n".join(text(rank, finding) for rank, finding in enumerate(of_case, 1)) or "  No known bottleneck found."
         )
     return 0
 
 
 def text(rank: int, finding: Finding) -> str:
     """One finding in a terminal: what, by how much, why, and what to do."""
-    win = f"{finding.bound.most}{finding.bound.ratio:.2f}×" if finding.bound else "not bounded"
+    win = f"{finding.bound.most}{finding.bound.ratio:.2f}×" if finding.bound else "no estimate"
     clock = " of the interval" if finding.bound and finding.bound.clock == "interval" else ""
     kind = "NVIDIA's rule" if finding.origin == "nvidia" else "measured" if finding.measured else "predicted"
     where = f" ({finding.function})" if finding.function else ""

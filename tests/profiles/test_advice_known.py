@@ -1,0 +1,289 @@
+"""Advice where the answer is known: bounds weighed by the time they concern, no contradictions, the distance always said."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope import advice, schema, store, summary
+from tilescope.advice import Finding, passes
+from tilescope.case import Case
+from tilescope.facts import gather
+from tilescope.schema import Ceiling, Device
+
+CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
+#: 1 TB/s: a million bytes take a microsecond. L2 holds 10 MB.
+GPU = Device(
+    "Made-up GPU", "sm_90", 100, 10_000_000, 10_000_000_000, True,
+    (Ceiling("hbm", 1e12, "byte/second", "measured"), Ceiling("fp32", 1e13, "flop/second", "measured")),
+)  # fmt: skip
+MB = 1_000_000
+
+
+def chain(*launches: dict[str, float], read: float = 50 * MB, written: float = 50 * MB, of: Case = CASE) -> list[Any]:
+    """Rows of a case of several launches: keys are ``metric@source``."""
+    rows = [
+        of.row("algorithm_bytes_read", read, "model"),
+        of.row("algorithm_bytes_written", written, "model"),
+        of.row("algorithm_flops", MB, "model"),
+    ]
+    for number, values in enumerate(launches):
+        for key, value in values.items():
+            metric, source = key.split("@")
+            sample = {"sample": 0} if source == "torch_profiler" else {}
+            rows.append(of.row(metric, value, source, launch=number, function=f"kernel_{number}", **sample))
+    return rows
+
+
+def find(*launches: dict[str, float], **more: Any) -> list[Finding]:
+    return advice.findings(schema.frame(chain(*launches, **more)), GPU)
+
+
+def launch(microseconds: float, read: float, written: float, **more: float) -> dict[str, float]:
+    counted = {"dram_bytes_read@ncu": read * MB, "dram_bytes_written@ncu": written * MB}
+    return {"gpu_time@torch_profiler": microseconds * 1e-6, "gpu_time@ncu": microseconds * 1e-6, **counted, **more}
+
+
+def bounds(found: list[Finding]) -> dict[str, float]:
+    return {finding.rule: finding.bound.ratio if finding.bound else math.nan for finding in found}
+
+
+def test_bytes_are_bounded_by_the_time_that_they_take() -> None:
+    # 200 MB are moved for the 100 that are needed: 200 of 250 us, which HBM keeps busy, so all of the time shrinks.
+    assert bounds(find(launch(250, 150, 50)))["extra-bytes"] == pytest.approx(2)
+    # 200 of 1000 us: what is not in proportion to bytes stays.
+    assert bounds(find(launch(1000, 150, 50)))["extra-bytes"] == pytest.approx(1000 / 900)
+    # 200 of 5000 us: not worth a word.
+    assert "extra-bytes" not in bounds(find(launch(5000, 150, 50)))
+
+
+def test_bytes_are_weighed_launch_by_launch() -> None:
+    # The first launch is all bytes (180 of 200 us), the second one's take 20 of 800.
+    found = find(launch(200, 100, 80), launch(800, 10, 10))
+    share = (200 + 20) / 1000
+    assert bounds(found)["extra-bytes"] == pytest.approx(1 / (1 - share + share / 2))
+
+
+def test_a_bound_by_hiding_latency_leaves_the_bytes_their_time() -> None:
+    # Moves 4x the bytes at 80 % of the roof: wider loads fill the rest of it, and move no less.
+    found = bounds(find(launch(500, 350, 50, **{"widest_load@compiler": 4})))
+    assert found["narrow-loads"] == pytest.approx(1 / 0.8)
+    assert found["extra-bytes"] == pytest.approx(4)
+
+
+def test_a_chain_that_fits_in_l2_is_given_no_advice_from_cold_counters() -> None:
+    assert "extra-bytes" in bounds(find(launch(30, 20, 10), launch(30, 20, 10), read=10 * MB, written=10 * MB))
+    assert "extra-bytes" not in bounds(find(launch(30, 6, 3), launch(30, 6, 3), read=3 * MB, written=3 * MB))
+    # A single launch that reads twice is not warm by an earlier one.
+    assert "extra-bytes" in bounds(find(launch(9, 8, 3), read=3 * MB, written=3 * MB))
+
+
+def counted(read: float, written: float, **more: float) -> dict[str, float]:
+    return {"unique_bytes_read@interpreter": read, "unique_bytes_written@interpreter": written, **more}
+
+
+#: A value of all the input, and what uses it.
+LARGEST, USES = counted(50 * MB, 4), counted(50 * MB + 4, 50 * MB)
+
+
+def test_what_needs_all_of_the_input_first_is_not_told_to_be_one_launch() -> None:
+    first, second = launch(55, 50, 0), launch(110, 50, 50)
+    found = find({**first, **LARGEST}, {**second, **USES})
+    assert [finding.rule for finding in found] == ["distance"]
+    assert "two passes over the input" in found[0].title and "Still 9 % below" in found[0].title
+    # In three launches one is too many: held against two passes, and told to be two.
+    between = find({**first, **LARGEST}, {**launch(165, 50, 100)}, {**second, **USES, "dram_bytes_read@ncu": 100 * MB})
+    (extra,) = [finding for finding in between if finding.rule == "extra-bytes"]
+    assert (
+        "two passes" in extra.title and "in a second one" in extra.remedy and "compute them in one" not in extra.remedy
+    )
+
+
+def test_two_launches_whose_second_needs_only_its_own_rows_can_be_one() -> None:
+    # Row statistics: a thousandth of the input, of which each program reads its own part.
+    rows = find(
+        {**launch(55, 50, 0), **counted(50 * MB, 50_000)}, {**launch(110, 50, 50), **counted(50 * MB + 50_000, 50 * MB)}
+    )
+    (extra,) = [finding for finding in rows if finding.rule == "extra-bytes"]
+    assert "compute them in one" in extra.remedy
+
+
+@pytest.mark.parametrize(("asked", "needs"), [(400 * 99, True), (400, False), (0, False)])
+def test_partial_results_that_each_program_reads_are_a_dependence_too(asked: float, needs: bool) -> None:
+    partial = counted(50 * MB, 400)
+    later = counted(
+        50 * MB + 400, 50 * MB, **{"requested_bytes_read@interpreter": 50 * MB + 400 + asked, "grid_blocks@ncu": 100}
+    )
+    facts = gather(schema.frame(chain(partial, later)))
+    assert passes.two_passes(facts) == ({("scale", "forward")} if needs else set())
+
+
+def test_an_implementation_that_does_without_disproves_the_need() -> None:
+    # A loss is a value of all logits, and the fused kernel's gradient does not wait for it.
+    fused = Case("scale", "eager", "forward", "1000x1000-fp32")
+    one_launch = chain(counted(50 * MB, 50 * MB), of=fused)
+    assert passes.two_passes(gather(schema.frame(chain(LARGEST, USES))))
+    assert not passes.two_passes(gather(schema.frame([*chain(LARGEST, USES), *one_launch])))
+    # Nothing can be told of an empty problem.
+    empty = chain(counted(0, 4), counted(4, 0), read=0, written=0, of=fused)
+    assert passes.two_passes(gather(schema.frame([*chain(LARGEST, USES), *empty])))
+
+
+STALLS = {"stall_long_scoreboard@ncu": 3.1, "stall_wait@ncu": 3.0, "stall_barrier@ncu": 2.9, "stall_selected@ncu": 1.0}
+WASTE = {
+    "widest_load@compiler": 4,
+    "sectors_per_load@ncu": 32,
+    "grid_blocks@compiler": 30,
+    "occupancy_limit_warps@compiler": 4,
+}
+
+
+def test_within_launches_too_short_for_their_work_nothing_else_is_a_cause() -> None:
+    short = find(launch(2, 0.2, 0.1, **STALLS, **WASTE), launch(2, 0.2, 0.1), read=0.1 * MB, written=0.1 * MB)
+    assert [finding.rule for finding in short] == ["launch-bound", "distance"]
+    longer = find(launch(20, 0.2, 0.1, **STALLS, **WASTE), read=0.1 * MB, written=0.1 * MB)
+    assert {"narrow-loads", "longest-stall", "uncoalesced-loads", "partial-waves"} < bounds(longer).keys()
+
+
+def test_the_sentence_and_the_rule_agree_on_what_is_launch_bound() -> None:
+    for microseconds in (2, 4.9, 5.1, 20):
+        table = schema.frame(chain(launch(microseconds, 0.1, 0.1), read=0.1 * MB, written=0.1 * MB))
+        why = summary.summarise(table, GPU)["why"].iloc[0]
+        assert ("launch-bound" in bounds(advice.findings(table, GPU))) == why.startswith("Launch-bound")
+        assert why.startswith("Launch-bound") == (microseconds < 5)
+
+
+@pytest.mark.parametrize(("microseconds", "told"), [(400, True), (125, True), (116, False)])
+def test_stalls_are_told_of_wherever_the_roof_is_not_reached(microseconds: float, told: bool) -> None:
+    # At 25 and at 80 % of the roof, but not at 86 %.
+    assert ("longest-stall" in bounds(find(launch(microseconds, 50, 50, **STALLS)))) == told
+
+
+@pytest.mark.parametrize(("stalled", "told"), [(0.26, True), (0.24, False)])
+def test_a_quarter_of_the_cycles_is_a_stall_to_speak_of(stalled: float, told: bool) -> None:
+    others = ("wait", "barrier", "drain", "membar")
+    cycles = {f"stall_{name}@ncu": (1 - stalled) / 4 for name in others} | {"stall_long_scoreboard@ncu": stalled}
+    found = find(launch(400, 50, 50, **cycles))
+    assert ("longest-stall" in bounds(found)) == told
+    distance = found[-1]
+    assert f"Long Scoreboard {stalled * 100:.0f} %" in distance.remedy
+    assert distance.title.startswith("Still" if told else "No known bottleneck found. Still 75 %")
+
+
+def test_warps_that_wait_for_their_turn_say_that_issue_is_the_limit() -> None:
+    found = find(
+        launch(400, 50, 50, **{"stall_not_selected@ncu": 3.0, "stall_selected@ncu": 1.0, "stall_wait@ncu": 1.0})
+    )
+    (stall,) = [finding for finding in found if finding.rule == "longest-stall"]
+    assert "Not Selected" in stall.title and "Instruction issue" in stall.remedy and stall.bound is None
+
+
+@pytest.mark.parametrize(("ratio", "told"), [(1.06, True), (1.04, False)])
+def test_less_than_five_percent_to_win_is_left_out(ratio: float, told: bool) -> None:
+    # All of the time is bytes': the bound is their ratio, and 1.1 the least excess; so weigh it with a second launch.
+    share = (1 - 1 / ratio) / (1 - 1 / 2)
+    busy, idle = launch(1000 * share, 600 * share, 400 * share), launch(1000 * (1 - share), 0, 0)
+    found = bounds(find(busy, idle, read=300 * share * MB, written=200 * share * MB))
+    assert ("extra-bytes" in found) == told
+
+
+@pytest.mark.parametrize(("excess", "told"), [(1.12, True), (1.08, False)])
+def test_a_tenth_more_bytes_is_traffic_to_speak_of(excess: float, told: bool) -> None:
+    assert ("extra-bytes" in bounds(find(launch(130, 50 * excess, 50 * excess)))) == told
+
+
+@pytest.mark.parametrize(("fraction", "said"), [
+    (0.7, "No known bottleneck found. Still 30 % below the measured copy bandwidth"),
+    (0.002, "No known bottleneck found. Still 99.80 % below the measured copy bandwidth"),
+    (0.8, "No known bottleneck found. Still 20 % below the measured copy bandwidth"),
+    (0.9, "At the HBM roof: 90 % of the measured copy bandwidth"),
+])  # fmt: skip
+def test_the_distance_to_the_roof_is_said(fraction: float, said: str) -> None:
+    (only,) = find(launch(100 / fraction, 50, 50))
+    assert only.title == said and only.bound is None
+
+
+#: Oldest first.
+RECORDED = sorted(path.parent for path in store.recorded_dir().glob("*/run.json"))
+
+
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
+def test_of_every_measured_case_the_distance_is_said_once_and_last(folder: Path) -> None:
+    loaded = store.open_run(folder)
+    table, device, kernels = loaded.table, loaded.run.device, loaded.run.kernels
+    by_case: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in advice.findings(table, device, kernels):
+        by_case.setdefault(finding.case, []).append(finding)
+    for row in summary.summarise(table, device, kernels).to_dict("records"):
+        found = by_case.get(tuple(row[name] for name in ("kernel", "impl", "pass", "workload", "config")), [])
+        said = [finding.rule for finding in found if finding.rule in ("at-the-roof", "at-the-rate", "distance")]
+        assert said == ([said[-1]] if row["measured"] and row["floor_fraction"] > 0 else []), row
+        rules = {finding.rule for finding in found}
+        if "launch-bound" in rules:
+            assert rules <= {"launch-bound", "late-cpu", "quicker-config", "distance"}, row
+        if row["floor_fraction"] > 0:
+            # The floor of a product on CUDA cores is theirs, which leaving them passes.
+            capped = [f.bound for f in found if f.bound and not f.bound.timed and f.rule != "no-tensor-cores"]
+            assert all(b.ratio <= 1.0001 / row["floor_fraction"] for b in capped if b.clock == "gpu_time"), row
+
+
+def of_recorded(kernel: str, direction: str, workload: str, impl: str = "triton") -> list[Finding]:
+    for summary_of in store.list_runs([store.recorded_dir()]):
+        if kernel not in summary_of.kernels or "ncu" not in summary_of.sources:
+            continue
+        loaded = store.open_run(summary_of.path)
+        table = loaded.table
+        rows = table[(table["kernel"] == kernel) & (table["config"] == "")]
+        mine = rows[(rows["pass"] == direction) & (rows["workload"] == workload) & (rows["impl"] == impl)]
+        if "ncu" in set(mine["source"]):
+            found = advice.findings(rows, loaded.run.device, loaded.run.kernels)
+            return [f for f in found if f.case[:4] == (kernel, impl, direction, workload)]
+    raise AssertionError(f"not recorded: {kernel} {direction} {workload}")
+
+
+def test_the_backward_of_causal_attention_is_not_held_up_by_its_bytes() -> None:
+    found = of_recorded("causal_attention", "backward", "4x32x1x4096x4096x128-bf16")
+    assert "extra-bytes" not in bounds(found)
+    assert found[0].rule == "longest-stall" and "Barrier" in found[0].title
+
+
+def test_causal_attention_and_histogram_say_what_warps_wait_for_and_how_far_the_roof_is() -> None:
+    attention = of_recorded("causal_attention", "forward", "4x32x1x4096x4096x128-bf16")
+    assert [finding.rule for finding in attention] == ["longest-stall", "distance"]
+    assert "Barrier" in attention[0].title and "num_stages" in attention[0].remedy
+    assert attention[1].title.startswith("Still 30 % below the measured bf16 rate")
+    histogram = of_recorded("histogram", "forward", "67108864x256x100-int32")
+    assert "longest-stall" in bounds(histogram) and histogram[-1].title.startswith("Still 73 % below")
+
+
+@pytest.mark.parametrize("kernel", ["int8_tensor", "fp8_tensor"])
+def test_a_scale_of_the_whole_tensor_is_two_launches(kernel: str) -> None:
+    ours = of_recorded(kernel, "forward", "8192x14336-bf16")
+    assert "extra-bytes" not in bounds(ours) and "two passes over the input" in ours[-1].title
+    (eager,) = [f for f in of_recorded(kernel, "forward", "8192x14336-bf16", "eager") if f.rule == "extra-bytes"]
+    assert "in a second one" in eager.remedy
+
+
+def test_a_strided_copy_is_told_that_its_accesses_are_scattered() -> None:
+    found = of_recorded("strided_copy", "forward", "67108864x32-fp32", "strided")
+    assert found[0].rule == "uncoalesced-loads" and bounds(found)["uncoalesced-loads"] == pytest.approx(8)
+
+
+@pytest.mark.parametrize(("metric", "told"), [("tensor_ops_fp8", True), ("tensor_ops_bf16", False)])
+def test_operands_that_are_widened_first_use_tensor_cores_too(metric: str, told: bool) -> None:
+    product = Case("mm", "eager", "forward", "1000x1000x1000-fp8")
+    rows = chain(launch(5000, 1, 1), read=1 * MB, written=1 * MB, of=product)
+    rows += [product.row("algorithm_flops", 2e9, "model")]
+    for name in ("tensor_ops_fp8", metric):
+        rows += [product.row(name, 0 if name == "tensor_ops_fp8" else 2e9, "ncu", launch=0, function="kernel_0")]
+    device = Device(**{**GPU.__dict__, "ceilings": (*GPU.ceilings, Ceiling("fp8", 1e14, "flop/second", "measured"))})
+    rows = [row for row in rows if row["metric"] != "algorithm_flops" or row["value"] > MB]
+    assert ("no-tensor-cores" in bounds(advice.findings(schema.frame(rows), device))) == told
+
+
+def test_a_row_sum_is_at_its_roof_and_a_small_one_is_launch_bound() -> None:
+    assert [f.rule for f in of_recorded("row_sum", "forward", "8192x16384-bf16")] == ["at-the-roof"]
+    small = [f.rule for f in of_recorded("row_sum", "forward", "128x1024-bf16")]
+    assert small == ["late-cpu", "launch-bound", "distance"]
