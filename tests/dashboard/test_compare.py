@@ -44,6 +44,17 @@ def test_the_figure_takes_no_row_one_and_more_than_it_draws(rows: pd.DataFrame) 
     assert drawn(compare(many, LIGHT)) == MOST < len(many)
 
 
+def test_a_mark_says_of_whom_it_speaks(rows: pd.DataFrame) -> None:
+    one = rows.head(1).assign(ratio=2.0, ratio_low=1.9, ratio_high=2.1, verdict="slower")
+    for of_base, said, axis in (
+        (False, "slower", "time over the base's"),
+        (True, "faster", "speedup over the baseline"),
+    ):
+        plot = compare(one, LIGHT, of_base=of_base)
+        assert [r.name for r in plot.renderers if r.name in ("slower", "faster", "alike")] == [said]
+        assert plot.xaxis[0].axis_label == axis
+
+
 def test_rows_without_a_ratio_are_left_out_and_an_open_interval_is_drawn_to_an_end(rows: pd.DataFrame) -> None:
     some = rows.head(3).copy()
     some.loc[some.index[0], ["ratio", "ratio_low", "ratio_high"]] = float("nan")
@@ -87,14 +98,14 @@ def test_the_view_holds_what_the_address_says_against_the_run() -> None:
     assert shown._others.value == [f"{NORMS}:eager"]
     cases = len(shown._table.filled)
     assert cases >= 4
-    assert f"rms_norm against eager: {cases} slower" in shown._head.object
+    assert re.search(rf"rms_norm is [\d.]+–[\d.]+× faster than eager in all {cases} cases", shown._head.object)
     assert set(shown._table.filled["other_impl"]) == {"eager"}
     shown._others.value = [f"{NORMS}:eager", f"{NORMS}:compile"]
     assert state.compared == [f"{NORMS}:eager", f"{NORMS}:compile"]
     assert set(shown._table.filled["other_impl"]) == {"eager", "compile"}
     assert shown._body.visible
     state.compared = []
-    assert "Choose a run or an implementation" in shown._head.object
+    assert "Choose a baseline" in shown._head.object
     assert not shown._body.visible, "an empty figure and an empty table say nothing"
 
 

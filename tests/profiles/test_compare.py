@@ -54,6 +54,18 @@ def test_a_slower_run_is_said_to_be_with_its_interval_worst_first() -> None:
     assert 1.25 < compare.worst([rows]) < 1.3
 
 
+@pytest.mark.parametrize(("factor", "verdict"), [
+    (1.02, "slower"), (0.98, "faster"), (1.002, "alike"), (0.998, "alike"),
+])  # fmt: skip
+def test_a_difference_counts_from_where_its_interval_leaves_out_one(factor: float, verdict: str) -> None:
+    rows = compare.compare(Side(a_run()), Side(a_run(factor)))
+    assert set(rows["verdict"]) == {verdict}
+    assert all(
+        (low > 1, high < 1) == (verdict == "slower", verdict == "faster")
+        for low, high in zip(rows["ratio_low"], rows["ratio_high"], strict=True)
+    )
+
+
 def test_implementations_of_one_run_are_held_against_each_other() -> None:
     run = a_run()
     rows = compare.compare(Side(run, "triton"), Side(run, "eager"))

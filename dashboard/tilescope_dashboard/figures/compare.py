@@ -1,4 +1,4 @@
-"""How much slower or faster each case became, with its interval."""
+"""How much faster or slower each case is than the other side's, with its interval."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from tilescope_dashboard.figures.style import Theme, blank, empty, legend, probl
 
 #: Rows that are drawn: more are no longer read.
 MOST = 40
-#: Marks and words by verdict: shape as well as colour says which way.
-_MARKS = {"slower": "triangle", "faster": "inverted_triangle", "alike": "circle"}
+#: Marks by what the subject is: shape as well as colour says which way.
+_MARKS = {"faster": "triangle", "slower": "inverted_triangle", "alike": "circle"}
+_FLIPPED = {"faster": "slower", "slower": "faster"}
 
 
-def compare(rows: pd.DataFrame, look: Theme) -> figure:
+def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure:
     """A mark a case (``tilescope.compare.compare``'s frame) at the ratio of times, a bar for its interval, a line at 1.
 
-    The scale is logarithmic. Cases without a ratio are left out; of the others the first ``MOST`` are drawn.
+    ``slower`` and ``faster`` are said of the other side, as after a change, or (``of_base``) of the base against it. The
+    scale is logarithmic. Cases without a ratio are left out; of the others the first ``MOST`` are drawn.
     """
     timed = rows[rows["ratio"].notna()].head(MOST)
     if timed.empty:
@@ -38,7 +40,8 @@ def compare(rows: pd.DataFrame, look: Theme) -> figure:
         y_range=names[::-1],
         x_range=ends,
     )
-    plot.xaxis.axis_label, plot.xaxis.formatter = "time over the baseline's", ticks("times")
+    said = "speedup over the baseline" if of_base else "time over the base's"
+    plot.xaxis.axis_label, plot.xaxis.formatter = said, ticks("times")
     plot.xaxis.ticker = plot.xgrid.ticker = FixedTicker(ticks=ratio_ticks(*ends, most=5 if look.narrow else 8))
     plot.yaxis.major_label_text_color = look.ink
     plot.ray(x=1, y=0, angle=math.pi / 2, line_color=look.ink, line_dash=[6, 4], line_width=1.5)
@@ -49,7 +52,7 @@ def compare(rows: pd.DataFrame, look: Theme) -> figure:
             "ratio": timed["ratio"].to_numpy(),
             "low": low.to_numpy(),
             "high": high.to_numpy(),
-            "verdict": timed["verdict"].to_numpy(),
+            "verdict": timed["verdict"].replace(_FLIPPED if of_base else {}).to_numpy(),
             "said": [f"{r:.3f} ({a:.3f} to {b:.3f})" for r, a, b in zip(timed["ratio"], low, high, strict=True)],
         }
     )
@@ -62,7 +65,7 @@ def compare(rows: pd.DataFrame, look: Theme) -> figure:
             drawn = plot.scatter(
                 "ratio", "row", source=source, marker=marker, size=11, color=colours[verdict], name=verdict
             )
-            plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("times the baseline's", "@said")]))
+            plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), (said, "@said")]))
             items.append(LegendItem(label=verdict, renderers=[drawn]))
     legend(plot, look, items)
     return plot

@@ -1,29 +1,31 @@
-"""What a comparison says: how many cases became slower or faster."""
+"""What a comparison says: by how much the kernel is faster or slower than the baseline, and in how many cases."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import pandas as pd
+from tilescope import verdicts
 
 from tilescope_dashboard import words
 from tilescope_dashboard.figures.compare import MOST
 from tilescope_dashboard.figures.style import short
 
-_NOTHING = "Choose a run or an implementation to hold against this one."
-_READING = "Slower: the other takes longer. Worst first; a bar is the 95 % interval of the ratio of medians."
+_NOTHING = "Choose a baseline: another implementation, or another run."
+_READING = (
+    "Speedup is the baseline's GPU time over this one's: above 1 this one is faster. Largest speedup first; a bar is the "
+    "95 % interval of the ratio of medians."
+)
 
 
 def headline(kernel: str, others: Sequence[str], rows: pd.DataFrame) -> str:
-    """The verdicts of ``tilescope.compare.compare``'s rows, counted; ``others`` are the names of what the kernel is held against."""
+    """``tilescope.compare.compare``'s rows in a sentence; ``others`` are the names of the baselines."""
     if not others:
         return words.heading("Compare", _NOTHING)
-    judged = rows["verdict"].value_counts()
-    counted = ", ".join(f"{judged[word]} {word}" for word in ("slower", "faster", "alike") if word in judged)
-    more = f" The figure shows the {MOST} worst." if rows["ratio"].notna().sum() > MOST else ""
-    return words.heading(f"{kernel} against {_listed(others)}: {counted or 'no times compared'}", _READING + more)
+    more = f" The figure shows the first {MOST}." if rows["ratio"].notna().sum() > MOST else ""
+    return words.heading(verdicts.sentence(rows, kernel, _listed(others)), _READING + more)
 
 
 def _listed(names: Sequence[str]) -> str:
     """Up to two names, each short enough for a title, else how many there are."""
-    return " and ".join(short(name, 40) for name in names) if len(names) < 3 else f"{len(names)} others"
+    return " and ".join(short(name, 40) for name in names) if len(names) < 3 else f"{len(names)} baselines"

@@ -7,6 +7,7 @@ from functools import partial
 
 import pandas as pd
 from tilescope import compare as model
+from tilescope import verdicts
 from tilescope.compare import CompareError, Side
 
 from tilescope_dashboard.figures.compare import MOST, compare
@@ -27,8 +28,6 @@ def comparison(base: Side, other: Side, kernel: str = "") -> Comparison:
     except CompareError as error:
         return Comparison(base.name, other.name, "nothing to compare", (f"{error}.",), (), None)
     rows = rows.assign(interval=[_interval(*ends) for ends in zip(rows["ratio_low"], rows["ratio_high"], strict=True)])
-    judged = rows["verdict"].value_counts()
-    counted = ", ".join(f"{judged[word]} {word}" for word in ("slower", "faster", "alike") if word in judged)
     drawn = int(rows["ratio"].notna().sum())
     part = Part(
         title="Cases",
@@ -40,7 +39,7 @@ def comparison(base: Side, other: Side, kernel: str = "") -> Comparison:
     return Comparison(
         base=base.name,
         other=other.name,
-        verdict=counted or "no times compared",
+        verdict=verdicts.sentence(rows, other.name, base.name, of_base=False),
         obstacles=tuple(f"No times are compared: {line}." for line in obstacles),
         changes=tuple(model.changes(base, other)),
         part=part,

@@ -63,7 +63,8 @@ class _Writer:
         yield from self._rest(report.runs, "runs")
 
     def _comparison(self, comparison: Comparison) -> Iterator[str]:
-        yield f"### {escape(comparison.other)} against {escape(comparison.base)}: {escape(comparison.verdict)}"
+        yield f"### {escape(comparison.other)} against {escape(comparison.base)}"
+        yield escape(comparison.verdict)
         for line in self._some(comparison.obstacles):
             yield f"> **Warning:** {escape(line)}"
         if comparison.changes:

@@ -23,23 +23,23 @@ from tilescope_dashboard.views.base import View
 _COLUMNS = {
     "pass": ("pass", "text"),
     "workload": ("workload", "text"),
-    "impl": ("baseline", "text"),
-    "other_impl": ("other", "text"),
+    "impl": ("implementation", "text"),
+    "other_impl": ("baseline", "text"),
     "other_run": ("its run", "text"),
     "time": ("GPU time", "second"),
-    "other_time": ("other's", "second"),
-    "ratio": ("ratio", "times"),
+    "other_time": ("baseline's", "second"),
+    "ratio": ("speedup", "times"),
     "ratio_low": ("95 %, from", "times"),
     "ratio_high": ("to", "times"),
-    "verdict": ("the other is", "text"),
+    "verdict": ("the baseline is", "text"),
     "bytes": ("HBM bytes", "byte"),
-    "other_bytes": ("other's", "byte"),
+    "other_bytes": ("baseline's", "byte"),
     "registers": ("registers", "count"),
-    "other_registers": ("other's", "count"),
+    "other_registers": ("baseline's", "count"),
     "shared_memory": ("shared", "byte"),
-    "other_shared_memory": ("other's", "byte"),
+    "other_shared_memory": ("baseline's", "byte"),
     "theoretical_occupancy": ("occupancy", "ratio"),
-    "other_theoretical_occupancy": ("other's", "ratio"),
+    "other_theoretical_occupancy": ("baseline's", "ratio"),
     "source": ("clock", "text"),
 }
 #: How many runs are offered to compare with in one click.
@@ -80,7 +80,7 @@ class Compare(View):
         # Implementations of this run, where there are any: other runs may hold other cases.
         offered = [option for option in options.items() if ":" in option[1]] or list(options.items())[:_OFFERED]
         self._first.objects = [] if chosen else [self._offer(*option) for option in offered]
-        self._chart.object = compare(rows, self.state.look)
+        self._chart.object = compare(rows, self.state.look, of_base=True)
         fill(self._table, rows)
 
     def _offer(self, name: str, token: str) -> pmui.Button:

@@ -21,13 +21,13 @@ def command(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints a table for each of the others, worst first."""
-    from tilescope import compare, results, store  # noqa: PLC0415
+    from tilescope import compare, results, store, verdicts  # noqa: PLC0415
     from tilescope.units import text  # noqa: PLC0415
 
     base, *others = (compare.side(text, store.find, store.open_run) for text in (arguments.base, *arguments.others))
     found = [compare.compare(base, other, arguments.kernel) for other in others]
     for other, rows in zip(others, found, strict=True):
-        print(f"{base.name} → {other.name}")
+        print(f"{base.name} → {other.name}\n{verdicts.sentence(rows, other.name, base.name, of_base=False)}")
         for line in compare.obstacles(base, other):
             print(f"no times are compared: {line}")
         for line in compare.changes(base, other):
