@@ -52,7 +52,7 @@ _TENSOR_INTENSITY = 64
 COLUMNS = [
     *KEYS, "launch", "function", "kind", "level", "pipe", "flops", "flops_source", "bytes", "bytes_source", "intensity",
     "gpu_time", "time_source", "performance", "bandwidth", "memory_roof", "compute_roof", "origin", "attainable",
-    "fraction", "above_roof",
+    "fraction", "above_roof", "executed", "executed_ratio",
 ]  # fmt: skip
 
 
@@ -118,7 +118,10 @@ def points(
 ) -> pd.DataFrame:
     """One row a point: a case (``launch`` absent) or one launch, of one kind, at one memory level.
 
-    ``flops`` and ``bytes`` with their sources; ``intensity`` in flop/byte; ``gpu_time`` in seconds, absent where nothing
+    ``flops`` are the operations that the algorithm needs, for every kind: work that a kernel does beyond them is no
+    performance. What was counted instead stands in ``executed``, and ``executed_ratio`` is its ratio to ``flops``; of a launch
+    among several ``flops`` are its share by ``executed``. Without a declared cost ``flops`` are those executed. ``flops`` and
+    ``bytes`` have their sources; ``intensity`` is in flop/byte; ``gpu_time`` in seconds, absent where nothing
     was timed; ``performance`` (flop/second) and ``bandwidth`` (byte/second) absent with it. ``attainable`` is the height of
     the roofs at that intensity, ``fraction`` how much of it is reached, ``origin`` which roofs that refers to; at HBM they
     are those of ``hbm_roof``.
@@ -131,7 +134,7 @@ def points(
     rows = [row for case in gather(table) for row in _points(case, _held_against(case, known), kernels)]
     frame = pd.DataFrame(rows, columns=COLUMNS)
     numbers = ["flops", "bytes", "intensity", "gpu_time", "performance", "bandwidth", "memory_roof", "compute_roof",
-               "attainable", "fraction"]  # fmt: skip
+               "attainable", "fraction", "executed", "executed_ratio"]  # fmt: skip
     return frame.astype({"launch": "Int32", "above_roof": "bool", **dict.fromkeys(numbers, "float64")})
 
 
@@ -151,29 +154,47 @@ def _points(case: Facts, known: Roofs, kernels: Mapping[str, Mapping[str, object
         place = Place(None, "algorithm", "hbm")
         yield _point(case, known, place, pipe, flops=declared, moved=needed, time=whole)
 
-    launches: list[int | None] = [None, *case.launches("interpreter")]
-    for launch in launches:
-        flops = _at(case, "requested_flops", launch, "interpreter") or (declared if launch is None else None)
+    for launch in (None, *case.launches("interpreter")):
+        executed = _at(case, "requested_flops", launch, "interpreter")
+        flops = _needed(case, launch, "interpreter", executed, _at(case, "requested_flops", None, "interpreter"))
         requested = _sum(case, ("requested_bytes_read", "requested_bytes_written"), launch, "interpreter")
         at = whole if launch is None else case.launch_time(launch, "interpreter")
         if flops and requested:
             for level in ("hbm", "l1"):
                 place = Place(launch, "requested", level)
-                yield _point(case, known, place, pipe, flops=flops, moved=requested, time=at)
+                yield _point(case, known, place, pipe, flops=flops, executed=executed, moved=requested, time=at)
 
-    launches = [None, *case.launches("ncu")]
-    for launch in launches:
+    together = work(case, None, known)
+    for launch in (None, *case.launches("ncu")):
         at = whole if launch is None else case.launch_time(launch, "ncu")
         done = work(case, launch, known)
+        executed = done[0] if done else None
+        flops = _needed(case, launch, "ncu", executed, together[0] if together else None)
+        # The declared pipe is that of the whole: of several launches each keeps its own busy.
+        alone = launch is None or len(case.launches("ncu")) == 1
+        busy = pipe if done is None or (alone and declared) else done[1]
         for level in MOVED:
             moved = moved_bytes(case, level, launch)
-            if moved is None:
-                continue
-            place = Place(launch, "moved", level)
-            if done:
-                yield _point(case, known, place, done[1], flops=done[0], moved=moved, time=at)
-            elif declared and launch is None:
-                yield _point(case, known, place, pipe, flops=declared, moved=moved, time=at)
+            if moved and flops:
+                place = Place(launch, "moved", level)
+                yield _point(case, known, place, busy, flops=flops, executed=executed, moved=moved, time=at)
+
+
+def _needed(
+    case: Facts, launch: int | None, source: str, executed: Known | None, together: Known | None
+) -> Known | None:
+    """The algorithm's operations in a launch (None: in the case), which are what performance counts.
+
+    Of several launches each has its part of those executed together; where no cost is declared, those it executed.
+    """
+    declared = case.total("algorithm_flops", "model")
+    if declared is None:
+        return executed
+    if launch is None or len(case.launches(source)) == 1:
+        return declared
+    if not (executed and together and together.value):
+        return None
+    return Known(declared.value * executed.value / together.value, declared.source)
 
 
 def moved_bytes(case: Facts, level: str, launch: int | None = None) -> Known | None:
@@ -258,7 +279,15 @@ class Place(NamedTuple):
 
 
 def _point(
-    case: Facts, known: Roofs, place: Place, pipe: str, *, flops: Known, moved: Known, time: Known | None
+    case: Facts,
+    known: Roofs,
+    place: Place,
+    pipe: str,
+    *,
+    flops: Known,
+    moved: Known,
+    time: Known | None,
+    executed: Known | None = None,
 ) -> dict[str, Any]:
     launch, kind, level = place
     memory, compute = known(level), known(pipe)
@@ -293,4 +322,6 @@ def _point(
         "attainable": min(heights, default=math.nan),
         "fraction": max(reached, default=math.nan),
         "above_roof": bool(bandwidth > _TOLERANCE * _highest(known, level)),
+        "executed": executed.value if executed else math.nan,
+        "executed_ratio": executed.value / flops.value if executed and flops.value else math.nan,
     }

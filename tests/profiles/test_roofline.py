@@ -95,10 +95,30 @@ def test_points_of_launches_and_their_sum() -> None:
     moved = points[(points["kind"] == "moved") & (points["level"] == "hbm")]
     assert len(moved) == 3
     whole = one(moved, launch=None)
-    assert (whole["bytes"], whole["flops"], whole["gpu_time"]) == pytest.approx((1.2e9, 4e9, 4e-3))
+    assert (whole["bytes"], whole["flops"], whole["gpu_time"]) == pytest.approx((1.2e9, 2e9, 4e-3))
+    assert (whole["executed"], whole["executed_ratio"]) == pytest.approx((4e9, 2.0))
     second = one(moved, launch=1)
     assert (second["function"], second["bytes"], second["gpu_time"]) == ("k1", 6e8, 3e-3)
-    assert second["intensity"] == pytest.approx(5.0)
+    # Three quarters of what was executed, and so of what is needed.
+    assert (second["flops"], second["executed"]) == pytest.approx((1.5e9, 3e9))
+    assert second["intensity"] == pytest.approx(2.5)
+
+
+def test_the_slower_of_two_is_the_lower_whatever_it_executes() -> None:
+    """A kernel that computes twice as much in twice the time is half as fast; its intensity is the algorithm's too."""
+    other = Case("softmax", "eager", "forward", "16384x4096-bf16")
+    rows = []
+    for case, seconds, executed in ((SOFTMAX, 1e-3, 2e9), (other, 2e-3, 8e9)):
+        rows += [*cost(case, 2e9, 6e8, 4e8), *timed(case, seconds)]
+        rows += counted(case, 0, dram_bytes_read=6e8, dram_bytes_written=4e8, flops_fp32=executed)
+        asked = {"requested_bytes_read": 6e8, "requested_bytes_written": 4e8, "requested_flops": executed}
+        rows += counted(case, 0, "interpreter", **asked)
+    points = roofline.points(schema.frame(rows), TOY)
+    assert set(points["kind"]) == {"algorithm", "requested", "moved"}
+    assert points.groupby("impl")["performance"].unique().map(list).to_dict() == {"triton": [2e12], "eager": [1e12]}
+    assert set(points["intensity"]) == {2.0}
+    ratios = points[points["kind"] != "algorithm"].groupby("impl")["executed_ratio"].unique().map(list)
+    assert ratios.to_dict() == {"triton": [1.0], "eager": [4.0]}
 
 
 def test_time_comes_from_a_source_that_saw_as_many_launches() -> None:

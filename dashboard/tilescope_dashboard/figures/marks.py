@@ -39,8 +39,8 @@ class Words:
 class Marks:
     """Points that are to be drawn.
 
-    ``numbers`` has a row a point: ``intensity`` (flop/byte), ``height`` (flop/s), ``gpu_time`` (s) and ``memory_roof`` (byte/s) as
-    floats, NaN where absent; ``above_roof``; ``row``, the point's row in the frame that was chosen from; the number of its ``style``, ``case``,
+    ``numbers`` has a row a point: ``intensity`` (flop/byte), ``height`` (flop/s), ``gpu_time`` (s), ``executed`` (operations
+    over those needed) and ``memory_roof`` (byte/s) as floats, NaN where absent; ``above_roof``; ``row``, the point's row in the frame that was chosen from; the number of its ``style``, ``case``,
     ``function`` and ``pipe`` in ``words`` (the pipe's is -1 where none is known); and ``joined``, which the points of one call
     or launch have alike. A point that was not timed stands as high as the roofs would allow.
     """
@@ -83,6 +83,7 @@ def marks(points: pd.DataFrame) -> Marks:
             "intensity": _floats(points["intensity"]),
             "height": _floats(points["performance"].fillna(points["attainable"])),
             "gpu_time": _floats(points["gpu_time"]),
+            "executed": _floats(points["executed_ratio"]),
             "memory_roof": _floats(points["memory_roof"]),
             "above_roof": points["above_roof"].to_numpy(bool),
             "row": np.arange(len(points), dtype=np.int32),

@@ -45,6 +45,8 @@ _CLEAR = "#00000000"
 _PLACE = {"x": "intensity", "y": "height"}
 #: What is added to a mark by its kind.
 _VARIANTS = {"requested": "_dot"}
+#: Performance counts what the algorithm needs: what else was executed is said beside it.
+_EXECUTED = "return isFinite(value) ? `${value.toFixed(2)}× the operations needed` : 'not counted'"
 _ALONG_DIAGONAL = """
     const decades = range => Math.log10(range.end / range.start)
     const up = plot.inner_height / decades(plot.y_range), right = plot.inner_width / decades(plot.x_range)
@@ -155,7 +157,7 @@ def _joined(points: pd.DataFrame) -> Columns:
 
 def _points(points: pd.DataFrame) -> Columns:
     """Numbers only: what is many travels fast."""
-    wanted = ["intensity", "height", "gpu_time", "row", "style", "case", "function"]
+    wanted = ["intensity", "height", "gpu_time", "executed", "row", "style", "case", "function"]
     return {name: points[name].to_numpy() for name in wanted}
 
 
@@ -224,11 +226,13 @@ def _hover(words: Words, plotted: Any) -> HoverTool:
         "@height": written_as("flop/second"),
         "@gpu_time": written_as("second"),
     }
+    written["@executed"] = CustomJSHover(code=_EXECUTED)
     return HoverTool(
         renderers=[plotted], formatters=lookups | written, limit=2,
         tooltips=[
             ("", "@case{custom}"), ("launch", "@function{custom}"), ("point", "@style{custom}"),
-            ("intensity", "@intensity{custom}"), ("performance", "@height{custom}"), ("time", "@gpu_time{custom}"),
+            ("intensity", "@intensity{custom}"), ("performance", "@height{custom}"),
+            ("executed", "@executed{custom}"), ("time", "@gpu_time{custom}"),
         ],
     )  # fmt: skip
 

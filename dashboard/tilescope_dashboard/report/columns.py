@@ -19,10 +19,11 @@ CASES = (
     Column("why", "why"),
 )  # fmt: skip
 POINTS = (
-    *_CASE, Column("kind", "point"), Column("level", "level"), Column("flops", "work", "flop"),
+    *_CASE, Column("kind", "point"), Column("level", "level"), Column("flops", "operations needed", "flop"),
+    Column("executed_ratio", "executed / needed", "times"),
     Column("bytes", "bytes", "byte"), Column("bytes_source", "bytes from"),
     Column("intensity", "intensity", "flop/byte"), Column("performance", "performance", "flop/second"),
-    Column("gpu_time", "GPU time", "second"), Column("fraction", "of the roof", "ratio"),
+    Column("gpu_time", "GPU time", "second"), Column("fraction", "% of roofline", "ratio"),
 )  # fmt: skip
 LAUNCHES = (
     Column("impl", "implementation"), Column("function", "function"), Column("read", "read (B)", "count"),
