@@ -29,7 +29,7 @@ def _template(expression: str) -> HTMLTemplateFormatter:
 
 #: Units whose values are scaled, by their symbol; and those that are written as they are, by a factor and what follows.
 _SYMBOLS = {
-    "flop": "flop", "flop/second": "flop/s", "byte/second": "B/s", "flop/byte": "flop/B", "hertz": "Hz",
+    "flop": "flop", "op": "OP", "flop/second": "flop/s", "op/second": "OP/s", "byte/second": "B/s", "flop/byte": "flop/B", "hertz": "Hz",
 }  # fmt: skip
 _FOLLOWED = {"ratio": (100, " %"), "times": (1, "×"), "watt": (1, " W"), "celsius": (1, " °C")}
 
@@ -55,7 +55,7 @@ def _formatter(unit: str) -> Any:
 #: Widths in pixels that hold what a unit's values look like; a narrower page scrolls the table sideways. A column of words
 #: becomes as wide as these need, up to ``_WIDEST``.
 _WIDTHS = {"text": 112, "byte": 114, "count": 82, "second": 80, "ratio": 78, "times": 80, "flop": 92,
-           "flop/second": 108, "flop/byte": 94, "byte/second": 84, "hertz": 88, "watt": 76, "celsius": 72}  # fmt: skip
+           "op": 92, "flop/second": 108, "op/second": 108, "flop/byte": 94, "byte/second": 84, "hertz": 88, "watt": 76, "celsius": 72}  # fmt: skip
 _NAMED = {
     "impl": 84,
     "pass": 82,
@@ -117,6 +117,12 @@ class Table(pn.widgets.Tabulator):
     def __init__(self, value: pd.DataFrame, units: Mapping[str, str], **settings: Any) -> None:
         super().__init__(value, **settings)
         self.units, self.filled, self.note = dict(units), value, words.pane()
+
+    def rewrite(self, units: Mapping[str, str]) -> None:
+        """Write these columns in other units from now on."""
+        if any(self.units[name] != unit for name, unit in units.items()):
+            self.units |= units
+            self.formatters = {**self.formatters, **{name: _formatter(unit) for name, unit in units.items()}}
 
     def _update_style(self, recompute: bool = True) -> None:
         """Send no cells' styles, as there are none: a browser that has not drawn the table yet stumbles over them."""

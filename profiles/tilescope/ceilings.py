@@ -23,7 +23,7 @@ class Product:
     """A GPU product. ``pattern`` matches the name that its driver reports.
 
     ``multiprocessors``, ``l2_bytes``, ``memory_bytes`` as sold. ``bandwidth`` maps a memory level to byte/second and
-    ``peaks`` a pipe to flop/second, both as ``document`` gives them.
+    ``peaks`` a pipe to operations a second, both as ``document`` gives them.
     """
 
     name: str
@@ -40,22 +40,29 @@ class Product:
     @property
     def ceilings(self) -> tuple[Ceiling, ...]:
         """Its roofs, each naming the document."""
-        memory = [(name, value, "byte/second") for name, value in self.bandwidth.items()]
-        compute = [(name, value, "flop/second") for name, value in self.peaks.items()]
         return tuple(
-            Ceiling(name, value, unit, DATASHEET, "; ".join(filter(None, [self.document, self.notes.get(name, "")])))
-            for name, value, unit in (*memory, *compute)
+            Ceiling(
+                name, value, unit(name), DATASHEET, "; ".join(filter(None, [self.document, self.notes.get(name, "")]))
+            )
+            for name, value in (*self.bandwidth.items(), *self.peaks.items())
         )
+
+
+def unit(name: str) -> str:
+    """The unit of a roof: of bytes at a memory level, of integer operations or flop in a pipe."""
+    if name in MEMORY_LEVELS:
+        return "byte/second"
+    return "op/second" if name.startswith("int") else "flop/second"
 
 
 def _tera(**values: float) -> dict[str, float]:
     return {name: value * 1e12 for name, value in values.items()}
 
 
-_HOPPER_PEAKS = _tera(fp64=34, fp32=67, tf32=494.7, bf16=989.4, fp16=989.4, fp8=1978.9, int8=1978.9)
+_HOPPER_PEAKS = _tera(fp64=67, fp32=67, tf32=494.7, bf16=989.4, fp16=989.4, fp8=1978.9, int8=1978.9)
 _HALF_OF_SPARSE = "the sheet's sparse rate, halved"
 _HOPPER_NOTES = {
-    "fp64": "tensor cores reach 67 Tflop/s",
+    "fp64": "tensor cores; CUDA cores reach 34 Tflop/s",
     **dict.fromkeys(("tf32", "bf16", "fp16", "fp8", "int8"), _HALF_OF_SPARSE),
 }
 
@@ -64,9 +71,9 @@ PRODUCTS = (
     Product(
         "NVIDIA A100-SXM4-80GB", "sm_80", r"NVIDIA A100-SXM4-80GB", 108, 40 * 2**20, 80 * 10**9,
         _tera(hbm=2.039, l2=7.219),
-        _tera(fp64=9.7, fp32=19.5, tf32=156, bf16=312, fp16=312, int8=624),
+        _tera(fp64=19.5, fp32=19.5, tf32=156, bf16=312, fp16=312, int8=624),
         "NVIDIA A100 80GB datasheet (2021)",
-        {"fp64": "tensor cores reach 19.5 Tflop/s",
+        {"fp64": "tensor cores; CUDA cores reach 9.7 Tflop/s",
          "l2": "reads: 5120 bytes a clock at 1.41 GHz, NVIDIA A100 architecture whitepaper (2020)"},
     ),
     Product(

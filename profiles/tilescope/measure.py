@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope.ceilings import MEASURED
+from tilescope.ceilings import MEASURED, unit
 from tilescope.intervals import intervals
 from tilescope.schema import Ceiling
 
@@ -188,7 +188,7 @@ def _product(pipe: str) -> Ceiling:
     return Ceiling(
         pipe,
         rates[best],
-        "flop/second",
+        unit(pipe),
         MEASURED,
         f"cuBLAS product {best}^3 of random data, best of {', '.join(map(str, rates))}",
     )

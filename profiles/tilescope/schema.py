@@ -51,7 +51,7 @@ class Ceiling:
     """One roof of a device.
 
     ``name`` is a memory level (``hbm``, ``l2``, ``l1``; ``value`` in byte/second) or a pipe (``fp32``,
-    ``bf16``, …; ``value`` in flop/second). ``origin`` is ``measured`` or ``datasheet``; ``note`` says how
+    ``bf16``, …; ``value`` in flop/second, or op/second of integers). ``origin`` is ``measured`` or ``datasheet``; ``note`` says how
     it was measured or which document it comes from.
     """
 

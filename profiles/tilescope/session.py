@@ -24,7 +24,7 @@ from tilescope.summary import summarise
 _ROWS = 20
 _COLUMNS = {
     "kernel": "kernel", "impl": "impl.", "pass": "pass", "workload": "workload", "config": "config", "gpu_time": "GPU time",
-    "floor_fraction": "of the floor", "bytes_ratio": "bytes ratio", "registers": "registers",
+    "floor_fraction": "of roofline", "bytes_ratio": "bytes ratio", "registers": "registers",
     "theoretical_occupancy": "occupancy", "relative_error": "rel. error", "from": "from", "why": "why",
 }  # fmt: skip
 _TEXT = ("kernel", "impl", "pass", "workload", "config", "from", "why")

@@ -30,7 +30,7 @@ from typing import IO, Any
 
 import pandas as pd
 
-from tilescope import lines, progress, schema
+from tilescope import lines, progress, reached, schema
 from tilescope.case import Case
 from tilescope.schema import Failure, Run, SchemaError
 
@@ -318,7 +318,8 @@ def open_run(path: Path | str) -> LoadedRun:
     if folder.name.startswith(PARTIAL):
         raise StoreError(_half_written(folder))
     run = read_run(folder)
-    return LoadedRun(run, _read_table(folder / "table.parquet"), folder)
+    table = _read_table(folder / "table.parquet")
+    return LoadedRun(reached.raised(run, table), table, folder)
 
 
 def find(text: str, folders: Iterable[Path] | None = None) -> Path:

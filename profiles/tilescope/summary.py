@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope import roofline, traffic, units
+from tilescope import ceilings, roofline, traffic, units
 from tilescope.facts import KEYS, Facts, Known, Spread, by_problem, gather, problem_of
 from tilescope.roofline import pipe_of
 from tilescope.schema import Device
@@ -54,6 +54,7 @@ COLUMNS = {
     "floor_origin": "str",
     "floor_fraction": "float64",
     "memory_roof": "str",
+    "roof": "str",
     "bound": "str",
     "pipe": "str",
     "bytes": "float64",
@@ -87,7 +88,8 @@ def summarise(
     """One row a case, in the order of the table.
 
     ``measured`` says whether GPU time is known. ``gpu_time`` is the median over repetitions of the sum over launches, ``gpu_time_low`` and ``gpu_time_high`` the 5 % and
-    95 % quantiles (seconds). ``floor`` in seconds, ``floor_fraction`` = floor / gpu_time. ``memory_roof`` names the roof of HBM
+    95 % quantiles (seconds). ``floor`` in seconds, ``floor_fraction`` = floor / gpu_time, and ``roof`` what it is a
+    fraction of (``roofline.of_roof``). ``memory_roof`` names the roof of HBM
     that applies, ``hbm`` or ``hbm_read``. ``bound`` is ``memory``, ``compute``
     or ``latency``; empty where no cost is known. ``bytes`` are those of HBM, from ``bytes_source``, and ``bytes_ratio`` their ratio
     to the algorithm's. ``bandwidth`` and ``performance`` count what the algorithm needs, over the GPU time; their
@@ -142,6 +144,7 @@ def _row(
     late = row["interval"] - seconds
     row["cpu_bound"] = bool(late > _LATE and row["interval"] > _LATE_RATIO * seconds)
     row["bound"] = _bound(row)
+    row["roof"] = roofline.of_roof(row, device).name
     row["why"] = _why(row, case, device)
     return row
 
@@ -316,10 +319,10 @@ def _memory(row: Mapping[str, Any], case: Facts, device: Device) -> str:
 
 
 def _compute(row: Mapping[str, Any], case: Facts, device: Device) -> str:
-    rate = _text(row["performance"], "flop/second")
-    origin = _origin(device, row["pipe"])
-    what = f"what cuBLAS reaches in {row['pipe']}" if origin == "measured" else f"the datasheet's {row['pipe']} rate"
-    return f"Compute-bound: {rate} is {_percent(row['performance_fraction'])} of {what}."
+    rate = _text(row["performance"], ceilings.unit(row["pipe"]))
+    found = roofline.roof(device, row["pipe"])
+    what = f"{found.origin} {row['pipe']} rate" if found else f"{row['pipe']} rate"
+    return f"Compute-bound: {rate} is {_percent(row['performance_fraction'])} of the {what}."
 
 
 def _latency(row: Mapping[str, Any], case: Facts, device: Device) -> str:
@@ -378,11 +381,6 @@ def _longest_stall(case: Facts) -> str | None:
     found = {n: k.value for n in _STALLS if (k := case.at(f"stall_{n}", launch, "ncu"))}
     longest = max(found, key=lambda name: found[name], default=None)
     return _STALLS[longest] if longest and found[longest] > 0 else None
-
-
-def _origin(device: Device, name: str) -> str:
-    found = roofline.roof(device, name)
-    return found.origin if found else ""
 
 
 def _median(spread: Spread | None) -> float:

@@ -12,8 +12,10 @@ SYMBOLS = {
     "byte": "B",
     "hertz": "Hz",
     "flop": "flop",
+    "op": "OP",
     "byte/second": "B/s",
     "flop/second": "flop/s",
+    "op/second": "OP/s",
     "count": "",
 }
 

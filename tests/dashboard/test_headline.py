@@ -31,13 +31,13 @@ def test_a_predicted_case_says_so_and_what_is_absent_is_left_out() -> None:
     assert "predicted, not measured" in shown
     assert "per thread" in shown
     assert "GPU time" not in shown
-    assert "over eager" not in shown
-    assert "over " not in shown.split("<p>")[0], "no library was timed"
+    assert "vs eager" not in shown
+    assert "vs " not in shown.split("<p>")[0], "no library was timed"
 
 
 def test_the_library_that_a_case_is_held_against_is_named() -> None:
     shown = headline.of_case(case(measured=True, gpu_time=2e-6, library="liger", speedup_library=1.6))
-    assert "over liger" in shown
+    assert "speedup vs liger" in shown
     assert "1.60×" in shown
 
 

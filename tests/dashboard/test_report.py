@@ -163,7 +163,7 @@ def test_a_prediction_says_so_and_has_no_time(runs: Path) -> None:
     assert head.headline.startswith("Predicted, not measured")
     assert set(head.largest.rows["time"]) == {"–"}
     text = markdown.markdown(report)
-    assert "GPU time (5 to 95 %)" not in text and "bytes over the algorithm's" in text and "interpreter" in text
+    assert "GPU time (5 to 95 %)" not in text and "HBM traffic vs minimum" in text and "interpreter" in text
     assert " 0 s" not in text and "nan" not in text.lower()
 
 
@@ -249,7 +249,7 @@ def test_markdown_tables_are_well_formed(norms: Side, slower: Side) -> None:
 def test_markdown_heads_each_kernel_and_ranks_its_findings(norms: Side) -> None:
     text = markdown.markdown(build([norms]))
     assert re.search(
-        r"#### rms_norm: 1\d\d µs of GPU time, [\d.]+ % of the floor's speed, 1\d\.\d× over eager, 1\.\d\d× over liger \(triton, ",
+        r"#### rms_norm: 1\d\d µs of GPU time, [\d.]+ % of roofline, 1\d\.\d× vs eager, 1\.\d\d× vs liger \(triton, ",
         text,
     )
     # Norms are at the roof, and attention is not.

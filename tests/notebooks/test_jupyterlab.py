@@ -315,7 +315,7 @@ def test_a_saved_notebook_shows_all_as_a_page_of_its_own(lab: tuple[str, Path], 
     page.goto((folder / "static.html").as_uri())
     page.wait_for_selector("h2 >> text=occupancy, limited by")
     assert page.locator("h2").all_inner_texts() == live
-    assert page.locator("th >> text=of the floor").count() >= 1
+    assert page.locator("th >> text=of roofline").count() >= 1
     reaches(page, lambda: drawn(page) >= figures, "figures are missing in the export")
 
 

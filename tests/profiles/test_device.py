@@ -147,7 +147,7 @@ def test_every_target_has_a_device(target: str) -> None:
     for ceiling in known.ceilings:
         assert ceiling.origin == "datasheet"
         assert ceiling.note
-        assert ceiling.unit == ("byte/second" if ceiling.name in ceilings.MEMORY_LEVELS else "flop/second")
+        assert ceiling.unit == ceilings.unit(ceiling.name)
 
 
 def test_unknown_target_names_the_known_ones() -> None:

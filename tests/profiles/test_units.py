@@ -24,6 +24,7 @@ from tilescope import units
         (193, "count", "193"),
         (3.88, "count", "3.88"),
         (742e12, "flop/second", "742 Tflop/s"),
+        (963e12, "op/second", "963 TOP/s"),
         (math.nan, "second", "–"),
     ],
 )

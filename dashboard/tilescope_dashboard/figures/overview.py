@@ -16,7 +16,7 @@ _LONGEST = {True: 22, False: 34}
 def overview(headlines: pd.DataFrame, look: Theme) -> figure:
     """A row a kernel, direction and workload; a mark an implementation, and the floor as a line at 1.
 
-    Where something was timed a filled mark is the share of the floor's speed it reaches; else a hollow one is the bytes
+    Where something was timed a filled mark is the share of its roof that it reaches; else a hollow one is the bytes
     its launches touch over the algorithm's. ``headlines`` is ``tilescope.summary.summarise``'s frame. Where a label would
     be too long for the page, each kernel's name has a row of its own, above those of its workloads.
     """
@@ -40,7 +40,7 @@ def _marks(rows: pd.DataFrame, column: str, look: Theme) -> figure:
     )  # fmt: skip
     plot.yaxis.ticker = FixedTicker(ticks=list(names))
     plot.yaxis.major_label_overrides = names
-    plot.xaxis.axis_label = "share of the floor's speed" if timed else "bytes over the algorithm's (predicted)"
+    plot.xaxis.axis_label = "share of roofline" if timed else "HBM traffic vs minimum (predicted)"
     plot.xaxis.formatter = ticks("ratio" if timed else "times")
     plot.xaxis.ticker.desired_num_ticks = 5
     plot.yaxis.major_label_text_color = look.ink
@@ -62,7 +62,7 @@ def _marks(rows: pd.DataFrame, column: str, look: Theme) -> figure:
         0, list(headings), list(headings.values()), x_offset=4, text_baseline="middle", text_color=look.ink,
         text_font_size="12px", text_font_style="bold", background_fill_color=look.ground, name="headings",
     )  # fmt: skip
-    said = "of the floor's speed" if timed else "bytes over the algorithm's"
+    said = "of roofline" if timed else "HBM traffic vs minimum"
     tooltips = [("", "@row"), ("implementation", "@impl"), (said, "@text"), ("GPU time", "@time")]
     plot.add_tools(HoverTool(renderers=[drawn], tooltips=tooltips))
     items = []

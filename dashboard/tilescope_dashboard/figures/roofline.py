@@ -18,6 +18,8 @@ from bokeh.core.properties import value
 from bokeh.models import ColumnDataSource, CustomJS, CustomJSHover, CustomJSTransform, HoverTool, LegendItem, TapTool
 from bokeh.plotting import figure
 from bokeh.transform import transform
+from tilescope import ceilings
+from tilescope.units import SYMBOLS
 
 from tilescope_dashboard.figures.marks import Marks, Style, Words, marks
 from tilescope_dashboard.figures.redraw import Columns, Drawing
@@ -100,13 +102,18 @@ def _nothing(look: Theme) -> Drawing:
 def _figure(sources: Mapping[str, ColumnDataSource], points: Marks, look: Theme) -> figure:
     plot = blank(look, "roofline", 460, x_axis_type="log", y_axis_type="log", x_range=(1, 10), y_range=(1, 10))
     plot.xaxis.axis_label = "arithmetic intensity, flop/byte"
-    plot.yaxis.axis_label = "performance, flop/s"
+    plot.yaxis.axis_label = f"performance, {SYMBOLS[_unit(points.words.pipes)]}"
     plot.xaxis.formatter, plot.yaxis.formatter = ticks("decimal"), ticks("decimal")
     if "points" in sources:
         _draw_points(plot, sources, points, look)
     # After the points: ten thousand of them would bury the roofs.
     _draw_roofs(plot, sources, look)
     return plot
+
+
+def _unit(pipes: Sequence[str]) -> str:
+    """What performance is counted in: integer operations where any point is of a pipe of integers."""
+    return next((unit for pipe in pipes if (unit := ceilings.unit(str(pipe))).startswith("op")), "flop/second")
 
 
 def _applying(roofs: pd.DataFrame, held_against: pd.Series) -> pd.DataFrame:
@@ -223,7 +230,7 @@ def _hover(words: Words, plotted: Any) -> HoverTool:
     }
     written = {
         "@intensity": written_as("flop/byte"),
-        "@height": written_as("flop/second"),
+        "@height": written_as(_unit(words.pipes)),
         "@gpu_time": written_as("second"),
     }
     written["@executed"] = CustomJSHover(code=_EXECUTED)
@@ -323,7 +330,7 @@ def _compute_labels(roofs: pd.DataFrame, brief: bool, right: float) -> Columns:
     labels: list[tuple[float, str]] = []
     named = roofs[roofs["kind"] == "compute"].groupby("name", sort=False)
     for name, values in sorted(named, key=lambda pair: -pair[1]["value"].max()):
-        height, text = values["value"].max(), _roof_text(str(name), values, "flop/second", brief)
+        height, text = values["value"].max(), _roof_text(str(name), values, ceilings.unit(str(name)), brief)
         if labels and labels[-1][0] / height < 1.6:
             labels[-1] = (labels[-1][0], f"{labels[-1][1]}  ·  {text}")
         else:

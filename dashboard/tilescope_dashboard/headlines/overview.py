@@ -33,11 +33,11 @@ def _stats(case: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     )
     found = [
         ("GPU time", write(case["gpu_time"], "second"), spread),
-        ("of the floor's speed", write(case["floor_fraction"], "ratio"), f"floor {write(case['floor'], 'second')}"),
-        ("over eager", times(case["speedup_eager"]), "GPU time"),
-        ("over torch.compile", times(case["speedup_compile"]), "GPU time"),
-        (f"over {case['library']}", times(case["speedup_library"]), "GPU time, quickest library"),
-        ("bytes over the algorithm's", times(case["bytes_ratio"]), case["bytes_source"]),
+        ("of roofline", write(case["floor_fraction"], "ratio"), f"{case['roof']}, {write(case['floor'], 'second')}"),
+        ("speedup vs eager", times(case["speedup_eager"]), "GPU time"),
+        ("speedup vs torch.compile", times(case["speedup_compile"]), "GPU time"),
+        (f"speedup vs {case['library']}", times(case["speedup_library"]), "GPU time, quickest library"),
+        ("HBM traffic vs minimum", times(case["bytes_ratio"]), case["bytes_source"]),
         ("registers", write(case["registers"], "count"), "per thread"),
         ("theoretical occupancy", write(case["theoretical_occupancy"], "ratio"), f"limited by {case['limiter']}"),
     ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pandas as pd
+from tilescope import ceilings
 
 from tilescope_dashboard import words
 from tilescope_dashboard.figures.roofline import LEVELS
 from tilescope_dashboard.units import write
 
-#: Whose bytes a headline speaks of, the most telling first.
-_KINDS = ("moved", "algorithm", "requested")
+#: Whose bytes a headline speaks of: the algorithm's first, as every other view does.
+_KINDS = ("algorithm", "moved", "requested")
 
 
 def headline(points: pd.DataFrame) -> str:
@@ -19,8 +20,8 @@ def headline(points: pd.DataFrame) -> str:
     if len(timed):
         case = _telling(timed)
         return words.heading(
-            f"{write(case['fraction'], 'ratio')} of the roof at {write(case['intensity'], 'flop/byte')}",
-            f"{case['impl']} on {case['workload']} reaches {write(case['performance'], 'flop/second')} "
+            f"{write(case['fraction'], 'ratio')} of roofline at {write(case['intensity'], 'flop/byte')}",
+            f"{case['impl']} on {case['workload']} reaches {write(case['performance'], ceilings.unit(case['pipe']))} "
             f"({case['kind']} bytes through {LEVELS[case['level']]}). {text}",
         )
     if points.empty:
@@ -29,11 +30,10 @@ def headline(points: pd.DataFrame) -> str:
 
 
 def _telling(timed: pd.DataFrame) -> pd.Series:
-    """The point a headline speaks of: the Triton implementation's on the largest problem, by the bytes that moved."""
-    ours = timed[timed["impl"] == "triton"]
-    ours = ours if len(ours) else timed
-    needed = ours[ours["kind"] == "algorithm"]
-    if len(needed):
-        largest = needed.loc[needed["flops"].idxmax()]
-        ours = ours[(ours["workload"] == largest["workload"]) & (ours["pass"] == largest["pass"])]
-    return ours.loc[ours["kind"].map(_KINDS.index).idxmin()]
+    """The point a headline speaks of: the Triton implementation's on its largest problem, forward where there is one."""
+    chosen = timed.assign(rank=timed["kind"].map(_KINDS.index), floor=timed["gpu_time"] * timed["fraction"])
+    chosen = chosen[chosen["rank"] == chosen["rank"].min()]
+    for column, wanted in (("impl", "triton"), ("pass", "forward")):
+        preferred = chosen[chosen[column] == wanted]
+        chosen = preferred if len(preferred) else chosen
+    return chosen.loc[chosen["floor"].idxmax()]

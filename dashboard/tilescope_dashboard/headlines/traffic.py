@@ -26,10 +26,10 @@ def headline(bars: pd.DataFrame, gains: pd.DataFrame, floor: float | None) -> st
     verb = "moves" if measured else "has to move"
     title = f"{ours} {verb} {write(totals[ours], 'byte')}"
     if floor:
-        title += f", {times(totals[ours] / floor)} the floor"
+        title += f", {times(totals[ours] / floor)} the minimum"
     gain = gains[gains["impl"] == ours]
     if len(gain) and pd.notna(gain["predicted"].iloc[0]):
         actual = gain["actual"].iloc[0]
-        timed = f" The clock says {times(actual)}." if pd.notna(actual) else ""
-        said = f"Its bytes predict {times(gain['predicted'].iloc[0])} the speed of eager.{timed} {said}"
+        timed = f" Measured: {times(actual)}." if pd.notna(actual) else ""
+        said = f"Its bytes predict a speedup of {times(gain['predicted'].iloc[0])} vs eager.{timed} {said}"
     return words.heading(title, said)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tilescope import ceilings
+
 from tilescope_dashboard.report.content import Column
 
 _CASE = (Column("impl", "implementation"), Column("workload", "workload"), Column("pass", "pass"))
@@ -10,12 +15,12 @@ _CASE = (Column("impl", "implementation"), Column("workload", "workload"), Colum
 TIMES = (
     Column("kernel", "kernel"), Column("pass", "pass"), Column("workload", "workload"),
     Column("impl", "implementation"), Column("time", "GPU time (5 to 95 %)", "spread"), Column("time_source", "clock"),
-    Column("floor_fraction", "of the floor", "ratio"), Column("speedup_eager", "over eager", "times"),
+    Column("floor_fraction", "of roofline", "ratio"), Column("speedup_eager", "speedup vs eager", "times"),
     Column("speedup_library", "over library", "times"), Column("library", "library"),
 )  # fmt: skip
 CASES = (
     *TIMES, Column("floor", "floor", "second"), Column("floor_origin", "roof"),
-    Column("bytes_ratio", "bytes over the algorithm's", "times"), Column("bytes_source", "bytes from"),
+    Column("bytes_ratio", "HBM traffic vs minimum", "times"), Column("bytes_source", "bytes from"),
     Column("why", "why"),
 )  # fmt: skip
 POINTS = (
@@ -23,8 +28,19 @@ POINTS = (
     Column("executed_ratio", "executed / needed", "times"),
     Column("bytes", "bytes", "byte"), Column("bytes_source", "bytes from"),
     Column("intensity", "intensity", "flop/byte"), Column("performance", "performance", "flop/second"),
-    Column("gpu_time", "GPU time", "second"), Column("fraction", "% of roofline", "ratio"),
+    Column("gpu_time", "GPU time", "second"), Column("fraction", "of roofline", "ratio"),
 )  # fmt: skip
+
+
+def points(pipes: Iterable[str]) -> tuple[Column, ...]:
+    """``POINTS``; operations are those of integers where any point is of a pipe of integers."""
+    if not any(ceilings.unit(pipe) == "op/second" for pipe in pipes):
+        return POINTS
+    return tuple(
+        replace(c, unit=c.unit.replace("flop", "op")) if c.unit in ("flop", "flop/second") else c for c in POINTS
+    )
+
+
 LAUNCHES = (
     Column("impl", "implementation"), Column("function", "function"), Column("read", "read (B)", "count"),
     Column("written", "written (B)", "count"), Column("source", "bytes from"),

@@ -48,15 +48,15 @@ def kernel(loaded: LoadedRun, name: str, headlines: pd.DataFrame) -> KernelPart:
 
 
 def _headline(case: dict[str, Any] | None) -> str:
-    """``81.2 % of the floor's speed, 3.57× over eager (triton, 8192x16384-bf16, forward)``."""
+    """``81.2 % of roofline, 3.57× vs eager (triton, 8192x16384-bf16, forward)``."""
     if case is None:
         return "This run says nothing about it."
     where = ", ".join(filter(None, [case["impl"], case["workload"], case["pass"], case["config"]]))
     reached = [
         f"{write(case['gpu_time'], 'second')} of GPU time" if case["measured"] else "Predicted, not measured",
-        *([f"{write(case['floor_fraction'], 'ratio')} of the floor's speed"] if case["floor_fraction"] > 0 else []),
-        *([f"{times(case['speedup_eager'])} over eager"] if case["speedup_eager"] > 0 else []),
-        *([f"{times(case['speedup_library'])} over {case['library']}"] if case["library"] else []),
+        *([f"{write(case['floor_fraction'], 'ratio')} of roofline"] if case["floor_fraction"] > 0 else []),
+        *([f"{times(case['speedup_eager'])} vs eager"] if case["speedup_eager"] > 0 else []),
+        *([f"{times(case['speedup_library'])} vs {case['library']}"] if case["library"] else []),
     ]
     return f"{', '.join(reached)} ({where})"
 
@@ -93,7 +93,10 @@ def _roofline(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
         return None
     said = "Hollow marks are predicted, filled ones measured; dashed roofs are the datasheet's."
     return Part(
-        "Roofline", said, (partial(draw_roofline, whole, roofline.roofs(run.device)),), Table(whole, columns.POINTS)
+        "Roofline",
+        said,
+        (partial(draw_roofline, whole, roofline.roofs(run.device)),),
+        Table(whole, columns.points(whole["pipe"])),
     )
 
 

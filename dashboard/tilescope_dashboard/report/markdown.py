@@ -20,7 +20,7 @@ LIMIT = 65_536
 _FINDINGS = 5
 #: Characters of a line and of a cell. They bound the text where every list is down to its first item.
 _LINE, _CELL = 600, 100
-_PREDICTED = (Column("bytes_ratio", "bytes over the algorithm's", "times"), Column("bytes_source", "bytes from"))
+_PREDICTED = (Column("bytes_ratio", "HBM traffic vs minimum", "times"), Column("bytes_source", "bytes from"))
 
 Item = TypeVar("Item")
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import panel as pn
+from tilescope import ceilings
 from tilescope import roofline as model
 
 from tilescope_dashboard import words
@@ -33,7 +34,7 @@ _COLUMNS = {
     "intensity": ("intensity", "flop/byte"),
     "performance": ("performance", "flop/second"),
     "gpu_time": ("GPU time", "second"),
-    "fraction": ("% of roofline", "ratio"),
+    "fraction": ("of roofline", "ratio"),
     "function": ("launch", "text"),
     "sources": ("sources", "text"),
 }
@@ -90,6 +91,10 @@ class Roofline(View):
         points = self._points
         sources = zip(*(points[f"{what}_source"].tolist() for what in ("flops", "bytes", "time")), strict=True)
         said = pd.Series([", ".join(dict.fromkeys(filter(None, row))) for row in sources], dtype=object)
+        integers = any(ceilings.unit(pipe) == "op/second" for pipe in points["pipe"].unique())
+        self._table.rewrite(
+            {"flops": "op", "performance": "op/second"} if integers else {"flops": "flop", "performance": "flop/second"}
+        )
         # What all points share, the choices say: the last columns have its room.
         alike = [name for name in ("pass", "level", "function") if points[name].nunique(dropna=False) <= 1]
         if alike != self._table.hidden_columns:

@@ -23,7 +23,7 @@ _COLUMNS = {
     "number": ("launch", "count"),
     "read": ("read (B)", "byte"),
     "written": ("written (B)", "byte"),
-    "over": ("of the floor", "times"),
+    "over": ("vs minimum", "times"),
     "source": ("source", "text"),
     "function": ("function", "text"),
 }

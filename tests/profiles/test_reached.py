@@ -1,0 +1,146 @@
+"""Roofs that cases of a run exceed are no roofs: they are raised to the best that was reached, and to no more than can be."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope import ceilings, claims, reached, roofline, schema, store, summary
+from tilescope.case import Case
+from tilescope.schema import Ceiling, Device, Run
+
+#: 1 TB/s copied and 1.1 read, of 1.5 on paper; an L2 of 1 MB.
+TOY = Device(
+    "toy", "sm_90", 10, 1_000_000, 1 << 30, True,
+    (
+        Ceiling("hbm", 1.5e12, "byte/second", "datasheet"),
+        Ceiling("int8", 200e12, "flop/second", "datasheet"),
+        Ceiling("hbm", 1e12, "byte/second", "measured", "a copy"),
+        Ceiling("hbm_read", 1.1e12, "byte/second", "measured", "a read"),
+        Ceiling("int8", 90e12, "flop/second", "measured", "cuBLAS"),
+        Ceiling("fp32", 10e12, "flop/second", "measured"),
+    ),
+)  # fmt: skip
+COPY = Case("copy", "triton", "forward", "1-fp32")
+PRODUCT = Case("mm", "triton", "forward", "2-int8")
+INT8 = {"mm": {"cost": {"2-int8": {"forward": {"pipe": "int8"}}}}}
+
+
+def case(of: Case, seconds: float, read: float, written: float, flops: float = 1.0) -> list[dict[str, Any]]:
+    return [
+        of.row("algorithm_flops", flops, "model"),
+        of.row("algorithm_bytes_read", read, "model"),
+        of.row("algorithm_bytes_written", written, "model"),
+        of.row("gpu_time", seconds, "torch_profiler", launch=0, function="f", sample=0),
+    ]
+
+
+def roofs(*rows: dict[str, Any], device: Device = TOY) -> Device:
+    return raised(*rows, device=device).device
+
+
+def raised(*rows: dict[str, Any], device: Device = TOY) -> Run:
+    return reached.raised(Run("r", "2026-01-01T00:00:00+00:00", device, INT8, {}, {}), schema.frame(list(rows)))
+
+
+def test_a_case_that_is_faster_than_the_copy_is_the_roof_and_says_so() -> None:
+    # 120 MB in 100 us: 1.2 TB/s.
+    found = roofs(*case(COPY, 100e-6, 60e6, 60e6)).ceiling("hbm", "measured")
+    assert found and found.value == pytest.approx(1.2e12)
+    assert found.note == "best case of this run: copy triton forward 1-fp32; 1.00 TB/s by a copy"
+    # What reads is at least as fast.
+    read = roofs(*case(COPY, 100e-6, 60e6, 60e6)).ceiling("hbm_read", "measured")
+    assert read and read.value == pytest.approx(1.2e12)
+    assert read.note.startswith("no less than a copy")
+
+
+@pytest.mark.parametrize("rows", [
+    case(COPY, 130e-6, 60e6, 60e6),  # slower than the copy
+    case(COPY, 1e-6, 0.9e6, 0.9e6),  # fits in L2
+    case(COPY, 4e-6, 2.4e6, 2.4e6),  # hardly longer than a launch
+    [*case(COPY, 100e-6, 60e6, 60e6), COPY.row("relative_error", 0.1, "check"), COPY.row("tolerance", 0.01, "check")],
+])  # fmt: skip
+def test_what_shows_nothing_of_the_roof_leaves_it(rows: list[dict[str, Any]]) -> None:
+    assert roofs(*rows).ceiling("hbm", "measured") == TOY.ceiling("hbm", "measured")
+
+
+def test_the_best_product_measured_is_the_roof_of_int8_whoever_computes_it() -> None:
+    found = roofs(*case(PRODUCT, 1e-3, 1e6, 1e6, 130e9)).ceiling("int8", "measured")
+    assert found and (found.value, found.unit) == (pytest.approx(130e12), "op/second")
+    assert "90.0 TOP/s by cuBLAS" in found.note
+
+
+@pytest.mark.parametrize(("flops", "roof", "remarks"), [(205e9, 200e12, 0), (250e9, 90e12, 1)])
+def test_nothing_is_above_the_datasheet(flops: float, roof: float, remarks: int) -> None:
+    run = raised(*case(PRODUCT, 1e-3, 1e6, 1e6, flops))
+    found = run.device.ceiling("int8", "measured")
+    assert found and found.value == pytest.approx(roof)
+    assert len(run.notes) == remarks
+    if remarks:
+        assert run.notes[0].startswith(
+            "impossible: mm triton forward 2-int8: 250 TOP/s is above the datasheet's 200 TOP/s"
+        )
+
+
+def test_the_datasheet_is_todays_where_the_product_is_listed() -> None:
+    """Recordings hold fp64's rate on CUDA cores, 34 Tflop/s, of which cuBLAS measures 184 %."""
+    old = dataclasses.replace(TOY, name="NVIDIA H200", ceilings=(
+        Ceiling("fp64", 34e12, "flop/second", "datasheet"), Ceiling("fp64", 62e12, "flop/second", "measured")))  # fmt: skip
+    found = roofs(device=old)
+    sheet, measured = (found.ceiling("fp64", origin) for origin in ("datasheet", "measured"))
+    assert sheet and measured and measured.value <= sheet.value == 67e12
+
+
+def test_every_unit_of_a_datasheet_suits_its_pipe() -> None:
+    for product in ceilings.PRODUCTS:
+        for ceiling in product.ceilings:
+            wanted = (
+                "byte/second"
+                if ceiling.name in ceilings.MEMORY_LEVELS
+                else "op/second"
+                if ceiling.name == "int8"
+                else "flop/second"
+            )
+            assert ceiling.unit == wanted
+
+
+def test_a_run_that_was_not_measured_has_the_datasheet() -> None:
+    predicted = dataclasses.replace(TOY, measured=False)
+    assert roofs(*case(COPY, 100e-6, 60e6, 60e6), device=predicted).ceiling("hbm", "measured") == TOY.ceiling(
+        "hbm", "measured"
+    )
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(p.parent for p in store.recorded_dir().glob("*/run.json")), ids=lambda p: p.name
+)
+def test_no_recorded_case_and_no_measured_roof_passes_its_roof(folder: Path) -> None:
+    loaded = store.open_run(folder)
+    device = loaded.run.device
+    rows = summary.summarise(loaded.table, device, loaded.run.kernels)
+    timed = rows[rows["measured"] & (rows["gpu_time"] >= 5e-6)]
+    assert not (timed["floor_fraction"] > 1.0001).any()
+    for ceiling in device.ceilings:
+        sheet = device.ceiling(ceiling.name.removesuffix("_read"), "datasheet")
+        assert sheet is None or ceiling.value <= sheet.value, ceiling
+    assert not [note for note in loaded.run.notes if note.startswith("impossible")]
+
+
+@pytest.mark.parametrize("kernel", ["int8_matmul", "rms_norm", "softmax"])
+def test_one_number_and_one_name_in_overview_roofline_and_claims(kernel: str) -> None:
+    found = [s for s in store.list_runs([store.recorded_dir()]) if kernel in s.kernels and "ncu" in s.sources]
+    loaded = store.open_run(found[-1].path)
+    device = loaded.run.device
+    rows = summary.summarise(loaded.table, device, loaded.run.kernels)
+    points = roofline.points(loaded.table, device, loaded.run.kernels)
+    whole = points[(points["kind"] == "algorithm") & points["launch"].isna()]
+    keys = ["kernel", "impl", "pass", "workload", "config"]
+    both = rows.merge(whole, on=keys, suffixes=("", "_point"))
+    known = both[both["floor_fraction"].notna()]
+    assert len(known) and (known["fraction"] - known["floor_fraction"]).abs().max() < 1e-9
+    for claim in claims.of_run(loaded):
+        row = rows[(rows["kernel"] == claim["kernel"]) & (rows["impl"] == "triton") & (rows["pass"] == claim["pass"])
+                   & (rows["workload"] == claim["workload"]) & (rows["config"] == "")].iloc[0]  # fmt: skip
+        assert (claim["of_roof"], claim["roof"]) == (pytest.approx(row["floor_fraction"]), row["roof"])
