@@ -1,0 +1,78 @@
+"""Roofline in words and units: the number of every other view, and operations of integers as what they are."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from bokeh.models import HoverTool
+from tilescope import roofline as model
+from tilescope import schema, store, summary
+from tilescope.case import Case
+from tilescope.schema import Ceiling, Device
+from tilescope_dashboard.figures.roofline import roofline
+from tilescope_dashboard.figures.style import LIGHT
+from tilescope_dashboard.headlines import overview
+from tilescope_dashboard.headlines.roofline import headline
+from tilescope_dashboard.report import columns
+from tilescope_dashboard.units import write
+
+GPU = Device(
+    "Made-up GPU", "sm_90", 100, 10_000_000, 10_000_000_000, True,
+    (
+        Ceiling("hbm", 1e12, "byte/second", "measured"),
+        Ceiling("fp32", 1e13, "flop/second", "measured"),
+        Ceiling("int8", 1e15, "op/second", "measured"),
+    ),
+)  # fmt: skip
+
+
+def points(dtype: str = "fp32") -> pd.DataFrame:
+    """A kernel that executes twice what is needed, in 200 us, and unfused code that executes four times that."""
+    rows = []
+    for impl, seconds, executed in (("triton", 2e-4, 2e11), ("eager", 4e-4, 8e11)):
+        case = Case("mm", impl, "forward", f"1x1-{dtype}")
+        at = {"launch": 0, "function": "f"}
+        rows += [case.row(f"algorithm_bytes_{way}", 5e7, "model") for way in ("read", "written")]
+        rows += [
+            case.row("algorithm_flops", 1e11, "model"),
+            case.row("gpu_time", seconds, "torch_profiler", sample=0, **at),
+        ]
+        rows += [case.row(f"dram_bytes_{way}", 5e7, "ncu", **at) for way in ("read", "written")]
+        rows += [case.row("tensor_ops_int8" if dtype == "int8" else "flops_fp32", executed, "ncu", **at)]
+    return model.points(schema.frame(rows), GPU)
+
+
+def test_the_slower_kernel_is_the_lower_mark_and_what_it_executes_is_said() -> None:
+    plot = roofline(points(), model.roofs(GPU), LIGHT)
+    drawn = next(r for r in plot.renderers if r.name == "points").data_source.data
+    heights = sorted(set(drawn["height"]))
+    assert heights == pytest.approx([1e11 / 4e-4, 1e11 / 2e-4])
+    assert sorted({round(float(v)) for v in drawn["executed"] if v == v}) == [2, 8]
+    hover = next(tool for tool in plot.tools if isinstance(tool, HoverTool))
+    assert ("executed", "@executed{custom}") in hover.tooltips
+
+
+@pytest.mark.parametrize(("dtype", "unit", "said"), [("fp32", "flop/s", "Tflop/s"), ("int8", "OP/s", "TOP/s")])
+def test_integers_are_operations_and_no_flop(dtype: str, unit: str, said: str) -> None:
+    found = points(dtype)
+    plot = roofline(found, model.roofs(GPU), LIGHT)
+    assert plot.yaxis[0].axis_label == f"performance, {unit}"
+    texts = next(r for r in plot.renderers if r.name == "compute").data_source.data["text"]
+    assert any(("POP/s" if dtype == "int8" else "Tflop/s") in text for text in texts)
+    assert said in headline(found)
+    units = {column.name: column.unit for column in columns.points(found["pipe"])}
+    assert units["performance"] == ("op/second" if dtype == "int8" else "flop/second")
+    assert units["flops"] == ("op" if dtype == "int8" else "flop")
+
+
+def test_roofline_and_overview_say_one_number_and_one_word() -> None:
+    found = [s for s in store.list_runs([store.recorded_dir()]) if "rms_norm" in s.kernels and "ncu" in s.sources]
+    loaded = store.open_run(found[0].path)
+    table = loaded.table[loaded.table["kernel"] == "rms_norm"]
+    case = summary.headline(summary.summarise(table, loaded.run.device, loaded.run.kernels))
+    assert case is not None
+    number = write(case["floor_fraction"], "ratio")
+    title = headline(model.points(table, loaded.run.device, loaded.run.kernels)).split("</h2>")[0]
+    assert title.startswith(f"<h2>{number} of roofline at ")
+    shown = overview.of_case(case)
+    assert number in shown and "of roofline" in shown and case["roof"] in shown

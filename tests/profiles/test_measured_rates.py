@@ -1,0 +1,65 @@
+"""What a measured roof counts: every byte that moves and every operation, in the time that the call takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tilescope import measure
+
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device on which every call takes a millisecond."""
+
+    def seconds(run: Callable[[], Any]) -> float:
+        run()
+        return 1e-3
+
+    monkeypatch.setattr(measure, "_seconds", seconds)
+    monkeypatch.setattr(measure, "_large", lambda: MEBIBYTE)
+    monkeypatch.setattr(measure, "_random", lambda nbytes: torch.arange(nbytes // 4, dtype=torch.int32))
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_copy_moves_every_byte_twice() -> None:
+    roof = measure._hbm_copy()
+    assert (roof.name, roof.unit) == ("hbm", "byte/second")
+    assert roof.value == pytest.approx(2 * MEBIBYTE / 1e-3)
+    assert "1,048,576 bytes, read + written" in roof.note
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_read_moves_every_byte_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = {}
+
+    def seconds(source: torch.Tensor, **asked: int) -> float:
+        read.update(asked, held=source.numel())
+        return 1e-3
+
+    monkeypatch.setattr(measure, "_read_time", seconds)
+    roof = measure._hbm_read()
+    assert roof.value == pytest.approx(MEBIBYTE / 1e-3)
+    assert read["programs"] * read["steps"] * read["chunk"] == read["held"], "what is counted is what is read"
+
+
+@pytest.mark.usefixtures("slow")
+@pytest.mark.parametrize(("pipe", "unit"), [("bf16", "flop/second"), ("int8", "op/second")])
+def test_a_product_is_a_multiplication_and_an_addition_for_each_term(
+    pipe: str, unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def prepare(size: int) -> Callable[[], None]:
+        asked.append(size)
+        return lambda: None
+
+    monkeypatch.setitem(measure._PRODUCTS, pipe, (prepare, "highest"))
+    roof = measure._product(pipe)
+    # All sizes take alike long here: the largest does the most.
+    assert roof.value == pytest.approx(2 * max(asked) ** 3 / 1e-3)
+    assert roof.unit == unit
