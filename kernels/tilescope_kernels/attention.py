@@ -2,7 +2,8 @@
 
 FlashAttention-2 (Dao, arXiv:2307.08691), with grouped queries (Ainslie et al., arXiv:2305.13245) and a backward pass
 without atomics, so that gradients are the same every time. The kernels are in ``_attention_kernels``; on Hopper, heads of
-128 columns in 16 bits go forward through ``_attention_hopper``.
+128 columns in 16 bits go forward through ``_attention_hopper``, and few queries over many keys, where no gradient is
+wanted, through ``_attention_decode``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tilescope_kernels._attention_decode import decode, decode_serves
 from tilescope_kernels._attention_hopper import QUERIES, attention_hopper_kernel, query_tiles, tiles
 from tilescope_kernels._attention_kernels import (
     attention_backward_kv_kernel,
@@ -135,6 +137,10 @@ def _attention(
     if o.numel() == 0 or keys == 0:
         # A query that sees no key takes nothing from the values.
         return o.zero_(), lse.zero_()
+    score_scale = scale * math.log2(math.e)
+    if not config and decode_serves(queries, keys, causal, save):
+        decode(o, q, k, v, score_scale)
+        return o, lse
     specializes = _specializes(q, k, v)
     chosen = _chosen(q, causal, config, specializes)
     m, n, tma = chosen["BLOCK_M"], chosen["BLOCK_N"], chosen["TMA"] and _tma_serves(q, k, v)
@@ -145,7 +151,6 @@ def _attention(
             )
     asked = lse if save else None
     shared = {"GROUP": heads // kv_heads, "COLUMNS": columns, "CAUSAL": causal, "num_warps": chosen["num_warps"]}
-    score_scale = scale * math.log2(math.e)
     grid = (triton.cdiv(queries, m) * batch * heads,)
     with device_of(q):
         if chosen["SPECIALIZED"]:
