@@ -11,6 +11,7 @@ import triton.language as tl
 
 from tilescope_kernels._declare import compiled, generator, normal
 from tilescope_kernels._launch import check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._matmul_split import split_matmul, split_plan
 from tilescope_kernels._ops import operator, pack, unpack
 from tilescope_kernels._tiles import tile_origin
 from tilescope_kernels._tuning import autotuned, workspace
@@ -199,6 +200,9 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
     if c.numel() == 0:
         return c
     chosen: Mapping[str, int] | None = unpack(config)
+    if chosen is None and (plan := split_plan(a, b)):
+        split_matmul(c, a, b, plan)
+        return c
     if chosen is None and not a.is_cuda:
         chosen = _default(a, b)
     if chosen is not None and chosen["TMA"] and not _tma_serves(a, b):

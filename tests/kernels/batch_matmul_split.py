@@ -1,0 +1,85 @@
+"""The matrix product whose last tiles are cut along K, interpreted as in batch_interpreted. Run by test_matmul_split.
+
+fp16, which descriptors serve and the interpreter computes rightly.
+"""
+
+from __future__ import annotations
+
+import sys
+from unittest import mock
+
+# First: it switches the interpreter on.
+from batch_interpreted import close, draw, main, poisoned  # isort: skip
+
+import tilescope_kernels.matmul  # noqa: F401 (the package's attribute of that name is the module's function)
+import torch
+from tilescope_kernels import _matmul_split as module
+from tilescope_kernels import matmul
+
+MODULE = sys.modules["tilescope_kernels.matmul"]
+
+
+def plan(m=32, n=32, k=16, splits=1, scratch=0):
+    tiles = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 2, "SPLITS": splits, "SCRATCH": scratch}
+    return {**tiles, "num_warps": 4, "num_stages": 2}
+
+
+def product(a, b, chosen, programs=4):
+    c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype)
+    with mock.patch.object(module, "multiprocessors", lambda _: programs):
+        module.split_matmul(c, a, b, chosen)
+    close(c, a.double() @ b.double(), 1e-3)
+    return c
+
+
+def check_whole_tiles_parts_and_both():
+    with poisoned():
+        for programs, splits in ((1, 2), (4, 1), (4, 3), (7, 2), (100, 8)):
+            product(draw(104, 136).half(), draw(136, 72, seed=1).half(), plan(splits=splits), programs)
+
+
+def check_parts_without_a_step_are_zeros():
+    product(draw(40, 24).half(), draw(24, 40, seed=1).half(), plan(splits=8), 100)
+
+
+def check_rows_that_start_anywhere_are_copied():
+    a, b = draw(67, 141).half(), draw(141, 75, seed=1).half()
+    turned_a, turned_b = a.T.contiguous().T, b.T.contiguous().T
+    with poisoned():
+        for one, other, splits, scratch in (
+            (a, b, 1, 0), (a, turned_b, 3, 0), (turned_a, b, 1, 1), (turned_a, turned_b, 3, 1), (a, b, 3, 1)
+        ):  # fmt: skip
+            product(one, other, plan(splits=splits, scratch=scratch))
+    wide = draw(150, 300).half()
+    product(wide[1:68, 3:144], wide[:141, 5:80], plan(splits=2))
+    product(wide[:67, ::2][:, :141], wide[:141, ::3][:, :75], plan(splits=2))
+    product(wide[:1, :141].expand(67, 141), b, plan(splits=2))
+
+
+def check_few_rows():
+    product(draw(5, 200).half(), draw(200, 96, seed=1).half(), plan(m=16, k=32, splits=4))
+    product(draw(200, 96).half().T[:40], draw(200, 17, seed=1).half(), plan(n=16, k=32, splits=4))
+
+
+def check_is_the_same_every_time():
+    a, b = draw(100, 136).half(), draw(136, 72, seed=1).half()
+    assert torch.equal(product(a, b, plan(splits=4)), product(a, b, plan(splits=4)))
+
+
+def check_the_public_function_comes_here_with_gradients():
+    with mock.patch.object(MODULE, "split_plan", lambda a, b: plan(splits=2)):
+        a, b = (draw(*shape, seed=7).half().requires_grad_() for shape in ((40, 37), (37, 50)))
+        twins = [tensor.detach().double().requires_grad_() for tensor in (a, b)]
+        with mock.patch.object(module, "multiprocessors", lambda _: 4):
+            close(matmul(a, b), twins[0] @ twins[1], 1e-3)
+            found = torch.autograd.grad(matmul(a, b).sum(), (a, b))
+        for one, other in zip(found, torch.autograd.grad((twins[0] @ twins[1]).sum(), twins), strict=True):
+            close(one, other, 1e-3)
+    config = {**plan(), "TMA": 0, "SPECIALIZE": 0}
+    del config["SPLITS"], config["SCRATCH"]
+    with mock.patch.object(MODULE, "split_matmul", side_effect=AssertionError):
+        close(matmul(a, b, config=config), a.double() @ b.double(), 1e-3)
+
+
+if __name__ == "__main__":
+    sys.exit(main(globals()))

@@ -1,0 +1,70 @@
+"""Few queries over many keys, and products of few tiles or unaligned rows, on a GPU against fp64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tilescope_kernels import matmul
+from tilescope_kernels import scaled_dot_product_attention as sdpa
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+DTYPES = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5}
+
+
+def draw(*shape, dtype=torch.bfloat16, seed=0):
+    return torch.randn(shape, device="cuda", generator=torch.Generator("cuda").manual_seed(seed)).to(dtype)
+
+
+def relative_error(actual, expected):
+    return float((actual.double() - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES), ids=str)
+@pytest.mark.parametrize(
+    "extents",
+    [
+        (1, 1, 1, 1, 512, 16), (2, 3, 1, 1, 515, 64), (2, 2, 4, 1, 8192, 128), (1, 3, 8, 16, 1000, 128),
+        (3, 5, 2, 5, 777, 32), (1, 71, 1, 1, 4097, 128), (40, 8, 1, 1, 8191, 64),
+    ],
+)  # fmt: skip
+def test_few_queries(extents, dtype):
+    batch, kv_heads, group, queries, keys, columns = extents
+    q = draw(batch, kv_heads * group, queries, columns, dtype=dtype)
+    k, v = (draw(batch, kv_heads, keys, columns, dtype=dtype, seed=seed) for seed in (1, 2))
+    actual = sdpa(q, k, v, enable_gqa=True)
+    wanted = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), enable_gqa=True)
+    assert relative_error(actual, wanted) <= DTYPES[dtype]
+    assert torch.equal(actual, sdpa(q, k, v, enable_gqa=True))
+
+
+def test_keys_beyond_32_bit_offsets():
+    if torch.cuda.mem_get_info()[0] < 16 << 30:
+        pytest.skip("needs 16 GB of GPU memory")
+    rows = 2**31 // 64 + 130
+    k = torch.zeros(1, 1, rows, 64, device="cuda", dtype=torch.bfloat16)
+    v = torch.zeros_like(k)
+    v[..., -100:, :] = draw(1, 1, 100, 64)
+    wanted = v[..., -100:, :].double().sum(2, keepdim=True) / rows  # all scores are 0
+    torch.testing.assert_close(sdpa(draw(1, 1, 1, 64, seed=1), k, v).double(), wanted, rtol=2e-2, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "extents",
+    [
+        (1, 8192, 8192), (3, 9000, 12000), (16, 1024, 32768), (17, 5000, 7000), (64, 4096, 4096), (128, 4096, 4096),
+        (1024, 1024, 1024), (1023, 1025, 1027), (777, 5000, 1111), (2047, 2049, 333), (3000, 3001, 777), (4097, 4099, 4101),
+    ],
+)  # fmt: skip
+def test_few_tiles_and_unaligned_rows(extents, dtype):
+    m, n, k = extents
+    a, b = draw(m, k, dtype=dtype), draw(k, n, dtype=dtype, seed=1)
+    for one, other in ((a, b), (a, b.T.contiguous().T), (a.T.contiguous().T, b)):
+        actual = matmul(one, other)
+        assert relative_error(actual, one.double() @ other.double()) <= DTYPES[dtype]
+        assert torch.equal(actual, matmul(one, other))

@@ -1,0 +1,75 @@
+"""The matrix product of few tiles and of unaligned rows: interpreted values, and which products it serves."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from tilescope_kernels import CATALOG, _matmul_split
+from tilescope_kernels._matmul_split import split_plan
+
+SCRIPT = "batch_matmul_split.py"
+CHECKS = re.findall(r"^def (check_\w+)", (Path(__file__).parent / SCRIPT).read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_interpreted(batch, check):
+    wrong = batch(SCRIPT)[check]
+    assert not wrong, wrong
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    monkeypatch.setattr(_matmul_split, "capability", lambda _: 90)
+    monkeypatch.setattr(_matmul_split, "shared_memory", lambda _: 227 * 1024)
+
+
+def planned(m, n, k, dtype=torch.bfloat16, turned=False):
+    a = torch.empty(m, k, dtype=dtype, device="meta")
+    b = torch.empty(n, k, dtype=dtype, device="meta").T if turned else torch.empty(k, n, dtype=dtype, device="meta")
+    return split_plan(a, b)
+
+
+@pytest.mark.parametrize(
+    "extents", [(1024, 1024, 1024), (128, 4096, 4096), (64, 4096, 4096), (16, 8192, 8192), (1, 8192, 8192)]
+)
+def test_few_tiles_are_one_wave_of_small_ones(hopper, extents):
+    for turned in (False, True):
+        plan = planned(*extents, turned=turned)
+        tiles = -(-extents[0] // plan["BLOCK_M"]) * -(-extents[1] // plan["BLOCK_N"])
+        assert 64 <= tiles <= 132 and plan["SPLITS"] == 1
+
+
+def test_too_few_tiles_are_cut(hopper):
+    plan = planned(16, 1024, 32768)
+    assert 64 <= 16 * plan["SPLITS"] <= 132
+
+
+@pytest.mark.parametrize("odd", [(4097, 4099, 4101), (4096, 4099, 4096), (4096, 4096, 4101)])
+def test_large_products_of_odd_rows_are_whole_waves_and_parts(hopper, odd):
+    plan = planned(*odd)
+    assert (plan["BLOCK_M"], plan["BLOCK_N"], plan["SPLITS"], plan["SCRATCH"]) == (128, 256, 4, 1)
+    assert planned(4096, 4096, 4096) is None
+
+
+def test_what_others_serve_better_is_left_to_them(hopper, monkeypatch):
+    assert planned(512, 512, 512) is None  # too short for another launch
+    assert planned(1024, 1024, 1024, torch.float32) is None
+    assert planned(16, 8191, 8193) is None and planned(16, 8192, 8192) is not None  # to copy b takes too long
+    assert planned(8192, 16, 8192) is None
+    for workload in next(spec for spec in CATALOG if spec.name == "matmul").workloads:  # recorded without it
+        if workload.dtype != "fp32":
+            assert planned(*workload.dims.values()) is None
+    monkeypatch.setattr(_matmul_split, "shared_memory", lambda _: 99 * 1024)
+    assert planned(1024, 1024, 1024) is None
+    monkeypatch.undo()
+    assert planned(1024, 1024, 1024) is None  # interpreted
+
+
+@pytest.mark.parametrize("extents", [(1024, 1024, 1024), (128, 8192, 4096), (33, 4096, 4096), (5, 8192, 8192)])
+def test_blocks_fit_shared_memory(hopper, extents):
+    plan = planned(*extents)
+    m, n, k = (plan[f"BLOCK_{axis}"] for axis in "MNK")
+    assert 2 * ((m + n) * k * plan["num_stages"] + m * n) <= 226 * 1024
