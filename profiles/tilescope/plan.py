@@ -60,7 +60,7 @@ async def plan(request: Request, runs_dir: Path | None = None, catalog: supervis
         raise RequestError(unknown("target", target, ceilings.targets()))
     chosen = await asyncio.to_thread(choose_collectors, request.collectors, target, here.target if here else "")
     if catalog is None:
-        catalog = await supervisor.describe(request.kernels, request.workloads)
+        catalog = await supervisor.describe(request.kernels, request.workloads, **limit(request.settings))
     cases = choose_cases(request, catalog)
     return Job(
         cases=cases,
@@ -70,6 +70,11 @@ async def plan(request: Request, runs_dir: Path | None = None, catalog: supervis
         title=request.title,
         catalog=catalog,
     )
+
+
+def limit(settings: Mapping[str, Any]) -> dict[str, float]:
+    """What ``describe`` is told of how long a kernel's own code may take, where the settings say it."""
+    return {"timeout": float(settings["timeout"])} if "timeout" in settings else {}
 
 
 def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from tilescope.parentage import die_with
+
 
 def processors() -> int:
     """How many processes are worth starting here."""
@@ -36,6 +38,7 @@ def share_out(
     """
     done = np.frombuffer(mmap.mmap(-1, 8 * processes), dtype=np.int64)
     children: dict[int, int] = {}
+    parent = os.getpid()
     answers: dict[int, bytearray] = {}
     try:
         for share in range(processes):
@@ -45,6 +48,8 @@ def share_out(
                 warnings.simplefilter("ignore", DeprecationWarning)
                 child = os.fork()
             if child == 0:
+                # A program may take long: nobody would want what is found by those that are left.
+                die_with(parent)
                 _be_child(items[share::processes], work, result, done[share : share + 1], send)
             os.close(send)
             children[receive] = child

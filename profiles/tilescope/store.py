@@ -163,14 +163,18 @@ class RunWriter:
     def reopen(cls, folder: Path) -> RunWriter:
         """A writer that goes on with a run that is not complete, whether its writer died or was told to stop.
 
-        Raises StoreError when the run is still being written, or cannot be read.
+        Raises StoreError when the run is whole, still being written, or cannot be read.
         """
         writer = cls.__new__(cls)
-        writer.run = read_run(folder)
         writer.final = folder.with_name(folder.name.removeprefix(PARTIAL))
         writer.folder = folder.with_name(f"{PARTIAL}{writer.final.name}")
         writer._lock = _claim(folder)
         try:
+            # Not before it is claimed: another process may be about to finish it.
+            writer.run = read_run(folder)
+            if writer.run.complete:
+                (folder / ".lock").unlink(missing_ok=True)
+                raise StoreError(f"{writer.run.id} is whole: there is nothing to go on with")
             with writer._explained():
                 if folder == writer.final:
                     _unseal(folder, writer.folder)

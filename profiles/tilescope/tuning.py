@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescope import collectors, device, supervisor
-from tilescope.plan import ALL, Request, RequestError, plan
+from tilescope.plan import ALL, Request, RequestError, limit, plan
 from tilescope.supervisor import Job
 
 
@@ -30,7 +30,7 @@ async def plan_tuning(
     first, in parallel, and leaves its work in Triton's cache. Raises what ``plan`` raises, and RequestError when there is
     nothing to tune.
     """
-    asked = await supervisor.describe(kernels, workloads)
+    asked = await supervisor.describe(kernels, workloads, **limit(settings or {}))
     tunable = {
         entry["kernel"]: [n for n, facts in entry["implementations"].items() if facts["configs"]] for entry in asked
     }

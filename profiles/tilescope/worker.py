@@ -7,13 +7,15 @@ wrappers may print what they like: file descriptor 1 is standard error here.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import gc
+import getpass
 import json
 import os
+import re
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -21,11 +23,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tilescope import collectors
+from tilescope import collectors, environment
 from tilescope.case import Case
+from tilescope.parentage import die_with
 
 #: Exit status of a worker whose device no longer answers: the supervisor starts another for the cases left.
 BROKEN_DEVICE = 3
+
+#: Characters of a message, and of what explains it, that are told: some libraries print a whole tensor.
+_SAID, _DETAILS = 2000, 64 << 10
 
 #: What each collector does to a case, for the progress line.
 DOING = {
@@ -45,11 +51,12 @@ def main(arguments: list[str]) -> int:
     """Does the job in the file that ``arguments`` names. Returns the exit status."""
     job = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     _die_with(job.get("supervisor"))
+    _work_in(job.get("temporary"))
     emit = _protocol(job.get("events"))
     try:
         status = {"capture": _capture, "describe": _describe, "ceilings": _ceilings}[job["action"]](job, emit)
     except Exception as error:
-        emit({"event": "error", "case": "", "message": line(error), "detail": traceback.format_exc()})
+        emit({"event": "error", "case": "", **_said(error, starting=True)})
         return 1
     if status == 0:
         emit({"event": "done"})
@@ -58,9 +65,20 @@ def main(arguments: list[str]) -> int:
 
 def line(error: BaseException) -> str:
     """An exception as one line for a person: the first line of its message, after its type where that helps."""
-    text = next((part.strip() for part in str(error).splitlines() if part.strip()), "")
+    try:
+        said = str(error)[:_SAID]
+    except Exception:  # an exception may be of a kernel's own kind, and its text no better than the rest
+        said = ""
+    text = next((part.strip() for part in said.splitlines() if part.strip()), "")
     plain = isinstance(error, ValueError) and text
     return text if plain else f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _said(error: BaseException, starting: bool = False) -> dict[str, str]:
+    """What an event says of an error: ``environment`` is what the machine lacked, where that is what went wrong."""
+    lacking = environment.lacking(error, starting)
+    said = {"message": line(error), "detail": traceback.format_exc()[-_DETAILS:]}
+    return {**said, "environment": lacking} if lacking else said
 
 
 def _capture(job: Mapping[str, Any], emit: Emit) -> int:
@@ -81,9 +99,9 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
             module.capture(case, specs[case.kernel], out, settings)
             _synchronise()
         except execute.NotApplicable as reason:
-            emit({"event": "skipped", **about, "message": str(reason)})
+            emit({"event": "skipped", **about, "message": str(reason)[:_SAID]})
         except (Exception, SystemExit) as error:
-            emit({"event": "error", **about, "message": line(error), "detail": traceback.format_exc()})
+            emit({"event": "error", **about, **_said(error)})
             if _device_is_broken():
                 return BROKEN_DEVICE
         else:
@@ -93,8 +111,9 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
 
 
 def _describe(job: Mapping[str, Any], emit: Emit) -> int:
-    from tilescope.describe import catalog  # noqa: PLC0415
+    from tilescope.describe import catalog  # noqa: PLC0415 - torch comes with it: from "ready" on it is the kernels' time
 
+    emit({"event": "ready"})
     emit({"event": "catalog", "kernels": catalog(job.get("kernels", []), job.get("workloads", []))})
     return 0
 
@@ -108,7 +127,7 @@ def _ceilings(job: Mapping[str, Any], emit: Emit) -> int:
 
 def _protocol(path: str | None) -> Emit:
     """Takes standard output away from everybody else. Events go to ``path``, or to where it led."""
-    stream = open(path, "a", encoding="utf-8") if path else os.fdopen(os.dup(1), "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    stream = open(path, "w", encoding="utf-8") if path else os.fdopen(os.dup(1), "w", encoding="utf-8")  # noqa: PTH123, SIM115
     os.dup2(2, 1)
 
     def emit(event: Mapping[str, Any]) -> None:
@@ -142,17 +161,29 @@ def _release() -> None:
         torch.cuda.empty_cache()
 
 
+def _work_in(folder: str | None) -> None:
+    """Has temporary files made in ``folder``, which is removed after this process even if that is killed.
+
+    What is worth keeping stays where it would be: Inductor's cache lies among temporary files.
+    """
+    if folder is None:
+        return
+    try:
+        user = getpass.getuser()
+    except (KeyError, ModuleNotFoundError, OSError):
+        user = f"uid_{os.getuid()}"
+    user = re.sub(r'[\\/:*?"<>|]', "_", user)
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"torchinductor_{user}"))
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+
+
 def _die_with(supervisor: int | None) -> None:
     """Ends this process, and what wraps it, when the supervisor dies.
 
     The kernel of the system does it for a child. Under a wrapper such as ncu the supervisor is not our
     parent: a thread looks after it and takes the whole process group along.
     """
-    if supervisor is None:
-        return
-    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
-    ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() == supervisor:
+    if supervisor is None or die_with(supervisor):
         return
 
     def watch() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tilescope import collectors, plan
 from tilescope.plan import Request, RequestError
-from tilescope.supervisor import _shares
+from tilescope.under_way import shares
 
 
 def entry(kernel="k", passes=("forward", "backward"), **implementations):
@@ -99,7 +99,7 @@ def test_collectors_run_in_the_order_of_the_ladder():
 def test_each_process_gets_some_of_each_implementation():
     cases = plan.choose_cases(Request(), [entry()])
     sizes = {case.id: len(cases) - index for index, case in enumerate(cases)}
-    shares = _shares(cases, sizes, 2)
-    assert sorted(case.id for share in shares for case in share) == sorted(case.id for case in cases)
-    assert [sorted(case.impl for case in share) for share in shares] == [["eager"] * 2 + ["triton"] * 2] * 2
-    assert _shares(cases[:3], sizes, 8) == [sorted(cases[:3], key=lambda case: sizes[case.id])]
+    dealt = shares(cases, sizes, 2)
+    assert sorted(case.id for share in dealt for case in share) == sorted(case.id for case in cases)
+    assert [sorted(case.impl for case in share) for share in dealt] == [["eager"] * 2 + ["triton"] * 2] * 2
+    assert shares(cases[:3], sizes, 8) == [sorted(cases[:3], key=lambda case: sizes[case.id])]

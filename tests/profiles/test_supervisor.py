@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tilescope import process, progress, ptxas, staleness, store, supervisor
+from tilescope import attempt, process, progress, ptxas, staleness, store, supervisor, under_way
 from tilescope.case import Case
 from tilescope.gpu_lock import gpu_lock
 from tilescope.supervisor import Job
@@ -65,6 +65,7 @@ def test_every_fate_costs_its_own_case_only(catalog):
     assert failed["raises"].message == "RuntimeError: this kernel is wrong"
     assert "Traceback" in failed["raises"].detail
     assert "worker was killed (SIGKILL) while running" in failed["killed"].message
+    assert sum(event["event"] == "case" and "/killed/" in event["case"] for event in events) == attempt.TRIES
     assert failed["killed"].message.endswith("finished cases are kept")
     assert "crashed (SIGSEGV)" in failed["segfaults"].message
     assert "crashed (SIGABRT)" in failed["aborts"].message
@@ -124,9 +125,15 @@ def test_a_missing_wrapper_and_an_unavailable_collector_leave_the_others(catalog
     assert said == {
         "fakes.lost": "the worker cannot be started: /nowhere/ncu: No such file or directory",
         "fakes.absent": "install the thing: get-thing",
-        "fakes.broken": "worker ended with status 9 before its first case: no such library: libbroken.so",
+        "fakes.broken": "worker ended with status 9 before its first case: no such library: libbroken.so (3 times)",
     }
-    assert events[-1]["index"] == events[-1]["of"] == 4
+    # What was never tried is outstanding.
+    assert (events[-1]["index"], events[-1]["of"], events[-1]["complete"]) == (1, 4, False)
+    assert not loaded.run.complete
+    assert [note.split(" (")[0] for note in loaded.run.notes] == [
+        f"not complete: 1 of 1 cases of fakes.{name} are outstanding" for name in ("lost", "absent", "broken")
+    ]
+    assert all(note.endswith(f"go on with 'tilescope resume {loaded.run.id}'") for note in loaded.run.notes)
 
 
 def test_cancelling_keeps_finished_cases_and_leaves_no_process(catalog, tmp_path, monkeypatch):
@@ -290,7 +297,6 @@ def resumed(folder, monkeypatch):
     monkeypatch.setenv("FAKES_ANSWER", "1")
     events = []
     again = store.open_run(asyncio.run(supervisor.resume(folder, events.append)))
-    assert events[-1]["index"] == events[-1]["of"]
     return again, [
         event["case"].split("/forward")[0].rpartition("/")[2] for event in events if event["event"] == "case"
     ]
@@ -298,7 +304,7 @@ def resumed(folder, monkeypatch):
 
 def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
     monkeypatch.setattr(process, "GRACE", 0.5)
-    monkeypatch.setattr(supervisor, "_processors", lambda: 1)
+    monkeypatch.setattr(under_way, "processors", lambda: 1)
     folder = interrupted(catalog, "good", "raises", "skips", "fine", "stubborn")
     before = store.open_run(folder)
     loaded, asked = resumed(folder, monkeypatch)
@@ -317,7 +323,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
 
 def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch, tmp_path):
     monkeypatch.setattr(process, "GRACE", 0.5)
-    monkeypatch.setattr(supervisor, "_processors", lambda: 1)
+    monkeypatch.setattr(under_way, "processors", lambda: 1)
     folder = interrupted(catalog, "good", "stubborn", collectors=("fakes.absent", "fakes.quick"))
     # As it is left then: half-written, with a line that was not written to its end.
     partial = folder.rename(folder.with_name(store.PARTIAL + folder.name))
@@ -342,7 +348,7 @@ def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch, tmp_pat
 def test_a_case_whose_rows_nobody_noted_is_not_measured_twice(catalog, monkeypatch):
     monkeypatch.setattr(process, "GRACE", 0.5)
     folder = interrupted(catalog, "good", "stubborn")
-    session = supervisor._Session(Job(cases("good", "stubborn"), ["compiler"]), None, print)
+    session = under_way.Session(Job(cases("good", "stubborn"), ["compiler"]), None, print)
     session.recall((), store.open_run(folder).table)
     assert [case.impl for case in session.left("compiler")] == ["stubborn"]
 

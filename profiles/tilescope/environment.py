@@ -1,0 +1,75 @@
+"""Tells what the machine lacks from what a kernel does wrong: no room on the disk is nobody's kernel's failure."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+#: What a system call fails with for want of something that another day, or another machine, has.
+_LACKING = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EROFS, errno.EIO}
+)  # fmt: skip
+#: The same as tools print it that were run in a process of their own.
+_SAID = re.compile("|".join(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE)))
+#: Signals of a limit that the process was given, and no fault of what it ran.
+LIMITS = frozenset({"SIGXFSZ", "SIGXCPU"})
+#: Signals that come from outside as a rule: of the system's when memory runs out, of a person's, of a batch system's.
+FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
+
+
+def lacking(error: BaseException, starting: bool = False) -> str:
+    """What the machine lacked when ``error`` came up, as ``No space left on device (ENOSPC)``; empty where it is none's.
+
+    Memory that Python could not get counts only while a process is ``starting``: of a case, it may be what the case asks.
+    """
+    for link in _chain(error):
+        if isinstance(link, OSError) and link.errno in _LACKING:
+            return f"{os.strerror(link.errno)} ({errno.errorcode[link.errno]})"
+        if starting and isinstance(link, MemoryError):
+            return os.strerror(errno.ENOMEM)
+        with contextlib.suppress(Exception):  # a kernel's own kind of exception may not even have a text
+            if found := _SAID.search(str(link)[:10_000]):
+                return found[0]
+    return ""
+
+
+def _chain(error: BaseException, longest: int = 20) -> Iterator[BaseException]:
+    """The error and those that led to it."""
+    link: BaseException | None = error
+    for _ in range(longest):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def oom_kills() -> int:
+    """How many processes the system has killed so far because memory ran out, here or in this container."""
+    return sum(_counted(path) for path in _counters())
+
+
+def _counters() -> Iterator[Path]:
+    yield Path("/proc/vmstat")
+    groups = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                yield groups / path.lstrip("/") / "memory.events"
+            elif "memory" in controllers.split(","):
+                yield groups / "memory" / path.lstrip("/") / "memory.oom_control"
+    # Where the container sees its own group as the root.
+    yield groups / "memory.events"
+
+
+def _counted(path: Path) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    return 0

@@ -1,0 +1,27 @@
+"""Ends a process when the one that started it dies, however that dies: nothing is left behind that nobody waits for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+#: PR_SET_PDEATHSIG of prctl(2).
+_SET_PARENT_DEATH_SIGNAL = 1
+
+
+def die_with(parent: int) -> bool:
+    """Has the system kill this process when ``parent`` dies; dead already, this process ends here.
+
+    False where that cannot be had: ``parent`` is not this process's parent, or the system is not Linux. The system
+    goes by the parent's thread that forked, which therefore has to live as long as the child is wanted.
+    """
+    before = os.getppid()
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is None or before != parent:
+        return False
+    prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        # It died in between: the signal that was asked for too late is given by hand.
+        os.kill(os.getpid(), signal.SIGKILL)
+    return True
