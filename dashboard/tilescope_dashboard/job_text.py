@@ -19,7 +19,7 @@ def describe(job: JobState) -> str:
         return _progress(job, spent, failures)
     kept = "Finished cases are kept." if job.folder else "No case had finished."
     kind, head, text = {
-        DONE: ("warning" if job.failures else "info", f"{job.title}: finished in {spent}.", failures),
+        DONE: _done(job, spent, failures),
         CANCELLED: ("info", f"{job.title}: cancelled after {spent}.", kept),
         FAILED: ("error", f"{job.title}: could not be profiled.", job.error),
     }[job.status]
@@ -40,6 +40,18 @@ def log(job: JobState) -> str:
     """The end of its log, folded up; empty while the job runs, when it would close at every line."""
     lines = "\n".join(list(job.log)[-_LINES:])
     return f"<details><summary>Log</summary><pre>{escape(lines)}</pre></details>" if lines and not job.active else ""
+
+
+def line(job: JobState) -> str:
+    """A job that is under way beside others, in one line."""
+    how = f"{job.index} of {job.of}" if job.of else ""
+    return f"<p>{escape(' · '.join(filter(None, [job.title, job.status, how, f'{job.elapsed:.0f} s'])))}</p>"
+
+
+def _done(job: JobState, spent: str, failures: str) -> tuple[str, str, str]:
+    if job.unfinished:
+        return "warning", f"{job.title}: ended after {spent}.", "; ".join(filter(None, [job.unfinished, failures]))
+    return "warning" if job.failures else "info", f"{job.title}: finished in {spent}.", failures
 
 
 def _progress(job: JobState, spent: str, failures: str) -> str:

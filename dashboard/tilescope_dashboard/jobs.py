@@ -27,6 +27,7 @@ WAITING, RUNNING, CANCELLING, DONE, CANCELLED, FAILED = (
     "failed",
 )
 _FINISHED = frozenset({DONE, CANCELLED, FAILED})
+#: Finished jobs that are remembered; those that are not are all listed.
 _KEPT = 20
 #: A job that nobody has had a page for so long, in seconds, is nobody's: loading a page anew takes less.
 _GONE = 60.0
@@ -37,7 +38,8 @@ class JobState:
     """What a person sees of a job: ``index`` of ``of`` cases are settled. Times are ``time.monotonic``'s.
 
     ``swept`` are the names of the kernels whose configs it goes through, ``person`` and ``tab`` whose job it is (see
-    ``visitor``), empty where that is not known; ``left`` is when their last page went.
+    ``visitor``), empty where that is not known; ``left`` is when their last page went. ``unfinished`` says what a job that
+    ended by itself left outstanding, and why.
     """
 
     number: int
@@ -48,6 +50,7 @@ class JobState:
     index: int = 0
     doing: str = ""
     error: str = ""
+    unfinished: str = ""
     folder: Path | None = None
     started: float = field(default_factory=time.monotonic)
     ended: float | None = None
@@ -75,7 +78,7 @@ class JobManager:
     """
 
     def __init__(self, planner: Callable[..., Any] = plan.plan, run: Callable[..., Any] = supervisor.run) -> None:
-        self.jobs: deque[JobState] = deque(maxlen=_KEPT)
+        self.jobs: list[JobState] = []
         self._plan, self._run = planner, run
         self._numbers = itertools.count(1)
         self._turn = asyncio.Lock()
@@ -94,6 +97,7 @@ class JobManager:
         swept = frozenset(kernel.rpartition(":")[2] for kernel in request.kernels if request.configs)
         state = JobState(next(self._numbers), request.title or ", ".join(request.kernels), swept)
         self.jobs.append(state)
+        self._forget()
         self._tasks[state.number] = asyncio.get_running_loop().create_task(self._follow(request, state))
         self._tell()
         return state
@@ -106,6 +110,11 @@ class JobManager:
             state.status = CANCELLING
             task.cancel()
             self._tell()
+
+    @property
+    def active(self) -> list[JobState]:
+        """Those that can still be cancelled: the one that runs, and those that wait for it, in their order."""
+        return [job for job in self.jobs if job.active]
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
         """Call ``watcher`` after every change; returns what stops it."""
@@ -148,6 +157,7 @@ class JobManager:
         finally:
             state.ended = time.monotonic()
             self._tasks.pop(state.number, None)
+            self._forget()
             self._tell()
 
     def _on_event(self, state: JobState, event: Mapping[str, Any]) -> None:
@@ -161,8 +171,14 @@ class JobManager:
             about = " · ".join(str(event[key]) for key in ("collector", "case") if event.get(key))
             state.log.append(f"{'failed' if kind == 'error' else 'skipped'}: {about}: {event.get('message', '')}")
         elif kind == "done" and event.get("folder"):
-            state.folder = Path(event["folder"])
+            state.folder, state.unfinished = Path(event["folder"]), str(event.get("why", ""))
         self._tell()
+
+    def _forget(self) -> None:
+        """Drop the oldest of the finished jobs; one that runs or waits stays, however many came after it."""
+        finished = [job for job in self.jobs if not job.active]
+        for job in finished[: max(0, len(finished) - _KEPT)]:
+            self.jobs.remove(job)
 
     def _tell(self) -> None:
         for watcher in list(self._watchers):

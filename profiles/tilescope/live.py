@@ -41,6 +41,8 @@ class Progress:
             self.failed += 1
         if kind == "done":
             self.ended = "finished" if event["complete"] else "interrupted, finished cases are kept"
+            if event.get("why"):
+                self.ended = event["why"]
             if not event["complete"] and not event["folder"]:
                 self.ended = "interrupted before any case had finished"
         self.show()

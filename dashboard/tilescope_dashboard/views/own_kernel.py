@@ -12,6 +12,7 @@ from tilescope import supervisor
 
 from tilescope_dashboard import words
 from tilescope_dashboard.access import own_kernel
+from tilescope_dashboard.latest import Latest
 from tilescope_dashboard.state import State
 
 
@@ -22,7 +23,8 @@ class OwnKernel(pn.viewable.Viewer):
 
     def __init__(self, state: State, say: Callable[[str], Any], **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._say = say
+        self._say, self._latest = say, Latest()
+        pn.state.on_session_destroyed(lambda _: self._latest.close())
         self.field = pmui.TextInput(
             label="your own kernel, FILE.py:SPEC", placeholder="path/to/file.py:SPEC", sizing_mode="stretch_width",
             size="small",
@@ -35,9 +37,12 @@ class OwnKernel(pn.viewable.Viewer):
         self._say(words.notice("info", "Reading", event.new))
         try:
             kernel = own_kernel(event.new)
-            entries = await supervisor.describe([kernel])
+            # A worker for each: one at a time, and none for what nobody asks any more.
+            entries = await self._latest.of(lambda: supervisor.describe([kernel]))
         except ValueError as error:
             self._say(words.notice("error", "Not opened:", str(error)))
+            return
+        if entries is None:
             return
         name = kernel.rpartition(":")[2]
         # A run names such a kernel by its variable.

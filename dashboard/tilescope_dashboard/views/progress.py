@@ -14,6 +14,7 @@ from tilescope_dashboard.job_text import describe, log
 from tilescope_dashboard.jobs import CANCELLING, JobManager, JobState
 from tilescope_dashboard.state import State
 from tilescope_dashboard.views.following import Following
+from tilescope_dashboard.views.other_jobs import OtherJobs
 from tilescope_dashboard.views.own_job import OwnJob
 from tilescope_dashboard.views.strip import Strip
 
@@ -34,12 +35,13 @@ class Progress(pn.viewable.Viewer):
         self._show = pmui.Button(label="Show results", variant="contained", size="small", width=130)
         self._close = pmui.Button(label="Dismiss", variant="text", size="small", width=90)
         self._buttons, self._log, self._strip = pn.Row(margin=0), words.pane(), Strip(state)
+        self._others = OtherJobs(lambda job: self.state.may_launch and self._may_end(job), jobs.cancel)
         self._below = pn.Column(sizing_mode="stretch_width", margin=0)
         self._cancel.on_click(self._stop)
         self._show.on_click(lambda _: self._open(self._shown.folder if self._shown else None))
         self._close.on_click(self._dismiss)
         self._layout = pn.Column(
-            self._text, self._buttons, self._strip, self._below, sizing_mode="stretch_width",
+            self._text, self._buttons, self._strip, self._others, self._below, sizing_mode="stretch_width",
             visible=False, styles={"border": "1px solid color-mix(in srgb, currentColor 18%, transparent)",
                                    "border-radius": "6px", "padding": "6px"}, margin=(4, 8),
         )  # fmt: skip
@@ -68,6 +70,7 @@ class Progress(pn.viewable.Viewer):
         self._strip.follow(job.active)
         self._text.object = describe(job)
         self._offer(job)
+        self._others.draw([other for other in self._jobs.active if other is not job])
         self._log.object = log(job)
         self._below.objects = [self._log] if self._log.object else []
         if not job.active and self._seen != job.number:

@@ -1,0 +1,226 @@
+"""A worker process that misbehaves in every way: what the parent holds of it is bounded, and nothing of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tilescope import bounded_log, process
+from tilescope.event_lines import EventLines
+from tilescope.process import StartError, WorkerProcess
+
+#: What a script may use: ``say`` writes to the pipe of events.
+HEAD = """
+import json, os, signal, subprocess, sys, time
+job = json.load(open(sys.argv[-1]))
+pipe = os.open(job["events"], os.O_WRONLY)
+def say(data):
+    while data:
+        data = data[os.write(pipe, data):]
+"""
+
+
+def lived(script: str, **job: object) -> tuple[list[dict], str, WorkerProcess, float]:
+    """Events, log and ending of a process that runs ``script``, and how many seconds it took."""
+
+    async def live():
+        events = []
+        began = time.monotonic()
+        async with WorkerProcess(job, lambda argv: [sys.executable, "-c", HEAD + script, *argv]) as worker:
+            async for event in worker.events(20):
+                events.append(event)
+            log = worker.log()
+        return events, log, worker, time.monotonic() - began
+
+    return asyncio.run(live())
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
+def test_of_a_flood_the_beginning_and_the_end_are_kept_and_nothing_lies_on_the_disk(temporary):
+    script = """
+os.write(1, b"first words\\n")
+for _ in range(2048):
+    os.write(2, b"x" * 65536)
+job["kept"] = [os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(os.path.dirname(sys.argv[-1]))
+               for name in names]
+os.write(1, f"\\nlast words {sum(job['kept'])}\\n".encode())
+"""
+    _, log, worker, _ = lived(script)
+    assert worker.status == 0
+    assert log.startswith("first words\nxxx")
+    assert "bytes left out …]" in log
+    last = bounded_log.last_line(log)
+    assert last.startswith("last words ") and int(last.split()[-1]) < 10_000
+    assert len(log) < 2 * bounded_log.KEPT + 100
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_log_says_how_much_it_left_out():
+    log = bounded_log.BoundedLog(kept=4)
+    for piece in (b"ab", b"cdef", b"ghij", b"klmnopqrstuvwxyz"):
+        log.write(piece)
+    assert log.text() == "abcd\n[… 18 bytes left out …]\nwxyz"
+    short = bounded_log.BoundedLog(kept=4)
+    short.write(b"\xff\xfeabcd")
+    assert short.text() == "\ufffd\ufffdabcd"
+    assert len(bounded_log.last_line("y" * 10_000 + "\n\n")) == 301
+    assert len(bounded_log.tail("z" * 1_000_000)) == 16 << 10
+
+
+def test_what_is_no_event_is_left_out_and_the_others_are_heard():
+    script = r"""
+say(b'{"event": "start"}\n' + b"not json\n" + b"\xff\xfe\n" + b"[1]\n" + b'{"event": 3}\n' + b'{"event": "nonsense"}\n')
+say(b'{"event": "case", "case": 5, "doing": "x"}\n' + b'{"event": "error"}\n' + b'{"event": "result", "case": ["a"]}\n')
+say(b"[" * 100000 + b"\n")
+say(b'{"event": "error", "case": "a", "message": "\\ud800 ' + b"m" * 100000 + b'", "detail": "' + b"d" * 100000 + b'"}\n')
+say(b'{"event": "done"}\n{"event": "res')
+"""
+    events, log, _, _ = lived(script)
+    assert [event["event"] for event in events] == ["start", "error", "done"]
+    assert events[1]["message"].startswith("? mmm") and len(events[1]["message"]) < 2100
+    assert len(events[1]["detail"]) == 64 << 10
+    assert "[9 lines among the worker's events were none]" in log
+
+
+def test_a_line_without_an_end_is_not_kept():
+    lines = EventLines(longest=1000)
+    for _ in range(100):
+        assert lines.feed(b"x" * 300) == []
+        assert len(lines._open) <= 1300
+    assert lines.feed(b'x\n{"event": "done"}\n') == [{"event": "done"}]
+    assert lines.ignored == 1
+
+
+def test_thousands_of_events_are_heard_in_order():
+    script = r"""
+for number in range(20000):
+    say(b'{"event": "case", "case": "%d", "doing": "running"}\n' % number)
+"""
+    events, _, worker, _ = lived(script)
+    assert [event["case"] for event in events] == [str(number) for number in range(20000)]
+    assert worker.status == 0
+
+
+def test_who_repeats_the_same_event_is_not_getting_on(monkeypatch):
+    monkeypatch.setattr(process, "STARTUP", 5.0)
+
+    async def live():
+        script = """
+while True:
+    say(b'{"event": "case", "case": "a", "doing": "running"}\\n')
+    time.sleep(0.01)
+"""
+        async with WorkerProcess({}, lambda argv: [sys.executable, "-c", HEAD + script, *argv]) as worker:
+            async for _ in worker.events(1):
+                pass
+            return worker.silent
+
+    assert asyncio.run(live())
+
+
+def test_output_that_is_closed_early_or_is_no_text_ends_nothing():
+    events, log, worker, _ = lived(
+        "os.write(1, b'\\xff\\xfe caf\\xe9')\nos.close(1); os.close(2)\nsay(b'{\"event\": \"done\"}\\n')"
+    )
+    assert events == [{"event": "done"}]
+    assert log == "\ufffd\ufffd caf\ufffd"
+    assert worker.status == 0
+
+
+def test_a_daemon_that_holds_the_output_open_is_not_waited_for_and_goes(tmp_path):
+    script = f"""
+child = subprocess.Popen(["sleep", "300"], start_new_session=True)
+open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+"""
+    _, _, worker, seconds = lived(script)
+    assert worker.status == 0
+    assert seconds < 30
+    wait_for(lambda: not alive(int((tmp_path / "pid").read_text())))
+
+
+def test_sigterm_may_be_ignored_and_a_second_cancellation_leaves_nothing(tmp_path, monkeypatch, temporary):
+    monkeypatch.setattr(process, "GRACE", 30)
+    script = f"""
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid()))
+say(b'{{"event": "start"}}\\n')
+time.sleep(300)
+"""
+
+    async def live(started):
+        async with WorkerProcess({}, lambda argv: [sys.executable, "-c", HEAD + script, *argv]) as worker:
+            async for _ in worker.events(100):
+                started.set()
+
+    async def cancel_twice():
+        started = asyncio.Event()
+        task = asyncio.create_task(live(started))
+        await asyncio.wait_for(started.wait(), 60)
+        task.cancel()
+        await asyncio.sleep(0.2)
+        task.cancel()
+        await asyncio.wait({task}, timeout=60)
+        assert task.cancelled()
+
+    asyncio.run(cancel_twice())
+    wait_for(lambda: not alive(int((tmp_path / "pid").read_text())))
+    assert list(temporary.iterdir()) == []
+
+
+def test_cancelling_while_it_starts_leaves_nothing(temporary):
+    async def cancel_at_once():
+        for turns in range(8):
+            task = asyncio.create_task(WorkerProcess({}, lambda argv: ["sleep", "300"]).__aenter__())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if not task.done():
+                task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled():
+                await task.result().__aexit__()
+
+    asyncio.run(cancel_at_once())
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_the_machine_lacks_is_told_from_a_command_that_is_not_there(monkeypatch):
+    async def start(wrap):
+        async with WorkerProcess({}, wrap):
+            pass
+
+    with pytest.raises(StartError, match="/nowhere: No such file") as caught:
+        asyncio.run(start(lambda argv: ["/nowhere"]))
+    assert caught.value.lacking == ""
+
+    def full(*arguments, **more):
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr("tilescope.scratch.tempfile.mkdtemp", full)
+    with pytest.raises(StartError, match="No space left on device") as caught:
+        asyncio.run(start(None))
+    assert caught.value.lacking == "No space left on device (ENOSPC)"
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
