@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tilescope import advice, claims, store, summary
+from tilescope import advice, claims, claims_text, store, summary
 from tilescope.advice import Finding
 from tilescope.store import LoadedRun
 
@@ -61,7 +61,7 @@ def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:
 
 
 def claimed(folder: Path) -> tuple[list[dict[str, Any]], str]:
-    """``claims.of_run`` of the run in that folder, and its ``claims.provenance``. The caller must not change the rows.
+    """``claims.of_run`` of the run in that folder, and its ``claims_text.provenance``. The caller must not change the rows.
 
     Raises StoreError or OSError as ``open_cached`` does.
     """
@@ -69,7 +69,7 @@ def claimed(folder: Path) -> tuple[list[dict[str, Any]], str]:
     if key not in _CLAIMED:
         # Not by ``open_cached``: so many runs would push out of it what people look at.
         loaded = _open(folder)
-        _CLAIMED[key] = claims.of_run(loaded), claims.provenance([loaded])
+        _CLAIMED[key] = claims.of_run(loaded), claims_text.provenance([loaded])
     return _CLAIMED[key]
 
 

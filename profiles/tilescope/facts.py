@@ -85,6 +85,12 @@ class Facts:
         """GPU time of the case in seconds."""
         return self.spread("gpu_time", *GPU_TIME_SOURCES)
 
+    def wrong(self) -> bool:
+        """Whether the check of its results found them wrong: its times are those of another function."""
+        pairs = (("relative_error", "tolerance"), ("row_error", "row_tolerance"))
+        found = [(self.total(error), self.total(accepted)) for error, accepted in pairs]
+        return any(error.value > accepted.value for error, accepted in found if error and accepted)
+
     def launch_time(self, launch: int, seen_by: str) -> Known | None:
         """GPU time of a launch that ``seen_by`` numbered, from a source that saw as many launches."""
         count = len(self.functions.get(seen_by, {}))

@@ -99,7 +99,9 @@ def summarise(
     """
     cases = gather(table)
     problems = by_problem(cases)
-    rows = [_row(case, problems[problem_of(case)], device, kernels) for case in cases]
+    # A time of wrong results is no time to be compared with.
+    right = {of: {name: case for name, case in found.items() if not case.wrong()} for of, found in problems.items()}
+    rows = [_row(case, right[problem_of(case)], device, kernels) for case in cases]
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 

@@ -73,9 +73,11 @@ def test_claims_are_drawn_for_none_one_and_all() -> None:
 
 def test_a_claim_of_a_single_figure_is_seen_and_said() -> None:
     every = claims_model.claims([store.open_run(s.path) for s in store.list_runs([store.recorded_dir()])])
-    said = every[every["claim_low"].notna()].head(2).assign(claim_low=[1.5, 1.2], claim_high=[1.5, 2.0])
+    known = every[every["claim_low"].notna()].drop_duplicates("kernel").head(2)
+    said = known.assign(claim=["1.5×", "1.2× to 2×"], claim_low=[1.5, 1.2], claim_high=[1.5, 2.0])
     bands = next(r for r in claims(said, LIGHT).renderers if r.name == "claimed")
-    assert list(bands.data_source.data["text"]) == ["1.50×", "1.20× to 2×"]
+    assert list(bands.data_source.data["text"]) == ["1.5×", "1.2× to 2×"]
+    assert all(address.startswith("https://") for address in bands.data_source.data["where"])
     single, band = bands.data_source.data["edge"]
     # Its edges are all there is of it: it has no width of its own.
     assert single > band > 0

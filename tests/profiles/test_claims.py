@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope import claims, schema, store
+from tilescope import claims, claims_text, popular, schema, store
 from tilescope.case import Case
 from tilescope.cli import main
 from tilescope.commands.claims import BEGIN, END, block
@@ -19,23 +20,41 @@ README = Path(__file__).parents[2] / "README.md"
 ROOF = Ceiling("hbm", 4e12, "byte/second", "measured", "copy")
 
 
-def rows(impl, seconds, moved, workload="8x8-fp32", size=1.0):
-    case = Case("add_relu_mul", impl, "forward", workload)
+KERNEL = "softmax"
+CLAIM = popular.of(KERNEL, "forward")
+LARGE = f"{KERNEL}/liger/forward/8x8-fp32"
+
+
+def rows(impl, seconds, moved, workload="8x8-fp32", size=1.0, *, error=0.0, interval=None, samples=1):
+    case = Case(KERNEL, impl, "forward", workload)
+    yield case.row("relative_error", error, "check")
+    yield case.row("tolerance", 1e-2, "check")
+    if interval is not None:
+        yield case.row("interval", interval, "events", sample=0)
     yield case.row("algorithm_bytes_read", 3e8 * size, "model")
     yield case.row("algorithm_bytes_written", 1e8 * size, "model")
     yield case.row("algorithm_flops", 1e8 * size, "model")
-    yield case.row("gpu_time", seconds, "torch_profiler", launch=0, sample=0)
+    for sample in range(samples):
+        yield case.row("gpu_time", seconds * (1 + 0.01 * (sample % 3)), "torch_profiler", launch=0, sample=sample)
     yield case.row("unique_bytes_read", moved, "interpreter", launch=0)
     yield case.row("unique_bytes_written", 0.0, "interpreter", launch=0)
 
 
-def loaded(*tables, measured=True):
+def loaded(*tables, measured=True, versions=None, failures=()):
     device = Device("H200", "sm_90", 132, 1, 1, measured, (ROOF,))
-    run = Run("20261120-000000-aaaa", "2026-11-20T00:00:00", device, {"add_relu_mul": {}}, {"torch": "2"}, {})
+    run = Run(
+        "20261120-000000-aaaa",
+        "2026-11-20T00:00:00",
+        device,
+        {KERNEL: {}},
+        versions or {"torch": "2"},
+        {},
+        failures=failures,
+    )
     return store.LoadedRun(run, schema.frame(row for table in tables for row in table), Path())
 
 
-@pytest.mark.parametrize(("eager", "verdict"), [(2.4e-4, "less"), (3.5e-4, "holds"), (5e-4, "more")])
+@pytest.mark.parametrize(("eager", "verdict"), [(3.5e-4, "less"), (4.2e-4, "holds"), (4.5e-4, "more")])
 def test_a_claim_is_held_against_the_clock_and_the_bytes(eager, verdict):
     (row,) = claims.claims([loaded(rows("triton", 1e-4, 4e8), rows("eager", eager, 9e8))]).to_dict("records")
     assert row["over_eager"] == pytest.approx(eager / 1e-4)
@@ -44,12 +63,96 @@ def test_a_claim_is_held_against_the_clock_and_the_bytes(eager, verdict):
     assert (row["roof"], row["verdict"], row["library"]) == ("measured copy bandwidth", verdict, "")
 
 
-def test_the_largest_problem_speaks_and_predictions_do_not():
-    small = [rows("triton", 1e-5, 4e6, "4x4-fp32", 0.01), rows("eager", 9e-5, 9e6, "4x4-fp32", 0.01)]
-    large = [rows("triton", 1e-4, 4e8), rows("eager", 2e-4, 9e8)]
-    (row,) = claims.claims([loaded(*small, *large)]).to_dict("records")
-    assert row["workload"] == "8x8-fp32"
-    assert claims.claims([loaded(*large, measured=False)]).empty
+def sizes():
+    """A small problem that eager wins and a large one that it loses."""
+    small = [rows("triton", 1e-5, 4e6, "4x4-fp32", 0.01), rows("eager", 9e-6, 9e6, "4x4-fp32", 0.01)]
+    large = [rows("triton", 1e-4, 4e8), rows("eager", 4e-4, 9e8)]
+    return [*large, *small]
+
+
+def test_every_recorded_size_speaks_and_predictions_do_not():
+    found = claims.claims([loaded(*sizes())])
+    assert list(found["workload"]) == ["4x4-fp32", "8x8-fp32"]
+    assert list(found["over_eager"]) == [pytest.approx(0.9), pytest.approx(4.0)]
+    assert dict(claims.verdicts(found)) == {(KERNEL, "forward"): "holds at 1, less at 1 of 2"}
+    assert claims.claims([loaded(*sizes(), measured=False)]).empty
+
+
+def test_no_line_of_the_table_hides_a_worse_size():
+    text = claims_text.markdown(claims.claims([loaded(*sizes())]))
+    line = next(line for line in text.splitlines() if line.startswith(f"| {KERNEL}"))
+    assert "0.90× `4x4-fp32`<br>4.00× `8x8-fp32`" in line
+    assert "| 2 |" in line
+    assert "ours takes longer in 1 of 2 comparisons" in text
+
+
+def test_sizes_of_several_runs_stand_together_and_one_of_a_former_kernel_does_not(monkeypatch):
+    one = loaded(*sizes()[:2])
+    two = loaded(*sizes()[2:])
+    two = dataclasses.replace(two, run=dataclasses.replace(two.run, id="20261121-000000-bbbb"))
+    assert list(claims.claims([one, two])["workload"]) == ["4x4-fp32", "8x8-fp32"]
+    monkeypatch.setattr(claims, "stale_kernels", lambda run: [KERNEL] if run is one else [])
+    assert list(claims.claims([one, two])["workload"]) == ["4x4-fp32"]
+
+
+def test_where_the_clocks_disagree_both_are_said():
+    tables = [rows("triton", 1e-4, 4e8, interval=9e-4), rows("eager", 4e-4, 9e8, interval=4.5e-4)]
+    found = claims.claims([loaded(*tables)])
+    (row,) = found.to_dict("records")
+    assert (row["over_eager"], row["interval_eager"]) == (pytest.approx(4.0), pytest.approx(0.5))
+    assert (row["verdict"], row["verdict_interval"]) == ("holds", "less")
+    assert claims.disagree(found, "eager").all()
+    text = claims_text.markdown(found)
+    assert "4.00× `8x8-fp32`<br>interval 0.50×" in text
+    assert "In 1 of 1 it takes less by GPU time and longer by the interval" in text
+    agreeing = claims.claims(
+        [loaded(rows("triton", 1e-4, 4e8, interval=1e-4), rows("eager", 4e-4, 9e8, interval=4e-4))]
+    )
+    assert not claims.disagree(agreeing, "eager").any()
+    assert "interval 4" not in claims_text.markdown(agreeing)
+
+
+def test_a_ratio_has_its_interval_of_confidence():
+    tables = [rows("triton", 1e-4, 4e8, samples=20), rows("eager", 4e-4, 9e8, samples=20)]
+    (row,) = claims.claims([loaded(*tables)]).to_dict("records")
+    assert row["low_eager"] <= row["over_eager"] <= row["high_eager"]
+    assert 0 < row["high_eager"] - row["low_eager"] < 0.1
+    (single,) = claims.claims([loaded(rows("triton", 1e-4, 4e8), rows("eager", 4e-4, 9e8))]).to_dict("records")
+    assert math.isnan(single["low_eager"])
+
+
+@pytest.mark.parametrize(
+    ("error", "failures"),
+    [
+        (1.1, ()),
+        (0.0, (schema.Failure(LARGE, "check", "has shape (1,)"),)),
+        (0.0, (schema.Failure(f"own.py:{LARGE}", "check", "NaN"),)),
+    ],
+)
+def test_a_case_whose_check_failed_feeds_no_ratio(error, failures):
+    tables = [rows("triton", 1e-4, 4e8), rows("liger", 1e-6, 4e8, error=error), rows("aten", 1.2e-4, 4e8)]
+    (row,) = claims.claims([loaded(*tables, failures=failures)]).to_dict("records")
+    assert (row["library"], row["over_library"]) == ("aten", pytest.approx(1.2))
+    wrong = loaded(rows("triton", 1e-6, 4e8, error=0.5), rows("eager", 4e-4, 9e8))
+    assert claims.claims([wrong]).empty
+
+
+def test_recorded_cases_with_wrong_results_are_in_no_ratio():
+    run = store.open_run(store.recorded_dir() / "20261121-125608-a760")
+    wrong = claims.of_run(run)
+    assert {(row["kernel"], row["pass"]) for row in wrong if row["library"] == "liger"} == {
+        ("geglu", "forward"),
+        ("swiglu", "forward"),
+    }
+
+
+def test_a_library_is_named_with_the_version_that_the_run_recorded():
+    tables = [list(rows("triton", 1e-4, 4e8)), list(rows("liger", 1.5e-4, 4e8))]
+    (known,) = claims.claims([loaded(*tables, versions={"liger-kernel": "0.8.0"})]).to_dict("records")
+    assert known["library_version"] == "0.8.0"
+    unknown = claims.claims([loaded(*tables)])
+    assert list(unknown["library_version"]) == [""]
+    assert "Version not recorded: liger." in claims_text.markdown(unknown)
 
 
 def test_the_quickest_library_that_was_timed_stands_for_them():
@@ -64,8 +167,12 @@ def test_the_quickest_library_that_was_timed_stands_for_them():
 
 
 def test_what_is_absent_is_a_dash():
-    text = claims.markdown(claims.claims([loaded(rows("triton", 1e-4, 4e8))]))
-    assert text.splitlines()[-1].startswith("| add_relu_mul | 8x8-fp32 | 3–4× (not measured) | – | – | – | – | 100 %")
+    text = claims_text.markdown(claims.claims([loaded(rows("triton", 1e-4, 4e8))]))
+    line = next(line for line in text.splitlines() if line.startswith(f"| {KERNEL}"))
+    assert (
+        line
+        == f"| {KERNEL} | 1 | [about 4×]({CLAIM.source}): not measured | – | – | – | – | 100 % copy bandwidth `8x8-fp32` |"
+    )
 
 
 def test_what_is_left_out_of_a_recording_says_nothing_of_claims(monkeypatch):
@@ -96,10 +203,16 @@ def test_the_command_writes_between_the_marks_and_nowhere_else(tmp_path, capsys)
 
 
 def test_every_claim_is_of_a_kernel_that_is_recorded():
-    recorded = {(row.kernel, row.direction) for row in claims.CLAIMS}
+    recorded = {(row.kernel, row.direction) for row in popular.CLAIMS}
     measured = claims.claims(store.open_run(run.path) for run in store.list_runs([store.recorded_dir()]))
     assert recorded <= set(zip(measured["kernel"], measured["pass"], strict=True))
-    assert all(claim.low <= claim.high for claim in claims.CLAIMS)
+    assert all(claim.low < claim.high for claim in popular.CLAIMS)
+
+
+def test_every_claim_says_where_it_is_made():
+    assert all(re.match(r"https://\S+$", claim.source) and claim.title and claim.said for claim in popular.CLAIMS)
+    page = README.read_text(encoding="utf-8")
+    assert all(f"]({claim.source})" in page for claim in popular.CLAIMS)
 
 
 def test_the_kernel_of_today_and_then_the_fuller_comparison_count():
@@ -114,13 +227,16 @@ def test_a_later_run_of_a_single_workload_does_not_speak_for_the_kernel():
     many = loaded(rows("triton", 1e-4, 4e8), rows("triton", 1e-5, 4e6, "4x4-fp32", 0.01))
     one = loaded(rows("triton", 9e-4, 4e9, "9x9-fp32", 10.0))
     later = dataclasses.replace(one, run=dataclasses.replace(one.run, id="20261121-000000-bbbb"))
-    (row,) = claims.claims([many, later]).to_dict("records")
-    assert row["workload"] == "8x8-fp32"
+    found = claims.claims([many, later, dataclasses.replace(many, table=one.table)])
+    assert list(found["workload"]) == ["4x4-fp32", "8x8-fp32", "9x9-fp32"]
+    again = loaded(rows("triton", 9e-5, 4e8), rows("aten", 9e-5, 4e8))
+    (first,) = claims.claims([again, many]).query("workload == '8x8-fp32'").to_dict("records")
+    assert first["over_library"] == pytest.approx(1.0)
 
 
 def test_what_was_measured_before_a_change_is_marked(monkeypatch):
     monkeypatch.setattr(claims, "stale_kernels", lambda loaded: list(loaded.run.kernels))
     table = claims.claims([loaded(rows("triton", 1e-4, 4e8))])
     assert table["changed"].all()
-    text = claims.markdown(table)
-    assert re.search(r"^\| \w+\* \|", text, re.MULTILINE) and text.endswith("to be measured again.")
+    text = claims_text.markdown(table)
+    assert re.search(r"^\| \w+\* \|", text, re.MULTILINE) and "to be measured again." in text

@@ -27,8 +27,9 @@ _OVER = {"over_eager": "eager", "over_compile": "compile", "over_library": "aten
 
 
 def claims(rows: pd.DataFrame, look: Theme) -> figure:
-    """A row a kernel and pass (``tilescope.claims.claims``'s frame): a band for the claim, a tick for what the
-    bytes allow, a mark for the measured speed over each other implementation. The scale is logarithmic, equal speed a line.
+    """A row a kernel and pass of ``tilescope.claims.best``'s frame: a band for the claim, and for each of the recorded sizes a
+    tick for what the bytes allow and a mark for the measured speed over each other implementation. The scale is logarithmic,
+    equal speed a line.
     """
     if rows.empty:
         return empty(look, "claims", "Nothing is recorded to hold the claims against.", 160)
@@ -36,18 +37,23 @@ def claims(rows: pd.DataFrame, look: Theme) -> figure:
     places = distinct(names, 30)
     rows = rows.assign(row=[places[name] for name in names])
     plot = blank(
-        look, "claims", 150 + 30 * len(rows), x_axis_type="log", x_range=_range(rows),
+        look, "claims", 150 + 30 * rows["row"].nunique(), x_axis_type="log", x_range=_range(rows),
         y_range=list(dict.fromkeys(rows["row"]))[::-1], x_axis_location="above",
     )  # fmt: skip
     plot.xaxis.axis_label, plot.xaxis.formatter = "times as fast as the other", ticks("times")
     plot.xaxis.ticker = plot.xgrid.ticker = FixedTicker(ticks=ratio_ticks(*_range(rows)))
     plot.yaxis.major_label_text_color = look.ink
     plot.ray(x=1, y=0, angle=math.pi / 2, line_color=look.ink, line_dash=[6, 4], line_width=1.5)
-    items = [_claimed(plot, rows[rows["claim_low"].notna()], look), _bound(plot, rows[rows["bound"].notna()], look)]
+    items = [
+        _claimed(plot, rows[rows["claim_low"].notna()].drop_duplicates("row"), look),
+        _bound(plot, rows[rows["bound"].notna()], look),
+    ]
     for column, impl in _OVER.items():
         known = rows[rows[column].notna()]
         if len(known):
-            items.append(_marks(plot, known.assign(x=known[column]), impl, look))
+            items.append(
+                _marks(plot, known.assign(x=known[column], clock=known[column.replace("over", "interval")]), impl, look)
+            )
     # Longer than a screen: above, what the marks mean is there when one begins to read.
     legend(plot, look, items, "above")
     return plot
@@ -61,7 +67,8 @@ def _claimed(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
             "row": known["row"],
             "low": known["claim_low"],
             "high": known["claim_high"],
-            "text": [times(low) if low == high else f"{times(low)} to {times(high)}" for low, high in pairs],
+            "text": known["claim"],
+            "where": known["claim_source"],
             "edge": [5.0 if low == high else 1.0 for low, high in pairs],
         }
     )
@@ -69,7 +76,7 @@ def _claimed(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
         "row", left="low", right="high", height=0.62, fill_color=look.muted, fill_alpha=0.3, line_color=look.muted,
         line_width="edge", source=source, name="claimed",
     )  # fmt: skip
-    plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("people say", "@text")]))
+    plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("people say", "@text"), ("in", "@where")]))
     return LegendItem(label="people say", renderers=[drawn])
 
 
@@ -85,12 +92,16 @@ _TICK = """
 
 def _bound(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
     """A tick at what moving fewer bytes can win at most."""
-    source = ColumnDataSource({"row": known["row"], "x": known["bound"], "text": known["bound"].map(times)})
+    source = ColumnDataSource(
+        {"row": known["row"], "x": known["bound"], "workload": known["workload"], "text": known["bound"].map(times)}
+    )
     drawn = plot.scatter(
         "x", "row", marker="@tick", defs={"@tick": CustomJS(code=_TICK)}, size=22, line_color=look.ink, line_width=3,
         source=source, name="bound",
     )  # fmt: skip
-    plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("bytes allow", "@text")]))
+    plot.add_tools(
+        HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("workload", "@workload"), ("bytes allow", "@text")])
+    )
     return LegendItem(label="bytes allow", renderers=[drawn])
 
 
@@ -98,13 +109,28 @@ def _marks(plot: figure, known: pd.DataFrame, impl: str, look: Theme) -> LegendI
     """Our measured speed over one other implementation, and its place in the legend."""
     others = list(_OVER.values())
     source = ColumnDataSource(
-        {"x": known["x"], "row": known["row"], "workload": known["workload"], "text": known["x"].map(times)}
+        {
+            **{name: known[name] for name in ("x", "row", "workload", "library")},
+            "text": known["x"].map(times),
+            "interval": known["clock"].map(times),
+        }
     )
     drawn = plot.scatter(
         "x", "row", marker=mark(impl, others), size=11, color=colour(impl, look, others), source=source, name=impl
     )
     said = f"over {'the library' if impl == 'aten' else impl}"
-    plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("workload", "@workload"), (said, "@text")]))
+    of = [("library", "@library")] if impl == "aten" else []
+    plot.add_tools(
+        HoverTool(
+            renderers=[drawn],
+            tooltips=[
+                ("", "@row"),
+                ("workload", "@workload"),
+                *of,
+                (said, "@text by GPU time, @interval by the interval"),
+            ],
+        )
+    )
     return LegendItem(label=said, renderers=[drawn])
 
 

@@ -21,28 +21,40 @@ _COLUMNS = {
     "kernel": ("kernel", "text"),
     "pass": ("pass", "text"),
     "workload": ("workload", "text"),
-    "claim_low": ("people say, from", "times"),
-    "claim_high": ("to", "times"),
+    "claim": ("people say", "text"),
+    "claim_source": ("where", "text"),
+    "verdict": ("by GPU time", "text"),
+    "verdict_interval": ("by the interval", "text"),
     "bound": ("bytes allow", "times"),
     "over_eager": ("over eager", "times"),
+    "low_eager": ("95 % from", "times"),
+    "high_eager": ("to", "times"),
+    "interval_eager": ("by the interval", "times"),
     "over_compile": ("over compile", "times"),
+    "low_compile": ("95 % from", "times"),
+    "high_compile": ("to", "times"),
+    "interval_compile": ("by the interval", "times"),
     "over_library": ("over library", "times"),
+    "low_library": ("95 % from", "times"),
+    "high_library": ("to", "times"),
+    "interval_library": ("by the interval", "times"),
     "library": ("library", "text"),
+    "library_version": ("its version", "text"),
     "of_roof": ("of the roof", "ratio"),
     "roof": ("roof", "text"),
-    "verdict": ("the claim", "text"),
     "started": ("measured", "text"),
     "device": ("GPU", "text"),
 }
 
 
 _VERDICTS = {"holds": "hold", "more": "measured better", "less": "measured worse", "not measured": "not measured"}
+_NOT_RECORDED = "not recorded"
 _BOUND = "The bytes of the unfused operations over those of the fused kernel bound what moving less can win."
 _NOTHING = "Nothing is recorded here: 'make record' on a machine with a GPU records the library."
 
 
 class Claims(View):
-    """One row a kernel and pass; clicking one opens its run."""
+    """One row a kernel, pass and recorded size; clicking one opens its run."""
 
     name_in_address, title = "claims", "Claims"
 
@@ -80,14 +92,18 @@ class Claims(View):
         where = dict.fromkeys(line for _, lines in said for line in lines.splitlines())
         self._body.visible = True
         earlier = self._rows["changed"].map({True: " (an earlier version)", False: ""})
-        judged = self._rows.loc[self._rows["verdict"] != "", "verdict"].value_counts()
-        verdicts = ", ".join(f"{count} {_VERDICTS[verdict]}" for verdict, count in judged.items())
+        judged = model.verdicts(self._rows)
+        counts = judged.map(lambda words: _VERDICTS.get(words, "depend on the size")).value_counts()
+        verdicts = ", ".join(f"{count} {words}" for words, count in counts.items())
         self._head.object = words.heading(
-            f"Of {judged.sum()} claims: {verdicts}" if verdicts else "Claims",
-            f"{_measured_on(self._rows)} {_BOUND}" if len(self._rows) else _NOTHING,
+            f"Of {len(judged)} claims: {verdicts}" if verdicts else "Claims",
+            f"{_measured_on(self._rows)} {_BOUND} {_clocks(self._rows)}" if len(self._rows) else _NOTHING,
         ) + (words.more("with these versions", where) if len(self._rows) else "")
         self._chart.object = claims(self._rows, self.state.look_of(*self._origin()))
-        fill(self._table, self._rows.assign(started=self._rows["started"] + earlier))
+        versions = self._rows["library_version"].mask(
+            self._rows["library"].ne("") & self._rows["library_version"].eq(""), _NOT_RECORDED
+        )
+        fill(self._table, self._rows.assign(started=self._rows["started"] + earlier, library_version=versions))
 
     def _origin(self) -> list[str]:
         """The runs and GPUs that the rows come from."""
@@ -103,3 +119,11 @@ def _measured_on(rows: pd.DataFrame) -> str:
     """The GPUs and the days."""
     gpus, days = (sorted(set(rows[name])) for name in ("device", "started"))
     return f"Measured on {', '.join(gpus)}, {' to '.join(dict.fromkeys((days[0], days[-1])))}."
+
+
+def _clocks(rows: pd.DataFrame) -> str:
+    """In how many comparisons the two clocks name another winner."""
+    apart = sum(int(model.disagree(rows, other).sum()) for other in model.OVER)
+    return (
+        f"In {apart} comparisons GPU time and the interval, which the CPU's delays are part of, have another one ahead."
+    )

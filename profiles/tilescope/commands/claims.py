@@ -52,7 +52,7 @@ def recorded() -> list[LoadedRun]:
 
 def block() -> str:
     """Where, when and with what the table was measured, and the table."""
-    from tilescope import claims  # noqa: PLC0415
+    from tilescope import claims, claims_text  # noqa: PLC0415
 
     runs = recorded()
-    return f"Measured on {claims.provenance(runs)}.\n\n{claims.markdown(claims.claims(runs))}"
+    return f"Measured on {claims_text.provenance(runs)}.\n\n{claims_text.markdown(claims.claims(runs))}"
