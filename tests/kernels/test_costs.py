@@ -1,0 +1,180 @@
+"""What each kernel declares that its algorithm cannot avoid, against tensors that are there and counts made by hand.
+
+Bytes are those of the tensors themselves: what the inputs hold, and what the plain implementation returns for them.
+Operations are written down here anew, from the formula of each function, at extents of which no two are alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tilescope_kernels import CATALOG
+from tilescope_kernels.spec import BACKWARD, FORWARD, STEP, KernelSpec, Workload
+
+SPECS = {spec.name: spec for spec in CATALOG}
+_EXTENTS = {
+    "attention": {"batch": 2, "kv_heads": 3, "group": 2, "queries": 10, "keys": 14, "columns": 16},
+    "causal_attention": {"batch": 2, "kv_heads": 3, "group": 2, "queries": 10, "keys": 14, "columns": 16},
+    "conv2d": {"batch": 2, "channels": 5, "height": 7, "width": 11, "filters": 6, "kernel": 3},
+}
+_NOT_READ = {"w8a16_matmul": {"dequantized"}}  # what cuBLAS is given instead of the codes
+#: Beside the outputs' gradients, what a backward pass must read: inputs and outputs by name.
+_KEPT = {
+    "gelu": ["x"], "swiglu": ["gate", "up"], "geglu": ["gate", "up"], "rope": ["cos", "sin"], "softmax": ["output"],
+    "layer_norm": ["x", "weight"], "rms_norm": ["x", "weight"], "add_rms_norm": ["sum", "weight"],
+    "attention": ["query", "key", "value", "output"], "causal_attention": ["query", "key", "value", "output"],
+}  # fmt: skip
+
+
+def workload(spec: KernelSpec) -> Workload:
+    extents = _EXTENTS.get(spec.name) or dict(zip(spec.dims, (10, 14, 6, 22, 26), strict=False))
+    return Workload(extents, spec.workloads[0].dtype)
+
+
+def tensors(spec: KernelSpec) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
+    """The inputs that the kernel needs, and the outputs."""
+    inputs: dict[str, Any] = spec.inputs(workload(spec), torch.device("cpu"))
+    outputs = spec.implementations["eager"].call(**inputs)
+    known = {name: value for name, value in inputs.items() if torch.is_tensor(value)}
+    needed = {name: value for name, value in known.items() if name not in _NOT_READ.get(spec.name, ())}
+    return needed, list(outputs) if isinstance(outputs, tuple) else [outputs]
+
+
+def total(values: Any) -> int:
+    return sum(value.nbytes for value in values)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_bytes_forward_are_those_of_the_inputs_and_outputs(name: str) -> None:
+    spec = SPECS[name]
+    inputs, outputs = tensors(spec)
+    cost = spec.cost(workload(spec), FORWARD)
+    assert (cost.bytes_read, cost.bytes_written) == (total(inputs.values()), total(outputs))
+
+
+@pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if BACKWARD in spec.passes])
+def test_bytes_backward_are_those_of_what_it_needs_and_of_the_gradients(name: str) -> None:
+    spec = SPECS[name]
+    inputs, outputs = tensors(spec)
+    known = {**inputs, "output": outputs[0], "sum": outputs[-1]}
+    gradients = [value for key, value in inputs.items() if value.requires_grad and key != "residual"]
+    cost = spec.cost(workload(spec), BACKWARD)
+    assert cost.bytes_read == total(outputs) + total(known[key] for key in _KEPT[name])
+    assert cost.bytes_written == total(gradients)
+
+
+@pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if STEP in spec.passes])
+def test_bytes_of_a_step_are_those_of_inputs_loss_and_gradients(name: str) -> None:
+    spec = SPECS[name]
+    inputs, outputs = tensors(spec)
+    cost = spec.cost(workload(spec), STEP)
+    assert cost.bytes_read == total(inputs.values())
+    assert cost.bytes_written == total(outputs) + total(value for value in inputs.values() if value.requires_grad)
+
+
+def _rows(element: int, row: int = 0) -> Any:
+    """So many operations an element and a row more, of rows x columns."""
+    return lambda d: element * math.prod(d.values()) + row * d.get("rows", 0)
+
+
+def _product(m: str = "m", n: str = "n", k: str = "k") -> Any:
+    return lambda d: 2 * d[m] * d[n] * d[k]
+
+
+def _pairs(products: int, causal: bool) -> Any:
+    """Of ``products`` products of all pairs of query and key, or those that a causal mask leaves."""
+
+    def count(d: dict[str, int]) -> int:
+        pairs = sum(min(i + 1, d["keys"]) if causal else d["keys"] for i in range(d["queries"]))
+        return products * 2 * pairs * d["columns"] * d["batch"] * d["kv_heads"] * d["group"]
+
+    return count
+
+
+def _taps(d: dict[str, int]) -> int:
+    return 2 * d["batch"] * d["height"] * d["width"] * d["filters"] * d["channels"] * d["kernel"] ** 2
+
+
+def _layer(d: dict[str, int]) -> int:
+    """Gate, up and down projections, SiLU's five operations and the product of an MLP."""
+    return d["tokens"] * (3 * 2 * d["columns"] * d["hidden"] + 6 * d["hidden"])
+
+
+def _one_a_group(groups: Any) -> Any:
+    """A multiplication an element; for each group a division for the scale and one for its inverse."""
+    return lambda d: d["rows"] * d["columns"] + 2 * groups(d)
+
+
+OPERATIONS: dict[tuple[str, str], Any] = {
+    ("vector_add", FORWARD): _rows(1),
+    ("add_relu_mul", FORWARD): _rows(2),
+    ("gelu", FORWARD): _rows(4 + 1 + 2 + 1 + 1),
+    ("gelu", BACKWARD): _rows(8 + 2 + 4 + 2 + 1),
+    ("swiglu", FORWARD): _rows(5 + 1),
+    ("swiglu", BACKWARD): _rows(5 + 4 + 3),
+    ("geglu", FORWARD): _rows(9 + 1),
+    ("geglu", BACKWARD): _rows(9 + 8 + 3),
+    ("rope", FORWARD): lambda d: 3 * d["batch"] * d["tokens"] * d["columns"] * (d["q_heads"] + d["k_heads"]),
+    ("rope", BACKWARD): lambda d: 3 * d["batch"] * d["tokens"] * d["columns"] * (d["q_heads"] + d["k_heads"]),
+    ("row_sum", FORWARD): _rows(1),
+    ("online_max", FORWARD): _rows(3, 2),
+    ("softmax", FORWARD): _rows(1 + 1 + 1 + 1),
+    ("softmax", BACKWARD): _rows(2 + 1 + 1),
+    ("histogram", FORWARD): lambda d: d["n"],
+    ("layer_norm", FORWARD): _rows(1 + 1 + 2 + 3, 4),
+    ("layer_norm", BACKWARD): _rows(2 + 1 + 3 + 4 + 3, 2),
+    ("rms_norm", FORWARD): _rows(2 + 2, 3),
+    ("rms_norm", BACKWARD): _rows(1 + 1 + 2 + 3 + 2, 1),
+    ("add_rms_norm", FORWARD): _rows(1 + 2 + 2, 3),
+    ("add_rms_norm", BACKWARD): _rows(1 + 1 + 2 + 3 + 1 + 2, 1),
+    ("layer_norm_linear", FORWARD): lambda d: 2 * math.prod(d.values()) + d["m"] * d["n"] + 7 * d["m"] * d["k"],
+    ("rms_norm_gelu_linear", FORWARD): lambda d: (
+        2 * math.prod(d.values()) + d["m"] * d["n"] + (4 + 5) * d["m"] * d["k"]
+    ),
+    ("cross_entropy", FORWARD): _rows(3),
+    ("cross_entropy", STEP): _rows(3 + 2 + 1 + 1),
+    ("linear_cross_entropy", FORWARD): lambda d: (2 * d["columns"] + 3) * d["rows"] * d["classes"],
+    ("linear_cross_entropy", STEP): lambda d: (3 * 2 * d["columns"] + 7) * d["rows"] * d["classes"],
+    ("matmul", FORWARD): _product(),
+    ("fp8_matmul", FORWARD): _product(),
+    ("fp8_matmul_rows", FORWARD): _product(),
+    ("fp8_matmul_blocks", FORWARD): _product(),
+    ("int8_matmul", FORWARD): _product(),
+    ("int8_matmul_rows", FORWARD): _product(),
+    ("w8a16_matmul", FORWARD): lambda d: 2 * math.prod(d.values()) + d["m"] * d["n"],
+    ("lora_linear", FORWARD): lambda d: (
+        2 * d["m"] * (d["n"] * d["k"] + d["k"] * d["rank"] + d["rank"] * d["n"]) + d["m"] * d["rank"]
+    ),
+    **{(f"{kind}_tensor", FORWARD): _one_a_group(lambda d: 1) for kind in ("int8", "fp8")},
+    **{(f"{kind}_rows", FORWARD): _one_a_group(lambda d: d["rows"]) for kind in ("int8", "fp8")},
+    ("fp8_blocks", FORWARD): _one_a_group(lambda d: d["rows"] * math.ceil(d["columns"] / 128)),
+    ("fp8_tiles", FORWARD): _one_a_group(lambda d: math.ceil(d["rows"] / 128) * math.ceil(d["columns"] / 128)),
+    ("int8_dequantize", FORWARD): _rows(1),
+    ("fp8_dequantize", FORWARD): _rows(1),
+    ("nf4_dequantize", FORWARD): _rows(1),
+    ("attention", FORWARD): _pairs(2, causal=False),
+    ("attention", BACKWARD): _pairs(5, causal=False),
+    ("causal_attention", FORWARD): _pairs(2, causal=True),
+    ("causal_attention", BACKWARD): _pairs(5, causal=True),
+    ("conv2d", FORWARD): _taps,
+    ("tma_copy", FORWARD): lambda d: 0,
+    ("strided_copy", FORWARD): lambda d: 0,
+    ("block_reduction", FORWARD): _rows(1),
+    ("mlp_compile_modes", FORWARD): _layer,
+    ("mlp_compile_regions", FORWARD): lambda d: d["layers"] * (_layer(d) + (4 + 1) * d["tokens"] * d["columns"]),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_operations_are_those_counted_by_hand(name: str) -> None:
+    spec = SPECS[name]
+    one = workload(spec)
+    for direction in spec.passes:
+        for again in (one, replace(one, dims={key: extent + 128 for key, extent in one.dims.items()})):
+            if name == "conv2d" and again is not one:
+                continue  # a filter of 131 x 131 is none
+            assert spec.cost(again, direction).flops == OPERATIONS[name, direction](again.dims), (again.id, direction)
