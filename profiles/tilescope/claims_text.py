@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 
 import pandas as pd
@@ -25,7 +26,7 @@ def markdown(rows: pd.DataFrame) -> str:
     lines = ["| " + " | ".join(_HEADINGS) + " |", "|---|---:|---|" + "---:|" * (len(_HEADINGS) - 3)]
     verdict = verdicts(rows)
     for (kernel, direction), sizes in rows.groupby(["kernel", "pass"], sort=False):
-        name = f"{kernel}" + ("" if direction == popular.FORWARD else f", {direction}")
+        name = _text(kernel) + ("" if direction == popular.FORWARD else f", {_text(direction)}")
         claim = popular.of(str(kernel), str(direction))
         said = f"[{claim.said}]({claim.source}): {verdict[kernel, direction]}" if claim else "–"
         cells = [
@@ -49,6 +50,17 @@ def provenance(runs: Iterable[LoadedRun]) -> str:
     return "\n".join(dict.fromkeys(lines))
 
 
+def _text(words: object) -> str:
+    """Words in a cell, as they are: names come from a run, which may be anybody's."""
+    line = " ".join(str(words).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*\[\]|])", r"\\\1", line)
+
+
+def _code(name: object) -> str:
+    """A name in a code span within a cell, where a bar is escaped and markup is none."""
+    return "`" + " ".join(str(name).split()).replace("`", "'").replace("|", "\\|") + "`"
+
+
 def _over(sizes: pd.DataFrame, other: str) -> str:
     """The worst and the best size, with their intervals, and the other clock's range where the two disagree."""
     column = f"over_{other}"
@@ -66,8 +78,8 @@ def _ratio(row: dict[str, object], other: str) -> str:
     ratio, low, high = (float(row[f"{what}_{other}"]) for what in ("over", "low", "high"))  # type: ignore[arg-type]
     apart = "" if math.isnan(low) else f" ±{max(ratio - low, high - ratio) / ratio * 100:.1f} %"
     version = "" if row["library"] == "aten" else row["library_version"]  # that is torch's, which is said above
-    name = f" {row['library']} {version}".rstrip() if other == "library" else ""
-    return f"{ratio:.2f}×{apart}{name} `{row['workload']}`"
+    name = _text(f" {row['library']} {version}") if other == "library" else ""
+    return " ".join(filter(None, [f"{ratio:.2f}×{apart}", name, _code(row["workload"])]))
 
 
 def _roof(sizes: pd.DataFrame) -> str:
@@ -77,7 +89,7 @@ def _roof(sizes: pd.DataFrame) -> str:
     ends = known.iloc[[0, -1]] if len(known) > 1 else known
     # Most roofs were measured: the few that are a datasheet's say so.
     lines = (
-        f"{row['of_roof'] * 100:.0f} % {str(row['roof']).removeprefix('measured ')} `{row['workload']}`"
+        f"{row['of_roof'] * 100:.0f} % {_text(str(row['roof']).removeprefix('measured '))} {_code(row['workload'])}"
         for row in ends.to_dict("records")
     )
     return "<br>".join(lines)

@@ -227,6 +227,17 @@ def test_markdown_escapes_names(tmp_path: Path, synthetic: ModuleType) -> None:
     assert len(max(text.splitlines(), key=len)) < 2000
 
 
+def test_no_character_of_markup_is_left_in_markdown(tmp_path: Path, synthetic: ModuleType) -> None:
+    assert markdown.escape("a<b") == "a&lt;b", "even unclosed: what follows may close it"
+    assert markdown.escape("<!-- x") == "&lt;!-- x"
+    assert markdown.escape("a|b`c`") == r"a\|b\`c\`"
+    # A comment that is opened would hide all of the report after it, up to the next one's end.
+    run = bare(tmp_path, synthetic, ("softmax",), title="<!-- hidden", notes=("<img src=x onerror=y ", "<br"))
+    text = markdown.markdown(build([run]))
+    assert set(re.findall(r"<[^/> ]+", text)) <= {"<details", "<summary", "<br"}
+    assert not re.search(r"<(!|img|br(?!>))", text)
+
+
 def test_a_cell_with_a_bar_stays_one_cell(runs: Path, synthetic: ModuleType) -> None:
     report = build([side(runs / PREDICTED)])
     rows = report.runs[0].kernels[0].largest.rows.assign(impl=HOSTILE)

@@ -240,3 +240,12 @@ def test_what_was_measured_before_a_change_is_marked(monkeypatch):
     assert table["changed"].all()
     text = claims_text.markdown(table)
     assert re.search(r"^\| \w+\* \|", text, re.MULTILINE) and "to be measured again." in text
+
+
+def test_names_of_a_run_are_no_markup():
+    table = claims.claims([loaded(rows("triton", 1e-4, 4e8), rows("eager", 4e-4, 9e8))])
+    table = table.assign(kernel="a|<!-- b`c", workload="8|8`<b>")
+    (line,) = [line for line in claims_text.markdown(table).splitlines() if line.startswith("| a")]
+    assert line.startswith(r"| a\|&lt;!-- b\`c | 1 |")
+    assert line.count(r"`8\|8'<b>`") == 2
+    assert len(re.split(r"(?<!\\)\|", line)) == 10

@@ -1,0 +1,117 @@
+"""Cold caches: what is read between repetitions, and that the collectors do so with inputs that take turns."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tilescope import cold, execute
+from tilescope.case import Case
+from tilescope.collectors import events, torch_profiler
+
+CASE = Case("softmax", "triton", "forward", "1823x781-fp32")
+
+
+def on_cpu(monkeypatch: pytest.MonkeyPatch, l2: int) -> None:
+    """Has ``Flush`` allocate on the CPU for a GPU whose L2 has ``l2`` bytes."""
+    for name in ("zeros", "empty"):
+        real = getattr(torch, name)
+        monkeypatch.setattr(torch, name, lambda *shape, _real=real, device, **more: _real(*shape, **more))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=l2))
+
+
+@pytest.mark.parametrize("l2", [2**20, 24 * 2**20])
+def test_a_flush_reads_all_of_a_buffer_several_times_the_cache_and_writes_none_of_it(
+    monkeypatch: pytest.MonkeyPatch, l2: int
+) -> None:
+    on_cpu(monkeypatch, l2)
+    flush = cold.Flush()
+    assert flush.nbytes >= max(4 * l2, 64 * 2**20)
+    # Every element counts in the sum, so none is left unread.
+    flush.buffer.fill_(1.0)
+    version = flush.buffer._version
+    flush()
+    assert flush.total.item() == flush.nbytes / 4
+    flush.buffer[-1] = flush.buffer[0] = 9.0
+    flush()
+    assert flush.total.item() == flush.nbytes / 4 + 16
+    assert flush.buffer._version == version + 2, "a line that is left dirty would be written while the kernel runs"
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a collector does, in order, on a machine without a GPU: each flush, each call with its set of inputs."""
+    happened: list[str] = []
+
+    def prepare(spec: Any, case: Case, device: str, rotate: int = 1) -> Any:
+        turns = iter(range(1000))
+        return lambda: happened.append(f"inputs {next(turns) % rotate}")
+
+    class Flush:
+        nbytes = 1
+
+        def __call__(self) -> None:
+            happened.append("flush")
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None: ...
+        def record(self) -> None: ...
+        def elapsed_time(self, end: Event) -> float:
+            return 1.0
+
+    class Graph:
+        def replay(self) -> None:
+            happened.append("replay")
+
+    def capture(graph: Graph, stream: Any) -> Any:
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(execute, "prepare", prepare)
+    monkeypatch.setattr(cold, "Flush", Flush)
+    for name, fake in {
+        "Event": Event, "CUDAGraph": Graph, "graph": capture, "stream": lambda stream: contextlib.nullcontext(),
+        "Stream": lambda: None, "current_stream": lambda: None, "synchronize": lambda: None,
+        "memory_allocated": lambda: 0, "max_memory_allocated": lambda: 0, "reset_peak_memory_stats": lambda: None,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, fake)
+    return happened
+
+
+def repetitions(happened: list[str], of: str) -> list[str]:
+    """What follows each flush."""
+    return [after for before, after in itertools.pairwise(happened) if before == "flush" and of in after]
+
+
+def test_every_interval_begins_cold_with_the_next_inputs(calls: list[str], tmp_path: Path) -> None:
+    events.capture(CASE, None, tmp_path / "a.json", {"repetitions": 7, "warmup": 2})
+    timed = repetitions(calls, "inputs")
+    assert len(timed) == len(repetitions(calls, "replay")) == 7
+    assert all(one != other for one, other in itertools.pairwise(timed))
+    assert len(set(timed)) == events.ROTATE > 1
+    assert json.loads((tmp_path / "a.json").read_text())["rotate"] == events.ROTATE
+
+
+def test_every_profiled_repetition_begins_cold_with_the_next_inputs(
+    calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Profiler:
+        def __enter__(self) -> Profiler:
+            return self
+
+        def __exit__(self, *error: object) -> None: ...
+        def export_chrome_trace(self, path: str) -> None:
+            Path(path).write_text('{"traceEvents": []}')
+
+    monkeypatch.setattr(torch.profiler, "profile", lambda activities: Profiler())
+    torch_profiler.capture(CASE, None, tmp_path / "a.json.gz", {"repetitions": 7, "warmup": 2})
+    timed = repetitions(calls, "inputs")
+    assert len(timed) == 9, "two of the profiler's own start-up, and seven"
+    assert all(one != other for one, other in itertools.pairwise(timed))
+    assert len(set(timed)) == torch_profiler.ROTATE > 1
