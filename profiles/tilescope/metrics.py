@@ -74,6 +74,8 @@ _ALL = (
     Metric("requested_flops", "operations the program asks for, masked lanes included", "flop"),
     Metric("relative_error", "||out - reference|| / ||reference||", "ratio"),
     Metric("tolerance", "largest accepted relative error", "ratio"),
+    Metric("row_error", "largest relative error of a row", "ratio"),
+    Metric("row_tolerance", "largest accepted relative error of a row", "ratio"),
     # Time. Three clocks, never mixed.
     Metric("gpu_time", "GPU time of a launch", "second", _counter("gpu__time_duration.sum", 1e-9)),
     Metric("interval", "interval between events around the call", "second"),

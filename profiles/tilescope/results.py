@@ -31,7 +31,7 @@ def results(table: pd.DataFrame) -> pd.DataFrame:
     ``gpu_time`` (seconds, all launches together, median), ``interval`` (seconds, median), ``registers``,
     ``shared_memory`` (bytes), ``spills`` (bytes stored and loaded), ``occupancy`` (theoretical), ``limiter`` (text),
     ``requested`` and ``unique`` (bytes read, bytes written), ``moved`` (the same, seen at the HBM), ``relative_error``
-    and its ``tolerance``. What was not measured is None.
+    and its ``tolerance``, ``row_error`` (that of the worst row) and its ``row_tolerance``. What was not measured is None.
     """
     rows = [
         dict(zip(CASE_COLUMNS, key, strict=True)) | _facts(case)
@@ -41,7 +41,7 @@ def results(table: pd.DataFrame) -> pd.DataFrame:
 
 
 _NAMES = ("gpu_time", "interval", "registers", "shared_memory", "spills", "occupancy", "limiter", "requested", "unique",
-          "moved", "relative_error", "tolerance")  # fmt: skip
+          "moved", "relative_error", "tolerance", "row_error", "row_tolerance")  # fmt: skip
 
 
 def _facts(case: pd.DataFrame) -> dict[str, Any]:
@@ -58,6 +58,8 @@ def _facts(case: pd.DataFrame) -> dict[str, Any]:
         "moved": _pair(case, "dram_bytes", "ncu"),
         "relative_error": _worst(case, "relative_error"),
         "tolerance": _worst(case, "tolerance"),
+        "row_error": _worst(case, "row_error"),
+        "row_tolerance": _worst(case, "row_tolerance"),
     }
 
 
@@ -90,6 +92,8 @@ def cells(
         "moved": ("HBM B r / w", _read_written),
         "relative_error": ("rel. error", lambda v: f"{v:.2e}"),
         "tolerance": ("allowed", lambda v: f"{v:.0e}"),
+        "row_error": ("worst row", lambda v: f"{v:.2e}"),
+        "row_tolerance": ("allowed", lambda v: f"{v:.0e}"),
     }  # fmt: skip
     unnamed = [name for name in CASE_COLUMNS if name not in (*name_by, "config")]
     filled = {n for n in headings if n not in unnamed and any(v is not None and v != "" for v in found[n])}

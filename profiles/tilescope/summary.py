@@ -257,6 +257,9 @@ def _why(row: Mapping[str, Any], case: Facts, device: Device) -> str:
         sentences.append(
             f"Wrong: the error against the reference, {row['relative_error']:.2g}, is above {row['tolerance']:.2g}."
         )
+    elif case.wrong():
+        error, accepted = (_value(case.total(name)) for name in ("row_error", "row_tolerance"))
+        sentences.append(f"Wrong: a row's error against the reference, {error:.2g}, is above {accepted:.2g}.")
     sentences.append(_explain(row, case, device))
     if row["cpu_bound"]:
         sentences.append(

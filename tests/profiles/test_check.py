@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tilescope.case import Case
+from tilescope.collectors import check
 
 from .capturing import capture, figures, small
 
@@ -38,6 +43,59 @@ def test_right_is_right(found: dict[str, Any], name: str) -> None:
     judged = figures(found[name], None)
     assert judged["relative_error"] <= judged["tolerance"] == 1e-5
     assert set(found[name]["rows"]["source"]) == {"interpreter"}
+
+
+@pytest.mark.parametrize("name", ["softmax", "softmax eager", "half", "times", "in place", "gather", "sums", "compact"])
+def test_no_row_of_what_is_right_is_far_off(found: dict[str, Any], name: str) -> None:
+    judged = figures(found[name], None)
+    assert judged["relative_error"] / 2 <= judged["row_error"] <= judged["row_tolerance"] == pytest.approx(4e-5)
+    assert set(found[name]["artefact"]["row_errors"]) == set(found[name]["artefact"]["errors"])
+
+
+def test_the_largest_error_of_the_results_is_the_case_s(tmp_path: Path) -> None:
+    artefact, case = tmp_path / "a.json", Case("own", "triton", "backward", "8-fp32")
+    told = {
+        "source": "check",
+        "errors": {"output 0": 1e-9, "gradient of x": 0.5, "gradient of y": 1e-8},
+        "tolerance": 1e-6,
+    }
+    artefact.write_text(json.dumps({**told, "row_errors": {"output 0": 0.7, "gradient of x": 0.1}}))
+    rows = check.parse(artefact, case)
+    assert dict(zip(rows["metric"], rows["value"], strict=True)) == {
+        "relative_error": 0.5,
+        "tolerance": 1e-6,
+        "row_error": 0.7,
+        "row_tolerance": pytest.approx(4e-6),
+    }
+    artefact.write_text(json.dumps(told))  # as it was before rows were compared
+    assert set(check.parse(artefact, case)["metric"]) == {"relative_error", "tolerance"}
+
+
+def test_a_single_wrong_row_of_a_large_result_shows() -> None:
+    numbers = torch.Generator().manual_seed(0)
+    expected = torch.randn(40_000, 8, generator=numbers, dtype=torch.float64)
+    right = expected.to(torch.bfloat16)
+    whole, row = check.relative_errors(right, expected, "y")
+    assert 1e-3 < whole <= row < 4e-3
+    shifted = right.clone()
+    shifted[-1] = right[0]
+    whole, row = check.relative_errors(shifted, expected, "y")
+    assert whole < 1e-2
+    assert row > 0.5
+    vector = right[:, 0].clone()
+    vector[7] *= 1.25
+    assert check.relative_errors(vector, expected[:, 0], "y").row > 0.05
+
+
+def test_a_row_of_next_to_nothing_is_held_against_the_others() -> None:
+    expected = torch.ones(3, 4, dtype=torch.float64)
+    expected[1] = 1e-20
+    result = expected.clone()
+    result[1] = -1e-18
+    assert check.relative_errors(result, expected, "y").row < 1e-17
+    nothing = torch.zeros(3, 4, dtype=torch.float64)
+    assert check.relative_errors(nothing + 0.5, nothing, "y").row == 1.0
+    assert check.relative_errors(nothing[:0], nothing[:0], "y") == (0.0, 0.0)
 
 
 def test_gradients_are_compared_too(found: dict[str, Any]) -> None:

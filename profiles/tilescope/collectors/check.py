@@ -2,7 +2,8 @@
 
 On a GPU where there is one, in the workload's own dtype; otherwise in Triton's interpreter, in fp32, where a mistake
 shows that rounding to bf16 could hide. Memory that the implementation allocates begins as NaN, so an element it forgets
-to write shows.
+to write shows. Beside the error of a whole result stands that of its worst row: among a million right rows a wrong one
+hardly moves the former.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
 SUFFIX = ".json"
 #: Seconds that interpreting a case may take unless the settings say otherwise.
 LIMIT = 5.0
+#: How far a row may be off, in tolerances of the whole: errors that vary like a normal variable's are four times as large
+#: somewhere in 16,000 rows of a single number, while a row of none of the right numbers is off by 1.
+ROW_FACTOR = 4.0
+
+
+class Errors(NamedTuple):
+    """How far a result is from the reference: relative to its size as a whole, and the worst of its rows."""
+
+    whole: float
+    row: float
 
 
 class CheckFailed(Exception):
@@ -65,7 +76,8 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     result = {
         "source": "check" if on_gpu else "interpreter",
         "dtype": dtype,
-        "errors": errors,
+        "errors": {name: whole for name, (whole, _) in errors.items()},
+        "row_errors": {name: row for name, (_, row) in errors.items()},
         "tolerance": spec.tolerance.get(dtype, spec.tolerance.get(case.dtype)),
         "torch": importlib.metadata.version("torch"),
         "triton": importlib.metadata.version("triton"),
@@ -74,15 +86,22 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
 
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """The largest relative error of any output or gradient, and what is accepted."""
+    """The largest relative error of any output or gradient and of any of their rows, and what is accepted of either.
+
+    Artefacts of before rows were compared have none of the rows'.
+    """
     data = json.loads(artefact.read_text())
     rows = [case.row("relative_error", max(data["errors"].values(), default=0.0), data["source"])]
     if data["tolerance"] is not None:
         rows.append(case.row("tolerance", data["tolerance"], data["source"]))
+    if "row_errors" in data:
+        rows.append(case.row("row_error", max(data["row_errors"].values(), default=0.0), data["source"]))
+        if data["tolerance"] is not None:
+            rows.append(case.row("row_tolerance", ROW_FACTOR * data["tolerance"], data["source"]))
     return schema.frame(rows)
 
 
-def _on_gpu(case: Case, spec: Any) -> dict[str, float]:
+def _on_gpu(case: Case, spec: Any) -> dict[str, Errors]:
     import torch  # noqa: PLC0415
 
     from tilescope import execute, launches  # noqa: PLC0415
@@ -99,7 +118,7 @@ def _on_gpu(case: Case, spec: Any) -> dict[str, float]:
     return _compare(results, execute.draw_inputs(spec, case, "cuda"), case, spec)
 
 
-def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any]) -> dict[str, float]:
+def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any]) -> dict[str, Errors]:
     import torch  # noqa: PLC0415
 
     from tilescope import execute, interpret, launches  # noqa: PLC0415
@@ -146,8 +165,10 @@ def _results(call: Any, inputs: Mapping[str, Any], case: Case, spec: Any) -> dic
     return results
 
 
-def _compare(results: Mapping[str, torch.Tensor], inputs: Mapping[str, Any], case: Case, spec: Any) -> dict[str, float]:
-    """``||result - reference|| / ||reference||`` of each result, the reference computed in fp64 from the same values.
+def _compare(
+    results: Mapping[str, torch.Tensor], inputs: Mapping[str, Any], case: Case, spec: Any
+) -> dict[str, Errors]:
+    """The ``Errors`` of each result, the reference computed in fp64 from the same values.
 
     The gradients of the outputs are rounded to their dtype first, as the implementation saw them.
     """
@@ -161,7 +182,7 @@ def _compare(results: Mapping[str, torch.Tensor], inputs: Mapping[str, Any], cas
     expected = _reference(precise, [output.dtype for output in outputs], case, spec)
     if results.keys() != expected.keys():
         raise CheckFailed(f"{case.id} returns {', '.join(results)}; the reference returns {', '.join(expected)}")
-    return {name: _relative_error(result, expected[name], f"{case.id}, {name}") for name, result in results.items()}
+    return {name: relative_errors(result, expected[name], f"{case.id}, {name}") for name, result in results.items()}
 
 
 def _reference(precise: Mapping[str, Any], dtypes: list[torch.dtype], case: Case, spec: Any) -> dict[str, torch.Tensor]:
@@ -181,7 +202,12 @@ def _reference(precise: Mapping[str, Any], dtypes: list[torch.dtype], case: Case
     return results | {f"gradient of {name}": g for name, g in zip(wanted, found, strict=True)}
 
 
-def _relative_error(result: torch.Tensor, expected: torch.Tensor, what: str) -> float:
+def relative_errors(result: torch.Tensor, expected: torch.Tensor, what: str) -> Errors:
+    """``||result - expected|| / ||expected||``, and the largest of the same of any row.
+
+    A row is along the last dimension; of a vector it is an element. Rows smaller than most are held against the root mean
+    square of all rows, for their own size is what rounding leaves. Raises CheckFailed for other shapes, NaN and infinity.
+    """
     import torch  # noqa: PLC0415
 
     if result.shape != expected.shape:
@@ -192,12 +218,21 @@ def _relative_error(result: torch.Tensor, expected: torch.Tensor, what: str) -> 
         raise CheckFailed(f"{what} has NaN in {wrong} of {result.numel()} elements: wrong, or never written")
     # Where both are the same infinity, or NaN, there is no difference.
     same = (precise == expected) | (precise.isnan() & expected.isnan())
-    difference = torch.where(same, 0.0, precise - expected).norm().item()
-    size = torch.where(expected.isfinite(), expected, 0.0).norm().item()
-    error = float(difference / size if size else difference)
-    if not math.isfinite(error):
+    differences = _row_norms(torch.where(same, 0.0, precise - expected))
+    sizes = _row_norms(torch.where(expected.isfinite(), expected, 0.0))
+    difference, size = differences.norm().item(), sizes.norm().item()
+    whole = float(difference / size if size else difference)
+    if not math.isfinite(whole):
         raise CheckFailed(f"{what} is not finite where the reference is, or the other way round")
-    return error
+    typical = size / math.sqrt(max(sizes.numel(), 1))
+    rows = differences / sizes.clamp_min(typical) if size else differences
+    return Errors(whole, float(rows.max().item()) if rows.numel() else 0.0)
+
+
+def _row_norms(values: torch.Tensor) -> torch.Tensor:
+    import torch  # noqa: PLC0415
+
+    return torch.linalg.vector_norm(values, dim=-1) if values.dim() > 1 else values.abs()
 
 
 def _poison() -> Any:

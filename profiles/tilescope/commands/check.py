@@ -38,7 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     found = results.results(loaded.table)
     found = found[found["relative_error"].notna()]
     headings, rows = results.cells(found)
-    wrong = [not error <= allowed for error, allowed in zip(found["relative_error"], found["tolerance"], strict=True)]
+    limits = found[["relative_error", "tolerance", "row_error", "row_tolerance"]].astype("float64")
+    # Runs of before rows were compared have no error of a row, which is not above anything.
+    beyond = (limits["row_error"] > limits["row_tolerance"]).fillna(False)
+    wrong = [bool(bad) for bad in ~(limits["relative_error"] <= limits["tolerance"]) | beyond]
     print(
         results.render(
             [*headings, "verdict"], [[*row, "wrong" if bad else "ok"] for row, bad in zip(rows, wrong, strict=True)]
