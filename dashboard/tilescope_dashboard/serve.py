@@ -129,9 +129,7 @@ def _serve(address: str, port: int, allowed: list[str], secret: str, chosen: boo
     where = f"http://{allowed[0]}"
     # Bokeh 3.9 takes no IPv6 address for a host, but compares with one.
     told = [origin for origin in allowed if not origin.startswith("[")]
-    server = get_server(
-        {"app": str(script())}, port=port, address=address, websocket_origin=told, warm=True, **options
-    )
+    server = get_server({"app": str(script())}, port=port, address=address, websocket_origin=told, warm=True, **options)
     server._tornado._websocket_origins.update(allowed)
     print(
         f"Tilescope: {where}{f'/login?token={secret}' if secret and not chosen else '/app'} (stop with Ctrl-C)",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Callable
 
 import pandas as pd
 import panel as pn
-from tilescope import chrome_trace
+from tilescope import chrome_trace, reading
 from tilescope.case import Case
 
 from tilescope_dashboard import words
@@ -32,7 +33,8 @@ def links(state: State, launches: pd.DataFrame) -> list[pn.viewable.Viewable]:
         path = chrome_trace.kept(state.loaded, case)
         if path is not None:
             what = f"{row['impl']}-{row['pass']}-{row['workload']}"
-            found.append(_link(f"torch.profiler's trace of {row['impl']}", what, state, path.read_bytes))
+            read = functools.partial(reading.content, path, state.loaded.folder)
+            found.append(_link(f"torch.profiler's trace of {row['impl']}", what, state, read))
     note = _OPEN if len(found) > 1 else f"{_OPEN} {_NONE}"
     said = [pressed.said for pressed in found]
     return [pn.FlexBox(*found, gap="4px", margin=(0, 2)), *said, words.pane(f'<p class="small quiet">{note}</p>')]

@@ -65,12 +65,12 @@ def profile(
 
 
 def resume(name: Path | str, on_event: OnEvent | None = None) -> Profile:
-    """Goes on with a run that was interrupted, by its id or folder, where it stopped; returns it when it is finished.
+    """Goes on with a run that was interrupted, by its id, its folder or ``latest``, where it stopped; returns it when it is finished.
 
     ``on_event`` as ``profile`` has it. Raises ValueError, in one line, when the rest would not fit what the run has: it is
     whole, or of another device, other versions or other code.
     """
-    folder = store.find(str(name))
+    folder = store.find_interrupted(str(name))
 
     async def work(on_event: OnEvent) -> Path:
         return await supervisor.resume(folder, on_event)

@@ -105,6 +105,10 @@ def validate(table: pd.DataFrame) -> pd.DataFrame:
     unknown = sorted(set(table["metric"]) - set(METRICS))
     if unknown:
         raise SchemaError(f"unknown metric of a line {unknown[0]!r}")
+    if table["line"].isna().any() or (table["line"] < 1).any():
+        raise SchemaError("a line is counted from 1")
+    if table["value"].isna().any() or (table["value"].abs() == float("inf")).any():
+        raise SchemaError("a value of a line must be finite")
     return table
 
 

@@ -5,17 +5,15 @@ Imports neither torch nor triton.
 
 from __future__ import annotations
 
-import gzip
 import json
 import lzma
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from tilescope import artefacts
+from tilescope import artefacts, disk, reading, shape
 from tilescope.case import Case
 from tilescope.schema import Run
 
@@ -32,6 +30,15 @@ class Compiled:
     stages: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class _Launch:
+    """The same as it was written: old ones lack the file."""
+
+    function: str
+    stages: Mapping[str, str]
+    file: str = ""
+
+
 def of_case(folder: Path, case: Case) -> list[Compiled]:
     """The compiled launches of a case in the run at ``folder``, in order; empty where none were kept.
 
@@ -40,12 +47,13 @@ def of_case(folder: Path, case: Case) -> list[Compiled]:
     kept, found = folder / _KEPT, artefacts.find(folder, "compiler", case, ".json.gz")
     try:
         if found is not None:
-            return _read(json.loads(gzip.decompress(found.read_bytes()))["launches"])
-        if kept.is_file():
-            return _read(json.loads(lzma.decompress(kept.read_bytes())).get(case.id, []))
-    except (OSError, EOFError, lzma.LZMAError, ValueError, LookupError, TypeError) as error:
-        raise ValueError(f"the listings of {folder.name} cannot be read ({error}): record it again") from error
-    return []
+            return _read(reading.data_of(found, folder)["launches"])
+        return _read(reading.data_of(kept, folder).get(case.id, []))
+    except FileNotFoundError:
+        return []
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        why = reading.one_line(error)
+        raise ValueError(f"the listings of {folder.name} cannot be read ({why}): record it again") from error
 
 
 def of_launch(folder: Path, case: Case, function: str, number: int = 0) -> Compiled | None:
@@ -62,7 +70,8 @@ def keep(folder: Path, cases: Iterable[Case], target: Path) -> None:
     kept = {case.id: [vars(launch) for launch in of_case(folder, case)] for case in cases}
     kept = {name: launches for name, launches in kept.items() if launches}
     if kept:
-        (target / _KEPT).write_bytes(lzma.compress(json.dumps(kept).encode(), preset=9))
+        packed = lzma.compress(json.dumps(kept).encode(), preset=9)
+        disk.replace(target / _KEPT, lambda to: to.write_bytes(packed))
 
 
 def largest(run: Run, table: pd.DataFrame) -> list[Case]:
@@ -82,5 +91,6 @@ def _bytes(run: Run, case: Case) -> float:
     return float(cost.get("bytes_read", 0) + cost.get("bytes_written", 0))
 
 
-def _read(launches: Iterable[Mapping[str, Any]]) -> list[Compiled]:
-    return [Compiled(launch["function"], launch.get("file", ""), launch["stages"]) for launch in launches]
+def _read(launches: object) -> list[Compiled]:
+    found: list[_Launch] = shape.fit(launches, list[_Launch], "launches")
+    return [Compiled(launch.function, launch.file, launch.stages) for launch in found]

@@ -147,16 +147,16 @@ def _tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
 def _rows(lines: Iterable[str], width: int) -> Iterator[list[str]]:
     """The lines that are rows of a table. A quoted cell may go on over several lines; noise never starts with a quote
     and a comma-separated second cell. Rows of the units start with an empty cell, all others with the launch's number."""
-    pending = ""
+    pending: list[str] = []
+    quotes = 0
     for line in lines:
-        if pending:
-            pending += line
-        elif re.match(r'"\d*",', line):
-            pending = line
-        else:
+        if not pending and not re.match(r'"\d*",', line):
             continue
-        if pending.count('"') % 2 == 0:
-            row = next(csv.reader(io.StringIO(pending)))
-            pending = ""
+        pending.append(line)
+        # Counted as it grows: after a quote that is lost, a row goes on to the end of the text.
+        quotes += line.count('"')
+        if quotes % 2 == 0:
+            row = next(csv.reader(io.StringIO("".join(pending))))
+            pending, quotes = [], 0
             if len(row) <= width:
                 yield row

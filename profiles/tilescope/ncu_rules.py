@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilescope import ncu_csv
+from tilescope import ncu_csv, reading, shape
 from tilescope.advice.finding import NVIDIA, Bound, Finding
 from tilescope.case import Case
 
@@ -73,16 +73,19 @@ def write(path: Path, case: Case, rules: list[NcuRule]) -> None:
 def load(path: Path) -> tuple[Case, list[NcuRule]]:
     """The case of an artefact and its rules. Raises ValueError when it is damaged."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return Case(**data["case"]), [NcuRule(**rule) for rule in data["rules"]]
-    except (KeyError, TypeError, ValueError) as error:
+        data = reading.data_of(path)
+        case: Case = shape.fit(data["case"], Case, "case")
+        rules: list[NcuRule] = shape.fit(data["rules"], list[NcuRule], "rules")
+        return case, rules
+    except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path.name} is no file of ncu's rules: collect them again") from error
 
 
 def of_run(folder: Path) -> list[Finding]:
     """What NVIDIA's rules found in a run, those with most to win first; empty where they were not collected."""
     found = []
-    for path in sorted((folder / "artefacts" / "ncu_rules").glob("*.json")):
+    paths = sorted((folder / "artefacts" / "ncu_rules").glob("*.json"))
+    for path in (path for path in paths if reading.is_inside(path, folder)):
         case, rules = load(path)
         found += list(findings(case, rules))
     return sorted(found, key=lambda f: -f.bound.ratio if f.bound else 0.0)

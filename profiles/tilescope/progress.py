@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from tilescope import disk, reading, shape
 from tilescope.case import Case
 
 FILE = "progress.jsonl"
+#: Event of a result that was on the disk and is not any more: it takes back what was settled before.
+LOST = "lost"
+#: Bytes of the journal.
+_LARGEST = 256 * reading.MIB
 
 
 @dataclass(frozen=True)
 class Settled:
-    """A case, by id, that needs no more of a collector, and why: ``result``, ``error`` or ``skipped``."""
+    """A case, by id, that needs no more of a collector, and why: ``result``, ``error`` or ``skipped``; ``lost`` takes it back."""
 
     collector: str
     case: str
@@ -43,25 +48,46 @@ def settle(folder: Path, settled: Settled) -> None:
 
 def kept(folder: Path) -> bool:
     """Whether the run in ``folder`` says what it takes to go on with it."""
-    return (folder / FILE).is_file()
+    return reading.is_inside(folder / FILE, folder)
 
 
 def read(folder: Path) -> Progress | None:
-    """What was noted; None where nothing was. A line that its writer did not live to finish is left out."""
+    """What was noted; None where nothing was. A line that its writer did not live to finish is left out, and one that makes
+    no sense.
+
+    Raises Unreadable where there is no ordinary file.
+    """
     try:
-        text = (folder / FILE).read_text(encoding="utf-8")
+        raw = reading.content(folder / FILE, folder, _LARGEST)
     except FileNotFoundError:
         return None
-    lines = []
-    for line in text.splitlines():
-        with contextlib.suppress(ValueError):
-            lines.append(json.loads(line))
-    if not lines or "cases" not in lines[0]:
+    # Not by what ends a line of text: a message may hold such a character.
+    lines = [value for line in raw.split(b"\n") if (value := _value(line)) is not None]
+    try:
+        cases: tuple[Case, ...] = shape.fit(lines[0]["cases"], tuple[Case, ...], "cases")
+    except (LookupError, TypeError, ValueError):
         return None
-    return Progress(tuple(Case(**case) for case in lines[0]["cases"]), tuple(Settled(**line) for line in lines[1:]))
+    known = {case.id for case in cases}
+    settled: dict[tuple[str, str], Settled] = {}
+    for line in lines[1:]:
+        try:
+            done: Settled = shape.fit(line, Settled, "")
+        except ValueError:
+            continue
+        if done.event == LOST:
+            settled.pop((done.collector, done.case), None)
+        elif done.case in known:
+            settled.setdefault((done.collector, done.case), done)
+    return Progress(cases, tuple(settled.values()))
+
+
+def _value(line: bytes) -> Any:
+    try:
+        return reading.data(line) if line.strip() else None
+    except reading.Unreadable:
+        return None
 
 
 def _append(folder: Path, line: object) -> None:
     # Its end of line comes first: after one that was not finished, this one is a line of its own.
-    with (folder / FILE).open("a", encoding="utf-8") as file:
-        file.write("\n" + json.dumps(line, ensure_ascii=False))
+    disk.append(folder / FILE, "\n" + json.dumps(line))

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from tilescope import listings, suggest
-from tilescope.schema import Run
-from tilescope.store import LoadedRun, RunWriter, StoreError, list_runs, open_run
+from tilescope import listings, names, suggest
+from tilescope.schema import Run, Workload
+from tilescope.store import LoadedRun, RunWriter, StoreError, list_runs, open_run, read_run
 
 
 def publish(
@@ -42,7 +42,11 @@ def publish(
     if not run.complete and (broken := cut_off(table)):
         raise StoreError(f"{run.id} was interrupted amid {', '.join(broken)}: publish its other kernels")
     by_line = loaded.lines[loaded.lines["workload"].isin(table["workload"])]
-    target = folder / run.id
+    try:
+        target = folder / names.file_name(run.id, "a run's id")
+    except ValueError as error:
+        raise StoreError(f"{loaded.folder}: {error}") from error
+    _check_replaceable(target, loaded)
     scratch = RunWriter(
         folder,
         dataclasses.replace(
@@ -69,14 +73,28 @@ def publish(
         raise
 
 
+def _check_replaceable(target: Path, loaded: LoadedRun) -> None:
+    """Raises StoreError unless there is nothing at ``target``, or an older copy of the run: whatever else is called so stays."""
+    if not target.exists() and not target.is_symlink():
+        return
+    if target.resolve() == loaded.folder.resolve():
+        raise StoreError(f"{target} is the run itself: publish it into another folder")
+    try:
+        same = not target.is_symlink() and read_run(target).id == loaded.run.id
+    except StoreError:
+        same = False
+    if not same:
+        raise StoreError(f"{target} is there and is no copy of this run: move it away, or publish into another folder")
+
+
 def _ids(run: Run, asked: Sequence[str]) -> set[str]:
     """Ids of the workloads that are asked for by id or by label. Raises StoreError for what no kernel of the run has."""
-    known = [workload for facts in run.kernels.values() for workload in facts["workloads"]]
+    known: list[Workload] = [workload for facts in run.kernels.values() for workload in facts.get("workloads", ())]
+    called = [(workload.get("id", ""), workload.get("label", "")) for workload in known]
     for name in asked:
-        if not any(name in (workload["id"], workload["label"]) for workload in known):
-            labels = sorted({workload["label"] or workload["id"] for workload in known})
-            raise StoreError(suggest.unknown("workload of this run", name, labels))
-    return {workload["id"] for workload in known if workload["id"] in asked or workload["label"] in asked}
+        if not any(name in names_of for names_of in called):
+            raise StoreError(suggest.unknown("workload of this run", name, sorted({b or a for a, b in called})))
+    return {a for a, b in called if a in asked or b in asked}
 
 
 def replaced_by(published: Path) -> list[Path]:

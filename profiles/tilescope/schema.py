@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import pandas as pd
 
+from tilescope import names, shape
 from tilescope.metrics import METRICS
 
 SCHEMA_VERSION = 1
@@ -40,6 +41,10 @@ COLUMNS: dict[str, str] = {
     "unit": "str",
     "source": "str",
 }
+
+
+#: Characters of a run's title, and of the name of a kernel or another part of a case.
+_LONGEST_TITLE, _LONGEST_NAME = 20_000, 4096
 
 
 class SchemaError(ValueError):
@@ -97,6 +102,62 @@ class Failure:
         return self.case.startswith(f"{kernel}/") or f".py:{kernel}/" in self.case
 
 
+class Implementation(TypedDict, total=False):
+    """What a kernel's spec declared of one of its implementations."""
+
+    summary: str
+    configs: list[Mapping[str, int]]
+    requires: list[str]
+    available: bool
+
+
+class Cost(TypedDict, total=False):
+    """What a kernel's spec declared of one workload in one direction."""
+
+    flops: float
+    bytes_read: float
+    bytes_written: float
+    pipe: str
+
+
+class Workload(TypedDict, total=False):
+    """A size that a kernel declared."""
+
+    id: str
+    label: str
+    dtype: str
+    elements: int
+    dims: Mapping[str, int]
+
+
+class Facts(TypedDict, total=False):
+    """What a run keeps of a kernel. Every part may be absent, and there may be others."""
+
+    summary: str
+    file: str
+    sha256: str
+    dims: list[str]
+    passes: list[str]
+    implementations: Mapping[str, Implementation]
+    tolerance: Mapping[str, float | None]
+    cost: Mapping[str, Mapping[str, Cost]]
+    workloads: list[Workload]
+
+
+class Settings(TypedDict, total=False):
+    """Settings that are read back. There may be others."""
+
+    target: str
+    collectors: list[str]
+    repetitions: int
+    warmup: int
+    timeout: float
+    batch: int
+    interpreter_limit: float
+    check_limit: float
+    measure_ceilings: bool
+
+
 @dataclass(frozen=True)
 class Run:
     """What was run, on what, with which versions and settings.
@@ -110,9 +171,9 @@ class Run:
     id: str
     started: str
     device: Device
-    kernels: Mapping[str, Mapping[str, Any]]
+    kernels: Mapping[str, Mapping[str, Any]] = field(metadata={"shape": Mapping[str, Facts]})
     versions: Mapping[str, str]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(metadata={"shape": Settings})
     git_revision: str = ""
     failures: tuple[Failure, ...] = ()
     complete: bool = True
@@ -126,7 +187,7 @@ class Run:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Run:
-        """Raises SchemaError when the run was written by a newer schema or lacks a field."""
+        """Raises SchemaError when the run was written by a newer schema, or a field is absent or of another kind than here."""
         version = data.get("schema_version")
         if not isinstance(version, int):
             raise SchemaError("not a run: it has no schema_version")
@@ -135,17 +196,27 @@ class Run:
                 f"written with schema {version}, this Tilescope reads up to {SCHEMA_VERSION}: upgrade with "
                 "'pip install -U tilescope'"
             )
-        known = {f.name for f in dataclasses.fields(cls)}
-        fields = {name: value for name, value in data.items() if name in known}
         try:
-            device = dict(fields["device"])
-            device["ceilings"] = tuple(Ceiling(**c) for c in device["ceilings"])
-            fields["device"] = Device(**device)
-            fields["failures"] = tuple(Failure(**f) for f in fields.get("failures", ()))
-            fields["notes"] = tuple(fields.get("notes", ()))
-            return cls(**fields)
-        except (KeyError, TypeError) as error:
+            run: Run = shape.fit(data, cls, "")
+            run.check()
+        except ValueError as error:
             raise SchemaError(f"the run's description is damaged ({error}): record it again") from error
+        return run
+
+    def check(self) -> None:
+        """Raises ValueError for an id or a collector that cannot name a folder, and for a device that cannot be."""
+        names.file_name(self.id, "a run's id")
+        for collector in self.settings.get("collectors", ()):
+            names.file_name(collector, "a collector's name")
+        for name in ("multiprocessors", "l2_bytes", "memory_bytes"):
+            if getattr(self.device, name) < 0:
+                raise ValueError(f"device.{name} is negative")
+        for ceiling in self.device.ceilings:
+            if not ceiling.value > 0:
+                raise ValueError(f"the device's ceiling {ceiling.name!r} is not above 0")
+        for text, most in ((self.title, _LONGEST_TITLE), *((name, _LONGEST_NAME) for name in self.kernels)):
+            if len(text) > most:
+                raise ValueError(f"a name or title of more than {most} characters")
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

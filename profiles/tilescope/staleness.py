@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from tilescope import definitions, store
+from tilescope import definitions, names, reading, store
 
 
 def stale_kernels(loaded: store.LoadedRun) -> list[str]:
@@ -19,14 +19,22 @@ def stale_kernels(loaded: store.LoadedRun) -> list[str]:
         sources = loaded.sources
     except store.StoreError:  # damaged: whoever wants to read the texts is told
         sources = {}
-    return [name for name, facts in loaded.run.kernels.items() if _has_changed(facts, sources.get(name, {}))]
+    return [name for name, facts in loaded.run.kernels.items() if _may_have_changed(facts, sources.get(name, {}))]
+
+
+def _may_have_changed(facts: Mapping[str, Any], kept: Mapping[str, str]) -> bool:
+    """Code that cannot be read, then or now, is not known to be the same."""
+    try:
+        return _has_changed(facts, kept)
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError, LookupError):
+        return True
 
 
 def _has_changed(facts: Mapping[str, Any], kept: Mapping[str, str]) -> bool:
     path = store.source_file(str(facts.get("file", "")))
     if path is None:
         return False
-    today, measured = path.read_bytes(), facts.get("sha256")
+    today, measured = store.source_bytes(path), facts.get("sha256")
     if sha256(today).hexdigest() != measured:
         text = kept.get(path.name, "")
         if sha256(text.encode()).hexdigest() != measured or not definitions.same_code(text, today.decode()):
@@ -34,9 +42,10 @@ def _has_changed(facts: Mapping[str, Any], kept: Mapping[str, str]) -> bool:
     # Helpers lie beside it, or above it in the same package; other libraries' files, which a run keeps too, do not.
     folders = [path.parent, *(folder for folder in path.parents[1:2] if (folder / "__init__.py").is_file())]
     helpers = {
-        file: helper.read_text(encoding="utf-8")
+        file: store.source_bytes(helper).decode()
         for file in kept.keys() - {path.name}
-        if (helper := next((folder / file for folder in folders if (folder / file).is_file()), None))
+        if names.is_source(file)
+        and (helper := next((folder / file for folder in folders if reading.is_inside(folder / file, folder)), None))
     }
     if all(kept[file] == text for file, text in helpers.items()):  # to read code takes longer than to compare texts
         return False

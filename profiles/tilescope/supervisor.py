@@ -60,7 +60,7 @@ async def run(job: Job, on_event: OnEvent = lambda event: None) -> Path:
     writer = store.RunWriter(job.runs_dir, about)
     writer.plan(job.cases)
     writer.keep_sources({Case(entry["kernel"], "", "", "").name: _declaring(entry) for entry in catalog})
-    writer.append(model_rows(job.cases, catalog))
+    writer.append(model_rows(job.cases, catalog), store.MODEL)
     return await Session(job, writer, on_event).run(catalog, here)
 
 
@@ -89,14 +89,17 @@ async def resume(folder: Path, on_event: OnEvent = lambda event: None) -> Path:
     if stale := staleness.stale_kernels(store.LoadedRun(run, schema.frame([]), folder)):
         raise WorkerError(f"{run.id} cannot go on, for the code of {', '.join(stale)} has changed: profile it anew")
     writer = store.RunWriter.reopen(folder)
-    # Another process may have gone on with it meanwhile.
-    run, known = writer.run, progress.read(writer.folder) or known
     session = Session(job, writer, on_event)
-    session.recall(known.settled, writer.rows)
+    rows = writer.rows
+    # Read anew: another process may have gone on with it meanwhile, and what a damaged part held is outstanding again.
+    known = progress.read(writer.folder) or known
+    session.recall(known.settled, rows)
+    if not (rows["source"] == store.MODEL).any():
+        writer.append(model_rows(job.cases, catalog), store.MODEL)
     said = set(session.remarks())
     writer.update(
-        failures=tuple(failure for failure in run.failures if failure.case),
-        notes=tuple(note for note in run.notes if note not in said and not note.startswith(OUTSTANDING)),
+        failures=tuple(failure for failure in writer.run.failures if failure.case),
+        notes=tuple(note for note in writer.run.notes if note not in said and not note.startswith(OUTSTANDING)),
     )
     writer.note(f"interrupted, and gone on with at {datetime.now(UTC).isoformat(timespec='seconds')}")
     return await session.run(catalog, here)

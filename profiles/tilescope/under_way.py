@@ -87,7 +87,11 @@ class Session:
                 self.productive.add(done.collector)
         named = {(case.name, case.impl, case.direction, case.workload, case.config): case.id for case in cases.values()}
         for key, of_case in rows.groupby(["kernel", "impl", "pass", "workload", "config"], sort=False):
-            case_id = named[key]
+            case_id = named.get(key)
+            if case_id is None:
+                raise WorkerError(
+                    f"{self.writer.run.id} has rows of {'/'.join(key)}, which it is not of: profile it anew"
+                )
             self.functions[case_id] = _functions(of_case)
             # Rows are written before it is noted that they are.
             for name in self.functions[case_id].keys() & set(self.job.collectors):
@@ -237,7 +241,7 @@ class Session:
             return False
         try:
             frame = await asyncio.to_thread(module.parse, artefact, case)
-            self.writer.append(frame)
+            self.writer.append(frame, name, case)
             self.functions[case.id] |= _functions(frame)
             if parse_lines := getattr(module, "parse_lines", None):
                 found = await asyncio.to_thread(parse_lines, artefact, case)

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tilescope import attempt, process, progress, ptxas, staleness, store, supervisor, under_way
+from tilescope import attempt, process, progress, ptxas, staleness, store, supervisor, under_way, writing
 from tilescope.case import Case
 from tilescope.gpu_lock import gpu_lock
 from tilescope.supervisor import Job
@@ -369,7 +369,7 @@ def test_what_would_not_fit_is_not_added_to_a_run_and_nothing_is_lost(catalog, m
     monkeypatch.setattr(process, "GRACE", 0.5)
     folder = interrupted(catalog, "good", "stubborn")
     run = store.open_run(folder).run
-    store._write_json(dataclasses.replace(run, **change(run)).to_json(), folder / "run.json")
+    writing._write_json(dataclasses.replace(run, **change(run)).to_json(), folder / "run.json")
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     with pytest.raises(supervisor.WorkerError, match=said):
         asyncio.run(supervisor.resume(folder))

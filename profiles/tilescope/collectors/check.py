@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from tilescope import schema
+from tilescope import reading, schema
 from tilescope.case import Case
 from tilescope.collectors import interpreter
 
@@ -85,12 +85,13 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     out.write_text(json.dumps(result))
 
 
+@reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """The largest relative error of any output or gradient and of any of their rows, and what is accepted of either.
 
     Artefacts of before rows were compared have none of the rows'.
     """
-    data = json.loads(artefact.read_text())
+    data = reading.data_of(artefact)
     rows = [case.row("relative_error", max(data["errors"].values(), default=0.0), data["source"])]
     if data["tolerance"] is not None:
         rows.append(case.row("tolerance", data["tolerance"], data["source"]))

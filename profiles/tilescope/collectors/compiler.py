@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope import assembly, lines, occupancy, schema
+from tilescope import assembly, lines, occupancy, reading, schema, shape
 from tilescope.case import Case
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         json.dump(artefact, file, default=str)
 
 
+@reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """One row a figure of each launch, occupancy among them."""
     data = load(artefact)
@@ -104,16 +105,16 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     return schema.frame(rows)
 
 
+@reading.parser
 def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str]]:
     """Values of source lines, and the source files by name."""
     data = load(artefact)
-    return lines.compiled(data["launches"], case), data["sources"]
+    return lines.compiled(data["launches"], case), shape.fit(data["sources"], dict[str, str], "sources")
 
 
 def load(artefact: Path) -> dict[str, Any]:
     """What ``capture`` wrote: ``target``, the versions, ``sources`` and a record a launch under ``launches``."""
-    with gzip.open(artefact, "rt", encoding="utf-8") as file:
-        data: dict[str, Any] = json.load(file)
+    data: dict[str, Any] = reading.data_of(artefact)
     return data
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope import device, schema
+from tilescope import device, reading, schema
 from tilescope.case import Case
 from tilescope.intervals import intervals
 
@@ -60,9 +60,10 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     out.write_text(json.dumps(artefact))
 
 
+@reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """Rows ``interval`` and ``graph_time`` (one a repetition, seconds) and ``peak_memory`` (bytes)."""
-    data = json.loads(artefact.read_text())
+    data = reading.data_of(artefact)
     rows = [
         case.row(metric, value, "events", sample=sample)
         for metric in ("interval", "graph_time")

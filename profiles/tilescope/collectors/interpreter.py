@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope import lines, schema
+from tilescope import lines, reading, schema, shape
 from tilescope.case import Case
 
 if TYPE_CHECKING:
@@ -99,10 +99,10 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         json.dump(artefact, file, default=str)
 
 
+@reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """One row a figure of each launch, a PyTorch operator being one."""
-    with gzip.open(artefact, "rt", encoding="utf-8") as file:
-        data = json.load(file)
+    data = reading.data_of(artefact)
     return schema.frame(
         case.row(name, float(launch[name]), "interpreter", launch=index, function=launch["function"])
         for index, launch in enumerate(data["launches"])
@@ -111,11 +111,11 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     )
 
 
+@reading.parser
 def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str]]:
     """Values of source lines, and the source files by name."""
-    with gzip.open(artefact, "rt", encoding="utf-8") as file:
-        data = json.load(file)
-    return lines.requested(data["launches"], case), data["sources"]
+    data = reading.data_of(artefact)
+    return lines.requested(data["launches"], case), shape.fit(data["sources"], dict[str, str], "sources")
 
 
 class _LaunchSeen(Exception):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope import device, ncu_csv, schema
+from tilescope import device, ncu_csv, reading, schema
 from tilescope.case import Case
 from tilescope.metrics import METRICS
 
@@ -208,14 +208,13 @@ def _csv(table: pd.DataFrame) -> str:
     return text.getvalue()
 
 
+@reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """Rows of METRICS for every launch, in the order ncu saw them. A counter that is absent gives no row.
 
     ``artefact`` is ncu's raw page as CSV, compressed or not, with or without ncu's and the application's own lines.
     """
-    raw = artefact.read_bytes()
-    text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode(errors="replace")
-    table = ncu_csv.read_raw(text)
+    table = ncu_csv.read_raw(reading.text(reading.content(artefact)))
     names = [str(name) for name in table.columns.get_level_values("counter")]
     units = [str(unit) for unit in table.columns.get_level_values("unit")]
     rows: list[dict[str, Any]] = []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tilescope import device, ncu_csv, ncu_rules, schema
+from tilescope import device, ncu_csv, ncu_rules, reading, schema
 from tilescope.case import Case
 from tilescope.collectors import ncu
 
@@ -92,6 +92,7 @@ def launches(table: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, set[int]]
     return found
 
 
+@reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """No rows: a rule is text. Reads the artefact, so that a damaged one is told. Raises ValueError for one."""
     ncu_rules.load(artefact)

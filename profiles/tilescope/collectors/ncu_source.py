@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope import compiled_text, device, lines, ncu_csv, schema
+from tilescope import compiled_text, device, lines, ncu_csv, reading, schema
 from tilescope.case import Case
 from tilescope.collectors import compiler, ncu, ncu_rules
 
@@ -104,9 +104,10 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     return schema.frame([])
 
 
+@reading.parser
 def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str]]:
     """Values of source lines; no source files. Where the compiler saw the case too, its lines tell who calls what."""
-    page = gzip.decompress(artefact.read_bytes()).decode(errors="replace")
+    page = reading.text(reading.content(artefact))
     compiled = artefact.parent.parent / "compiler" / (case.slug + compiler.SUFFIX)
     return lines.sampled(page, case, _code(compiled) if compiled.is_file() else None), {}
 

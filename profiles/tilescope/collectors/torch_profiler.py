@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope import device, schema
+from tilescope import device, reading, schema
 from tilescope.case import Case
 
 SUFFIX = ".trace.json.gz"
@@ -73,6 +73,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     out.write_bytes(gzip.compress(json.dumps(trim(trace), separators=(",", ":")).encode(), mtime=0))
 
 
+@reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """Rows of every launch and repetition and of every launch (its resources).
 
@@ -81,8 +82,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     first launch began on the GPU, so its own call is negative. ``estimated_occupancy`` is the profiler's guess from the
     launch alone, as a ratio.
     """
-    raw = artefact.read_bytes()
-    trace = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    trace = reading.data_of(artefact)
     called = _calls(_complete(trace))
     rows: list[dict[str, Any]] = []
     described: set[int] = set()
@@ -180,8 +180,14 @@ def _resources(event: Event) -> Iterable[tuple[str, float]]:
         if name in arguments:
             yield metric, float(arguments[name])
     if "block" in arguments:
-        yield "block_threads", float(math.prod(arguments["block"]))
+        yield "block_threads", _product(arguments["block"])
     if "grid" in arguments:
-        yield "grid_blocks", float(math.prod(arguments["grid"]))
+        yield "grid_blocks", _product(arguments["grid"])
     if "est. achieved occupancy %" in arguments:
         yield "estimated_occupancy", float(arguments["est. achieved occupancy %"]) / 100
+
+
+def _product(sides: list[float]) -> float:
+    if len(sides) > len("xyz"):
+        raise ValueError(f"a launch of {len(sides)} dimensions")
+    return float(math.prod(sides))

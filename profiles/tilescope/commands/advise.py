@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints. Raises ValueError for a kernel, implementation, pass or workload that the run does not have."""
     from tilescope import advice, ncu_rules, store  # noqa: PLC0415
 
-    loaded = store.open_run(store.find(arguments.name))
+    loaded = store.open_run(common.found(arguments.name))
     table = _choose(loaded, arguments)
     cases = [tuple(case) for case in table[_CASE].drop_duplicates().itertuples(index=False, name=None)]
     found = advice.findings(table, loaded.run.device, loaded.run.kernels, loaded.table)

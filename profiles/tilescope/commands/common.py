@@ -59,6 +59,19 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def found(name: str, find: Callable[[str], Path] | None = None) -> Path:
+    """The folder of a run that is named on the command line, by ``find`` (``store.find``); which one is ``latest`` is said on
+    standard error."""
+    from tilescope import store  # noqa: PLC0415
+
+    folder = (find or store.find)(name)
+    if name == store.LATEST:
+        own = folder.parent != store.recorded_dir()
+        why = "" if own else f", a recording that comes with Tilescope: {store.runs_dir()} has no run"
+        print(f"latest: {folder.name.removeprefix(store.PARTIAL)}{why}", file=sys.stderr)
+    return folder
+
+
 def run(plan: Callable[[], Awaitable[Job]]) -> tuple[LoadedRun, bool]:
     """Runs the planned job with progress on standard error. Returns the run and whether Ctrl-C ended it.
 

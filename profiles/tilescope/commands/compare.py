@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from tilescope.commands.common import Subparsers
+from tilescope.commands import common
 
 
-def command(subparsers: Subparsers) -> None:
+def command(subparsers: common.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("compare", help="what changed between runs, or between implementations")
     parser.add_argument("base", metavar="RUN[:IMPL]", help="the baseline, such as latest, or latest:triton")
@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tilescope import compare, results, store, verdicts  # noqa: PLC0415
     from tilescope.units import text  # noqa: PLC0415
 
-    base, *others = (compare.side(text, store.find, store.open_run) for text in (arguments.base, *arguments.others))
+    base, *others = (compare.side(text, common.found, store.open_run) for text in (arguments.base, *arguments.others))
     found = [compare.compare(base, other, arguments.kernel) for other in others]
     for other, rows in zip(others, found, strict=True):
         print(f"{base.name} → {other.name}\n{verdicts.sentence(rows, other.name, base.name, of_base=False)}")

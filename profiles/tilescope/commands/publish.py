@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tilescope import publish, store  # noqa: PLC0415
 
     folder = arguments.into or store.recorded_dir()
-    loaded = store.open_run(store.find(arguments.name))
+    loaded = store.open_run(common.found(arguments.name))
     published = publish.publish(loaded, folder, arguments.kernels, arguments.title, arguments.workload)
     print(f"run: {published}")
     for older in publish.replaced_by(published) if arguments.replace else []:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from tilescope.commands.common import Subparsers
+from tilescope.commands import common
 
 
-def command(subparsers: Subparsers) -> None:
+def command(subparsers: common.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("recover", help="keep the finished cases of a run whose process died")
-    parser.add_argument("name", metavar="RUN", help="the run's id or folder, as 'tilescope show' lists it")
+    parser.add_argument("name", metavar="RUN", help="its id or folder, as 'tilescope show' lists it, or latest")
     parser.set_defaults(run=run)
 
 
@@ -18,8 +18,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Renames the run to its final name and says where it is."""
     from tilescope import store  # noqa: PLC0415
 
-    folder = store.find(arguments.name)
+    folder = common.found(arguments.name, store.find_half_written)
     if not folder.name.startswith(store.PARTIAL):
         raise store.StoreError(f"{folder.name} is not half-written: 'tilescope show {folder.name}' opens it")
-    print(f"run: {store.recover(folder)}")
+    before = store.read_run(folder).notes
+    final = store.recover(folder)
+    for note in store.read_run(final).notes[len(before) :]:
+        print(f"note: {note}")
+    print(f"run: {final}")
     return 0

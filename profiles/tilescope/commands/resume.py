@@ -10,7 +10,7 @@ from tilescope.commands import common
 def command(subparsers: common.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("resume", help="go on with a run that was interrupted, where it stopped")
-    parser.add_argument("name", metavar="RUN", help="the run's id or folder, as 'tilescope show' lists it")
+    parser.add_argument("name", metavar="RUN", help="its id or folder, as 'tilescope show' lists it, or latest")
     parser.set_defaults(run=run)
 
 
@@ -18,5 +18,5 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs what is left and prints as ``profile`` does."""
     from tilescope import store, supervisor  # noqa: PLC0415
 
-    folder = store.find(arguments.name)
+    folder = common.found(arguments.name, store.find_interrupted)
     return common.show(*common.follow(lambda progress: supervisor.resume(folder, progress)))

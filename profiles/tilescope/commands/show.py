@@ -22,7 +22,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.name is None:
         return _list(arguments.json)
-    loaded = store.open_run(store.find(arguments.name))
+    folder = common.found(arguments.name)
+    # What a run that is not finished has so far is there to be seen, by whom it is not named for more.
+    loaded, said = store.open_partial(folder) if folder.name.startswith(store.PARTIAL) else (store.open_run(folder), [])
     if arguments.json:
         rows = json.loads(loaded.table.to_json(orient="records"))
         print(json.dumps({"run": loaded.run.to_json(), "folder": str(loaded.folder), "table": rows}))
@@ -30,7 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
     run = loaded.run
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     print(f"{run.id} {run.title}\nstarted {run.started} on {run.device.name} with {versions}")
-    if not run.complete:
+    for line in said:
+        print(f"note: {line}")
+    if not run.complete and not said:
         print("not complete: it was cancelled, or its process died; the finished cases follow")
     for kernel in staleness.stale_kernels(loaded):
         print(f"note: {kernel} has changed since this run")
@@ -40,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(as_json: bool) -> int:
-    from tilescope import results, store  # noqa: PLC0415
+    from tilescope import reading, results, store  # noqa: PLC0415
 
     runs = store.list_runs()
     if as_json:
@@ -52,8 +56,8 @@ def _list(as_json: bool) -> int:
     rows = [
         [
             run.id,
-            run.device,
-            run.title or ", ".join(run.kernels),
+            reading.one_line(run.device),
+            reading.one_line(run.title or ", ".join(run.kernels)),
             str(run.cases) if not run.error else "–",
             run.error or ", ".join(filter(None, [
                 "recorded" if run.recorded else "" if run.measured else "predicted",

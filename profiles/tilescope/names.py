@@ -1,0 +1,23 @@
+"""Names that come from a run and become a part of a path: checked in one place."""
+
+from __future__ import annotations
+
+import re
+
+#: As long as every file system takes, with what is put before and after.
+_LONGEST = 128
+_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._=+-]{{0,{_LONGEST - 1}}}")
+_SOURCE = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]{1,200}")
+
+
+def file_name(text: str, what: str) -> str:
+    """The text, which names a file or folder and no other place. Raises ValueError for all else; ``what`` it is of."""
+    if not _ID.fullmatch(text):
+        shown = ascii(text if len(text) <= _LONGEST else text[:_LONGEST])
+        raise ValueError(f"{shown} cannot be {what}: use letters, digits, dots and dashes, {_LONGEST} at most")
+    return text
+
+
+def is_source(text: str) -> bool:
+    """Whether the text is the plain name of a source file beside another."""
+    return bool(_SOURCE.fullmatch(text)) and text.endswith(".py")

@@ -1,0 +1,394 @@
+"""Runs being written: rows in parts, a part a finished case, put together and renamed at the end.
+
+A part that is damaged costs what it held and no more: the run says so, and the case is outstanding again.
+Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import gzip
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import pandas as pd
+
+from tilescope import disk, frames, lines, names, progress, reading, schema
+from tilescope.case import Case
+from tilescope.loaded import LINES, LoadedRun, StoreError, read_frame, read_run, read_table
+from tilescope.schema import Failure, Run
+
+PARTIAL = ".partial-"
+#: Folders of parts, by the file that they are put together to.
+_PARTS = {"table.parquet": "parts", LINES: "line-parts"}
+#: What stands between a part's number, the collector and the case that it is of.
+_OF = "@"
+#: Owner of the rows that no collector made.
+MODEL = "model"
+
+
+def check_writable(folder: Path) -> None:
+    """Raises StoreError unless runs can be written into ``folder``, which is made if it is missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".write-{secrets.token_hex(4)}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StoreError(
+            f"cannot write runs to {folder} ({reason}): set TILESCOPE_RUNS to a folder you may write to"
+        ) from error
+
+
+class RunWriter:
+    """Writes one run. Every method leaves the disk in a state that ``recover`` can finish.
+
+    Raises StoreError when the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, run: Run) -> None:
+        try:
+            names.file_name(run.id, "a run's id")
+        except ValueError as error:
+            raise StoreError(error) from error
+        check_writable(folder)
+        self.run = dataclasses.replace(run, complete=False)
+        self.final = folder / run.id
+        self.folder = folder / f"{PARTIAL}{run.id}"
+        self._parts = 0
+        self._sources: dict[str, dict[str, str]] = {}
+        with self._explained():
+            (self.folder / "parts").mkdir(parents=True)
+            self._lock = lock(self.folder)
+        self._describe()
+
+    @classmethod
+    def reopen(cls, folder: Path) -> RunWriter:
+        """A writer that goes on with a run that is not complete, whether its writer died or was told to stop.
+
+        What damaged parts held is outstanding again, and noted. Raises StoreError when the run is whole, still being written,
+        or cannot be read.
+        """
+        writer = cls.__new__(cls)
+        writer.final = folder.with_name(folder.name.removeprefix(PARTIAL))
+        writer.folder = folder.with_name(f"{PARTIAL}{writer.final.name}")
+        writer._lock = _claim(folder)
+        try:
+            # Not before it is claimed: another process may be about to finish it.
+            writer.run = read_run(folder)
+            if writer.run.complete:
+                (folder / ".lock").unlink(missing_ok=True)
+                raise StoreError(f"{writer.run.id} is whole: there is nothing to go on with")
+            with writer._explained():
+                if folder == writer.final:
+                    _unseal(folder, writer.folder)
+            writer._parts = max((_number(part) for part in parts(writer.folder)), default=0)
+            kept = LoadedRun(writer.run, schema.frame([]), writer.folder).sources
+            writer._sources = {kernel: dict(files) for kernel, files in kept.items()}
+            lost = [part for part in _damaged(writer.folder) if part.parent.name == "parts"]
+            if unknown := [part.name for part in lost if not _owner(part, writer.folder)]:
+                raise StoreError(
+                    f"part {unknown[0]} of {writer.run.id} is damaged and does not say what it held: keep the rest with "
+                    f"'tilescope recover {writer.run.id}'"
+                )
+            writer._forget()
+        except BaseException:
+            writer._lock.close()
+            raise
+        return writer
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """What was written so far. Raises StoreError for a part that is damaged."""
+        return joined(self.folder)
+
+    def append(self, frame: pd.DataFrame, collector: str = "", case: Case | None = None) -> None:
+        """Adds rows of the schema (their ``run_id`` is set here); they are on disk when this returns. ``collector`` and
+        ``case`` say what is to be done again should the part be lost; ``MODEL`` of no case is what every run has.
+
+        Raises SchemaError when the rows do not follow the schema.
+        """
+        if frame.empty:
+            return
+        rows = schema.validate(frame.assign(run_id=pd.Series(self.run.id, index=frame.index, dtype="str")))
+        self._parts += 1
+        with self._explained():
+            frames.write(rows, self.folder / "parts" / _part(self._parts, collector, case))
+
+    def append_lines(self, kernel: str, frame: pd.DataFrame, sources: Mapping[str, str]) -> None:
+        """Adds values of source lines and the text of the files that they speak of, by name.
+
+        Raises SchemaError when the rows are not ``tilescope.lines``'s.
+        """
+        with self._explained():
+            if not frame.empty:
+                folder = self.folder / "line-parts"
+                folder.mkdir(exist_ok=True)
+                number = max((_number(part) for part in folder.iterdir()), default=0) + 1
+                frames.write(lines.validate(frame), folder / _part(number))
+        self.keep_sources({kernel: sources})
+
+    def keep_sources(self, kernels: Mapping[str, Mapping[str, str]]) -> None:
+        """Keeps the text of each kernel's files, by name; of one that is kept already the first text stays."""
+        new = {
+            kernel: {**sources, **self._sources.get(kernel, {})}
+            for kernel, sources in kernels.items()
+            if sources.items() - self._sources.get(kernel, {}).items()
+        }
+        if new:
+            self._sources |= new
+            with self._explained():
+                _write_sources(self._sources, self.folder / "sources.json.gz")
+
+    def plan(self, cases: Iterable[Case]) -> None:
+        """Notes what the run is of, so that it can go on when it is interrupted."""
+        with self._explained():
+            progress.begin(self.folder, cases)
+
+    def settle(self, settled: progress.Settled) -> None:
+        """Notes that a case needs no more of a collector."""
+        with self._explained():
+            progress.settle(self.folder, settled)
+
+    def artefact_folder(self, collector: str) -> Path:
+        """Where ``collector`` writes; made if it is missing."""
+        try:
+            folder = self.folder / "artefacts" / names.file_name(collector, "a collector's name")
+        except ValueError as error:
+            raise StoreError(error) from error
+        with self._explained():
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def artefact_path(self, collector: str, case: Case, suffix: str) -> Path:
+        """Where ``collector`` writes what it has to say about ``case``."""
+        return self.artefact_folder(collector) / f"{case.slug}{suffix}"
+
+    def fail(self, failure: Failure) -> None:
+        """Notes a case that gave no result."""
+        self.update(failures=(*self.run.failures, failure))
+
+    def note(self, text: str) -> None:
+        """Adds a remark about the whole run."""
+        self.update(notes=(*self.run.notes, text))
+
+    def update(self, **fields: Any) -> None:
+        """Changes fields of the run's description, on disk too."""
+        self.run = dataclasses.replace(self.run, **fields)
+        self._describe()
+
+    def finish(self, complete: bool = True) -> Path:
+        """Puts the table together, renames the folder to its final name and returns it: all of it is on disk then.
+
+        A run that lost a part is not complete.
+        """
+        lost = self._forget()
+        self.update(complete=complete and not lost)
+        with self._explained():
+            final = _seal(self.folder, self.final)
+        self._lock.close()
+        return final
+
+    def discard(self) -> None:
+        """Removes the folder: for a run that holds nothing yet."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.close()
+
+    def _forget(self) -> bool:
+        """Puts damaged parts aside and says what they held; whether there were any."""
+        with self._explained():
+            said = _forget(self.folder)
+        if said:
+            self.update(notes=(*self.run.notes, *said))
+        return bool(said)
+
+    def _describe(self) -> None:
+        with self._explained():
+            _write_json(self.run.to_json(), self.folder / "run.json")
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"cannot write {self.folder} ({error.strerror}): its finished cases stay there") from error
+
+
+def recover(folder: Path) -> Path:
+    """Finishes a half-written run with the cases it has, marked incomplete, and returns its final folder.
+
+    Raises StoreError when the run is still being written, or holds nothing that can be read.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_claim(folder))
+        run = read_run(folder)
+        try:
+            run = dataclasses.replace(run, complete=False, notes=(*run.notes, *_forget(folder)))
+            _write_json(run.to_json(), folder / "run.json")
+            return _seal(folder, folder.with_name(folder.name.removeprefix(PARTIAL)))
+        except OSError as error:
+            raise StoreError(f"cannot write {folder} ({error.strerror})") from error
+
+
+def parts(folder: Path, kind: str = "parts") -> list[Path]:
+    """The parts of a run that is being written, in order."""
+    return sorted((folder / kind).glob("[0-9]*.parquet"))
+
+
+def joined(folder: Path, damaged: Callable[[StoreError], object] | None = None) -> pd.DataFrame:
+    """The parts of a run that is being written, as one table. Raises StoreError for one that is damaged, unless ``damaged``
+    takes it."""
+    found = []
+    for part in parts(folder):
+        try:
+            found.append(read_table(part, folder))
+        except StoreError as error:
+            if damaged is None:
+                raise
+            damaged(error)
+    return pd.concat(found, ignore_index=True) if found else schema.frame([])
+
+
+def _part(number: int, collector: str = "", case: Case | None = None) -> str:
+    owner = [collector, case.slug if case else ""] if collector else []
+    return _OF.join([f"{number:06d}", *owner]) + ".parquet"
+
+
+def _number(part: Path) -> int:
+    found = re.match(r"\d{1,9}", part.name)
+    return int(found[0]) if found else 0
+
+
+def _owner(part: Path, folder: Path) -> tuple[str, Case | None] | None:
+    """The collector and the case that a part is of; None where its name does not say so."""
+    _, *owner = part.stem.split(_OF)
+    if len(owner) != 2:
+        return None
+    if owner[0] == MODEL:
+        return MODEL, None
+    known = progress.read(folder)
+    case = next((case for case in known.cases if case.slug == owner[1]), None) if known else None
+    return (owner[0], case) if case else None
+
+
+def _damaged(folder: Path) -> list[Path]:
+    """Parts that cannot be read."""
+    found = []
+    for part in parts(folder):
+        try:
+            read_table(part, folder)
+        except StoreError:
+            found.append(part)
+    for part in parts(folder, "line-parts"):
+        try:
+            read_frame(part, lines.validate, lines.COLUMNS, folder)
+        except StoreError:
+            found.append(part)
+    return found
+
+
+def _forget(folder: Path) -> list[str]:
+    """Puts damaged parts aside, notes that what they held is to be done again, and says so, a line each."""
+    said = []
+    for part in _damaged(folder):
+        if part.parent.name == "line-parts":
+            held = "values of source lines, which are lost"
+        elif owner := _owner(part, folder):
+            collector, case = owner
+            if case:
+                progress.settle(folder, progress.Settled(collector, case.id, progress.LOST))
+            held = f"{collector} {case.id if case else ''}".strip() + ", which is outstanding again"
+        else:
+            held = "finished cases, which are lost"
+        said.append(f"part {part.name} is damaged: it held {held}")
+        part.replace(part.with_suffix(".damaged"))
+    return said
+
+
+def _seal(folder: Path, final: Path) -> Path:
+    """Parts to one table, then the rename that makes the run visible; only then may the parts go."""
+    frames.write(joined(folder), folder / "table.parquet")
+    if by_line := parts(folder, "line-parts"):
+        found = [read_frame(part, lines.validate, lines.COLUMNS, folder) for part in by_line]
+        frames.write(pd.concat(found, ignore_index=True), folder / LINES)
+    if read_run(folder).complete:
+        (folder / progress.FILE).unlink(missing_ok=True)
+    disk.rename(folder, final)
+    for parts_of in _PARTS.values():
+        shutil.rmtree(final / parts_of, ignore_errors=True)
+    (final / ".lock").unlink(missing_ok=True)
+    return final
+
+
+def _unseal(final: Path, folder: Path) -> None:
+    """The reverse: what was put together is one part. At every moment one of both folders is whole."""
+    for name, parts_of in _PARTS.items():
+        if reading.is_inside(final / name, final):
+            (final / parts_of).mkdir(exist_ok=True)
+            shutil.copy2(final / name, final / parts_of / _part(1))
+    disk.rename(final, folder)
+    for name in _PARTS:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _write_sources(kernels: Mapping[str, Mapping[str, str]], path: Path) -> None:
+    """Each text once: the kernels of a family share their file."""
+    digests = {text: hashlib.sha256(text.encode()).hexdigest() for files in kernels.values() for text in files.values()}
+    data = {
+        "kernels": {kernel: {name: digests[text] for name, text in files.items()} for kernel, files in kernels.items()},
+        "texts": {digest: text for text, digest in digests.items()},
+    }
+    packed = gzip.compress(json.dumps(data).encode(), mtime=0)
+    disk.replace(path, lambda to: to.write_bytes(packed))
+
+
+def _write_json(data: dict[str, Any], path: Path) -> None:
+    text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    disk.replace(path, lambda to: to.write_bytes(text.encode(errors="backslashreplace")))
+
+
+def lock(folder: Path) -> IO[str]:
+    """Held as long as the writer lives; the system lets go of it when the process dies. Raises BlockingIOError for one that
+    another holds."""
+    # A link or a pipe of that name is none of ours.
+    handle = os.fdopen(
+        os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666), "w"
+    )
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        handle.close()
+        raise
+    return handle
+
+
+def _claim(folder: Path) -> IO[str]:
+    try:
+        return lock(folder)
+    except BlockingIOError as error:
+        raise StoreError(f"{folder.name.removeprefix(PARTIAL)} is still being written: wait for its job") from error
+    except OSError as error:
+        reason = ".lock is a link" if error.errno == errno.ELOOP else error.strerror
+        raise StoreError(f"cannot write {folder} ({reason})") from error
+
+
+def is_being_written(folder: Path) -> bool:
+    """Whether a process holds the run."""
+    try:
+        lock(folder).close()
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
