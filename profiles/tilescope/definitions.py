@@ -23,7 +23,7 @@ class File:
 
 @lru_cache(maxsize=256)
 def read(text: str) -> File:
-    """The definitions of a Python file. One that is none has a single nameless one, its text."""
+    """The definitions of a Python file, without the tolerances of its specs. One that is none has a single nameless one, its text."""
     code: dict[str, tuple[str, ...]] = {}
     uses: dict[str, frozenset[str]] = {}
     imports: dict[str, tuple[str, str]] = {}
@@ -32,6 +32,7 @@ def read(text: str) -> File:
     except SyntaxError:
         return File({NAMELESS: (text,)}, {}, {})
     _strip_docstrings(tree)
+    _strip_tolerances(tree)
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             imports.update(_imported(node))
@@ -135,6 +136,23 @@ def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, tuple[st
         else:
             module = (node.module or "").rpartition(".")[2]
             yield alias.asname or alias.name, (f"{module}.py", alias.name)
+
+
+def _strip_tolerances(tree: ast.Module) -> None:
+    """Take out of specs what error is accepted, and constants that serve for that alone: nothing launches by it."""
+    taken: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "KernelSpec":
+            said = [keyword for keyword in node.keywords if keyword.arg == "tolerance"]
+            taken |= {name.id for keyword in said for name in ast.walk(keyword) if isinstance(name, ast.Name)}
+            node.keywords = [keyword for keyword in node.keywords if keyword not in said]
+    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    alone = taken - read
+    tree.body = [
+        node
+        for node in tree.body
+        if not (isinstance(node, (ast.Assign, ast.AnnAssign)) and alone and alone.issuperset(_defined(node)))
+    ]
 
 
 def _strip_docstrings(tree: ast.Module) -> None:

@@ -116,6 +116,32 @@ def test_an_implementation_more_changes_none_of_the_others(measured, was, now, s
     assert found == (["own"] if stale else [])
 
 
+JUDGED = """
+
+TOLERANCE = {"fp32": 1e-6}
+SPEC = KernelSpec(name="own", tolerance=TOLERANCE, cost=min)
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "stale"),
+    [
+        ("1e-6", "2e-7", False),
+        ("tolerance=TOLERANCE", 'tolerance={"fp32": 0.5}', False),
+        ("SPEC", "twice(TOLERANCE)\nSPEC", True),
+        ("cost=min", "cost=max", True),
+        ("KernelSpec(", "Other(", True),
+    ],
+)
+def test_what_error_is_accepted_is_no_code_that_was_measured(measured, was, now, stale):
+    here, loaded = measured
+    text = KERNEL + JUDGED
+    (here / "own.py").write_text(text.replace(was, now, 1))
+    kernels = {"own": {"file": str(here / "own.py"), "sha256": digest(text)}}
+    found = staleness.stale_kernels(loaded({"own": {**BOTH["own"], "own.py": text}}, kernels))
+    assert found == (["own"] if stale else [])
+
+
 def test_files_that_are_not_here_say_nothing(measured):
     here, loaded = measured
     elsewhere = {"own": {"own.py": KERNEL, "liger.py": "anything"}}

@@ -141,7 +141,7 @@ def stack_cost(workload: Workload, direction: str) -> Cost:
     return _cost(workload, workload.dims["layers"], 5)
 
 
-TOLERANCE = {"fp32": 2e-6, "fp16": 4e-3, "bf16": 3e-2}
+TOLERANCE = {"fp32": 2e-6, "fp16": 2e-3, "bf16": 1.4e-2}
 
 MODES = KernelSpec(
     name="mlp_compile_modes",
@@ -190,5 +190,6 @@ REGIONS = KernelSpec(
         Workload({"tokens": 517, "columns": 769, "hidden": 1023, "layers": 3}, "fp16", label="ragged"),
     ),
     cost=stack_cost,
-    tolerance=TOLERANCE,
+    # Errors add up over the layers.
+    tolerance={"fp32": 2e-6, "fp16": 2.5e-3, "bf16": 3e-2},
 )

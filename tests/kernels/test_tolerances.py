@@ -1,0 +1,60 @@
+"""What error each kernel accepts, against the errors that the recordings measured of results that were right."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import pandas as pd
+import pytest
+from tilescope import store
+from tilescope_kernels import CATALOG
+
+SPECS = {spec.name: spec for spec in CATALOG}
+#: An accepted error is at most so many times the largest that was measured.
+_MOST = 4.0
+#: Whose spec one function makes, with one tolerance: the largest error that any of them has counts for all.
+_FAMILIES = {
+    "int8_rows": "int8_codes", "int8_tensor": "int8_codes",
+    "fp8_rows": "fp8_codes", "fp8_tensor": "fp8_codes", "fp8_blocks": "fp8_codes", "fp8_tiles": "fp8_codes",
+}  # fmt: skip
+#: Bits that a result is rounded to: by so much less is an error in fp16 than one in bf16.
+_FINER = 8.0
+
+
+@functools.cache
+def measured() -> dict[tuple[str, str], float]:
+    """The largest error of a right result by family and dtype, of any implementation on a GPU."""
+    tables = []
+    for known in store.list_runs([store.recorded_dir()]):
+        table = store.open_run(known.path).table
+        found = table[(table["source"] == "check") & table["metric"].isin(["relative_error", "tolerance"])]
+        columns = ["kernel", "impl", "pass", "workload", "config"]
+        tables.append(found.pivot_table(index=columns, columns="metric", values="value").reset_index())
+    rows = pd.concat(tables)
+    rows = rows[rows["relative_error"] <= rows["tolerance"]]
+    dtypes = rows["workload"].map(lambda name: re.search(r"-([a-z0-9]+?)(-s\d+)?$", name)[1])
+    families = rows["kernel"].map(lambda name: _FAMILIES.get(name, name))
+    return rows.groupby([families, dtypes])["relative_error"].max().to_dict()
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_an_accepted_error_is_at_most_four_times_what_was_measured(name: str) -> None:
+    known, tolerance = measured(), SPECS[name].tolerance
+    family = _FAMILIES.get(name, name)
+    checked = [dtype for dtype in tolerance if (family, dtype) in known]
+    assert checked, "no recording has this kernel"
+    for dtype in checked:
+        error = known[family, dtype]
+        assert error <= tolerance[dtype] <= _MOST * error, (dtype, error, tolerance[dtype])
+
+
+@pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if {"fp16", "bf16"} <= set(spec.tolerance)])
+def test_an_accepted_error_in_fp16_is_that_of_a_finer_rounding(name: str) -> None:
+    known, tolerance = measured(), SPECS[name].tolerance
+    family = _FAMILIES.get(name, name)
+    if (family, "fp16") not in known:
+        coarse = known.get((family, "bf16"), 0.0)
+        # Codes at ties are as many as the input's dtype has, which is no rounding of the result.
+        finer = 1.0 if family.endswith("_codes") else _FINER
+        assert tolerance["fp16"] <= _MOST * coarse / finer * 1.001 or tolerance["fp16"] == 0.0
