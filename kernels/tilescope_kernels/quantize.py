@@ -397,10 +397,11 @@ def _spec(
         cost=cost,
         # Codes are compared. A few numbers lie so near to the middle of two that another precision picks the other one,
         # 1/127 of the largest away in INT8 and 1/16 of the number itself in FP8.
-        # A code at a tie may be its neighbour: in 16 bits, where ties are many, that is most of the error.
-        tolerance={"fp32": 1.2e-4, "fp16": 1e-3, "bf16": 2e-3}
+        # A code at a tie may be its neighbour: in 16 bits, where ties are many, that is most of the error;
+        # in fp32 one such code in a small tensor is all of it.
+        tolerance={"fp32": 5e-4, "fp16": 2e-3, "bf16": 2e-3}
         if dtype == torch.int8
-        else {"fp32": 9e-5, "fp16": 5e-3, "bf16": 1e-2},
+        else {"fp32": 5e-3, "fp16": 1e-2, "bf16": 1e-2},
         targets=TARGETS[dtype],
     )
 

@@ -7,6 +7,7 @@ import re
 
 import pandas as pd
 import pytest
+import torch
 from tilescope import store
 from tilescope_kernels import CATALOG
 
@@ -22,6 +23,12 @@ _FAMILIES = {
 _FINER = 8.0
 
 
+def _neighbour(largest: float, step: float) -> float:
+    """The error of a small tensor's codes of which one, at a tie, is the next: right, and rare where ties are."""
+    x = torch.randn(60, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return float(step / (x * largest / x.abs().max()).norm())
+
+
 @functools.cache
 def measured() -> dict[tuple[str, str], float]:
     """The largest error of a right result by family and dtype, of any implementation on a GPU."""
@@ -35,7 +42,10 @@ def measured() -> dict[tuple[str, str], float]:
     rows = rows[rows["relative_error"] <= rows["tolerance"]]
     dtypes = rows["workload"].map(lambda name: re.search(r"-([a-z0-9]+?)(-s\d+)?$", name)[1])
     families = rows["kernel"].map(lambda name: _FAMILIES.get(name, name))
-    return rows.groupby([families, dtypes])["relative_error"].max().to_dict()
+    found = rows.groupby([families, dtypes])["relative_error"].max().to_dict()
+    for family, error in (("int8_codes", _neighbour(127, 1)), ("fp8_codes", _neighbour(448, 32))):
+        found[family, "fp32"] = max(found[family, "fp32"], error)
+    return found
 
 
 @pytest.mark.parametrize("name", SPECS)
