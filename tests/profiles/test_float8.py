@@ -40,4 +40,4 @@ def test_products_of_codes_are_checked_as_what_they_are() -> None:
     cases = [Case("fp8_matmul", impl, "forward", "48x32x160-fp8") for impl in ("triton", "eager")]
     found = capture("check", cases)
     for case in cases:
-        assert figures(found[case.id], None)["relative_error"] <= figures(found[case.id], None)["tolerance"] == 1e-2
+        assert figures(found[case.id], None)["relative_error"] <= figures(found[case.id], None)["tolerance"] == 6e-3
