@@ -14,7 +14,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ class WorkerProcess:
         os.set_blocking(self._output, False)
         _widen(self._output)
         try:
-            self._process = await asyncio.create_subprocess_exec(
+            starting = asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=write,
@@ -115,6 +115,7 @@ class WorkerProcess:
                 },
                 start_new_session=True,
             )  # fmt: skip
+            self._process = await _whole(starting)
         finally:
             os.close(write)
         asyncio.get_running_loop().add_reader(self._output, self._hear_output)
@@ -235,6 +236,19 @@ class WorkerProcess:
         self._output = self._events = -1
         if self._scratch:
             self._scratch.close()
+
+
+async def _whole(starting: Coroutine[Any, Any, asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
+    """The process once it has started. Cancelled meanwhile, it is ended first: half a start leaves one that nobody knows."""
+    task = asyncio.ensure_future(starting)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError):
+            process = await task
+            _signal_group(process.pid, signal.SIGKILL)
+            await process.wait()
+        raise
 
 
 def _widen(pipe: int) -> None:

@@ -13,6 +13,7 @@ from tilescope.plan import Request, RequestError
 from tilescope.supervisor import Job
 from tilescope_dashboard import jobs
 from tilescope_dashboard.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, JobManager
+from tilescope_dashboard.views.other_jobs import OtherJobs
 from tilescope_dashboard.views.progress import describe
 
 CASES = tuple(Case("softmax", impl, "forward", "8x8-fp32") for impl in ("triton", "eager"))
@@ -155,5 +156,68 @@ def test_what_cannot_be_planned_is_said_escaped(error: Exception, caplog: pytest
         assert "<kernel>" not in describe(job)
         # Only what nobody expected leaves a traceback in the log.
         assert bool(caplog.records) == isinstance(error, RuntimeError)
+
+    asyncio.run(scenario())
+
+
+def test_a_job_under_way_is_remembered_and_can_be_cancelled_however_many_came_after_it() -> None:
+    async def scenario() -> None:
+        release = asyncio.Event()
+        manager = JobManager(planner, runner(release))
+        first = manager.start(REQUEST)
+        others = [manager.start(REQUEST) for _ in range(30)]
+        while first.index < 1:
+            await asyncio.sleep(0)
+        assert manager.active == [first, *others]
+        manager.cancel(first.number)
+        while first.active:
+            await asyncio.sleep(0)
+        assert first.status == CANCELLED
+        release.set()
+        await settle(manager)
+        assert manager.active == []
+        # Of those that have ended the newest are kept.
+        assert manager.jobs == others[-20:]
+
+    asyncio.run(scenario())
+
+
+def test_the_page_lists_every_job_under_way_with_a_button_for_whose_it_is() -> None:
+    stopped: list[int] = []
+    listed = OtherJobs(lambda job: job.person == "me", stopped.append)
+    running = jobs.JobState(1, "<b>mine</b>", status=RUNNING, person="me", of=9, index=3)
+    theirs = jobs.JobState(2, "theirs", person="you")
+    waiting = [jobs.JobState(number, f"job {number}", person="me") for number in range(3, 60)]
+    listed.draw([running, theirs, *waiting])
+    shown = listed._layout.objects
+    texts = [part.object for part in shown if hasattr(part, "object")]
+    assert "&lt;b&gt;mine&lt;/b&gt; · running · 3 of 9" in texts[1]
+    assert texts[-1] == f"<p>and {59 - 25} more that wait</p>"
+    buttons = [part for part in shown if hasattr(part, "clicks")]
+    assert len(buttons) == 24  # all that are listed but theirs
+    buttons[0].clicks += 1
+    assert stopped == [1]
+    listed.draw([theirs])
+    assert not any(hasattr(part, "clicks") for part in listed._layout.objects)
+    listed.draw([])
+    assert listed._layout.objects == []
+
+
+def test_a_job_that_left_cases_outstanding_says_so_and_is_no_success() -> None:
+    why = (
+        "not complete: 24 of 48 cases of compiler are outstanding (worker was killed): go on with 'tilescope resume x'"
+    )
+
+    async def run(job: Job, on_event: Callable[[dict[str, Any]], None]) -> Path:
+        on_event({"event": "done", "folder": "runs/x", "complete": False, "why": why, "index": 1, "of": 2})
+        return Path("runs/x")
+
+    async def scenario() -> None:
+        manager = JobManager(planner, run)
+        job = manager.start(REQUEST)
+        await settle(manager)
+        assert (job.status, job.unfinished) == (DONE, why)
+        assert "24 of 48 cases" in describe(job)
+        assert "finished in" not in describe(job)
 
     asyncio.run(scenario())

@@ -1,0 +1,109 @@
+"""What a page asks for while somebody types: the newest, one at a time, and nothing after the page has gone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tilescope import supervisor
+from tilescope_dashboard import access, latest
+from tilescope_dashboard.jobs import JobManager
+from tilescope_dashboard.latest import Latest
+from tilescope_dashboard.state import State
+from tilescope_dashboard.views.profile import ProfileForm
+
+
+class Work:
+    """Counts who works; each takes a while to end when it is cancelled, as a process does."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.at_work = self.most = 0
+
+    async def __call__(self, number: int, seconds: float) -> int:
+        self.begun.append(number)
+        self.at_work += 1
+        self.most = max(self.most, self.at_work)
+        try:
+            await asyncio.sleep(seconds)
+            return number
+        finally:
+            await asyncio.sleep(0.05)
+            self.at_work -= 1
+
+
+def test_of_what_comes_quickly_only_the_newest_is_begun() -> None:
+    async def scenario() -> None:
+        work, asked = Work(), Latest()
+        answers = await asyncio.gather(*(asked.of(lambda n=n: work(n, 0)) for n in range(12)))
+        assert answers == [None] * 11 + [11]
+        assert work.begun == [11]
+
+    asyncio.run(scenario())
+
+
+def test_the_older_has_ended_before_the_newer_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latest, "PAUSE", 0.01)
+
+    async def scenario() -> None:
+        work, asked = Work(), Latest()
+        answers = []
+        for number in range(5):
+            answers.append(asyncio.ensure_future(asked.of(lambda n=number: work(n, 60 if n < 4 else 0))))
+            await asyncio.sleep(0.03)
+        assert await asyncio.gather(*answers) == [None] * 4 + [4]
+        assert (work.most, work.at_work) == (1, 0)
+        assert work.begun[0] == 0 and work.begun[-1] == 4
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_under_way_when_the_page_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latest, "PAUSE", 0.0)
+
+    async def scenario() -> None:
+        work, asked = Work(), Latest()
+        answer = asyncio.ensure_future(asked.of(lambda: work(1, 60)))
+        while not work.begun:
+            await asyncio.sleep(0)
+        asked.close()
+        assert await answer is None
+        assert work.at_work == 0
+        assert await asked.of(lambda: work(2, 0)) is None
+        assert work.begun == [1]
+
+    asyncio.run(scenario())
+
+
+def test_what_goes_wrong_is_told_who_asked() -> None:
+    async def wrong() -> int:
+        raise ValueError("no such file")
+
+    with pytest.raises(ValueError, match="no such file"):
+        asyncio.run(Latest().of(wrong))
+
+
+@pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
+def test_typing_a_file_starts_no_worker_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(access.OWN_FILES, str(tmp_path))
+    described: list[str] = []
+    for number in range(12):
+        (tmp_path / f"k{number}.py").write_text("")
+
+    async def describe(kernels: list[str]) -> list[dict[str, object]]:
+        described.extend(kernels)
+        raise ValueError("not a KernelSpec")
+
+    monkeypatch.setattr(supervisor, "describe", describe)
+
+    async def type_many() -> None:
+        form = ProfileForm(State(may_launch=True), JobManager())
+        for number in range(12):
+            form._own.field.value = f"k{number}.py:SPEC"
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(latest.PAUSE + 0.5)
+        assert "not a KernelSpec" in form._trouble.object
+
+    asyncio.run(type_many())
+    assert [Path(kernel).name for kernel in described] == ["k11.py:SPEC"]

@@ -1,0 +1,191 @@
+"""What was never tried is outstanding, what the machine lacks is no kernel's failure, and both can be gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tilescope import attempt, environment, progress, scratch, store, supervisor, under_way
+from tilescope.case import Case
+from tilescope.supervisor import Job
+
+KIT = Path(__file__).parent / "fixtures" / "orchestration"
+OWN = f"{KIT / 'own.py'}:SPEC"
+
+
+@pytest.fixture(autouse=True)
+def kit(monkeypatch, tmp_path):
+    """The fake collectors can be imported here and in the worker; one process at a time, and a place for what is temporary."""
+    monkeypatch.syspath_prepend(str(KIT))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(under_way, "processors", lambda: 1)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+
+
+@pytest.fixture(scope="session")
+def catalog():
+    return asyncio.run(supervisor.describe([OWN]))
+
+
+def run(catalog, *fates, collector="fakes.quick"):
+    events = []
+    cases = [Case(OWN, fate, "forward", "8-fp32") for fate in fates]
+    folder = asyncio.run(supervisor.run(Job(cases, [collector], catalog=catalog), events.append))
+    return store.open_run(folder), events
+
+
+def resumed(folder):
+    return store.open_run(asyncio.run(supervisor.resume(folder)))
+
+
+def measured(loaded):
+    return sorted(loaded.table.loc[loaded.table["metric"] == "registers", "impl"])
+
+
+def tried(events):
+    """How often a worker came to each implementation's case."""
+    return Counter(event["case"].rpartition(".py:")[2].split("/")[1] for event in events if event["event"] == "case")
+
+
+def test_a_worker_killed_while_it_starts_costs_no_case(catalog, monkeypatch, tmp_path):
+    deaths = tmp_path / "deaths"
+    deaths.write_text("2")
+    monkeypatch.setenv("FAKES_DEATHS", str(deaths))
+    loaded, _ = run(catalog, "good", "fine", collector="fakes.mortal")
+    assert measured(loaded) == ["fine", "good"]
+    assert loaded.run.complete
+    assert loaded.run.failures == () and loaded.run.notes == ()
+
+
+def test_one_that_is_always_killed_leaves_its_cases_outstanding_and_resume_takes_them_up(
+    catalog, monkeypatch, tmp_path
+):
+    deaths = tmp_path / "deaths"
+    deaths.write_text("1000")
+    monkeypatch.setenv("FAKES_DEATHS", str(deaths))
+    loaded, events = run(catalog, "good", "fine", collector="fakes.mortal")
+    assert int(deaths.read_text()) == 1000 - attempt.TRIES
+    assert not loaded.run.complete and measured(loaded) == []
+    why = "worker was killed (SIGKILL) before its first case (3 times)"
+    assert [failure.message for failure in loaded.run.failures] == [why]
+    note = (
+        f"not complete: 2 of 2 cases of fakes.mortal are outstanding ({why}): "
+        f"go on with 'tilescope resume {loaded.run.id}'"
+    )
+    assert loaded.run.notes == (note,)
+    assert {name: events[-1][name] for name in ("complete", "why", "index", "of")} == {
+        "complete": False, "why": note, "index": 0, "of": 2
+    }  # fmt: skip
+    deaths.write_text("0")
+    again = resumed(loaded.folder)
+    assert measured(again) == ["fine", "good"]
+    assert again.run.complete and again.run.failures == ()
+    (said,) = again.run.notes
+    assert said.startswith("interrupted, and gone on with at ")
+
+
+def test_a_full_disk_is_the_machines_fault_and_its_cases_are_taken_up_when_there_is_room(catalog, monkeypatch):
+    loaded, events = run(catalog, "full", "good", "raises")
+    assert measured(loaded) == ["good"]
+    assert not loaded.run.complete
+    said = {failure.case.rpartition(".py:")[2]: failure.message for failure in loaded.run.failures}
+    assert said == {
+        "SPEC/raises/forward/8-fp32": "RuntimeError: this kernel is wrong",
+        "": "the machine's fault and no kernel's: No space left on device (ENOSPC) (3 times)",
+    }
+    # Once with the others, and as often as it takes without any that gets on.
+    assert tried(events) == {"full": 1 + attempt.TRIES, "good": 1, "raises": 1}
+    monkeypatch.setenv("FAKES_ANSWER", "1")
+    again = resumed(loaded.folder)
+    assert measured(again) == ["full", "good"]
+    assert again.run.complete
+    assert [failure.message for failure in again.run.failures] == ["RuntimeError: this kernel is wrong"]
+
+
+def test_a_case_that_kills_its_worker_each_time_is_settled_but_not_when_memory_ran_out(catalog, monkeypatch):
+    loaded, events = run(catalog, "killed", "good")
+    assert loaded.run.complete and measured(loaded) == ["good"]
+    assert tried(events) == {"killed": attempt.TRIES, "good": 1}
+    kills = iter(range(1000))
+    monkeypatch.setattr(environment, "oom_kills", lambda: next(kills))
+    loaded, _ = run(catalog, "killed", "good")
+    assert not loaded.run.complete and measured(loaded) == ["good"]
+    (failure,) = loaded.run.failures
+    assert failure.case == ""
+    assert failure.message.startswith("the machine's fault and no kernel's: out of memory: worker was killed (SIGKILL)")
+
+
+def test_a_message_that_no_file_can_hold_and_no_screen_is_cut_and_costs_its_case_only(catalog):
+    loaded, _ = run(catalog, "unspeakable", "good")
+    assert loaded.run.complete and measured(loaded) == ["good"]
+    (failure,) = loaded.run.failures
+    assert failure.message.startswith("RuntimeError: ?mmm") and len(failure.message) < 2100
+    assert len(failure.detail) <= 64 << 10
+
+
+def test_what_a_dead_worker_had_for_a_while_goes(catalog):
+    run(catalog, "leaves", "good")
+    assert list(Path(tempfile.gettempdir()).iterdir()) == []
+
+
+def test_the_next_job_sweeps_what_dead_ones_left_and_nothing_else(tmp_path):
+    runs = tmp_path / "runs"
+    held = scratch.Scratch()
+    dead, new, old = (Path(tempfile.mkdtemp(prefix=scratch.PREFIX)) for _ in range(3))
+    (dead / "lock").touch()
+    others = Path(tempfile.mkdtemp(prefix="other-"))
+    begun, resumable, fresh = (runs / f"{store.PARTIAL}{name}" for name in ("a", "b", "c"))
+    for folder in (begun, resumable, fresh):
+        (folder / "parts").mkdir(parents=True)
+    (begun / ".lock").touch()
+    (resumable / ".lock").touch()
+    (resumable / progress.FILE).touch()
+    long_ago = time.time() - 86_400
+    os.utime(old, (long_ago, long_ago))
+    assert scratch.sweep(runs) == 3
+    assert [path.exists() for path in (dead, old, begun)] == [False] * 3
+    assert all(path.exists() for path in (held.path, new, others, resumable, fresh))
+    held.close()
+    assert not held.path.exists()
+
+
+def test_what_the_machine_lacks():
+    assert environment.lacking(OSError(errno.EFBIG, "File too large")) == "File too large (EFBIG)"
+    assert environment.lacking(FileNotFoundError(errno.ENOENT, "no")) == ""
+    assert environment.lacking(RuntimeError("ptxas fatal: No space left on device")) == "No space left on device"
+    assert environment.lacking(MemoryError(), starting=True) == "Cannot allocate memory"
+    assert environment.lacking(MemoryError()) == ""
+    assert environment.lacking(RuntimeError("this kernel is wrong")) == ""
+
+
+def test_a_run_that_another_process_finished_meanwhile_is_not_gone_on_with(catalog, monkeypatch, tmp_path):
+    loaded, _ = run(catalog, "full", "good")
+    monkeypatch.setenv("FAKES_ANSWER", "1")
+
+    async def twice():
+        return await asyncio.gather(*(supervisor.resume(loaded.folder) for _ in range(2)), return_exceptions=True)
+
+    outcomes = asyncio.run(twice())
+    refused = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    assert len(refused) == 1 and isinstance(refused[0], ValueError)
+    assert measured(store.open_run(loaded.folder)) == ["full", "good"]
+    # One that had read it before the other finished it, and is slow.
+    with pytest.raises(store.StoreError, match="is whole: there is nothing to go on with"):
+        store.RunWriter.reopen(loaded.folder)
+    assert not (loaded.folder / ".lock").exists()
+    assert measured(store.open_run(loaded.folder)) == ["full", "good"]
+
+
+def test_describe_waits_no_longer_for_a_kernels_own_code_than_it_is_told(tmp_path):
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ntime.sleep(1000)\n")
+    with pytest.raises(supervisor.WorkerError, match="the worker did not answer for 1 s and was killed"):
+        asyncio.run(asyncio.wait_for(supervisor.describe([f"{slow}:SPEC"], timeout=1), 110))
