@@ -13,7 +13,6 @@ import importlib
 import linecache
 import math
 import re
-import tempfile
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from tilescope import api
 from tilescope.cells import CannotCarry
 from tilescope.plan import Request
 from tilescope.schema import Failure
+from tilescope.scratch import Scratch
 from tilescope.store import LoadedRun
 from tilescope.suggest import unknown
 
@@ -207,8 +207,7 @@ def grade(name: str, function: Callable[..., Any]) -> Verdict:
     from tilescope import describe  # noqa: PLC0415
 
     declared = spec(name, function)
-    with tempfile.TemporaryDirectory(prefix="tilescope-") as scratch:
-        folder = Path(scratch)
+    with Scratch() as folder:
         try:
             kernel = api.reference_to(declared, folder / api.CELLS)
         except CannotCarry as error:
