@@ -15,17 +15,21 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tilescope_dashboard import access, serve
+from tilescope_dashboard.attempts import FREE
 from tilescope_dashboard.jobs import JobManager
-from tilescope_dashboard.login import Login, local
+from tilescope_dashboard.login import Login, encrypted, local
 from tilescope_dashboard.state import State
 from tilescope_dashboard.views.profile import ProfileForm
 from tornado.httpclient import HTTPClientError, HTTPRequest
+from tornado.httputil import HTTPHeaders
 from tornado.websocket import websocket_connect
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,14 +96,22 @@ def served(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 
 def test_without_a_login_the_page_is_a_question(served: Served) -> None:
-    for path in ("/app", "/", "/app/autoload.js?bokeh-autoload-element=1"):
+    for path, expected in (
+        ("/app", 302),
+        ("/", 302),
+        ("/app/metadata", 302),
+        ("/app/autoload.js?bokeh-autoload-element=1", 404),
+    ):
         status, headers, text = served.ask(path)
-        assert status in (302, 403), path
+        assert status == expected, path
         assert "Overview" not in text
-        assert status == 403 or headers["Location"].lstrip(".").startswith("/login?next=")
+        assert status == 404 or headers["Location"].lstrip(".").startswith("/login?next=")
     status, headers, text = served.ask("/login")
     assert (status, 'type="password"' in text) == (200, True)
     assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+    assert headers["X-Frame-Options"] == "DENY"
+    # A newcomer is told where the token is.
+    assert all(word in text for word in ("make serve", "tilescope serve", "printed a", "link"))
 
 
 @pytest.mark.parametrize("given", ["wrong", "wröng", "<b>", "a" * 5000])
@@ -109,10 +121,67 @@ def test_a_wrong_token_is_refused_and_not_repeated(served: Served, given: str) -
         served.ask(f"/login?token={quoted}"),
         served.ask("/login", method="POST", body=f"secret={quoted}"),
     ):
-        assert status == 403
+        # The first few of this server's are told so; then one has to wait.
+        assert status in (403, 429)
         assert "Set-Cookie" not in headers
-        assert "That is not it." in text
+        assert "That is not it." in text or "Too many wrong answers" in text
         assert given not in text or given == "wrong"
+
+
+def test_two_hundred_guesses_are_hardly_any_and_the_owner_still_gets_in(served: Served) -> None:
+    with ThreadPoolExecutor(20) as many:
+        answers = list(many.map(lambda n: served.ask("/login", method="POST", body=f"secret=guess{n}"), range(200)))
+    assert sum(status == 403 for status, _, _ in answers) <= FREE
+    refused = [(headers, text) for status, headers, text in answers if status == 429]
+    assert len(refused) >= 200 - FREE
+    assert all(int(headers["Retry-After"]) > 0 and "Too many wrong answers" in text for headers, text in refused)
+    # By the printed link, and by the form.
+    assert served.ask(f"/login?token={served.token}")[0] == 302
+    assert served.ask("/login", method="POST", body=f"secret={served.token}")[0] == 302
+
+
+def test_no_log_and_no_redirect_has_a_token(served: Served) -> None:
+    for path in (f"/login?token={served.token}", f"/login?token={served.token}x", f"/app?token={served.token}&view=gpu",
+                 f"/nothing?token={served.token}", f"/login?next=%2Fapp%3Ftoken%3D{served.token}&token=%FF{served.token}",
+                 f"/app?%74oken={served.token}"):  # fmt: skip
+        for method in ("GET", "HEAD", "PUT"):
+            _, headers, text = served.ask(path, method=method)
+            assert served.token not in headers.get("Location", ""), path
+            assert served.token not in text, path
+    assert served.ask(f"/app?token={served.token}&view=gpu")[1]["Location"].endswith("next=%2Fapp%3Fview%3Dgpu")
+    # Once: where it was printed.
+    assert served.log.read_text().count(served.token) == 1
+
+
+def test_the_cookie_is_for_tls_alone_where_there_is_tls() -> None:
+    def asked(protocol: str = "http", **headers: str) -> Any:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return SimpleNamespace(protocol=protocol, headers=HTTPHeaders(named))
+
+    assert not encrypted(asked())
+    assert not encrypted(asked(X_Forwarded_Proto="http"))
+    assert encrypted(asked("https"))
+    assert encrypted(asked(X_Forwarded_Proto="https, http"))
+    assert encrypted(asked(Forwarded="for=192.0.2.7;proto=https"))
+
+
+def test_behind_a_proxy_with_tls_the_cookie_says_so(served: Served) -> None:
+    connection = HTTPConnection("127.0.0.1", served.port, timeout=120)
+    connection.request("GET", f"/login?token={served.token}", headers={"X-Forwarded-Proto": "https"})
+    assert "; Secure" in (connection.getresponse().getheader("Set-Cookie") or "")
+    connection.close()
+    assert "Secure" not in served.ask(f"/login?token={served.token}")[1]["Set-Cookie"]
+
+
+def test_the_servers_other_names_and_components_are_refused_before_the_login_as_well(served: Served) -> None:
+    connection = HTTPConnection("127.0.0.1", served.port, timeout=120)
+    connection.request("GET", "/login", headers={"Host": f"evil.example:{served.port}"})
+    answer = connection.getresponse()
+    assert (answer.status, "--origin evil.example" in answer.read().decode()) == (403, True)
+    connection.close()
+    assert served.ask("/components/unittest.__main__/x/css/y")[0] == 404
+    assert served.ask("/app?bokeh-session-id=fixed", served.cookie())[0] == 403
+    assert served.process.poll() is None
 
 
 def test_the_token_opens_the_app_with_a_cookie_no_script_and_no_other_site_gets(served: Served) -> None:
@@ -288,5 +357,12 @@ def test_who_may_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not access.may_launch(client("127.0.0.1", {"X-Forwarded-For": "127.0.0.1, 192.0.2.7"}, {}))
     # Behind a proxy on this machine, and keeping quiet about it.
     assert not access.may_launch(client("127.0.0.1", {"X-Forwarded-For": "192.0.2.7"}, {}))
+    assert not access.may_launch(client("127.0.0.1", {"Via": "1.1 proxy"}, {}))
+    # With --use-xheaders, the address is what a header says; the socket is somebody else's.
+    claimed = client("127.0.0.1", {"X-Real-Ip": "127.0.0.1"}, {})
+    claimed.session_context.request._request.connection = SimpleNamespace(
+        context=SimpleNamespace(_orig_remote_ip="192.0.2.7")
+    )
+    assert not access.may_launch(claimed)
     monkeypatch.setattr(access.server, "asks", True)
     assert access.may_launch(client("192.0.2.7", {}, {}))
