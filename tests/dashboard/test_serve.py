@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -366,3 +367,17 @@ def test_who_may_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not access.may_launch(claimed)
     monkeypatch.setattr(access.server, "asks", True)
     assert access.may_launch(client("192.0.2.7", {}, {}))
+
+
+def test_make_serve_asks_for_a_token() -> None:
+    if shutil.which("make") is None:
+        pytest.skip("no make: apt-get install make")
+    for given, command in (([], "tilescope serve"), (["PORT=7001"], "tilescope serve --port 7001")):
+        said = subprocess.run(
+            ["make", "--dry-run", "--no-print-directory", "serve", *given],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert said.stdout.strip().endswith(command)
