@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from bokeh.server.util import create_hosts_allowlist
 from tilescope_dashboard import access, serve
 from tilescope_dashboard.attempts import FREE
 from tilescope_dashboard.jobs import JobManager
@@ -263,6 +264,21 @@ def test_origins_are_what_is_served_and_nothing_else() -> None:
     assert serve.origins("::1", 5006, []) == ["[::1]:5006", "localhost:5006"]
     assert serve.origins("192.0.2.7", 80, ["gpu.example"]) == ["192.0.2.7:80", "gpu.example"]
     assert serve.origins("::", 80, ["gpu.example"]) == ["gpu.example"]
+
+
+def test_an_ipv6_address_is_an_origin_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ``create_hosts_allowlist`` takes it, Bokeh has mended what ``serve`` goes around."""
+    with pytest.raises(ValueError, match="Invalid host value"):
+        create_hosts_allowlist(["[::1]:5006"], 5006)
+    kept: set[str] = set()
+
+    def get_server(apps: Any, *, websocket_origin: list[str], **options: Any) -> SimpleNamespace:
+        kept.update(create_hosts_allowlist(websocket_origin, options["port"]))
+        return SimpleNamespace(_tornado=SimpleNamespace(_websocket_origins=kept), run_until_shutdown=lambda: None)
+
+    monkeypatch.setattr("panel.io.server.get_server", get_server)
+    serve._serve("::1", 5006, serve.origins("::1", 5006, []), "", False)
+    assert kept == {"[::1]:5006", "localhost:5006"}
 
 
 def test_a_port_in_use_is_passed_over() -> None:
