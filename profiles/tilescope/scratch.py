@@ -16,7 +16,8 @@ from typing import Any
 
 from tilescope import progress, store
 
-PREFIX = "tilescope-"
+#: Nothing else is called so: a person may well keep something in a folder of Tilescope's name.
+PREFIX = "tilescope-scratch-"
 _LOCK = "lock"
 #: Seconds after which a folder without a lock is nobody's: its maker locks it at once.
 _UNLOCKED = 3600.0

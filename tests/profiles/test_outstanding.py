@@ -141,7 +141,8 @@ def test_the_next_job_sweeps_what_dead_ones_left_and_nothing_else(tmp_path):
     held = scratch.Scratch()
     dead, new, old = (Path(tempfile.mkdtemp(prefix=scratch.PREFIX)) for _ in range(3))
     (dead / "lock").touch()
-    others = Path(tempfile.mkdtemp(prefix="other-"))
+    others = Path(tempfile.mkdtemp(prefix="tilescope-runs-"))
+    (others / "lock").touch()
     begun, resumable, fresh = (runs / f"{store.PARTIAL}{name}" for name in ("a", "b", "c"))
     for folder in (begun, resumable, fresh):
         (folder / "parts").mkdir(parents=True)
@@ -149,7 +150,8 @@ def test_the_next_job_sweeps_what_dead_ones_left_and_nothing_else(tmp_path):
     (resumable / ".lock").touch()
     (resumable / progress.FILE).touch()
     long_ago = time.time() - 86_400
-    os.utime(old, (long_ago, long_ago))
+    for folder in (old, others):
+        os.utime(folder, (long_ago, long_ago))
     assert scratch.sweep(runs) == 3
     assert [path.exists() for path in (dead, old, begun)] == [False] * 3
     assert all(path.exists() for path in (held.path, new, others, resumable, fresh))
