@@ -21,6 +21,9 @@ _TEXT, _TEXTS = 64 << 10, 512 << 20
 #: Bytes of all columns when they are unpacked, as the file declares them.
 _UNPACKED = 4 << 30
 
+#: Numbers in a file, by pandas' name.
+_ARROW = {"Int32": pa.int32(), "float64": pa.float64()}
+
 Validate = Callable[[pd.DataFrame], pd.DataFrame]
 
 
@@ -47,15 +50,16 @@ def read(path: Path, validate: Validate, columns: Mapping[str, str], within: Pat
 def _frame(raw: bytes, columns: Mapping[str, str]) -> pd.DataFrame:
     texts = [name for name, dtype in columns.items() if dtype == "str"]
     source = pa.BufferReader(raw)
-    with pq.ParquetFile(source) as file:
-        _check_size(file.metadata, len(raw))
-        names = file.schema_arrow.names
+    metadata = pq.read_metadata(source)
+    _check_size(metadata, len(raw))
+    names = metadata.schema.to_arrow_schema().names
     if sorted(names) != sorted(columns):
         missing = [c for c in columns if c not in names]
         extra = [reading.one_line(c, 40) for c in names if c not in columns]
         raise SchemaError(f"the table's columns are not the schema's: missing {missing}, unexpected {extra[:5]}")
     # Texts stay as they lie in the file, each once, until it is known how much they come to.
-    with pq.ParquetFile(source, read_dictionary=texts, page_checksum_verification=True) as file:
+    source.seek(0)
+    with pq.ParquetFile(source, metadata=metadata, read_dictionary=texts, page_checksum_verification=True) as file:
         table = file.read()
     table.validate(full=True)
     left = _TEXTS
@@ -67,9 +71,11 @@ def _frame(raw: bytes, columns: Mapping[str, str]) -> pd.DataFrame:
             if left < 0:
                 raise reading.Unreadable(f"its texts come to more than {_TEXTS} bytes")
             column = pa.chunked_array([_plain(chunk) for chunk in column.chunks], pa.large_string())
-        elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        elif pa.types.is_integer(column.type) or (dtype == "float64" and pa.types.is_floating(column.type)):
+            column = column.cast(_ARROW[dtype])
+        else:
             raise reading.Unreadable(f"column {name} holds {column.type}, not numbers")
-        # A number that is absent is one to pandas too, so that whole numbers stay whole.
+        # What is absent stays so in pandas too, so that whole numbers stay whole.
         found[name] = column.to_pandas(types_mapper={pa.int32(): pd.Int32Dtype()}.get).astype(dtype)
     return pd.DataFrame(found, columns=list(columns))
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tilescope import progress, reached, reading, schema
 from tilescope.loaded import LINES, LoadedRun, StoreError, read_run, read_table, source_bytes, source_file, text_of
-from tilescope.writing import MODEL, PARTIAL, RunWriter, check_writable, is_being_written, joined, parts, recover
+from tilescope.writing import MODEL, PARTIAL, RunWriter, check_writable, gathered, is_being_written, parts, recover
 
 __all__ = [
     "LATEST", "LINES", "MODEL", "PARTIAL", "LoadedRun", "RunWriter", "StoreError", "Summary", "check_writable", "find",
@@ -93,9 +93,10 @@ def open_partial(folder: Path) -> tuple[LoadedRun, list[str]]:
 
     Raises StoreError where its description cannot be read.
     """
-    said = [half_written(folder)]
     run = dataclasses.replace(read_run(folder), complete=False)
-    return LoadedRun(run, joined(folder, lambda error: said.append(str(error))), folder), said
+    table, lost = gathered(folder)
+    said = [half_written(folder), *(f"part {part.name} is damaged, and what it held is lost" for part in lost)]
+    return LoadedRun(run, table, folder), said
 
 
 def find(text: str, folders: Iterable[Path] | None = None) -> Path:

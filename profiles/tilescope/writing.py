@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -96,13 +96,13 @@ class RunWriter:
             writer._parts = max((_number(part) for part in parts(writer.folder)), default=0)
             kept = LoadedRun(writer.run, schema.frame([]), writer.folder).sources
             writer._sources = {kernel: dict(files) for kernel, files in kept.items()}
-            lost = [part for part in _damaged(writer.folder) if part.parent.name == "parts"]
+            _, lost = gathered(writer.folder)
             if unknown := [part.name for part in lost if not _owner(part, writer.folder)]:
                 raise StoreError(
                     f"part {unknown[0]} of {writer.run.id} is damaged and does not say what it held: keep the rest with "
                     f"'tilescope recover {writer.run.id}'"
                 )
-            writer._forget()
+            writer._forget(lost)
         except BaseException:
             writer._lock.close()
             raise
@@ -110,8 +110,8 @@ class RunWriter:
 
     @property
     def rows(self) -> pd.DataFrame:
-        """What was written so far. Raises StoreError for a part that is damaged."""
-        return joined(self.folder)
+        """What was written so far and can be read."""
+        return gathered(self.folder)[0]
 
     def append(self, frame: pd.DataFrame, collector: str = "", case: Case | None = None) -> None:
         """Adds rows of the schema (their ``run_id`` is set here); they are on disk when this returns. ``collector`` and
@@ -193,10 +193,11 @@ class RunWriter:
 
         A run that lost a part is not complete.
         """
-        lost = self._forget()
+        found, lost = gathered(self.folder)
+        self._forget(lost)
         self.update(complete=complete and not lost)
         with self._explained():
-            final = _seal(self.folder, self.final)
+            final = _seal(self.folder, self.final, found)
         self._lock.close()
         return final
 
@@ -205,13 +206,12 @@ class RunWriter:
         shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
 
-    def _forget(self) -> bool:
-        """Puts damaged parts aside and says what they held; whether there were any."""
+    def _forget(self, lost: Iterable[Path]) -> None:
+        """Puts damaged parts aside and says what they held."""
         with self._explained():
-            said = _forget(self.folder)
+            said = _forget(self.folder, lost)
         if said:
             self.update(notes=(*self.run.notes, *said))
-        return bool(said)
 
     def _describe(self) -> None:
         with self._explained():
@@ -234,9 +234,10 @@ def recover(folder: Path) -> Path:
         stack.enter_context(_claim(folder))
         run = read_run(folder)
         try:
-            run = dataclasses.replace(run, complete=False, notes=(*run.notes, *_forget(folder)))
+            found, lost = gathered(folder)
+            run = dataclasses.replace(run, complete=False, notes=(*run.notes, *_forget(folder, lost)))
             _write_json(run.to_json(), folder / "run.json")
-            return _seal(folder, folder.with_name(folder.name.removeprefix(PARTIAL)))
+            return _seal(folder, folder.with_name(folder.name.removeprefix(PARTIAL)), found)
         except OSError as error:
             raise StoreError(f"cannot write {folder} ({error.strerror})") from error
 
@@ -246,18 +247,15 @@ def parts(folder: Path, kind: str = "parts") -> list[Path]:
     return sorted((folder / kind).glob("[0-9]*.parquet"))
 
 
-def joined(folder: Path, damaged: Callable[[StoreError], object] | None = None) -> pd.DataFrame:
-    """The parts of a run that is being written, as one table. Raises StoreError for one that is damaged, unless ``damaged``
-    takes it."""
-    found = []
+def gathered(folder: Path) -> tuple[pd.DataFrame, list[Path]]:
+    """The parts of a run that is being written, as one table, and those of them that are damaged."""
+    found, lost = [], []
     for part in parts(folder):
         try:
             found.append(read_table(part, folder))
-        except StoreError as error:
-            if damaged is None:
-                raise
-            damaged(error)
-    return pd.concat(found, ignore_index=True) if found else schema.frame([])
+        except StoreError:
+            lost.append(part)
+    return pd.concat(found, ignore_index=True) if found else schema.frame([]), lost
 
 
 def _part(number: int, collector: str = "", case: Case | None = None) -> str:
@@ -282,29 +280,11 @@ def _owner(part: Path, folder: Path) -> tuple[str, Case | None] | None:
     return (owner[0], case) if case else None
 
 
-def _damaged(folder: Path) -> list[Path]:
-    """Parts that cannot be read."""
-    found = []
-    for part in parts(folder):
-        try:
-            read_table(part, folder)
-        except StoreError:
-            found.append(part)
-    for part in parts(folder, "line-parts"):
-        try:
-            read_frame(part, lines.validate, lines.COLUMNS, folder)
-        except StoreError:
-            found.append(part)
-    return found
-
-
-def _forget(folder: Path) -> list[str]:
+def _forget(folder: Path, lost: Iterable[Path]) -> list[str]:
     """Puts damaged parts aside, notes that what they held is to be done again, and says so, a line each."""
     said = []
-    for part in _damaged(folder):
-        if part.parent.name == "line-parts":
-            held = "values of source lines, which are lost"
-        elif owner := _owner(part, folder):
+    for part in lost:
+        if owner := _owner(part, folder):
             collector, case = owner
             if case:
                 progress.settle(folder, progress.Settled(collector, case.id, progress.LOST))
@@ -316,12 +296,16 @@ def _forget(folder: Path) -> list[str]:
     return said
 
 
-def _seal(folder: Path, final: Path) -> Path:
-    """Parts to one table, then the rename that makes the run visible; only then may the parts go."""
-    frames.write(joined(folder), folder / "table.parquet")
-    if by_line := parts(folder, "line-parts"):
-        found = [read_frame(part, lines.validate, lines.COLUMNS, folder) for part in by_line]
-        frames.write(pd.concat(found, ignore_index=True), folder / LINES)
+def _seal(folder: Path, final: Path, table: pd.DataFrame) -> Path:
+    """The table of all parts, then the rename that makes the run visible; only then may the parts go."""
+    frames.write(table, folder / "table.parquet")
+    by_line = []
+    for part in parts(folder, "line-parts"):
+        # Values of lines come with the rows of their case, which is settled: what is damaged is left out.
+        with contextlib.suppress(StoreError):
+            by_line.append(read_frame(part, lines.validate, lines.COLUMNS, folder))
+    if by_line:
+        frames.write(pd.concat(by_line, ignore_index=True), folder / LINES)
     if read_run(folder).complete:
         (folder / progress.FILE).unlink(missing_ok=True)
     disk.rename(folder, final)

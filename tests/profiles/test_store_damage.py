@@ -1,0 +1,285 @@
+"""Runs that were interrupted, or are not what they say: found, read and taken up again, or told in a line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+
+import pytest
+from tilescope import artefacts, cli, disk, listings, progress, reading, schema, store
+from tilescope.case import Case
+from tilescope.publish import publish
+from tilescope.schema import Device, Run
+from tilescope.store import RunWriter, StoreError
+
+CASES = [Case("softmax", "triton", "forward", f"{size}x8-fp32") for size in (8, 16, 32)]
+FIRST, SECOND, THIRD = "20261120-000000-aaaa", "20261121-000000-bbbb", "20261122-000000-cccc"
+
+
+@pytest.fixture(autouse=True)
+def runs(monkeypatch, tmp_path):
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
+    return tmp_path / "runs"
+
+
+def writer(folder, name):
+    device = Device("H", "sm_90", 132, 1, 1, False)
+    made = RunWriter(folder, Run(name, "2026-11-20T22:15:30+00:00", device, {"softmax": {}}, {}, {}, title=name))
+    made.plan(CASES)
+    return made
+
+
+def filled(folder, name):
+    made = writer(folder, name)
+    for case in CASES:
+        made.append(schema.frame([case.row("registers", 32, "compiler", launch=0, function="k")]), "compiler", case)
+        made.settle(progress.Settled("compiler", case.id, "result"))
+    return made
+
+
+def killed(folder, name):
+    made = filled(folder, name)
+    made._lock.close()
+    return made.folder
+
+
+def test_latest_is_the_newest_of_ones_own_finished_or_not(runs, tmp_path):
+    recording = filled(tmp_path / "recorded", THIRD).finish()
+    assert store.find("latest") == recording
+    first = filled(runs, FIRST).finish()
+    assert store.find("latest") == first
+    half = killed(runs, SECOND)
+    assert store.find("latest") == half
+
+
+def test_what_is_interrupted_is_found_and_nothing_else(runs, tmp_path, capsys):
+    filled(tmp_path / "recorded", THIRD).finish(complete=False)
+    filled(runs, FIRST).finish()
+    for find in (store.find_interrupted, store.find_half_written):
+        with pytest.raises(StoreError, match="tilescope show"):
+            find("latest")
+    assert cli.main(["resume", "latest"]) == cli.BAD_INPUT
+    assert "was interrupted" in capsys.readouterr().err
+    half = killed(runs, SECOND)
+    at_work = filled(runs, THIRD)
+    assert store.find_interrupted("latest") == store.find_half_written("latest") == half
+    at_work.finish()
+    assert store.find_interrupted("latest") == half
+    stopped = filled(runs, "20261123-000000-dddd").finish(complete=False)
+    assert store.find_interrupted("latest") == stopped
+    assert store.find_half_written("latest") == half
+
+
+def test_show_says_which_run_is_the_latest_and_what_it_has(runs, tmp_path, capsys):
+    filled(tmp_path / "recorded", THIRD).finish()
+    assert cli.main(["show", "latest"]) == 0
+    assert f"latest: {THIRD}, a recording that comes with Tilescope" in capsys.readouterr().err
+    killed(runs, FIRST)
+    assert cli.main(["show", "latest"]) == 0
+    out, err = capsys.readouterr()
+    assert err == f"latest: {FIRST}\n"
+    assert f"tilescope resume {FIRST}" in out
+    assert all(case.workload in out for case in CASES)
+    assert cli.main(["recover", "latest"]) == 0
+    assert store.open_run(runs / FIRST).run.complete is False
+
+
+@pytest.mark.parametrize("name", ["../victim", ".", "..", "", "a/b", "/tmp", "-rf", "a" * 200, "a\x00"])
+def test_an_id_names_a_run_and_no_other_place(runs, tmp_path, name):
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    folder = filled(runs, FIRST).finish()
+    data = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**data, "id": name}))
+    with pytest.raises(StoreError, match="cannot be a run's id|null"):
+        store.open_run(folder)
+    with pytest.raises(StoreError, match="cannot be a run's id"):
+        writer(runs, name)
+    loaded = store.LoadedRun(Run(name, "", Device("H", "sm_90", 1, 1, 1, False), {}, {}, {}), schema.frame([]), folder)
+    with pytest.raises(StoreError, match="cannot be a run's id"):
+        publish(loaded, tmp_path / "target")
+    assert victim.is_dir()
+
+
+def test_publishing_removes_nothing_but_an_older_copy(runs, tmp_path):
+    loaded = store.open_run(filled(runs, FIRST).finish())
+    target = tmp_path / "target" / FIRST
+    target.mkdir(parents=True)
+    (target / "mine.txt").touch()
+    with pytest.raises(StoreError, match="is no copy of this run"):
+        publish(loaded, tmp_path / "target")
+    with pytest.raises(StoreError, match="is the run itself"):
+        publish(loaded, runs)
+    assert (target / "mine.txt").exists()
+
+
+def test_a_damaged_part_costs_what_it_held(runs):
+    half = killed(runs, FIRST)
+    part = next(path for path in half.joinpath("parts").iterdir() if CASES[1].slug in path.name)
+    content = bytearray(part.read_bytes())
+    content[len(content) // 3] ^= 8
+    part.write_bytes(content)
+    again = RunWriter.reopen(half)
+    assert set(again.rows["workload"]) == {CASES[0].workload, CASES[2].workload}
+    assert [done.case for done in progress.read(half).settled] == [CASES[0].id, CASES[2].id]
+    (note,) = again.run.notes
+    assert f"compiler {CASES[1].id}, which is outstanding again" in note
+    again._lock.close()
+    final = store.recover(half)
+    assert len(store.open_run(final).table) == 2
+    assert store.find_interrupted("latest") == final
+
+
+def test_a_part_that_is_damaged_at_the_end_leaves_the_run_to_be_gone_on_with(runs, capsys):
+    made = filled(runs, FIRST)
+    next(iter(made.folder.joinpath("parts").iterdir())).write_bytes(b"PAR1")
+    loaded = store.open_run(made.finish())
+    assert not loaded.run.complete
+    assert len(loaded.table) == 2
+    assert len(loaded.run.notes) == 1
+
+
+def test_what_is_promised_is_on_the_disk(runs, monkeypatch):
+    synced, renamed = [], []
+    real = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: (synced.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle))
+    )
+    rename = disk.rename
+    monkeypatch.setattr("tilescope.disk.rename", lambda old, new: (rename(old, new), renamed.append(list(synced))))
+    made = writer(runs, FIRST)
+    made.append(schema.frame([CASES[0].row("registers", 32, "compiler")]), "compiler", CASES[0])
+    assert any("parts/000001" in path for path in synced)
+    synced.clear()
+    made.settle(progress.Settled("compiler", CASES[0].id, "result"))
+    assert synced == [str(made.folder / progress.FILE)]
+    synced.clear()
+    final = made.finish()
+    names = [path.rpartition("/")[2] for path in renamed[0]]
+    assert {"run.json", "table.parquet", made.folder.name} <= set(names)
+    assert renamed[0][-1] == str(final.parent)
+
+
+def bad_kernels(folder):
+    change(folder, kernels=5)
+
+
+def deep(folder):
+    (folder / "run.json").write_text('{"schema_version": 1, "id": ' + "[" * 50_000 + "]" * 50_000 + "}")
+
+
+def surrogate(folder):
+    change(folder, title="\ud800")
+
+
+def device(folder):
+    away(folder / "run.json", "/dev/zero")
+
+
+def kernel_log(folder):
+    away(folder / "table.parquet", "/proc/kmsg")
+
+
+def pipe(folder):
+    (folder / "run.json").unlink()
+    os.mkfifo(folder / "run.json")
+
+
+def huge(folder):
+    with (folder / "table.parquet").open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def bomb(folder):
+    with gzip.open(folder / "run.json", "wb") as file:
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+
+
+def change(folder, **fields):
+    data = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**data, **fields}))
+
+
+def away(path, target):
+    path.unlink()
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (bad_kernels, "kernels is a whole number, not an object"),
+        (deep, "no JSON|nested"),
+        (surrogate, "half a character"),
+        (device, "no ordinary file"),
+        (kernel_log, "a link out"),
+        (pipe, "no ordinary file"),
+        (huge, "bytes, which is more than"),
+        (bomb, "unpacks to more"),
+    ],
+)
+def test_a_bad_run_is_one_line_and_the_others_are_listed(runs, capsys, damage, said):
+    good = filled(runs, FIRST).finish()
+    bad = filled(runs, SECOND).finish()
+    damage(bad)
+    found = {summary.path: summary.error for summary in store.list_runs()}
+    assert found[good] == ""
+    with pytest.raises(StoreError, match=said):
+        store.open_run(bad)
+    assert SECOND in found[bad]
+    assert "\n" not in found[bad]
+    assert cli.main(["show"]) == 0
+    assert FIRST in capsys.readouterr().out
+
+
+def test_a_kernels_file_is_a_python_file_and_nothing_else(tmp_path):
+    for file in ("/proc/kmsg", "/dev/zero", "__main__/x.py", "tilescope_kernels/../../secret.py", "a" * 5000 + ".py"):
+        assert store.source_file(file) is None
+    own = tmp_path / "own.py"
+    own.write_text("x = 1\n")
+    assert store.source_file(str(own)) == own
+    assert store.source_file("tilescope_kernels/spec.py").name == "spec.py"
+
+
+def test_an_artefact_lies_in_its_run(tmp_path):
+    folder = tmp_path / "run"
+    place = folder / "artefacts" / "compiler"
+    place.mkdir(parents=True)
+    path = place / f"{CASES[0].slug}.json.gz"
+    outside = tmp_path / "outside.json"
+    outside.write_text(json.dumps({"launches": []}))
+    path.symlink_to(outside)
+    assert artefacts.find(folder, "compiler", CASES[0], ".json.gz") is None
+    assert listings.of_case(folder, CASES[0]) == []
+    path.unlink()
+    path.write_bytes(gzip.compress(json.dumps({"launches": [{"function": 5, "stages": {}}]}).encode()))
+    with pytest.raises(ValueError, match=r"launches\[0\].function is a whole number, not a text"):
+        listings.of_case(folder, CASES[0])
+
+
+def test_a_lock_that_is_a_link_empties_nothing(runs, tmp_path):
+    half = killed(runs, FIRST)
+    mine = tmp_path / "mine"
+    mine.write_text("all I have")
+    away(half / ".lock", mine)
+    with pytest.raises(StoreError, match="is a link"):
+        store.recover(half)
+    assert mine.read_text() == "all I have"
+
+
+def test_a_message_with_any_character_is_one_line_of_the_journal(runs):
+    made = writer(runs, FIRST)
+    made.settle(progress.Settled("ncu", CASES[0].id, "error", "one\u2028two\r\n\x0cthree"))
+    (done,) = progress.read(made.folder).settled
+    assert done.message == "one\u2028two\r\n\x0cthree"
+
+
+def test_bytes_that_are_cut_off_are_told(tmp_path):
+    packed = gzip.compress(b'{"a": 1}')
+    assert reading.data(packed) == {"a": 1}
+    for cut in range(3, len(packed)):
+        with pytest.raises(reading.Unreadable):
+            reading.data(packed[:cut])
