@@ -30,6 +30,7 @@ RECORDED = Path(__file__).parents[3] / "profiles" / "recorded"
 RUN = "20261124-021407-16dc"
 #: Seconds that one mutant may take, on a machine with much else to do, and bytes that the process may come to.
 SECONDS, MEMORY = 30, 3 << 30
+FORWARD = "forward"
 GOOD, BAD = "20261120-000000-aaaa", "20261121-000000-bbbb"
 
 
@@ -100,7 +101,7 @@ def table() -> tuple[Run, pd.DataFrame, pd.DataFrame]:
     rows = loaded.table[loaded.table["kernel"] == kernel]
     rows = rows[(rows["workload"] == rows["workload"].iloc[0]) & rows["impl"].isin(["triton", "eager"])]
     # A mutant is worth more than what it is made of: two repetitions of two launches in one direction will do.
-    rows = rows[(rows["pass"] == "forward") & (rows["sample"].isna() | (rows["sample"] < 2))]
+    rows = rows[(rows["pass"] == FORWARD) & (rows["sample"].isna() | (rows["sample"] < 2))]
     rows = rows[rows["launch"].isna() | (rows["launch"] < 2)]
     by_line = loaded.lines[(loaded.lines["kernel"] == kernel)].head(10)
     run = Run.from_json({**loaded.run.to_json(), "kernels": {kernel: loaded.run.kernels[kernel]}})
@@ -330,7 +331,7 @@ KINDS: dict[str, Callable[[random.Random, Path], None]] = {
 
 def mutant(kind: str, seed: int, number: int, place: Path) -> str:
     """What is wrong with one mutant; empty where it is told as it should be."""
-    rng = random.Random(f"{kind} {seed} {number}")
+    rng = random.Random(f"{kind} {seed} {number}")  # noqa: S311 - to be had again
     os.environ["TILESCOPE_RUNS"] = str(place / "runs")
     base(), half_base()
     try:
