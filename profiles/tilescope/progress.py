@@ -67,7 +67,6 @@ def read(folder: Path) -> Progress | None:
         cases: tuple[Case, ...] = shape.fit(lines[0]["cases"], tuple[Case, ...], "cases")
     except (LookupError, TypeError, ValueError):
         return None
-    known = {case.id for case in cases}
     settled: dict[tuple[str, str], Settled] = {}
     for line in lines[1:]:
         try:
@@ -76,7 +75,7 @@ def read(folder: Path) -> Progress | None:
             continue
         if done.event == LOST:
             settled.pop((done.collector, done.case), None)
-        elif done.case in known:
+        else:
             settled.setdefault((done.collector, done.case), done)
     return Progress(cases, tuple(settled.values()))
 

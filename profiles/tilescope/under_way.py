@@ -81,7 +81,7 @@ class Session:
         cases = {case.id: case for case in self.job.cases}
         for done in settled:
             self.outstanding.discard((done.collector, done.case))
-            if done.event == "skipped":
+            if done.event == "skipped" and done.case in cases:
                 self.skipped[done.collector, done.message].append(cases[done.case])
             elif done.event == "result":
                 self.productive.add(done.collector)

@@ -48,6 +48,7 @@ def many(kind: str, seed: int, count: int, start: int = 0) -> list[str]:
         )
         lines = done.stdout.splitlines()
         wrong += [line for line in lines if line.startswith("CRASH ")]
+        print(f"{kind}, seed {seed}: until {last}, {len(wrong)} crashes", file=sys.stderr, flush=True)
         at = max((int(line[3:]) for line in lines if line.startswith("at ")), default=place)
         if done.returncode:
             wrong.append(f"CRASH {kind} {seed} {at}: died with {done.returncode}: {done.stderr[-2000:]!r}")
