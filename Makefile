@@ -11,8 +11,11 @@ RECORD := --collect check,compiler,interpreter,events,torch_profiler,ncu --repet
 FAMILIES := elementwise reductions norms "norms and linear layers" losses "matrix products" quantization attention convolution studies
 BY_LINE := matmul softmax layer_norm attention cross_entropy
 
+# A file's tests share servers and browsers; files begin in the order of tests/conftest.py, the longest first.
+PROCESSES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint format browser bench-dashboard record clean
+.PHONY: help setup serve test test-all lint format browser bench-dashboard record clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -32,9 +35,12 @@ lint: setup ## Check style, types and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint ## Lint, then run every test this machine can run
+test: lint ## Lint, then run the tests this machine can run; slow ones if what they test has changed
 	@$(BIN)/python -c "import shutil; print('browser tests:', shutil.which('chromium') or 'skipped, no Chromium found (apt-get install chromium)')"
-	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest $(PROCESSES)
+
+test-all: lint ## Lint, then run every test, slow ones too, and record that those passed (commit tests/passed.json)
+	$(BIN)/python -m pytest $(PROCESSES) --slow all
 
 browser: setup ## Run the browser tests alone
 	$(BIN)/python -m pytest -m browser

@@ -17,6 +17,9 @@ SPECS = {spec.name: spec for spec in CATALOG}
 Q, K = torch.ones(2, 4, 5, 16), torch.ones(2, 2, 7, 16)
 
 
+@pytest.mark.slow(
+    "kernels", "tests/kernels/conftest.py", "tests/kernels/batch_interpreted.py", f"tests/kernels/{SCRIPT}"
+)
 @pytest.mark.parametrize("check", CHECKS)
 def test_interpreted(batch, check):
     wrong = batch(SCRIPT)[check]

@@ -14,6 +14,9 @@ CHECKS = [
 ]
 
 
+@pytest.mark.slow(
+    "kernels", "tests/kernels/conftest.py", "tests/kernels/batch_interpreted.py", "tests/kernels/batch_operators.py"
+)
 @pytest.mark.parametrize(("script", "check"), CHECKS, ids=[check for _, check in CHECKS])
 def test_interpreted(batch, script, check):
     wrong = batch(script)[check]

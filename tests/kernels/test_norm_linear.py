@@ -17,6 +17,9 @@ SPECS = {spec.name: spec for spec in CATALOG}
 X, G, W, C = torch.ones(3, 8), torch.ones(8), torch.ones(5, 8), torch.ones(5)
 
 
+@pytest.mark.slow(
+    "kernels", "tests/kernels/conftest.py", "tests/kernels/batch_interpreted.py", f"tests/kernels/{SCRIPT}"
+)
 @pytest.mark.parametrize("check", CHECKS)
 def test_interpreted(batch, check):
     wrong = batch(SCRIPT)[check]

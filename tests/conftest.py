@@ -1,0 +1,149 @@
+"""Which tests a run takes: none that a GPU is missing for, and slow ones only when what they test has changed.
+
+A test marked ``slow("kernels", ...)`` names the files and folders that decide its result. ``--slow changed``, the default,
+leaves it out as long as those, the test's own file and the pinned versions are what they were when it last passed:
+``passed.json`` holds a digest of their content for each file of tests. So the answer is the same in any clone, whatever its
+history, and whoever has not run ``make test-all`` after a change has ``make test`` run them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PASSED = Path(__file__).with_name("passed.json")
+#: Decides the result of every test.
+VERSIONS = "constraints.txt"
+#: Fixtures that start a browser, a server or a process of many checks. What takes longest begins first.
+LONG = {"batch", "chromium", "server", "outside_server", "lab", "page", "guides", "puzzles"}
+BROWSERS = {"chromium", "lab"}
+
+
+@dataclass
+class State:
+    """What this process knows of the run: tests left out by reason, digests of files of slow tests, those with a failure."""
+
+    left_out: dict[str, int] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    wrong: set[str] = field(default_factory=set)
+
+
+STATE = State()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--slow",
+        choices=("changed", "all", "none"),
+        default="changed",
+        help="slow tests: those whose subject changed since they passed (the default), all (and record those that pass), none",
+    )
+
+
+def digest(root: Path, paths: set[str]) -> str:
+    """Digest of the names and the content of all files at those paths."""
+    found = hashlib.sha256()
+    for path in sorted(paths):
+        place = root / path
+        if not place.exists():
+            raise pytest.UsageError(f"a slow test names {path}, which does not exist")
+        files = sorted(place.rglob("*")) if place.is_dir() else [place]
+        for file in files:
+            if file.is_file() and "__pycache__" not in file.parts:
+                name = file.relative_to(root).as_posix().encode()
+                content = file.read_bytes()
+                found.update(b"%d %b %d " % (len(name), name, len(content)) + content)
+    return found.hexdigest()
+
+
+def digests(items: list[pytest.Item]) -> dict[str, str]:
+    """Digest of what decides the results of each file's slow tests."""
+    paths: dict[str, set[str]] = {}
+    for item in items:
+        for mark in item.iter_markers("slow"):
+            paths.setdefault(file_of(item), {file_of(item), VERSIONS}).update(mark.args)
+    return {file: digest(ROOT, of) for file, of in paths.items()}
+
+
+def file_of(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT).as_posix()
+
+
+def no_gpu(items: list[pytest.Item]) -> bool:
+    """Whether a test asks for a GPU and there is none. torch is imported only to answer that."""
+    if not any(item.get_closest_marker("gpu") for item in items):
+        return False
+    import torch
+
+    return not torch.cuda.is_available()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if BROWSERS & set(getattr(item, "fixturenames", ())):
+        item.add_marker("browser")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    STATE.digests = digests(items)
+    mode, without_gpu = config.getoption("slow"), no_gpu(items)
+    passed = json.loads(PASSED.read_text()) if PASSED.exists() else {}
+
+    def reason(item: pytest.Item) -> str:
+        if without_gpu and item.get_closest_marker("gpu"):
+            return "need a GPU"
+        if mode == "all" or not item.get_closest_marker("slow"):
+            return ""
+        if mode == "none":
+            return "are slow"
+        same = passed.get(file_of(item)) == STATE.digests[file_of(item)]
+        return "are slow, and what they test is as it was when they passed (make test-all)" if same else ""
+
+    why = {item: reason(item) for item in items}
+    kept = [item for item in items if not why[item]]
+    STATE.left_out = dict(Counter(text for text in why.values() if text))
+    if left_out := [item for item in items if why[item]]:
+        config.hook.pytest_deselected(items=left_out)
+    long = {item.path for item in kept if LONG & set(getattr(item, "fixturenames", ()))}
+    items[:] = sorted(kept, key=lambda item: item.path not in long)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if "slow" in report.keywords and report.outcome != "passed":
+        STATE.wrong.add(report.nodeid.split("::")[0])
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A process of pytest-xdist's tells the first one, which collects nothing itself; that one keeps what passed."""
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["tilescope"] = {"left_out": STATE.left_out, "digests": STATE.digests}
+    elif config.getoption("slow") == "all" and exitstatus == 0 and whole(config):
+        passed = {file: STATE.digests[file] for file in sorted(STATE.digests) if file not in STATE.wrong}
+        PASSED.write_text(json.dumps(passed, indent=2) + "\n")
+
+
+def whole(config: pytest.Config) -> bool:
+    """Whether every test was asked for, so that none of a file is missing from what passed."""
+    chosen = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "stepwise", "collectonly")
+    everywhere = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    return everywhere and not any(getattr(config.option, name, None) for name in chosen)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    told = getattr(node, "workeroutput", {}).get("tilescope", {})
+    STATE.left_out.update(told.get("left_out", {}))
+    STATE.digests.update(told.get("digests", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    for why, number in STATE.left_out.items():
+        terminalreporter.write_line(f"{number} tests left out: they {why}")
