@@ -8,35 +8,24 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope import units
+from tilescope import preference, units
+from tilescope.facts import Facts, gather
 from tilescope.schema import CASE_COLUMNS
 
-#: Whose word counts for what the compiler made or the launch used, and for GPU time.
-_MADE = ("compiler", "ncu", "torch_profiler")
-_TIMED = ("torch_profiler", "ncu")
 #: Launches of a case whose values are told one by one.
 MOST_LAUNCHES = 4
-_LIMITERS = {
-    "occupancy_limit_registers": "registers",
-    "occupancy_limit_shared_memory": "shared memory",
-    "occupancy_limit_warps": "warps",
-    "occupancy_limit_blocks": "blocks",
-    "occupancy_limit_barriers": "barriers",
-}
 
 
-def results(table: pd.DataFrame) -> pd.DataFrame:
+def results(table: pd.DataFrame, target: str = "") -> pd.DataFrame:
     """One row a case, in the order of the table: the case's columns, and as numbers or tuples of one number a launch
 
     ``gpu_time`` (seconds, all launches together, median), ``interval`` (seconds, median), ``registers``,
     ``shared_memory`` (bytes), ``spills`` (bytes stored and loaded), ``occupancy`` (theoretical), ``limiter`` (text),
     ``requested`` and ``unique`` (bytes read, bytes written), ``moved`` (the same, seen at the HBM), ``relative_error``
     and its ``tolerance``, ``row_error`` (that of the worst row) and its ``row_tolerance``. What was not measured is None.
+    Whose word counts is ``preference``'s to say; ``target`` is the architecture of the run's device.
     """
-    rows = [
-        dict(zip(CASE_COLUMNS, key, strict=True)) | _facts(case)
-        for key, case in table.groupby(CASE_COLUMNS, sort=False, dropna=False)
-    ]
+    rows = [{name: case.key[name] for name in CASE_COLUMNS} | _facts(case, target) for case in gather(table)]
     return pd.DataFrame(rows, columns=[*CASE_COLUMNS, *_NAMES], dtype=object)
 
 
@@ -44,28 +33,31 @@ _NAMES = ("gpu_time", "interval", "registers", "shared_memory", "spills", "occup
           "moved", "relative_error", "tolerance", "row_error", "row_tolerance")  # fmt: skip
 
 
-def _facts(case: pd.DataFrame) -> dict[str, Any]:
+#: What a check gives of a case.
+_CHECKED = ("relative_error", "tolerance", "row_error", "row_tolerance")
+
+
+def _facts(case: Facts, target: str) -> dict[str, Any]:
+    taken = preference.resources(case, target)
+    time, interval = case.gpu_time(), case.spread("interval", "events")
     return {
-        "gpu_time": _time(case),
-        "interval": _median(case, "interval"),
-        "registers": _launches(case, "registers"),
-        "shared_memory": _launches(case, "shared_memory"),
-        "spills": _added(_launches(case, "spill_bytes_stored"), _launches(case, "spill_bytes_loaded")),
-        "occupancy": _launches(case, "theoretical_occupancy", ("compiler", "ncu")),
-        "limiter": _limiter(case),
+        "gpu_time": time.value if time else None,
+        "interval": interval.value if interval else None,
+        "registers": _each([launch.registers for launch in taken]),
+        "shared_memory": _each([launch.shared_memory for launch in taken]),
+        "spills": _each([launch.spill_bytes for launch in taken]),
+        "occupancy": _each([launch.theoretical_occupancy for launch in taken]),
+        "limiter": _limiter([launch.limiter for launch in taken if launch.limiter]),
         "requested": _pair(case, "requested_bytes", "interpreter"),
         "unique": _pair(case, "unique_bytes", "interpreter"),
         "moved": _pair(case, "dram_bytes", "ncu"),
-        "relative_error": _worst(case, "relative_error"),
-        "tolerance": _worst(case, "tolerance"),
-        "row_error": _worst(case, "row_error"),
-        "row_tolerance": _worst(case, "row_tolerance"),
+        **{name: total.value if total else None for name, total in ((name, case.total(name)) for name in _CHECKED)},
     }
 
 
-def text(table: pd.DataFrame) -> str:
+def text(table: pd.DataFrame, target: str = "") -> str:
     """``results`` as lines of text; cases and columns that nobody filled are left out."""
-    found = results(table)
+    found = results(table, target)
     found = found[found[list(_NAMES)].notna().any(axis="columns")]
     return render(*cells(found)) if len(found) else "no case gave a result"
 
@@ -143,61 +135,17 @@ def _read_written(pair: Sequence[float]) -> str:
     return " / ".join("–" if value is None else f"{value:,.0f}" for value in pair)
 
 
-def _pick(case: pd.DataFrame, metric: str, sources: Sequence[str]) -> pd.DataFrame:
-    """The metric's rows from the first of the sources that has any."""
-    rows = case[case["metric"] == metric]
-    for source in sources:
-        found = rows[rows["source"] == source]
-        if not found.empty:
-            return found
-    return rows.iloc[:0]
+def _each(values: Sequence[float | None]) -> tuple[float, ...] | None:
+    """The values of the launches of which it is known."""
+    known = tuple(value for value in values if value is not None)
+    return known or None
 
 
-def _launches(case: pd.DataFrame, metric: str, sources: Sequence[str] = _MADE) -> tuple[float, ...] | None:
-    found = _pick(case, metric, sources)
-    if found.empty:
-        return None
-    return tuple(float(v) for v in found.groupby("launch", dropna=False, sort=True)["value"].median())
+def _pair(case: Facts, stem: str, source: str) -> tuple[float | None, float | None] | None:
+    read, written = (case.total(stem + suffix, source) for suffix in ("_read", "_written"))
+    return (read.value if read else None, written.value if written else None) if read or written else None
 
 
-def _added(one: tuple[float, ...] | None, other: tuple[float, ...] | None) -> tuple[float, ...] | None:
-    if one is None or other is None or len(one) != len(other):
-        return one if other is None else other
-    return tuple(a + b for a, b in zip(one, other, strict=True))
-
-
-def _time(case: pd.DataFrame) -> float | None:
-    found = _pick(case, "gpu_time", _TIMED)
-    return None if found.empty else float(found.groupby("sample", dropna=False)["value"].sum().median())
-
-
-def _median(case: pd.DataFrame, metric: str) -> float | None:
-    found = case[case["metric"] == metric]
-    return None if found.empty else float(found["value"].median())
-
-
-def _worst(case: pd.DataFrame, metric: str) -> float | None:
-    found = case[case["metric"] == metric]
-    return None if found.empty else float(found["value"].max())
-
-
-def _pair(case: pd.DataFrame, stem: str, source: str) -> tuple[float | None, float | None] | None:
-    sums = []
-    for suffix in ("_read", "_written"):
-        found = _pick(case, stem + suffix, (source,))
-        sums.append(None if found.empty else float(found["value"].sum()))
-    return None if sums == [None, None] else (sums[0], sums[1])
-
-
-def _limiter(case: pd.DataFrame) -> str | None:
-    """Every term that equals the smallest number of blocks, for each launch."""
-    for source in ("compiler", "ncu"):
-        rows = case[(case["source"] == source) & case["metric"].isin(_LIMITERS)]
-        if not rows.empty:
-            texts = []
-            for _, launch in rows.groupby("launch", dropna=False, sort=True):
-                least = launch["value"].min()
-                names = {_LIMITERS[metric] for metric in launch.loc[launch["value"] == least, "metric"]}
-                texts.append(", ".join(name for name in _LIMITERS.values() if name in names))
-            return texts[0] if len(set(texts)) == 1 else " + ".join(texts)
-    return None
+def _limiter(texts: Sequence[str]) -> str | None:
+    """What limits each launch, once where they agree."""
+    return (texts[0] if len(set(texts)) == 1 else " + ".join(texts)) if texts else None

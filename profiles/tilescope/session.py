@@ -90,7 +90,9 @@ class Profile(LoadedRun):
         return importlib.import_module("tilescope_dashboard.notebook").view(self, name, kernel)
 
     def __repr__(self) -> str:
-        return f"{self._headline()}\n{results.text(self.table)}" + "".join(f"\n{line}" for line in self._failed())
+        return f"{self._headline()}\n{results.text(self.table, self.run.device.target)}" + "".join(
+            f"\n{line}" for line in self._failed()
+        )
 
     def _repr_html_(self) -> str:
         """The summary as a table. Everything in it that comes from the run is escaped."""

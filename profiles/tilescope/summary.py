@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope import ceilings, roofline, traffic, units
+from tilescope import ceilings, preference, roofline, traffic, units
 from tilescope.facts import KEYS, Facts, Known, Spread, by_problem, gather, problem_of
 from tilescope.roofline import pipe_of
 from tilescope.schema import Device
@@ -29,15 +29,6 @@ _EXTRA_BYTES = 1.1
 
 #: Implementations that are libraries': the quickest of them stands for all. A matmul's ``eager`` is cuBLAS.
 LIBRARIES = ("liger", "cublas", "cudnn", "fa2", "bitsandbytes", "cce", "aten")
-
-LIMITERS = {
-    "occupancy_limit_registers": "registers",
-    "occupancy_limit_shared_memory": "shared memory",
-    "occupancy_limit_warps": "warps",
-    "occupancy_limit_blocks": "block slots",
-    "occupancy_limit_barriers": "barriers",
-}
-_RESOURCES = ("ncu", "torch_profiler", "compiler")
 
 COLUMNS = {
     **dict.fromkeys(KEYS, "str"),
@@ -138,7 +129,7 @@ def _row(
         "relative_error": _value(case.total("relative_error")),
         "tolerance": _value(case.total("tolerance")),
         **_floor(case, seconds, device, pipe_of(case, kernels)),
-        **_resources(case),
+        **_resources(case, device),
         "speedup_eager": _speedup(case, others.get("eager")),
         "speedup_compile": _speedup(case, others.get("compile")),
         **_library(case, others),
@@ -180,30 +171,15 @@ def _floor(case: Facts, seconds: float, device: Device, pipe: str) -> dict[str, 
     }
 
 
-def _resources(case: Facts) -> dict[str, Any]:
+def _resources(case: Facts, device: Device) -> dict[str, Any]:
     """Registers, shared memory, spills and occupancy of the launch that takes longest."""
-    longest = functools.cache(case.main_launch)
-
-    def main(metric: str, *sources: str) -> float:
-        for source in sources:
-            launch = longest(source)
-            known = case.at(metric, launch, source) if launch is not None else None
-            if known:
-                return known.value
-        return math.nan
-
-    limits = {text: main(metric, "ncu", "compiler") for metric, text in LIMITERS.items()}
-    blocks = min((x for x in limits.values() if not math.isnan(x)), default=math.nan)
-    stored, loaded = (main(f"spill_bytes_{way}", "compiler") for way in ("stored", "loaded"))
-    return {
-        "registers": main("registers", *_RESOURCES),
-        "shared_memory": main("shared_memory", *_RESOURCES),
-        "spill_bytes": stored + loaded,
-        "theoretical_occupancy": main("theoretical_occupancy", "ncu", "compiler"),
-        "achieved_occupancy": main("achieved_occupancy", "ncu"),
-        "limiter": ", ".join(text for text, limit in limits.items() if limit == blocks),
-        "blocks": blocks,
+    main = preference.main_resources(case, device.target)
+    achieved = case.at("achieved_occupancy", main.launch, "ncu") if main and main.source == "ncu" else None
+    values = {
+        name: _known(getattr(main, name, None))
+        for name in ("registers", "shared_memory", "spill_bytes", "theoretical_occupancy", "blocks")
     }
+    return values | {"achieved_occupancy": _value(achieved), "limiter": main.limiter if main else ""}
 
 
 def _launch_count(case: Facts) -> int | None:
@@ -390,6 +366,10 @@ def _longest_stall(case: Facts) -> str | None:
 
 def _median(spread: Spread | None) -> float:
     return spread.value if spread else math.nan
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _value(known: Known | None) -> float:

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         title="check",
     )
     loaded, interrupted = common.run(lambda: plan(request, arguments.runs))
-    found = results.results(loaded.table)
+    found = results.results(loaded.table, loaded.run.device.target)
     found = found[found["relative_error"].notna()]
     headings, rows = results.cells(found)
     limits = found[["relative_error", "tolerance", "row_error", "row_tolerance"]].astype("float64")

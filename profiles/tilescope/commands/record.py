@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         return await plan(request, arguments.runs)
 
     loaded, interrupted = common.run(planned)
-    print(results.text(loaded.table))
+    print(results.text(loaded.table, loaded.run.device.target))
     # That a config does not fit is what a sweep finds out; the run says which.
     failures = [failure for failure in loaded.run.failures if not (arguments.sweep and failure.case)]
     status = common.report(loaded, interrupted, failures)

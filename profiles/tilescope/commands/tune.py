@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     loaded, interrupted = common.run(plan)
     why = {failure.case: failure.message for failure in loaded.run.failures}
-    found = results.results(loaded.table)
+    found = results.results(loaded.table, loaded.run.device.target)
     remarks = [
         why.get(Case(arguments.kernel, row["impl"], row["pass"], row["workload"], row["config"]).id, "")
         for _, row in found.iterrows()
