@@ -105,7 +105,7 @@ def read_run(folder: Path) -> Run:
 def read_table(path: Path, folder: Path) -> pd.DataFrame:
     """A table of the schema in the run at ``folder``. Raises StoreError."""
     try:
-        return read_frame(path, schema.validate, schema.COLUMNS, folder)
+        return schema.without_absent(read_frame(path, schema.validate, schema.COLUMNS, folder))
     except FileNotFoundError as error:
         raise StoreError(f"{folder} is not a whole run: {path.name} is missing; record it again") from error
 

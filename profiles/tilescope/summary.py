@@ -51,6 +51,7 @@ COLUMNS = {
     "bytes": "float64",
     "bytes_source": "str",
     "bytes_ratio": "float64",
+    "bytes_cold": "bool",
     "bandwidth": "float64",
     "bandwidth_fraction": "float64",
     "performance": "float64",
@@ -83,7 +84,8 @@ def summarise(
     fraction of (``roofline.of_roof``). ``memory_roof`` names the roof of HBM
     that applies, ``hbm`` or ``hbm_read``. ``bound`` is ``memory``, ``compute``
     or ``latency``; empty where no cost is known. ``bytes`` are those of HBM, from ``bytes_source``, and ``bytes_ratio`` their ratio
-    to the algorithm's. ``bandwidth`` and ``performance`` count what the algorithm needs, over the GPU time; their
+    to the algorithm's; ``bytes_cold`` marks the sum of several launches that ncu counted with cold caches each, an upper bound.
+    ``bandwidth`` and ``performance`` count what the algorithm needs, over the GPU time; their
     fractions are of the roofs. Resources are those of the longest launch. ``cpu_bound`` marks an interval well above the
     GPU time. ``library`` is the quickest other one of LIBRARIES on the same problem, empty where none was timed, and ``speedup_library`` its
     GPU time over the case's. ``why`` is a sentence for people. ``kernels`` is ``Run.kernels``.
@@ -163,6 +165,7 @@ def _floor(case: Facts, seconds: float, device: Device, pipe: str) -> dict[str, 
         "bytes": _value(moved),
         "bytes_source": moved.source if moved else "",
         "bytes_ratio": moved.value / needed if moved and needed else math.nan,
+        "bytes_cold": bool(moved and moved.source == "ncu" and traffic.cold_chain(case, device.l2_bytes)),
         "bandwidth": needed / seconds,
         "bandwidth_fraction": by_bytes / seconds,
         "performance": flops / seconds,
@@ -222,7 +225,8 @@ def launch_bound(row: Mapping[str, Any]) -> bool:
 def _memory_use(row: Mapping[str, Any]) -> float:
     """Share of the HBM roof in use: by the bytes that really moved, where they were counted."""
     needed = _number(row["bandwidth_fraction"])
-    moved = needed * _number(row["bytes_ratio"]) if row["bytes_source"] == "ncu" else 0.0
+    counted = row["bytes_source"] == "ncu" and not row["bytes_cold"]
+    moved = needed * _number(row["bytes_ratio"]) if counted else 0.0
     return max(needed, moved)
 
 
@@ -284,6 +288,11 @@ def _memory(row: Mapping[str, Any], case: Facts, device: Device) -> str:
     roof = f"the {roofline.bandwidth(device, row['memory_roof'])}"
     if row["bytes_source"] != "ncu":
         return f"Memory-bound: the bytes the algorithm needs take {_percent(use)} of {roof}; no counters say what really moved."
+    if row["bytes_cold"]:
+        return (
+            f"Memory-bound: the bytes the algorithm needs take {_percent(use)} of {roof}; its {row['launches']} launches move up to "
+            f"{ratio:.2f}x of them, each launch counted with cold caches."
+        )
     moved = f"Memory-bound: moves {ratio:.2f}x the bytes the algorithm needs at {_percent(use)} of {roof}"
     if ratio < 1 / _EXTRA_BYTES:
         return f"{moved}; the rest stayed in L2."
@@ -318,7 +327,8 @@ def _latency(row: Mapping[str, Any], case: Facts, device: Device) -> str:
     use = f"neither memory ({_percent(_memory_use(row))}) nor {row['pipe']} arithmetic ({_percent(row['performance_fraction'])}) is busy"
     parts = [use]
     if row["bytes_source"] == "ncu" and row["bytes_ratio"] > _EXTRA_BYTES:
-        parts.append(f"moves {row['bytes_ratio']:.2f}x the bytes the algorithm needs")
+        cold = ", each launch counted with cold caches" if row["bytes_cold"] else ""
+        parts.append(f"moves {'up to ' * bool(cold)}{row['bytes_ratio']:.2f}x the bytes the algorithm needs{cold}")
     if row["theoretical_occupancy"] < 0.5:
         parts.append(f"{row['limiter']} {_allow(row)}")
     if row["spill_bytes"] > 0:

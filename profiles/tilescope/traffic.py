@@ -26,6 +26,9 @@ BYTES = {
     ),
 }
 
+#: Part of a chain's bytes that may have stayed in L2 without a word.
+_WITHIN = 0.1
+
 COLUMNS = [*KEYS, "launch", "function", "read", "written", "source", "metric", "floor_read", "floor_written"]
 SPEEDUP_COLUMNS = [
     *KEYS, "baseline", "bytes", "baseline_bytes", "bytes_source", "predicted",
@@ -85,6 +88,19 @@ def moved(case: Facts, source: str) -> Known | None:
         if read and written:
             return Known(read.value + written.value, source)
     return None
+
+
+def cold_chain(case: Facts, l2_bytes: int) -> bool:
+    """Whether the HBM bytes that ncu counted of several launches may be more than a call moves.
+
+    It empties the caches before each launch, so what one leaves in L2 for the next is read again from HBM: at most an L2 of
+    ``l2_bytes`` (0: not known) between two. Not where that is a small part of them all, nor where the call was counted as a
+    whole (a value with no launch).
+    """
+    launches, counted = len(case.launches("ncu")), moved(case, "ncu")
+    if launches < 2 or counted is None or None in case.values[BYTES["ncu"][0][0], "ncu"]:
+        return False
+    return not l2_bytes or (launches - 1) * l2_bytes > _WITHIN * counted.value
 
 
 def _rows(case: Facts) -> Iterator[dict[str, Any]]:

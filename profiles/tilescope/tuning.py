@@ -59,7 +59,7 @@ async def plan_tuning(
         collectors=("compiler", "torch_profiler") if timed else ("compiler",),
         configs=(ALL,),
         target=target,
-        settings={"measure_ceilings": False, **(settings or {})},
+        settings={"measure_ceilings": False, **({"check_first": True} if timed else {}), **(settings or {})},
         title=title or f"{', '.join(entry['name'] for entry in catalog)} autotune",
     )
     return await plan(request, runs_dir, catalog=catalog), timed

@@ -189,7 +189,9 @@ def test_every_counter_asked_for_on_hopper_is_read() -> None:
     table = schema.validate(ncu.parse(FIXTURES / "ncu_nvtx_h200.csv.gz", CASE))
     asked = {metric.name for metric in METRICS.values() if metric.terms("9.0")}
     assert set(table["metric"]) == asked
-    assert len(table) == 4 * len(asked)
+    # Two of its launches load nothing past the descriptors: they have no sectors a load, where ncu prints 0.
+    assert len(table) == 4 * len(asked) - 2
+    assert not (table["metric"].isin(schema.ABSENT_AS_ZERO) & table["value"].eq(0)).any()
 
 
 def test_scaled_units_give_the_same_values(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tilescope import device, roofline, schema, summary
+from tilescope import advice, device, roofline, schema, summary
 from tilescope.case import Case
 from tilescope.collectors import ncu, torch_profiler
 from tilescope.schema import Ceiling, Device
@@ -96,6 +96,27 @@ def test_memory_bound_with_waste() -> None:
     assert row["gpu_time"] == pytest.approx(2e-3)
     assert "moves 4.00x the bytes" in row["why"]
     assert "if its 2 launches can be one, it could be up to 4.0x faster" in row["why"]
+
+
+def test_a_chain_that_fits_in_l2_is_said_to_be_counted_cold_and_nothing_follows_from_it() -> None:
+    chain = [
+        *rows(time=(0.6e-6, 0.6e-6), flops=1e5, needed=1e6),
+        *(
+            CASE.row(f"dram_bytes_{way}", 0.7e6, "ncu", launch=n, function=f"k{n}")
+            for n in (0, 1)
+            for way in ("read", "written")
+        ),
+    ]
+    row = one(chain)
+    assert row["bytes_cold"]
+    assert "each launch counted with cold caches" in row["why"]
+    assert "faster" not in row["why"]
+    found = advice.findings(schema.frame(chain), TOY)
+    assert "extra-bytes" not in {finding.rule for finding in found}
+    # Counted as a whole, with what one launch leaves to the next, it says what a call moves.
+    whole = [CASE.row(f"dram_bytes_{way}", 0.5e6, "ncu") for way in ("read", "written")]
+    counted = one(chain + whole)
+    assert (counted["bytes_cold"], counted["bytes_ratio"]) == (False, pytest.approx(1.0))
 
 
 def test_without_counters_it_says_so() -> None:

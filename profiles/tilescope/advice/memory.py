@@ -26,12 +26,10 @@ def extra_bytes(subject: Subject) -> Iterator[Finding]:
     a chain of launches that each fit there tells nothing.
     """
     ratio, source = subject.excess, subject.row["bytes_source"]
-    if not ratio > _EXCESS or subject.row["bound"] == "compute":
+    if not ratio > _EXCESS or subject.row["bound"] == "compute" or subject.row["bytes_cold"]:
         return
     launches = subject.row["launches"] or 1
     moved = _moved(subject, source)
-    if launches > 1 and source == "ncu" and moved and max(moved.values()) <= subject.device.l2_bytes:
-        return
     stem = "dram_bytes" if source == "ncu" else "unique_bytes"
     values = [subject.total(f"{stem}_{way}", source) for way in ("read", "written")]
     values += [subject.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]

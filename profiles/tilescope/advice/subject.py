@@ -85,7 +85,7 @@ class Subject:
     def saturation(self) -> float:
         """Share of the busier roof (HBM, arithmetic) in use; NaN where nothing was timed."""
         moved = self.row["bandwidth_fraction"]
-        if self.row["bytes_source"] == "ncu":
+        if self.row["bytes_source"] == "ncu" and not self.row["bytes_cold"]:
             moved = max(moved, moved * self.row["bytes_ratio"])
         shares = [x for x in (moved, self.row["performance_fraction"]) if not math.isnan(x)]
         return max(shares, default=math.nan)

@@ -12,7 +12,7 @@ import importlib.metadata
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -85,6 +85,23 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     out.write_text(json.dumps(result))
 
 
+def require(case: Case, spec: Any) -> dict[str, float]:
+    """The error of the case on this GPU and the tolerance, by the names of their metrics, before something else is done to it.
+
+    Raises CheckFailed when the error, of the whole or of a row, is above what is accepted, shapes differ, or a result is NaN
+    where the reference's is not.
+    """
+    errors = _on_gpu(case, spec).values()
+    found = _metrics([whole for whole, _ in errors], [row for _, row in errors], spec.tolerance.get(case.dtype))
+    for error, accepted in (("relative_error", "tolerance"), ("row_error", "row_tolerance")):
+        if accepted in found and not found[error] <= found[accepted]:
+            what = "error" if error == "relative_error" else "worst row's error"
+            raise CheckFailed(
+                f"wrong, so not timed: the {what} against the reference, {found[error]:.2g}, is above {found[accepted]:.2g}"
+            )
+    return found
+
+
 @reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """The largest relative error of any output or gradient and of any of their rows, and what is accepted of either.
@@ -92,14 +109,21 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     Artefacts of before rows were compared have none of the rows'.
     """
     data = reading.data_of(artefact)
-    rows = [case.row("relative_error", max(data["errors"].values(), default=0.0), data["source"])]
-    if data["tolerance"] is not None:
-        rows.append(case.row("tolerance", data["tolerance"], data["source"]))
-    if "row_errors" in data:
-        rows.append(case.row("row_error", max(data["row_errors"].values(), default=0.0), data["source"]))
-        if data["tolerance"] is not None:
-            rows.append(case.row("row_tolerance", ROW_FACTOR * data["tolerance"], data["source"]))
-    return schema.frame(rows)
+    by_row = data["row_errors"].values() if "row_errors" in data else None
+    found = _metrics(data["errors"].values(), by_row, data["tolerance"])
+    return schema.frame([case.row(name, value, data["source"]) for name, value in found.items()])
+
+
+def _metrics(errors: Collection[float], by_row: Collection[float] | None, tolerance: float | None) -> dict[str, float]:
+    """The largest of the errors and what is accepted of each, by the names of their metrics."""
+    found = {"relative_error": max(errors, default=0.0)}
+    if tolerance is not None:
+        found["tolerance"] = tolerance
+    if by_row is not None:
+        found["row_error"] = max(by_row, default=0.0)
+        if tolerance is not None:
+            found["row_tolerance"] = ROW_FACTOR * tolerance
+    return found
 
 
 def _on_gpu(case: Case, spec: Any) -> dict[str, Errors]:

@@ -230,4 +230,4 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
             if terms and all(name in values for name, _ in terms):
                 value = sum(values[name] * factor for name, factor in terms) * metric.scale
                 rows.append(case.row(metric.name, value, "ncu", launch=launch, function=printed["Kernel Name"]))
-    return schema.frame(rows)
+    return schema.without_absent(schema.frame(rows))

@@ -19,6 +19,7 @@ import pandas as pd
 
 from tilescope import device, reading, schema
 from tilescope.case import Case
+from tilescope.collectors import check
 
 SUFFIX = ".trace.json.gz"
 
@@ -43,12 +44,17 @@ def unavailable() -> str | None:
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
-    """Profiles the case's repetitions, each with a cold L2, and writes the trimmed trace."""
+    """Profiles the case's repetitions, each with a cold L2, and writes the trimmed trace.
+
+    With ``settings["check_first"]``, as in sweeps, the result is held against the reference before: a wrong one is not timed,
+    and CheckFailed says how wrong it is.
+    """
     import torch  # noqa: PLC0415 - only the worker may import torch
     from torch.profiler import ProfilerActivity, profile, record_function  # noqa: PLC0415
 
     from tilescope import cold, execute  # noqa: PLC0415
 
+    checked = check.require(case, spec) if settings.get("check_first") else {}
     run = execute.prepare(spec, case, "cuda", rotate=int(settings.get("rotate", ROTATE)))
     flush = cold.Flush()
     for _ in range(int(settings.get("warmup", WARMUP))):
@@ -70,7 +76,9 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         whole = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(whole))
         trace = json.loads(whole.read_text())
-    out.write_bytes(gzip.compress(json.dumps(trim(trace), separators=(",", ":")).encode(), mtime=0))
+    out.write_bytes(
+        gzip.compress(json.dumps(trim(trace) | {"checked": checked}, separators=(",", ":")).encode(), mtime=0)
+    )
 
 
 @reading.parser
@@ -84,7 +92,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """
     trace = reading.data_of(artefact)
     called = _calls(_complete(trace))
-    rows: list[dict[str, Any]] = []
+    rows = [case.row(metric, value, "check") for metric, value in trace.get("checked", {}).items()]
     described: set[int] = set()
     for sample, launches in samples(trace).items():
         for launch, event in enumerate(launches):
@@ -97,7 +105,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
             if launch not in described:
                 described.add(launch)
                 rows += [case.row(m, v, "torch_profiler", **where) for m, v in _resources(event)]
-    return schema.frame(rows)
+    return schema.without_absent(schema.frame(rows))
 
 
 def _after(moment: float, first: float) -> float:
