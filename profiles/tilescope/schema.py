@@ -261,6 +261,9 @@ def validate(table: pd.DataFrame) -> pd.DataFrame:
     wrong = table.loc[table["unit"] != expected, "metric"]
     if not wrong.empty:
         raise SchemaError(f"row {wrong.index[0]}: {wrong.iloc[0]} is not in {METRICS[wrong.iloc[0]].unit}")
+    vast = table.index[(table["value"].abs() > shape.LARGEST) & (table["value"].abs() != float("inf"))]
+    if len(vast):
+        raise SchemaError(f"row {vast[0]}: no value is above {shape.LARGEST:g}")
     absent = table.index[table["value"].isna() | (table["value"].abs() == float("inf"))]
     if len(absent):
         raise SchemaError(f"row {absent[0]}: a value must be finite; leave out what was not measured")

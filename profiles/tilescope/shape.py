@@ -11,6 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
+#: No number that is measured or declared is larger; sums and products of such numbers stay finite.
+LARGEST = 1e60
+
+
 class Misfit(ValueError):
     """A value of another kind than it should be. One line that says where."""
 
@@ -53,6 +57,8 @@ def _plain(value: Any, kind: Any, where: str) -> Any:
     if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         if not math.isfinite(value):
             raise Misfit(f"{where} is not finite")
+        if abs(value) > LARGEST:
+            raise Misfit(f"{where} is above {LARGEST:g}")
         return value
     if kind is type(None) and value is None:
         return value

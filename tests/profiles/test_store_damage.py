@@ -46,6 +46,12 @@ def test_a_bit_that_flips_in_a_table_changes_no_value(runs):
     assert refused > 20
 
 
+def test_a_value_that_nothing_measures_is_refused():
+    rows = schema.frame([CASES[0].row("gpu_time", 1e300, "ncu")])
+    with pytest.raises(schema.SchemaError, match=r"row 0: no value is above 1e\+60"):
+        schema.validate(rows)
+
+
 def filled(folder, name):
     made = writer(folder, name)
     for case in CASES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gzip
+import importlib
 import io
 import json
 import lzma
@@ -334,6 +335,8 @@ def mutant(kind: str, seed: int, number: int, place: Path) -> str:
     rng = random.Random(f"{kind} {seed} {number}")  # noqa: S311 - to be had again
     os.environ["TILESCOPE_RUNS"] = str(place / "runs")
     base(), half_base()
+    # Imported before the clock starts.
+    importlib.import_module("tilescope_dashboard.library")
     try:
         with limited():
             KINDS[kind](rng, place)
