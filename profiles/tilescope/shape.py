@@ -10,7 +10,6 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-
 #: No number that is measured or declared is larger; sums and products of such numbers stay finite.
 LARGEST = 1e60
 
