@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 RECORDED = store.list_runs([store.recorded_dir()])
 #: Those that are first to outgrow a limit.
-LARGEST = sorted(RECORDED, key=lambda summary: (summary.path / "table.parquet").stat().st_size)[-4:]
+LARGEST = sorted(RECORDED, key=lambda run: (len(run.kernels), (run.path / "table.parquet").stat().st_size))[-4:]
 #: Text that is markup of one kind or another.
 HOSTILE = "a|b`c`<b>&amp;*_x_*[l](u)$m$ @octocat #12 \\| ~~s~~\nsecond line" + "k" * 300
 
