@@ -16,11 +16,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import tilescope
 from tilescope import ceilings
 from tilescope.schema import Device
 
 #: CUDA cores of a multiprocessor; 128 on every architecture since 8.6 (CUDA C++ Programming Guide, compute capabilities).
 _CORES = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+
+#: What takes part, or is compared with, and the distributions that bring it.
+_VERSIONED = {
+    "torch": ("torch",),
+    "triton": ("triton",),
+    "cublas": ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"),
+    "cudnn": ("nvidia-cudnn", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
+    "liger-kernel": ("liger-kernel",),
+    "bitsandbytes": ("bitsandbytes",),
+    "cut-cross-entropy": ("cut-cross-entropy",),
+}
 
 #: Where NVIDIA's installers put ncu without a link on PATH.
 _NCU_PLACES = (
@@ -96,12 +108,15 @@ def lock_name() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what takes part, by name; what is not installed is absent."""
-    found = {"python": platform.python_version()}
-    for name in ("tilescope", "torch", "triton"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    # Tilescope's own is that of the code which runs, installed or not.
+    found = {"python": platform.python_version(), "tilescope": tilescope.__version__}
+    for name, distributions in _VERSIONED.items():
+        for distribution in distributions:
+            try:
+                found[name] = importlib.metadata.version(distribution)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+            break
     try:
         with _nvml() as nvml:
             found["driver"] = str(nvml.nvmlSystemGetDriverVersion())

@@ -15,6 +15,11 @@ def git_revision(file: Path) -> str:
     return revision + ("+" if _git(file.parent, "status", "--porcelain", "--untracked-files=no") else "")
 
 
+def changed_since(revision: str) -> bool:
+    """Whether the revision of a run is one that its source had been changed from, uncommitted."""
+    return revision.endswith("+")
+
+
 def _git(folder: Path, *arguments: str) -> str | None:
     """What git answers, or None when it fails or is not there."""
     try:

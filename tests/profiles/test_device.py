@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tilescope
 from tilescope import ceilings, device
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -126,6 +127,15 @@ def test_versions_and_ncu(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert versions["ncu"] == "2025.3.1.0"
     assert versions["driver"] == "580.159.04"
     assert versions["python"].startswith("3.")
+    # Its own, of the code that runs, and those of the libraries that are compared with, where they are installed.
+    assert versions["tilescope"] == tilescope.__version__
+    monkeypatch.setattr(
+        device.importlib.metadata, "version", lambda name: {"liger-kernel": "0.6.2", "nvidia-cublas": "13.1"}[name]
+    )
+    monkeypatch.setattr(device.importlib.metadata, "PackageNotFoundError", KeyError)
+    found = device.versions()
+    assert (found["liger-kernel"], found["cublas"]) == ("0.6.2", "13.1")
+    assert "cudnn" not in found
 
 
 def test_ncu_off_the_path_newest_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

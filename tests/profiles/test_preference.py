@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope import preference, results, schema, store, summary
+from tilescope import preference, provenance, results, schema, store, summary
 from tilescope.case import Case
 from tilescope.facts import gather
 
@@ -57,3 +57,9 @@ def test_zeros_that_stand_for_absent_are_absent() -> None:
         + [CASE.row("bank_conflicts", 0, "ncu", launch=0)]
     )
     assert schema.without_absent(table)["value"].tolist() == [0.5, 0.0]
+
+
+def test_a_changed_tree_is_told_from_a_clean_one() -> None:
+    assert provenance.changed_since("f6577e5+")
+    assert not provenance.changed_since("f6577e5")
+    assert not provenance.changed_since("")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pandas as pd
-from tilescope import staleness, summary
+from tilescope import provenance, staleness, summary
 from tilescope.store import LoadedRun
 from tilescope.units import text
 
@@ -91,4 +91,5 @@ def _environment(loaded: LoadedRun) -> Iterator[tuple[str, str]]:
     for name, value in run.settings.items():
         yield name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     if run.git_revision:
-        yield "revision", run.git_revision
+        dirty = ", with changes that were not committed" if provenance.changed_since(run.git_revision) else ""
+        yield "revision", run.git_revision + dirty

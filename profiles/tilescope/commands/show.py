@@ -18,7 +18,7 @@ def command(subparsers: common.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints."""
-    from tilescope import results, staleness, store  # noqa: PLC0415
+    from tilescope import provenance, results, staleness, store  # noqa: PLC0415
 
     if arguments.name is None:
         return _list(arguments.json)
@@ -32,6 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     run = loaded.run
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     print(f"{run.id} {run.title}\nstarted {run.started} on {run.device.name} with {versions}")
+    if provenance.changed_since(run.git_revision):
+        print(f"note: its source was revision {run.git_revision[:12]} with changes that were not committed")
     for line in said:
         print(f"note: {line}")
     if not run.complete and not said:
