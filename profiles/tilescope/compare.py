@@ -22,7 +22,16 @@ from tilescope.store import LoadedRun
 
 #: Settings that say what was run, not how it was measured.
 _INDIFFERENT = frozenset(
-    {"collectors", "repetitions", "interpreter_limit", "check_limit", "check_first", "measure_ceilings", "timeout"}
+    {
+        "collectors",
+        "repetitions",
+        "interpreter_limit",
+        "check_limit",
+        "check_first",
+        "conditions",
+        "measure_ceilings",
+        "timeout",
+    }
 )
 _PROBLEM = ["kernel", "pass", "workload"]
 #: What is compared beside the time, from ``summary.summarise``.

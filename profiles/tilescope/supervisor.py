@@ -18,6 +18,7 @@ import pandas as pd
 from tilescope import collectors, device, progress, ptxas, schema, scratch, staleness, store
 from tilescope.asking import WorkerError, ask
 from tilescope.case import Case
+from tilescope.conditions import conditions
 from tilescope.provenance import git_revision
 from tilescope.schema import Device, Run
 from tilescope.under_way import BATCH, ON_GPU, OUTSTANDING, TIMEOUT, Catalog, Job, OnEvent, Session, cost_of
@@ -143,7 +144,12 @@ def _about(job: Job, catalog: Catalog, here: Device | None) -> Run:
         device=chosen,
         kernels={name: {fact: entry[fact] for fact in facts} for name, entry in entries.items()},
         versions=device.versions() | ({"ptxas": assembler} if assembler else {}),
-        settings={**job.settings, "target": target, "collectors": list(job.collectors)},
+        settings={
+            **job.settings,
+            "target": target,
+            "collectors": list(job.collectors),
+            "conditions": conditions(job.collectors, job.settings),
+        },
         git_revision=revision,
         title=job.title or ", ".join(entries),
     )
