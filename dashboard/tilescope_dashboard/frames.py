@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from tilescope import occupancy
+from tilescope import occupancy, preference
 from tilescope.case import parse_config
+from tilescope.facts import gather
 from tilescope.schema import CASE_COLUMNS, SOURCES, Failure
 
 #: What a heatmap can be coloured by: label, unit, and whether less is better.
@@ -110,11 +111,11 @@ def occupancy_curve(row: Mapping[str, Any], target: str, resource: str) -> pd.Da
     return pd.DataFrame(kept, columns=["value", "occupancy", "limiter"])
 
 
-def configs(table: pd.DataFrame, failures: Iterable[Failure] = ()) -> pd.DataFrame:
+def configs(table: pd.DataFrame, failures: Iterable[Failure] = (), target: str = "") -> pd.DataFrame:
     """One row a config of a sweep: its parameters, ``time``, registers, shared memory, spills, occupancy, ``reason``.
 
     ``table`` holds one kernel. A config that failed has its reason and no values. ``time_source`` and
-    ``code_source`` name where the time and the resources come from.
+    ``code_source`` name where the time and the resources come from; ``target`` is the architecture of the run's device.
     """
     index = [c for c in CASE_COLUMNS if c != "kernel"]
     rows = table[table["config"] != ""]
@@ -132,7 +133,7 @@ def configs(table: pd.DataFrame, failures: Iterable[Failure] = ()) -> pd.DataFra
     cells = [{**facts, "reason": reasons.get(key, "")} for key, facts in known.items()]
     frame = pd.DataFrame(cells, columns=[*index, "reason"])
     if len(rows):
-        frame = frame.join(pd.concat([_times(rows, index), _code(rows, index)], axis="columns"), on=index)
+        frame = frame.join(pd.concat([_times(rows, index), _code(rows, index, target)], axis="columns"), on=index)
     frame = frame.reindex(columns=[*index, *COLOURINGS, "time_source", "code_source", "reason"])
     return frame.join(pd.DataFrame([_parameters(c) for c in frame["config"]], index=frame.index))
 
@@ -163,16 +164,25 @@ def _times(rows: pd.DataFrame, index: list[str]) -> pd.DataFrame:
     return best.set_index(index)[["time", "time_source"]]
 
 
-def _code(rows: pd.DataFrame, index: list[str]) -> pd.DataFrame:
-    """What the code of each case takes: of its launch with most registers, the least occupancy, the most spills."""
-    code = resources(rows).sort_values("registers", ascending=False, kind="stable").drop_duplicates(index)
-    heaviest = code.set_index(index)[["registers", "shared_memory"]].assign(code_source=code["source"].to_numpy())
-    spills = launches(rows, _SPILLS).set_index(index)[list(_SPILLS)].sum(axis="columns", min_count=1)
-    # torch.profiler reports registers and no theoretical occupancy: the compiler's, then.
-    occupied = _most_direct(rows[rows["metric"] == "theoretical_occupancy"], index).groupby(index)["value"].min()
-    return heaviest.join(
-        [occupied.rename("theoretical_occupancy"), spills.groupby(index).max().rename("spills")], how="outer"
-    )
+def _code(rows: pd.DataFrame, index: list[str], target: str) -> pd.DataFrame:
+    """What the code of each case takes: of its longest launch, by the source that ``tilescope.preference`` takes at its word."""
+    cells = []
+    for case in gather(rows):
+        found = preference.main_resources(case, target)
+        if found is not None:
+            cells.append(
+                {name: case.key[name] for name in index}
+                | {
+                    "registers": found.registers,
+                    "shared_memory": found.shared_memory,
+                    "spills": found.spill_bytes,
+                    "theoretical_occupancy": found.theoretical_occupancy,
+                    "code_source": found.source,
+                }
+            )
+    numbers = ["registers", "shared_memory", "spills", "theoretical_occupancy"]
+    frame = pd.DataFrame(cells, columns=[*index, *numbers, "code_source"])
+    return frame.astype(dict.fromkeys(numbers, "float64")).set_index(index)
 
 
 def _none(columns: Iterable[str]) -> pd.DataFrame:

@@ -94,6 +94,17 @@ def test_measured_resources_are_preferred_to_compiled_ones() -> None:
     assert found["source"].tolist() == ["ncu"]
 
 
+def test_a_config_s_code_is_what_ran_as_the_terminal_has_it() -> None:
+    case = Case("softmax", "triton", "forward", "8x8-fp32", "BLOCK=8")
+    rows = [
+        case.row(name, value, source, launch=0, function="f")
+        for source, registers in (("compiler", 159), ("torch_profiler", 212))
+        for name, value in (("registers", registers), ("shared_memory", 1024), ("block_threads", 256))
+    ]
+    (found,) = frames.configs(schema.frame(rows), target="sm_90").to_dict("records")
+    assert (found["registers"], found["code_source"], found["theoretical_occupancy"]) == (212, "torch_profiler", 8 / 64)
+
+
 def test_absent_is_a_dash_and_never_a_zero() -> None:
     for nothing in (None, np.nan, pd.NA):
         assert write(nothing, "second") == "–"

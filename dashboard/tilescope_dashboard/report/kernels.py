@@ -121,7 +121,9 @@ def _one_source(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _autotune(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Part | None:
-    sweep = frames.configs(table, [failure for failure in loaded.run.failures if failure.concerns(name)])
+    sweep = frames.configs(
+        table, [failure for failure in loaded.run.failures if failure.concerns(name)], loaded.run.device.target
+    )
     varying = frames.parameters(sweep)
     measure = next((m for m in frames.COLOURINGS if sweep[m].notna().any()), None)
     if len(varying) < 2 or measure is None:

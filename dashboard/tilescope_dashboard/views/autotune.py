@@ -54,7 +54,7 @@ class Autotune(View):
             self._head.object = ABOUT
 
     def _fill(self, failures: list[Failure]) -> None:
-        self._cells = frames.configs(self.state.table, failures)
+        self._cells = frames.configs(self.state.table, failures, self.state.device.target if self.state.device else "")
         names = self._choices.fill(self._cells)
         self._body.visible = bool(names) and self._choices.colouring is not None
         # A column a parameter: every kernel has its own.
