@@ -166,13 +166,13 @@ def _times(rows: pd.DataFrame, index: list[str]) -> pd.DataFrame:
 
 def _code(rows: pd.DataFrame, index: list[str], target: str) -> pd.DataFrame:
     """What the code of each case takes: of its longest launch, by the source that ``tilescope.preference`` takes at its word."""
-    cells = []
+    cells: list[dict[str, Any]] = []
     for case in gather(rows):
         found = preference.main_resources(case, target)
         if found is not None:
             cells.append(
-                {name: case.key[name] for name in index}
-                | {
+                {
+                    **{name: case.key[name] for name in index},
                     "registers": found.registers,
                     "shared_memory": found.shared_memory,
                     "spills": found.spill_bytes,
