@@ -54,8 +54,8 @@ def test_opens_on_numbers_and_says_what_they_are(visit: Any) -> None:
 def test_every_view_shows_its_chart_and_its_table_and_is_in_the_address(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     said = {
-        "Roofline": "of the roof at",
-        "HBM traffic": "the floor",
+        "Roofline": "of roofline at",
+        "HBM traffic": "the minimum",
         "Autotune": "Every config of a kernel",
         "Occupancy": "limited by",
         "Overview": "A made-up softmax",

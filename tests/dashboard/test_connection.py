@@ -91,7 +91,7 @@ def test_a_lost_connection_is_said_in_both_themes_and_so_is_its_return(chromium:
         page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.goto(f"{killable.url}?run={RUN}&kernel=layer_norm&view=roofline&theme={theme}")
-        page.get_by_text("of the roof at").wait_for()
+        page.get_by_text("of roofline at").wait_for()
         pages.append(page)
     killable.kill()
     for page in pages:
@@ -103,7 +103,7 @@ def test_a_lost_connection_is_said_in_both_themes_and_so_is_its_return(chromium:
         assert bar.evaluate(ON_TOP)
         # It is said once, and what was read can still be read.
         assert page.get_by_text("Server connection lost.").filter(visible=True).count() == 0
-        assert page.get_by_text("of the roof at").is_visible()
+        assert page.get_by_text("of roofline at").is_visible()
         assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
     killable.start()
     for page in pages:
@@ -114,7 +114,7 @@ def test_a_lost_connection_is_said_in_both_themes_and_so_is_its_return(chromium:
         # With the keyboard, as everything else.
         page.get_by_role("button", name="Reload").press("Enter")
         page.get_by_text("The server is back.").wait_for(state="detached")
-        page.get_by_text("of the roof at").wait_for()
+        page.get_by_text("of roofline at").wait_for()
         assert "kernel=layer_norm" in page.url and "view=roofline" in page.url
         # The page answers again.
         page.get_by_role("tab", name="HBM traffic").press("Enter")

@@ -45,7 +45,7 @@ def test_the_text_of_a_headline() -> None:
     assert words.headline(words.notice("info", escape("x"))) == ""
 
 
-@pytest.mark.parametrize(("view", "said"), [(Roofline, "of the roof at"), (Traffic, "the floor")])
+@pytest.mark.parametrize(("view", "said"), [(Roofline, "of roofline at"), (Traffic, "the minimum")])
 def test_a_figure_says_its_headline_and_follows_it(
     view: type, said: str, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,11 +102,11 @@ def test_from_the_first_key_to_a_saved_table_without_a_mouse(visit: Any) -> None
     # A number is a view.
     place = [tab.inner_text() for tab in page.get_by_role("tab").all()].index("Roofline") + 1
     page.keyboard.press(str(place))
-    page.get_by_text("of the roof at").wait_for()
+    page.get_by_text("of roofline at").wait_for()
     page.wait_for_url("**view=roofline**")
     assert focused(page) == ["tab", "Roofline"]
     figure = page.get_by_role("figure").filter(has=page.locator(".bk-Canvas:visible"))
-    assert "of the roof at" in figure.first.get_attribute("aria-label")
+    assert "of roofline at" in figure.first.get_attribute("aria-label")
     # The sheet opens, names every key, and closes with Esc.
     page.keyboard.press("?")
     sheet = page.get_by_role("dialog", name="Keys")

@@ -111,7 +111,7 @@ def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, buil
     assert (focus(page)["role"], focus(page)["name"]) == ("combobox", "layer_norm")
     # The view, with the arrows.
     tab_to(page, "tab", "Overview")
-    for name, said in (("Advice", ""), ("Roofline", "of the roof at"), ("HBM traffic", "")):
+    for name, said in (("Advice", ""), ("Roofline", "of roofline at"), ("HBM traffic", "")):
         page.keyboard.press("ArrowRight")
         assert focus(page)["name"] == name
         page.keyboard.press("Enter")

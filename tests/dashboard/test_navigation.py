@@ -147,7 +147,7 @@ def test_views_are_made_ready_but_for_the_live_one(runs: Path, monkeypatch: pyte
 
 def test_one_view_is_seen_and_the_others_are_out_of_the_keys_way(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline")
-    roof = page.get_by_text("of the roof at")
+    roof = page.get_by_text("of roofline at")
     roof.wait_for()
     page.get_by_role("tab", name="Occupancy").click()
     page.get_by_text("occupancy, limited by").wait_for()

@@ -21,6 +21,9 @@ _FAMILIES = {
 }  # fmt: skip
 #: Bits that a result is rounded to: by so much less is an error in fp16 than one in bf16.
 _FINER = 8.0
+#: The gradient of a mean over many tokens has elements among fp16's subnormal numbers, which are coarser: with 600 tokens and
+#: 32,000 classes an H100's result was beyond four times an eighth of bf16's error.
+_SUBNORMAL = {"linear_cross_entropy": 3.0}
 
 
 def _neighbour(largest: float, step: float) -> float:
@@ -66,5 +69,5 @@ def test_an_accepted_error_in_fp16_is_that_of_a_finer_rounding(name: str) -> Non
     if (family, "fp16") not in known:
         coarse = known.get((family, "bf16"), 0.0)
         # Codes at ties are as many as the input's dtype has, which is no rounding of the result.
-        finer = 1.0 if family.endswith("_codes") else _FINER
+        finer = 1.0 if family.endswith("_codes") else _SUBNORMAL.get(name, _FINER)
         assert tolerance["fp16"] <= _MOST * coarse / finer * 1.001 or tolerance["fp16"] == 0.0

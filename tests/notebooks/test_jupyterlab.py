@@ -170,7 +170,7 @@ def test_a_view_draws_and_its_widget_answers(lab: tuple[str, Path], page: Any) -
     notebook(folder / "view.ipynb", f"import tilescope\ntilescope.load('{recorded.id}').roofline('softmax')")
     run_all(page, address, "view.ipynb")
     page.wait_for_selector(".bk-Figure canvas, .bk-Canvas, canvas")
-    heading = page.locator("h2").filter(has_text="of the roof")
+    heading = page.locator("h2").filter(has_text="of roofline")
     before = heading.inner_text()
     page.locator("input[type=checkbox]").first.click()
     deadline = time.monotonic() + 180
@@ -222,7 +222,7 @@ def test_every_kind_of_control_is_answered(lab: tuple[str, Path], page: Any) -> 
     address, folder = lab
     notebook(folder / "controls.ipynb", f"import tilescope\ntilescope.load('{softmax_run()}').roofline('softmax')")
     run_all(page, address, "controls.ipynb")
-    page.wait_for_selector("h2 >> text=of the roof")
+    page.wait_for_selector("h2 >> text=of roofline")
     table = page.locator(".tabulator-table").first
     page.wait_for_selector(".tabulator-row >> nth=0")
 
@@ -332,7 +332,7 @@ def test_a_saved_notebook_is_small_and_shows_its_tables_where_it_is_not_trusted(
     plain = page.locator(".without-scripts")
     assert plain.count() == 3
     reaches(page, lambda: not any(plain.nth(n).is_visible() for n in range(3)), "what was drawn is there twice")
-    headline = page.locator("h2 >> text=of the roof").inner_text()
+    headline = page.locator("h2 >> text=of roofline").inner_text()
     save(page)
     saved = folder / "small.ipynb"
     assert saved.stat().st_size < 3_000_000
@@ -364,7 +364,7 @@ def test_figures_follow_the_dark_theme(lab: tuple[str, Path], page: Any) -> None
     roofline = f"import tilescope\nview = tilescope.load('{softmax_run()}').roofline('softmax')\nview"
     notebook(folder / "dark.ipynb", roofline, "view.state.theme")
     run_all(page, address, "dark.ipynb")
-    page.wait_for_selector("h2 >> text=of the roof")
+    page.wait_for_selector("h2 >> text=of roofline")
     said = page.locator(".jp-OutputArea-output").last
     reaches(page, lambda: "'light'" in said.inner_text(), "a light page's figures are not light")
     choose_theme(page, "JupyterLab Dark")
