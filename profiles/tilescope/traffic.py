@@ -26,8 +26,6 @@ BYTES = {
     ),
 }
 
-#: Part of a chain's bytes that may have stayed in L2 without a word.
-_WITHIN = 0.1
 
 COLUMNS = [*KEYS, "launch", "function", "read", "written", "source", "metric", "floor_read", "floor_written"]
 SPEEDUP_COLUMNS = [
@@ -90,17 +88,30 @@ def moved(case: Facts, source: str) -> Known | None:
     return None
 
 
-def cold_chain(case: Facts, l2_bytes: int) -> bool:
-    """Whether the HBM bytes that ncu counted of several launches may be more than a call moves.
+def by_launch(case: Facts, source: str) -> dict[int | None, float]:
+    """Bytes that each launch moved through HBM, as that source counted them; of the whole case where it saw no launches."""
+    found: dict[int | None, float] = {}
+    places: list[int | None] = [*case.launches(source)]
+    for launch in places or [None]:
+        for names in BYTES[source]:
+            ways = [case.at(name, launch, source) for name in names]
+            if all(ways):
+                found[launch] = sum(known.value for known in ways if known)
+                break
+    return found
 
-    It empties the caches before each launch, so what one leaves in L2 for the next is read again from HBM: at most an L2 of
-    ``l2_bytes`` (0: not known) between two. Not where that is a small part of them all, nor where the call was counted as a
-    whole (a value with no launch).
+
+def cold_chain(case: Facts, l2_bytes: int) -> bool:
+    """Whether the HBM bytes that ncu counted of several launches may be far more than a call moves.
+
+    It empties the caches before each launch, so what one leaves in L2 for the next is read again from HBM. Launches that each
+    fit in an L2 of ``l2_bytes`` (0: not known) may find all of it there, so nothing is known of such a chain; one that moves
+    more has driven out most of what the next one wants. Not where the call was counted as a whole (a value with no launch).
     """
-    launches, counted = len(case.launches("ncu")), moved(case, "ncu")
-    if launches < 2 or counted is None or None in case.values[BYTES["ncu"][0][0], "ncu"]:
+    if len(case.launches("ncu")) < 2 or None in case.values.get((BYTES["ncu"][0][0], "ncu"), {}):
         return False
-    return not l2_bytes or (launches - 1) * l2_bytes > _WITHIN * counted.value
+    counted = by_launch(case, "ncu")
+    return bool(counted) and (not l2_bytes or max(counted.values()) <= l2_bytes)
 
 
 def _rows(case: Facts) -> Iterator[dict[str, Any]]:

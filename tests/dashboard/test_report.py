@@ -334,7 +334,7 @@ def test_other_settings_are_not_compared(norms: Side, tmp_path: Path) -> None:
     writer = store.RunWriter(tmp_path, other)
     writer.append(norms.loaded.table)
     (comparison,) = build([norms, side(writer.finish())]).comparisons
-    assert comparison.verdict == "no times compared"
+    assert comparison.verdict == f"{other.id} against {was.id}: times cannot be compared"
     assert "different settings: cold_l2" in comparison.obstacles[0]
     assert comparison.part and comparison.part.table
     assert not comparison.part.drawings and not comparison.part.text

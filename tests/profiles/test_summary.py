@@ -102,7 +102,7 @@ def test_a_chain_that_fits_in_l2_is_said_to_be_counted_cold_and_nothing_follows_
     chain = [
         *rows(time=(0.6e-6, 0.6e-6), flops=1e5, needed=1e6),
         *(
-            CASE.row(f"dram_bytes_{way}", 0.7e6, "ncu", launch=n, function=f"k{n}")
+            CASE.row(f"dram_bytes_{way}", 0.45e6, "ncu", launch=n, function=f"k{n}")
             for n in (0, 1)
             for way in ("read", "written")
         ),

@@ -29,7 +29,7 @@ def extra_bytes(subject: Subject) -> Iterator[Finding]:
     if not ratio > _EXCESS or subject.row["bound"] == "compute" or subject.row["bytes_cold"]:
         return
     launches = subject.row["launches"] or 1
-    moved = _moved(subject, source)
+    moved = traffic.by_launch(subject.case, source)
     stem = "dram_bytes" if source == "ncu" else "unique_bytes"
     values = [subject.total(f"{stem}_{way}", source) for way in ("read", "written")]
     values += [subject.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
@@ -60,19 +60,6 @@ def extra_bytes(subject: Subject) -> Iterator[Finding]:
             f"{formula}, over the {share * 100:.0f} % of the time they take",
         )
     yield subject.finding("extra-bytes", title, remedy, values, subject.bound(ratio, formula))
-
-
-def _moved(subject: Subject, source: str) -> dict[int | None, float]:
-    """Bytes that each launch moved through HBM, as that source counted them; of the whole case where it saw no launches."""
-    found: dict[int | None, float] = {}
-    places: list[int | None] = [*subject.case.launches(source)]
-    for launch in places or [None]:
-        for names in traffic.BYTES[source]:
-            ways = [subject.case.at(name, launch, source) for name in names]
-            if all(ways):
-                found[launch] = sum(known.value for known in ways if known)
-                break
-    return found
 
 
 def _concerned(subject: Subject, moved: Mapping[int | None, float], source: str) -> float:
