@@ -272,6 +272,6 @@ SPEC = KernelSpec(
         _workload(781, 130, 1823, "fp32", "ragged"),
     ),
     cost=cost,
-    tolerance={"fp32": 1e-6, "fp16": 4e-3, "bf16": 1.5e-2},
+    tolerance={"fp32": 1e-5, "fp16": 4e-3, "bf16": 1.5e-2},
     passes=(FORWARD, STEP),
 )

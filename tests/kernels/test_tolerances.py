@@ -14,6 +14,9 @@ from tilescope_kernels import CATALOG
 SPECS = {spec.name: spec for spec in CATALOG}
 #: An accepted error is at most so many times the largest that was measured.
 _MOST = 4.0
+#: An error in fp32 that any order of summation may have: a right kernel of somebody else's, held to the same reference, is not
+#: called wrong for a few units in the last place.
+_ROUNDING = 1e-5
 #: Whose spec one function makes, with one tolerance: the largest error that any of them has counts for all.
 _FAMILIES = {
     "int8_rows": "int8_codes", "int8_tensor": "int8_codes",
@@ -59,7 +62,8 @@ def test_an_accepted_error_is_at_most_four_times_what_was_measured(name: str) ->
     assert checked, "no recording has this kernel"
     for dtype in checked:
         error = known[family, dtype]
-        assert error <= tolerance[dtype] <= _MOST * error, (dtype, error, tolerance[dtype])
+        most = max(_MOST * error, _ROUNDING if dtype == "fp32" else 0.0)
+        assert error <= tolerance[dtype] <= most, (dtype, error, tolerance[dtype])
 
 
 @pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if {"fp16", "bf16"} <= set(spec.tolerance)])
