@@ -162,7 +162,7 @@ def test_the_browser_saves_a_table_twice_and_a_figure_in_both_formats(visit: Any
             page.get_by_role("button", name="CSV").click()
         assert download.value.suggested_filename == f"tilescope-roofline-points-{name}.csv"
         download.value.save_as(tmp_path / choice)
-        assert (tmp_path / choice).read_text().splitlines()[0].split(",")[8] == "performance (flop/second)"
+        assert "performance (flop/second)" in (tmp_path / choice).read_text().splitlines()[0].split(",")
     assert len((tmp_path / "l2").read_text()) > len((tmp_path / "hbm").read_text())
     with page.expect_download():  # what did not change is saved again all the same
         page.get_by_role("button", name="CSV").click()
