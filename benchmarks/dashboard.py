@@ -30,8 +30,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from playwright.sync_api import Page, sync_playwright
-from tilescope import ceilings, schema, store
-from tilescope.case import Case
+from tilescope.hardware import ceilings
+from tilescope.runs import store
+from tilescope.table import schema
+from tilescope.table.case import Case
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 

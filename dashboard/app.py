@@ -8,23 +8,25 @@ import logging
 
 import panel as pn
 import panel_material_ui as pmui
-from tilescope_dashboard import catalog, sessions, words
-from tilescope_dashboard.access import may_launch
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data import catalog
 from tilescope_dashboard.figures.style import DARK, FONT, LIGHT, Theme
-from tilescope_dashboard.jobs import shared
-from tilescope_dashboard.state import State
-from tilescope_dashboard.turns import in_turn
+from tilescope_dashboard.panel_patches import page_lifetime
+from tilescope_dashboard.session.access import may_launch
+from tilescope_dashboard.session.jobs import shared
+from tilescope_dashboard.session.scheduling import in_turn
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.context import Context
+from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.gpu import GpuView
+from tilescope_dashboard.views.jobs.progress import Progress
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
-from tilescope_dashboard.views.profile import ProfileForm
-from tilescope_dashboard.views.progress import Progress
 from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.source import Source
 from tilescope_dashboard.views.timeline import Timeline
@@ -66,16 +68,16 @@ def look(colours: Theme) -> dict:
 
 def build() -> pmui.Page:
     """One session's page."""
-    sessions.settle()
-    sessions.from_here()
+    page_lifetime.settle()
+    page_lifetime.from_here()
     state = State(may_launch=may_launch(pn.state.curdoc))
     pn.state.location.sync(state, ["run", "kernel", "case", "view", "theme", "compared"], on_error=state.take)
     side, main = (pn.Column(sizing_mode="stretch_width", margin=0) for _ in range(2))
     width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))
-    with sessions.not_busy():
+    with page_lifetime.not_busy():
         page = pmui.Page(
             title="Tilescope",
-            template=sessions.TEMPLATE,
+            template=page_lifetime.TEMPLATE,
             sx={"& .header a, & .header .title": {"color": "inherit !important", "fontSize": "20px"}},
             dark_theme=state.theme == "dark",
             theme_config={"light": look(LIGHT), "dark": look(DARK)},
@@ -89,7 +91,7 @@ def build() -> pmui.Page:
     width.param.watch(lambda event: fit(page, state, event.new is width.small), "current")
     # The browser has seconds of scripts to load before it asks for what is in the page: made meanwhile, it costs no time.
     in_turn(functools.partial(furnish, state, side, main))
-    pn.state.on_session_destroyed(sessions.release)
+    pn.state.on_session_destroyed(page_lifetime.release)
     return page
 
 
@@ -140,14 +142,14 @@ async def later(state: State, side: pn.Column, progress: Progress) -> None:
 def trouble(error: BaseException) -> pn.pane.HTML:
     """What is shown in place of a page that could not be built."""
     LOG.error("the page could not be built", exc_info=error)
-    return words.pane(words.notice("error", "Tilescope could not start.", f"{type(error).__name__}: {error}"))
+    return html_text.pane(html_text.notice("error", "Tilescope could not start.", f"{type(error).__name__}: {error}"))
 
 
 def report_callback_error(error: Exception) -> None:
     """An exception in a callback: in the log, and where the person looks."""
     LOG.error("callback failed", exc_info=error)
     if pn.state.notifications:
-        pn.state.notifications.error(words.plain(f"{type(error).__name__}: {error}"))
+        pn.state.notifications.error(html_text.plain(f"{type(error).__name__}: {error}"))
 
 
 pn.extension("tabulator", notifications=True, exception_handler=report_callback_error)

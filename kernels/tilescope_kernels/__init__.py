@@ -3,32 +3,32 @@
 ``CATALOG`` lists every kernel's ``KernelSpec``, ``FAMILIES`` the same in groups. ``TILESCOPE_USE_TRITON=0`` routes every function to plain PyTorch.
 """
 
-from tilescope_kernels import add_relu_mul as _add_relu_mul
-from tilescope_kernels import add_rms_norm as _add_rms_norm
-from tilescope_kernels import attention as _attention
-from tilescope_kernels import conv2d as _conv2d
-from tilescope_kernels import cross_entropy as _cross_entropy
-from tilescope_kernels import dequantize as _dequantize
-from tilescope_kernels import fp8_matmul as _fp8_matmul
-from tilescope_kernels import gated as _gated
-from tilescope_kernels import gelu as _gelu
-from tilescope_kernels import histogram as _histogram
-from tilescope_kernels import int8_matmul as _int8_matmul
-from tilescope_kernels import layer_norm as _layer_norm
-from tilescope_kernels import linear_cross_entropy as _linear_cross_entropy
-from tilescope_kernels import lora as _lora
-from tilescope_kernels import matmul as _matmul
-from tilescope_kernels import nf4 as _nf4
-from tilescope_kernels import norm_linear as _norm_linear
-from tilescope_kernels import online_max as _online_max
-from tilescope_kernels import quantize as _quantize
-from tilescope_kernels import rms_norm as _rms_norm
-from tilescope_kernels import rope as _rope
-from tilescope_kernels import row_sum as _row_sum
-from tilescope_kernels import softmax as _softmax
 from tilescope_kernels import studies as _studies
-from tilescope_kernels import vector_add as _vector_add
-from tilescope_kernels import w8a16_matmul as _w8a16_matmul
+from tilescope_kernels.attention import attention as _attention
+from tilescope_kernels.convolution import conv2d as _conv2d
+from tilescope_kernels.elementwise import add_relu_mul as _add_relu_mul
+from tilescope_kernels.elementwise import gated as _gated
+from tilescope_kernels.elementwise import gelu as _gelu
+from tilescope_kernels.elementwise import rope as _rope
+from tilescope_kernels.elementwise import vector_add as _vector_add
+from tilescope_kernels.losses import cross_entropy as _cross_entropy
+from tilescope_kernels.losses import linear_cross_entropy as _linear_cross_entropy
+from tilescope_kernels.matrix_products import fp8_matmul as _fp8_matmul
+from tilescope_kernels.matrix_products import int8_matmul as _int8_matmul
+from tilescope_kernels.matrix_products import lora as _lora
+from tilescope_kernels.matrix_products import matmul as _matmul
+from tilescope_kernels.matrix_products import w8a16_matmul as _w8a16_matmul
+from tilescope_kernels.norms import add_rms_norm as _add_rms_norm
+from tilescope_kernels.norms import layer_norm as _layer_norm
+from tilescope_kernels.norms import norm_linear as _norm_linear
+from tilescope_kernels.norms import rms_norm as _rms_norm
+from tilescope_kernels.quantization import dequantize as _dequantize
+from tilescope_kernels.quantization import nf4 as _nf4
+from tilescope_kernels.quantization import quantize as _quantize
+from tilescope_kernels.reductions import histogram as _histogram
+from tilescope_kernels.reductions import online_max as _online_max
+from tilescope_kernels.reductions import row_sum as _row_sum
+from tilescope_kernels.reductions import softmax as _softmax
 from tilescope_kernels.spec import KernelSpec
 
 #: The library by families, which are recorded together and shown together.

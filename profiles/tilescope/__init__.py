@@ -9,17 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilescope.api import profile, resume
-    from tilescope.own import spec
-    from tilescope.session import Profile, load
-    from tilescope.store import LoadedRun, find, list_runs, open_run
+    from tilescope.notebook.opened_run import Profile, load
+    from tilescope.notebook.profiling import profile, resume
+    from tilescope.notebook.user_kernel import spec
+    from tilescope.runs.store import LoadedRun, find, list_runs, open_run
 
 __version__ = "0.1.0"
 __all__ = ["LoadedRun", "Profile", "__version__", "find", "list_runs", "load", "open_run", "profile", "resume", "spec"]
 
 _HOMES = {
-    "profile": "api", "resume": "api", "spec": "own", "Profile": "session", "load": "session",
-    "LoadedRun": "store", "find": "store", "list_runs": "store", "open_run": "store",
+    "profile": "notebook.profiling", "resume": "notebook.profiling", "spec": "notebook.user_kernel",
+    "Profile": "notebook.opened_run", "load": "notebook.opened_run",
+    "LoadedRun": "runs.store", "find": "runs.store", "list_runs": "runs.store", "open_run": "runs.store",
 }  # fmt: skip
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from tilescope import schema, store
-from tilescope.case import Case
-from tilescope.schema import Ceiling, Device, Failure, Run
+from tilescope.runs import store
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Ceiling, Device, Failure, Run
 
 INJECTED = "<script>document.title='injected'</script>"
 

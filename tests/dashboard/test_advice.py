@@ -8,11 +8,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tilescope import ncu_rules, schema, store
-from tilescope.advice import NVIDIA, Bound, Evidence, Finding
-from tilescope.case import Case
-from tilescope_dashboard import cards
-from tilescope_dashboard.state import State
+from tilescope.models.advice import NVIDIA, Bound, Evidence, Finding, nvidia_rules
+from tilescope.runs import store
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope_dashboard.components import cards
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.fusion import FusionForm
 
@@ -178,14 +179,14 @@ def test_nvidias_rules_stand_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     shown = view(RUN, "softmax")
     assert "Not collected" in shown._nvidia.object
     case = Case("softmax", *[shown._case.value[i] for i in (0, 1, 2, 3)])
-    rule = ncu_rules.NcuRule(0, "f", "Occupancy", "TheoreticalOccupancy", "OPT", HOSTILE, 0.25, "global")
-    monkeypatch.setattr(ncu_rules, "of_run", lambda folder: list(ncu_rules.findings(case, [rule])))
+    rule = nvidia_rules.NcuRule(0, "f", "Occupancy", "TheoreticalOccupancy", "OPT", HOSTILE, 0.25, "global")
+    monkeypatch.setattr(nvidia_rules, "of_run", lambda folder: list(nvidia_rules.findings(case, [rule])))
     shown._show()
     assert "Theoretical occupancy" in shown._nvidia.object
     assert "≤ 1.33×" in shown._nvidia.object
     assert "<img" not in shown._nvidia.object
     assert "Theoretical occupancy" not in shown._cards.object
-    assert next(ncu_rules.findings(case, [rule])).origin == NVIDIA
+    assert next(nvidia_rules.findings(case, [rule])).origin == NVIDIA
 
 
 def test_the_form_answers_and_says_what_it_does_not_know() -> None:

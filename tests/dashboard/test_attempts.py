@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tilescope_dashboard.attempts import FIRST, FREE, LONGEST, MOST, WITHIN, Attempts
-from tilescope_dashboard.login import Login
+from tilescope_dashboard.serving.attempts import FIRST, FREE, LONGEST, MOST, WITHIN, Attempts
+from tilescope_dashboard.serving.login import Login
 
 
 class Clock:

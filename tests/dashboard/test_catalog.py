@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tilescope import supervisor
-from tilescope_dashboard import catalog
+from tilescope.jobs import supervisor
+from tilescope_dashboard.data import catalog
 
 
 def test_it_is_asked_once_and_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

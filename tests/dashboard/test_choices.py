@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tilescope import ceilings, collectors
-from tilescope_dashboard import choices
+from tilescope import collectors
+from tilescope.hardware import ceilings
+from tilescope_dashboard.views.form import choices
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

@@ -8,13 +8,13 @@ from html import unescape
 import pandas as pd
 import pytest
 from bokeh.document import Document
-from tilescope import claims as claims_model
-from tilescope import compare as model
-from tilescope import store
+from tilescope.models import claims as claims_model
+from tilescope.models import compare as model
+from tilescope.runs import store
 from tilescope_dashboard.figures.claims import claims
 from tilescope_dashboard.figures.compare import MOST, compare
 from tilescope_dashboard.figures.style import DARK, LIGHT, ratio_ticks
-from tilescope_dashboard.state import State
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 

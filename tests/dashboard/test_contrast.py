@@ -12,10 +12,10 @@ from bokeh.colors import RGB
 from bokeh.models import Axis, ColorBar, GlyphRenderer, Label, Legend, Model, Text, Title
 from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
-from tilescope_dashboard.charts import Chart
+from tilescope_dashboard.components.charts import Chart
 from tilescope_dashboard.figures.autotune import ink
 from tilescope_dashboard.figures.style import DARK, LIGHT, Theme
-from tilescope_dashboard.state import State
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.occupancy import Occupancy

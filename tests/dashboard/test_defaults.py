@@ -13,7 +13,7 @@ from bokeh.core.property.override import Override
 from bokeh.core.serialization import Serializer
 from bokeh.models import ColumnDataSource, Model, Plot, Range1d
 from bokeh.themes import Theme
-from tilescope_dashboard import defaults
+from tilescope_dashboard.panel_patches import model_defaults
 
 pytestmark = pytest.mark.filterwarnings("ignore::bokeh.util.warnings.BokehDeprecationWarning")
 
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::bokeh.util.warnings.BokehDeprec
 @pytest.fixture(autouse=True)
 def bokehs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bokeh's own way, whatever was done in this process before, and that again afterwards."""
-    monkeypatch.setattr(PropertyDescriptor, "has_unstable_default", defaults._bokehs_unstable)
-    monkeypatch.setattr(PropertyDescriptor, "instance_default", defaults._bokehs_default)
-    monkeypatch.setattr(HasProps, "query_properties_with_values", defaults._bokehs_values)
+    monkeypatch.setattr(PropertyDescriptor, "has_unstable_default", model_defaults._bokehs_unstable)
+    monkeypatch.setattr(PropertyDescriptor, "instance_default", model_defaults._bokehs_default)
+    monkeypatch.setattr(HasProps, "query_properties_with_values", model_defaults._bokehs_values)
 
 
 def said(model: Model) -> str:
@@ -49,13 +49,13 @@ def test_models_of_every_class_are_sent_as_bokeh_does() -> None:
     pmui.Page().get_root()  # classes that Panel makes once they are used
     before = all_said()
     assert len(before) > 600
-    defaults.remember()
+    model_defaults.remember()
     for _ in range(2):
         assert all_said() == before
 
 
 def test_what_may_change_is_each_models_own() -> None:
-    defaults.remember()
+    model_defaults.remember()
     first, second = ColumnDataSource(), ColumnDataSource()
     first.data["x"] = [1]
     first.selected.indices = [0]
@@ -71,7 +71,7 @@ class Wide(Range1d):
 
 
 def test_a_theme_and_a_subclass_prevail() -> None:
-    defaults.remember()
+    model_defaults.remember()
     plots: list[Any] = [Plot() for _ in range(3)]
     Theme(json={"attrs": {"Plot": {"border_fill_color": "red"}}}).apply_to_model(plots[1])
     assert [plot.border_fill_color for plot in plots] == ["#ffffff", "red", "#ffffff"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bokeh.document import Document
 from panel.io import document
-from tilescope_dashboard import delivery
+from tilescope_dashboard.panel_patches import delivery
 
 
 class Browser:

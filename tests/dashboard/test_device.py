@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tilescope.schema import Ceiling, Device
-from tilescope_dashboard.headlines.device import described
+from tilescope.table.schema import Ceiling, Device
+from tilescope_dashboard.topics.device import described
 
 DEVICE = Device(
     name="<b>GPU</b>", target="sm_90", multiprocessors=132, l2_bytes=50_000_000, memory_bytes=80_000_000_000, measured=True,

@@ -13,9 +13,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tilescope_dashboard.download import Download, link, reason
-from tilescope_dashboard.state import State
-from tilescope_dashboard.tables import downloads, fill, table
+from tilescope_dashboard.components.download import Download, link, reason
+from tilescope_dashboard.components.tables import downloads, fill, table
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import Export
 
 RUN = "20260102-030405-aaaa"
@@ -83,7 +83,7 @@ def test_a_table_that_is_not_saved_says_so_below_its_links(monkeypatch: pytest.M
         raise FULL
 
     with monkeypatch.context() as failing:
-        failing.setattr("tilescope_dashboard.files.plain", fail)
+        failing.setattr("tilescope_dashboard.data.exports.plain", fail)
         asyncio.run(as_csv._async_sync_data())
     assert as_csv.said.visible and "No space left on device" in as_csv.said.object
     assert as_csv.data is None and not as_parquet.said.visible
@@ -100,7 +100,7 @@ def test_a_trace_that_has_gone_is_said_below_its_link(tmp_path: Path) -> None:
 #: Runs in the server before the app does.
 NO_ROOM = """
 import errno, os
-from tilescope_dashboard import files, report
+from tilescope_dashboard.data import exports as files; from tilescope_dashboard import report
 
 def fail(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tilescope import store
-from tilescope_dashboard.state import State
+from tilescope.runs import store
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.elsewhere import Elsewhere, having, rows_of

@@ -13,13 +13,15 @@ import pytest
 from bokeh.embed import json_item
 from bokeh.models import Label
 from bokeh.plotting import figure
-from tilescope import claims as claims_model
-from tilescope import compare as compare_model
-from tilescope import roofline as roofline_model
-from tilescope import schema, store, summary
-from tilescope import timeline as timeline_model
-from tilescope import traffic as traffic_model
-from tilescope_dashboard import frames
+from tilescope.models import claims as claims_model
+from tilescope.models import compare as compare_model
+from tilescope.models import roofline as roofline_model
+from tilescope.models import summary
+from tilescope.models import timeline as timeline_model
+from tilescope.models import traffic as traffic_model
+from tilescope.runs import store
+from tilescope.table import schema
+from tilescope_dashboard.data import frames
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.claims import claims
 from tilescope_dashboard.figures.compare import compare

@@ -12,12 +12,13 @@ import pytest
 from bokeh.document import Document
 from bokeh.models import GlyphRenderer, HoverTool, Label, SaveTool
 from bokeh.plotting import figure
-from tilescope import roofline as roofline_model
-from tilescope import schema, summary
-from tilescope import traffic as traffic_model
-from tilescope.case import Case
-from tilescope_dashboard import frames
-from tilescope_dashboard.charts import chart
+from tilescope.models import roofline as roofline_model
+from tilescope.models import summary
+from tilescope.models import traffic as traffic_model
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.data import frames
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.marks import marks
 from tilescope_dashboard.figures.occupancy import TITLES, occupancy

@@ -7,11 +7,13 @@ from types import ModuleType
 import numpy as np
 import pandas as pd
 import pytest
-from tilescope import occupancy, schema
-from tilescope.case import Case
-from tilescope.schema import Failure
-from tilescope_dashboard import frames, words
-from tilescope_dashboard.units import times, write
+from tilescope.hardware import occupancy
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Failure
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data import frames
+from tilescope_dashboard.data.units import times, write
 
 
 def test_a_sweep_is_one_row_a_config_with_what_failed(synthetic: ModuleType) -> None:
@@ -116,11 +118,11 @@ def test_absent_is_a_dash_and_never_a_zero() -> None:
 def test_words_escape_what_comes_from_outside() -> None:
     hostile = "<img src=x onerror=alert(1)>"
     pieces = [
-        words.notice("error", hostile, hostile, [hostile]),
-        words.heading(hostile, hostile),
-        words.subheading(hostile, hostile),
-        words.stats([(hostile, hostile, hostile)]),
-        words.plain(hostile),
+        html_text.notice("error", hostile, hostile, [hostile]),
+        html_text.heading(hostile, hostile),
+        html_text.subheading(hostile, hostile),
+        html_text.stats([(hostile, hostile, hostile)]),
+        html_text.plain(hostile),
     ]
     for piece in pieces:
         assert "<img" not in piece

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from bokeh.models import ColumnDataSource, Legend
+from tilescope_dashboard.data.telemetry import Gpu, Sample, Sampler
 from tilescope_dashboard.figures.gpu import FIGURES, columns, readings
 from tilescope_dashboard.figures.style import DARK, LIGHT
-from tilescope_dashboard.state import State
-from tilescope_dashboard.telemetry import Gpu, Sample, Sampler
-from tilescope_dashboard.views import feed, gpu, strip
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views import gpu, gpu_feed
 from tilescope_dashboard.views.gpu import GpuView, headline
+from tilescope_dashboard.views.jobs import gpu_strip
 
 RUN = "20260102-030405-aaaa"
 FAKE = Path(__file__).with_name("fake_nvml.py")
@@ -46,7 +47,7 @@ def nvml() -> ModuleType:
 def sampler(nvml: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Sampler:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
     one = Sampler(lambda: nvml, period=0.02)
-    for module in (gpu, strip):
+    for module in (gpu, gpu_strip):
         monkeypatch.setattr(module, "sampler", lambda: one)
     return one
 
@@ -137,8 +138,8 @@ def test_without_a_gpu_the_view_says_why(sampler: Sampler, nvml: ModuleType, mon
 
 
 def test_the_strip_is_there_while_a_job_runs(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strip.device, "lock_name", lambda: "GPU-1")
-    shown = strip.Strip(State(run=RUN, kernel="softmax"))
+    monkeypatch.setattr(gpu_strip.device, "lock_name", lambda: "GPU-1")
+    shown = gpu_strip.Strip(State(run=RUN, kernel="softmax"))
     assert not shown._layout.visible
     shown.follow(True)
     wait(sampler, 2)
@@ -153,7 +154,7 @@ def test_the_strip_is_there_while_a_job_runs(sampler: Sampler, monkeypatch: pyte
 
 def test_a_feed_outside_a_page_watches_without_ticking(sampler: Sampler) -> None:
     heard: list[int] = []
-    one = feed.Feed(sampler, lambda: heard.append(1))
+    one = gpu_feed.Feed(sampler, lambda: heard.append(1))
     one.start()
     one.start()
     wait(sampler, 2)

@@ -19,7 +19,7 @@ import pytest
 from bokeh.util.token import generate_jwt_token, generate_session_id, get_session_id
 from panel.io.resources import resolve_custom_path
 from panel.theme.material import MaterialDefaultTheme
-from tilescope_dashboard import guard, headers, hosts
+from tilescope_dashboard.serving import guard, headers, hosts
 from tornado.httputil import HTTPHeaders
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,7 +141,7 @@ def test_an_address_imports_no_module_even_before_the_first_visit(bare: Panel) -
     assert bare.ask("/components/unittest.__main__/x/css/y")[0] == 404
     # In a process of its own, to be run; in Panel, and not imported by the app; imported, and no component.
     for target in ("antigravity/x/css/y", "panel.command.bundle/x/css/y", "panel.io.server/os/css/y", "sys/x/css/y",
-                   "tilescope_dashboard.guard/Refused/css/y", "panel/config/css/y"):  # fmt: skip
+                   "tilescope_dashboard.serving.guard/Refused/css/y", "panel/config/css/y"):  # fmt: skip
         assert bare.ask(f"/components/{target}")[0] == 404, target
     assert not bare.spied.exists()
     assert bare.process.poll() is None

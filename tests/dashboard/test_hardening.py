@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tilescope import store
-from tilescope_dashboard.login import local
-from tilescope_dashboard.state import State
+from tilescope.runs import store
+from tilescope_dashboard.serving.login import local
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import sides
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tilescope import summary
-from tilescope_dashboard.headlines import overview as headline
+from tilescope.models import summary
+from tilescope_dashboard.topics import overview as headline
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

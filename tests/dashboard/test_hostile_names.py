@@ -12,13 +12,14 @@ from urllib.parse import quote
 
 import pytest
 from markdown_it import MarkdownIt
-from tilescope import schema, store
-from tilescope.case import Case
-from tilescope.compare import Side
-from tilescope.schema import Failure, Run
-from tilescope_dashboard.files import stem
+from tilescope.models.compare import Side
+from tilescope.runs import store
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Failure, Run
+from tilescope_dashboard.data.exports import stem
 from tilescope_dashboard.report import render
-from tilescope_dashboard.state import State
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import Export
 
 RUN = "20260102-030405-0bad"

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope.case import Case
-from tilescope.plan import Request, RequestError
-from tilescope.supervisor import Job
-from tilescope_dashboard import jobs
-from tilescope_dashboard.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, JobManager
-from tilescope_dashboard.views.other_jobs import OtherJobs
-from tilescope_dashboard.views.progress import describe
+from tilescope.jobs.plan import Request, RequestError
+from tilescope.jobs.supervisor import Job
+from tilescope.table.case import Case
+from tilescope_dashboard.session import jobs
+from tilescope_dashboard.session.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, JobManager
+from tilescope_dashboard.views.jobs.other_jobs import OtherJobs
+from tilescope_dashboard.views.jobs.progress import describe
 
 CASES = tuple(Case("softmax", impl, "forward", "8x8-fp32") for impl in ("triton", "eager"))
 

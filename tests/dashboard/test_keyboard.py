@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope_dashboard import words
-from tilescope_dashboard.charts import Chart
-from tilescope_dashboard.keyboard import KEYS
-from tilescope_dashboard.state import State
+from tilescope_dashboard.browser.keyboard import KEYS
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.charts import Chart
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.traffic import Traffic
 
@@ -41,8 +41,8 @@ ROLES = {
 
 
 def test_the_text_of_a_headline() -> None:
-    assert words.headline(words.heading("a <b> & c", "more")) == "a <b> & c"
-    assert words.headline(words.notice("info", escape("x"))) == ""
+    assert html_text.headline(html_text.heading("a <b> & c", "more")) == "a <b> & c"
+    assert html_text.headline(html_text.notice("info", escape("x"))) == ""
 
 
 @pytest.mark.parametrize(("view", "said"), [(Roofline, "of roofline at"), (Traffic, "the minimum")])
@@ -61,9 +61,9 @@ def test_a_figure_says_its_headline_and_follows_it(
 
     first = spoken()
     assert all(text.startswith(shown.title) or shown.title in text for text in first)
-    assert all(said in text and words.headline(shown._head.object) in text for text in first)
+    assert all(said in text and html_text.headline(shown._head.object) in text for text in first)
     state.kernel = "layer_norm"
-    assert all(words.headline(shown._head.object) in text for text in spoken())
+    assert all(html_text.headline(shown._head.object) in text for text in spoken())
 
 
 def test_esc_chooses_no_row(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

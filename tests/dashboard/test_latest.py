@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tilescope import supervisor
-from tilescope_dashboard import access, latest
-from tilescope_dashboard.jobs import JobManager
-from tilescope_dashboard.latest import Latest
-from tilescope_dashboard.state import State
-from tilescope_dashboard.views.profile import ProfileForm
+from tilescope.jobs import supervisor
+from tilescope_dashboard.session import access, latest_request
+from tilescope_dashboard.session.jobs import JobManager
+from tilescope_dashboard.session.latest_request import Latest
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.form.profile import ProfileForm
 
 
 class Work:
@@ -44,7 +44,7 @@ def test_of_what_comes_quickly_only_the_newest_is_begun() -> None:
 
 
 def test_the_older_has_ended_before_the_newer_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latest, "PAUSE", 0.01)
+    monkeypatch.setattr(latest_request, "PAUSE", 0.01)
 
     async def scenario() -> None:
         work, asked = Work(), Latest()
@@ -60,7 +60,7 @@ def test_the_older_has_ended_before_the_newer_begins(monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_is_under_way_when_the_page_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latest, "PAUSE", 0.0)
+    monkeypatch.setattr(latest_request, "PAUSE", 0.0)
 
     async def scenario() -> None:
         work, asked = Work(), Latest()
@@ -102,7 +102,7 @@ def test_typing_a_file_starts_no_worker_a_change(tmp_path: Path, monkeypatch: py
         for number in range(12):
             form._own.field.value = f"k{number}.py:SPEC"
             await asyncio.sleep(0.01)
-        await asyncio.sleep(latest.PAUSE + 0.5)
+        await asyncio.sleep(latest_request.PAUSE + 0.5)
         assert "not a KernelSpec" in form._trouble.object
 
     asyncio.run(type_many())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tilescope.store import Summary
-from tilescope_dashboard.library import listing
+from tilescope.runs.store import Summary
+from tilescope_dashboard.data.library import listing
 
 
 def test_a_run_is_listed_with_its_kind_and_what_is_wrong_with_it() -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope_dashboard import access, choices
-from tilescope_dashboard.jobs import JobManager, JobState
-from tilescope_dashboard.state import State
-from tilescope_dashboard.views.following import Following
-from tilescope_dashboard.views.profile import ProfileForm
-from tilescope_dashboard.views.profile_fields import ProfileFields
-from tilescope_dashboard.views.progress import Progress
+from tilescope_dashboard.session import access
+from tilescope_dashboard.session.jobs import JobManager, JobState
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.form import choices
+from tilescope_dashboard.views.form.fields import ProfileFields
+from tilescope_dashboard.views.form.profile import ProfileForm
+from tilescope_dashboard.views.jobs.following import Following
+from tilescope_dashboard.views.jobs.progress import Progress
 
 
 @pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
@@ -28,7 +29,7 @@ def test_who_may_not_launch_starts_reads_and_ends_nothing_whatever_the_page_says
     monkeypatch.setattr(ProfileFields, "fill", lambda self, entry: None)
     monkeypatch.setattr(ProfileFields, "request", lambda self, entry: entry)
     described: list[Any] = []
-    monkeypatch.setattr("tilescope_dashboard.views.own_kernel.supervisor.describe", described.append)
+    monkeypatch.setattr("tilescope_dashboard.views.form.user_kernel.supervisor.describe", described.append)
 
     async def press_everything(may_launch: bool) -> list[str]:
         jobs, done = JobManager(), []

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tilescope_dashboard import spare
-from tilescope_dashboard.spare import SpareTime
-from tilescope_dashboard.state import State
-from tilescope_dashboard.turns import Behind
+from tilescope_dashboard.session import idle_work
+from tilescope_dashboard.session.idle_work import SpareTime
+from tilescope_dashboard.session.scheduling import Behind
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.gpu import GpuView
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
@@ -29,8 +29,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.waiting, self.changed = 100.0, [], None
-        monkeypatch.setattr(spare.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(spare.pn.state.__class__, "curdoc", property(lambda _: self))
+        monkeypatch.setattr(idle_work.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(idle_work.pn.state.__class__, "curdoc", property(lambda _: self))
 
     def on_change(self, action: Any) -> None:
         self.changed = action
@@ -100,10 +100,10 @@ def test_what_is_behind_the_figure_is_done_once_and_at_once_where_it_is_needed(m
 def test_no_step_is_taken_while_somebody_waits_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, done = Clock(monkeypatch), []
     SpareTime(lambda: bool(done.append(1))).start()
-    monkeypatch.setattr(spare, "stepping", lambda: True)
+    monkeypatch.setattr(idle_work, "stepping", lambda: True)
     clock.turn()
     assert not done
-    monkeypatch.setattr(spare, "stepping", lambda: False)
+    monkeypatch.setattr(idle_work, "stepping", lambda: False)
     clock.turn()
     assert len(done) == 1
 

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tilescope import store
-from tilescope.plan import Request
-from tilescope_dashboard import jobs, sweeps
-from tilescope_dashboard.jobs import JobManager
-from tilescope_dashboard.state import State
+from tilescope.jobs.plan import Request
+from tilescope.runs import store
+from tilescope_dashboard.data import sweeps
+from tilescope_dashboard.session import jobs
+from tilescope_dashboard.session.jobs import JobManager
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views import no_sweep
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.elsewhere import having

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from pandas.testing import assert_frame_equal
-from tilescope import facts
-from tilescope_dashboard import frames
-from tilescope_dashboard.opened import open_cached, usual
-from tilescope_dashboard.state import State
+from tilescope.table import case_table
+from tilescope_dashboard.data import frames
+from tilescope_dashboard.data.run_cache import open_cached, usual
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.source import Source
@@ -37,9 +37,9 @@ def test_views_share_them_and_leave_them_as_they_are(runs: Path, monkeypatch: py
     state = State(run=RUN, kernel="softmax")
     before = state.usual.copy(deep=True)
     gathered: list[int] = []
-    inner = facts._gather
-    monkeypatch.setattr(facts, "_gather", lambda table: gathered.append(id(table)) or inner(table))
-    monkeypatch.setattr(facts, "_last", ())
+    inner = case_table._gather
+    monkeypatch.setattr(case_table, "_gather", lambda table: gathered.append(id(table)) or inner(table))
+    monkeypatch.setattr(case_table, "_last", ())
     for view in (Roofline, Traffic, Timeline, Occupancy, Source):
         shown = view(state)
         shown.refresh()

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope.plan import Request, RequestError
-from tilescope.supervisor import Job
-from tilescope_dashboard.job_text import beside_the_button
-from tilescope_dashboard.jobs import CANCELLED, DONE, FAILED, RUNNING, JobManager, JobState
-from tilescope_dashboard.state import State
-from tilescope_dashboard.views.profile import ProfileForm
-from tilescope_dashboard.views.profile_fields import ProfileFields
+from tilescope.jobs.plan import Request, RequestError
+from tilescope.jobs.supervisor import Job
+from tilescope_dashboard.session.jobs import CANCELLED, DONE, FAILED, RUNNING, JobManager, JobState
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.form.fields import ProfileFields
+from tilescope_dashboard.views.form.profile import ProfileForm
+from tilescope_dashboard.views.jobs.job_text import beside_the_button
 
 ENTRY = {
     "name": "softmax", "kernel": "tilescope_kernels.softmax:SPEC", "passes": ["forward", "backward"],

@@ -14,15 +14,18 @@ from typing import Any
 import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
-from tilescope import cli, compare, schema, staleness, store
-from tilescope.compare import Side
-from tilescope.schema import Failure, Run
+from tilescope import cli
+from tilescope.models import compare
+from tilescope.models.compare import Side
+from tilescope.runs import staleness, store
+from tilescope.table import schema
+from tilescope.table.schema import Failure, Run
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.report import markdown, render
 from tilescope_dashboard.report.build import build
 from tilescope_dashboard.report.content import Column, Part, Report
 from tilescope_dashboard.report.html import html
-from tilescope_dashboard.state import State
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import sides
 
 #: Bokeh's own, on pandas 3.1.

@@ -7,16 +7,18 @@ import math
 import pandas as pd
 import pytest
 from bokeh.models import HoverTool
-from tilescope import roofline as model
-from tilescope import schema, store, summary
-from tilescope.case import Case
-from tilescope.schema import Ceiling, Device
+from tilescope.models import roofline as model
+from tilescope.models import summary
+from tilescope.runs import store
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Ceiling, Device
+from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.roofline import roofline
 from tilescope_dashboard.figures.style import LIGHT
-from tilescope_dashboard.headlines import overview
-from tilescope_dashboard.headlines.roofline import headline
 from tilescope_dashboard.report import columns
-from tilescope_dashboard.units import write
+from tilescope_dashboard.topics import overview
+from tilescope_dashboard.topics.roofline import headline
 
 GPU = Device(
     "Made-up GPU", "sm_90", 100, 10_000_000, 10_000_000_000, True,

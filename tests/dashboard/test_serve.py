@@ -24,12 +24,13 @@ from typing import Any
 
 import pytest
 from bokeh.server.util import create_hosts_allowlist
-from tilescope_dashboard import access, serve
-from tilescope_dashboard.attempts import FREE
-from tilescope_dashboard.jobs import JobManager
-from tilescope_dashboard.login import Login, encrypted, local
-from tilescope_dashboard.state import State
-from tilescope_dashboard.views.profile import ProfileForm
+from tilescope_dashboard.serving import serve
+from tilescope_dashboard.serving.attempts import FREE
+from tilescope_dashboard.serving.login import Login, encrypted, local
+from tilescope_dashboard.session import access
+from tilescope_dashboard.session.jobs import JobManager
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.form.profile import ProfileForm
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.httputil import HTTPHeaders
 from tornado.websocket import websocket_connect
@@ -37,7 +38,7 @@ from tornado.websocket import websocket_connect
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = """
 import argparse
-from tilescope_dashboard import serve
+from tilescope_dashboard.serving import serve
 parser = argparse.ArgumentParser()
 serve.command(parser.add_subparsers())
 chosen = parser.parse_args()
@@ -344,7 +345,7 @@ def test_every_other_file_is_refused_in_words(own: Path, given: str) -> None:
 def test_own_files_are_off_until_a_folder_is_named(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(access.OWN_FILES)
     described = []
-    monkeypatch.setattr("tilescope_dashboard.views.own_kernel.supervisor.describe", described.append)
+    monkeypatch.setattr("tilescope_dashboard.views.form.user_kernel.supervisor.describe", described.append)
 
     async def type_one() -> str:
         form = ProfileForm(State(may_launch=True), JobManager())

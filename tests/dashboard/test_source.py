@@ -10,16 +10,19 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope import lines, schema, store
-from tilescope.case import Case
-from tilescope.compiled_text import Text
-from tilescope.lines import METRICS
-from tilescope.schema import Device, Run
-from tilescope.store import RunWriter
-from tilescope_dashboard import code_pair, notebook, source_lines
+from tilescope.collectors.compiled_text import Text
+from tilescope.runs import store
+from tilescope.runs.store import RunWriter
+from tilescope.table import line_values, schema
+from tilescope.table.case import Case
+from tilescope.table.line_values import METRICS
+from tilescope.table.schema import Device, Run
+from tilescope_dashboard.components import code_pair
+from tilescope_dashboard.data import source_lines
+from tilescope_dashboard.data.source_lines import Column, Launch
 from tilescope_dashboard.figures.style import DARK, LIGHT
-from tilescope_dashboard.source_lines import Column, Launch
-from tilescope_dashboard.state import State
+from tilescope_dashboard.notebook import views
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views import no_lines
 from tilescope_dashboard.views.elsewhere import having
 from tilescope_dashboard.views.no_lines import with_lines
@@ -61,7 +64,7 @@ def rows(column: Column, by_line: dict[int, float], case: Case = CASE, **place: 
 @pytest.fixture
 def frame() -> pd.DataFrame:
     """As a recording has it: the compiler knows two lines, ncu one of them, another file's and one that is not a number."""
-    return lines.frame(
+    return line_values.frame(
         rows(CODE, {8: 30.0, 9: 10.0})
         + rows(STALLS, {8: 60.0, 9: float("nan")}, launch=3)
         + rows(STALLS, {191: 20.0}, file="standard.py", launch=3)
@@ -77,7 +80,7 @@ def cells(markup: str, line: int) -> list[str]:
 
 
 def test_launches_are_matched_across_sources_by_their_function(frame: pd.DataFrame) -> None:
-    more = lines.frame(rows(STALLS, {8: 1.0}, launch=5) + rows(STALLS, {20: 7.0}, function="other"))
+    more = line_values.frame(rows(STALLS, {8: 1.0}, launch=5) + rows(STALLS, {20: 7.0}, function="other"))
     both = pd.concat([frame, more], ignore_index=True)
     found = source_lines.launches(both)
     assert found == [Launch("softmax_kernel", 0), Launch("softmax_kernel", 1), Launch("other", 0)]
@@ -147,20 +150,20 @@ def test_the_listing_says_values_shares_and_provenance(frame: pd.DataFrame) -> N
 
 
 def test_a_listing_without_values_or_text_is_still_one() -> None:
-    nothing = lines.frame([])
+    nothing = line_values.frame([])
     assert cells(code_pair.source("x = 1", "k.py", nothing, [], [(1, 1)]), 1) == ["x = 1"]
     assert cells(code_pair.source("x = 1", "k.py", nothing, [CODE], [(1, 1)]), 1) == ["", "x = 1"]
     assert "<tbody></tbody>" in code_pair.source("", "k.py", nothing, [CODE], [(1, 0)])
 
 
 def test_a_share_below_a_percent_is_not_nothing() -> None:
-    many = lines.frame(rows(CODE, {1: 1.0, 2: 999.0, 3: 0.0}))
+    many = line_values.frame(rows(CODE, {1: 1.0, 2: 999.0, 3: 0.0}))
     markup = code_pair.source("a\nb\nc", "softmax.py", many, [CODE], [(1, 3)])
     assert [cells(markup, line)[0] for line in (1, 2, 3)] == ["1&lt; 1 %", "999100 %", "00 %"]
 
 
 def test_texts_are_escaped() -> None:
-    hostile = lines.frame(rows(CODE, {1: 1.0}, file=INJECTED) + rows(STALLS, {1: 1.0}, file="<b>"))
+    hostile = line_values.frame(rows(CODE, {1: 1.0}, file=INJECTED) + rows(STALLS, {1: 1.0}, file="<b>"))
     markup = code_pair.pair(
         code_pair.source(INJECTED, INJECTED, hostile, [CODE], [(1, 1)])
         + code_pair.elsewhere(hostile, INJECTED, [STALLS]),
@@ -204,7 +207,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame: pd.DataFrame) ->
     table.append(CASE.row("algorithm_bytes_read", 100, "model"))
     writer.append(schema.frame(table))
     writer.append_lines("softmax", frame, {"softmax.py": SOURCE})
-    writer.append_lines("softmax", lines.frame(rows(CODE, {9: 5.0}, case=SWEPT)), {})
+    writer.append_lines("softmax", line_values.frame(rows(CODE, {9: 5.0}, case=SWEPT)), {})
     artefact = {
         "launches": [{"function": "softmax_kernel", "file": "softmax.py", "stages": {"ptx": "ret;", "sass": SASS}}]
     }
@@ -308,7 +311,7 @@ def test_the_run_on_offer_is_named_with_what_knows_its_lines(tmp_path: Path, fra
     state = State(run="", kernel="softmax")
     state.param.update(run="", runs=listed)
     nowhere = no_lines.NoLines(state)
-    nowhere.show(lines.frame([]))
+    nowhere.show(line_values.frame([]))
     said = nowhere._text.object
     assert "&lt;script&gt;" in said
     assert "<script>" not in said
@@ -343,11 +346,11 @@ def test_an_own_kernel_is_profiled_by_its_file(tmp_path: Path, monkeypatch: pyte
 
 
 def test_in_a_notebook_the_view_knows_its_own_run_only(run: str, tmp_path: Path) -> None:
-    made = notebook.view(store.open_run(store.find(run)), "source", "softmax")
+    made = views.view(store.open_run(store.find(run)), "source", "softmax")
     assert "Line 8 has 75.0 %" in made._head.object
     assert "LDG.E R1" in made._code.markup
     bare = another(tmp_path, "20260103-000000-0001", {"softmax": {}})
-    made = notebook.view(store.open_run(store.find(bare)), "source")
+    made = views.view(store.open_run(store.find(bare)), "source")
     assert made._nowhere._layout.objects == [made._nowhere._text]
     assert "tilescope profile softmax" in made._nowhere._text.object
 

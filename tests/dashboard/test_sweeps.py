@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from tilescope_dashboard import sweeps
+from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.style import LIGHT
-from tilescope_dashboard.headlines.autotune import headline
+from tilescope_dashboard.topics.autotune import headline
 
 SWEEP = {"impl": "triton", "pass": "forward", "workload": "8-fp32", "reason": "", "time_source": "", "code_source": ""}
 

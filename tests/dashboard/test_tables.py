@@ -13,10 +13,10 @@ from xml.etree import ElementTree
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from tilescope_dashboard import files
-from tilescope_dashboard.download import Download
+from tilescope_dashboard.components.download import Download
+from tilescope_dashboard.components.tables import downloads, fill, table
+from tilescope_dashboard.data import exports
 from tilescope_dashboard.figures.style import theme
-from tilescope_dashboard.tables import downloads, fill, table
 
 #: Panel's own, on pandas 3.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
@@ -48,7 +48,7 @@ def filled() -> Any:
 def test_a_table_shows_a_dash_and_keeps_the_value_that_is_absent() -> None:
     widget = filled()
     assert list(widget.value["impl"]) == ["triton", "=cmd()", "–"]
-    plain = files.plain(widget.filled, widget.units)
+    plain = exports.plain(widget.filled, widget.units)
     assert list(plain.columns) == ["impl", "registers", "gpu_time (second)", "over (ratio)", "why"]
     assert plain["gpu_time (second)"].iloc[0] == 1.8278e-4
     assert plain["registers"].isna().tolist() == [False, True, False]
@@ -57,7 +57,7 @@ def test_a_table_shows_a_dash_and_keeps_the_value_that_is_absent() -> None:
 
 def test_csv_is_unscaled_and_holds_no_formula() -> None:
     widget = filled()
-    text = files.as_csv(files.plain(widget.filled, widget.units)).read().decode()
+    text = exports.as_csv(exports.plain(widget.filled, widget.units)).read().decode()
     rows = list(csv.DictReader(io.StringIO(text)))
     assert rows[0] == {
         "impl": "triton", "registers": "32", "gpu_time (second)": "0.00018278", "over (ratio)": "1.015625", "why": "",
@@ -69,7 +69,7 @@ def test_csv_is_unscaled_and_holds_no_formula() -> None:
 
 def test_parquet_keeps_types_and_what_is_absent() -> None:
     widget = filled()
-    read = pq.read_table(files.as_parquet(files.plain(widget.filled, widget.units))).to_pandas()
+    read = pq.read_table(exports.as_parquet(exports.plain(widget.filled, widget.units))).to_pandas()
     assert read["impl"].tolist()[:2] == ["triton", "=cmd()"]
     assert read["registers"].isna().tolist() == [False, True, False]
     assert read["over (ratio)"].tolist()[:2] == [1.015625, 2.0]
@@ -77,9 +77,9 @@ def test_parquet_keeps_types_and_what_is_absent() -> None:
 
 def test_a_table_that_was_never_filled_saves_its_columns() -> None:
     widget = table(COLUMNS)
-    plain = files.plain(widget.filled, widget.units)
-    assert pq.read_table(files.as_parquet(plain)).num_rows == 0
-    assert files.as_csv(plain).read().decode().strip() == "impl,registers,gpu_time (second),over (ratio),why"
+    plain = exports.plain(widget.filled, widget.units)
+    assert pq.read_table(exports.as_parquet(plain)).num_rows == 0
+    assert exports.as_csv(plain).read().decode().strip() == "impl,registers,gpu_time (second),over (ratio),why"
 
 
 def test_a_link_writes_the_table_as_it_is_when_it_is_pressed() -> None:
@@ -98,7 +98,7 @@ def test_a_very_long_table_says_that_it_shows_its_first_rows_and_saves_them_all(
     fill(widget, pd.DataFrame({"registers": range(10_002)}))
     assert len(widget.value) == 10_000
     assert "10,000 of 10,002 rows" in widget.note.object
-    assert len(files.plain(widget.filled, widget.units)) == 10_002
+    assert len(exports.plain(widget.filled, widget.units)) == 10_002
     fill(widget, ROWS)
     assert (len(widget.value), widget.note.object) == (3, "")
 
@@ -134,7 +134,7 @@ def test_a_title_has_room_for_its_longest_word() -> None:
     ],
 )
 def test_a_files_name_says_where_it_is_from_and_holds_no_path(parts: tuple[str, ...], expected: str) -> None:
-    assert files.stem(*parts) == expected
+    assert exports.stem(*parts) == expected
 
 
 def test_a_theme_carries_the_origin_and_is_else_the_same() -> None:

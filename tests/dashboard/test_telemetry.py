@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tilescope_dashboard.telemetry import KEPT, REASONS, Reader, Sampler, TelemetryError, held, slowed
+from tilescope_dashboard.data.telemetry import KEPT, REASONS, Reader, Sampler, TelemetryError, held, slowed
 
 THREAD = "tilescope-telemetry"
 

@@ -14,12 +14,13 @@ import pandas as pd
 import pytest
 from bokeh.models import CustomJSTickFormatter, HoverTool
 from bokeh.plotting import figure
-from tilescope import schema, store
-from tilescope import timeline as model
-from tilescope.case import Case
+from tilescope.models import timeline as model
+from tilescope.runs import store
+from tilescope.table import schema
+from tilescope.table.case import Case
 from tilescope_dashboard.figures import timeline as figures
 from tilescope_dashboard.figures.style import DARK, LIGHT
-from tilescope_dashboard.state import State
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.timeline import Timeline
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"

@@ -9,10 +9,10 @@ from typing import Any
 
 import panel as pn
 import pytest
-from tilescope import store
-from tilescope_dashboard import opened
-from tilescope_dashboard.state import State
-from tilescope_dashboard.turns import in_turns, stepping
+from tilescope.runs import store
+from tilescope_dashboard.data import run_cache
+from tilescope_dashboard.session.scheduling import in_turns, stepping
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.claims import Claims
 
 #: Panel's own, on pandas 3.1.
@@ -67,7 +67,7 @@ def test_steps_are_taken_one_a_turn_and_at_once_where_nobody_waits(page: Page, m
 
 
 def test_claims_are_read_a_recording_a_turn_and_once_for_all(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opened, "_CLAIMED", {})
+    monkeypatch.setattr(run_cache, "_CLAIMED", {})
     shown = Claims(State(view="claims"))
     shown.refresh()
     assert "Reading" in shown._head.object
@@ -90,8 +90,8 @@ def test_claims_are_read_a_recording_a_turn_and_once_for_all(page: Page, monkeyp
 def test_what_cannot_be_read_is_shown_in_place_and_ends_the_reading(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opened, "_CLAIMED", {})
-    monkeypatch.setattr(opened, "_open", refuse)
+    monkeypatch.setattr(run_cache, "_CLAIMED", {})
+    monkeypatch.setattr(run_cache, "_open", refuse)
     shown = Claims(State(view="claims"))
     shown.refresh()
     assert page.take_turns() == 1
@@ -102,7 +102,7 @@ def test_what_cannot_be_read_is_shown_in_place_and_ends_the_reading(
 def test_who_looks_elsewhere_meanwhile_is_not_shown_what_was_asked_before(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opened, "_CLAIMED", {})
+    monkeypatch.setattr(run_cache, "_CLAIMED", {})
     shown = Claims(State(view="claims"))
     shown.refresh()
     before = page.turns.pop()

@@ -11,22 +11,22 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from tilescope import listings, progress, store
-from tilescope.schema import Failure
-from tilescope.summary import headline, summarise
-from tilescope_dashboard import words
-from tilescope_dashboard.access import is_local
-from tilescope_dashboard.frames import largest_problem
-from tilescope_dashboard.state import SHOWN_FIRST, State, preferred
+from tilescope.models.summary import headline, summarise
+from tilescope.runs import journal, listings, store
+from tilescope.table.schema import Failure
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data.frames import largest_problem
+from tilescope_dashboard.session.access import is_local
+from tilescope_dashboard.session.state import SHOWN_FIRST, State, preferred
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.context import Context
+from tilescope_dashboard.views.form.fields import ProfileFields
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
-from tilescope_dashboard.views.profile_fields import ProfileFields
 from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.source import Source
 from tilescope_dashboard.views.timeline import Timeline
@@ -138,7 +138,7 @@ def test_the_overview_names_the_first_finding_and_opens_advice_on_it() -> None:
     advice = Advice(State(run=RUN, kernel="softmax", view="advice"))
     advice.refresh()
     # The same finding of the same case as the view it opens.
-    title = words.headline(advice._head.object)
+    title = html_text.headline(advice._head.object)
     assert title.startswith("At the HBM roof")
     assert title in shown._first._text.object
     shown._first._button.param.trigger("clicks")
@@ -157,7 +157,7 @@ def test_a_row_of_the_overview_brings_its_own_finding_and_not_the_kernels() -> N
     shown.refresh()
     row = list(shown._headlines["kernel"]).index("layer_norm")
     shown._table.selection = [row]
-    assert words.headline(shown._head.object) == "layer_norm"
+    assert html_text.headline(shown._head.object) == "layer_norm"
     assert "At the HBM roof" in shown._first._text.object
     assert shown._first._layout.objects == [shown._first._line, shown._first._button]
     case = shown._headlines.iloc[row]
@@ -166,7 +166,7 @@ def test_a_row_of_the_overview_brings_its_own_finding_and_not_the_kernels() -> N
     assert shown.state.case == f"{case['impl']} · {case['pass']} · {case['workload']}"
     shown.state.param.update(view="overview", kernel="matmul")
     shown.clear()
-    assert words.headline(shown._head.object) == "matmul"
+    assert html_text.headline(shown._head.object) == "matmul"
     assert shown._first._layout.objects == []
 
 
@@ -201,7 +201,7 @@ def test_without_a_gpu_a_recording_is_opened_first(monkeypatch: pytest.MonkeyPat
         return store.Summary(identity, Path(identity), **facts)
 
     runs = [summary("mine"), summary("other", recorded=True), summary("h200", recorded=True, measured=True)]
-    monkeypatch.setattr("tilescope_dashboard.state.no_gpu", lambda: "none here")
+    monkeypatch.setattr("tilescope_dashboard.session.state.no_gpu", lambda: "none here")
     assert preferred(runs) == ("h200", "")
     both = summary("both", recorded=True, measured=True, kernels=("matmul", SHOWN_FIRST))
     assert preferred([*runs, both]) == ("both", SHOWN_FIRST)
@@ -212,7 +212,7 @@ def test_without_a_gpu_a_recording_is_opened_first(monkeypatch: pytest.MonkeyPat
         for name, cases in (("one", 5), ("all", 40))
     )
     assert preferred([one, all_of_them], "matmul") == ("all", "matmul")
-    monkeypatch.setattr("tilescope_dashboard.state.no_gpu", lambda: None)
+    monkeypatch.setattr("tilescope_dashboard.session.state.no_gpu", lambda: None)
     assert preferred([*runs, both]) == ("mine", "")
     assert preferred([]) == ("", "")
 
@@ -238,8 +238,8 @@ def test_only_this_machine_may_launch(address: str, headers: dict[str, str], loc
 def test_the_dashboard_imports_neither_torch_nor_triton() -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"
-        "import tilescope_dashboard.report, tilescope_dashboard.jobs\n"
-        "from tilescope_dashboard.views import autotune, context, navigation, occupancy, overview, profile, progress\n"
+        "import tilescope_dashboard.report, tilescope_dashboard.session.jobs\n"
+        "from tilescope_dashboard.views import autotune, context, navigation, occupancy, overview; from tilescope_dashboard.views.form import profile; from tilescope_dashboard.views.jobs import progress\n"
         "from tilescope_dashboard.views import roofline, traffic"
     )
     paths = [str(Path(__file__).resolve().parents[2] / part) for part in ("kernels", "profiles", "dashboard")]
@@ -279,7 +279,7 @@ def test_an_interrupted_run_says_how_it_goes_on_where_it_can(
     described = tmp_path / RUN / "run.json"
     described.write_text(json.dumps({**json.loads(described.read_text()), "complete": False}))
     assert "its worker died.<" in Context(State(run=RUN, kernel="matmul"))._notices.object
-    progress.begin(tmp_path / RUN, [])
+    journal.begin(tmp_path / RUN, [])
     said = f"its worker died. &#x27;tilescope resume {RUN}&#x27; goes on with it."
     assert said in Context(State(run=RUN, kernel="matmul"))._notices.object
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from tilescope_dashboard.visitor import Visitor
+from tilescope_dashboard.browser.visitor import Visitor
 
 PREDICTED = "20260102-030406-bbbb"
 browser = pytest.mark.browser

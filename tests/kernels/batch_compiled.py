@@ -8,7 +8,7 @@ import sys
 
 import torch
 import triton
-from tilescope.launches import ThroughCustomOps
+from tilescope.execution.launches import ThroughCustomOps
 from tilescope_kernels import CATALOG
 from tilescope_kernels.spec import FORWARD, KernelSpec
 from triton.backends.compiler import GPUTarget

@@ -9,8 +9,8 @@ import traceback
 import torch
 import torch.nn.functional as F
 from gluon_on_cpu import launch
-from tilescope_kernels._cross_entropy_resident import cross_entropy_resident_kernel
-from tilescope_kernels._layer_norm_shared import layer_norm_backward_shared_kernel
+from tilescope_kernels.losses.resident import cross_entropy_resident_kernel
+from tilescope_kernels.norms.layer_norm_backward import layer_norm_backward_shared_kernel
 
 IGNORED, NAN, INF = -100, float("nan"), float("inf")
 

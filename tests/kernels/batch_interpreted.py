@@ -18,8 +18,8 @@ import torch
 import triton
 import triton.language as tl
 from tilescope_kernels import CATALOG, LayerNorm, add_relu_mul, add_rms_norm, layer_norm, matmul, softmax, vector_add
-from tilescope_kernels._partials import sum_partials
-from tilescope_kernels._pieces import narrow
+from tilescope_kernels._shared.row_tiles import narrow
+from tilescope_kernels._shared.weight_gradients import sum_partials
 from tilescope_kernels.spec import FORWARD
 
 SPECS = {spec.name: spec for spec in CATALOG}

@@ -11,10 +11,10 @@ from unittest import mock
 # First: it switches the interpreter on.
 from batch_interpreted import close, draw, main, poisoned  # isort: skip
 
-import tilescope_kernels.matmul  # noqa: F401 (the package's attribute of that name is the module's function)
+import tilescope_kernels.matrix_products.matmul  # noqa: F401 (the package's attribute of that name is the module's function)
 import torch
-from tilescope_kernels import _matmul_split as module
 from tilescope_kernels import matmul
+from tilescope_kernels.matrix_products import split_k as module
 
 MODULE = sys.modules["tilescope_kernels.matmul"]
 

@@ -334,7 +334,7 @@ def check_linear_cross_entropy_options():
 
 
 def check_linear_cross_entropy_chunks_fit_their_memory():
-    from tilescope_kernels.linear_cross_entropy import _ALIGNED, _chunks
+    from tilescope_kernels.losses.linear_cross_entropy import _ALIGNED, _chunks
 
     for rows, columns, classes in ((8192, 4096, 128256), (781, 130, 1823), (3000, 7, 50000), (5, 9, 1), (0, 4, 9)):
         for lent in (True, False):

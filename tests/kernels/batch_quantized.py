@@ -14,11 +14,11 @@ from typing import Any
 from unittest import mock
 
 import torch
-from tilescope import interpret, launches
-from tilescope.meter import Meter
+from tilescope.execution import launches
+from tilescope.interpreter import interpret
+from tilescope.interpreter.meter import Meter
 from tilescope_kernels import (
     CATALOG,
-    _scaled_matmul,
     dequantize,
     fp8_matmul,
     int8_matmul,
@@ -28,10 +28,11 @@ from tilescope_kernels import (
     quantize,
     w8a16_matmul,
 )
-from tilescope_kernels.nf4 import FRACTIONS
-from tilescope_kernels.quantize import BLOCK_CONFIGS, SMALLEST, reference
+from tilescope_kernels.matrix_products import scaled_matmul
+from tilescope_kernels.matrix_products.w8a16_matmul import SMALL
+from tilescope_kernels.quantization.nf4 import FRACTIONS
+from tilescope_kernels.quantization.quantize import BLOCK_CONFIGS, SMALLEST, reference
 from tilescope_kernels.spec import FORWARD
-from tilescope_kernels.w8a16_matmul import SMALL
 
 SPECS = {spec.name: spec for spec in CATALOG}
 fp8 = sys.modules["tilescope_kernels.fp8_matmul"]
@@ -342,7 +343,7 @@ def check_lora_linear_shapes():
 
 
 #: Two programs walk all tiles, as a persistent grid does on a GPU with fewer multiprocessors than there are tiles.
-two_programs = mock.patch.object(_scaled_matmul, "multiprocessors", lambda tensor: 2)
+two_programs = mock.patch.object(scaled_matmul, "multiprocessors", lambda tensor: 2)
 
 
 def small(configs, **wanted: int):

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tilescope_kernels._attention_decode import _span, decode_serves
+from tilescope_kernels.attention.decode import _span, decode_serves
 
 SCRIPT = "batch_attention_decode.py"
 CHECKS = re.findall(r"^def (check_\w+)", (Path(__file__).parent / SCRIPT).read_text(), re.MULTILINE)

@@ -66,7 +66,7 @@ def test_plain_pytorch_where_triton_is_switched_off(monkeypatch):
 
 
 def test_rectangles_waste_the_least():
-    from tilescope_kernels.conv2d import _rectangle
+    from tilescope_kernels.convolution.conv2d import _rectangle
 
     assert _rectangle(128, 32, 56, 56) == (2, 8, 8)
     assert _rectangle(128, 1, 1, 1000) == (1, 1, 128)

@@ -8,7 +8,7 @@ import pkgutil
 import pytest
 import tilescope_kernels as kernels
 import torch
-from tilescope import launches
+from tilescope.execution import launches
 from tilescope_kernels import CATALOG
 from tilescope_kernels.spec import BACKWARD, DTYPES, FORWARD, KernelSpec, Workload
 

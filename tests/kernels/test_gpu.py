@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tilescope import execute
+from tilescope.execution import execute
 from tilescope_kernels import CATALOG, layer_norm, softmax
 from tilescope_kernels.spec import FORWARD
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tilescope import execute
+from tilescope.execution import execute
 from tilescope_kernels import CATALOG, fp8_matmul, nf4_quantize, quantize, w8a16_matmul
 
 pytestmark = [

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tilescope_kernels import CATALOG, _matmul_split
-from tilescope_kernels._matmul_split import split_plan
+from tilescope_kernels import CATALOG
+from tilescope_kernels.matrix_products import split_k
+from tilescope_kernels.matrix_products.split_k import split_plan
 
 SCRIPT = "batch_matmul_split.py"
 CHECKS = re.findall(r"^def (check_\w+)", (Path(__file__).parent / SCRIPT).read_text(), re.MULTILINE)
@@ -22,8 +23,8 @@ def test_interpreted(batch, check):
 
 @pytest.fixture
 def hopper(monkeypatch):
-    monkeypatch.setattr(_matmul_split, "capability", lambda _: 90)
-    monkeypatch.setattr(_matmul_split, "shared_memory", lambda _: 227 * 1024)
+    monkeypatch.setattr(split_k, "capability", lambda _: 90)
+    monkeypatch.setattr(split_k, "shared_memory", lambda _: 227 * 1024)
 
 
 def planned(m, n, k, dtype=torch.bfloat16, turned=False):
@@ -62,7 +63,7 @@ def test_what_others_serve_better_is_left_to_them(hopper, monkeypatch):
     for workload in next(spec for spec in CATALOG if spec.name == "matmul").workloads:  # recorded without it
         if workload.dtype != "fp32":
             assert planned(*workload.dims.values()) is None
-    monkeypatch.setattr(_matmul_split, "shared_memory", lambda _: 99 * 1024)
+    monkeypatch.setattr(split_k, "shared_memory", lambda _: 99 * 1024)
     assert planned(1024, 1024, 1024) is None
     monkeypatch.undo()
     assert planned(1024, 1024, 1024) is None  # interpreted

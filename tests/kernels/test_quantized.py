@@ -117,7 +117,7 @@ def test_what_cannot_be_served_is_named(caught, call, message):
 
 
 def test_fp8_asks_for_a_gpu_that_has_it(monkeypatch):
-    from tilescope_kernels._quantized import check_has_fp8
+    from tilescope_kernels._shared.one_byte import check_has_fp8
 
     class OnGpu:
         is_cuda, device = True, "cuda:0"

@@ -8,7 +8,7 @@ import re
 import pandas as pd
 import pytest
 import torch
-from tilescope import store
+from tilescope.runs import store
 from tilescope_kernels import CATALOG
 
 SPECS = {spec.name: spec for spec in CATALOG}

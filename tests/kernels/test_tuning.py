@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tilescope_kernels import lora, matmul
-from tilescope_kernels._scaled_matmul import scaled_matmul_tuned
+from tilescope_kernels import matmul
+from tilescope_kernels.matrix_products import lora
+from tilescope_kernels.matrix_products.scaled_matmul import scaled_matmul_tuned
 
 TUNERS = {
     "matmul": matmul.__globals__["matmul_tuned"],

@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tilescope import puzzles
+from tilescope.notebook import puzzles
 
 #: A person is told early that a loop does not end; a busy machine may take this many seconds over a sound one.
 puzzles._LIMIT = 200

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope import store
-from tilescope_dashboard import launcher
+from tilescope.runs import store
+from tilescope_dashboard.serving import launcher
 
 ROOT = Path(__file__).parents[2]
 FLAGS = [

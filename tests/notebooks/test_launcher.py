@@ -13,7 +13,7 @@ import tomllib
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from tilescope_dashboard import launcher
+from tilescope_dashboard.serving import launcher
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_tile_is_declared_where_jupyter_looks():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["jupyter_serverproxy_servers"] == {
-        launcher.NAME: "tilescope_dashboard.launcher:tile"
+        launcher.NAME: "tilescope_dashboard.serving.launcher:tile"
     }
     assert "jupyter-server-proxy" in project["optional-dependencies"]["jupyter"]
 

@@ -10,12 +10,12 @@ import re
 import pandas as pd
 import pytest
 from panel_material_ui import Button
-from tilescope_dashboard.packed import lender, packed
-from tilescope_dashboard.state import State
-from tilescope_dashboard.tables import fill, table
+from tilescope_dashboard.components.html_text import heading, pane
+from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.notebook.compressed_scripts import lender, packed
+from tilescope_dashboard.notebook.without_scripts import below
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.without_scripts import below
-from tilescope_dashboard.words import heading, pane
 
 #: Panel's own, which it leaves for the next pandas.
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope import api, device, puzzles
-from tilescope.plan import Request
-from tilescope.session import Profile
+from tilescope.hardware import device
+from tilescope.jobs.plan import Request
+from tilescope.notebook import profiling, puzzles
+from tilescope.notebook.opened_run import Profile
 
 pytest.importorskip("triton")
 
@@ -117,10 +118,10 @@ def said_of(puzzle: str, folder: Path) -> dict[str, str]:
     declared = puzzles.spec(puzzle, calls[next(iter(ANSWERS[puzzle]))])
     implementation = declared.implementations[puzzles.YOURS]
     tried = {name: dataclasses.replace(implementation, call=calls[name]) for name in ANSWERS[puzzle]}
-    kernel = api.reference_to(dataclasses.replace(declared, implementations=tried), folder / api.CELLS)
+    kernel = profiling.reference_to(dataclasses.replace(declared, implementations=tried), folder / profiling.CELLS)
     limits = {"check_limit": 200, "interpreter_limit": 200}
     request = Request([kernel], collectors=["check", "interpreter"], target="sm_90", settings=limits)
-    run = api.run(request, folder, lambda event: None)
+    run = profiling.run(request, folder, lambda event: None)
     said = {}
     for name in tried:
         failures = tuple(failure for failure in run.run.failures if f"/{name}/" in failure.case)

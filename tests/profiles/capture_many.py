@@ -11,15 +11,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tilescope import collectors, execute, interpret, schema, shares
-from tilescope.case import Case
+from tilescope import collectors
+from tilescope.execution import execute, multiprocess
+from tilescope.interpreter import interpret
+from tilescope.table import schema
+from tilescope.table.case import Case
 
 
 def main() -> None:
     job = json.load(sys.stdin)
     if "share" in job["settings"]:
         interpret.WORTH_SHARING = 0.1
-        shares.processors = lambda: job["settings"]["share"]
+        multiprocess.processors = lambda: job["settings"]["share"]
     collector = collectors.load(job["collector"])
     with tempfile.TemporaryDirectory() as folder:
         for data in job["cases"]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tilescope.case import Case
+from tilescope.table.case import Case
 
 HERE = Path(__file__).parent
 ROOTS = [str(HERE.parents[1] / root) for root in ("kernels", "profiles")]

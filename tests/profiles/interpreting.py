@@ -73,7 +73,7 @@ def main(module: str) -> None:
 
 
 def _problems(construct: Callable[[], Launched]) -> list[str]:
-    from tilescope.language.blocks import NeedsValues
+    from tilescope.interpreter.blocks import NeedsValues
 
     launched, counted = _run(construct, values=True)
     problems = []
@@ -108,8 +108,8 @@ def _largest(tensor: torch.Tensor) -> float:
 
 
 def _run(construct: Callable[[], Launched], *, values: bool) -> tuple[Launched, dict[str, int]]:
-    from tilescope import interpret as interpreter
-    from tilescope import launches
+    from tilescope.execution import launches
+    from tilescope.interpreter import interpret as interpreter
 
     counted = dict.fromkeys(("requested_read", "requested_written", "flops"), 0)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tilescope.accesses import SECTOR, Footprint, OutOfBounds, Runs, runs
+from tilescope.interpreter.accesses import SECTOR, Footprint, OutOfBounds, Runs, runs
 
 BASE = 4096
 

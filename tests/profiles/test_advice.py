@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tilescope import advice, cli, device, schema, store
-from tilescope.advice import Finding
-from tilescope.case import Case
-from tilescope.metrics import METRICS
-from tilescope.schema import Ceiling, Device
+from tilescope import cli
+from tilescope.hardware import device
+from tilescope.models import advice
+from tilescope.models.advice import Finding
+from tilescope.runs import store
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.metrics import METRICS
+from tilescope.table.schema import Ceiling, Device
 
 CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
 AT = {"launch": 0, "function": "scale_kernel"}

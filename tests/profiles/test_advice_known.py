@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope import advice, schema, store, summary
-from tilescope.advice import Finding, passes
-from tilescope.case import Case
-from tilescope.facts import gather
-from tilescope.schema import Ceiling, Device
+from tilescope.models import advice, summary
+from tilescope.models.advice import Finding, passes
+from tilescope.runs import store
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.case_table import gather
+from tilescope.table.schema import Ceiling, Device
 
 CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
 #: 1 TB/s: a million bytes take a microsecond. L2 holds 10 MB.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tilescope import advice, schema
-from tilescope.case import Case
-from tilescope.schema import Ceiling, Device
+from tilescope.models import advice
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Ceiling, Device
 
 CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
 #: 1 TB/s, 10 Tflop/s, 100 multiprocessors: 100 MB take 100 us, and so do 1 Gflop.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import tilescope
-from tilescope import device
+from tilescope.hardware import device
 
 KIT = Path(__file__).parent / "fixtures" / "orchestration"
 OWN = f"{KIT / 'own.py'}:SPEC"

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tilescope import interpret
-from tilescope.language import arguments
-from tilescope.launches import Launch
+from tilescope.execution.launches import Launch
+from tilescope.interpreter import arguments, interpret
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 

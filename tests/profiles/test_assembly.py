@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tilescope import assembly
+from tilescope.collectors import assembly
 
 REPORT = """\
 ptxas info    : 0 bytes gmem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tilescope.case import Case, config_text, parse_config
+from tilescope.table.case import Case, config_text, parse_config
 
 texts = st.text(min_size=1, max_size=60)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tilescope.case import Case
 from tilescope.collectors import check
+from tilescope.table.case import Case
 
 from .capturing import capture, figures, small
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tilescope.case import Case
 from tilescope.collectors import check, torch_profiler
+from tilescope.table.case import Case
 
 CASE = Case("softmax", "triton", "forward", "8x8-fp32", "BLOCK=8")
 

@@ -10,18 +10,20 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope import claims, claims_text, popular, schema, store
-from tilescope.case import Case
 from tilescope.cli import main
 from tilescope.commands.claims import BEGIN, END, block
-from tilescope.schema import Ceiling, Device, Run
+from tilescope.models import claims, claims_text, published_claims
+from tilescope.runs import store
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Ceiling, Device, Run
 
 README = Path(__file__).parents[2] / "README.md"
 ROOF = Ceiling("hbm", 4e12, "byte/second", "measured", "copy")
 
 
 KERNEL = "softmax"
-CLAIM = popular.of(KERNEL, "forward")
+CLAIM = published_claims.of(KERNEL, "forward")
 LARGE = f"{KERNEL}/liger/forward/8x8-fp32"
 
 
@@ -203,16 +205,18 @@ def test_the_command_writes_between_the_marks_and_nowhere_else(tmp_path, capsys)
 
 
 def test_every_claim_is_of_a_kernel_that_is_recorded():
-    recorded = {(row.kernel, row.direction) for row in popular.CLAIMS}
+    recorded = {(row.kernel, row.direction) for row in published_claims.CLAIMS}
     measured = claims.claims(store.open_run(run.path) for run in store.list_runs([store.recorded_dir()]))
     assert recorded <= set(zip(measured["kernel"], measured["pass"], strict=True))
-    assert all(claim.low < claim.high for claim in popular.CLAIMS)
+    assert all(claim.low < claim.high for claim in published_claims.CLAIMS)
 
 
 def test_every_claim_says_where_it_is_made():
-    assert all(re.match(r"https://\S+$", claim.source) and claim.title and claim.said for claim in popular.CLAIMS)
+    assert all(
+        re.match(r"https://\S+$", claim.source) and claim.title and claim.said for claim in published_claims.CLAIMS
+    )
     page = README.read_text(encoding="utf-8")
-    assert all(f"]({claim.source})" in page for claim in popular.CLAIMS)
+    assert all(f"]({claim.source})" in page for claim in published_claims.CLAIMS)
 
 
 def test_the_kernel_of_today_and_then_the_fuller_comparison_count():

@@ -12,10 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
-from tilescope import cli, device, schema, store
-from tilescope.case import Case
-from tilescope.schema import Device, Failure, Run
-from tilescope.store import RunWriter
+from tilescope import cli
+from tilescope.hardware import device
+from tilescope.runs import store
+from tilescope.runs.store import RunWriter
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Device, Failure, Run
 
 KIT = Path(__file__).parent / "fixtures" / "orchestration"
 OWN = f"{KIT / 'own.py'}:SPEC"
@@ -161,7 +164,7 @@ def test_list_marks_what_is_not_installed(capsys, monkeypatch):
         return [{"kernel": "k", "passes": ["forward"], "implementations": implementations, "workloads": workloads,
                  "summary": "what it does", "family": "norms"}]  # fmt: skip
 
-    monkeypatch.setattr("tilescope.supervisor.describe", describe)
+    monkeypatch.setattr("tilescope.jobs.supervisor.describe", describe)
     line = tilescope(capsys, "list")[1].splitlines()[1]
     assert "triton, (liger)" in line
     assert "small, 9-fp32" in line
@@ -205,7 +208,7 @@ def test_recover(capsys, tmp_path):
 
 
 def test_doctor_always_succeeds(capsys, monkeypatch):
-    monkeypatch.setattr("tilescope.doctor._probe", dict)
+    monkeypatch.setattr("tilescope.jobs.doctor._probe", dict)
     status, out, _ = tilescope(capsys, "doctor")
     assert status == 0
     for name in ("GPU", "driver", "torch", "triton cache", "ncu", "counter permission"):

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from tilescope import cold, execute
-from tilescope.case import Case
 from tilescope.collectors import events, torch_profiler
+from tilescope.execution import cold, execute
+from tilescope.table.case import Case
 
 CASE = Case("softmax", "triton", "forward", "1823x781-fp32")
 

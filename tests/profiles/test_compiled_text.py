@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tilescope import assembly, compiled_text
+from tilescope.collectors import assembly, compiled_text
 
 TTGIR = """#blocked = #ttg.blocked<{order = [1, 0]}>
 #loc = loc("softmax.py":23:0)

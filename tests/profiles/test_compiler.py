@@ -11,10 +11,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from tilescope import execute, launches, offline, schema
-from tilescope.assembly import widest_access
-from tilescope.case import Case
 from tilescope.collectors import compiler
+from tilescope.collectors.assembly import widest_access
+from tilescope.execution import execute, launches, offline
+from tilescope.table import schema
+from tilescope.table.case import Case
 from triton import knobs
 from triton.backends.nvidia import compiler as nvidia
 

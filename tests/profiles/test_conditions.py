@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilescope.conditions import conditions
+from tilescope.collectors.conditions import conditions
 
 
 def test_each_collector_that_measures_says_how() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import tilescope
-from tilescope import ceilings, device
+from tilescope.hardware import ceilings, device
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
@@ -190,8 +190,8 @@ def test_dense_rates_double_with_half_the_width() -> None:
 
 def test_the_parent_needs_no_torch() -> None:
     code = (
-        "import sys; from tilescope import device, ceilings, roofline, traffic, summary; "
-        "from tilescope.collectors import events, torch_profiler, ncu; device.detect(); device.versions(); "
+        "import sys; from tilescope.hardware import device, ceilings; from tilescope.models import roofline, traffic, summary; "
+        "from tilescope.collectors import events, torch_profiler; from tilescope.collectors.ncu.counters import counters as ncu; device.detect(); device.versions(); "
         "ncu.unavailable(); sys.exit('torch' in sys.modules or 'triton' in sys.modules)"
     )
     profiles = Path(device.__file__).parents[1]

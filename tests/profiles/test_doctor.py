@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tilescope import doctor
+from tilescope.jobs import doctor
 
 
 def test_counter_permission_follows_the_driver(tmp_path, monkeypatch):
@@ -61,5 +61,5 @@ def test_the_cache_and_the_runs_must_be_writable(tmp_path, monkeypatch):
 
 
 def test_ncu_absent_says_where_to_get_it(monkeypatch):
-    monkeypatch.setattr("tilescope.device.find_ncu", lambda: None)
+    monkeypatch.setattr("tilescope.hardware.device.find_ncu", lambda: None)
     assert "developer.nvidia.com" in doctor.ncu().cure

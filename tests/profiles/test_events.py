@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tilescope import intervals, schema
-from tilescope.case import Case
 from tilescope.collectors import events
+from tilescope.execution import intervals
+from tilescope.table import schema
+from tilescope.table.case import Case
 
 CASE = Case("softmax", "triton", "forward", "1823x781-fp32")
 

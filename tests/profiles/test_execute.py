@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tilescope import execute
-from tilescope.case import Case
+from tilescope.execution import execute
+from tilescope.table.case import Case
 from tilescope_kernels.spec import Implementation, KernelSpec, Workload
 
 FILE = Path(__file__).parent / "small_kernels.py"

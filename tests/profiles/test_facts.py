@@ -7,8 +7,8 @@ import math
 import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
-from tilescope import facts, schema
-from tilescope.case import Case
+from tilescope.table import case_table, schema
+from tilescope.table.case import Case
 
 TIMES = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=40)
 CASE = Case("softmax", "triton", "forward", "8x8-fp32")
@@ -23,7 +23,7 @@ def table(times: list[float]) -> pd.DataFrame:
 
 @given(TIMES)
 def test_a_spread_is_what_pandas_says(times: list[float]) -> None:
-    (case,) = facts.gather(table(times))
+    (case,) = case_table.gather(table(times))
     spread, wanted = case.spread("gpu_time", "torch_profiler"), pd.Series(times)
     assert spread is not None
     for found, share in ((spread.value, 0.5), (spread.low, 0.05), (spread.high, 0.95)):
@@ -33,7 +33,7 @@ def test_a_spread_is_what_pandas_says(times: list[float]) -> None:
 def test_a_value_belongs_to_its_launch_source_and_case() -> None:
     other = Case("softmax", "eager", "forward", "8x8-fp32")
     both = pd.concat([table([1.0, 3.0, 2.0]), schema.frame([other.row("registers", 32, "compiler", launch=0)])])
-    ours, theirs = facts.gather(both.sample(frac=1, random_state=1))
+    ours, theirs = case_table.gather(both.sample(frac=1, random_state=1))
     if ours.key["impl"] != "triton":
         ours, theirs = theirs, ours
     assert ours.values == {
@@ -46,7 +46,7 @@ def test_a_value_belongs_to_its_launch_source_and_case() -> None:
 
 def test_the_same_table_is_gathered_once_and_another_is_not_mistaken_for_it() -> None:
     first = table([1.0])
-    assert facts.gather(first)[0] is facts.gather(first)[0]
+    assert case_table.gather(first)[0] is case_table.gather(first)[0]
     second = table([2.0])
-    assert facts.gather(second)[0].values["gpu_time", "torch_profiler"] == {0: 2.0}
-    assert facts.gather(first)[0].values["gpu_time", "torch_profiler"] == {0: 1.0}
+    assert case_table.gather(second)[0].values["gpu_time", "torch_profiler"] == {0: 2.0}
+    assert case_table.gather(first)[0].values["gpu_time", "torch_profiler"] == {0: 1.0}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tilescope.case import Case
-from tilescope.language import float8
+from tilescope.interpreter import float8
+from tilescope.table.case import Case
 
 from .capturing import capture, figures
 

@@ -7,7 +7,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tilescope import cli, fusion, fusion_trace, store, traffic
+from tilescope import cli
+from tilescope.models import fusion, fusion_trace, traffic
+from tilescope.runs import store
 
 MEGA = 2**20
 

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tilescope import schema, store
+from tilescope.runs import store
+from tilescope.table import schema
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOTS = {
@@ -72,8 +73,8 @@ def test_the_app_imports_neither_torch_nor_triton():
 @pytest.mark.parametrize(
     "modules",
     [
-        "tilescope, tilescope.schema, tilescope.metrics, tilescope.store, tilescope.roofline, tilescope.occupancy",
-        "tilescope.supervisor, tilescope.plan, tilescope.api, tilescope.cli, tilescope.doctor, tilescope.results",
+        "tilescope, tilescope.table.schema, tilescope.table.metrics, tilescope.runs.store, tilescope.models.roofline, tilescope.hardware.occupancy",
+        "tilescope.jobs.supervisor, tilescope.jobs.plan, tilescope.notebook.profiling, tilescope.cli, tilescope.jobs.doctor, tilescope.commands.text_table",
         ", ".join(
             f"tilescope.collectors.{name}"
             for name in ("check", "compiler", "interpreter", "events", "torch_profiler", "ncu")

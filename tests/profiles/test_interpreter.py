@@ -9,8 +9,8 @@ import types
 from typing import Any
 
 import pytest
-from tilescope import interpret
 from tilescope.collectors import interpreter
+from tilescope.interpreter import interpret
 
 from .capturing import capture, figures, small
 

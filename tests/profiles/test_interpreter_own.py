@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope.case import Case
+from tilescope.table.case import Case
 
 from .capturing import capture, figures
 

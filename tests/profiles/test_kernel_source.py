@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import triton.language as tl
-from tilescope.language import kernel_source
+from tilescope.interpreter import kernel_source
 
 FACTOR = 3
 

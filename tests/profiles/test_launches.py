@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 import triton
-from tilescope import execute, launches
-from tilescope.case import Case
+from tilescope.execution import execute, launches
+from tilescope.table.case import Case
 
 FILE = Path(__file__).parent / "small_kernels.py"
 

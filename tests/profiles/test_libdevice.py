@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import triton.language.extra.cuda.libdevice as names
-from tilescope.language import libdevice
+from tilescope.interpreter import libdevice
 
 POINTS = np.array([0.1, 0.5, 0.75, 0.9])
 MEANINGS = {

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope import compiled_text, lines, listings, ncu_csv, schema, store
-from tilescope.case import Case
-from tilescope.publish import publish
-from tilescope.schema import Device, Run, SchemaError
-from tilescope.store import LoadedRun, RunWriter, StoreError
+from tilescope.collectors import compiled_text
+from tilescope.collectors.ncu import ncu_csv
+from tilescope.runs import listings, store
+from tilescope.runs.publish import publish
+from tilescope.runs.store import LoadedRun, RunWriter, StoreError
+from tilescope.table import line_values, schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Device, Run, SchemaError
 
 PAGE = gzip.decompress(Path(__file__).with_name("fixtures").joinpath("source_cuda_sass_h200.csv.gz").read_bytes())
 TEXT = PAGE.decode()
@@ -30,7 +33,7 @@ def by_line(frame: pd.DataFrame, metric: str, function: str = "softmax_kernel") 
 
 @pytest.fixture(scope="module")
 def sampled() -> pd.DataFrame:
-    return lines.sampled(TEXT, CASE)
+    return line_values.sampled(TEXT, CASE)
 
 
 def test_a_line_adds_up_to_what_ncu_prints_for_it(sampled: pd.DataFrame) -> None:
@@ -68,23 +71,23 @@ def test_an_absent_cell_gives_no_row() -> None:
     # Warp stalls, as ncu prints what it could not sample.
     place = next(i for i, cell in enumerate(cells) if cell == '"21"')
     cells[place] = '"-"'
-    found = by_line(lines.sampled(TEXT[:row] + ",".join(cells) + TEXT[end:], CASE), "stall_samples")
+    found = by_line(line_values.sampled(TEXT[:row] + ",".join(cells) + TEXT[end:], CASE), "stall_samples")
     assert found["probe_kernels.py", 9] == 3820 - 21
-    assert "sass_instructions" not in set(lines.sampled(TEXT, CASE)["metric"])
+    assert "sass_instructions" not in set(line_values.sampled(TEXT, CASE)["metric"])
 
 
 def test_launches_of_one_function_stay_apart() -> None:
-    twice = lines.sampled(TEXT + TEXT, CASE)
+    twice = line_values.sampled(TEXT + TEXT, CASE)
     assert list(twice["launch"].unique()) == [0, 1, 2, 3]
-    assert [launch.function for launch in lines.launches(TEXT + TEXT)] == ["softmax_kernel", "mm_kernel"] * 2
+    assert [launch.function for launch in line_values.launches(TEXT + TEXT)] == ["softmax_kernel", "mm_kernel"] * 2
     once = TEXT[: TEXT.index('"File Path"', TEXT.index("mm_kernel") - 200)]
-    assert lines.sampled(once + once, CASE).groupby("launch")["value"].sum().nunique() == 1
+    assert line_values.sampled(once + once, CASE).groupby("launch")["value"].sum().nunique() == 1
 
 
 def same_code(caller: dict[str, int], spoil: bool = False) -> list[compiled_text.Text]:
     """The launch's own instructions as the compiler would list them, library lines given to their callers."""
     code, line = [], 0
-    launch = ncu_csv.read_source(lines.launches(TEXT)[0].text)
+    launch = ncu_csv.read_source(line_values.launches(TEXT)[0].text)
     first = min(int(address, 16) for address in launch["Address"] if address.startswith("0x"))
     for number, address, instruction in zip(launch["Line No"], launch["Address"], launch["Source (SASS)"], strict=True):
         line = caller.get(number, int(number)) if number else line
@@ -96,18 +99,18 @@ def same_code(caller: dict[str, int], spoil: bool = False) -> list[compiled_text
 
 def test_what_a_line_calls_counts_with_it_where_the_compiler_saw_the_same_code() -> None:
     code = same_code({"170": 10, "191": 10, "263": 12, "293": 12})
-    found = by_line(lines.sampled(TEXT, CASE, {"softmax_kernel": code}), "stall_samples")
+    found = by_line(line_values.sampled(TEXT, CASE, {"softmax_kernel": code}), "stall_samples")
     assert {file for file, _ in found} == {"probe_kernels.py"}
     assert found["probe_kernels.py", 10] == 86 + 443 + 1470
     assert found["probe_kernels.py", 12] == 406 + 412 + 244
-    other = lines.sampled(TEXT, CASE, {"softmax_kernel": same_code({"191": 10}, spoil=True)})
+    other = line_values.sampled(TEXT, CASE, {"softmax_kernel": same_code({"191": 10}, spoil=True)})
     assert by_line(other, "stall_samples")["standard.py", 191] == 1470
 
 
 def test_the_interpreters_lines() -> None:
     counts = {"7": {"requested_bytes_read": 64, "sectors_read": 2}, "0": {"requested_bytes_read": 1}}
     launches = [{"function": "aten::add"}, {"function": "f", "file": "k.py", "lines": counts}]
-    found = lines.requested(launches, CASE)
+    found = line_values.requested(launches, CASE)
     assert found[["launch", "line", "metric", "value", "unit"]].to_numpy().tolist() == [
         [1, 7, "requested_bytes_read", 64.0, "byte"], [1, 7, "sectors_read", 2.0, "count"],
     ]  # fmt: skip
@@ -116,19 +119,19 @@ def test_the_interpreters_lines() -> None:
 
 def test_the_compilers_lines() -> None:
     sass = "/*0000*/  LDC R1, c[0x0][0x28]  // k.py:5\n.L_x_0:\n/*0010*/  EXIT  // k.py:6\n/*0020*/  BRA  // k.py:6\n/*0030*/  NOP\n"
-    found = lines.compiled([{"function": "f", "file": "k.py", "stages": {"sass": sass}}], CASE)
+    found = line_values.compiled([{"function": "f", "file": "k.py", "stages": {"sass": sass}}], CASE)
     assert dict(zip(found["line"], found["value"], strict=True)) == {5: 1.0, 6: 2.0}
 
 
 @pytest.mark.parametrize("row", [{"metric": "heat", "line": 1}, {"metric": "stall_samples", "line": 0}])
 def test_rows_that_mean_nothing_are_refused(row: dict[str, object]) -> None:
     with pytest.raises(SchemaError):
-        lines.frame([{**CASE.row(str(row["metric"]), 1.0, "ncu"), "line": row["line"]}])
+        line_values.frame([{**CASE.row(str(row["metric"]), 1.0, "ncu"), "line": row["line"]}])
 
 
 def test_text_without_a_source_page_is_refused() -> None:
     with pytest.raises(ncu_csv.NcuFormatError, match="source page"):
-        lines.sampled("==PROF== nothing", CASE)
+        line_values.sampled("==PROF== nothing", CASE)
 
 
 @pytest.fixture
@@ -146,15 +149,15 @@ def loaded(tmp_path: Path) -> LoadedRun:
         writer.artefact_path("compiler", case, ".json.gz").write_bytes(packed)
     place = {"launch": 0, "function": "softmax_kernel", "file": "softmax.py", "line": 5}
     for value in (1.0, 2.0):
-        frame = lines.frame([CASE.row("stall_samples", value, "ncu", **place)])
+        frame = line_values.frame([CASE.row("stall_samples", value, "ncu", **place)])
         writer.append_lines("softmax", frame, {"softmax.py": SOURCE})
-    writer.append_lines("matmul", lines.frame([]), {"matmul.py": "secret"})
+    writer.append_lines("matmul", line_values.frame([]), {"matmul.py": "secret"})
     return store.open_run(writer.finish())
 
 
 def test_lines_and_sources_come_back_as_they_were(loaded: LoadedRun) -> None:
     assert list(loaded.lines["value"]) == [1.0, 2.0]
-    assert dict(loaded.lines.dtypes.astype(str)) == dict(lines.frame([]).dtypes.astype(str))
+    assert dict(loaded.lines.dtypes.astype(str)) == dict(line_values.frame([]).dtypes.astype(str))
     assert loaded.source_text("softmax", "softmax.py") == SOURCE
     assert sorted(path.name for path in loaded.folder.iterdir()) == [
         "artefacts", "lines.parquet", "run.json", "sources.json.gz", "table.parquet",
@@ -221,8 +224,8 @@ def test_a_persons_own_kernel_is_found_by_its_name(tmp_path: Path) -> None:
 
 
 def test_another_librarys_files_are_not_taken_for_the_kernels_own(sampled: pd.DataFrame) -> None:
-    found, sources = lines.of_another("liger", sampled, {"softmax.py": "theirs"})
-    assert set(lines.validate(found)["file"]) == {f"liger/{name}" for name in sampled["file"]}
+    found, sources = line_values.of_another("liger", sampled, {"softmax.py": "theirs"})
+    assert set(line_values.validate(found)["file"]) == {f"liger/{name}" for name in sampled["file"]}
     assert sources == {"liger/softmax.py": "theirs"}
-    empty, _ = lines.of_another("liger", lines.frame([]), {})
+    empty, _ = line_values.of_another("liger", line_values.frame([]), {})
     assert empty.empty

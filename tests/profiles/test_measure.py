@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from tilescope import device
+from tilescope.hardware import device
 
 PROFILES = Path(device.__file__).parents[1]
 
 #: Run where Triton interprets: (programs, chunks, steps, stride) and which chunks each program must then have summed.
 INTERPRETED = """
 import torch
-from tilescope import measure
+from tilescope.execution import measured_rates as measure
 CHUNK = 16
 for programs, chunks, steps, stride, expected in (
     (2, 8, 4, 2, [[0, 2, 4, 6], [1, 3, 5, 7]]),
@@ -42,24 +42,24 @@ def test_the_reading_kernel_reads_every_chunk_it_counts() -> None:
 
 def test_a_roof_that_fails_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
-    from tilescope import measure
-    from tilescope.schema import Ceiling
+    from tilescope.execution import measured_rates
+    from tilescope.table.schema import Ceiling
 
     def broken() -> Ceiling:
         raise RuntimeError("no fp8 here")
 
     good = Ceiling("hbm", 1e12, "byte/second", "measured")
-    monkeypatch.setattr(measure, "_roofs", lambda: iter([("fp8", broken), ("copy", lambda: good)]))
+    monkeypatch.setattr(measured_rates, "_roofs", lambda: iter([("fp8", broken), ("copy", lambda: good)]))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     told: list[str] = []
-    assert measure.measure(told.append) == [good]
+    assert measured_rates.measure(told.append) == [good]
     assert told == ["fp8", "copy"]
 
 
 def test_every_pipe_has_a_product() -> None:
-    from tilescope import measure
+    from tilescope.execution import measured_rates
 
-    names = [doing for doing, _ in measure._roofs()]
+    names = [doing for doing, _ in measured_rates._roofs()]
     assert [name.removeprefix("cuBLAS ") for name in names[4:]] == [
         "bf16",
         "fp16",
@@ -75,9 +75,9 @@ def test_every_pipe_has_a_product() -> None:
 @pytest.mark.skipif(device.unavailable() is not None, reason=str(device.unavailable()))
 def test_measured_roofs_stay_below_the_datasheet() -> None:
     import torch
-    from tilescope import measure
+    from tilescope.execution import measured_rates
 
-    found = {ceiling.name: ceiling.value for ceiling in measure.measure()}
+    found = {ceiling.name: ceiling.value for ceiling in measured_rates.measure()}
     seen = device.describe_cuda()
     assert {"hbm", "hbm_read", "l2", "bf16", "fp32"} <= set(found)
     assert found["hbm"] < found["l2"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tilescope import measure
+from tilescope.execution import measured_rates
 
 MEBIBYTE = 1 << 20
 
@@ -20,14 +20,14 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
         run()
         return 1e-3
 
-    monkeypatch.setattr(measure, "_seconds", seconds)
-    monkeypatch.setattr(measure, "_large", lambda: MEBIBYTE)
-    monkeypatch.setattr(measure, "_random", lambda nbytes: torch.arange(nbytes // 4, dtype=torch.int32))
+    monkeypatch.setattr(measured_rates, "_seconds", seconds)
+    monkeypatch.setattr(measured_rates, "_large", lambda: MEBIBYTE)
+    monkeypatch.setattr(measured_rates, "_random", lambda nbytes: torch.arange(nbytes // 4, dtype=torch.int32))
 
 
 @pytest.mark.usefixtures("slow")
 def test_a_copy_moves_every_byte_twice() -> None:
-    roof = measure._hbm_copy()
+    roof = measured_rates._hbm_copy()
     assert (roof.name, roof.unit) == ("hbm", "byte/second")
     assert roof.value == pytest.approx(2 * MEBIBYTE / 1e-3)
     assert "1,048,576 bytes, read + written" in roof.note
@@ -41,8 +41,8 @@ def test_a_read_moves_every_byte_once(monkeypatch: pytest.MonkeyPatch) -> None:
         read.update(asked, held=source.numel())
         return 1e-3
 
-    monkeypatch.setattr(measure, "_read_time", seconds)
-    roof = measure._hbm_read()
+    monkeypatch.setattr(measured_rates, "_read_time", seconds)
+    roof = measured_rates._hbm_read()
     assert roof.value == pytest.approx(MEBIBYTE / 1e-3)
     assert read["programs"] * read["steps"] * read["chunk"] == read["held"], "what is counted is what is read"
 
@@ -58,8 +58,8 @@ def test_a_product_is_a_multiplication_and_an_addition_for_each_term(
         asked.append(size)
         return lambda: None
 
-    monkeypatch.setitem(measure._PRODUCTS, pipe, (prepare, "highest"))
-    roof = measure._product(pipe)
+    monkeypatch.setitem(measured_rates._PRODUCTS, pipe, (prepare, "highest"))
+    roof = measured_rates._product(pipe)
     # All sizes take alike long here: the largest does the most.
     assert roof.value == pytest.approx(2 * max(asked) ** 3 / 1e-3)
     assert roof.unit == unit

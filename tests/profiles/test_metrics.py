@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from tilescope.metrics import METRICS
+from tilescope.table.metrics import METRICS
 
 UNITS = {"second", "byte", "count", "ratio", "flop", "hertz"}
 

@@ -12,10 +12,11 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tilescope import device, ncu_csv, schema
-from tilescope.case import Case
-from tilescope.collectors import ncu
-from tilescope.metrics import METRICS
+from tilescope.collectors.ncu import counters, ncu_csv
+from tilescope.hardware import device
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.metrics import METRICS
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SOFTMAX, MATMUL = "softmax_kernel", "mm_kernel"
@@ -156,7 +157,7 @@ def values(table: pd.DataFrame, launch: int) -> dict[str, float]:
 
 
 def test_parse_reads_the_counters_of_every_launch() -> None:
-    table = schema.validate(ncu.parse(FIXTURES / "raw_37_metrics_h200.csv", CASE))
+    table = schema.validate(counters.parse(FIXTURES / "raw_37_metrics_h200.csv", CASE))
     assert table.groupby("launch")["function"].unique().map(list).to_dict() == {
         0: [SOFTMAX], 1: [MATMUL], 2: [SOFTMAX], 3: [MATMUL]
     }  # fmt: skip
@@ -176,17 +177,17 @@ def test_parse_reads_the_counters_of_every_launch() -> None:
 
 
 def test_absent_counters_give_no_row() -> None:
-    table = ncu.parse(FIXTURES / "raw_37_metrics_h200.csv", CASE)
+    table = counters.parse(FIXTURES / "raw_37_metrics_h200.csv", CASE)
     assert not table["metric"].isin(["l1_bytes", "bank_conflicts", "tensor_ops_fp64", "stall_wait"]).any()
     # flops_fp64 is a sum of three counters: the ones that are missing must not count as 0.
     assert "flops_fp64" not in set(table["metric"])
-    full = ncu.parse(FIXTURES / "raw_full_h200.csv.gz", CASE)
+    full = counters.parse(FIXTURES / "raw_full_h200.csv.gz", CASE)
     assert {"stall_long_scoreboard", "bank_conflicts"} <= set(full["metric"])
 
 
 def test_every_counter_asked_for_on_hopper_is_read() -> None:
     """What an H200 printed when it was asked for all of METRICS' counters."""
-    table = schema.validate(ncu.parse(FIXTURES / "ncu_nvtx_h200.csv.gz", CASE))
+    table = schema.validate(counters.parse(FIXTURES / "ncu_nvtx_h200.csv.gz", CASE))
     asked = {metric.name for metric in METRICS.values() if metric.terms("9.0")}
     assert set(table["metric"]) == asked
     # Of cuBLAS's product, the last launch, ncu prints 0 sectors a load and a store.
@@ -202,42 +203,46 @@ def test_scaled_units_give_the_same_values(tmp_path: Path) -> None:
     )
     artefact = tmp_path / "a.csv"
     artefact.write_text(printed)
-    found = values(ncu.parse(artefact, CASE), 0)
+    found = values(counters.parse(artefact, CASE), 0)
     assert found == pytest.approx({"gpu_time": 63.39e-6, "dram_bytes_read": 134.23e6, "sm_clock": 1.95e9})
 
 
 def test_finish_gives_each_case_its_launches(tmp_path: Path) -> None:
     log = text("ncu_nvtx_h200.csv.gz")
     for number, case in enumerate((CASE, BACKWARD, PRODUCT)):
-        assert f"{ncu.RANGE}c{number}:" in log
-        log = log.replace(f"{ncu.RANGE}c{number}:", f"{ncu.RANGE}{case.slug}:")
-    (tmp_path / ncu.LOG).write_text(log)
+        assert f"{counters.RANGE}c{number}:" in log
+        log = log.replace(f"{counters.RANGE}c{number}:", f"{counters.RANGE}{case.slug}:")
+    (tmp_path / counters.LOG).write_text(log)
     idle = Case("softmax", "triton", "forward", "0x4096-bf16")
-    ncu.finish(tmp_path, [CASE, BACKWARD, PRODUCT, idle])
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(c.slug + ncu.SUFFIX for c in (CASE, BACKWARD, PRODUCT))
+    counters.finish(tmp_path, [CASE, BACKWARD, PRODUCT, idle])
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        c.slug + counters.SUFFIX for c in (CASE, BACKWARD, PRODUCT)
+    )
     whole = ncu_csv.read_raw(log)
     for case, expected in ((CASE, [0]), (BACKWARD, [1, 2]), (PRODUCT, [3])):
-        artefact = tmp_path / (case.slug + ncu.SUFFIX)
+        artefact = tmp_path / (case.slug + counters.SUFFIX)
         kept = ncu_csv.read_raw(gzip.decompress(artefact.read_bytes()).decode())
         pd.testing.assert_frame_equal(kept, whole.iloc[expected].reset_index(drop=True))
-        assert ncu.parse(artefact, case)["launch"].unique().tolist() == list(range(len(expected)))
+        assert counters.parse(artefact, case)["launch"].unique().tolist() == list(range(len(expected)))
 
 
 def test_finish_drops_rows_of_a_case_that_failed(tmp_path: Path) -> None:
-    (tmp_path / ncu.LOG).write_text(text("ncu_nvtx_h200.csv.gz").replace("tilescope:c2:", f"tilescope:{PRODUCT.slug}:"))
-    ncu.finish(tmp_path, [PRODUCT])
-    assert [p.name for p in tmp_path.iterdir()] == [PRODUCT.slug + ncu.SUFFIX]
+    (tmp_path / counters.LOG).write_text(
+        text("ncu_nvtx_h200.csv.gz").replace("tilescope:c2:", f"tilescope:{PRODUCT.slug}:")
+    )
+    counters.finish(tmp_path, [PRODUCT])
+    assert [p.name for p in tmp_path.iterdir()] == [PRODUCT.slug + counters.SUFFIX]
 
 
 def test_finish_without_nvtx_columns(tmp_path: Path) -> None:
     """An ncu that prints no ranges serves one case, and says so for more."""
     log = text("raw_37_metrics_h200.csv")
-    (tmp_path / ncu.LOG).write_text(log)
-    ncu.finish(tmp_path, [CASE])
-    assert len(ncu.parse(tmp_path / (CASE.slug + ncu.SUFFIX), CASE)["launch"].unique()) == 4
-    (tmp_path / ncu.LOG).write_text(log)
-    with pytest.raises(ncu.NcuError, match="one case at a time"):
-        ncu.finish(tmp_path, [CASE, PRODUCT])
+    (tmp_path / counters.LOG).write_text(log)
+    counters.finish(tmp_path, [CASE])
+    assert len(counters.parse(tmp_path / (CASE.slug + counters.SUFFIX), CASE)["launch"].unique()) == 4
+    (tmp_path / counters.LOG).write_text(log)
+    with pytest.raises(counters.NcuError, match="one case at a time"):
+        counters.finish(tmp_path, [CASE, PRODUCT])
 
 
 @pytest.mark.parametrize(
@@ -260,61 +265,61 @@ def test_finish_without_nvtx_columns(tmp_path: Path) -> None:
 )
 def test_errors_are_named_with_their_cure(printed: str, says: str, tmp_path: Path) -> None:
     noise = f"==PROF== Connected to process 1\n{printed}\n==PROF== Disconnected from process 1\n"
-    assert says in (ncu.explain(noise) or "")
-    (tmp_path / ncu.LOG).write_text(noise)
-    with pytest.raises(ncu.NcuError) as error:
-        ncu.finish(tmp_path, [CASE])
+    assert says in (counters.explain(noise) or "")
+    (tmp_path / counters.LOG).write_text(noise)
+    with pytest.raises(counters.NcuError) as error:
+        counters.finish(tmp_path, [CASE])
     assert says in str(error.value)
 
 
 def test_a_worker_that_died_is_not_blamed_on_ncu(tmp_path: Path) -> None:
     printed = "==WARNING== No kernels were profiled.\n==ERROR== The application returned an error code (9).\n"
-    (tmp_path / ncu.LOG).write_text(printed)
-    ncu.finish(tmp_path, [])
+    (tmp_path / counters.LOG).write_text(printed)
+    counters.finish(tmp_path, [])
     assert list(tmp_path.iterdir()) == []
-    assert ncu.explain("==ERROR== The application returned an error code (9).") is None
-    assert ncu.explain(text("raw_37_metrics_h200.csv")) is None
+    assert counters.explain("==ERROR== The application returned an error code (9).") is None
+    assert counters.explain(text("raw_37_metrics_h200.csv")) is None
 
 
 def test_command_asks_for_what_the_chip_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
     monkeypatch.setattr(device, "detect", lambda: device.for_target("sm_90"))
-    line = ncu.command(["python", "-m", "tilescope.worker", "job.json"], tmp_path)
+    line = counters.command(["python", "-m", "tilescope.worker", "job.json"], tmp_path)
     assert line[0] == "/opt/ncu"
     assert line[-4:] == ["python", "-m", "tilescope.worker", "job.json"]
     options = dict(itertools.pairwise(line))
     assert options["--clock-control"] == "none"
     assert options["--cache-control"] == "all"
     assert options["--nvtx-include"] == "regex:tilescope:.*"
-    assert options["--log-file"] == str(tmp_path / ncu.LOG)
+    assert options["--log-file"] == str(tmp_path / counters.LOG)
     asked = options["--metrics"].split(",")
     assert len(asked) == len(set(asked))
     assert "sm__ops_path_tensor_src_fp8.sum" in asked
     monkeypatch.setattr(device, "detect", lambda: device.for_target("sm_120"))
-    assert "sm__ops_path_tensor_src_fp8_dst_fp32.sum" in " ".join(ncu.command(["x"], tmp_path))
+    assert "sm__ops_path_tensor_src_fp8_dst_fp32.sum" in " ".join(counters.command(["x"], tmp_path))
     monkeypatch.setattr(device, "find_ncu", lambda: None)
-    with pytest.raises(ncu.NcuError):
-        ncu.command(["x"], tmp_path)
+    with pytest.raises(counters.NcuError):
+        counters.command(["x"], tmp_path)
 
 
 @pytest.mark.parametrize(
     ("target", "expected"), [("sm_90", "9.0"), ("sm_90a", "9.0"), ("sm_100", "10.0"), ("sm_86", "8.6")]
 )
 def test_capability(target: str, expected: str) -> None:
-    assert ncu.capability(target) == expected
+    assert counters.capability(target) == expected
 
 
 def test_unavailable_names_ncu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "unavailable", lambda: None)
     monkeypatch.setattr(device, "find_ncu", lambda: None)
-    assert "install Nsight Compute" in (ncu.unavailable() or "")
+    assert "install Nsight Compute" in (counters.unavailable() or "")
     monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
-    assert ncu.unavailable() is None
+    assert counters.unavailable() is None
 
 
 def test_capture_counts_one_call_after_warming_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import torch
-    from tilescope import execute
+    from tilescope.execution import execute
 
     happened: list[str] = []
     monkeypatch.setattr(execute, "prepare", lambda *_, **__: lambda: happened.append("call"))
@@ -327,8 +332,8 @@ def test_capture_counts_one_call_after_warming_up(monkeypatch: pytest.MonkeyPatc
         def workload(_: str) -> object:
             return type("W", (), {"elements": 1})
 
-    ncu.capture(CASE, Spec, tmp_path / "out", {"warmup": 10})
+    counters.capture(CASE, Spec, tmp_path / "out", {"warmup": 10})
     opened = happened.index(f"open tilescope:{CASE.slug}")
-    assert happened[:opened] == ["call"] * ncu.WARMUP + ["synchronize"]
+    assert happened[:opened] == ["call"] * counters.WARMUP + ["synchronize"]
     assert happened[opened + 1 :] == ["call", "synchronize", "close 7"]
     assert list(tmp_path.iterdir()) == []

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from tilescope import device, ncu_csv, ncu_rules, plan
-from tilescope.advice import NVIDIA
-from tilescope.case import Case
-from tilescope.collectors import load, ncu
-from tilescope.collectors import ncu_rules as collector
+from tilescope.collectors import load
+from tilescope.collectors.ncu import counters, ncu_csv
+from tilescope.collectors.ncu import rules as collector
+from tilescope.hardware import device
+from tilescope.jobs import plan
+from tilescope.models.advice import NVIDIA, nvidia_rules
+from tilescope.table.case import Case
 
 PRINTED = (Path(__file__).parent / "fixtures" / "details_rules_h200.csv").read_text()
 SOFTMAX = Case("softmax", "triton", "forward", "16384x4096-bf16")
@@ -30,7 +32,7 @@ def ranged(printed: str) -> str:
 
 
 def test_rules_are_read_with_their_estimates() -> None:
-    rules = ncu_rules.read(PRINTED)
+    rules = nvidia_rules.read(PRINTED)
     assert len(rules) == 10
     assert [r.function for r in rules].count("softmax_kernel") == 4
     compression = rules[3]
@@ -45,8 +47,8 @@ def test_rules_are_read_with_their_estimates() -> None:
 
 
 def test_findings_are_nvidias_and_only_those_that_ask_for_a_change() -> None:
-    rules = [rule for rule in ncu_rules.read(PRINTED) if rule.function == "mm_kernel"]
-    found = {f.rule: f for f in ncu_rules.findings(MATMUL, rules)}
+    rules = [rule for rule in nvidia_rules.read(PRINTED) if rule.function == "mm_kernel"]
+    found = {f.rule: f for f in nvidia_rules.findings(MATMUL, rules)}
     assert "SOLFPRoofline" not in found
     assert {f.origin for f in found.values()} == {NVIDIA}
     assert all(f.measured for f in found.values())
@@ -62,39 +64,39 @@ def test_findings_are_nvidias_and_only_those_that_ask_for_a_change() -> None:
 
 def test_text_without_a_details_page_is_refused() -> None:
     with pytest.raises(ncu_csv.NcuFormatError, match="details"):
-        ncu_rules.read("==PROF== nothing")
+        nvidia_rules.read("==PROF== nothing")
 
 
 def test_finish_divides_the_page_among_the_cases(tmp_path: Path) -> None:
     folder = tmp_path / "artefacts" / "ncu_rules"
     folder.mkdir(parents=True)
-    (folder / ncu.LOG).write_text(ranged(PRINTED))
+    (folder / counters.LOG).write_text(ranged(PRINTED))
     silent = Case("vector_add", "triton", "forward", "65536-bf16")
     collector.finish(folder, [SOFTMAX, MATMUL, silent])
     assert sorted(path.name for path in folder.iterdir()) == sorted(f"{c.slug}.json" for c in (SOFTMAX, MATMUL))
-    case, rules = ncu_rules.load(folder / f"{MATMUL.slug}.json")
+    case, rules = nvidia_rules.load(folder / f"{MATMUL.slug}.json")
     assert case == MATMUL
     assert len(rules) == 6
     assert {rule.launch for rule in rules} == {0}
     assert collector.parse(folder / f"{MATMUL.slug}.json", MATMUL).empty
-    found = ncu_rules.of_run(tmp_path)
+    found = nvidia_rules.of_run(tmp_path)
     assert {(f.kernel, f.impl) for f in found} == {("softmax", "triton"), ("matmul", "eager")}
     assert found[0].bound and found[0].bound.ratio == pytest.approx(1 / (1 - 0.2951))
-    assert ncu_rules.of_run(tmp_path / "elsewhere") == []
+    assert nvidia_rules.of_run(tmp_path / "elsewhere") == []
 
 
 def test_finish_without_ranges_serves_one_case_only(tmp_path: Path) -> None:
-    (tmp_path / ncu.LOG).write_text(PRINTED)
-    with pytest.raises(ncu.NcuError, match="no NVTX ranges"):
+    (tmp_path / counters.LOG).write_text(PRINTED)
+    with pytest.raises(counters.NcuError, match="no NVTX ranges"):
         collector.finish(tmp_path, [SOFTMAX, MATMUL])
-    (tmp_path / ncu.LOG).write_text(PRINTED)
+    (tmp_path / counters.LOG).write_text(PRINTED)
     collector.finish(tmp_path, [SOFTMAX])
-    assert len(ncu_rules.load(tmp_path / f"{SOFTMAX.slug}.json")[1]) == 10
+    assert len(nvidia_rules.load(tmp_path / f"{SOFTMAX.slug}.json")[1]) == 10
 
 
 def test_finish_names_the_cure_when_nothing_was_profiled(tmp_path: Path) -> None:
-    (tmp_path / ncu.LOG).write_text("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
-    with pytest.raises(ncu.NcuError, match="run as root"):
+    (tmp_path / counters.LOG).write_text("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
+    with pytest.raises(counters.NcuError, match="run as root"):
         collector.finish(tmp_path, [SOFTMAX])
     collector.finish(tmp_path, [])
 
@@ -118,7 +120,7 @@ def test_the_command_line_asks_for_sections_rules_and_ranges(tmp_path: Path, mon
     assert line[line.index("--apply-rules") + 1] == "yes"
     assert "--metrics" not in line
     monkeypatch.setattr(device, "find_ncu", lambda: None)
-    with pytest.raises(ncu.NcuError):
+    with pytest.raises(counters.NcuError):
         collector.command([], tmp_path)
 
 

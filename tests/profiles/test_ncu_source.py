@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope import device, lines
-from tilescope.case import Case
-from tilescope.collectors import OPTIONAL, load, ncu
-from tilescope.collectors import ncu_source as collector
+from tilescope.collectors import OPTIONAL, load
+from tilescope.collectors.ncu import counters
+from tilescope.collectors.ncu import source as collector
+from tilescope.hardware import device
+from tilescope.table import line_values
+from tilescope.table.case import Case
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PAGE = gzip.decompress((FIXTURES / "source_cuda_sass_h200.csv.gz").read_bytes()).decode()
@@ -37,9 +39,9 @@ def test_the_page_is_divided_among_the_cases() -> None:
     )
     found = collector.divide(PAGE, order, [SOFTMAX, MATMUL])
     assert set(found) == {SOFTMAX, MATMUL}
-    assert [launch.function for launch in lines.launches(found[MATMUL])] == ["mm_kernel"]
-    whole = lines.sampled(PAGE, SOFTMAX)
-    alone = lines.sampled(found[SOFTMAX], SOFTMAX)
+    assert [launch.function for launch in line_values.launches(found[MATMUL])] == ["mm_kernel"]
+    whole = line_values.sampled(PAGE, SOFTMAX)
+    alone = line_values.sampled(found[SOFTMAX], SOFTMAX)
     pd.testing.assert_frame_equal(alone, whole[whole["function"] == "softmax_kernel"])
 
 
@@ -50,7 +52,7 @@ def test_launches_of_one_function_go_to_their_cases_in_order() -> None:
         ("softmax_kernel", SOFTMAX), ("softmax_kernel", None), ("softmax_kernel", larger), ("softmax_kernel", larger)
     )
     found = collector.divide(one * 4, order, [SOFTMAX, larger])
-    assert [len(lines.launches(found[case])) for case in (SOFTMAX, larger)] == [1, 2]
+    assert [len(line_values.launches(found[case])) for case in (SOFTMAX, larger)] == [1, 2]
 
 
 @pytest.mark.parametrize("printed", [True, False], ids=["in the log", "in the report"])
@@ -59,7 +61,7 @@ def test_finish_reads_the_report_back_and_removes_it(
 ) -> None:
     order = details(("softmax_kernel", SOFTMAX)).assign(**{"Metric Name": "m", "Metric Value": "1"})
     table = order.to_csv(index=False, quoting=1)
-    (tmp_path / ncu.LOG).write_text("==PROF== Connected\n" + (table if printed else ""))
+    (tmp_path / counters.LOG).write_text("==PROF== Connected\n" + (table if printed else ""))
     (tmp_path / "report.ncu-rep").touch()
     asked = []
 
@@ -87,14 +89,14 @@ def test_a_report_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(
         subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1, "", "==ERROR== bad file")
     )
-    with pytest.raises(ncu.NcuError, match="bad file"):
+    with pytest.raises(counters.NcuError, match="bad file"):
         collector.finish(tmp_path, [SOFTMAX])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_finish_names_the_cure_when_nothing_was_profiled(tmp_path: Path) -> None:
-    (tmp_path / ncu.LOG).write_text("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
-    with pytest.raises(ncu.NcuError, match="run as root"):
+    (tmp_path / counters.LOG).write_text("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
+    with pytest.raises(counters.NcuError, match="run as root"):
         collector.finish(tmp_path, [SOFTMAX])
     collector.finish(tmp_path, [])
 
@@ -110,7 +112,7 @@ def test_the_command_line_keeps_a_report_with_its_source(tmp_path: Path, monkeyp
     assert asked["--page"] == "details"
     assert asked["--export"] == str(tmp_path / "report")
     monkeypatch.setattr(device, "find_ncu", lambda: None)
-    with pytest.raises(ncu.NcuError):
+    with pytest.raises(counters.NcuError):
         collector.command([], tmp_path)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tilescope import occupancy
+from tilescope.hardware import occupancy
 
 TARGETS = sorted(occupancy.LIMITS)
 #: Newer than the calculator in Triton 3.6's wheel, which answers "unknown device".

@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tilescope import device, schema
-from tilescope.case import Case
-from tilescope.collectors import events, ncu, torch_profiler
+from tilescope.collectors import events, torch_profiler
+from tilescope.collectors.ncu import counters
+from tilescope.hardware import device
+from tilescope.table import schema
+from tilescope.table.case import Case
 
 ADD = Case("vector_add", "triton", "forward", "4194304-fp32")
 SOFTMAX = Case("softmax", "eager", "forward", "4096x4096-bf16")
@@ -28,7 +30,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("case", [ADD, SOFTMAX, BACKWARD, COMPILED], ids=lambda case: case.id)
 def test_events(case: Case, tmp_path: Path) -> None:
-    from tilescope import execute
+    from tilescope.execution import execute
 
     out = tmp_path / f"a{events.SUFFIX}"
     events.capture(case, execute.load_spec(case.kernel), out, SETTINGS)
@@ -42,7 +44,7 @@ def test_events(case: Case, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", [ADD, SOFTMAX, BACKWARD, COMPILED], ids=lambda case: case.id)
 def test_torch_profiler(case: Case, tmp_path: Path) -> None:
-    from tilescope import execute
+    from tilescope.execution import execute
 
     out = tmp_path / f"a{torch_profiler.SUFFIX}"
     torch_profiler.capture(case, execute.load_spec(case.kernel), out, SETTINGS)
@@ -57,24 +59,24 @@ def test_torch_profiler(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.ncu
-@pytest.mark.skipif(ncu.unavailable() is not None, reason=str(ncu.unavailable()))
+@pytest.mark.skipif(counters.unavailable() is not None, reason=str(counters.unavailable()))
 def test_ncu(tmp_path: Path) -> None:
     cases = [ADD, SOFTMAX, BACKWARD]
     script = tmp_path / "capture.py"
     script.write_text(
-        "from pathlib import Path\nfrom tilescope import execute\nfrom tilescope.case import Case\n"
-        "from tilescope.collectors import ncu\n"
+        "from pathlib import Path\nfrom tilescope.execution import execute\nfrom tilescope.table.case import Case\n"
+        "from tilescope.collectors.ncu.counters import counters as ncu\n"
         f"for data in {[case.to_json() for case in cases]!r}:\n"
         "    case = Case(**data)\n"
         "    ncu.capture(case, execute.load_spec(case.kernel), Path('unused'), {})\n"
     )
     done = subprocess.run(
-        ncu.command([sys.executable, str(script)], tmp_path), capture_output=True, text=True, check=False
+        counters.command([sys.executable, str(script)], tmp_path), capture_output=True, text=True, check=False
     )
-    log = (tmp_path / ncu.LOG).read_text()
-    assert done.returncode == 0, ncu.explain(log + done.stderr) or done.stderr
-    ncu.finish(tmp_path, cases)
-    tables = {case: schema.validate(ncu.parse(tmp_path / (case.slug + ncu.SUFFIX), case)) for case in cases}
+    log = (tmp_path / counters.LOG).read_text()
+    assert done.returncode == 0, counters.explain(log + done.stderr) or done.stderr
+    counters.finish(tmp_path, cases)
+    tables = {case: schema.validate(counters.parse(tmp_path / (case.slug + counters.SUFFIX), case)) for case in cases}
     add = tables[ADD].set_index("metric")["value"]
     assert add["l2_to_l1_bytes"] == pytest.approx(2 * 4194304 * 4, rel=0.05)
     assert tables[ADD]["launch"].nunique() == 1

@@ -11,9 +11,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tilescope import attempt, environment, progress, scratch, store, supervisor, under_way
-from tilescope.case import Case
-from tilescope.supervisor import Job
+from tilescope.jobs import attempt, environment, running_job, scratch, supervisor
+from tilescope.jobs.supervisor import Job
+from tilescope.runs import journal, store
+from tilescope.table.case import Case
 
 KIT = Path(__file__).parent / "fixtures" / "orchestration"
 OWN = f"{KIT / 'own.py'}:SPEC"
@@ -25,7 +26,7 @@ def kit(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(KIT))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setattr(under_way, "processors", lambda: 1)
+    monkeypatch.setattr(running_job, "processors", lambda: 1)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 
@@ -148,7 +149,7 @@ def test_the_next_job_sweeps_what_dead_ones_left_and_nothing_else(tmp_path):
         (folder / "parts").mkdir(parents=True)
     (begun / ".lock").touch()
     (resumable / ".lock").touch()
-    (resumable / progress.FILE).touch()
+    (resumable / journal.FILE).touch()
     long_ago = time.time() - 86_400
     for folder in (old, others):
         os.utime(folder, (long_ago, long_ago))

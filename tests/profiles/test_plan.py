@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tilescope import collectors, plan
-from tilescope.plan import Request, RequestError
-from tilescope.under_way import shares
+from tilescope import collectors
+from tilescope.jobs import plan
+from tilescope.jobs.plan import Request, RequestError
+from tilescope.jobs.running_job import shares
 
 
 def entry(kernel="k", passes=("forward", "backward"), **implementations):

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope import preference, provenance, results, schema, store, summary
-from tilescope.case import Case
-from tilescope.facts import gather
+from tilescope.commands import text_table
+from tilescope.models import preference, summary
+from tilescope.runs import provenance, store
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.case_table import gather
 
 RECORDED = sorted(store.recorded_dir().iterdir())
 CASE = Case("matmul", "triton", "forward", "8x8x8-bf16")
@@ -18,7 +21,7 @@ CASE = Case("matmul", "triton", "forward", "8x8x8-bf16")
 def test_the_terminal_and_the_app_give_the_same_numbers(folder: Path) -> None:
     """``show`` and a notebook's text print ``results``; the app, reports and a notebook's table ``summary``."""
     loaded = store.open_run(folder)
-    printed = results.results(loaded.table, loaded.run.device.target)
+    printed = text_table.results(loaded.table, loaded.run.device.target)
     drawn = summary.summarise(loaded.table, loaded.run.device, loaded.run.kernels)
     assert len(printed) == len(drawn) > 0
     pairs = (("registers", "registers"), ("shared_memory", "shared_memory"), ("spills", "spill_bytes"),

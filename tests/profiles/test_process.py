@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tilescope import bounded_log, process
-from tilescope.event_lines import EventLines
-from tilescope.process import StartError, WorkerProcess
+from tilescope.jobs import bounded_log, process
+from tilescope.jobs.event_lines import EventLines
+from tilescope.jobs.process import StartError, WorkerProcess
 
 #: What a script may use: ``say`` writes to the pipe of events.
 HEAD = """
@@ -206,7 +206,7 @@ def test_what_the_machine_lacks_is_told_from_a_command_that_is_not_there(monkeyp
     def full(*arguments, **more):
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("tilescope.scratch.tempfile.mkdtemp", full)
+    monkeypatch.setattr("tilescope.jobs.scratch.tempfile.mkdtemp", full)
     with pytest.raises(StartError, match="No space left on device") as caught:
         asyncio.run(start(None))
     assert caught.value.lacking == "No space left on device (ENOSPC)"

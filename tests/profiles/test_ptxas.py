@@ -7,8 +7,8 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from tilescope import ptxas
-from tilescope.process import WorkerProcess
+from tilescope.hardware import ptxas
+from tilescope.jobs.process import WorkerProcess
 from triton import knobs
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tilescope import lines, schema, store
-from tilescope.case import Case
 from tilescope.cli import main
-from tilescope.publish import publish
-from tilescope.schema import Device, Failure, Run
-from tilescope.store import RunWriter, StoreError
+from tilescope.runs import store
+from tilescope.runs.publish import publish
+from tilescope.runs.store import RunWriter, StoreError
+from tilescope.table import line_values, schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Device, Failure, Run
 
 SOFTMAX, MATMUL = Case("softmax", "triton", "forward", "8x8-fp32"), Case("matmul", "triton", "forward", "8x8x8-bf16")
 LARGER = dataclasses.replace(SOFTMAX, workload="16x8-fp32")
@@ -87,7 +88,7 @@ def test_source_lines_of_the_workloads_that_are_kept(written, tmp_path):
     run = written(row(SOFTMAX), row(LARGER))
     known = {"launch": 0, "function": "f", "file": "f.py", "line": 1, "metric": "sass_instructions", "value": 2.0}
     by_line = [{**case.row("sass_instructions", 2.0, "compiler"), **known} for case in (SOFTMAX, LARGER)]
-    lines.frame(by_line).to_parquet(run.folder / store.LINES)
+    line_values.frame(by_line).to_parquet(run.folder / store.LINES)
     assert set(store.open_run(publish(run, tmp_path / "all")).lines["workload"]) == {SOFTMAX.workload, LARGER.workload}
     assert set(store.open_run(publish(run, tmp_path / "kept", workloads=["small"])).lines["workload"]) == {
         SOFTMAX.workload

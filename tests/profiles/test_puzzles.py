@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope import api, device, puzzles
-from tilescope.plan import Request
-from tilescope.session import Profile
-from tilescope.store import LoadedRun
+from tilescope.hardware import device
+from tilescope.jobs.plan import Request
+from tilescope.notebook import profiling, puzzles
+from tilescope.notebook.opened_run import Profile
+from tilescope.runs.store import LoadedRun
 
 SOLUTIONS = Path(__file__).parents[2] / "notebooks" / "puzzles" / "solutions"
 
@@ -112,12 +113,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedRun]:
     implementation = declared.implementations[puzzles.YOURS]
     tried = {name: dataclasses.replace(implementation, call=namespace[name]) for name in names}
     folder = tmp_path_factory.mktemp("runs")
-    kernel = api.reference_to(dataclasses.replace(declared, implementations=tried), folder / api.CELLS)
+    kernel = profiling.reference_to(dataclasses.replace(declared, implementations=tried), folder / profiling.CELLS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "detect", lambda: None)
         limits = {"check_limit": 200, "interpreter_limit": 200}
         request = Request([kernel], collectors=["check", "interpreter"], target="sm_90", settings=limits)
-        yield api.run(request, folder, lambda event: None)
+        yield profiling.run(request, folder, lambda event: None)
     del linecache.cache["<attempts>"]
 
 
@@ -189,7 +190,7 @@ def test_a_puzzle_that_there_is_not_is_named() -> None:
 
 
 def test_importing_the_puzzles_brings_no_torch() -> None:
-    code = "import sys, tilescope.puzzles; assert not {'torch', 'triton'} & set(sys.modules)"
+    code = "import sys, tilescope.notebook.puzzles; assert not {'torch', 'triton'} & set(sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(Path(puzzles.__file__).parents[1])}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
 

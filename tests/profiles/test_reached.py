@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope import ceilings, claims, reached, roofline, schema, store, summary
-from tilescope.case import Case
-from tilescope.schema import Ceiling, Device, Run
+from tilescope.hardware import ceilings
+from tilescope.models import claims, raised_roofs, roofline, summary
+from tilescope.runs import store
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Ceiling, Device, Run
 
 #: 1 TB/s copied and 1.1 read, of 1.5 on paper; an L2 of 1 MB.
 TOY = Device(
@@ -42,7 +45,7 @@ def roofs(*rows: dict[str, Any], device: Device = TOY) -> Device:
 
 
 def raised(*rows: dict[str, Any], device: Device = TOY) -> Run:
-    return reached.raised(Run("r", "2026-01-01T00:00:00+00:00", device, INT8, {}, {}), schema.frame(list(rows)))
+    return raised_roofs.raised(Run("r", "2026-01-01T00:00:00+00:00", device, INT8, {}, {}), schema.frame(list(rows)))
 
 
 def test_a_case_that_is_faster_than_the_copy_is_the_roof_and_says_so() -> None:

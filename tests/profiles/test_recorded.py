@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope import occupancy, roofline, staleness, store
-from tilescope.case import Case, config_text
+from tilescope.hardware import occupancy
+from tilescope.models import roofline
+from tilescope.runs import staleness, store
+from tilescope.table.case import Case, config_text
 
 from .capturing import capture
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tilescope import results, schema
-from tilescope.case import Case
+from tilescope.commands import text_table
+from tilescope.table import schema
+from tilescope.table.case import Case
 
 A = Case("softmax", "triton", "forward", "8x8-fp32")
 B = Case("softmax", "eager", "backward", "8x8-fp32")
@@ -24,7 +25,7 @@ def table():
 
 
 def test_launches_are_added_up_or_set_side_by_side():
-    row = results.results(table()).iloc[1]
+    row = text_table.results(table()).iloc[1]
     assert row["gpu_time"] == 4e-6  # the median repetition of both launches, by the profiler
     assert row["registers"] == (255, 255)  # what ran, not what the compiler was given
     assert row["requested"] == (2 * 5_695_052, None)
@@ -33,7 +34,7 @@ def test_launches_are_added_up_or_set_side_by_side():
 
 
 def test_the_text_has_what_was_measured_only():
-    lines = results.text(table()).splitlines()
+    lines = text_table.text(table()).splitlines()
     assert len(lines) == 2
     assert "4.00 µs" in lines[1]
     assert "255" in lines[1]
@@ -43,9 +44,9 @@ def test_the_text_has_what_was_measured_only():
 
 
 def test_an_empty_table_says_so():
-    assert results.text(schema.frame([])) == "no case gave a result"
+    assert text_table.text(schema.frame([])) == "no case gave a result"
 
 
 def test_columns_are_aligned():
-    text = results.render(["name", "count"], [["a", "1"], ["long name", "1,000"]])
+    text = text_table.render(["name", "count"], [["a", "1"], ["long name", "1,000"]])
     assert text.splitlines() == ["name       count", "a              1", "long name  1,000"]

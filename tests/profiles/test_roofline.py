@@ -8,10 +8,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tilescope import device, roofline, schema
-from tilescope.case import Case
-from tilescope.collectors import ncu
-from tilescope.schema import Ceiling, Device
+from tilescope.collectors.ncu import counters
+from tilescope.hardware import device
+from tilescope.models import roofline
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Ceiling, Device
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SOFTMAX = Case("softmax", "triton", "forward", "16384x4096-bf16")
@@ -175,14 +177,14 @@ def test_requested_points_without_a_gpu() -> None:
 
 def test_tensor_loads_that_pass_l1_by_give_no_l1_point() -> None:
     """An H200's TMA loads: 12 kB in the L1 counter where L2 sent 1.6 GB."""
-    table = ncu.parse(FIXTURES / "ncu_nvtx_h200.csv.gz", MATMUL)
+    table = counters.parse(FIXTURES / "ncu_nvtx_h200.csv.gz", MATMUL)
     points = roofline.points(table, device.for_target("sm_90"))
     assert set(points.loc[points["launch"] == 3, "level"]) == {"hbm", "l2"}
     assert set(points.loc[points["launch"] == 0, "level"]) == {"hbm", "l2", "l1"}
 
 
 def test_matmul_on_an_h200() -> None:
-    table = ncu.parse(FIXTURES / "raw_37_metrics_h200.csv", MATMUL)
+    table = counters.parse(FIXTURES / "raw_37_metrics_h200.csv", MATMUL)
     points = roofline.points(table, device.for_target("sm_90"))
     point = one(points, launch=1, level="hbm")
     assert point["flops"] == 2 * 4096**3

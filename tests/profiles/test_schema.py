@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from tilescope import schema
-from tilescope.case import Case
-from tilescope.schema import Ceiling, Device, Failure, Run, SchemaError
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Ceiling, Device, Failure, Run, SchemaError
 
 CASE = Case("softmax", "triton", "forward", "1823x781-fp32")
 

@@ -14,10 +14,13 @@ from typing import Any
 
 import pytest
 import tilescope
-from tilescope import cells, device, live, own, schema, staleness, store
-from tilescope.case import Case
-from tilescope.schema import Failure
-from tilescope.session import Profile
+from tilescope.hardware import device
+from tilescope.notebook import cell_source, live_progress, user_kernel
+from tilescope.notebook.opened_run import Profile
+from tilescope.runs import staleness, store
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Failure
 
 KIT = Path(__file__).parent / "fixtures" / "orchestration"
 CELLS = [
@@ -115,17 +118,17 @@ def notebook() -> Iterator[dict[str, Any]]:
 def declared(notebook: dict[str, Any], function: Any = None, **more: Any) -> Any:
     torch = notebook["torch"]
     chosen = {"inputs": {"x": torch.ones(8, 5)}, "reference": notebook["right"], **more}
-    return own.spec(function or notebook["triple"], **chosen)
+    return user_kernel.spec(function or notebook["triple"], **chosen)
 
 
 def loaded(reference: str) -> Any:
-    from tilescope import execute
+    from tilescope.execution import execute
 
     return execute.load_spec(reference)
 
 
 def test_a_cells_definitions_become_a_file_with_all_they_need(notebook, tmp_path):
-    reference = cells.write_spec(declared(notebook), tmp_path)
+    reference = cell_source.write_spec(declared(notebook), tmp_path)
     path, _, name = reference.rpartition(":")
     assert name == "triple"
     spec = loaded(reference)
@@ -143,14 +146,14 @@ def test_a_cells_definitions_become_a_file_with_all_they_need(notebook, tmp_path
 
 
 def test_the_same_cells_give_the_same_file(notebook, tmp_path):
-    written = {cells.write_spec(declared(notebook), tmp_path) for _ in range(2)}
+    written = {cell_source.write_spec(declared(notebook), tmp_path) for _ in range(2)}
     assert len(written) == len(list(tmp_path.iterdir())) == 1
-    assert cells.write_spec(declared(notebook, tolerance={"fp32": 1e-3}), tmp_path) not in written
+    assert cell_source.write_spec(declared(notebook, tolerance={"fp32": 1e-3}), tmp_path) not in written
 
 
 def test_a_kernel_keeps_its_function_where_other_code_calls_it(notebook, tmp_path):
     spec = dataclasses.replace(declared(notebook), name="right", reference=notebook["twice"])
-    reference = cells.write_spec(spec, tmp_path)
+    reference = cell_source.write_spec(spec, tmp_path)
     assert reference.endswith(":right_")
     x = notebook["torch"].ones(2)
     assert loaded(reference).reference(x).tolist() == [9, 9]
@@ -158,7 +161,7 @@ def test_a_kernel_keeps_its_function_where_other_code_calls_it(notebook, tmp_pat
 
 def test_names_become_identifiers(notebook, tmp_path):
     spec = dataclasses.replace(declared(notebook), name="<b>my kernel</b>")
-    assert loaded(cells.write_spec(spec, tmp_path)).name == "<b>my kernel</b>"
+    assert loaded(cell_source.write_spec(spec, tmp_path)).name == "<b>my kernel</b>"
 
 
 @pytest.mark.parametrize(
@@ -172,8 +175,8 @@ def test_names_become_identifiers(notebook, tmp_path):
     ],
 )
 def test_what_cannot_be_carried_is_said_in_a_line(notebook, tmp_path, name, said):
-    with pytest.raises(cells.CannotCarry) as refused:
-        cells.write_spec(declared(notebook, notebook[name]), tmp_path)
+    with pytest.raises(cell_source.CannotCarry) as refused:
+        cell_source.write_spec(declared(notebook, notebook[name]), tmp_path)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -181,15 +184,15 @@ def test_what_cannot_be_carried_is_said_in_a_line(notebook, tmp_path, name, said
 def test_a_function_whose_source_is_gone_is_said(notebook, tmp_path):
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec("def lost(x): return x", namespace)  # noqa: S102
-    with pytest.raises(cells.CannotCarry, match="source of 'lost' is not known here: put it into a file"):
-        cells.write_spec(declared(notebook, namespace["lost"]), tmp_path)
+    with pytest.raises(cell_source.CannotCarry, match="source of 'lost' is not known here: put it into a file"):
+        cell_source.write_spec(declared(notebook, namespace["lost"]), tmp_path)
 
 
 def test_a_spec_that_a_file_holds_is_found_there(tmp_path, monkeypatch):
     import tilescope_kernels
-    from tilescope import api
+    from tilescope.notebook import profiling
 
-    assert api.reference_to(tilescope_kernels.CATALOG[0], tmp_path) == tilescope_kernels.CATALOG[0].name
+    assert profiling.reference_to(tilescope_kernels.CATALOG[0], tmp_path) == tilescope_kernels.CATALOG[0].name
     file = tmp_path / "mine_in_a_file.py"
     file.write_text(f"from {tilescope_kernels.CATALOG[0].inputs.__module__} import SPEC as BASE\n"
                     "from dataclasses import replace\ndef inputs(workload, device):\n    return {}\n"
@@ -197,7 +200,7 @@ def test_a_spec_that_a_file_holds_is_found_there(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     import mine_in_a_file
 
-    assert api.reference_to(mine_in_a_file.MINE, tmp_path) == f"{file}:MINE"
+    assert profiling.reference_to(mine_in_a_file.MINE, tmp_path) == f"{file}:MINE"
 
 
 def test_what_listening_raises_ends_the_job(tmp_path, monkeypatch):
@@ -223,13 +226,13 @@ def test_what_listening_raises_ends_the_job(tmp_path, monkeypatch):
 def test_torchs_own_operators_are_references(notebook, tmp_path):
     torch = notebook["torch"]
     for operator in (torch.relu, torch.nn.functional.softplus, notebook["F"].gelu):
-        assert loaded(cells.write_spec(declared(notebook, reference=operator), tmp_path)).reference is operator
+        assert loaded(cell_source.write_spec(declared(notebook, reference=operator), tmp_path)).reference is operator
 
 
 def test_partials_and_aliases_are_carried(notebook, tmp_path):
     spec = declared(notebook, reference=notebook["partial"], name="other")
     x = notebook["torch"].ones(2)
-    assert loaded(cells.write_spec(spec, tmp_path)).reference(x).tolist() == [3, 3]
+    assert loaded(cell_source.write_spec(spec, tmp_path)).reference(x).tolist() == [3, 3]
 
 
 def test_examples_are_drawn_again_at_any_size(notebook):
@@ -249,7 +252,7 @@ def test_examples_are_drawn_again_at_any_size(notebook):
 
 def test_the_floor_follows_from_the_reference(notebook):
     torch = notebook["torch"]
-    spec = own.spec(
+    spec = user_kernel.spec(
         notebook["triple"], inputs={"a": torch.ones(16, 32), "b": torch.ones(32, 8)}, reference=lambda a, b: a @ b + 1
     )
     cost = spec.cost(spec.workload("64x128x16-bf16"), "forward")
@@ -274,7 +277,7 @@ def test_examples_that_will_not_do_are_said_in_a_line(notebook, function, inputs
     tensors = {"transposed": torch.ones(4, 3).T, "complex": torch.ones(3, dtype=torch.complex64)}
     given = {name: tensors.get(value, value) for name, value in inputs.items()}
     with pytest.raises(ValueError, match=said):
-        own.spec(notebook[function], inputs=given, reference=notebook["right"])
+        user_kernel.spec(notebook[function], inputs=given, reference=notebook["right"])
 
 
 def test_a_function_without_examples_is_told_what_to_give(notebook):
@@ -403,7 +406,7 @@ def test_a_recording_can_be_loaded_and_shown():
 @pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 @pytest.mark.parametrize("name", ["roofline", "traffic", "autotune", "occupancy", "timeline", "source"])
 def test_a_runs_views_are_the_apps(name):
-    from tilescope_dashboard.notebook import VIEWS
+    from tilescope_dashboard.notebook.views import VIEWS
 
     recorded = recording("softmax")
     run = tilescope.load(recorded.id)
@@ -424,7 +427,7 @@ EVENTS = [
 
 
 def test_progress_says_how_far_it_is(capsys):
-    progress = live.Terminal()
+    progress = live_progress.Terminal()
     assert progress.line() == "reading what the kernel declares, 0 s"
     for event in EVENTS:
         progress(event)
@@ -436,7 +439,7 @@ def test_progress_says_how_far_it_is(capsys):
 
 @pytest.mark.parametrize(("folder", "said"), [("x", "finished cases are kept"), ("", "before any case had finished")])
 def test_progress_says_what_an_interrupted_job_left(folder, said, capsys):
-    progress = live.Terminal()
+    progress = live_progress.Terminal()
     progress({"event": "done", "index": 1, "of": 4, "complete": False, "folder": folder})
     assert f"interrupted, {said}" in progress.line() or f"interrupted {said}" in progress.line()
 
@@ -458,7 +461,7 @@ def test_a_notebooks_progress_is_one_output_that_is_updated_and_escaped(monkeypa
     display.display = lambda value, display_id: Handle()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    progress = live.progress()
+    progress = live_progress.progress()
     for event in EVENTS:
         progress(event)
     assert 'value="2" max="4"' in shown[-1]
@@ -468,5 +471,5 @@ def test_a_notebooks_progress_is_one_output_that_is_updated_and_escaped(monkeypa
 
 
 def test_nothing_is_shown_where_nobody_looks(capsys):
-    live.progress()({"event": "start"})
+    live_progress.progress()({"event": "start"})
     assert capsys.readouterr() == ("", "")

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope import shares
+from tilescope.execution import multiprocess
 
 
 def total(
     work: Callable[[int], int], count: int = 20, tick: Callable[[int], None] = lambda done: None, processes: int = 3
 ) -> list[int]:
     seen: list[int] = []
-    return shares.share_out(
+    return multiprocess.share_out(
         range(count), lambda item: seen.append(work(item)), lambda: sum(seen), tick, processes=processes
     )
 
@@ -71,7 +71,7 @@ def test_what_tick_raises_ends_the_work() -> None:
 def test_the_processes_end_with_the_one_that_shared_out(tmp_path: Path) -> None:
     """Killed, it can say nothing to them: at work on one long item, they would go on."""
     script = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom tilescope import shares\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom tilescope.execution import multiprocess as shares\n"
         "def work(item):\n"
         "    with Path(sys.argv[1]).open('a') as file:\n        file.write(f'{os.getpid()}\\n')\n"
         "    time.sleep(300)\n"

@@ -5,9 +5,9 @@ import json
 from hashlib import sha256
 
 import pytest
-from tilescope import staleness, store
-from tilescope.device import Device
-from tilescope.schema import Run, frame
+from tilescope.hardware.device import Device
+from tilescope.runs import staleness, store
+from tilescope.table.schema import Run, frame
 
 KERNEL = '''"""A file."""
 import helper

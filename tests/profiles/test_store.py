@@ -7,10 +7,11 @@ import json
 
 import pandas as pd
 import pytest
-from tilescope import schema, store
-from tilescope.case import Case
-from tilescope.schema import SCHEMA_VERSION, Device, Failure, Run
-from tilescope.store import RunWriter, StoreError
+from tilescope.runs import store
+from tilescope.runs.store import RunWriter, StoreError
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import SCHEMA_VERSION, Device, Failure, Run
 
 CASE = Case("softmax", "triton", "forward", "8x8-fp32")
 

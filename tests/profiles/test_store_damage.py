@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope import artefacts, cli, disk, listings, progress, reading, schema, store
-from tilescope.case import Case
-from tilescope.publish import publish
-from tilescope.schema import Device, Run
-from tilescope.store import RunWriter, StoreError
+from tilescope import cli
+from tilescope.files import atomic_writing, bounded_reading
+from tilescope.runs import artefacts, journal, listings, store
+from tilescope.runs.publish import publish
+from tilescope.runs.store import RunWriter, StoreError
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Device, Run
 
 CASES = [Case("softmax", "triton", "forward", f"{size}x8-fp32") for size in (8, 16, 32)]
 FIRST, SECOND, THIRD = "20261120-000000-aaaa", "20261121-000000-bbbb", "20261122-000000-cccc"
@@ -56,7 +59,7 @@ def filled(folder, name):
     made = writer(folder, name)
     for case in CASES:
         made.append(schema.frame([case.row("registers", 32, "compiler", launch=0, function="k")]), "compiler", case)
-        made.settle(progress.Settled("compiler", case.id, "result"))
+        made.settle(journal.Settled("compiler", case.id, "result"))
     return made
 
 
@@ -142,7 +145,7 @@ def test_a_damaged_part_costs_what_it_held(runs):
     part.write_bytes(part.read_bytes()[:-9])
     again = RunWriter.reopen(half)
     assert set(again.rows["workload"]) == {CASES[0].workload, CASES[2].workload}
-    assert [done.case for done in progress.read(half).settled] == [CASES[0].id, CASES[2].id]
+    assert [done.case for done in journal.read(half).settled] == [CASES[0].id, CASES[2].id]
     (note,) = again.run.notes
     assert f"compiler {CASES[1].id}, which is outstanding again" in note
     again._lock.close()
@@ -166,14 +169,16 @@ def test_what_is_promised_is_on_the_disk(runs, monkeypatch):
     monkeypatch.setattr(
         os, "fsync", lambda handle: (synced.append(str(Path(f"/proc/self/fd/{handle}").readlink())), real(handle))
     )
-    rename = disk.rename
-    monkeypatch.setattr("tilescope.disk.rename", lambda old, new: (rename(old, new), renamed.append(list(synced))))
+    rename = atomic_writing.rename
+    monkeypatch.setattr(
+        "tilescope.files.atomic_writing.rename", lambda old, new: (rename(old, new), renamed.append(list(synced)))
+    )
     made = writer(runs, FIRST)
     made.append(schema.frame([CASES[0].row("registers", 32, "compiler")]), "compiler", CASES[0])
     assert any("parts/000001" in path for path in synced)
     synced.clear()
-    made.settle(progress.Settled("compiler", CASES[0].id, "result"))
-    assert synced == [str(made.folder / progress.FILE)]
+    made.settle(journal.Settled("compiler", CASES[0].id, "result"))
+    assert synced == [str(made.folder / journal.FILE)]
     synced.clear()
     final = made.finish()
     names = [path.rpartition("/")[2] for path in renamed[0]]
@@ -291,15 +296,15 @@ def test_a_lock_that_is_a_link_empties_nothing(runs, tmp_path):
 
 def test_a_message_with_any_character_is_one_line_of_the_journal(runs):
     made = writer(runs, FIRST)
-    made.settle(progress.Settled("ncu", CASES[0].id, "error", "one\u2028two\r\n\x0cthree"))
+    made.settle(journal.Settled("ncu", CASES[0].id, "error", "one\u2028two\r\n\x0cthree"))
     made._lock.close()
-    (done,) = progress.read(made.folder).settled
+    (done,) = journal.read(made.folder).settled
     assert done.message == "one\u2028two\r\n\x0cthree"
 
 
 def test_bytes_that_are_cut_off_are_told(tmp_path):
     packed = gzip.compress(b'{"a": 1}')
-    assert reading.data(packed) == {"a": 1}
+    assert bounded_reading.data(packed) == {"a": 1}
     for cut in range(3, len(packed)):
-        with pytest.raises(reading.Unreadable):
-            reading.data(packed[:cut])
+        with pytest.raises(bounded_reading.Unreadable):
+            bounded_reading.data(packed[:cut])

@@ -8,10 +8,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tilescope import advice, device, roofline, schema, summary
-from tilescope.case import Case
-from tilescope.collectors import ncu, torch_profiler
-from tilescope.schema import Ceiling, Device
+from tilescope.collectors import torch_profiler
+from tilescope.collectors.ncu import counters
+from tilescope.hardware import device
+from tilescope.models import advice, roofline, summary
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Ceiling, Device
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")
@@ -278,7 +281,7 @@ def test_empty_table() -> None:
 def test_what_an_h200_counted() -> None:
     table = pd.concat(
         [
-            ncu.parse(FIXTURES / "ncu_nvtx_h200.csv.gz", CASE),
+            counters.parse(FIXTURES / "ncu_nvtx_h200.csv.gz", CASE),
             torch_profiler.parse(FIXTURES / "torch_profiler_trace.json", EAGER),
             schema.frame(rows(needed=1.4e8)),
         ],

@@ -14,10 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tilescope import attempt, process, progress, ptxas, staleness, store, supervisor, under_way, writing
-from tilescope.case import Case
-from tilescope.gpu_lock import gpu_lock
-from tilescope.supervisor import Job
+from tilescope.hardware import ptxas
+from tilescope.hardware.gpu_lock import gpu_lock
+from tilescope.jobs import attempt, process, running_job, supervisor
+from tilescope.jobs.supervisor import Job
+from tilescope.runs import journal, staleness, store, writer
+from tilescope.table.case import Case
 
 KIT = Path(__file__).parent / "fixtures" / "orchestration"
 OWN = f"{KIT / 'own.py'}:SPEC"
@@ -182,7 +184,7 @@ def test_cancelling_before_anything_finished_leaves_nothing(catalog):
 def test_workers_die_with_their_supervisor_and_the_run_can_be_recovered(tmp_path, catalog):
     script = (
         "import asyncio, json, sys\n"
-        "from tilescope import supervisor\nfrom tilescope.case import Case\n"
+        "from tilescope.jobs import supervisor\nfrom tilescope.table.case import Case\n"
         "cases = [Case(sys.argv[1], impl, 'forward', '8-fp32') for impl in ('good', 'hangs')]\n"
         "job = supervisor.Job(cases, ['fakes.quick'], {'pids': sys.argv[2]}, catalog=json.loads(sys.argv[3]))\n"
         "asyncio.run(supervisor.run(job))\n"
@@ -304,7 +306,7 @@ def resumed(folder, monkeypatch):
 
 def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
     monkeypatch.setattr(process, "GRACE", 0.5)
-    monkeypatch.setattr(under_way, "processors", lambda: 1)
+    monkeypatch.setattr(running_job, "processors", lambda: 1)
     folder = interrupted(catalog, "good", "raises", "skips", "fine", "stubborn")
     before = store.open_run(folder)
     loaded, asked = resumed(folder, monkeypatch)
@@ -323,7 +325,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
 
 def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch, tmp_path):
     monkeypatch.setattr(process, "GRACE", 0.5)
-    monkeypatch.setattr(under_way, "processors", lambda: 1)
+    monkeypatch.setattr(running_job, "processors", lambda: 1)
     folder = interrupted(catalog, "good", "stubborn", collectors=("fakes.absent", "fakes.quick"))
     # As it is left then: half-written, with a line that was not written to its end.
     partial = folder.rename(folder.with_name(store.PARTIAL + folder.name))
@@ -332,11 +334,11 @@ def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch, tmp_pat
     with (partial / "progress.jsonl").open("a") as file:
         file.write('\n{"collector": "fak')
     # Nor is the next line lost by it, were the run interrupted once more.
-    before = progress.read(partial)
-    once_more = progress.Settled("fakes.quick", "nobody's", "error", "no")
+    before = journal.read(partial)
+    once_more = journal.Settled("fakes.quick", "nobody's", "error", "no")
     twice = shutil.copytree(partial, tmp_path / "twice")
-    progress.settle(twice, once_more)
-    assert progress.read(twice) == dataclasses.replace(before, settled=(*before.settled, once_more))
+    journal.settle(twice, once_more)
+    assert journal.read(twice) == dataclasses.replace(before, settled=(*before.settled, once_more))
     loaded, asked = resumed(partial, monkeypatch)
     assert loaded.folder == folder
     assert asked == ["stubborn"]
@@ -348,7 +350,7 @@ def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch, tmp_pat
 def test_a_case_whose_rows_nobody_noted_is_not_measured_twice(catalog, monkeypatch):
     monkeypatch.setattr(process, "GRACE", 0.5)
     folder = interrupted(catalog, "good", "stubborn")
-    session = under_way.Session(Job(cases("good", "stubborn"), ["compiler"]), None, print)
+    session = running_job.Session(Job(cases("good", "stubborn"), ["compiler"]), None, print)
     session.recall((), store.open_run(folder).table)
     assert [case.impl for case in session.left("compiler")] == ["stubborn"]
 
@@ -369,7 +371,7 @@ def test_what_would_not_fit_is_not_added_to_a_run_and_nothing_is_lost(catalog, m
     monkeypatch.setattr(process, "GRACE", 0.5)
     folder = interrupted(catalog, "good", "stubborn")
     run = store.open_run(folder).run
-    writing._write_json(dataclasses.replace(run, **change(run)).to_json(), folder / "run.json")
+    writer._write_json(dataclasses.replace(run, **change(run)).to_json(), folder / "run.json")
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     with pytest.raises(supervisor.WorkerError, match=said):
         asyncio.run(supervisor.resume(folder))

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tilescope import chrome_trace, schema, store, timeline
-from tilescope.case import Case
 from tilescope.collectors import torch_profiler
+from tilescope.models import chrome_trace, timeline
+from tilescope.runs import store
+from tilescope.table import schema
+from tilescope.table.case import Case
 
 CASE = Case("softmax", "triton", "forward", "128x64-bf16")
 GOLDEN = Path(__file__).parent / "fixtures" / "torch_profiler_trace.json"

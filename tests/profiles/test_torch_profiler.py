@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope import schema
-from tilescope.case import Case
 from tilescope.collectors import torch_profiler
+from tilescope.table import schema
+from tilescope.table.case import Case
 
 GOLDEN = Path(__file__).parent / "fixtures" / "torch_profiler_trace.json"
 CASE = Case("layer_norm", "triton", "backward", "4096x4096-bf16")

@@ -6,8 +6,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tilescope import schema, traffic
-from tilescope.case import Case
+from tilescope.models import traffic
+from tilescope.table import schema
+from tilescope.table.case import Case
 
 SIZE = 1823 * 781 * 4
 WORKLOAD = "1823x781-fp32"

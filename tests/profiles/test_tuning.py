@@ -8,9 +8,12 @@ import os
 from pathlib import Path
 
 import pytest
-from tilescope import cli, device, store, supervisor, tuning
+from tilescope import cli
 from tilescope.commands import tune
-from tilescope.plan import RequestError
+from tilescope.hardware import device
+from tilescope.jobs import supervisor, tuning
+from tilescope.jobs.plan import RequestError
+from tilescope.runs import store
 
 KIT = Path(__file__).parent / "fixtures" / "orchestration"
 OWN = f"{KIT / 'own.py'}:SPEC"
@@ -38,7 +41,7 @@ def test_an_implementation_without_configs_cannot_be_tuned(monkeypatch):
         implementations = {"triton": {"configs": [{"B": 1}]}, "eager": {"configs": []}}
         return [{"name": "k", "kernel": "k", "implementations": implementations}]
 
-    monkeypatch.setattr("tilescope.supervisor.describe", describe)
+    monkeypatch.setattr("tilescope.jobs.supervisor.describe", describe)
     with pytest.raises(RequestError, match="k/eager declares no configs: triton can be tuned"):
         asyncio.run(tuning.plan_tuning(["k"], implementations=["eager"]))
 
@@ -66,7 +69,7 @@ def test_of_several_kernels_those_without_configs_are_left_out(monkeypatch):
     async def describe(kernels, workloads):
         return [found for found in known if found["kernel"] in kernels]
 
-    monkeypatch.setattr("tilescope.supervisor.describe", describe)
+    monkeypatch.setattr("tilescope.jobs.supervisor.describe", describe)
     job, _ = asyncio.run(tuning.plan_tuning(["a", "b", "c"]))
     assert [case.id for case in job.cases] == [
         "a/triton/forward/64-fp32", "a/triton/forward/64-fp32/B=1", "a/triton/forward/64-fp32/B=2",

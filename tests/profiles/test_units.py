@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tilescope import units
+from tilescope.table import units
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from tilescope import compare, verdicts
+from tilescope.models import compare, verdicts
 
 NAN = float("nan")
 

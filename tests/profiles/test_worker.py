@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tilescope import worker
-from tilescope.case import Case
+from tilescope.table.case import Case
+from tilescope.worker import main
 
 KIT = Path(__file__).parent / "fixtures" / "orchestration"
 ROOTS = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles")]
@@ -52,7 +52,7 @@ def test_standard_output_carries_nothing_but_events(tmp_path):
 
 def test_a_lost_device_ends_the_process_after_saying_so(tmp_path):
     cases, done, events = capture(tmp_path, "loses_device", "good")
-    assert done.returncode == worker.BROKEN_DEVICE
+    assert done.returncode == main.BROKEN_DEVICE
     assert events[-1]["event"] == "error"
     assert events[-1]["case"] == cases[0].id
 
@@ -66,6 +66,6 @@ def test_an_unknown_collector_is_one_error_event(tmp_path):
 
 
 def test_one_line_of_an_exception():
-    assert worker.line(ValueError("bad size\nmore")) == "bad size"
-    assert worker.line(RuntimeError("boom\nmore")) == "RuntimeError: boom"
-    assert worker.line(KeyError()) == "KeyError"
+    assert main.line(ValueError("bad size\nmore")) == "bad size"
+    assert main.line(RuntimeError("boom\nmore")) == "RuntimeError: boom"
+    assert main.line(KeyError()) == "KeyError"

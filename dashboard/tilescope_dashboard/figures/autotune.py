@@ -7,9 +7,9 @@ from bokeh.models import BasicTicker, ColorBar, ColumnDataSource, HoverTool, Lin
 from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
 
-from tilescope_dashboard import sweeps
+from tilescope_dashboard.data import sweeps
+from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.style import FONT, GLYPH_FONT, Theme, blank, empty, short, ticks
-from tilescope_dashboard.units import write
 
 
 def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme) -> figure:

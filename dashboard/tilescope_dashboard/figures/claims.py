@@ -8,6 +8,7 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, CustomJS, FixedTicker, HoverTool, LegendItem
 from bokeh.plotting import figure
 
+from tilescope_dashboard.data.units import times
 from tilescope_dashboard.figures.style import (
     Theme,
     blank,
@@ -20,14 +21,13 @@ from tilescope_dashboard.figures.style import (
     ratio_ticks,
     ticks,
 )
-from tilescope_dashboard.units import times
 
 #: The frame's columns of measured speed ratios, and whose time ours is held against.
 _OVER = {"over_eager": "eager", "over_compile": "compile", "over_library": "aten"}
 
 
 def claims(rows: pd.DataFrame, look: Theme) -> figure:
-    """A row a kernel and pass of ``tilescope.claims.best``'s frame: a band for the claim, and for each of the recorded sizes a
+    """A row a kernel and pass of ``tilescope.models.claims.best``'s frame: a band for the claim, and for each of the recorded sizes a
     tick for what the bytes allow and a mark for the measured speed over each other implementation. The scale is logarithmic,
     equal speed a line.
     """

@@ -18,7 +18,7 @@ _FLIPPED = {"faster": "slower", "slower": "faster"}
 
 
 def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure:
-    """A mark a case (``tilescope.compare.compare``'s frame) at the ratio of times, a bar for its interval, a line at 1.
+    """A mark a case (``tilescope.models.compare.compare``'s frame) at the ratio of times, a bar for its interval, a line at 1.
 
     ``slower`` and ``faster`` are said of the other side, as after a change, or (``of_base``) of the base against it. The
     scale is logarithmic. Cases without a ratio are left out; of the others the first ``MOST`` are drawn.

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from bokeh.models import ColumnDataSource, CustomJSTickFormatter, DataRange1d, HoverTool, LegendItem, Range1d
 from bokeh.plotting import figure
 
+from tilescope_dashboard.data.telemetry import Gpu, Sample, held, slowed
+from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.style import Theme, blank, heading, legend, ticks
-from tilescope_dashboard.telemetry import Gpu, Sample, held, slowed
-from tilescope_dashboard.units import write
 
 #: Figure to its title, the unit of its readings, how its axis is written, and the column of a limit.
 FIGURES = {

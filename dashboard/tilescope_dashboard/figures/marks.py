@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from tilescope.schema import CASE_COLUMNS
+from tilescope.table.schema import CASE_COLUMNS
 
 #: So many points are drawn one by one; and of more, one in each cell of so many a decade in either direction.
 _MOST, _CELLS = 5_000, 60
@@ -72,7 +72,7 @@ class Marks:
 
 
 def marks(points: pd.DataFrame) -> Marks:
-    """``points`` as ``tilescope.roofline.points`` gives them, in their order."""
+    """``points`` as ``tilescope.models.roofline.points`` gives them, in their order."""
     predicted = points["performance"].isna()
     styles, words = _numbered(points.assign(predicted=predicted), list(Style._fields))
     cases, case_words = _numbered(points, ["impl", "pass", "workload"])

@@ -6,8 +6,8 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, HoverTool, Range1d, Span
 from bokeh.plotting import figure
 
+from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.style import GLYPH_FONT, Theme, blank, colour, empty, heading, mark, ticks
-from tilescope_dashboard.units import write
 
 TITLES = {
     "registers": "registers per thread",

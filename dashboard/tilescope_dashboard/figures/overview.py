@@ -6,8 +6,8 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LegendItem, Range1d, Span
 from bokeh.plotting import figure
 
+from tilescope_dashboard.data.units import times, write
 from tilescope_dashboard.figures.style import Theme, blank, colour, empty, legend, mark, problem, short, ticks
-from tilescope_dashboard.units import times, write
 
 #: Letters of a row's label, on a phone and on a wider page.
 _LONGEST = {True: 22, False: 34}
@@ -17,7 +17,7 @@ def overview(headlines: pd.DataFrame, look: Theme) -> figure:
     """A row a kernel, direction and workload; a mark an implementation, and the floor as a line at 1.
 
     Where something was timed a filled mark is the share of its roof that it reaches; else a hollow one is the bytes
-    its launches touch over the algorithm's. ``headlines`` is ``tilescope.summary.summarise``'s frame. Where a label would
+    its launches touch over the algorithm's. ``headlines`` is ``tilescope.models.summary.summarise``'s frame. Where a label would
     be too long for the page, each kernel's name has a row of its own, above those of its workloads.
     """
     timed = headlines[headlines["floor_fraction"].notna()] if len(headlines) else headlines

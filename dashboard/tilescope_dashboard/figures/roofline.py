@@ -18,9 +18,10 @@ from bokeh.core.properties import value
 from bokeh.models import ColumnDataSource, CustomJS, CustomJSHover, CustomJSTransform, HoverTool, LegendItem, TapTool
 from bokeh.plotting import figure
 from bokeh.transform import transform
-from tilescope import ceilings
-from tilescope.units import SYMBOLS
+from tilescope.hardware import ceilings
+from tilescope.table.units import SYMBOLS
 
+from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.marks import Marks, Style, Words, marks
 from tilescope_dashboard.figures.redraw import Columns, Drawing
 from tilescope_dashboard.figures.style import (
@@ -35,7 +36,6 @@ from tilescope_dashboard.figures.style import (
     ticks,
     written_as,
 )  # fmt: skip
-from tilescope_dashboard.units import write
 
 LEVELS = {"hbm": "HBM", "l2": "L2", "l1": "L1"}
 KINDS = {"algorithm": "algorithm", "requested": "requested", "moved": "moved"}
@@ -57,7 +57,7 @@ _ALONG_DIAGONAL = """
 
 
 def roofline(points: pd.DataFrame, roofs: pd.DataFrame, look: Theme) -> figure:
-    """A roofline of ``points`` (as ``tilescope.roofline.points`` gives them) under ``roofs``: see ``drawing``."""
+    """A roofline of ``points`` (as ``tilescope.models.roofline.points`` gives them) under ``roofs``: see ``drawing``."""
     return drawing(marks(points), roofs, look).figure()
 
 

@@ -25,9 +25,9 @@ from bokeh.models import (
     WheelZoomTool,
 )
 from bokeh.plotting import figure
-from tilescope.units import SYMBOLS
+from tilescope.table.units import SYMBOLS
 
-from tilescope_dashboard.files import stem
+from tilescope_dashboard.data.exports import stem
 
 FONT = "Inter, Roboto, 'Helvetica Neue', Arial, sans-serif"
 #: The same for a text glyph, which takes a bare string for a column's name.
@@ -215,7 +215,7 @@ def ticks(unit: str) -> CustomJSTickFormatter:
     return CustomJSTickFormatter(code=_WRITERS[unit])
 
 
-#: A number in base units as ``tilescope.units`` writes it, for a hover; one that is absent is a dash.
+#: A number in base units as ``tilescope.table.units`` writes it, for a hover; one that is absent is a dash.
 _WRITTEN = """
     if (!isFinite(value)) return "–"
     const scales = unit === "s" ? [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]]

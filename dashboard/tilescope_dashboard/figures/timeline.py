@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 from bokeh.models import ColumnDataSource, CustomJSTickFormatter, HoverTool, LegendItem, PanTool, Range1d, WheelZoomTool
 from bokeh.plotting import figure
-from tilescope.timeline import labels
+from tilescope.models.timeline import labels
 
+from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.style import Theme, blank, distinct, empty, hatch, legend, short
-from tilescope_dashboard.units import write
 
 #: Launches that get a bar of their own, those that were asked for and then the longest; the others share bars.
 MOST = 2_000
@@ -44,7 +44,7 @@ LATE, IN_TIME, UNKNOWN = "gap, CPU called late", "gap, CPU called in time", "gap
 def timeline(launches: pd.DataFrame, look: Theme) -> figure:
     """A bar a launch from its start, coloured by function, and a thin one a gap, by its cause.
 
-    ``launches`` are rows of ``tilescope.timeline.timeline``, one repetition an implementation; where there is a boolean
+    ``launches`` are rows of ``tilescope.models.timeline.timeline``, one repetition an implementation; where there is a boolean
     column ``chosen``, the others are pale. Above ``MOST`` launches, those that are neither chosen nor long share grey
     bars, which say how many they stand for, and only as many gaps, the longest, are drawn.
     """

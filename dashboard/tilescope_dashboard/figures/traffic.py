@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from bokeh.models import ColumnDataSource, HoverTool, Label, LegendItem, Range1d, Span
 from bokeh.plotting import figure
-from tilescope.schema import MEASURED
+from tilescope.table.schema import MEASURED
 
+from tilescope_dashboard.data.units import times, write
 from tilescope_dashboard.figures.style import (
     FONT,
     GLYPH_FONT,
@@ -20,7 +21,6 @@ from tilescope_dashboard.figures.style import (
     short,
     ticks,
 )
-from tilescope_dashboard.units import times, write
 
 _ROW = 54
 #: Launches of an implementation with a segment of their own, those that move most; the others share the last one.
@@ -30,7 +30,7 @@ MOST = 300
 def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
     """Stacked bars, one an implementation, one segment a launch; the algorithm's ``floor`` in bytes as a line.
 
-    ``launches`` is one problem's part of ``tilescope.traffic.traffic``, with one source an implementation. A measured
+    ``launches`` is one problem's part of ``tilescope.models.traffic.traffic``, with one source an implementation. A measured
     segment is solid, a predicted one pale with a dashed edge. Above ``MOST`` launches of an implementation, those that
     move least are one segment together.
     """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pandas as pd
-from tilescope.compare import Side
-from tilescope.schema import Run
-from tilescope.store import LoadedRun
+from tilescope.models.compare import Side
+from tilescope.runs.store import LoadedRun
 from tilescope.suggest import unknown
+from tilescope.table.schema import Run
 
 from tilescope_dashboard.report.comparisons import comparison
 from tilescope_dashboard.report.content import Report
@@ -53,7 +53,7 @@ def _title(sides: Sequence[Side], runs: Sequence[Run]) -> str:
 
 
 def table(sides: Sequence[Side], kernel: str = "") -> pd.DataFrame:
-    """The tidy table (``tilescope.schema``) of every run, one after the other. Raises ValueError as ``build`` does."""
+    """The tidy table (``tilescope.table.schema``) of every run, one after the other. Raises ValueError as ``build`` does."""
     rows = pd.concat([loaded.table for loaded in _runs(sides, kernel).values()])
     return rows[rows["kernel"].eq(kernel) | (kernel == "")].reset_index(drop=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tilescope import ceilings
+from tilescope.hardware import ceilings
 
 from tilescope_dashboard.report.content import Column
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilescope.compare import Side
+    from tilescope.models.compare import Side
 
 #: What a file can be, by its ending.
 FORMATS = {".html": "html", ".md": "md", ".csv": "csv", ".parquet": "parquet"}
@@ -38,8 +38,9 @@ def command(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the file. Raises StoreError for a run that cannot be read, ValueError for what does not fit together,
     OSError for a file that cannot be written."""
-    from tilescope import compare, store  # noqa: PLC0415
     from tilescope.commands import common  # noqa: PLC0415
+    from tilescope.models import compare  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
 
     kind = _format(arguments.format, arguments.output)
     if arguments.output:
@@ -58,13 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def render(sides: Sequence[Side], kind: str, kernel: str = "") -> bytes:
     """The report of the sides in one of FORMATS. Raises ValueError for a kernel that none of them has."""
-    from tilescope_dashboard import files  # noqa: PLC0415
+    from tilescope_dashboard.data import exports  # noqa: PLC0415
     from tilescope_dashboard.report import build, html, markdown  # noqa: PLC0415
 
     if kind == "csv":
-        return files.as_csv(build.table(sides, kernel)).getvalue()
+        return exports.as_csv(build.table(sides, kernel)).getvalue()
     if kind == "parquet":
-        return files.as_parquet(build.table(sides, kernel)).getvalue()
+        return exports.as_parquet(build.table(sides, kernel)).getvalue()
     report = build.build(sides, kernel)
     return (html.html(report) if kind == "html" else markdown.markdown(report)).encode()
 

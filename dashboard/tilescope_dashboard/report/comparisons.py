@@ -6,14 +6,14 @@ import math
 from functools import partial
 
 import pandas as pd
-from tilescope import compare as model
-from tilescope import verdicts
-from tilescope.compare import CompareError, Side
+from tilescope.models import compare as model
+from tilescope.models import verdicts
+from tilescope.models.compare import CompareError, Side
 
+from tilescope_dashboard.data.units import ABSENT, times
 from tilescope_dashboard.figures.compare import MOST, compare
 from tilescope_dashboard.report import columns
 from tilescope_dashboard.report.content import Comparison, Part, Table
-from tilescope_dashboard.units import ABSENT, times
 
 _SAID = "Worst first; a bar is the 95 % interval of the ratio of medians."
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 from bokeh.plotting import figure
-from tilescope.advice import Finding
-from tilescope.schema import Run
+from tilescope.models.advice import Finding
+from tilescope.table.schema import Run
 
+from tilescope_dashboard.data.units import ABSENT, times, write
 from tilescope_dashboard.figures.style import Theme
-from tilescope_dashboard.units import ABSENT, times, write
 
 #: Draws a figure in a theme. Only HTML asks for it.
 Drawing = Callable[[Theme], figure]
@@ -20,7 +20,7 @@ Drawing = Callable[[Theme], figure]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a frame: its title, and its unit as ``tilescope.schema`` has it. Others: ``times`` is a factor,
+    """A column of a frame: its title, and its unit as ``tilescope.table.schema`` has it. Others: ``times`` is a factor,
     ``spread`` a time and its range, written already, and the empty one is for words."""
 
     name: str

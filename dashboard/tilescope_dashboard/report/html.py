@@ -19,9 +19,9 @@ import jinja2
 from bokeh.embed import json_item
 from bokeh.util.paths import bokehjs_path
 from markupsafe import Markup
-from tilescope.advice import Finding
+from tilescope.models.advice import Finding
 
-from tilescope_dashboard import cards
+from tilescope_dashboard.components import cards
 from tilescope_dashboard.figures.style import DARK, LIGHT, Theme
 from tilescope_dashboard.report.content import Part, Report, Table
 

@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
-from tilescope import advice, ncu_rules, roofline, summary, traffic
-from tilescope.advice import Finding
-from tilescope.store import LoadedRun
+from tilescope.models import advice, roofline, summary, traffic
+from tilescope.models.advice import Finding, nvidia_rules
+from tilescope.runs.store import LoadedRun
 
-from tilescope_dashboard import frames
+from tilescope_dashboard.data import frames
+from tilescope_dashboard.data.units import times, write
 from tilescope_dashboard.figures.autotune import autotune as draw_autotune
 from tilescope_dashboard.figures.occupancy import TITLES
 from tilescope_dashboard.figures.occupancy import occupancy as draw_occupancy
@@ -20,7 +21,6 @@ from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.figures.traffic import traffic as draw_traffic
 from tilescope_dashboard.report import columns
 from tilescope_dashboard.report.content import Drawing, KernelPart, Part, Table
-from tilescope_dashboard.units import times, write
 
 _CASE = ["kernel", "impl", "pass", "workload", "config"]
 _RANKED = "Ranked by potential speedup. Estimates are upper limits: fix one, then measure again."
@@ -63,7 +63,7 @@ def _headline(case: dict[str, Any] | None) -> str:
 
 def _advice(loaded: LoadedRun, table: pd.DataFrame, headlines: pd.DataFrame) -> Iterator[Part]:
     """What the rules say of the largest case of each pass: ours, then NVIDIA's where they were collected."""
-    theirs = ncu_rules.of_run(loaded.folder)
+    theirs = nvidia_rules.of_run(loaded.folder)
     for direction, rows in headlines.groupby("pass", sort=False):
         case = summary.headline(rows) or {}
         key = tuple(case[column] for column in _CASE)

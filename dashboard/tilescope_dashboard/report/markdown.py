@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import pandas as pd
-from tilescope.advice import NVIDIA, Finding
+from tilescope.models.advice import NVIDIA, Finding
 
+from tilescope_dashboard.data.units import ABSENT, times
 from tilescope_dashboard.figures.style import short
 from tilescope_dashboard.report import columns
 from tilescope_dashboard.report.content import Column, Comparison, Report, RunPart, Table
 from tilescope_dashboard.report.kernels import top
-from tilescope_dashboard.units import ABSENT, times
 
 #: GitHub refuses a comment of more characters; bytes are the stricter count.
 LIMIT = 65_536

@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from functools import partial
 
 import pandas as pd
-from tilescope import provenance, staleness, summary
-from tilescope.store import LoadedRun
-from tilescope.units import text
+from tilescope.models import summary
+from tilescope.runs import provenance, staleness
+from tilescope.runs.store import LoadedRun
+from tilescope.table.units import text
 
-from tilescope_dashboard import frames
+from tilescope_dashboard.data import frames
+from tilescope_dashboard.data.units import ABSENT, write
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.report import columns
 from tilescope_dashboard.report.content import Part, RunPart, Table
 from tilescope_dashboard.report.kernels import kernel
-from tilescope_dashboard.units import ABSENT, write
 
 _FLOOR = (
     "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. "

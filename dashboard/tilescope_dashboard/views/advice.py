@@ -6,17 +6,18 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import panel_material_ui as pmui
-from tilescope import ncu_rules, summary
-from tilescope.advice import Finding
+from tilescope.models import summary
+from tilescope.models.advice import Finding, nvidia_rules
 
-from tilescope_dashboard import cards, opened, words
-from tilescope_dashboard.units import times
+from tilescope_dashboard.components import cards, html_text
+from tilescope_dashboard.data import run_cache
+from tilescope_dashboard.data.units import times
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
 from tilescope_dashboard.views.fusion import FusionForm
 
 #: A case of the chosen kernel: ``opened.CASE`` without the kernel.
-_CASE = list(opened.CASE[1:])
+_CASE = list(run_cache.CASE[1:])
 _ORDER = (
     "Ranked by potential speedup. Estimates are upper limits: fix one, then measure again. "
     "A solid edge was measured, a dashed one is predicted; values in italics were not measured."
@@ -31,7 +32,7 @@ class Advice(View):
 
     def build(self) -> list[Any]:
         self._case = pmui.Select(label="case", options=[], sizing_mode="stretch_width", max_width=620, size="small")
-        self._head, self._nowhere = words.pane(), Elsewhere(self.state)
+        self._head, self._nowhere = html_text.pane(), Elsewhere(self.state)
         self._cards, self._nvidia, self._fusion = cards.pane(), cards.pane(), FusionForm()
         self._filling = False
         self._case.param.watch(lambda event: self._filling or self._choose(event.new), "value")
@@ -40,7 +41,7 @@ class Advice(View):
 
     def update(self) -> None:
         rows = self.state.table[_CASE].drop_duplicates()
-        options = {opened.case_name(case): case for case in rows.itertuples(index=False, name=None)}
+        options = {run_cache.case_name(case): case for case in rows.itertuples(index=False, name=None)}
         # The person's choice stays where this run has it too.
         chosen = options[self.state.case] if self.state.case in options else self._largest(options)
         self._filling = True
@@ -50,12 +51,12 @@ class Advice(View):
         self._show()
 
     def _choose(self, case: Any) -> None:
-        self.state.case = opened.case_name(case)
+        self.state.case = run_cache.case_name(case)
 
     def _largest(self, options: dict[str, Any]) -> Any:
         """The kernel's headline case, else the first there is, else None."""
         loaded = self.state.loaded
-        headlines = opened.headlines(loaded) if loaded and options else None
+        headlines = run_cache.headlines(loaded) if loaded and options else None
         head = None if headlines is None else summary.headline(headlines[headlines["kernel"] == self.state.kernel])
         case = tuple(head[name] for name in _CASE) if head else None
         return case if case in options.values() else next(iter(options.values()), None)
@@ -64,18 +65,18 @@ class Advice(View):
         loaded, case = self.state.loaded, self._case.value
         if loaded is None or case is None:
             say = _NONE.format(self.state.kernel) if self.state.kernel else "Choose a kernel to get advice on it."
-            self._head.object, self._cards.object, self._nvidia.object = words.heading("Advice", say), "", ""
+            self._head.object, self._cards.object, self._nvidia.object = html_text.heading("Advice", say), "", ""
             self._nowhere.seek(rows_of())
             return
         self._nowhere.say("")
         table = self.state.table
         sources = set(table.loc[(table[_CASE] == list(case)).all(axis="columns"), "source"])
         of_kernel = (self.state.kernel, *case)
-        ours = opened.findings(loaded, of_kernel)
-        theirs = [found for found in ncu_rules.of_run(loaded.folder) if found.case == of_kernel]
-        self._head.object = words.heading(_headline(ours), _ORDER if ours else _missing(sources))
+        ours = run_cache.findings(loaded, of_kernel)
+        theirs = [found for found in nvidia_rules.of_run(loaded.folder) if found.case == of_kernel]
+        self._head.object = html_text.heading(_headline(ours), _ORDER if ours else _missing(sources))
         self._cards.object = cards.cards(ours)
-        self._nvidia.object = words.subheading("NVIDIA's rules", _theirs(theirs)) + cards.cards(theirs)
+        self._nvidia.object = html_text.subheading("NVIDIA's rules", _theirs(theirs)) + cards.cards(theirs)
 
 
 def _headline(found: Sequence[Finding]) -> str:

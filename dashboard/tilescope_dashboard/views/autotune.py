@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import panel as pn
-from tilescope.schema import Failure
+from tilescope.table.schema import Failure
 
-from tilescope_dashboard import frames, sweeps, words
-from tilescope_dashboard.charts import chart
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.data import frames, sweeps
 from tilescope_dashboard.figures.autotune import autotune
-from tilescope_dashboard.headlines.autotune import ABOUT, headline
-from tilescope_dashboard.jobs import shared
-from tilescope_dashboard.tables import fill, table
+from tilescope_dashboard.session.jobs import shared
+from tilescope_dashboard.topics.autotune import ABOUT, headline
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.config_choices import ConfigChoices
 from tilescope_dashboard.views.no_sweep import NoSweep
@@ -34,7 +35,7 @@ class Autotune(View):
     name_in_address, title = "autotune", "Autotune"
 
     def build(self) -> list[Any]:
-        self._head, self._nowhere = words.pane(), NoSweep(self.state, shared())
+        self._head, self._nowhere = html_text.pane(), NoSweep(self.state, shared())
         self._choices, self._chart = ConfigChoices(self._draw), chart()
         self._table = pn.Column(sizing_mode="stretch_width", margin=0)
         self._body = pn.Column(self._choices, self._chart, self._table, sizing_mode="stretch_width", margin=0)

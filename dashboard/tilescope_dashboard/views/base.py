@@ -9,12 +9,12 @@ from typing import Any
 import panel as pn
 import param
 
-from tilescope_dashboard import words
-from tilescope_dashboard.charts import Chart
-from tilescope_dashboard.files import stem
-from tilescope_dashboard.state import State
-from tilescope_dashboard.tables import Table, downloads
-from tilescope_dashboard.turns import in_turns
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.charts import Chart
+from tilescope_dashboard.components.tables import Table, downloads
+from tilescope_dashboard.data.exports import stem
+from tilescope_dashboard.session.scheduling import in_turns
+from tilescope_dashboard.session.state import State
 
 LOG = logging.getLogger(__name__)
 _ENDED = object()
@@ -38,7 +38,7 @@ class View(pn.viewable.Viewer):
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
         self.fresh = False
-        self._trouble = words.pane(visible=False)
+        self._trouble = html_text.pane(visible=False)
         self._layout = pn.Column(self._trouble, *self.build(), sizing_mode="stretch_width", margin=0)
         for place in self._layout.select(Chart):
             place.about = self._about
@@ -66,7 +66,7 @@ class View(pn.viewable.Viewer):
 
     def _about(self) -> str:
         """What a figure of this view shows, for who cannot see it."""
-        return ". ".join(filter(None, [self.title, "" if self.live else words.headline(self._head.object)]))
+        return ". ".join(filter(None, [self.title, "" if self.live else html_text.headline(self._head.object)]))
 
     def clear(self) -> None:
         """Choose no row in any table."""
@@ -95,7 +95,7 @@ class View(pn.viewable.Viewer):
         except Exception as error:
             LOG.exception("view %s", self.name_in_address)
             said = f"{type(error).__name__}: {error}"
-            self._trouble.object = words.notice("error", "This view could not be drawn.", said)
+            self._trouble.object = html_text.notice("error", "This view could not be drawn.", said)
             self._trouble.visible = True
             return _ENDED
         return result

@@ -8,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 import panel as pn
-from tilescope import claims as model
+from tilescope.models import claims as model
 
-from tilescope_dashboard import words
-from tilescope_dashboard.charts import chart
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.data.run_cache import claimed, has_claimed
 from tilescope_dashboard.figures.claims import claims
-from tilescope_dashboard.opened import claimed, has_claimed
-from tilescope_dashboard.tables import fill, table
 from tilescope_dashboard.views.base import View
 
 _COLUMNS = {
@@ -59,7 +59,7 @@ class Claims(View):
     name_in_address, title = "claims", "Claims"
 
     def build(self) -> list[Any]:
-        self._head, self._chart, self._table = words.pane(), chart(), table(_COLUMNS)
+        self._head, self._chart, self._table = html_text.pane(), chart(), table(_COLUMNS)
         self._rows = pd.DataFrame(columns=list(model.COLUMNS))
         self._table.param.watch(self._open, "selection")
         self.state.param.watch(self._changed, "runs")
@@ -73,7 +73,7 @@ class Claims(View):
         if all(map(has_claimed, asked)):
             self._show(asked)
         else:
-            self._head.object = words.heading("Claims", f"Reading {len(asked)} recordings …")
+            self._head.object = html_text.heading("Claims", f"Reading {len(asked)} recordings …")
             self._body.visible = False
             self.gradually(self._read(asked))
 
@@ -94,11 +94,11 @@ class Claims(View):
         earlier = self._rows["changed"].map({True: " (an earlier version)", False: ""})
         judged = model.verdicts(self._rows)
         counts = judged.map(lambda words: _VERDICTS.get(words, "depend on the size")).value_counts()
-        verdicts = ", ".join(f"{count} {words}" for words, count in counts.items())
-        self._head.object = words.heading(
+        verdicts = ", ".join(f"{count} {html_text}" for html_text, count in counts.items())
+        self._head.object = html_text.heading(
             f"Of {len(judged)} claims: {verdicts}" if verdicts else "Claims",
             f"{_measured_on(self._rows)} {_BOUND} {_clocks(self._rows)}" if len(self._rows) else _NOTHING,
-        ) + (words.more("with these versions", where) if len(self._rows) else "")
+        ) + (html_text.more("with these versions", where) if len(self._rows) else "")
         self._chart.object = claims(self._rows, self.state.look_of(*self._origin()))
         versions = self._rows["library_version"].mask(
             self._rows["library"].ne("") & self._rows["library_version"].eq(""), _NOT_RECORDED

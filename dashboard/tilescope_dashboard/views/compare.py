@@ -8,16 +8,16 @@ from typing import Any
 import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
-from tilescope import compare as model
-from tilescope import store
+from tilescope.models import compare as model
+from tilescope.runs import store
 
-from tilescope_dashboard import words
-from tilescope_dashboard.charts import chart
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.data.run_cache import open_cached
 from tilescope_dashboard.figures.compare import compare
-from tilescope_dashboard.headlines.compare import headline
-from tilescope_dashboard.opened import open_cached
-from tilescope_dashboard.tables import fill, table
-from tilescope_dashboard.turns import in_turn
+from tilescope_dashboard.session.scheduling import in_turn
+from tilescope_dashboard.topics.compare import headline
 from tilescope_dashboard.views.base import View
 
 _COLUMNS = {
@@ -52,7 +52,7 @@ class Compare(View):
     name_in_address, title = "compare", "Compare"
 
     def build(self) -> list[Any]:
-        self._head, self._said = words.pane(), words.pane()
+        self._head, self._said = html_text.pane(), html_text.pane()
         self._others = pmui.MultiChoice(label="Compare with", options={}, sizing_mode="stretch_width", margin=(4, 8))
         self._chart, self._table = chart(), table(_COLUMNS)
         self._first = pn.FlexBox(sizing_mode="stretch_width", margin=0)
@@ -74,7 +74,7 @@ class Compare(View):
         rows = rows.sort_values("ratio", ascending=False, kind="stable", na_position="last", ignore_index=True)
         self._head.object = headline(self.state.kernel, [self._name(token) for token in chosen], rows)
         self._said.object = "".join(
-            words.notice("info", line.partition(": ")[0] + ":", line.partition(": ")[2]) for line in said
+            html_text.notice("info", line.partition(": ")[0] + ":", line.partition(": ")[2]) for line in said
         )
         self._body.visible = bool(chosen)
         # Implementations of this run, where there are any: other runs may hold other cases.

@@ -9,7 +9,7 @@ import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 
-from tilescope_dashboard import frames, sweeps
+from tilescope_dashboard.data import frames, sweeps
 from tilescope_dashboard.views.choice import Choice
 
 _BEST = "best of all"

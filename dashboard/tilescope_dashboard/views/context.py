@@ -7,11 +7,11 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 import param
-from tilescope import progress
+from tilescope.runs import journal
 
-from tilescope_dashboard import words
+from tilescope_dashboard.components import html_text
 from tilescope_dashboard.figures.style import short
-from tilescope_dashboard.state import State, no_gpu
+from tilescope_dashboard.session.state import State, no_gpu
 from tilescope_dashboard.views.export import Export
 
 
@@ -26,7 +26,7 @@ class Context(pn.viewable.Viewer):
             label="run", options={}, size="small", min_width=240, max_width=460, sizing_mode="stretch_width"
         )
         self._kernel = pmui.Select(label="kernel", options=[], size="small", width=190)
-        self._notices = words.pane()
+        self._notices = html_text.pane()
         self._run.param.watch(lambda e: self._choose(run=e.new), "value")
         self._kernel.param.watch(lambda e: self._choose(kernel=e.new), "value")
         state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "error", "ignored"])
@@ -51,13 +51,15 @@ class Context(pn.viewable.Viewer):
     def _said(self) -> list[str]:
         state, said = self.state, []
         if state.error:
-            said.append(words.notice("error", "This run cannot be shown.", state.error))
+            said.append(html_text.notice("error", "This run cannot be shown.", state.error))
         if state.ignored:
-            said.append(words.notice("warning", "In the address:", state.ignored))
+            said.append(html_text.notice("warning", "In the address:", state.ignored))
         loaded = state.loaded
         if loaded is None:
             if not state.error:
-                said.append(words.notice("info", "No run yet.", "Choose a kernel in the sidebar and press Profile."))
+                said.append(
+                    html_text.notice("info", "No run yet.", "Choose a kernel in the sidebar and press Profile.")
+                )
             return said
         reason = no_gpu()
         if reason:
@@ -67,21 +69,21 @@ class Context(pn.viewable.Viewer):
                 else f"this run was predicted for a GPU called {loaded.run.device.name}, not measured"
             )
             said.append(
-                words.notice(
+                html_text.notice(
                     "info", "No GPU on this machine:", f"{what}. The compiler and interpreter collectors work here."
                 )
             )
         stale = state.stale
         if stale:
             said.append(
-                words.notice(
+                html_text.notice(
                     "warning", "Changed since this run:", f"the source of {', '.join(stale)} is not what was recorded."
                 )
             )
         if not loaded.run.complete:
-            cure = f" 'tilescope resume {loaded.run.id}' goes on with it." if progress.kept(loaded.folder) else ""
+            cure = f" 'tilescope resume {loaded.run.id}' goes on with it." if journal.kept(loaded.folder) else ""
             what = f"it was cancelled or its worker died.{cure}"
-            said.append(words.notice("warning", "This run is not complete:", what))
+            said.append(html_text.notice("warning", "This run is not complete:", what))
         # Of the other kernels the list of runs says how many there are.
         failures = [f for f in loaded.run.failures if not f.case or f.concerns(state.kernel)]
         if failures:
@@ -90,9 +92,9 @@ class Context(pn.viewable.Viewer):
             ]
             more = [*listed[:6], *([f"and {len(listed) - 6} more"] if len(listed) > 6 else [])]
             if len(listed) == 1:
-                said.append(words.notice("warning", "1 failed in this run:", listed[0]))
+                said.append(html_text.notice("warning", "1 failed in this run:", listed[0]))
             else:
-                said.append(words.notice("warning", f"{len(listed)} failed in this run.", "", more))
+                said.append(html_text.notice("warning", f"{len(listed)} failed in this run.", "", more))
         return said
 
     def __panel__(self) -> pn.viewable.Viewable:

@@ -10,12 +10,12 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 import param
-from tilescope import store
+from tilescope.runs import store
 
-from tilescope_dashboard import words
-from tilescope_dashboard.opened import open_cached
-from tilescope_dashboard.state import State, telling
-from tilescope_dashboard.turns import in_turn
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data.run_cache import open_cached
+from tilescope_dashboard.session.scheduling import in_turn
+from tilescope_dashboard.session.state import State, telling
 
 #: Whether a run has what is sought of the kernel of that name.
 Found = Callable[[store.LoadedRun, str], bool]
@@ -28,7 +28,7 @@ class Elsewhere(pn.viewable.Viewer):
 
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._text = words.pane()
+        self._text = html_text.pane()
         self._other: store.Summary | None = None
         # Put in and taken out: a change of ``visible`` alone may get lost.
         self._layout = pn.Column(sizing_mode="stretch_width", margin=0)

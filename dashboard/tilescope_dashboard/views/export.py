@@ -9,15 +9,16 @@ import io
 import panel as pn
 import panel_material_ui as pmui
 import param
-from tilescope import compare, store
-from tilescope.compare import Side
+from tilescope.models import compare
+from tilescope.models.compare import Side
+from tilescope.runs import store
 
 from tilescope_dashboard import report
-from tilescope_dashboard.addressed import run_folder
-from tilescope_dashboard.download import Download
-from tilescope_dashboard.files import stem
-from tilescope_dashboard.opened import open_cached
-from tilescope_dashboard.state import State
+from tilescope_dashboard.components.download import Download
+from tilescope_dashboard.data.exports import stem
+from tilescope_dashboard.data.run_cache import open_cached
+from tilescope_dashboard.data.url_state import run_folder
+from tilescope_dashboard.session.state import State
 
 _FORMATS = {"HTML": "html", "Markdown": "md", "CSV": "csv", "Parquet": "parquet"}
 

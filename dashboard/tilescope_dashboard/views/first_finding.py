@@ -9,9 +9,10 @@ import panel as pn
 import panel_material_ui as pmui
 import param
 
-from tilescope_dashboard import cards, opened
-from tilescope_dashboard.state import State
-from tilescope_dashboard.turns import in_turn
+from tilescope_dashboard.components import cards
+from tilescope_dashboard.data import run_cache
+from tilescope_dashboard.session.scheduling import in_turn
+from tilescope_dashboard.session.state import State
 
 
 class FirstFinding(pn.viewable.Viewer):
@@ -30,18 +31,18 @@ class FirstFinding(pn.viewable.Viewer):
         self._layout = pn.FlexBox(sizing_mode="stretch_width", gap="4px", align_items="center")
 
     def show(self, case: Mapping[str, Any] | None) -> None:
-        """Show the first finding of a row of ``tilescope.summary.summarise``, which belongs to the state's run, and the way
+        """Show the first finding of a row of ``tilescope.models.summary.summarise``, which belongs to the state's run, and the way
         to the Advice view on it.
         """
         self._case = case or {}
         loaded = self.state.loaded
-        found = opened.findings(loaded, tuple(case[name] for name in opened.CASE)) if loaded and case else ()
+        found = run_cache.findings(loaded, tuple(case[name] for name in run_cache.CASE)) if loaded and case else ()
         self._text.object = cards.brief(found[0]) if found else ""
         # Put in and taken out: a change of ``visible`` alone may get lost.
         self._layout.objects = [self._line, self._button] if found else []
 
     def _open(self) -> None:
-        name = opened.case_name(self._case[part] for part in opened.CASE[1:])
+        name = run_cache.case_name(self._case[part] for part in run_cache.CASE[1:])
         self.state.param.update(kernel=self._case["kernel"], case=name, view="advice")
 
     def __panel__(self) -> pn.viewable.Viewable:

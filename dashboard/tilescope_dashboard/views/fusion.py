@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import panel as pn
 import panel_material_ui as pmui
-from tilescope import ceilings, fusion
+from tilescope.hardware import ceilings
+from tilescope.models import fusion
 
-from tilescope_dashboard import cards, words
+from tilescope_dashboard.components import cards, html_text
 
 _CHAIN, _SHAPE, _TARGET = "add,relu,mul", "16384x4096-bf16", "sm_90"
 _ABOUT = "A chain of PyTorch operations, before there is a kernel for it. Known operations: {}."
@@ -27,7 +28,7 @@ class FusionForm(pn.viewable.Viewer):
             widget.param.watch(lambda _: self._ask(), "value")
         said = _ABOUT.format(", ".join(sorted(fusion.OPERATIONS)))
         self._layout = pn.Column(
-            cards.pane(words.subheading("Would fusing help?", said)),
+            cards.pane(html_text.subheading("Would fusing help?", said)),
             pn.FlexBox(*asked, sizing_mode="stretch_width", gap="8px"),
             self._answer,
             sizing_mode="stretch_width",
@@ -41,7 +42,7 @@ class FusionForm(pn.viewable.Viewer):
             chain = fusion.count(fusion.parse_chain(self._chain.value), problem)
             self._answer.object = cards.answer(fusion.ask(chain, problem, self._target.value))
         except ValueError as error:
-            self._answer.object = words.notice("warning", "This cannot be answered:", str(error))
+            self._answer.object = html_text.notice("warning", "This cannot be answered:", str(error))
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout

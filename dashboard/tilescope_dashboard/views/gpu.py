@@ -7,15 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope_dashboard import cards, words
-from tilescope_dashboard.charts import chart, side_by_side
+from tilescope_dashboard.components import cards, html_text
+from tilescope_dashboard.components.charts import chart, side_by_side
+from tilescope_dashboard.components.tables import renew, table
+from tilescope_dashboard.data.telemetry import Gpu, Sample, held, slowed
+from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.gpu import FIGURES, readings
-from tilescope_dashboard.headlines.device import described
-from tilescope_dashboard.tables import renew, table
-from tilescope_dashboard.telemetry import Gpu, Sample, held, slowed
-from tilescope_dashboard.units import write
+from tilescope_dashboard.topics.device import described
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.feed import Feed, label, sampler
+from tilescope_dashboard.views.gpu_feed import Feed, label, sampler
 
 _COLUMNS = {
     "gpu": ("GPU", "text"),
@@ -42,7 +42,7 @@ class GpuView(View):
 
     def build(self) -> list[Any]:
         self._feed = Feed(sampler(), self._tell)
-        self._head, self._table, self._device = words.pane(), table(_COLUMNS), cards.pane()
+        self._head, self._table, self._device = html_text.pane(), table(_COLUMNS), cards.pane()
         self._charts = {name: chart() for name in FIGURES}
         self._grid = side_by_side(self._charts.values(), 300)
         self._rows = self.saved(self._table, origin=lambda: [gpu.name for gpu in self._feed.sampler.gpus])
@@ -71,11 +71,11 @@ class GpuView(View):
         """The newest readings in words and in the table."""
         error = self._feed.sampler.error
         if error:
-            said = words.notice("info", "No readings of a GPU here:", f"{error}.")
-            self._head.object = words.heading("GPU", _ABOUT) + said
+            said = html_text.notice("info", "No readings of a GPU here:", f"{error}.")
+            self._head.object = html_text.heading("GPU", _ABOUT) + said
             return
         known = [(gpu, sample) for gpu in self._feed.sampler.gpus if (sample := self._feed.last(gpu))]
-        self._head.object = words.heading(headline(known), _ABOUT)
+        self._head.object = html_text.heading(headline(known), _ABOUT)
         rows = [{**asdict(sample), "gpu": label(gpu), "held": held(sample.reasons)} for gpu, sample in known]
         if rows:
             renew(self._table, pd.DataFrame(rows, columns=list(_COLUMNS)))

@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
-from tilescope import lines
+from tilescope.table import line_values
 
-from tilescope_dashboard import source_lines as model
-from tilescope_dashboard.source_lines import Column, Launch
+from tilescope_dashboard.data import source_lines as model
+from tilescope_dashboard.data.source_lines import Column, Launch
 
 
 class LineChoices(pn.viewable.Viewer):
@@ -23,7 +23,7 @@ class LineChoices(pn.viewable.Viewer):
 
     def __init__(self, launch_chosen: Callable[[], Any], columns_chosen: Callable[[], Any]) -> None:
         super().__init__()
-        self.rows = self._of_case = self._found = lines.frame([])
+        self.rows = self._of_case = self._found = line_values.frame([])
         self._launch_chosen, self._columns_chosen = launch_chosen, columns_chosen
         self._filling = self._picked = False
         self._most = 1

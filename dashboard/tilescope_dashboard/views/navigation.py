@@ -9,12 +9,12 @@ import panel as pn
 import panel_material_ui as pmui
 import param
 
-from tilescope_dashboard.connection import Connection
-from tilescope_dashboard.focus_ring import FocusRing
-from tilescope_dashboard.keyboard import Keyboard
-from tilescope_dashboard.spare import SpareTime
-from tilescope_dashboard.stack import Stack
-from tilescope_dashboard.state import State
+from tilescope_dashboard.browser.connection import Connection
+from tilescope_dashboard.browser.focus_ring import FocusRing
+from tilescope_dashboard.browser.keyboard import Keyboard
+from tilescope_dashboard.components.stack import Stack
+from tilescope_dashboard.session.idle_work import SpareTime
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.base import View
 
 

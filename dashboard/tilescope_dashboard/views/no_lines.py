@@ -5,11 +5,11 @@ from __future__ import annotations
 from html import escape
 
 import pandas as pd
-from tilescope import store
-from tilescope.schema import MEASURED
+from tilescope.runs import store
+from tilescope.table.schema import MEASURED
 
-from tilescope_dashboard import command_line
-from tilescope_dashboard.state import State
+from tilescope_dashboard.data import command_line
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.elsewhere import Elsewhere
 
 #: What knows lines without a GPU, and what adds stalls to it.
@@ -20,7 +20,7 @@ class NoLines(Elsewhere):
     """The run that has them, else the commands that make one; and where all are predicted, the run that has measured ones."""
 
     def show(self, known: pd.DataFrame) -> None:
-        """Say where to find what is missing beside the ``known`` lines (``tilescope.lines``) of the state's kernel."""
+        """Say where to find what is missing beside the ``known`` lines (``tilescope.table.line_values``) of the state's kernel."""
         if known.empty:
             self.seek(with_lines, lines_from, otherwise=_made(self.state))
         elif not known["source"].isin(MEASURED).any():

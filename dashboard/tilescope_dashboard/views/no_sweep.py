@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tilescope import store
+from tilescope.runs import store
 
-from tilescope_dashboard import command_line, sweeps
-from tilescope_dashboard.headlines import autotune as headline
-from tilescope_dashboard.jobs import JobManager, JobState
-from tilescope_dashboard.state import State
+from tilescope_dashboard.data import command_line, sweeps
+from tilescope_dashboard.session.jobs import JobManager, JobState
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import autotune as headline
 from tilescope_dashboard.views.elsewhere import Elsewhere
-from tilescope_dashboard.views.following import Following
+from tilescope_dashboard.views.jobs.following import Following
 
 
 class NoSweep(Elsewhere):

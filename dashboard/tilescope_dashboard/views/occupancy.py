@@ -7,13 +7,14 @@ from typing import Any
 import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
-from tilescope import occupancy as model
+from tilescope.hardware import occupancy as model
 
-from tilescope_dashboard import frames, words
-from tilescope_dashboard.charts import chart, side_by_side
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.charts import chart, side_by_side
+from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.data import frames
 from tilescope_dashboard.figures.occupancy import TITLES, occupancy
-from tilescope_dashboard.headlines.occupancy import NOTHING, headline
-from tilescope_dashboard.tables import fill, table
+from tilescope_dashboard.topics.occupancy import NOTHING, headline
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
 
@@ -40,7 +41,7 @@ class Occupancy(View):
 
     def build(self) -> list[Any]:
         self._target = pmui.Select(label="GPU", options=list(model.LIMITS), width=150, size="small")
-        self._head, self._nowhere = words.pane(), Elsewhere(self.state)
+        self._head, self._nowhere = html_text.pane(), Elsewhere(self.state)
         self._charts = {resource: chart() for resource in TITLES}
         self._table = table(_COLUMNS)
         self._rows, self._of, self._settled = pd.DataFrame(), (), True

@@ -6,15 +6,16 @@ from typing import Any
 
 import pandas as pd
 import panel as pn
-from tilescope import summary
+from tilescope.models import summary
 
-from tilescope_dashboard import opened, words
-from tilescope_dashboard.charts import chart
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.data import run_cache
+from tilescope_dashboard.data.library import library, listing
 from tilescope_dashboard.figures.overview import overview
-from tilescope_dashboard.headlines import overview as headline
-from tilescope_dashboard.library import library, listing
-from tilescope_dashboard.tables import fill, table
-from tilescope_dashboard.turns import once_loaded
+from tilescope_dashboard.session.scheduling import once_loaded
+from tilescope_dashboard.topics import overview as headline
 from tilescope_dashboard.views import overview_columns as columns
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
@@ -33,7 +34,7 @@ class Overview(View):
     name_in_address, title = "overview", "Overview"
 
     def build(self) -> list[Any]:
-        self._head, self._nowhere = words.pane(), Elsewhere(self.state)
+        self._head, self._nowhere = html_text.pane(), Elsewhere(self.state)
         self._first, self._chart = FirstFinding(self.state), chart()
         self._kernels, self._table, self._runs = (table(c) for c in (columns.KERNELS, columns.CASES, columns.RUNS))
         self._headlines = self._library = pd.DataFrame()
@@ -54,7 +55,7 @@ class Overview(View):
 
     def update(self) -> None:
         state, loaded = self.state, self.state.loaded
-        headlines = self._headlines = pd.DataFrame() if loaded is None else opened.headlines(loaded)
+        headlines = self._headlines = pd.DataFrame() if loaded is None else run_cache.headlines(loaded)
         self._say()
         self._chart.object = overview(headlines, state.look)
         fill(self._table, headlines)
@@ -97,4 +98,4 @@ class Overview(View):
 
 
 def _text(title: str, said: str) -> pn.pane.HTML:
-    return words.pane(words.subheading(title, said))
+    return html_text.pane(html_text.subheading(title, said))

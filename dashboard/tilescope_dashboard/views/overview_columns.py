@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Rows of ``tilescope.summary.summarise``.
+#: Rows of ``tilescope.models.summary.summarise``.
 CASES = {
     "kernel": ("kernel", "text"),
     "impl": ("impl.", "text"),

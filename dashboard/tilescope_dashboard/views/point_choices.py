@@ -16,7 +16,7 @@ _ALL = "all"
 
 
 class PointChoices(pn.viewable.Viewer):
-    """Selectors over ``tilescope.roofline.points``; ``chosen`` is called when a person changed one."""
+    """Selectors over ``tilescope.models.roofline.points``; ``chosen`` is called when a person changed one."""
 
     def __init__(self, chosen: Callable[[], Any]) -> None:
         super().__init__()

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import panel as pn
-from tilescope import ceilings
-from tilescope import roofline as model
+from tilescope.hardware import ceilings
+from tilescope.models import roofline as model
 
-from tilescope_dashboard import words
-from tilescope_dashboard.charts import chart
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.figures.marks import marks
 from tilescope_dashboard.figures.roofline import LEVELS, drawing, source
-from tilescope_dashboard.headlines.roofline import headline
-from tilescope_dashboard.tables import fill, table
-from tilescope_dashboard.turns import Behind, in_turn
+from tilescope_dashboard.session.scheduling import Behind, in_turn
+from tilescope_dashboard.topics.roofline import headline
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
 from tilescope_dashboard.views.point_choices import PointChoices
@@ -38,7 +38,7 @@ _COLUMNS = {
     "function": ("launch", "text"),
     "sources": ("sources", "text"),
 }
-_NOTHING = words.heading("Roofline", "This run has no work or bytes of this kernel. Profile it to see them.")
+_NOTHING = html_text.heading("Roofline", "This run has no work or bytes of this kernel. Profile it to see them.")
 _BYTES = {"algorithm_bytes_read", "requested_bytes_read", "dram_bytes_read"}
 
 
@@ -48,7 +48,7 @@ class Roofline(View):
     name_in_address, title = "roofline", "Roofline"
 
     def build(self) -> list[Any]:
-        self._head, self._nowhere = words.pane(), Elsewhere(self.state)
+        self._head, self._nowhere = html_text.pane(), Elsewhere(self.state)
         self._choices, self._chart = PointChoices(self._filter), chart()
         self._table = table(_COLUMNS, pagination="remote")
         self._table.param.watch(self._select_point, "selection")

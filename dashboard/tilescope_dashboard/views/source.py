@@ -6,13 +6,16 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import panel as pn
-from tilescope import compiled_text, lines, listings
-from tilescope.case import Case
+from tilescope.collectors import compiled_text
+from tilescope.runs import listings
+from tilescope.table import line_values
+from tilescope.table.case import Case
 
-from tilescope_dashboard import code_pair, frames, words
-from tilescope_dashboard import source_lines as model
-from tilescope_dashboard.headlines.source import NOTHING, headline, no_text
-from tilescope_dashboard.tables import fill, table
+from tilescope_dashboard.components import code_pair, html_text
+from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.data import frames
+from tilescope_dashboard.data import source_lines as model
+from tilescope_dashboard.topics.source import NOTHING, headline, no_text
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.line_choices import LineChoices
 from tilescope_dashboard.views.no_lines import NoLines
@@ -37,7 +40,7 @@ class Source(View):
     name_in_address, title = "source", "Source"
 
     def build(self) -> list[Any]:
-        self._head, self._nowhere, self._missing = words.pane(), NoLines(self.state), words.pane()
+        self._head, self._nowhere, self._missing = html_text.pane(), NoLines(self.state), html_text.pane()
         self._choices = LineChoices(self._open, self._draw)
         self._code = code_pair.CodePair(sizing_mode="stretch_width", margin=(4, 8))
         self._table = table(_COLUMNS)
@@ -50,7 +53,7 @@ class Source(View):
 
     def update(self) -> None:
         loaded = self.state.loaded
-        found = loaded.lines[loaded.lines["kernel"] == self.state.kernel] if loaded else lines.frame([])
+        found = loaded.lines[loaded.lines["kernel"] == self.state.kernel] if loaded else line_values.frame([])
         self._body.visible = not found.empty
         self._nowhere.show(found)
         if found.empty:

@@ -6,14 +6,15 @@ from typing import Any
 
 import panel as pn
 import panel_material_ui as pmui
-from tilescope import timeline as model
+from tilescope.models import timeline as model
 
-from tilescope_dashboard import frames, words
-from tilescope_dashboard.charts import chart
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.components.trace_links import links
+from tilescope_dashboard.data import frames
 from tilescope_dashboard.figures.timeline import timeline
-from tilescope_dashboard.headlines.timeline import headline
-from tilescope_dashboard.tables import fill, table
-from tilescope_dashboard.traces import links
+from tilescope_dashboard.topics.timeline import headline
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
 
@@ -48,7 +49,7 @@ class Timeline(View):
 
     def build(self) -> list[Any]:
         self._filling = False
-        self._head, self._nowhere, self._chart = words.pane(), Elsewhere(self.state), chart()
+        self._head, self._nowhere, self._chart = html_text.pane(), Elsewhere(self.state), chart()
         self._table, self._totals = table(_COLUMNS, pagination="remote"), table(_TOTALS)
         self._problem = pmui.Select(label="workload", options={}, size="small", width=280)
         self._sample = pmui.Select(label="repetition", options={}, size="small", width=130)

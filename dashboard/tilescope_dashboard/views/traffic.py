@@ -6,14 +6,15 @@ from typing import Any
 
 import pandas as pd
 import panel as pn
-from tilescope import traffic as model
+from tilescope.models import traffic as model
 
-from tilescope_dashboard import frames, words
-from tilescope_dashboard.charts import chart
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.data import frames
 from tilescope_dashboard.figures.style import heading
 from tilescope_dashboard.figures.traffic import speedup, traffic
-from tilescope_dashboard.headlines.traffic import NOTHING, headline
-from tilescope_dashboard.tables import fill, table
+from tilescope_dashboard.topics.traffic import NOTHING, headline
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.choice import Choice
 from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
@@ -47,7 +48,7 @@ class Traffic(View):
     name_in_address, title = "traffic", "HBM traffic"
 
     def build(self) -> list[Any]:
-        self._head, self._nowhere, self._bars, self._gains = words.pane(), Elsewhere(self.state), chart(), chart()
+        self._head, self._nowhere, self._bars, self._gains = html_text.pane(), Elsewhere(self.state), chart(), chart()
         self._table, self._gain_table = table(_COLUMNS), table(_GAINS)
         self._problem, self._counted = Choice("workload", 280, self._draw), Choice("bytes", 220, self._draw)
         self._body = pn.Column(

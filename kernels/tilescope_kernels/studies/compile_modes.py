@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tilescope_kernels._declare import generator, normal
-from tilescope_kernels.gated import CONFIGS, swiglu, swiglu_reference
+from tilescope_kernels._shared.declarations import generator, normal
+from tilescope_kernels.elementwise.gated import CONFIGS, swiglu, swiglu_reference
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 

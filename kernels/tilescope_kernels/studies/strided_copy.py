@@ -13,8 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._declare import compiled, generator, normal
-from tilescope_kernels._launch import check_no_grad, check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, split_config, use_triton
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tilescope_kernels._declare import compiled, generator, normal
-from tilescope_kernels._launch import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 

@@ -11,7 +11,7 @@ A collector module has:
 ``SUFFIX``
     The artefact's file suffix.
 
-and may have ``parse_lines(artefact, case) -> (DataFrame, dict)`` (values of single source lines, as ``tilescope.lines``
+and may have ``parse_lines(artefact, case) -> (DataFrame, dict)`` (values of single source lines, as ``tilescope.table.line_values``
 has them, and the text of the source files by name), ``command(argv, folder) -> list[str]`` (wraps the worker's command line), ``environment() -> dict``
 (variables for the worker's process) and ``finish(folder, cases) -> None`` (after the worker ended: turns what the
 wrapper wrote into one artefact a case).
@@ -27,12 +27,14 @@ from typing import Any, Protocol, cast
 
 import pandas as pd
 
-from tilescope.case import Case
+from tilescope.table.case import Case
 
 #: In the order they run. ``check`` compares with the reference before anything is timed.
 COLLECTORS = ("check", "compiler", "interpreter", "events", "torch_profiler", "ncu")
 #: Run only when they are named: ``auto`` leaves them out.
 OPTIONAL = ("ncu_rules", "ncu_source")
+#: Modules of collectors that share a folder; every other one is named as its collector.
+_MODULES = {"ncu": "ncu.counters", "ncu_rules": "ncu.rules", "ncu_source": "ncu.source"}
 
 
 class Collector(Protocol):
@@ -56,7 +58,7 @@ def load(name: str) -> ModuleType:
         return importlib.import_module(name)
     if name not in (*COLLECTORS, *OPTIONAL):
         raise ValueError(f"unknown collector {name!r}: use one of {', '.join((*COLLECTORS, *OPTIONAL))}, or auto")
-    return importlib.import_module(f"tilescope.collectors.{name}")
+    return importlib.import_module(f"tilescope.collectors.{_MODULES.get(name, name)}")
 
 
 def collector(name: str) -> Collector:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from tilescope import reading, schema
-from tilescope.case import Case
 from tilescope.collectors import interpreter
+from tilescope.files import bounded_reading
+from tilescope.table import schema
+from tilescope.table.case import Case
 
 if TYPE_CHECKING:
     import torch
@@ -58,8 +59,8 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     """
     import torch  # noqa: PLC0415 (worker-side only)
 
-    from tilescope import execute, interpret  # noqa: PLC0415
-    from tilescope.language import blocks  # noqa: PLC0415
+    from tilescope.execution import execute  # noqa: PLC0415
+    from tilescope.interpreter import blocks, interpret  # noqa: PLC0415
 
     on_gpu = torch.cuda.is_available()
     if case.impl == "compile" and not on_gpu:
@@ -102,13 +103,13 @@ def require(case: Case, spec: Any) -> dict[str, float]:
     return found
 
 
-@reading.parser
+@bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """The largest relative error of any output or gradient and of any of their rows, and what is accepted of either.
 
     Artefacts of before rows were compared have none of the rows'.
     """
-    data = reading.data_of(artefact)
+    data = bounded_reading.data_of(artefact)
     by_row = data["row_errors"].values() if "row_errors" in data else None
     found = _metrics(data["errors"].values(), by_row, data["tolerance"])
     return schema.frame([case.row(name, value, data["source"]) for name, value in found.items()])
@@ -129,7 +130,7 @@ def _metrics(errors: Collection[float], by_row: Collection[float] | None, tolera
 def _on_gpu(case: Case, spec: Any) -> dict[str, Errors]:
     import torch  # noqa: PLC0415
 
-    from tilescope import execute, launches  # noqa: PLC0415
+    from tilescope.execution import execute, launches  # noqa: PLC0415
 
     inputs = execute.draw_inputs(spec, case, "cuda")
     if case.impl == "compile":
@@ -146,7 +147,8 @@ def _on_gpu(case: Case, spec: Any) -> dict[str, Errors]:
 def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any]) -> dict[str, Errors]:
     import torch  # noqa: PLC0415
 
-    from tilescope import execute, interpret, launches  # noqa: PLC0415
+    from tilescope.execution import execute, launches  # noqa: PLC0415
+    from tilescope.interpreter import interpret  # noqa: PLC0415
 
     left = interpret.Allowance(float(settings.get("check_limit", LIMIT)))
 
@@ -171,7 +173,7 @@ def _results(call: Any, inputs: Mapping[str, Any], case: Case, spec: Any) -> dic
     import torch  # noqa: PLC0415
     from tilescope_kernels.spec import FORWARD  # noqa: PLC0415 (imports torch)
 
-    from tilescope import execute  # noqa: PLC0415
+    from tilescope.execution import execute  # noqa: PLC0415
 
     outputs = execute.as_tensors(call(**inputs))
     results = {f"output {index}": output.detach() for index, output in enumerate(outputs)}
@@ -214,7 +216,7 @@ def _reference(precise: Mapping[str, Any], dtypes: list[torch.dtype], case: Case
     import torch  # noqa: PLC0415
     from tilescope_kernels.spec import FORWARD  # noqa: PLC0415 (imports torch)
 
-    from tilescope import execute  # noqa: PLC0415
+    from tilescope.execution import execute  # noqa: PLC0415
 
     outputs = execute.as_tensors(spec.reference(**precise))
     results = {f"output {index}": output.detach() for index, output in enumerate(outputs)}

@@ -22,11 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope import assembly, lines, occupancy, reading, schema, shape
-from tilescope.case import Case
+from tilescope.collectors import assembly
+from tilescope.files import bounded_reading, json_shape
+from tilescope.hardware import occupancy
+from tilescope.table import line_values, schema
+from tilescope.table.case import Case
 
 if TYPE_CHECKING:
-    from tilescope.launches import Launch
+    from tilescope.execution.launches import Launch
 
 SUFFIX = ".json.gz"
 #: What an artefact keeps of each kernel's stages, beside the SASS that ptxas makes of the last.
@@ -57,7 +60,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     Raises NotApplicable when the case launches no Triton kernel, torch.compile would write it, or shapes depend on data;
     CompilationFailed when one does not compile or needs more shared memory than a block can have.
     """
-    from tilescope import execute, launches, offline  # noqa: PLC0415 (they import torch and triton)
+    from tilescope.execution import execute, launches, offline  # noqa: PLC0415 (they import torch and triton)
 
     target = settings.get("target", "sm_90")
     occupancy.limits(target)
@@ -82,7 +85,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         json.dump(artefact, file, default=str)
 
 
-@reading.parser
+@bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """One row a figure of each launch, occupancy among them."""
     data = load(artefact)
@@ -105,23 +108,23 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     return schema.frame(rows)
 
 
-@reading.parser
+@bounded_reading.parser
 def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str]]:
     """Values of source lines, and the source files by name."""
     data = load(artefact)
-    return lines.compiled(data["launches"], case), shape.fit(data["sources"], dict[str, str], "sources")
+    return line_values.compiled(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
 
 
 def load(artefact: Path) -> dict[str, Any]:
     """What ``capture`` wrote: ``target``, the versions, ``sources`` and a record a launch under ``launches``."""
-    data: dict[str, Any] = reading.data_of(artefact)
+    data: dict[str, Any] = bounded_reading.data_of(artefact)
     return data
 
 
 def _compile(launch: Launch, target: str) -> dict[str, Any]:
     from triton import knobs  # noqa: PLC0415 (worker-side only)
 
-    from tilescope import offline  # noqa: PLC0415
+    from tilescope.execution import offline  # noqa: PLC0415
 
     fresh: list[bool] = []
 
@@ -193,7 +196,7 @@ def _assemble(ptx: str, metadata: Any, target: str) -> tuple[str, str]:
     from triton import knobs  # noqa: PLC0415
     from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability  # noqa: PLC0415
 
-    from tilescope import offline  # noqa: PLC0415
+    from tilescope.execution import offline  # noqa: PLC0415
 
     number = offline.capability(target)
     flags = ["-lineinfo", "-v", f"--gpu-name={sm_arch_from_capability(number)}"]
@@ -230,7 +233,7 @@ def _versions(target: str) -> dict[str, str]:
     import triton  # noqa: PLC0415
     from triton.backends.nvidia.compiler import get_ptxas  # noqa: PLC0415
 
-    from tilescope import offline  # noqa: PLC0415
+    from tilescope.execution import offline  # noqa: PLC0415
 
     tool = get_ptxas(offline.capability(target))
     return {"triton": triton.__version__, "ptxas": f"{Path(tool.path).name} {tool.version}"}

@@ -13,9 +13,11 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope import device, reading, schema
-from tilescope.case import Case
-from tilescope.intervals import intervals
+from tilescope.execution.intervals import intervals
+from tilescope.files import bounded_reading
+from tilescope.hardware import device
+from tilescope.table import schema
+from tilescope.table.case import Case
 
 SUFFIX = ".json"
 
@@ -36,7 +38,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     """
     import torch  # noqa: PLC0415 - only the worker may import torch
 
-    from tilescope import cold, execute  # noqa: PLC0415
+    from tilescope.execution import cold, execute  # noqa: PLC0415
 
     repetitions = int(settings.get("repetitions", REPETITIONS))
     warmup = int(settings.get("warmup", WARMUP))
@@ -60,10 +62,10 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     out.write_text(json.dumps(artefact))
 
 
-@reading.parser
+@bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """Rows ``interval`` and ``graph_time`` (one a repetition, seconds) and ``peak_memory`` (bytes)."""
-    data = reading.data_of(artefact)
+    data = bounded_reading.data_of(artefact)
     rows = [
         case.row(metric, value, "events", sample=sample)
         for metric in ("interval", "graph_time")

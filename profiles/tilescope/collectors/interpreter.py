@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope import lines, reading, schema, shape
-from tilescope.case import Case
+from tilescope.files import bounded_reading, json_shape
+from tilescope.table import line_values, schema
+from tilescope.table.case import Case
 
 if TYPE_CHECKING:
-    from tilescope.launches import Launch
-    from tilescope.meter import Meter
+    from tilescope.execution.launches import Launch
+    from tilescope.interpreter.meter import Meter
 
 SUFFIX = ".json.gz"
 #: Seconds a case may take unless the settings say otherwise.
@@ -66,18 +67,18 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     ``settings["interpreter_limit"]`` seconds (40) or asks for what is not interpreted; InterpretationFailed when a
     kernel goes wrong.
     """
-    from tilescope import aten, execute, interpret  # noqa: PLC0415 (they import torch and triton)
-    from tilescope.language import blocks  # noqa: PLC0415 (they import torch and triton)
+    from tilescope.execution import execute, pytorch_traffic  # noqa: PLC0415 (they import torch and triton)
+    from tilescope.interpreter import blocks, interpret  # noqa: PLC0415 (they import torch and triton)
 
     if case.impl == "compile":
         raise execute.NotApplicable(COMPILED)
     try:
         records = _count(case, spec, settings, "meta", values=False)
-    except (_LaunchSeen, aten.NeedsData, NotImplementedError, RuntimeError):
+    except (_LaunchSeen, pytorch_traffic.NeedsData, NotImplementedError, RuntimeError):
         try:
             try:
                 records = _count(case, spec, settings, "cpu", values=False)
-            except (blocks.NeedsValues, aten.NeedsData):
+            except (blocks.NeedsValues, pytorch_traffic.NeedsData):
                 records = _count(case, spec, settings, "cpu", values=True)
         except (interpret.TooLong, blocks.NotServed) as error:
             raise execute.NotApplicable(str(error)) from None
@@ -99,10 +100,10 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         json.dump(artefact, file, default=str)
 
 
-@reading.parser
+@bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """One row a figure of each launch, a PyTorch operator being one."""
-    data = reading.data_of(artefact)
+    data = bounded_reading.data_of(artefact)
     return schema.frame(
         case.row(name, float(launch[name]), "interpreter", launch=index, function=launch["function"])
         for index, launch in enumerate(data["launches"])
@@ -111,11 +112,11 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     )
 
 
-@reading.parser
+@bounded_reading.parser
 def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str]]:
     """Values of source lines, and the source files by name."""
-    data = reading.data_of(artefact)
-    return lines.requested(data["launches"], case), shape.fit(data["sources"], dict[str, str], "sources")
+    data = bounded_reading.data_of(artefact)
+    return line_values.requested(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
 
 
 class _LaunchSeen(Exception):
@@ -124,7 +125,8 @@ class _LaunchSeen(Exception):
 
 def _count(case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, values: bool) -> list[_Counted]:
     """The case's launches in order. On ``meta`` only PyTorch operators can be counted."""
-    from tilescope import aten, execute, interpret, launches  # noqa: PLC0415
+    from tilescope.execution import execute, launches, pytorch_traffic  # noqa: PLC0415
+    from tilescope.interpreter import interpret  # noqa: PLC0415
 
     records: list[_Counted] = []
     counting = False
@@ -142,13 +144,13 @@ def _count(case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, v
         if counting:
             records.append((_launch_record(launch, meter), launch.source))
 
-    def operated(operation: aten.Operation) -> None:
+    def operated(operation: pytorch_traffic.Operation) -> None:
         records.append((_operation_record(operation), {}))
 
     with launches.catch(launched):
         run = execute.prepare(spec, case, device)
     counting = True
-    with aten.CountOperators(operated, values=values), launches.catch(launched):
+    with pytorch_traffic.CountOperators(operated, values=values), launches.catch(launched):
         run()
     return records
 
@@ -172,7 +174,7 @@ def _launch_record(launch: Launch, meter: Meter) -> dict[str, Any]:
 
 
 def _efficiency(distinct: int, sectors: int) -> float | None:
-    from tilescope.accesses import SECTOR  # noqa: PLC0415
+    from tilescope.interpreter.accesses import SECTOR  # noqa: PLC0415
 
     return distinct / (SECTOR * sectors) if sectors else None
 

@@ -17,9 +17,11 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope import device, reading, schema
-from tilescope.case import Case
 from tilescope.collectors import check
+from tilescope.files import bounded_reading
+from tilescope.hardware import device
+from tilescope.table import schema
+from tilescope.table.case import Case
 
 SUFFIX = ".trace.json.gz"
 
@@ -52,7 +54,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     import torch  # noqa: PLC0415 - only the worker may import torch
     from torch.profiler import ProfilerActivity, profile, record_function  # noqa: PLC0415
 
-    from tilescope import cold, execute  # noqa: PLC0415
+    from tilescope.execution import cold, execute  # noqa: PLC0415
 
     checked = check.require(case, spec) if settings.get("check_first") else {}
     run = execute.prepare(spec, case, "cuda", rotate=int(settings.get("rotate", ROTATE)))
@@ -81,7 +83,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     )
 
 
-@reading.parser
+@bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """Rows of every launch and repetition and of every launch (its resources).
 
@@ -90,7 +92,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     first launch began on the GPU, so its own call is negative. ``estimated_occupancy`` is the profiler's guess from the
     launch alone, as a ratio.
     """
-    trace = reading.data_of(artefact)
+    trace = bounded_reading.data_of(artefact)
     called = _calls(_complete(trace))
     rows = [case.row(metric, value, "check") for metric, value in trace.get("checked", {}).items()]
     described: set[int] = set()

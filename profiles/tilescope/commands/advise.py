@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tilescope.commands import common
 
 if TYPE_CHECKING:
-    from tilescope.advice import Finding
-    from tilescope.store import LoadedRun
+    from tilescope.models.advice import Finding
+    from tilescope.runs.store import LoadedRun
 
 _WIDTH = 110
 #: The columns of ``Finding.case``.
@@ -32,13 +32,15 @@ def command(subparsers: common.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints. Raises ValueError for a kernel, implementation, pass or workload that the run does not have."""
-    from tilescope import advice, ncu_rules, store  # noqa: PLC0415
+    from tilescope.models import advice  # noqa: PLC0415
+    from tilescope.models.advice import nvidia_rules  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
 
     loaded = store.open_run(common.found(arguments.name))
     table = _choose(loaded, arguments)
     cases = [tuple(case) for case in table[_CASE].drop_duplicates().itertuples(index=False, name=None)]
     found = advice.findings(table, loaded.run.device, loaded.run.kernels, loaded.table)
-    found += [finding for finding in ncu_rules.of_run(loaded.folder) if finding.case in cases]
+    found += [finding for finding in nvidia_rules.of_run(loaded.folder) if finding.case in cases]
     if arguments.json:
         print(json.dumps([finding.to_json() for finding in found]))
         return 0
@@ -90,7 +92,7 @@ def _choose(loaded: LoadedRun, arguments: argparse.Namespace) -> Any:
 
 def _largest(rows: Any, loaded: LoadedRun, impl: str) -> Any:
     """The rows of the workload with the longest floor, and of the Triton code where ``impl`` is not chosen."""
-    from tilescope import summary  # noqa: PLC0415
+    from tilescope.models import summary  # noqa: PLC0415
 
     head = summary.headline(summary.summarise(rows, loaded.run.device, loaded.run.kernels))
     if head is None:

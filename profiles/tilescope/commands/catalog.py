@@ -19,7 +19,8 @@ def command(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the catalog."""
-    from tilescope import results, supervisor  # noqa: PLC0415
+    from tilescope.commands import text_table  # noqa: PLC0415
+    from tilescope.jobs import supervisor  # noqa: PLC0415
 
     entries = asyncio.run(supervisor.describe(arguments.kernels))
     if arguments.json:
@@ -37,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         ]
         for entry in entries
     ]
-    print(results.render(headings, rows))
+    print(text_table.render(headings, rows))
     return 0
 
 

@@ -18,8 +18,8 @@ def command(subparsers: common.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Checks, prints the errors beside what is allowed; status 1 when one is too large."""
-    from tilescope import results  # noqa: PLC0415
-    from tilescope.plan import Request, plan  # noqa: PLC0415
+    from tilescope.commands import text_table  # noqa: PLC0415
+    from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
 
     given = common.settings(arguments)
     if "interpreter_limit" in given:
@@ -35,15 +35,15 @@ def run(arguments: argparse.Namespace) -> int:
         title="check",
     )
     loaded, interrupted = common.run(lambda: plan(request, arguments.runs))
-    found = results.results(loaded.table, loaded.run.device.target)
+    found = text_table.results(loaded.table, loaded.run.device.target)
     found = found[found["relative_error"].notna()]
-    headings, rows = results.cells(found)
+    headings, rows = text_table.cells(found)
     limits = found[["relative_error", "tolerance", "row_error", "row_tolerance"]].astype("float64")
     # Runs of before rows were compared have no error of a row, which is not above anything.
     beyond = (limits["row_error"] > limits["row_tolerance"]).fillna(False)
     wrong = [bool(bad) for bad in ~(limits["relative_error"] <= limits["tolerance"]) | beyond]
     print(
-        results.render(
+        text_table.render(
             [*headings, "verdict"], [[*row, "wrong" if bad else "ok"] for row, bad in zip(rows, wrong, strict=True)]
         )
     )

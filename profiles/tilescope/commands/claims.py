@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tilescope.commands.common import Subparsers
 
 if TYPE_CHECKING:
-    from tilescope.store import LoadedRun
+    from tilescope.runs.store import LoadedRun
 
 #: Between these lines of a file ``--into`` writes.
 BEGIN, END = "<!-- claims: written by 'tilescope claims --into README.md' -->", "<!-- end of claims -->"
@@ -25,7 +25,7 @@ def command(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table, or writes it into a file. Raises ValueError when the file has no marks."""
-    from tilescope import claims  # noqa: PLC0415
+    from tilescope.models import claims  # noqa: PLC0415
 
     if arguments.json:
         print(claims.claims(recorded()).to_json(orient="records"))
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def recorded() -> list[LoadedRun]:
     """The recorded runs, oldest first."""
-    from tilescope import store  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
 
     found = reversed(store.list_runs([store.recorded_dir()]))
     return [store.open_run(run.path) for run in found if not run.error]
@@ -52,7 +52,7 @@ def recorded() -> list[LoadedRun]:
 
 def block() -> str:
     """Where, when and with what the table was measured, and the table."""
-    from tilescope import claims, claims_text  # noqa: PLC0415
+    from tilescope.models import claims, claims_text  # noqa: PLC0415
 
     runs = recorded()
     return f"Measured on {claims_text.provenance(runs)}.\n\n{claims_text.markdown(claims.claims(runs))}"

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilescope.schema import Failure
-    from tilescope.store import LoadedRun
-    from tilescope.supervisor import Job
+    from tilescope.jobs.supervisor import Job
+    from tilescope.runs.store import LoadedRun
+    from tilescope.table.schema import Failure
 
 Subparsers = Any  # argparse keeps the class of add_subparsers() private
 
@@ -62,7 +62,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def found(name: str, find: Callable[[str], Path] | None = None) -> Path:
     """The folder of a run that is named on the command line, by ``find`` (``store.find``); which one is ``latest`` is said on
     standard error."""
-    from tilescope import store  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
 
     folder = (find or store.find)(name)
     if name == store.LATEST:
@@ -77,7 +77,7 @@ def run(plan: Callable[[], Awaitable[Job]]) -> tuple[LoadedRun, bool]:
 
     Raises KeyboardInterrupt when it was interrupted before any case had finished.
     """
-    from tilescope import supervisor  # noqa: PLC0415
+    from tilescope.jobs import supervisor  # noqa: PLC0415
 
     async def work(progress: Progress) -> None:
         progress.say("reading the kernels' declarations")
@@ -88,7 +88,7 @@ def run(plan: Callable[[], Awaitable[Job]]) -> tuple[LoadedRun, bool]:
 
 def follow(work: Callable[[Progress], Coroutine[Any, Any, object]]) -> tuple[LoadedRun, bool]:
     """The same of work that tells its progress and makes a run."""
-    from tilescope import store  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
 
     progress = Progress()
     interrupted = False
@@ -159,12 +159,12 @@ class Progress:
 
 def show(loaded: LoadedRun, interrupted: bool) -> int:
     """Prints the run: its device, a line a case, and what ``report`` says. Returns the exit status."""
-    from tilescope import results  # noqa: PLC0415
+    from tilescope.commands import text_table  # noqa: PLC0415
 
     device = loaded.run.device
     predicted = "" if device.measured else ": predicted, no such GPU took part"
     print(f"{device.name} ({loaded.run.settings['target']}){predicted}")
-    print(results.text(loaded.table, device.target))
+    print(text_table.text(loaded.table, device.target))
     return report(loaded, interrupted, loaded.run.failures)
 
 

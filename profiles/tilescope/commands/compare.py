@@ -21,8 +21,10 @@ def command(subparsers: common.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints a table for each of the others, worst first."""
-    from tilescope import compare, results, store, verdicts  # noqa: PLC0415
-    from tilescope.units import text  # noqa: PLC0415
+    from tilescope.commands import text_table  # noqa: PLC0415
+    from tilescope.models import compare, verdicts  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
+    from tilescope.table.units import text  # noqa: PLC0415
 
     base, *others = (compare.side(text, common.found, store.open_run) for text in (arguments.base, *arguments.others))
     found = [compare.compare(base, other, arguments.kernel) for other in others]
@@ -43,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
             ]
             for row in rows.to_dict("records")
         ]  # fmt: skip
-        print(results.render(headings, cells))
+        print(text_table.render(headings, cells))
     return int(arguments.fail_above is not None and compare.worst(found) > arguments.fail_above)
 
 

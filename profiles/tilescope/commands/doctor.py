@@ -17,7 +17,7 @@ def command(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the findings; always succeeds, because a finding is not an error."""
-    from tilescope.doctor import examine  # noqa: PLC0415
+    from tilescope.jobs.doctor import examine  # noqa: PLC0415
 
     findings = examine()
     if arguments.json:

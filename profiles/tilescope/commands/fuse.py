@@ -23,7 +23,8 @@ def command(subparsers: common.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints. Raises ValueError, saying what is expected, for a chain, shape or target it does not know."""
-    from tilescope import fusion, fusion_trace, results  # noqa: PLC0415
+    from tilescope.commands import text_table  # noqa: PLC0415
+    from tilescope.models import fusion, fusion_trace  # noqa: PLC0415
 
     problem = fusion.parse_problem(arguments.shape)
     if ".py:" in arguments.chain:
@@ -35,5 +36,5 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps({**dataclasses.asdict(answer), "bound": answer.bound}))
         return 0
     rows = [[line.topic, "" if line.good is None else "+" if line.good else "-", line.text] for line in answer.lines]
-    print(results.render(["predicted", "", ",".join(answer.chain.names)], rows))
+    print(text_table.render(["predicted", "", ",".join(answer.chain.names)], rows))
     return 0

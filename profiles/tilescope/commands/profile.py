@@ -18,7 +18,7 @@ def command(subparsers: common.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Profiles and prints one line a case."""
-    from tilescope.plan import Request, plan  # noqa: PLC0415
+    from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
 
     request = Request(
         kernels=tuple(dict.fromkeys(arguments.kernels)),

@@ -23,7 +23,7 @@ def command(subparsers: common.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Publishes and says where."""
-    from tilescope import publish, store  # noqa: PLC0415
+    from tilescope.runs import publish, store  # noqa: PLC0415
 
     folder = arguments.into or store.recorded_dir()
     loaded = store.open_run(common.found(arguments.name))

@@ -26,9 +26,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     A run that was interrupted is not published.
     """
-    from tilescope import publish, results, store, suggest, supervisor  # noqa: PLC0415
-    from tilescope.plan import Request, plan  # noqa: PLC0415
-    from tilescope.tuning import plan_tuning  # noqa: PLC0415
+    from tilescope import suggest  # noqa: PLC0415
+    from tilescope.commands import text_table  # noqa: PLC0415
+    from tilescope.jobs import supervisor  # noqa: PLC0415
+    from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
+    from tilescope.jobs.tuning import plan_tuning  # noqa: PLC0415
+    from tilescope.runs import publish, store  # noqa: PLC0415
 
     async def planned() -> supervisor.Job:
         families: dict[str, list[str]] = {}
@@ -56,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         return await plan(request, arguments.runs)
 
     loaded, interrupted = common.run(planned)
-    print(results.text(loaded.table, loaded.run.device.target))
+    print(text_table.text(loaded.table, loaded.run.device.target))
     # That a config does not fit is what a sweep finds out; the run says which.
     failures = [failure for failure in loaded.run.failures if not (arguments.sweep and failure.case)]
     status = common.report(loaded, interrupted, failures)

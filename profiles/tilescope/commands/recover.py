@@ -16,7 +16,7 @@ def command(subparsers: common.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Renames the run to its final name and says where it is."""
-    from tilescope import store  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
 
     folder = common.found(arguments.name, store.find_half_written)
     if not folder.name.startswith(store.PARTIAL):

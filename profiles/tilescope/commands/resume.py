@@ -16,7 +16,8 @@ def command(subparsers: common.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs what is left and prints as ``profile`` does."""
-    from tilescope import store, supervisor  # noqa: PLC0415
+    from tilescope.jobs import supervisor  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
 
     folder = common.found(arguments.name, store.find_interrupted)
     return common.show(*common.follow(lambda progress: supervisor.resume(folder, progress)))

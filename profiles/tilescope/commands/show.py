@@ -18,7 +18,8 @@ def command(subparsers: common.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints."""
-    from tilescope import provenance, results, staleness, store  # noqa: PLC0415
+    from tilescope.commands import text_table  # noqa: PLC0415
+    from tilescope.runs import provenance, staleness, store  # noqa: PLC0415
 
     if arguments.name is None:
         return _list(arguments.json)
@@ -40,13 +41,15 @@ def run(arguments: argparse.Namespace) -> int:
         print("not complete: it was cancelled, or its process died; the finished cases follow")
     for kernel in staleness.stale_kernels(loaded):
         print(f"note: {kernel} has changed since this run")
-    print(results.text(loaded.table, run.device.target))
+    print(text_table.text(loaded.table, run.device.target))
     common.report(loaded, False, run.failures)
     return 0
 
 
 def _list(as_json: bool) -> int:
-    from tilescope import reading, results, store  # noqa: PLC0415
+    from tilescope.commands import text_table  # noqa: PLC0415
+    from tilescope.files import bounded_reading  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
 
     runs = store.list_runs()
     if as_json:
@@ -58,8 +61,8 @@ def _list(as_json: bool) -> int:
     rows = [
         [
             run.id,
-            reading.one_line(run.device),
-            reading.one_line(run.title or ", ".join(run.kernels)),
+            bounded_reading.one_line(run.device),
+            bounded_reading.one_line(run.title or ", ".join(run.kernels)),
             str(run.cases) if not run.error else "–",
             run.error or ", ".join(filter(None, [
                 "recorded" if run.recorded else "" if run.measured else "predicted",
@@ -69,5 +72,5 @@ def _list(as_json: bool) -> int:
         ]
         for run in runs
     ]  # fmt: skip
-    print(results.render(["run", "device", "title", "cases", "remarks"], rows))
+    print(text_table.render(["run", "device", "title", "cases", "remarks"], rows))
     return 0

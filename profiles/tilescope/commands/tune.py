@@ -22,10 +22,10 @@ def command(subparsers: common.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tunes and prints one line a config; status 1 when none of them works."""
-    from tilescope import results  # noqa: PLC0415
-    from tilescope.case import Case  # noqa: PLC0415
-    from tilescope.supervisor import Job  # noqa: PLC0415
-    from tilescope.tuning import plan_tuning  # noqa: PLC0415
+    from tilescope.commands import text_table  # noqa: PLC0415
+    from tilescope.jobs.supervisor import Job  # noqa: PLC0415
+    from tilescope.jobs.tuning import plan_tuning  # noqa: PLC0415
+    from tilescope.table.case import Case  # noqa: PLC0415
 
     timed = False
 
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     loaded, interrupted = common.run(plan)
     why = {failure.case: failure.message for failure in loaded.run.failures}
-    found = results.results(loaded.table, loaded.run.device.target)
+    found = text_table.results(loaded.table, loaded.run.device.target)
     remarks = [
         why.get(Case(arguments.kernel, row["impl"], row["pass"], row["workload"], row["config"]).id, "")
         for _, row in found.iterrows()
@@ -50,11 +50,11 @@ def run(arguments: argparse.Namespace) -> int:
         tried = sum(found.loc[order, "config"] != "")
         said = "fastest first" if timed else "no GPU to time them: fewest spills first, then highest occupancy"
         print(f"{' '.join(keys)}, {tried} configs and the default, {said}")
-        headings, rows = results.cells(found.replace({"config": {"": "default"}}), order, name_by=["config"])
+        headings, rows = text_table.cells(found.replace({"config": {"": "default"}}), order, name_by=["config"])
         extra = [remarks[index] for index in order]
         if any(extra):
             headings, rows = [*headings, "failed"], [[*row, text] for row, text in zip(rows, extra, strict=True)]
-        print(results.render(headings, rows))
+        print(text_table.render(headings, rows))
     status = common.report(loaded, interrupted, failures=[f for f in loaded.run.failures if not f.case])
     return status or int(all(remarks))
 

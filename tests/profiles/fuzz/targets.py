@@ -21,9 +21,13 @@ from typing import Any
 
 import mutations
 import pandas as pd
-from tilescope import cli, collectors, disk, lines, listings, progress, schema, store, summary
-from tilescope.case import Case
-from tilescope.schema import Run
+from tilescope import cli, collectors
+from tilescope.files import atomic_writing
+from tilescope.models import summary
+from tilescope.runs import journal, listings, store
+from tilescope.table import line_values, schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RECORDED = Path(__file__).parents[3] / "profiles" / "recorded"
@@ -139,11 +143,11 @@ def write_run(runs: Path, name: str, half: bool = False) -> Path:
             of = rows[(rows["source"] == collector) & (rows["impl"] == case.impl) & (rows["workload"] == case.workload)
                       & (rows["pass"] == case.direction)]  # fmt: skip
             writer.append(of, collector, case)
-            writer.settle(progress.Settled(collector, case.id, "result"))
+            writer.settle(journal.Settled(collector, case.id, "result"))
             artefact = writer.artefact_path(collector, case, collectors.load(collector).SUFFIX)
             artefact.write_bytes(sample(collector, case))
     writer.append_lines(cases()[0].kernel, by_line, {"a.py": "def a():\n    return 1\n"})
-    writer.settle(progress.Settled("ncu", cases()[-1].id, "skipped", "for a reason\u2028and another"))
+    writer.settle(journal.Settled("ncu", cases()[-1].id, "skipped", "for a reason\u2028and another"))
     if half:
         writer._lock.close()
         return writer.folder
@@ -210,7 +214,7 @@ def sample(collector: str, case: Case) -> bytes:
 
 def run_mutant(rng: random.Random, place: Path) -> None:
     """A run with one file that is not as it was, beside one that is."""
-    from tilescope_dashboard import library, opened
+    from tilescope_dashboard.data import library, run_cache
 
     runs = place / "runs"
     victim = place / "victim"
@@ -239,10 +243,10 @@ def run_mutant(rng: random.Random, place: Path) -> None:
     told(lambda: [loaded.source_text(name, "a.py") for name in loaded.run.kernels])
     for case in cases()[:2]:
         told(listings.of_case, folder, case)
-    seen = told(opened.open_cached, folder)
+    seen = told(run_cache.open_cached, folder)
     if seen is not None:
-        told(opened.headlines, seen)
-        told(opened.claimed, folder)
+        told(run_cache.headlines, seen)
+        told(run_cache.claimed, folder)
 
 
 def artefact_mutant(rng: random.Random, place: Path) -> None:
@@ -263,7 +267,7 @@ def artefact_mutant(rng: random.Random, place: Path) -> None:
     if hasattr(module, "parse_lines"):
         found = told(module.parse_lines, artefact, case)
         if found is not None:
-            told(lines.validate, found[0])
+            told(line_values.validate, found[0])
             json.dumps(found[1]).encode()
     told(listings.of_case, place, case)
 
@@ -274,7 +278,7 @@ def half_mutant(rng: random.Random, place: Path) -> None:
     shutil.copytree(half_base(), runs)
     folder = runs / f"{store.PARTIAL}{BAD}"
     files = sorted(path for path in folder.rglob("*") if path.is_file() and "artefacts" not in path.parts)
-    special = [folder / "run.json", folder / progress.FILE, *(folder / "parts").iterdir()]
+    special = [folder / "run.json", folder / journal.FILE, *(folder / "parts").iterdir()]
     for _ in range(rng.choice((1, 1, 2, 3))):
         chosen = rng.choice(files + special * 2)
         if chosen.is_file() and not chosen.is_symlink() and chosen.stat().st_size < 1 << 24:
@@ -284,13 +288,13 @@ def half_mutant(rng: random.Random, place: Path) -> None:
     if any("\n" in found.error for found in listed):
         raise Crash(f"the list says {listed}")
     told(command, "show", "latest")
-    told(progress.read, folder)
+    told(journal.read, folder)
     found = told(store.find_interrupted, "latest")
     if found is not None and rng.random() < 0.5:
         writer = told(store.RunWriter.reopen, found)
         if writer is not None:
             told(lambda: writer.rows)
-            known = told(progress.read, writer.folder)
+            known = told(journal.read, writer.folder)
             if known is not None and not known.cases and not known.settled:
                 raise Crash("a journal of nothing")
             told(writer.append, writer.rows.head(3), "compiler", cases()[0])
@@ -301,7 +305,7 @@ def half_mutant(rng: random.Random, place: Path) -> None:
 
 def no_waiting() -> None:
     """What is written need not last: it is looked at at once."""
-    disk.sync = lambda path: None
+    atomic_writing.sync = lambda path: None
     os.fsync = lambda handle: None
 
 
@@ -336,7 +340,7 @@ def mutant(kind: str, seed: int, number: int, place: Path) -> str:
     os.environ["TILESCOPE_RUNS"] = str(place / "runs")
     base(), half_base()
     # Imported before the clock starts.
-    importlib.import_module("tilescope_dashboard.library")
+    importlib.import_module("tilescope_dashboard.data.library")
     try:
         with limited():
             KINDS[kind](rng, place)

@@ -1,0 +1,1 @@
+"""What happens in the browser alone; each module has its script beside it."""

@@ -1,0 +1,36 @@
+"""Who looks at a page, as far as their browser tells: a job stays theirs when the page is loaded anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import param
+from panel.custom import JSComponent
+
+from tilescope_dashboard.session.scheduling import in_turn, once_loaded
+
+
+class Visitor(JSComponent):
+    """Invisible. ``person`` and ``tab`` are random ids that the browser keeps for this site and for this tab of it.
+
+    They are empty until it has told them, and where it keeps nothing. They are secrets: whoever knows them may do what
+    the person may. So they stand in no address, which people hand on, and no other session is told them.
+    """
+
+    person = param.String()
+    tab = param.String()
+    opened = param.String(doc="Id of the run of the last job whose result this tab has opened by itself.")
+
+    _esm = Path(__file__).with_suffix(".js")
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"width": 0, "height": 0, "margin": 0, **settings})
+
+    def _handle_msg(self, data: Any) -> None:
+        told = {name: str(data.get(name) or "") for name in ("person", "tab", "opened")}
+        # What follows from it while the page is still to come would not reach the browser.
+        once_loaded(lambda: in_turn(lambda: self._take(told)))
+
+    def _take(self, told: dict[str, str]) -> None:
+        self.param.update(**{**told, "opened": self.opened or told["opened"]})

@@ -1,0 +1,129 @@
+"""Findings and answers as HTML. Pure; every text that comes from a run or a person is escaped here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import panel as pn
+from tilescope.models.advice import NVIDIA, Bound, Evidence, Finding
+from tilescope.models.fusion import Answer, Line
+
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data.units import times
+
+#: A solid edge is measured, a dashed one predicted. Colours are the page's own. Bokeh would cut a list off at the
+#: height of the page, and what follows would be drawn over it.
+CSS = """
+:host { max-height: none; }
+h3 { margin-top: 16px; }
+ol.findings { list-style: none; margin: 10px 0 0; padding: 0; display: grid; gap: 12px; }
+.finding { border: 1px solid color-mix(in srgb, currentColor 22%, transparent); border-left: 4px solid #3a87b8;
+  border-radius: 4px; padding: 12px 16px; display: grid; grid-template-columns: minmax(0, 1fr) 168px; gap: 4px 24px; }
+.finding.predicted { border-left-style: dashed; border-left-color: #D55E00; }
+.brief { border-left: 4px solid #3a87b8; padding: 2px 12px; }
+.brief.predicted { border-left-style: dashed; border-left-color: #D55E00; }
+.finding h4 { font-size: 15px; font-weight: 650; margin: 0; line-height: 1.35; overflow-wrap: anywhere; }
+.finding h4 .rank { opacity: .72; margin-right: 6px; font-variant-numeric: tabular-nums; }
+.finding .win { grid-row: 1 / span 2; grid-column: 2; text-align: right; font-size: 12px; line-height: 1.35; }
+.finding .win b { display: block; font-size: 22px; font-weight: 650; font-variant-numeric: tabular-nums; }
+.finding .where { margin: 2px 0 0; font-size: 12px; opacity: .72; overflow-wrap: anywhere; }
+.finding .remedy { grid-column: 1 / -1; margin-top: 6px; }
+.evidence { grid-column: 1 / -1; display: grid; grid-template-columns: repeat(auto-fill, minmax(210px, 1fr));
+  gap: 6px 24px; margin: 8px 0 0; }
+.evidence dt { font-size: 12px; opacity: .72; line-height: 1.3; }
+.evidence dd { margin: 0; font-size: 14px; font-variant-numeric: tabular-nums; }
+.evidence dd span { font-size: 12px; opacity: .72; margin-left: 6px; }
+.evidence .guess dd { font-style: italic; }
+table.answer { border-collapse: collapse; font-size: 14px; margin: 4px 0 8px; max-width: 960px; }
+.answer th { text-align: left; font-weight: 600; padding: 6px 16px 6px 0; white-space: nowrap; vertical-align: top; }
+.answer td { vertical-align: top; padding: 6px 8px 6px 0; line-height: 1.45; overflow-wrap: anywhere; }
+.answer tr { border-top: 1px solid color-mix(in srgb, currentColor 14%, transparent); }
+.answer sup { line-height: 0; }
+ol.notes { margin: 0; padding-left: 24px; }
+@media (max-width: 640px) {
+  .finding { grid-template-columns: minmax(0, 1fr); padding: 10px 12px; }
+  .finding .win { grid-row: auto; grid-column: 1; text-align: left; }
+  .evidence { grid-template-columns: repeat(auto-fill, minmax(140px, 1fr)); }
+}
+"""
+_MARKS = {True: "✓", False: "!", None: ""}
+_SAID = {True: "in favour", False: "against", None: ""}
+
+
+def pane(markup: str = "") -> pn.pane.HTML:
+    """A place for cards. ``markup`` must already be escaped."""
+    return pn.pane.HTML(markup, stylesheets=[html_text.CSS, CSS], sizing_mode="stretch_width", margin=(4, 8))
+
+
+def cards(findings: Sequence[Finding]) -> str:
+    """The findings in their order, as numbered cards."""
+    return f'<ol class="findings">{"".join(_card(rank, found) for rank, found in enumerate(findings, 1))}</ol>'
+
+
+def brief(found: Finding) -> str:
+    """The finding in one line, without its evidence: what it is, and the speedup to expect at most."""
+    win = ""
+    if found.bound:
+        said = "Measured" if found.bound.timed else "Potential"
+        win = f" {said} speedup: {found.bound.most}{times(found.bound.ratio)}, {_saved(found.bound)}."
+    title = escape(found.title.removesuffix(".") + ".")
+    return (
+        f'<p class="brief {_kind(found)}"><b>{title}</b>{escape(win)} <span class="quiet">({_kind(found)})</span></p>'
+    )
+
+
+def answer(found: Answer) -> str:
+    """A fusion answer, a line a row; all of it is predicted."""
+    rows = "".join(_row(line) for line in found.lines)
+    names = found.chain.names
+    head = f"{', '.join(names)}: {'at most ' + times(found.bound) if len(names) > 1 else 'nothing to fuse'}"
+    return html_text.subheading(head, "Predicted from sizes and datasheets; nothing was run.") + (
+        f'<table class="answer"><tbody>{rows}</tbody></table>'
+    )
+
+
+def _card(rank: int, found: Finding) -> str:
+    kind = _kind(found)
+    speaker = "Nsight Compute" if found.origin == NVIDIA else "What to do"
+    where = [found.function, kind, f"bound: {found.bound.formula}" if found.bound else ""]
+    return (
+        f'<li class="finding {kind}"><h4><span class="rank">{rank}.</span>{escape(found.title)}</h4>'
+        f'<div class="win">{_win(found)}</div>'
+        f'<p class="where">{escape(" · ".join(filter(None, where)))}</p>'
+        f"{_evidence(found.evidence)}"
+        f'<p class="remedy"><b>{speaker}:</b> {escape(found.remedy)}</p></li>'
+    )
+
+
+def _win(found: Finding) -> str:
+    if found.bound is None:
+        return "no estimate"
+    most = "" if found.bound.timed else "≤ "
+    return f"<b>{most}{escape(times(found.bound.ratio))}</b>{escape(_saved(found.bound))}"
+
+
+def _saved(bound: Bound) -> str:
+    """``up to 29 % of GPU time``."""
+    clock = "the interval" if bound.clock == "interval" else "GPU time"
+    return f"{'' if bound.timed else 'up to '}{(1 - 1 / bound.ratio) * 100:.0f} % of {clock}"
+
+
+def _kind(found: Finding) -> str:
+    return "measured" if found.measured else "predicted"
+
+
+def _evidence(values: Iterable[Evidence]) -> str:
+    cells = "".join(
+        f"<div{'' if value.measured else ' class=guess'}><dt>{escape(value.label)}</dt>"
+        f"<dd>{escape(value.text)}<span>{escape(value.source)}</span></dd></div>"
+        for value in values
+    )
+    return f'<dl class="evidence">{cells}</dl>' if cells else ""
+
+
+def _row(line: Line) -> str:
+    mark = (
+        f'<span role="img" aria-label="{_SAID[line.good]}">{_MARKS[line.good]}</span>' if line.good is not None else ""
+    )
+    return f"<tr><th>{escape(line.topic)}</th><td>{mark}</td><td>{escape(line.text)}</td></tr>"

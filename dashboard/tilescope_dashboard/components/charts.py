@@ -1,0 +1,85 @@
+"""Places for figures on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
+from typing import Any
+
+import panel as pn
+import param
+from bokeh.document import Document
+from bokeh.model import Model
+from bokeh.plotting import figure
+from panel.io.model import remove_root
+from pyviz_comms import Comm
+
+from tilescope_dashboard.figures.redraw import Drawing
+from tilescope_dashboard.session.scheduling import in_turn
+
+
+class Chart(pn.pane.Bokeh):
+    """A place for a figure, which it gives a text alternative: its own title, and ``about``.
+
+    The text is put on before the browser gets the figure: a change of one that is being replaced reaches it too late.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self.about: Callable[[], str] = str
+        self._shape: Hashable = None
+        super().__init__(**settings)
+
+    def draw(self, drawing: Drawing) -> figure:
+        """Show what is drawn; where its shape is that of what is shown, by data alone. Gives the figure that is shown then."""
+        before, self._shape = self._shape, drawing.shape
+        if self.object is not None and self._shape == before:
+            in_turn(partial(_redraw, drawing, self.object))
+            self._describe()
+        else:
+            self.object = drawing.figure()
+        return self.object
+
+    def _get_model(
+        self, doc: Document, root: Model | None = None, parent: Model | None = None, comm: Comm | None = None
+    ) -> Model:
+        """As Panel's own, which also looks through all of a figure for scripts that name it by its id: none of these does."""
+        if root is None or self.object is None or comm is not None:
+            return super()._get_model(doc, root, parent, comm)
+        if self.object.document not in (None, doc):
+            remove_root(self.object, doc)
+        self._models[root.ref["id"]] = (self.object, parent)
+        self._design.apply_bokeh_theme_to_model(self.object, self.theme)
+        return self.object
+
+    @param.depends("object", watch=True)
+    def _sync_properties(self) -> None:
+        """The figure fills the place. Panel would ask it for all its properties, and make what it would not need otherwise."""
+        if self.object is not None:
+            self.object.update(sizing_mode=self.sizing_mode, margin=self.margin)
+
+    @param.depends("object", watch=True)
+    def _describe(self) -> None:
+        if self.object is not None:
+            said = filter(None, [getattr(self.object.title, "text", ""), self.about()])
+            self.object.html_attributes = {"role": "figure", "aria-label": ". ".join(said)}
+
+
+def _redraw(drawing: Drawing, shown: figure) -> None:
+    with pn.io.hold():  # in one message, or the browser draws after each
+        drawing.redraw(shown)
+
+
+def chart() -> Chart:
+    """A place for a figure. A view writes its headline first: it is what the figure's text alternative says."""
+    return Chart(sizing_mode="stretch_width", margin=(4, 8))
+
+
+def side_by_side(charts: Iterable[Chart], width: int, gap: str = "8px") -> pn.Column:
+    """The figures in rows, each at least ``width`` pixels wide; as many in a row as there is room for."""
+    # A column that flows in rows: a Row would be as wide as all of them, and a figure in a FlexBox that is out of sight is
+    # never drawn.
+    return pn.Column(
+        *(pn.Column(place, min_width=width, styles={"flex": f"1 1 {width}px"}, margin=0) for place in charts),
+        sizing_mode="stretch_width", margin=0, styles={"flex-flow": "row wrap", "gap": gap},
+        stylesheets=[".scroll-button { display: none; }"],  # it would take a figure's room in the last row
+    )  # fmt: skip

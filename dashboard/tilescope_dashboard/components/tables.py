@@ -1,0 +1,244 @@
+"""Frames as tables that sort by value and show units."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+import panel as pn
+from bokeh.models.widgets.tables import HTMLTemplateFormatter, NumberFormatter, StringFormatter
+
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.download import Download, link
+from tilescope_dashboard.components.tooltips import AS_TEXT
+from tilescope_dashboard.data import exports
+
+_ABSENT = 'value == null || value !== value ? "–" : '
+_SCALED = (
+    "(([f, p]) => {d = v => +v.toPrecision(3); return d(value / f).toLocaleString('en', {maximumFractionDigits: 9})"
+    " + ' ' + p + '%s'})(%s.find(([f]) => Math.abs(value) >= f) || %s)"
+)
+_UP = "[[1e15,'P'],[1e12,'T'],[1e9,'G'],[1e6,'M'],[1e3,'k']]"
+_DOWN = "[[1,''],[1e-3,'m'],[1e-6,'µ']]"
+
+
+def _template(expression: str) -> HTMLTemplateFormatter:
+    return HTMLTemplateFormatter(template=f"<%= {_ABSENT}{expression} %>")
+
+
+#: Units whose values are scaled, by their symbol; and those that are written as they are, by a factor and what follows.
+_SYMBOLS = {
+    "flop": "flop", "op": "OP", "flop/second": "flop/s", "op/second": "OP/s", "byte/second": "B/s", "flop/byte": "flop/B", "hertz": "Hz",
+}  # fmt: skip
+_FOLLOWED = {"ratio": (100, " %"), "times": (1, "×"), "watt": (1, " W"), "celsius": (1, " °C")}
+
+
+def _formatter(unit: str) -> Any:
+    """How a column in that unit is written; the value below stays a number, so it sorts as one."""
+    if unit == "second":
+        return _template(_SCALED % ("s", _DOWN, "[1e-9,'n']"))
+    if unit in _SYMBOLS:
+        return _template(_SCALED % (_SYMBOLS[unit], _UP, "[1,'']"))
+    if unit in _FOLLOWED:
+        factor, after = _FOLLOWED[unit]
+        # One that is almost nothing would be a row of zeros.
+        return _template(
+            f"(0 < value && value * {factor} < 0.001 ? '&lt; 0.001' : +(value * {factor}).toPrecision(3)) + '{after}'"
+        )
+    if unit in ("byte", "count"):
+        # Bytes are counted exactly; a table is where one looks for the exact number.
+        return NumberFormatter(format="0,0", nan_format="–")
+    return StringFormatter(nan_format="–")
+
+
+#: Widths in pixels that hold what a unit's values look like; a narrower page scrolls the table sideways. A column of words
+#: becomes as wide as these need, up to ``_WIDEST``.
+_WIDTHS = {"text": 112, "byte": 114, "count": 82, "second": 80, "ratio": 78, "times": 80, "flop": 92,
+           "op": 92, "flop/second": 108, "op/second": 108, "flop/byte": 94, "byte/second": 84, "hertz": 88, "watt": 76, "celsius": 72}  # fmt: skip
+_NAMED = {
+    "impl": 84,
+    "pass": 82,
+    "level": 62,
+    "kind": 86,
+    "source": 92,
+    "started": 132,
+    "title": 160,
+    "device": 112,
+    "what": 84,
+    "workload": 150,
+    "function": 240,
+    "config": 300,
+    "kernel": 118,
+    "sources": 180,
+    "from_run": 192,
+    "gpu": 170,
+    "label": 210,
+    "library": 76,
+}
+#: Pixels of a letter and of what stands around the text; a title is bold and has an arrow beside it.
+_LETTER, _AROUND, _TITLE_LETTER, _AROUND_TITLE, _WIDEST = 7.2, 18, 8.2, 30, 180
+#: Pixels that a last column of words has at least.
+_LEAST = 150
+_CSS = """
+:host .tabulator.tabulator { font-size: 13px; border: none; background: transparent; }
+/* The theme's own stylesheet may come after the first table has been measured: these have to measure alike without it. */
+.tabulator :is(.tabulator-col, .tabulator-col-content, .tabulator-row, .tabulator-cell) { box-sizing: border-box; }
+.tabulator .tabulator-row { min-height: 36px; }
+.tabulator .tabulator-header { font-weight: 600; }
+.tabulator .tabulator-header .tabulator-col .tabulator-col-content { padding: 6px 8px; margin-top: auto; }
+.tabulator .tabulator-header .tabulator-col.tabulator-sortable .tabulator-col-title { padding-right: 10px; }
+.tabulator .tabulator-header .tabulator-col .tabulator-col-content .tabulator-col-sorter { right: 1px; }
+.tabulator .tabulator-row .tabulator-cell { padding: 6px 8px; font-variant-numeric: tabular-nums; }
+.tabulator .tabulator-row .tabulator-cell > div { overflow: hidden; text-overflow: ellipsis; }
+/* Else a phone has no room for the pages' numbers. */
+@media (max-width: 640px) {
+  .tabulator .tabulator-footer .tabulator-page:is([data-page="first"], [data-page="last"]) { display: none; }
+}
+@media (pointer: coarse) { .tabulator .tabulator-footer .tabulator-page { min-width: 40px; min-height: 40px; } }
+/* A pager over one page is noise; turned off, it would let the browser draw every row of the next frame. */
+.tabulator .tabulator-footer:not(:has(.tabulator-pages > .tabulator-page + .tabulator-page)) { display: none; }
+"""
+#: Tabulator's own options. Panel tells it a new number of pages even before it is built, and again when it is: the first is
+#: of no consequence, but for a warning. Its own tooltip would put the value into the page as markup.
+_CONFIGURATION = {
+    "debugInitialization": False,
+    "rowHeight": 35,
+    "columnDefaults": {"minWidth": 60, "headerWordWrap": True, "tooltip": AS_TEXT},
+}
+
+
+class Table(pn.widgets.Tabulator):
+    """A Tabulator that knows its columns' ``units`` and keeps the frame it was filled with, for downloads.
+
+    ``note`` says when it does not show all of it.
+    """
+
+    def __init__(self, value: pd.DataFrame, units: Mapping[str, str], **settings: Any) -> None:
+        super().__init__(value, **settings)
+        self.units, self.filled, self.note = dict(units), value, html_text.pane()
+
+    def rewrite(self, units: Mapping[str, str]) -> None:
+        """Write these columns in other units from now on."""
+        if any(self.units[name] != unit for name, unit in units.items()):
+            self.units |= units
+            self.formatters = {**self.formatters, **{name: _formatter(unit) for name, unit in units.items()}}
+
+    def _update_style(self, recompute: bool = True) -> None:
+        """Send no cells' styles, as there are none: a browser that has not drawn the table yet stumbles over them."""
+
+
+def table(columns: Mapping[str, tuple[str, str]], **options: Any) -> Table:
+    """An empty table. ``columns`` maps a frame's column to its title and unit (``text`` for words).
+
+    The last column takes what room is left; if of words, enough to read some. A table of launches has
+    ``pagination="remote"``: a page of it is sent at a time, which is of no use where no server stands behind.
+    """
+    last, (_, unit_of_last) = list(columns.items())[-1]
+    readable = [{"field": last, "minWidth": _LEAST}] if unit_of_last == "text" else []
+    numeric = [name for name, (_, unit) in columns.items() if unit != "text"]
+    settings: dict[str, Any] = {"pagination": "local", "page_size": 12, "selectable": 1, **options}
+    widths = {
+        name: max(_NAMED.get(name, _WIDTHS[unit]), _title_width(title))
+        for name, (title, unit) in list(columns.items())[:-1]
+    }
+    return Table(
+        pd.DataFrame({name: [] for name in columns}),
+        {name: unit for name, (_, unit) in columns.items()},
+        titles={name: title for name, (title, _) in columns.items()},
+        formatters={name: _formatter(unit) for name, (_, unit) in columns.items()},
+        text_align=dict.fromkeys(numeric, "right"),
+        header_align=dict.fromkeys(numeric, "right"),
+        # Else each cell takes the focus for an editor that then does not open: hundreds of stops for the Tab key.
+        editors=dict.fromkeys(columns),
+        show_index=False,
+        disabled=True,
+        layout="fit_columns",
+        sizing_mode="stretch_width",
+        theme="simple",
+        configuration={**_CONFIGURATION, "columns": readable},
+        stylesheets=[_CSS],
+        widths=widths,
+        margin=(4, 8, 0, 8),
+        **settings,
+    )
+
+
+#: Rows that are shown: the browser makes objects for every row it is given, and a hundred thousand take gigabytes.
+_MOST = 10_000
+
+
+def fill(widget: Table, frame: pd.DataFrame) -> None:
+    """Show ``frame``'s columns that the table knows, row for row; a column it lacks is absent. No row is chosen then."""
+    shown = _shown(widget, frame)
+    wider = _widened(widget, shown)
+    if wider:
+        widget.widths = {**widget.widths, **wider}
+    widget.param.update(selection=[], value=shown)
+
+
+def _title_width(title: str) -> int:
+    """Pixels of a title that breaks between words only."""
+    return round(_TITLE_LETTER * max(map(len, title.split()), default=0)) + _AROUND_TITLE
+
+
+def _widened(widget: Table, shown: pd.DataFrame) -> dict[str, int]:
+    """Columns of words that are too narrow for them, and how wide they have to be. They never become narrower: with each
+    change of widths the browser draws the table anew.
+    """
+    wider = {}
+    for name, width in widget.widths.items():
+        if widget.units[name] == "text" and width < _WIDEST and len(shown):
+            needed = _LETTER * max(len(str(value)) for value in shown[name].unique()) + _AROUND
+            if needed > width:
+                wider[name] = min(_WIDEST, round(needed))
+    return wider
+
+
+def _shown(widget: Table, frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows as the browser takes them; the table keeps them all."""
+    shown = frame.reindex(columns=list(widget.titles)).reset_index(drop=True)
+    widget.filled = shown.copy()
+    for name in shown:
+        if isinstance(shown[name].dtype, pd.Int32Dtype | pd.Int64Dtype | pd.BooleanDtype):
+            shown[name] = shown[name].astype("float64")
+        elif shown[name].dtype == object or isinstance(shown[name].dtype, pd.StringDtype):
+            shown[name] = shown[name].fillna("–").astype(object)
+    if len(shown) > _MOST and widget.pagination != "remote":
+        widget.note.object = (
+            f'<p class="small">The first {_MOST:,} of {len(shown):,} rows; the files hold all of them.</p>'
+        )
+        shown = shown.head(_MOST)
+    else:
+        widget.note.object = ""
+    return shown
+
+
+def renew(widget: Table, frame: pd.DataFrame) -> None:
+    """``fill`` for a short table whose values change all the time: the row that is chosen stays chosen.
+
+    All of it is sent: a browser that has not drawn the table yet stumbles over single cells.
+    """
+    if len(frame) == len(widget.filled):
+        widget.value = _shown(widget, frame)
+    else:
+        fill(widget, frame)
+
+
+def downloads(widget: Table, name: Callable[[], str]) -> pn.Column:
+    """Two links that save what the table shows, all its pages, unscaled (``files.plain``), as CSV and as Parquet.
+
+    The file is made, and ``name`` asked for its name without an ending, when a link is pressed; below them stands why it
+    could not be.
+    """
+
+    def saving(label: str, ending: str, write: Callable[[pd.DataFrame], io.BytesIO]) -> Download:
+        def make() -> io.BytesIO:
+            return write(exports.plain(widget.filled, widget.units))
+
+        return link(label, make, lambda: f"{name()}.{ending}", f"Save this table as {label}, values unscaled")
+
+    links = [saving("CSV", "csv", exports.as_csv), saving("Parquet", "parquet", exports.as_parquet)]
+    row = pn.Row(widget.note, *links, sizing_mode="stretch_width", margin=(0, 8, 8, 0))
+    return pn.Column(row, *[pressed.said for pressed in links], sizing_mode="stretch_width", margin=0)

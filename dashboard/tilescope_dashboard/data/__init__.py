@@ -1,0 +1,1 @@
+"""What the views show, as frames: runs, the kernel library, telemetry, and what an address names."""

@@ -1,0 +1,30 @@
+"""What the kernel library declares, asked of a worker once a process: it imports PyTorch, which takes seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+from tilescope.jobs import supervisor
+
+_asked: list[Future[list[dict[str, Any]]]] = []
+
+
+def ask() -> Future[list[dict[str, Any]]]:
+    """The answer of ``tilescope.jobs.supervisor.describe``, which may be still to come. One that failed is asked for again.
+
+    In a thread: when a server is made warm, before anybody waits for it, there is no event loop.
+    """
+    if not _asked or (_asked[-1].done() and _asked[-1].exception()):
+        _asked[:] = [Future()]
+        threading.Thread(target=_answer, args=_asked, name="catalog", daemon=True).start()
+    return _asked[-1]
+
+
+def _answer(answer: Future[list[dict[str, Any]]]) -> None:
+    try:
+        answer.set_result(asyncio.run(supervisor.describe()))
+    except BaseException as error:  # whatever it is, pages wait for it
+        answer.set_exception(error)

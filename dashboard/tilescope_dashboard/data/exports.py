@@ -1,0 +1,60 @@
+"""Names and contents of the files that people save: what the name tells is where the numbers come from."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+
+import pandas as pd
+from pandas.api.types import is_numeric_dtype
+
+#: Long enough for a run, a kernel and a GPU; short enough for every file system.
+_LONGEST = 120
+
+
+def stem(*parts: str) -> str:
+    """A file's name without its ending: the parts that are there, in letters, digits, dots and dashes."""
+    words = (re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-.") for part in ("tilescope", *parts))
+    return "-".join(filter(None, words))[:_LONGEST].rstrip("-.")
+
+
+def plain(frame: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:
+    """The columns of ``units`` as they were measured: numbers unscaled, absent where absent, the unit in the name.
+
+    A unit is ``tilescope.table.schema``'s (``second``, ``byte/second``), ``text`` or ``count``, which add nothing to the
+    name, or ``times``, which is a ratio. A column that the frame lacks is absent.
+    """
+    shown = frame.reindex(columns=list(units)).reset_index(drop=True)
+    for name, unit in units.items():
+        if unit == "text":
+            shown[name] = shown[name].astype("string")
+        elif not is_numeric_dtype(shown[name]):
+            shown[name] = pd.to_numeric(shown[name])
+    return shown.rename(columns={name: _named(name, unit) for name, unit in units.items()})
+
+
+def _named(name: str, unit: str) -> str:
+    if unit in ("text", "count"):
+        return name
+    return f"{name} ({'ratio' if unit == 'times' else unit})"
+
+
+def as_csv(frame: pd.DataFrame) -> io.BytesIO:
+    """The frame as CSV in UTF-8; a value that is absent is an empty cell.
+
+    A text that a spreadsheet would take for a formula is preceded by an apostrophe.
+    """
+    safe = frame.copy()
+    for name in safe.select_dtypes("string"):
+        formula = safe[name].str.match(r"[=+\-@\t\r]").fillna(False)
+        safe[name] = safe[name].mask(formula.astype(bool), "'" + safe[name])
+    return io.BytesIO(safe.to_csv(index=False).encode())
+
+
+def as_parquet(frame: pd.DataFrame) -> io.BytesIO:
+    """The frame as a Parquet file."""
+    written = io.BytesIO()
+    frame.to_parquet(written, index=False)
+    written.seek(0)
+    return written

@@ -1,0 +1,110 @@
+"""Runs read from disk and what is computed of them, kept as long as their files stay as they were."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from tilescope.models import advice, claims, claims_text, summary
+from tilescope.models.advice import Finding
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun
+
+from tilescope_dashboard.data import frames
+from tilescope_dashboard.data.url_state import leads_out
+
+#: What tells the cases of a run apart.
+CASE = ("kernel", "impl", "pass", "workload", "config")
+#: By a run's folder and when it last changed; a few rows each.
+_CLAIMED: dict[tuple[Path, float], tuple[list[dict[str, Any]], str]] = {}
+
+#: By a run's table and the kernel's name.
+_USUAL: deque[tuple[weakref.ref[pd.DataFrame], str, pd.DataFrame]] = deque(maxlen=8)
+
+
+def case_name(case: Iterable[str]) -> str:
+    """How a selector and the address name one of a kernel's cases: its values of ``CASE`` but the kernel's."""
+    return " · ".join(filter(None, case))
+
+
+def open_cached(path: Path) -> LoadedRun:
+    """``store.open_run``, which keeps the runs that were opened last. Raises StoreError, for a link out of the run too, or
+    OSError."""
+    return _read(path, _changed(path))
+
+
+def headlines(loaded: LoadedRun) -> pd.DataFrame:
+    """``summary.summarise`` of the run without its sweeps. The caller must not change the frame."""
+    return _summarised(loaded.folder, _changed(loaded.folder))
+
+
+def usual(loaded: LoadedRun, kernel: str) -> pd.DataFrame:
+    """The run's rows of one kernel without its sweeps. The same frame for all who ask, who must not change it: what models
+    gather of it they gather once."""
+    for table, name, rows in list(_USUAL):
+        if table() is loaded.table and name == kernel:
+            return rows
+    rows = frames.default_configs(loaded.table[loaded.table["kernel"] == kernel])
+    _USUAL.append((weakref.ref(loaded.table), kernel, rows))
+    return rows
+
+
+def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:
+    """``advice.findings`` of one case of the run, whose values of ``CASE`` are ``case``: most to win first."""
+    # Its other configs are held against it.
+    of_sweep = _found(loaded.folder, _changed(loaded.folder), case[:-1])
+    return tuple(found for found in of_sweep if found.case == case)
+
+
+def claimed(folder: Path) -> tuple[list[dict[str, Any]], str]:
+    """``claims.of_run`` of the run in that folder, and its ``claims_text.provenance``. The caller must not change the rows.
+
+    Raises StoreError or OSError as ``open_cached`` does.
+    """
+    key = folder, _changed(folder)
+    if key not in _CLAIMED:
+        # Not by ``open_cached``: so many runs would push out of it what people look at.
+        loaded = _open(folder)
+        _CLAIMED[key] = claims.of_run(loaded), claims_text.provenance([loaded])
+    return _CLAIMED[key]
+
+
+def has_claimed(folder: Path) -> bool:
+    """Whether ``claimed`` was asked for this run before, which has not changed since."""
+    return (folder, _changed(folder)) in _CLAIMED
+
+
+def _changed(path: Path) -> float:
+    described = path / "run.json"
+    return described.stat().st_mtime if described.exists() else 0.0
+
+
+@functools.lru_cache(maxsize=16)
+def _read(path: Path, changed: float) -> LoadedRun:
+    return _open(path)
+
+
+def _open(path: Path) -> LoadedRun:
+    # A run may come from elsewhere, and its traces are offered for saving.
+    link = leads_out(path)
+    if link is not None:
+        raise store.StoreError(f"{link.relative_to(path)} in this run is a link out of it: put the file itself there")
+    return store.open_run(path)
+
+
+@functools.lru_cache(maxsize=64)
+def _summarised(path: Path, changed: float) -> pd.DataFrame:
+    loaded = _read(path, changed)
+    return summary.summarise(frames.default_configs(loaded.table), loaded.run.device, loaded.run.kernels)
+
+
+@functools.lru_cache(maxsize=256)
+def _found(path: Path, changed: float, sweep: tuple[str, ...]) -> tuple[Finding, ...]:
+    loaded = _read(path, changed)
+    rows = loaded.table[(loaded.table[list(CASE[:-1])] == list(sweep)).all(axis="columns")]
+    return tuple(advice.findings(rows, loaded.run.device, loaded.run.kernels, loaded.table))

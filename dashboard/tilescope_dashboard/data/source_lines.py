@@ -1,0 +1,153 @@
+"""What is known of the lines of one launch, from frames of ``tilescope.table.line_values``. Pure: frame -> values; no UI here."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from tilescope.table.line_values import METRICS
+from tilescope.table.schema import MEASURED, SOURCES
+
+from tilescope_dashboard.data.frames import with_first
+
+CASE = ["impl", "pass", "workload", "config"]
+#: What is shown until a person chooses, the first that is known of each: where the time goes, or how much code there is;
+#: what is asked of memory.
+_FIRST = (("stall_samples", "sass_instructions"), ("requested_bytes_read",), ("requested_bytes_written",))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The ``number``-th launch, from 0, of a kernel function in a case; sources number all of a case's differently."""
+
+    function: str
+    number: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.function}, launch {self.number + 1}" if self.number else self.function
+
+
+@dataclass(frozen=True)
+class Column:
+    """A metric as one source knows it."""
+
+    metric: str
+    source: str
+
+    @property
+    def measured(self) -> bool:
+        return self.source in MEASURED
+
+    @property
+    def label(self) -> str:
+        return METRICS[self.metric].label
+
+    @property
+    def text(self) -> str:
+        """One line that tells it from the others."""
+        return f"{self.label} ({self.source})"
+
+
+def cases(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """The cases that have lines, by what a person reads: an implementation's own config first, and Triton's of those."""
+    rows = with_first(frame[CASE].drop_duplicates(), {"config": "", "impl": "triton"})
+    return {" · ".join(filter(None, case)): case for case in rows.itertuples(index=False, name=None)}
+
+
+def of_case(frame: pd.DataFrame, case: Sequence[str]) -> pd.DataFrame:
+    """The rows of one case, given by its values of ``CASE``."""
+    return frame[(frame[CASE] == list(case)).all(axis="columns")]
+
+
+def launches(frame: pd.DataFrame) -> list[Launch]:
+    """The launches of one case's rows, in order."""
+    numbered = _numbered(frame)
+    found = numbered[["function", "number"]].drop_duplicates()
+    return [Launch(str(function), int(number)) for function, number in found.itertuples(index=False, name=None)]
+
+
+def of_launch(frame: pd.DataFrame, launch: Launch) -> pd.DataFrame:
+    """The rows that every source has of one launch of a case; without values that are absent."""
+    numbered = _numbered(frame)
+    chosen = (numbered["function"] == launch.function) & (numbered["number"] == launch.number)
+    return frame[chosen & frame["value"].notna()]
+
+
+def _numbered(frame: pd.DataFrame) -> pd.DataFrame:
+    """``function`` and ``number``: which launch of its function each row is about, as its source counts them."""
+    number = frame.groupby(["source", "function"], sort=False)["launch"].rank("dense").sub(1)
+    return frame[["function"]].assign(number=number.fillna(0).astype(int))
+
+
+def files(rows: pd.DataFrame) -> list[str]:
+    """The files that the rows speak of: the function's own first, which compiler and interpreter name."""
+    order = rows.assign(direct=rows["source"].isin(MEASURED)).sort_values("direct", kind="stable")
+    return list(dict.fromkeys(order["file"]))
+
+
+def columns(rows: pd.DataFrame) -> list[Column]:
+    """What the rows hold, metric by metric, the most direct source first."""
+    known = set(rows[["metric", "source"]].itertuples(index=False, name=None))
+    return [Column(metric, source) for metric in METRICS for source in SOURCES if (metric, source) in known]
+
+
+def first_columns(known: Sequence[Column], most: int) -> list[Column]:
+    """What to show at first: at most that many, each metric from its most direct source."""
+    found: dict[str, Column] = {}
+    for column in known:
+        found.setdefault(column.metric, column)
+    chosen = [next((found[metric] for metric in group if metric in found), None) for group in _FIRST]
+    return [column for column in chosen if column][:most] or list(known[:1])
+
+
+def described(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows in the order of the file, with each metric's ``label``."""
+    labels = {metric.name: metric.label for metric in METRICS.values()}
+    return rows.assign(label=rows["metric"].map(labels)).sort_values(["file", "line"], kind="stable", ignore_index=True)
+
+
+def by_line(rows: pd.DataFrame, column: Column) -> pd.Series:
+    """Values by ``(file, line)``; a line without one is not among them."""
+    own = rows[(rows["metric"] == column.metric) & (rows["source"] == column.source)]
+    return own.groupby(["file", "line"])["value"].sum()
+
+
+def shares(values: pd.Series) -> pd.Series:
+    """Each value's share of their sum, 0 where the sum is."""
+    total = values.sum()
+    return values / total if total else values * 0.0
+
+
+def hottest(rows: pd.DataFrame, column: Column, file: str) -> tuple[int, float] | None:
+    """The line of ``file`` with the largest share of a column, and that share; None where the file has nothing."""
+    share = shares(by_line(rows, column))
+    own = share[share.index.get_level_values("file") == file]
+    if own.empty or not own.max():
+        return None
+    return int(own.idxmax()[1]), float(own.max())
+
+
+def excerpt(text: str, lines: Iterable[int]) -> list[tuple[int, int]]:
+    """Ranges of lines, both ends included, of the definitions at the top of a file that ``lines`` lie in.
+
+    The whole file where a line lies outside of them, or the text is no Python that this Python reads.
+    """
+    wanted, count = set(lines), len(text.splitlines())
+    try:
+        nodes = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return [(1, count)]
+    spans = [
+        (
+            min(node.lineno, *(d.lineno for d in node.decorator_list)) if node.decorator_list else node.lineno,
+            node.end_lineno or node.lineno,
+        )
+        for node in nodes
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+    held = [(first, last) for first, last in spans if any(first <= line <= last for line in wanted)]
+    covered = {line for first, last in held for line in range(first, last + 1)}
+    return held if wanted and wanted <= covered else [(1, count)]

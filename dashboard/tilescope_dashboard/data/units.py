@@ -1,0 +1,21 @@
+"""Values as people read them, with a dash for what was not measured. Scaling itself is ``tilescope.table.units``'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from tilescope.table.units import text
+
+#: What stands where nothing was measured. Never a zero.
+ABSENT = "–"
+
+
+def write(value: Any, unit: str, digits: int = 3) -> str:
+    """``write(5.7e6, "byte")`` is ``5.7 MB``; None, NaN and NA are a dash."""
+    return ABSENT if pd.isna(value) else text(float(value), unit, digits)
+
+
+def times(value: Any) -> str:
+    """A ratio as a factor: ``2.31×``."""
+    return ABSENT if pd.isna(value) else f"{text(float(value), '')}×"

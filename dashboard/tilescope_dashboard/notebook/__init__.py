@@ -1,0 +1,1 @@
+"""The app's views in a notebook's output."""

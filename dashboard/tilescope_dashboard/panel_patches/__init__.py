@@ -1,0 +1,1 @@
+"""What Panel and Bokeh do not do yet, each for the version that it names."""

@@ -1,0 +1,90 @@
+"""How a session's page is begun and let go of, where Panel 1.9 and its Material UI need help."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
+from panel.io.resources import JS_VERSION, LOCAL_DIST
+from panel.reactive import Syncable
+
+from tilescope_dashboard.data import catalog
+from tilescope_dashboard.panel_patches import delivery, model_defaults
+from tilescope_dashboard.serving import guard
+
+#: Objects that are made before the youngest are looked through; a page alone is more than a hundred thousand.
+_YOUNG = 20_000
+#: In milliseconds: what of a widget changes together reaches the server within this.
+_TOGETHER = 5
+#: The page's HTML: Material UI's, which begins to import its widgets at once.
+TEMPLATE = Path(__file__).parents[1] / "templates" / "page.html"
+#: Style sheets of tables that Panel does not put into the page's head.
+_OF_TABLES = ("css/loading.css", "bundled/theme/material.css")
+
+
+@functools.cache
+def settle() -> None:
+    """Once a process, before its first page is built: what has been imported stays, and need not be looked through for garbage
+    with every page. It is most of what there is: looking through it was a fifth of the time that a page took. Defaults of models
+    are looked up once, widgets are answered soon, and what is sent arrives. The kernels are asked for: the form waits for them.
+    What the server may be asked is watched, if it has not been from its start."""
+    guard.install()
+    catalog.ask()
+    model_defaults.remember()
+    delivery.complete()
+    answer_soon()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
+
+
+def answer_soon() -> None:
+    """From here on in this process. Panel waits for 50 ms before it acts on a change, which is right for a slider that is
+    dragged; no view has one."""
+    Syncable._debounce = _TOGETHER
+
+
+def from_here() -> None:
+    """Let the page's styles come from this server, and ``TEMPLATE`` know of the widgets and the sheets that it begins with.
+
+    Panel says so only when it writes the page; what was made before, by a turn of the session that came first, would ask a
+    host elsewhere for styles.
+    """
+    path, known = pn.state.rel_path, pn.state.curdoc.template_variables
+    known["dist_url"] = dist = f"{path}/{LOCAL_DIST}" if path else LOCAL_DIST
+    known["sheets"] = [f"{dist}{sheet}?v={JS_VERSION}" for sheet in _OF_TABLES]
+    # The address has to be, to the letter, the one that the page's model is given.
+    known["widgets"] = pmui.Page._render_esm(server=True)
+
+
+@contextmanager
+def not_busy() -> Iterator[None]:
+    """What is made within does not follow ``pn.state.busy``.
+
+    A page does, and so the process would know it for ever; and would walk all its models twice an event.
+    """
+    before = _following()
+    yield
+    for watcher in _following():
+        if watcher not in before:
+            pn.state.param.unwatch(watcher)
+
+
+def _following() -> list[Any]:
+    return list(pn.state.param.watchers.get("busy", {}).get("value", []))
+
+
+def release(context: Any) -> None:
+    """Let go of a closed session's page: the root of its notifications is kept, which knows the document with all of it.
+
+    Not in the app's script: its names are gone by the time this is called.
+    """
+    for root, (_, _, document, _) in list(pn.state._views.items()):
+        if document is context._document:
+            del pn.state._views[root]

@@ -1,0 +1,1 @@
+"""The server: its address, its login, and what it refuses."""

@@ -1,0 +1,170 @@
+"""What a request has to satisfy before the server does anything for it, on every route.
+
+Bokeh 3.9 and Panel 1.9.4 ask neither by which name they are called (``hosts``), nor which module a component is from
+(``components``), and let an address choose the id of the session that it opens. All of their servers in this process that have
+Tilescope's app are made to, however they are started: ``tilescope serve`` and the launcher import this module, and so does the
+app's script. Plain ``panel serve`` runs the script at the first visit only, which is too late for whoever came before; but it
+loads the entry points of the group ``panel.io.rest`` first, and one of them is here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bokeh.application import Application
+from bokeh.server.tornado import BokehTornado
+from bokeh.server.views.autoload_js_handler import AutoloadJsHandler
+from bokeh.server.views.session_handler import SessionHandler
+from bokeh.server.views.ws import WSHandler
+from bokeh.settings import settings
+from bokeh.util.token import check_token_signature
+from tornado.httputil import HTTPServerRequest, url_concat
+from tornado.web import RequestHandler
+
+from tilescope_dashboard.serving import hosts, serve
+from tilescope_dashboard.serving.headers import Headers
+
+#: What an address may not say: which session it opens.
+_SESSION = ("bokeh-session-id", "bokeh-token")
+_begin, _find = BokehTornado.__init__, BokehTornado.find_handler
+
+
+class Refused(RequestHandler):
+    """Answers any request in one line."""
+
+    def initialize(self, status: int, said: str) -> None:
+        """Tornado's hook."""
+        self._status, self._said = status, said
+
+    def prepare(self) -> None:
+        """The answer, whatever the method."""
+        self.set_status(self._status)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish(self._said + "\n")
+
+
+@cache
+def _text() -> str:
+    return serve.script().read_text(encoding="utf-8")
+
+
+def ours(applications: Any) -> bool:
+    """Whether one of a server's applications is Tilescope's app, or a copy of its script."""
+    every = applications.values() if hasattr(applications, "values") else [applications]
+    runners = [
+        getattr(handler, "_runner", None)
+        for one in every
+        for handler in getattr(getattr(one, "application", one), "handlers", ())
+    ]
+    return any(
+        Path(runner.path).resolve() == serve.script().resolve() or runner.source == _text()
+        for runner in runners
+        if runner
+    )
+
+
+def install() -> None:
+    """From here on in this process."""
+    BokehTornado.__init__, BokehTornado.find_handler = _begin_signing, _find_guarded
+
+
+def routes(files: Any, endpoint: str) -> list[Any]:
+    """None: what an entry point of the group ``panel.io.rest`` has to be. It is loaded for what this module does."""
+    return []
+
+
+def _begin_signing(server: BokehTornado, applications: Application | Any, **options: Any) -> None:
+    """The server's begin, in which sessions are signed: nobody but this process makes their ids."""
+    if ours(applications) and not (options.get("sign_sessions") and options.get("secret_key")):
+        options.update(sign_sessions=True, secret_key=secrets.token_bytes(32))
+    _begin(server, applications, **options)
+
+
+def _find_guarded(server: BokehTornado, request: HTTPServerRequest, **options: Any) -> Any:
+    """The handler of a request, or one that refuses it."""
+    found = _find(server, request, **options)
+    if not _guarded(server):
+        return found
+    _hide_tokens(request)
+    refusal = refused(server, request, getattr(found, "handler_class", RequestHandler))
+    if refusal:
+        return server.get_handler_delegate(request, Refused, dict(zip(("status", "said"), refusal, strict=True)))
+    return _own_components(found)
+
+
+def _guarded(server: BokehTornado) -> bool:
+    """Whether it is Tilescope's server, whose answers then have its headers."""
+    known = getattr(server, "_has_tilescope", None)
+    if known is None:
+        known = server._has_tilescope = ours(server._applications)
+        server.transforms += [Headers] if known else []
+    return bool(known)
+
+
+def refused(server: BokehTornado, request: HTTPServerRequest, handler: type) -> tuple[int, str] | None:
+    """Status and words for what is not answered: another name, a foreign page, a session of the address' choice."""
+    allowed = set(settings.allowed_ws_origin() or server.websocket_origins)
+    # Everyone's: a proxy has asked, as Jupyter's does.
+    checked = "*" not in allowed
+    name = hosts.host(request)
+    if checked and not hosts.answers_to(name, allowed):
+        called = f"by the name {name}" if name else "by that name"
+        option = f"--origin {name}" if name else "--origin HOST:PORT"
+        return 403, (
+            f"This server does not answer {called}. If that is what it is called, start it with 'tilescope serve {option}', "
+            "or 'panel serve' with --allow-websocket-origin."
+        )
+    if checked and hosts.foreign(request):
+        return 403, "This server gives nothing to pages of other sites."
+    if issubclass(handler, AutoloadJsHandler):
+        return 404, "This app is not put into other pages: open it by its own address."
+    if issubclass(handler, SessionHandler):
+        return _chosen_session(request)
+    if issubclass(handler, WSHandler) and not _signed(server, request):
+        return 403, "This page's session is not one of this server's: load the page anew."
+    return None
+
+
+def _chosen_session(request: HTTPServerRequest) -> tuple[int, str] | None:
+    chosen = any(name in request.arguments for name in _SESSION) or "Bokeh-Session-Id" in request.headers
+    return (403, "An address does not choose its session: leave bokeh-session-id out of it.") if chosen else None
+
+
+def _signed(server: BokehTornado, request: HTTPServerRequest) -> bool:
+    """Whether the token of a websocket is this server's. Bokeh asks as well, but only to fail with a traceback in the log."""
+    offered = [part.strip() for part in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
+    try:
+        return check_token_signature(offered[-1], secret_key=server.secret_key, signed=server.sign_sessions)
+    except Exception:  # whatever is wrong with what a stranger has sent
+        return False
+
+
+def _own_components(found: Any) -> Any:
+    # Panel's server is there by now; without it, nothing here needs Panel.
+    from panel.io.server import ComponentResourceHandler  # noqa: PLC0415
+
+    from tilescope_dashboard.serving.component_files import OwnComponents  # noqa: PLC0415
+
+    if issubclass(getattr(found, "handler_class", RequestHandler), ComponentResourceHandler):
+        found.handler_class = OwnComponents
+    return found
+
+
+def _hide_tokens(request: HTTPServerRequest) -> None:
+    """Take what lets one in out of the address as logs and redirects tell it; the login reads the arguments."""
+    if request.path.rstrip("/").endswith("/login"):
+        request.uri, request.query = request.path, ""
+    elif "token" in request.query_arguments:
+        kept = [
+            (name, value) for name, values in request.query_arguments.items() for value in values if name != "token"
+        ]
+        request.uri = url_concat(request.path, kept)
+        request.query = request.uri.partition("?")[2]
+        for arguments in (request.arguments, request.query_arguments):
+            arguments.pop("token", None)
+
+
+install()

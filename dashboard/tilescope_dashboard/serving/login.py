@@ -1,0 +1,143 @@
+"""A login for the whole server: one token or password, one cookie. Bokeh asks it before every page and websocket."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import jinja2
+from bokeh.server.auth_provider import AuthProvider
+from tornado.httputil import HTTPServerRequest
+from tornado.web import RequestHandler
+
+from tilescope_dashboard.serving.attempts import Attempts
+
+_TEMPLATES = jinja2.Environment(loader=jinja2.PackageLoader("tilescope_dashboard"), autoescape=True)
+
+
+class Login(AuthProvider):
+    """Whoever gives ``secret`` gets a cookie that holds until the server ends; the cookie does not tell the secret.
+
+    ``name`` is the cookie's: browsers send a host's cookies to all its ports, so each server has a name of its own.
+    ``chosen`` says that a person made the secret up, so that it can be guessed.
+    """
+
+    def __init__(self, secret: str, name: str, home: str = "/app", *, chosen: bool = False) -> None:
+        self.name, self.home, self.chosen, self.attempts = name, home, chosen, Attempts()
+        self._secret, self._cookie = secret, secrets.token_urlsafe(32)
+        super().__init__()
+
+    def known(self, request: RequestHandler) -> str | None:
+        """Who asks: everyone who has logged in is the same person. None is nobody."""
+        return "person" if secrets.compare_digest(request.get_cookie(self.name, "") or "", self._cookie) else None
+
+    def opens(self, given: str) -> bool:
+        """Whether this is the secret."""
+        return secrets.compare_digest(given.encode(errors="replace"), self._secret.encode())
+
+    def weigh(self, given: str, address: str) -> int | None:
+        """None lets somebody at the address in; else the seconds until they are heard again, 0 for at once.
+
+        A token that this server made opens whatever was tried before: nobody guesses 192 bits, and nobody can keep its owner out.
+        A password is not looked at while its turn has not come, right or wrong.
+        """
+        wait = self.attempts.wait(address)
+        if self.opens(given) and not (wait and self.chosen):
+            self.attempts.right(address)
+            return None
+        if not wait:
+            self.attempts.wrong(address)
+        return wait
+
+    def admit(self, answer: RequestHandler) -> None:
+        """Give the cookie: no script reads it, no other site's page sends it, and none but TLS carries it where there is TLS."""
+        answer.set_cookie(
+            self.name, self._cookie, httponly=True, samesite="Strict", path="/", secure=encrypted(answer.request)
+        )
+
+    @property
+    def get_user(self) -> Callable[[RequestHandler], str | None]:
+        """Bokeh's hook."""
+        return self.known
+
+    @property
+    def login_url(self) -> str:
+        """Where those who are not known are sent."""
+        return "/login"
+
+    @property
+    def login_handler(self) -> type[RequestHandler]:
+        """The page that asks."""
+        return type("BoundLoginPage", (LoginPage,), {"login": self})
+
+    get_user_async = get_login_url = logout_url = logout_handler = None
+
+
+class LoginPage(RequestHandler):
+    """Asks for the secret, or takes it from the address that ``tilescope serve`` printed."""
+
+    login: Login
+
+    def set_default_headers(self) -> None:
+        """On every answer: on the one that leads on to the app, too."""
+        for name, value in _HEADERS.items():
+            self.set_header(name, value)
+
+    def get(self) -> None:
+        """The form; with ``?token=`` in the address, the answer to it."""
+        given = self._given("token", self.request.query_arguments)
+        if given:
+            self._answer(given)
+        else:
+            self._ask("")
+
+    def post(self) -> None:
+        """The answer to the form."""
+        self._answer(self._given("secret", self.request.body_arguments))
+
+    @staticmethod
+    def _given(name: str, arguments: dict[str, list[bytes]]) -> str:
+        # Not with Tornado's ``get_argument``, which logs what it cannot decode.
+        return (arguments.get(name) or [b""])[-1].decode(errors="replace").strip()
+
+    def _answer(self, given: str) -> None:
+        wait = self.login.weigh(given, str(self.request.remote_ip))
+        if wait is None:
+            self.login.admit(self)
+            self.redirect(local(self._given("next", self.request.query_arguments), self.login.home))
+        elif wait:
+            self.set_status(429)
+            self.set_header("Retry-After", str(wait))
+            self._ask(f"Too many wrong answers: the next one is looked at in {wait} s.")
+        else:
+            self.set_status(403)
+            self._ask("That is not it.")
+
+    def _ask(self, said: str) -> None:
+        self.finish(_TEMPLATES.get_template("login.html").render(said=said, chosen=self.login.chosen))
+
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+def encrypted(request: HTTPServerRequest) -> bool:
+    """Whether the browser speaks TLS, to this server or to a proxy in front of it. Who lies about it harms themselves alone."""
+    told = request.headers.get("X-Forwarded-Proto", "").partition(",")[0].strip().lower()
+    return "https" in (request.protocol, told) or "proto=https" in request.headers.get("Forwarded", "").lower()
+
+
+def local(address: str, otherwise: str) -> str:
+    """The address if it is a path on this server, so that a link to the login leads nowhere else."""
+    parts: Any = urlsplit(address)
+    # A browser reads a backslash as a slash, and skips tabs and line ends before it looks.
+    inside = address.startswith("/") and not re.match(r"/[/\\]|.*[\x00-\x1f\x7f]", address, re.DOTALL)
+    return address if inside and not parts.scheme and not parts.netloc else otherwise

@@ -1,0 +1,1 @@
+"""What one session looks at, and the work that it starts."""

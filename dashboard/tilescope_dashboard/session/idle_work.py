@@ -1,0 +1,57 @@
+"""Work that can wait until neither the server nor the person asks for anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import panel as pn
+
+from tilescope_dashboard.session.scheduling import stepping
+
+#: Seconds between two steps; and the longest, when others keep the server busy.
+_PAUSE, _LONGEST = 0.25, 10.0
+#: A step that is called later than this has others before it, in seconds.
+_LATE = 0.1
+#: After a step that took longer no other is taken, in seconds: who asks for something meanwhile would wait for it.
+_HEAVY = 2.0
+#: After the person asked for something more is likely to follow, in seconds: until then no step is taken.
+_REST = 1.5
+#: A widget's properties that only a person changes.
+_ASKED_BY = ("value", "active", "indices")
+
+
+class SpareTime:
+    """Takes ``step`` after ``step`` in this session's turns, with pauses, until one returns False or was heavy; longer pauses
+    while the server is busy, and none while the person is. Without a session nothing is ever done."""
+
+    def __init__(self, step: Callable[[], bool]) -> None:
+        self._step, self._doc, self._due, self._pause = step, pn.state.curdoc, 0.0, _PAUSE
+        self._asked = -_REST
+        if self._doc is not None:
+            self._doc.on_change(self._noticed)
+
+    def start(self) -> None:
+        """There is something to do."""
+        if self._doc is not None and self._doc.session_context is not None and not self._due:
+            self._wait()
+
+    def _noticed(self, event: Any) -> None:
+        """A widget's new value that came from the browser. How large a figure has become comes from there as well."""
+        if getattr(event, "setter", None) is not None and getattr(event, "attr", "") in _ASKED_BY:
+            self._asked = time.monotonic()
+
+    def _wait(self) -> None:
+        self._due = time.monotonic() + self._pause
+        self._doc.add_timeout_callback(self._turn, int(1000 * self._pause))
+
+    def _turn(self) -> None:
+        began = time.monotonic()
+        busy = began - self._due > _LATE or stepping()
+        resting = began - self._asked < _REST
+        self._pause = min(2 * self._pause, _LONGEST) if busy else _PAUSE
+        if busy or resting or (self._step() and time.monotonic() - began < _HEAVY):
+            self._wait()
+        else:
+            self._due = 0.0

@@ -1,0 +1,192 @@
+"""Jobs of this server process: they outlive the page that started them, and every session sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import panel as pn
+from tilescope.jobs import plan, supervisor
+
+LOG = logging.getLogger(__name__)
+
+WAITING, RUNNING, CANCELLING, DONE, CANCELLED, FAILED = (
+    "waiting",
+    "running",
+    "cancelling",
+    "done",
+    "cancelled",
+    "failed",
+)
+_FINISHED = frozenset({DONE, CANCELLED, FAILED})
+#: Finished jobs that are remembered; those that are not are all listed.
+_KEPT = 20
+#: A job that nobody has had a page for so long, in seconds, is nobody's: loading a page anew takes less.
+_GONE = 60.0
+
+
+@dataclass
+class JobState:
+    """What a person sees of a job: ``index`` of ``of`` cases are settled. Times are ``time.monotonic``'s.
+
+    ``swept`` are the names of the kernels whose configs it goes through, ``person`` and ``tab`` whose job it is (see
+    ``visitor``), empty where that is not known; ``left`` is when their last page went. ``unfinished`` says what a job that
+    ended by itself left outstanding, and why.
+    """
+
+    number: int
+    title: str
+    swept: frozenset[str] = frozenset()
+    of: int = 0
+    status: str = WAITING
+    index: int = 0
+    doing: str = ""
+    error: str = ""
+    unfinished: str = ""
+    folder: Path | None = None
+    started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+    log: deque[str] = field(default_factory=lambda: deque(maxlen=200))
+    failures: int = 0
+    person: str = ""
+    tab: str = ""
+    left: float = field(default_factory=time.monotonic)
+
+    @property
+    def active(self) -> bool:
+        """Whether it can still be cancelled."""
+        return self.status not in _FINISHED
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it was asked for, up to its end."""
+        return (self.ended or time.monotonic()) - self.started
+
+
+class JobManager:
+    """Runs requests one after another on the server's event loop and tells watchers that something changed.
+
+    ``planner`` and ``run`` are ``tilescope.jobs.plan.plan`` and ``tilescope.jobs.supervisor.run``; tests give their own.
+    """
+
+    def __init__(self, planner: Callable[..., Any] = plan.plan, run: Callable[..., Any] = supervisor.run) -> None:
+        self.jobs: list[JobState] = []
+        self._plan, self._run = planner, run
+        self._numbers = itertools.count(1)
+        self._turn = asyncio.Lock()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._watchers: set[Callable[[], None]] = set()
+        self._pages: set[Callable[[JobState], bool]] = set()
+
+    @property
+    def current(self) -> JobState | None:
+        """The newest job, finished or not."""
+        return self.jobs[-1] if self.jobs else None
+
+    def start(self, request: plan.Request) -> JobState:
+        """Queue a request and return at once. Two timings at the same time are both wrong, so a second one waits."""
+        # A person's own kernel is FILE.py:NAME.
+        swept = frozenset(kernel.rpartition(":")[2] for kernel in request.kernels if request.configs)
+        state = JobState(next(self._numbers), request.title or ", ".join(request.kernels), swept)
+        self.jobs.append(state)
+        self._forget()
+        self._tasks[state.number] = asyncio.get_running_loop().create_task(self._follow(request, state))
+        self._tell()
+        return state
+
+    def cancel(self, number: int) -> None:
+        """Ask a job to stop; the cases it finished are kept."""
+        task = self._tasks.get(number)
+        state = next((s for s in self.jobs if s.number == number), None)
+        if task and state and state.active:
+            state.status = CANCELLING
+            task.cancel()
+            self._tell()
+
+    @property
+    def active(self) -> list[JobState]:
+        """Those that can still be cancelled: the one that runs, and those that wait for it, in their order."""
+        return [job for job in self.jobs if job.active]
+
+    def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
+        """Call ``watcher`` after every change; returns what stops it."""
+        self._watchers.add(watcher)
+        return lambda: self._watchers.discard(watcher)
+
+    def enter(self, mine: Callable[[JobState], bool]) -> Callable[[], None]:
+        """A page is there, which says whether a job is its person's; returns what is called when it has gone."""
+        self._pages.add(mine)
+
+        def leave() -> None:
+            self._pages.discard(mine)
+            for job in filter(mine, self.jobs):
+                job.left = time.monotonic()
+
+        return leave
+
+    def abandoned(self, job: JobState) -> bool:
+        """Whether the person whose job it is has had no page here for a while: then it may be ended by others."""
+        return time.monotonic() - job.left > _GONE and not any(mine(job) for mine in self._pages)
+
+    async def _follow(self, request: plan.Request, state: JobState) -> None:
+        try:
+            async with self._turn:
+                state.status, state.doing = RUNNING, "reading the kernel"
+                self._tell()
+                job = await self._plan(request)
+                state.of, state.doing = len(job.cases) * len(job.collectors), "starting the worker"
+                self._tell()
+                state.folder = await self._run(job, lambda event: self._on_event(state, event))
+            state.status = DONE
+        except asyncio.CancelledError:
+            state.status = CANCELLED
+        except ValueError as error:
+            # What the planner, the worker and the store say to a person.
+            state.status, state.error = FAILED, str(error)
+        except Exception as error:
+            LOG.exception("job %s failed", state.number)
+            state.status, state.error = FAILED, str(error) or type(error).__name__
+        finally:
+            state.ended = time.monotonic()
+            self._tasks.pop(state.number, None)
+            self._forget()
+            self._tell()
+
+    def _on_event(self, state: JobState, event: Mapping[str, Any]) -> None:
+        kind = event["event"]
+        state.index, state.of = event.get("index", state.index), event.get("of", state.of)
+        if event.get("doing"):
+            state.doing = " · ".join(str(event[key]) for key in ("collector", "case", "doing") if event.get(key))
+            state.log.append(state.doing)
+        if kind in ("error", "skipped"):
+            state.failures += kind == "error"
+            about = " · ".join(str(event[key]) for key in ("collector", "case") if event.get(key))
+            state.log.append(f"{'failed' if kind == 'error' else 'skipped'}: {about}: {event.get('message', '')}")
+        elif kind == "done" and event.get("folder"):
+            state.folder, state.unfinished = Path(event["folder"]), str(event.get("why", ""))
+        self._tell()
+
+    def _forget(self) -> None:
+        """Drop the oldest of the finished jobs; one that runs or waits stays, however many came after it."""
+        finished = [job for job in self.jobs if not job.active]
+        for job in finished[: max(0, len(finished) - _KEPT)]:
+            self.jobs.remove(job)
+
+    def _tell(self) -> None:
+        for watcher in list(self._watchers):
+            # A page that is going away must not end everyone's job.
+            with contextlib.suppress(Exception):
+                watcher()
+
+
+def shared() -> JobManager:
+    """The server's one, for all its sessions."""
+    return pn.state.as_cached("tilescope-jobs", JobManager)

@@ -1,0 +1,194 @@
+"""What one session looks at: a run, a kernel in it, a view, a theme. Views derive everything else from it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import param
+from tilescope.hardware import device
+from tilescope.runs import staleness, store
+from tilescope.table import schema
+
+from tilescope_dashboard.data import url_state
+from tilescope_dashboard.data.run_cache import open_cached, usual
+from tilescope_dashboard.figures.style import Theme, theme
+
+LOG = logging.getLogger(__name__)
+
+#: What a visitor without a GPU sees first: every view has something to say of it.
+SHOWN_FIRST = "softmax"
+
+
+class State(param.Parameterized):
+    """Small state that the address holds (``run``, ``kernel``, ``case``, ``view``, ``theme``, ``compared``) and what follows from it.
+
+    ``catalog`` is ``tilescope.jobs.supervisor.describe``'s answer, empty until it came; ``catalog_error`` why it did not. ``error`` says why the chosen run
+    cannot be shown. ``may_launch`` is False for a client that is not on this machine.
+    """
+
+    run = param.String(doc="Id of the run.")
+    kernel = param.String(doc="Name of the kernel.")
+    view = param.String(default="overview", doc="A view's name; one that is not known means the first.")
+    theme = param.String(default="light", doc="dark, or else light.")
+    compared = param.List(item_type=str, doc="Runs, or RUN:IMPLEMENTATION, that are held against the run.")
+    case = param.String(doc="The kernel's case, as opened.case_name names it; else its headline case.")
+
+    runs = param.List(item_type=store.Summary)
+    loaded = param.ClassSelector(class_=store.LoadedRun, default=None)
+    error = param.String()
+    ignored = param.String(doc="What of the address was not followed, and why; empty where all was.")
+    catalog = param.List()
+    catalog_error = param.String()
+    narrow = param.Boolean(default=False, doc="The page is as narrow as a phone.")
+    may_launch = param.Boolean(default=False)
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.refresh()
+        if not self.run:
+            self.run, self.kernel = preferred(self.runs, self.kernel)
+        self._open()
+        self.param.watch(self._chosen, ["run", "kernel", "compared"])
+
+    def refresh(self) -> None:
+        """Look at the disk again: runs come and go."""
+        self.runs = store.list_runs()
+
+    def take(self, values: Mapping[str, Any]) -> None:
+        """Follow as much of an address as can be: one of its values has been refused, and with it all of them."""
+        good, others = url_state.texts(values)
+        self.param.update(**good)
+        if others:
+            self.ignored = f"not understood: {', '.join(others)}"
+
+    def _chosen(self, *events: param.parameterized.Event) -> None:
+        names = {event.name for event in events}
+        said = url_state.unopened(self.compared) if "compared" in names else []
+        if not url_state.is_kernel(self.kernel):
+            said.append(f"not the name of a kernel: {url_state.shown(self.kernel)}")
+            names.discard("kernel")
+            self.kernel = next(iter(self.loaded.run.kernels), "") if self.loaded else ""
+        if "run" in names:
+            # A link that names both means both, even where the run says nothing of the kernel.
+            self._open(keep_kernel="kernel" in names)
+        elif "kernel" in names:
+            self._follow()
+        # The Compare view drops what it cannot compare: that it was asked for stays said until something else is chosen.
+        if said or names != {"compared"}:
+            self.ignored = "; ".join(said)
+
+    def _open(self, keep_kernel: bool = False) -> None:
+        """Open the run. A kernel that it lacks is exchanged, unless it was chosen together with the run, as by a link."""
+        try:
+            loaded, error = (open_cached(self._folder()), "") if self.run else (None, "")
+        except (store.StoreError, OSError) as problem:
+            loaded, error = None, str(problem)
+        names, before = (list(run.run.kernels) if run else [] for run in (loaded, self.loaded))
+        changes: dict[str, Any] = {"loaded": loaded, "error": error}
+        # A kernel that was not in the run before either was chosen from the library: it stays.
+        chosen = self.kernel and (keep_kernel or self.kernel not in before)
+        if names and self.kernel not in names and not chosen:
+            changes["kernel"] = names[0]
+        self.param.update(**changes)
+
+    def _folder(self) -> Path:
+        """Where the run lies. Raises StoreError for one that an address must not open."""
+        return url_state.run_folder(self.run)
+
+    def _follow(self) -> None:
+        """Open a run that says something of the kernel, where the one at hand does not."""
+        if self.loaded is None or not self.kernel or self.kernel in self.loaded.run.kernels:
+            return
+        found = telling(self.runs, self.kernel)
+        if found is not None:
+            self.run = found.id
+
+    @property
+    def look(self) -> Theme:
+        """Colours of the chosen theme, for figures of the chosen kernel and run."""
+        return self.look_of(*self.origin)
+
+    def look_of(self, *origin: str) -> Theme:
+        """The same for figures of another origin."""
+        return theme(self.theme == "dark", *origin, narrow=self.narrow)
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """What the numbers come from, for a saved file's name: the kernel, the run, whose id is its date, and the GPU."""
+        return self.kernel, self.run, self.device.name if self.device else ""
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Rows of the chosen kernel in the chosen run, empty when there are none."""
+        if self.loaded is None:
+            return schema.frame([])
+        return self.loaded.table[self.loaded.table["kernel"] == self.kernel]
+
+    @property
+    def usual(self) -> pd.DataFrame:
+        """The same without sweeps; views must not change it."""
+        return usual(self.loaded, self.kernel) if self.loaded else self.table
+
+    @property
+    def device(self) -> schema.Device | None:
+        """The GPU that the run speaks about."""
+        return self.loaded.run.device if self.loaded else None
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the chosen kernel declares: from the catalog, else as the run noted it."""
+        for entry in self.catalog:
+            if self.kernel in (entry["name"], entry["kernel"]):
+                return entry
+        return dict(self.loaded.run.kernels.get(self.kernel, {})) if self.loaded else {}
+
+    @property
+    def kernels(self) -> list[str]:
+        """Every kernel that can be chosen: the run's first, then the library's and other runs'; always the chosen one."""
+        of_run = list(self.loaded.run.kernels) if self.loaded else []
+        of_others = (name for summary in self.runs for name in summary.kernels)
+        known = [*of_run, *(entry["name"] for entry in self.catalog), *of_others, self.kernel]
+        return list(dict.fromkeys(filter(None, known)))
+
+    @property
+    def stale(self) -> list[str]:
+        """Kernels of the run whose source has changed since."""
+        return staleness.stale_kernels(self.loaded) if self.loaded else []
+
+
+def preferred(runs: Sequence[store.Summary], kernel: str = "") -> tuple[str, str]:
+    """The run and the kernel to open on, empty for none and for the run's first: with no GPU a recording from a real one,
+    else the newest that can be read. A ``kernel`` that was asked for stays."""
+    readable = [s for s in runs if not s.error]
+    recorded = [s for s in readable if s.recorded and s.measured]
+    if recorded and no_gpu():
+        first = telling(recorded, kernel or SHOWN_FIRST)
+        return (first.id, kernel or SHOWN_FIRST) if first else (_fullest(recorded).id, kernel)
+    return (readable[0].id if readable else ""), kernel
+
+
+def telling(runs: Sequence[store.Summary], kernel: str) -> store.Summary | None:
+    """The run that says most of the kernel: measured before predicted, the person's own before a recording,
+    by most collectors, whole, of recordings the one of most cases, then the newest."""
+    holding = [s for s in runs if not s.error and kernel in s.kernels]
+    return _fullest(holding) if holding else None
+
+
+def _fullest(runs: Sequence[store.Summary]) -> store.Summary:
+    def worth(run: store.Summary) -> tuple[float, ...]:
+        cases = run.cases / max(1, len(run.kernels)) if run.recorded else 0
+        return run.measured, not run.recorded, len(run.sources), run.complete and not run.failures, cases
+
+    # Runs come newest first, and max() keeps the first of equals.
+    return max(runs, key=worth)
+
+
+@functools.cache
+def no_gpu() -> str | None:
+    """Why no kernel can run on a GPU here, or None."""
+    return device.unavailable()

@@ -1,0 +1,1 @@
+"""A topic's findings in words. No Panel here."""

@@ -1,0 +1,53 @@
+"""The GPU that a run speaks about: its sizes, and its roofs as they were measured and as they are published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from tilescope.table.schema import Ceiling, Device
+
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data.units import write
+
+_ROOFS = {"hbm": "HBM", "hbm_read": "HBM, reading", "l2": "L2", "l1": "L1"}
+
+
+def described(device: Device | None) -> str:
+    """A heading, four sizes and a table of roofs, with notes of where each is from; nothing without a device. Escaped."""
+    if device is None:
+        return ""
+    kind = (
+        "Its roofs were measured there."
+        if device.measured
+        else "No such GPU took part: only published figures are known."
+    )
+    sizes = [
+        ("architecture", device.target, ""),
+        ("multiprocessors", write(device.multiprocessors, "count"), ""),
+        ("L2", write(device.l2_bytes, "byte"), ""),
+        ("memory", write(device.memory_bytes, "byte"), ""),
+    ]
+    names = dict.fromkeys(roof.name for roof in device.ceilings)
+    pairs = [(name, device.ceiling(name, "measured"), device.ceiling(name, "datasheet")) for name in names]
+    notes = list(dict.fromkeys(roof.note for _, *pair in pairs for roof in pair if roof and roof.note))
+    rows = "".join(_row(name, measured, published, notes) for name, measured, published in pairs)
+    head = "".join(f"<th>{title}</th>" for title in ("roof", "measured", "datasheet", "reached"))
+    table = f'<table class="answer"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>' if rows else ""
+    origins = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    listed = f'<ol class="notes quiet small">{origins}</ol>' if notes else ""
+    return html_text.subheading(f"The open run's GPU: {device.name}", kind) + html_text.stats(sizes) + table + listed
+
+
+def _row(name: str, measured: Ceiling | None, published: Ceiling | None, notes: Sequence[str]) -> str:
+    reached = write(measured.value / published.value, "ratio") if measured and published and published.value else "–"
+    cells = "".join(f"<td>{cell}</td>" for cell in (_value(measured, notes), _value(published, notes), reached))
+    return f"<tr><th>{escape(_ROOFS.get(name, name))}</th>{cells}</tr>"
+
+
+def _value(roof: Ceiling | None, notes: Sequence[str]) -> str:
+    """The roof's height, and which of the notes says how it is known."""
+    if roof is None:
+        return "–"
+    mark = f' <sup class="quiet">{notes.index(roof.note) + 1}</sup>' if roof.note else ""
+    return escape(write(roof.value, roof.unit)) + mark

@@ -1,0 +1,1 @@
+"""The form in the sidebar that starts a profile."""

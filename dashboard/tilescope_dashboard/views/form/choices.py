@@ -1,0 +1,101 @@
+"""What the profile form offers for a kernel, and what it says where it cannot serve. Pure: catalog entry -> choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from tilescope.hardware.ceilings import Product
+
+from tilescope_dashboard.components import html_text
+
+#: Ticked at first, where they can run: quick, and useful together.
+USUAL = ("compiler", "interpreter", "events", "torch_profiler", "ncu")
+#: What a collector finds out, for who meets its name for the first time.
+_FINDS = {
+    "check": "are the results right?",
+    "compiler": "registers, occupancy",
+    "interpreter": "bytes, traffic",
+    "events": "time, peak memory",
+    "torch_profiler": "every launch",
+    "ncu": "hardware counters",
+}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """``workloads`` maps a label to a workload's text; ``first`` is the one to start with, nothing where all are empty.
+
+    ``implementations`` are those that are installed. ``configs``: whether any of them declares configs to sweep.
+    """
+
+    workloads: Mapping[str, str]
+    first: tuple[str, ...]
+    passes: tuple[str, ...]
+    implementations: tuple[str, ...]
+    configs: bool
+
+
+def choices(entry: Mapping[str, Any]) -> Choices:
+    """What can be chosen for a kernel of the catalog (``tilescope.jobs.supervisor.describe``)."""
+    # The quickest to run that has anything to say: an empty problem has not.
+    filled = sorted((w for w in entry["workloads"] if w["elements"]), key=lambda w: w["elements"])
+    implementations = entry["implementations"]
+    return Choices(
+        workloads={f"{w['label']} · {w['id']}" if w["label"] else w["id"]: w["id"] for w in entry["workloads"]},
+        first=tuple(w["id"] for w in filled[:1]),
+        passes=tuple(entry["passes"]),
+        implementations=tuple(name for name, facts in implementations.items() if facts["available"]),
+        configs=any(facts["configs"] for facts in implementations.values()),
+    )
+
+
+def collectors(names: Iterable[str]) -> dict[str, str]:
+    """A label, ``compiler: registers, occupancy``, to each collector's name."""
+    return {f"{name}: {_FINDS[name]}" if name in _FINDS else name: name for name in names}
+
+
+def targets(products: Iterable[Product], here: str = "") -> dict[str, str]:
+    """A label, ``sm_90 · H200``, to each target that has a product; ``here``, this machine's own, comes first if given.
+
+    A target is predicted for its first product, which names it.
+    """
+    named: dict[str, str] = {}
+    for product in products:
+        named.setdefault(product.target, f"{product.target} · {product.name.removeprefix('NVIDIA ')}")
+    first = {f"{here} · this machine": here} if here else {}
+    return first | {label: target for target, label in named.items() if target != here}
+
+
+def entry_of(catalog: Sequence[Mapping[str, Any]], kernel: str) -> Mapping[str, Any] | None:
+    """The catalog's entry for a kernel's name or place; None where it has none."""
+    return next((entry for entry in catalog if kernel in (entry["name"], entry["kernel"])), None)
+
+
+def standing(may_launch: bool, trouble: str, catalog: Sequence[Any], entry: Mapping[str, Any] | None) -> str:
+    """Why nothing can be profiled now, as a notice; empty where it can. ``trouble``: why there is no catalog."""
+    if not may_launch:
+        return html_text.notice(
+            "info", "Read only.", "Profiling can be started only from the machine this server runs on."
+        )
+    if trouble:
+        return html_text.notice("error", "The kernel library cannot be read.", trouble)
+    if not catalog:
+        return html_text.notice("info", "Reading the kernel library…")
+    if entry is None:
+        return html_text.notice("info", "Not in the library:", "give its file above to profile it again.")
+    return ""
+
+
+def reasons(unavailable: Mapping[str, str | None]) -> str:
+    """Why collectors cannot run here, by reason. ``unavailable`` maps a collector to why, None if it can."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in unavailable.items():
+        if reason:
+            by_reason.setdefault(reason, []).append(name)
+    return "".join(
+        f'<p class="small quiet"><b>{escape(", ".join(names))}</b>: {escape(reason)}</p>'
+        for reason, names in by_reason.items()
+    )

@@ -1,0 +1,103 @@
+"""The profile form's fields: which workloads, passes, implementations and collectors, and for which GPU."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
+from tilescope import collectors
+from tilescope.hardware import ceilings, device
+from tilescope.jobs.plan import DEFAULT_TARGET, Request
+
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.views.form import choices
+
+
+class ProfileFields(pn.viewable.Viewer):
+    """Choices for one kernel of the catalog."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._filled: Mapping[str, Any] | None = None
+        wide = {"sizing_mode": "stretch_width", "size": "small"}
+        self._workloads = pmui.MultiChoice(label="workloads", options={}, sizing_mode="stretch_width")
+        self._size = pmui.TextInput(label="another size", **wide)
+        self._passes = pmui.CheckBoxGroup(label="pass", options=[], inline=True)
+        self._impls = pmui.CheckBoxGroup(label="implementations", options=[], inline=True)
+        self._every = pmui.Checkbox(label="every config (autotune)", value=False)
+        self._collectors = pmui.CheckBoxGroup(label="collectors", options={}, inline=False)
+        self._reasons = html_text.pane()
+        self._target = pmui.Select(
+            label="target GPU", options=choices.targets(ceilings.PRODUCTS), value=DEFAULT_TARGET, margin=(14, 10, 10, 10),
+            **wide,
+        )  # fmt: skip
+        self._of_kernel = (self._workloads, self._size, self._passes, self._impls, self._every)
+        self._layout = pn.Column(
+            *self._of_kernel, self._collectors, self._reasons, self._target, sizing_mode="stretch_width", margin=0
+        )
+
+    async def load(self) -> None:
+        """Find out which collectors can run here; some ask the driver, so not while the page is being built."""
+        found = await asyncio.gather(*(asyncio.to_thread(_unavailable, name) for name in collectors.COLLECTORS))
+        reasons = dict(zip(collectors.COLLECTORS, found, strict=True))
+        able = [name for name, reason in reasons.items() if reason is None]
+        usual = [name for name in able if name in choices.USUAL]
+        self._collectors.param.update(options=choices.collectors(able), value=usual)
+        self._reasons.object = choices.reasons(reasons)
+        here = await asyncio.to_thread(device.detect)
+        if here:
+            self._target.param.update(options=choices.targets(ceilings.PRODUCTS, here.target), value=here.target)
+
+    def fill(self, entry: Mapping[str, Any]) -> None:
+        """Offer what the kernel has. What the person has chosen stays until it is about another kernel."""
+        if entry is self._filled:
+            return
+        self._filled, offered = entry, choices.choices(entry)
+        self._workloads.param.update(options=dict(offered.workloads), value=list(offered.first))
+        example = next(iter(offered.workloads.values()), "")
+        self._size.label = f"another size, as {example}" if example else "another size"
+        self._passes.param.update(options=list(offered.passes), value=list(offered.passes))
+        self._impls.param.update(options=list(offered.implementations), value=list(offered.implementations))
+        self._every.visible = offered.configs
+
+    def enable(self, able: bool) -> None:
+        """Let the fields be changed, or not."""
+        for widget in self._of_kernel:
+            widget.disabled = not able
+
+    def request(self, entry: Mapping[str, Any]) -> Request:
+        """What the fields ask for. Raises ValueError, in words, where one of them must not be empty."""
+        size = self._size.value.strip()
+        chosen = {
+            "a workload": [*self._workloads.value, *([size] if size else [])],
+            "a pass": self._passes.value,
+            "an implementation": self._impls.value,
+            "a collector": self._collectors.value,
+        }
+        missing = [what for what, values in chosen.items() if not values]
+        if missing:
+            raise ValueError(f"choose {' and '.join(missing)}.")
+        workloads, passes, impls, with_ = (tuple(values) for values in chosen.values())
+        return Request(
+            kernels=(entry["kernel"],),
+            implementations=impls,
+            workloads=workloads,
+            directions=passes,
+            collectors=with_,
+            target=self._target.value,
+            configs=("all",) if self._every.visible and self._every.value else (),
+            title=entry["name"],
+        )
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return self._layout
+
+
+def _unavailable(name: str) -> str | None:
+    try:
+        return collectors.load(name).unavailable()
+    except ImportError as error:
+        return f"does not import: {error}"

@@ -1,0 +1,88 @@
+"""The sidebar: what to profile, with what, for which GPU; the button, and what became of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
+import param
+
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.session.jobs import JobManager, JobState
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.form import choices
+from tilescope_dashboard.views.form.fields import ProfileFields
+from tilescope_dashboard.views.form.user_kernel import OwnKernel
+from tilescope_dashboard.views.jobs.following import Following
+from tilescope_dashboard.views.jobs.job_text import beside_the_button
+
+
+class ProfileForm(pn.viewable.Viewer):
+    """Choices for the state's kernel. ``started`` is the job that the button began last."""
+
+    state = param.ClassSelector(class_=State)
+    started = param.ClassSelector(class_=JobState, default=None)
+
+    def __init__(self, state: State, jobs: JobManager, **settings: Any) -> None:
+        super().__init__(state=state, **settings)
+        self._jobs, self._followed = jobs, None
+        self._kernel = pmui.Select(label="kernel", options=[], sizing_mode="stretch_width", size="small")
+        self._fields, self._trouble = ProfileFields(), html_text.pane()
+        self._own = OwnKernel(state, lambda said: setattr(self._trouble, "object", said))
+        self._button = pmui.Button(
+            label="Profile", color="primary", variant="contained", sizing_mode="stretch_width", disabled=True
+        )
+        self._button.on_click(self._profile)
+        self._kernel.param.watch(self._chosen, "value")
+        state.param.watch(self._fill, ["catalog", "catalog_error", "kernel", "loaded", "may_launch"])
+        self._following = Following(jobs, self._say)
+        self._fill()
+        # What is said stands above the button: below it, it would be off a phone's screen.
+        self._layout = pn.Column(
+            html_text.pane(html_text.heading("Profile")), self._kernel, self._own, self._fields, self._trouble, self._button,
+            sizing_mode="stretch_width",
+        )  # fmt: skip
+
+    async def load(self) -> None:
+        """Find out what can run here."""
+        await self._fields.load()
+
+    def _fill(self, *events: param.parameterized.Event) -> None:
+        state = self.state
+        self._kernel.param.update(options=state.kernels, value=state.kernel or None)
+        entry = choices.entry_of(state.catalog, state.kernel)
+        able = state.may_launch and entry is not None
+        self._fields.enable(able)
+        self._own.field.disabled, self._button.disabled = not state.may_launch, not able
+        # What was said of a job stays when only another run is opened.
+        if not able or [event.name for event in events] != ["loaded"]:
+            self._trouble.object = choices.standing(state.may_launch, state.catalog_error, state.catalog, entry)
+        if entry is not None:
+            self._fields.fill(entry)
+
+    def _chosen(self, event: param.parameterized.Event) -> None:
+        if event.new:
+            self.state.kernel = event.new
+
+    def _profile(self, _: Any) -> None:
+        entry = choices.entry_of(self.state.catalog, self.state.kernel)
+        if not self.state.may_launch or entry is None:
+            return
+        try:
+            request = self._fields.request(entry)
+        except ValueError as error:
+            self._trouble.object = html_text.notice("error", "Nothing was started:", str(error))
+            return
+        self.started = self._followed = self._jobs.start(request)
+        self._say()
+
+    def _say(self) -> None:
+        """How the job that was started here stands, up to its end: on a phone the form lies over its progress."""
+        job = self._followed
+        if job is not None:
+            self._trouble.object = beside_the_button(job)
+            self._followed = job if job.active else None
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return self._layout

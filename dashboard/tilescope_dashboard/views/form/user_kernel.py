@@ -1,0 +1,54 @@
+"""A kernel of a person's own, by its file: read into the catalog, from which it is profiled as the library's are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
+import param
+from tilescope.jobs import supervisor
+
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.session.access import own_kernel
+from tilescope_dashboard.session.latest_request import Latest
+from tilescope_dashboard.session.state import State
+
+
+class OwnKernel(pn.viewable.Viewer):
+    """A field for FILE.py:SPEC. ``say`` gets a notice, escaped, of what becomes of it."""
+
+    state = param.ClassSelector(class_=State)
+
+    def __init__(self, state: State, say: Callable[[str], Any], **settings: Any) -> None:
+        super().__init__(state=state, **settings)
+        self._say, self._latest = say, Latest()
+        pn.state.on_session_destroyed(lambda _: self._latest.close())
+        self.field = pmui.TextInput(
+            label="your own kernel, FILE.py:SPEC", placeholder="path/to/file.py:SPEC", sizing_mode="stretch_width",
+            size="small",
+        )  # fmt: skip
+        self.field.param.watch(self._read, "value")
+
+    async def _read(self, event: param.parameterized.Event) -> None:
+        if not event.new or not self.state.may_launch:
+            return
+        self._say(html_text.notice("info", "Reading", event.new))
+        try:
+            kernel = own_kernel(event.new)
+            # A worker for each: one at a time, and none for what nobody asks any more.
+            entries = await self._latest.of(lambda: supervisor.describe([kernel]))
+        except ValueError as error:
+            self._say(html_text.notice("error", "Not opened:", str(error)))
+            return
+        if entries is None:
+            return
+        name = kernel.rpartition(":")[2]
+        # A run names such a kernel by its variable.
+        entry = {**entries[0], "name": name}
+        others = [e for e in self.state.catalog if e["name"] != name]
+        self.state.param.update(catalog=[*others, entry], kernel=name)
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return self.field

@@ -1,0 +1,82 @@
+"""Live readings in one session: the process' samples, streamed into sources that figures draw from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import panel as pn
+from bokeh.models import ColumnDataSource
+
+from tilescope_dashboard.data.telemetry import KEPT, Gpu, Sample, Sampler
+from tilescope_dashboard.figures.gpu import columns
+
+#: Milliseconds between two looks at the sampler.
+_PERIOD = 1000
+
+
+def sampler() -> Sampler:
+    """The process' sampler."""
+    return pn.state.as_cached("tilescope-telemetry", Sampler)
+
+
+class Feed:
+    """Watches while it is on. ``heard`` is called after each look that found something new.
+
+    It ticks on the document: Panel's own periodic callbacks mark every page busy.
+    """
+
+    def __init__(self, sampler: Sampler, heard: Callable[[], None]) -> None:
+        self.sampler, self._heard, self._doc = sampler, heard, pn.state.curdoc
+        self._ticking, self._unwatch = None, None
+        self._sources: dict[int, ColumnDataSource] = {}
+        if self._doc is not None:
+            pn.state.on_session_destroyed(lambda _: self._leave())
+
+    def start(self) -> None:
+        """Watch, if it does not yet."""
+        if self._unwatch is None:
+            self._unwatch = self.sampler.watch()
+            if self._doc is not None and not self.sampler.error:
+                self._ticking = self._doc.add_periodic_callback(self.tick, _PERIOD)
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        if self._ticking is not None:
+            self._doc.remove_periodic_callback(self._ticking)
+            self._ticking = None
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+
+    def sources(self, gpus: Sequence[Gpu]) -> dict[str, ColumnDataSource]:
+        """New sources, one a GPU, with what is known so far; the ones given out before are fed no more."""
+        self._sources = {gpu.index: ColumnDataSource(columns(self.sampler.samples(gpu.index), gpu)) for gpu in gpus}
+        return {label(gpu): self._sources[gpu.index] for gpu in gpus}
+
+    def last(self, gpu: Gpu) -> Sample | None:
+        """The newest sample of a GPU."""
+        found = self.sampler.samples(gpu.index)
+        return found[-1] if found else None
+
+    def tick(self) -> None:
+        """Stream what is new."""
+        fresh = False
+        for gpu in self.sampler.gpus:
+            source = self._sources.get(gpu.index)
+            if source is None:
+                continue
+            known = source.data["time"]
+            new = self.sampler.samples(gpu.index, known[-1] / 1000 if len(known) else 0.0)
+            if new:
+                source.stream(columns(new, gpu), rollover=KEPT)
+                fresh = True
+        if fresh or self.sampler.error:
+            self._heard()
+
+
+def label(gpu: Gpu) -> str:
+    """A GPU's name with its number, which tells it from its likes."""
+    return f"{gpu.index} · {gpu.name}"

@@ -1,0 +1,1 @@
+"""Jobs as one session sees them."""

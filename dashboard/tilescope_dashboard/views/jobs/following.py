@@ -1,0 +1,37 @@
+"""Jobs as one session follows them: they change in the server's loop, and are drawn in turns of the session's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import panel as pn
+
+from tilescope_dashboard.session.jobs import JobManager
+
+
+class Following:
+    """Calls ``draw`` after changes of any job, once for all that come at a time, until the session ends."""
+
+    def __init__(self, jobs: JobManager, draw: Callable[[], Any]) -> None:
+        self._draw, self._pending, self._ticking, self._doc = draw, False, None, pn.state.curdoc
+        unwatch = jobs.watch(self.changed)
+        pn.state.on_session_destroyed(lambda _: unwatch())
+
+    def changed(self) -> None:
+        """Called in the server's loop, perhaps many times."""
+        if not self._pending and self._doc is not None:
+            self._pending = True
+            self._doc.add_next_tick_callback(self._in_turn)
+
+    def each_second(self, wanted: bool) -> None:
+        """Draw each second too, or no longer. On the document: Panel's own periodic callbacks mark every page busy."""
+        if wanted and self._ticking is None:
+            self._ticking = self._doc.add_periodic_callback(self._in_turn, 1000)
+        elif not wanted and self._ticking is not None:
+            self._doc.remove_periodic_callback(self._ticking)
+            self._ticking = None
+
+    def _in_turn(self) -> None:
+        self._pending = False
+        self._draw()

@@ -1,0 +1,53 @@
+"""The job that a tab of the browser started, and which jobs are the same person's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import panel as pn
+import param
+
+from tilescope_dashboard.browser.visitor import Visitor
+from tilescope_dashboard.session.jobs import JobManager, JobState
+
+
+class OwnJob(pn.viewable.Viewer):
+    """Invisible; it has to be in the page, whose browser says who this is."""
+
+    job = param.ClassSelector(class_=JobState, default=None, doc="What this tab of the browser started last.")
+    known = param.Boolean(default=False, doc="The browser has said who this is.")
+
+    def __init__(self, jobs: JobManager, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._jobs, self._visitor = jobs, Visitor()
+        self.param.watch(lambda _: self._claim(), "job")
+        self._visitor.param.watch(lambda _: self._met(), "tab")
+        leave = jobs.enter(self.mine)
+        pn.state.on_session_destroyed(lambda _: leave())
+
+    def mine(self, job: JobState) -> bool:
+        """Whether the job is this person's, started from any of their pages."""
+        return job is self.job or (job.person != "" and job.person == self._visitor.person)
+
+    def result(self) -> Path | None:
+        """The run that the tab's own job made, once: a page that is loaded anew later stays with what its address says."""
+        folder = None if self.job is None or self.job.active else self.job.folder
+        if folder is None or self._visitor.opened == folder.name:
+            return None
+        self._visitor.opened = folder.name
+        return folder
+
+    def _met(self) -> None:
+        """A job of this tab may be under way, or have ended while its page was loaded anew."""
+        if self.job is None:
+            self.job = next((job for job in reversed(self._jobs.jobs) if job.tab == self._visitor.tab), None)
+        self._claim()
+        self.known = bool(self._visitor.person)
+
+    def _claim(self) -> None:
+        if self.job is not None:
+            self.job.person, self.job.tab = self._visitor.person, self._visitor.tab
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return self._visitor

@@ -1,0 +1,112 @@
+"""What a job is doing, in every session: progress, the log's tail, its result, and for whom it is, cancel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
+import param
+
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.session.jobs import CANCELLING, JobManager, JobState
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.jobs.following import Following
+from tilescope_dashboard.views.jobs.gpu_strip import Strip
+from tilescope_dashboard.views.jobs.job_text import describe, log
+from tilescope_dashboard.views.jobs.other_jobs import OtherJobs
+from tilescope_dashboard.views.jobs.own_job import OwnJob
+
+
+class Progress(pn.viewable.Viewer):
+    """Follows the session's ``own`` job, and with none the newest. The result of its own is shown as soon as it ends.
+
+    A job is cancelled by the person who started it only, from any of their pages; by others who may start work once they have gone.
+    """
+
+    state = param.ClassSelector(class_=State)
+
+    def __init__(self, state: State, jobs: JobManager, **settings: Any) -> None:
+        super().__init__(state=state, **settings)
+        self._jobs, self._dismissed, self.own = jobs, 0, OwnJob(jobs)
+        self._text = html_text.pane()
+        self._cancel = pmui.Button(label="Cancel", variant="outlined", size="small", width=96)
+        self._show = pmui.Button(label="Show results", variant="contained", size="small", width=130)
+        self._close = pmui.Button(label="Dismiss", variant="text", size="small", width=90)
+        self._buttons, self._log, self._strip = pn.Row(margin=0), html_text.pane(), Strip(state)
+        self._others = OtherJobs(lambda job: self.state.may_launch and self._may_end(job), jobs.cancel)
+        self._below = pn.Column(sizing_mode="stretch_width", margin=0)
+        self._cancel.on_click(self._stop)
+        self._show.on_click(lambda _: self._open(self._shown.folder if self._shown else None))
+        self._close.on_click(self._dismiss)
+        self._layout = pn.Column(
+            self._text, self._buttons, self._strip, self._others, self._below, sizing_mode="stretch_width",
+            visible=False, styles={"border": "1px solid color-mix(in srgb, currentColor 18%, transparent)",
+                                   "border-radius": "6px", "padding": "6px"}, margin=(4, 8),
+        )  # fmt: skip
+        # Put in when it is first seen: most pages show no job, and it is many models.
+        self._place = pn.Column(sizing_mode="stretch_width", margin=0)
+        self._seen = jobs.current.number if jobs.current and not jobs.current.active else 0
+        state.param.watch(lambda _: self.draw(), "run")
+        self.own.param.watch(lambda _: self.draw(), "known")
+        self._following = Following(jobs, self.draw)
+        self.draw()
+
+    @property
+    def _shown(self) -> JobState | None:
+        own = self.own.job
+        return own if own and own.active else self._jobs.current
+
+    def draw(self) -> None:
+        """Show the job as it is now."""
+        job = self._shown
+        self._layout.visible = job is not None and job.number != self._dismissed
+        if job is None:
+            return
+        if self._layout.visible and not self._place.objects:
+            self._place.append(self._layout)
+        self._following.each_second(job.active)
+        self._strip.follow(job.active)
+        self._text.object = describe(job)
+        self._offer(job)
+        self._others.draw([other for other in self._jobs.active if other is not job])
+        self._log.object = log(job)
+        self._below.objects = [self._log] if self._log.object else []
+        if not job.active and self._seen != job.number:
+            self._seen = job.number
+            self.state.refresh()
+        self._open(self.own.result())
+
+    def _offer(self, job: JobState) -> None:
+        """The buttons that make sense now. Put in and taken out: a change of their ``visible`` alone may get lost."""
+        offered = []
+        may_end = self._may_end(job)
+        # There from the first, until the browser has said who this is: what is put in while a page is loaded may get lost.
+        if job.active and self.state.may_launch and (may_end or not self.own.known):
+            self._cancel.disabled = job.status == CANCELLING or not may_end
+            offered.append(self._cancel)
+        if not job.active:
+            elsewhere = job.folder is not None and job.folder.name != self.state.run
+            offered += [self._show, self._close] if elsewhere else [self._close]
+        if offered != self._buttons.objects:
+            self._buttons.objects = offered
+
+    def _open(self, folder: Path | None) -> None:
+        if folder is not None:
+            self.state.refresh()
+            self.state.run = folder.name
+
+    def _may_end(self, job: JobState) -> bool:
+        return self.own.mine(job) or self._jobs.abandoned(job)
+
+    def _stop(self, _: Any) -> None:
+        if self._shown and self._may_end(self._shown) and self.state.may_launch:
+            self._jobs.cancel(self._shown.number)
+
+    def _dismiss(self, _: Any) -> None:
+        self._dismissed = self._shown.number if self._shown else 0
+        self._layout.visible = False
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return pn.Column(self.own, self._place, sizing_mode="stretch_width", margin=0)

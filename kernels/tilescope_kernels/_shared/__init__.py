@@ -1,0 +1,1 @@
+"""What several families use. Private to the package."""

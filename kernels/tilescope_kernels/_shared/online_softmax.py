@@ -1,0 +1,119 @@
+"""A row's maximum and sum of exponentials in one read, for the kernels that need them of rows of any length."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.row_tiles import columns_of
+
+#: log2(e): the hardware's exponential is one of 2.
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def exp(x):
+    """e to the power of fp32 ``x``, 0 below 2^-126, where ``tl.exp`` is exact: for that it takes three instructions more."""
+    return tl.exp2(x * LOG2_E)
+
+
+@triton.jit
+def _add(x, largest, total):
+    """Each lane's running maximum and sum of exponentials with a piece of ``x`` (lanes, width) more."""
+    raised = tl.maximum(largest, tl.max(x, axis=1))
+    shift = finite(raised)
+    return raised, total * exp(largest - shift) + tl.sum(exp(x - shift[:, None]), axis=1)
+
+
+@triton.jit
+def whole_part(start, columns, WIDTH: tl.constexpr, SKEWED: tl.constexpr):
+    """(where it begins, elements before it, its length) of what is in whole 16 bytes of a row that begins at ``start``.
+
+    Of rows that all begin at 16 bytes that is the row; rows that are ``SKEWED`` have an end on either side. It may begin
+    behind a row of few columns, and is then empty.
+    """
+    if SKEWED:
+        before = ((WIDTH - start % WIDTH) % WIDTH).to(tl.int32)
+        # Divided and multiplied, or the compiler would not know, and access single elements.
+        begin = (start + before) // WIDTH * WIDTH
+        length = tl.maximum(columns - before, 0) // WIDTH * WIDTH
+    else:
+        before = 0
+        begin = start
+        length = columns
+    return begin, before, length
+
+
+@triton.jit
+def ends(before, length, columns, WIDTH: tl.constexpr):
+    """Offsets (2 * WIDTH,) from its whole part of a row's other elements, and a mask: they are fewer."""
+    lane = tl.arange(0, 2 * WIDTH)
+    return lane - before + tl.where(lane < before, 0, length), lane < columns - length
+
+
+@triton.jit
+def sum_exp(
+    x_ptr, before, length, columns,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr, SUM: tl.constexpr = False, KEEP: tl.constexpr = False,
+    counts=None,
+):  # fmt: skip
+    """(maximum, shift, sum of ``exp(x - shift)``, sum if ``SUM``) of a row's ``columns`` in fp32.
+
+    ``x_ptr``, ``before`` and ``length`` are those of its ``whole_part``.
+    Milakov and Gimelshein, arXiv:1805.02867. The shift is the maximum, or 0 where that is an infinity. ``KEEP`` asks the
+    caches for the row, which will be read again. Of a row that does not count only the ends are read, which are asked for
+    before ``counts`` need be known.
+
+    A step reads ``LANES`` pieces of ``WIDTH`` elements, 16 bytes each, so that one thread holds a piece: its maximum
+    needs no exchange and its running sum is scaled once a piece. Infinities and NaN as ``torch.logsumexp``.
+    """
+    step: tl.constexpr = LANES * WIDTH
+    policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
+    offsets = columns_of(0, LANES, WIDTH)
+    # Running maximum and sums of each lane; lanes meet once, after the loop.
+    largest = tl.full((LANES,), float("-inf"), tl.float32)
+    total = tl.zeros((LANES,), tl.float32)
+    plain = tl.zeros((LANES,), tl.float32)
+    if SKEWED:
+        offset, inside = ends(before, length, columns, WIDTH)
+        end = tl.load(x_ptr + offset, mask=inside, other=float("-inf"), eviction_policy=policy).to(tl.float32)
+    # Masks cost as many instructions as the sums themselves: only the last step has one.
+    whole = length // step * step
+    if whole < length:
+        mask = whole + offsets < length
+        x = tl.load(x_ptr + whole + offsets, mask=mask, other=float("-inf"), eviction_policy=policy).to(tl.float32)
+        largest, total = _add(x, largest, total)
+        if SUM:
+            plain += tl.sum(tl.where(mask, x, 0.0), axis=1)
+    if counts is not None:
+        whole = tl.where(counts, whole, 0)
+    for start in range(0, whole, step):
+        x = tl.load(x_ptr + start + offsets, eviction_policy=policy).to(tl.float32)
+        largest, total = _add(x, largest, total)
+        if SUM:
+            plain += tl.sum(x, axis=1)
+    row_largest = tl.max(largest, axis=0)
+    if SKEWED:
+        row_largest = tl.maximum(row_largest, tl.max(end, axis=0))
+    shift = finite(row_largest)
+    row_total = tl.sum(total * exp(largest - shift), axis=0)
+    row_plain = tl.sum(plain, axis=0)
+    if SKEWED:
+        row_total += tl.sum(exp(end - shift), axis=0)
+        row_plain += tl.sum(tl.where(inside, end, 0.0), axis=0)
+    return row_largest, shift, row_total, row_plain
+
+
+@triton.jit
+def finite(largest):
+    """What to subtract: not an infinity, whose difference from itself would be NaN."""
+    return tl.where(tl.abs(largest) == float("inf"), 0.0, largest)
+
+
+@triton.jit
+def merge(largest, total, other_largest, other_total):
+    """Maximum and sum of exponentials of two sets of numbers together, each sum of those minus its ``finite`` maximum."""
+    raised = tl.maximum(largest, other_largest)
+    shift = finite(raised)
+    scaled = total * tl.exp2((largest - shift) * LOG2_E)
+    return raised, scaled + other_total * tl.exp2((other_largest - shift) * LOG2_E)

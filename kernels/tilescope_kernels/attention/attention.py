@@ -1,0 +1,435 @@
+"""Scaled dot-product attention in one pass over keys and values: the scores of all pairs never exist.
+
+FlashAttention-2 (Dao, arXiv:2307.08691), with grouped queries (Ainslie et al., arXiv:2305.13245) and a backward pass
+without atomics, so that gradients are the same every time. The kernels are in ``_attention_kernels``; on Hopper, heads of
+128 columns in 16 bits go forward through ``_attention_hopper``, and few queries over many keys, where no gradient is
+wanted, through ``_attention_decode``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import (
+    capability,
+    check_tensors,
+    device_of,
+    multiprocessors,
+    shared_memory,
+    use_triton,
+)
+from tilescope_kernels._shared.operators import operator, pack, unpack, wants_grad
+from tilescope_kernels.attention.decode import decode, decode_serves
+from tilescope_kernels.attention.flash import (
+    attention_backward_kv_kernel,
+    attention_backward_q_kernel,
+    attention_delta_kernel,
+    attention_kernel,
+)
+from tilescope_kernels.attention.hopper import QUERIES, attention_hopper_kernel, query_tiles, tiles
+from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+
+#: Columns a head may have: what fits in registers beside the scores, in a power of two.
+HEAD_DIMS = (16, 32, 64, 128)
+
+
+def _forward(*parts: int) -> dict[str, int]:
+    """Queries, keys, warps, stages, TMA and, for Hopper's kernel, SPECIALIZED."""
+    return dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "TMA", "SPECIALIZED"), parts, strict=True))
+
+
+def _config(
+    forward: tuple[int, int, int, int, int], kv: tuple[int, int, int, int], q: tuple[int, int, int, int]
+) -> dict[str, int]:
+    """A forward kernel of warps that all do the same, and queries, keys, warps and stages of both backward kernels."""
+    tiles = ("M", "N", "WARPS", "STAGES")
+    backward = [
+        (f"{loop}_{name}", value)
+        for loop, values in (("KV", kv), ("Q", q))
+        for name, value in zip(tiles, values, strict=True)
+    ]
+    return {**_forward(*forward, 0), **dict(backward)}
+
+
+#: The passes are tuned apart, so each list holds its own candidates and a config takes one of each. On an H200 the first
+#: are the best where every query sees all keys, the second under a causal mask.
+_FORWARD = (
+    (128, 64, 4, 2, 1), (64, 64, 4, 3, 1), (128, 128, 8, 3, 1), (128, 64, 4, 3, 1), (64, 64, 4, 2, 1),
+    (128, 64, 8, 3, 1), (128, 64, 8, 4, 1), (64, 128, 4, 2, 1), (128, 64, 8, 2, 1), (128, 128, 8, 2, 1),
+    (128, 64, 8, 3, 0), (128, 128, 8, 2, 0), (64, 64, 4, 3, 0), (64, 64, 4, 4, 1),
+)  # fmt: skip
+_BACKWARD_KV = (
+    (64, 64, 4, 2), (64, 64, 4, 2), (64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 3), (32, 64, 4, 3), (32, 128, 8, 3),
+    (32, 128, 8, 4), (64, 64, 8, 3), (128, 64, 8, 2), (32, 64, 4, 2), (64, 128, 8, 4), (32, 64, 4, 4), (64, 64, 4, 4),
+)  # fmt: skip
+_BACKWARD_Q = (
+    (128, 32, 8, 3), (64, 64, 4, 2), (128, 64, 8, 3), (128, 64, 8, 2), (64, 64, 4, 3), (64, 32, 4, 3), (128, 128, 8, 2),
+    (128, 64, 8, 4), (64, 128, 8, 2), (64, 128, 4, 2), (64, 64, 4, 4), (128, 32, 8, 4), (64, 32, 4, 4), (64, 64, 8, 3),
+)  # fmt: skip
+_EQUAL = tuple(_config(*parts) for parts in zip(_FORWARD, _BACKWARD_KV, _BACKWARD_Q, strict=True))
+#: Hopper's kernel.
+_SPECIALIZED = _forward(QUERIES.value, 128, 4, 2, 1, 1)
+CONFIGS = (
+    *_EQUAL,
+    *({**_EQUAL[0], **_forward(QUERIES.value, keys, 4, stages, 1, 1)} for keys, stages in ((128, 2), (64, 4))),
+)
+
+#: At fp32 the products run on the CUDA cores, whose tiles are bounded by registers.
+_FULL_PRECISION = _config((32, 32, 8, 2, 0), (32, 32, 8, 2), (32, 32, 8, 2))
+#: For problems of few tiles: smaller ones, and so more of them.
+_FEW = _config((64, 64, 4, 3, 1), (64, 64, 4, 3), (64, 64, 4, 3))
+#: Where a block has less than Hopper's 227 KB of shared memory.
+_SMALL = _config((128, 64, 8, 2, 0), (32, 64, 4, 2), (64, 32, 4, 2))
+
+
+def _tma_serves(*tensors: torch.Tensor) -> bool:
+    """Whether tensor descriptors can reach the rows: Hopper or later, all of them 16-byte aligned, 16-bit elements."""
+    first = tensors[0]
+    if first.element_size() != 2 or (first.is_cuda and torch.cuda.get_device_capability(first.device)[0] < 9):
+        return False
+    return all(
+        t.data_ptr() % 16 == 0
+        and t.numel() > 0
+        and all(s > 0 and s * t.element_size() % 16 == 0 for s in t.stride()[:3])
+        for t in tensors
+    )
+
+
+def _specializes(*tensors: torch.Tensor) -> bool:
+    """Whether Hopper's kernel serves them."""
+    return capability(tensors[0]) == 90 and tensors[0].shape[3] in (64, 128) and _tma_serves(*tensors)
+
+
+def _chosen(q: torch.Tensor, causal: bool, config: str, specializes: bool = False) -> dict[str, int]:
+    """The config that was asked for, or the best known for the dtype and the GPU, in tiles for every multiprocessor."""
+    asked = unpack(config)
+    if asked:
+        return asked
+    if q.dtype == torch.float32:
+        return _FULL_PRECISION
+    if shared_memory(q) < 227 * 1024:
+        return _SMALL
+    batch, heads, queries, columns = q.shape
+    tiles = triton.cdiv(queries, 128) * batch * heads
+    # Of 64 columns there are fewer products to hide the powers of two behind.
+    if specializes and columns == 128 and 2 * tiles >= multiprocessors(q):
+        return {**CONFIGS[int(causal)], **_SPECIALIZED}
+    return _FEW if tiles < multiprocessors(q) else CONFIGS[int(causal)]
+
+
+def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None:
+    """A descriptor of (1, 1, rows, columns) tiles of a tensor (batch, heads, rows, columns), where one is wanted."""
+    if not tma:
+        return None
+    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, tensor.shape[3]])
+
+
+@operator("attention")
+def _attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result, and each row's log2 of its sum of 2^score when ``save`` asks for it, else nothing."""
+    (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
+    o = torch.empty_like(q)
+    lse = torch.empty((batch, heads, queries) if save else (0,), dtype=torch.float32, device=q.device)
+    if o.numel() == 0 or keys == 0:
+        # A query that sees no key takes nothing from the values.
+        return o.zero_(), lse.zero_()
+    score_scale = scale * math.log2(math.e)
+    if not config and decode_serves(queries, keys, causal, save):
+        decode(o, q, k, v, score_scale)
+        return o, lse
+    specializes = _specializes(q, k, v)
+    chosen = _chosen(q, causal, config, specializes)
+    m, n, tma = chosen["BLOCK_M"], chosen["BLOCK_N"], chosen["TMA"] and _tma_serves(q, k, v)
+    for name, served in (("TMA", tma), ("SPECIALIZED", specializes)):
+        if config and chosen[name] > served:
+            raise ValueError(
+                f"config has {name}=1, which these operands or this GPU do not allow: use one with {name}=0"
+            )
+    asked = lse if save else None
+    shared = {"GROUP": heads // kv_heads, "COLUMNS": columns, "CAUSAL": causal, "num_warps": chosen["num_warps"]}
+    grid = (triton.cdiv(queries, m) * batch * heads,)
+    with device_of(q):
+        if chosen["SPECIALIZED"]:
+            attention_hopper_kernel[grid](
+                query_tiles(o), asked, query_tiles(q), tiles(k, n), tiles(v, n), heads, queries, keys, score_scale,
+                BLOCK=n, STAGES=chosen["num_stages"], **shared,
+            )  # fmt: skip
+        else:
+            attention_kernel[grid](
+                o, asked, q, k, v, _tiles(q, m, tma), _tiles(k, n, tma), _tiles(v, n, tma),
+                *(t.stride()[:3] for t in (o, q, k, v)), heads, queries, keys, score_scale,
+                EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, num_stages=chosen["num_stages"], **shared,
+            )  # fmt: skip
+    return o, lse
+
+
+@_attention.register_fake
+def _(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(q), torch.empty(q.shape[:3] if save else (0,), dtype=torch.float32, device=q.device)
+
+
+@operator("attention_backward")
+def _attention_backward(
+    do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
+    causal: bool, scale: float, config: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """dQ, dK and dV."""
+    (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
+    dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
+    if q.numel() == 0 or keys == 0:
+        return dq.zero_(), dk.zero_(), dv.zero_()
+    chosen = _chosen(q, causal, config)
+    tma = chosen["TMA"] and _tma_serves(do, q, k, v)
+    delta = torch.empty_like(lse)
+    group, score_scale = heads // kv_heads, scale * math.log2(math.e)
+    shared = {"GROUP": group, "COLUMNS": columns, "CAUSAL": causal}
+    with device_of(q):
+        attention_delta_kernel[(triton.cdiv(queries, 64) * batch * heads,)](
+            delta, o, do, o.stride()[:3], do.stride()[:3], heads, queries, COLUMNS=columns, BLOCK=64, num_warps=4
+        )
+        m, n = chosen["KV_M"], chosen["KV_N"]
+        attention_backward_kv_kernel[(triton.cdiv(keys, n) * batch * kv_heads,)](
+            dk, dv, do, q, k, v, lse, delta, _tiles(do, m, tma), _tiles(q, m, tma),
+            *(t.stride()[:3] for t in (dk, dv, do, q, k, v)), kv_heads, queries, keys, scale, score_scale,
+            EVEN=queries % m == 0, BLOCK_M=m, BLOCK_N=n, **shared,
+            num_warps=chosen["KV_WARPS"], num_stages=chosen["KV_STAGES"],
+        )  # fmt: skip
+        m, n = chosen["Q_M"], chosen["Q_N"]
+        attention_backward_q_kernel[(triton.cdiv(queries, m) * batch * heads,)](
+            dq, do, q, k, v, lse, delta, _tiles(k, n, tma), _tiles(v, n, tma),
+            *(t.stride()[:3] for t in (dq, do, q, k, v)), heads, queries, keys, scale, score_scale,
+            EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, **shared,
+            num_warps=chosen["Q_WARPS"], num_stages=chosen["Q_STAGES"],
+        )  # fmt: skip
+    return dq, dk, dv
+
+
+@_attention_backward.register_fake
+def _(
+    do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
+    causal: bool, scale: float, config: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    q, k, v, ctx.causal, ctx.scale, _, ctx.config = inputs
+    o, lse = output
+    # None instead of a launch that writes zeros, for the gradient that nobody can ask of lse.
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(q, k, v, o, lse)
+    ctx.mark_non_differentiable(lse)
+
+
+def _differentiate(ctx: Any, do: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
+    if do is None:
+        return (None,) * 7
+    gradients = _attention_backward(_neighbours(do), *ctx.saved_tensors, ctx.causal, ctx.scale, ctx.config)
+    return *gradients, None, None, None, None
+
+
+_attention.register_autograd(_differentiate, setup_context=_save)
+
+
+def _neighbours(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with a row's elements next to each other. Copies if it must."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> None:
+    check_tensors(query=query, key=key, value=value)
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() != 4:
+            raise ValueError(f"{name} has {tensor.dim()} dimensions: give (batch, heads, rows, columns)")
+    batch, heads, _, columns = query.shape
+    if columns not in HEAD_DIMS:
+        raise ValueError(f"query has {columns} columns a head: give {', '.join(map(str, HEAD_DIMS))}")
+    if key.shape[0] != batch or key.shape[3] != columns:
+        raise ValueError(f"key has shape {tuple(key.shape)}: give ({batch}, heads, rows, {columns}) beside this query")
+    if value.shape != key.shape:
+        raise ValueError(f"value has shape {tuple(value.shape)} but key has {tuple(key.shape)}: give both one shape")
+    if enable_gqa and (key.shape[1] == 0 or heads % key.shape[1]):
+        raise ValueError(f"key has {key.shape[1]} heads: with enable_gqa give a divisor of query's {heads}")
+    if not enable_gqa and key.shape[1] != heads:
+        raise ValueError(f"key has {key.shape[1]} heads but query has {heads}: give as many, or enable_gqa=True")
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """``softmax(query @ key.mT * scale) @ value`` of tensors (batch, heads, rows, columns); once differentiable.
+
+    As ``torch.nn.functional.scaled_dot_product_attention`` without a mask of one's own or dropout. ``is_causal`` lets
+    row i of ``query`` see rows 0 to i of ``key``; ``scale`` is 1 / sqrt(columns) by default and at least 0; with
+    ``enable_gqa`` a head of ``key`` and ``value`` serves several heads of ``query``. Dtypes fp32, fp16 and bf16, 16, 32,
+    64 or 128 columns, any number of rows, any strides but the last, which is 1 or costs a copy. Softmax and sums are
+    fp32; gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument,
+    for what it cannot serve.
+    """
+    if not use_triton():
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    if attn_mask is not None:
+        raise ValueError("attn_mask is given: this function serves is_causal or none")
+    if dropout_p:
+        raise ValueError(f"dropout_p is {dropout_p}: this function serves 0")
+    _check(query, key, value, enable_gqa)
+    if scale is None:
+        scale = 1.0 / math.sqrt(query.shape[3])
+    if not 0.0 <= scale < math.inf:
+        raise ValueError(f"scale is {scale}: give a number of at least 0")
+    save = wants_grad(query, key, value)
+    q, k, v = (_neighbours(tensor) for tensor in (query, key, value))
+    return _attention(q, k, v, is_causal, float(scale), save, pack(config))[0]
+
+
+def reference(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool, enable_gqa: bool
+) -> torch.Tensor:
+    """The same in plain PyTorch, one operation at a time."""
+    if enable_gqa:
+        group = query.shape[1] // key.shape[1]
+        key, value = (tensor.repeat_interleave(group, 1) for tensor in (key, value))
+    scores = query @ key.mT / math.sqrt(query.shape[3])
+    if is_causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(hidden, -math.inf)
+    return scores.softmax(-1) @ value
+
+
+def _sdpa(backend: SDPBackend) -> Any:
+    """PyTorch's function, held to one of its backends."""
+
+    def call(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool, enable_gqa: bool
+    ) -> torch.Tensor:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal, enable_gqa=enable_gqa)
+
+    return call
+
+
+def _inputs(workload: Workload, device: Any, is_causal: bool) -> dict[str, Any]:
+    numbers = generator(workload, device)
+    batch, kv_heads, group, queries, keys, columns = workload.dims.values()
+    q_shape, k_shape = (batch, kv_heads * group, queries, columns), (batch, kv_heads, keys, columns)
+    shapes = {"query": q_shape, "key": k_shape, "value": k_shape}
+    drawn = {name: normal(shape, workload, device, numbers, requires_grad=True) for name, shape in shapes.items()}
+    return {**drawn, "is_causal": is_causal, "enable_gqa": group > 1}
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``query`` (batch, kv_heads * group, queries, columns), ``key`` and ``value``, standard normal."""
+    return _inputs(workload, device, False)
+
+
+def causal_inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """The same, with a causal mask."""
+    return _inputs(workload, device, True)
+
+
+def _cost(workload: Workload, direction: str, pairs: int) -> Cost:
+    """Of ``pairs`` of query and key a head."""
+    batch, kv_heads, group, queries, keys, columns = workload.dims.values()
+    heads = batch * kv_heads * group
+    q_size = heads * queries * columns * workload.itemsize
+    kv_size = 2 * batch * kv_heads * keys * columns * workload.itemsize
+    pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
+    if direction == FORWARD:
+        return Cost(4 * heads * pairs * columns, bytes_read=q_size + kv_size, bytes_written=q_size, pipe=pipe)
+    # Reads q, o, do, k and v; writes dq, dk and dv.
+    return Cost(
+        10 * heads * pairs * columns, bytes_read=3 * q_size + kv_size, bytes_written=q_size + kv_size, pipe=pipe
+    )
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Both products, 4 operations a pair of query and key and column; backward five, 10. Each tensor is moved once.
+
+    The softmax is not counted, as is usual, nor is the saved log-sum-exp: 4 bytes a row that this forward pass writes
+    where a gradient is wanted, and the backward reads beside a sum of o * do of the same size. A backward pass without
+    atomics computes two of its five products twice.
+    """
+    return _cost(workload, direction, workload.dims["queries"] * workload.dims["keys"])
+
+
+def causal_cost(workload: Workload, direction: str) -> Cost:
+    """The same for the pairs that a causal mask leaves, about half of them."""
+    queries, keys = workload.dims["queries"], workload.dims["keys"]
+    seen = min(queries, keys)
+    return _cost(workload, direction, seen * (seen + 1) // 2 + (queries - seen) * keys)
+
+
+DIMS = ("batch", "kv_heads", "group", "queries", "keys", "columns")
+
+
+def _workload(extents: tuple[int, ...], dtype: str, label: str) -> Workload:
+    return Workload(dict(zip(DIMS, extents, strict=True)), dtype, label=label)
+
+
+def _spec(
+    name: str,
+    summary: str,
+    ragged: tuple[int, ...],
+    inputs: Callable[[Workload, Any], dict[str, Any]],
+    cost: Callable[[Workload, str], Cost],
+) -> KernelSpec:
+    return KernelSpec(
+        name=name,
+        summary=summary,
+        dims=DIMS,
+        implementations={
+            "triton": Implementation(scaled_dot_product_attention, "one pass over keys and values", CONFIGS),
+            "eager": Implementation(reference, "one operation at a time: scores in memory"),
+            "compile": Implementation(compiled(reference), "torch.compile of eager"),
+            "fa2": Implementation(_sdpa(SDPBackend.FLASH_ATTENTION), "PyTorch's SDPA, FlashAttention-2 backend"),
+            "cudnn": Implementation(_sdpa(SDPBackend.CUDNN_ATTENTION), "PyTorch's SDPA, cuDNN backend"),
+        },
+        reference=reference,
+        inputs=inputs,
+        workloads=(
+            _workload((1, 2, 1, 128, 128, 64), "bf16", "small"),
+            _workload((2, 8, 2, 1024, 1024, 64), "bf16", "medium"),
+            _workload((4, 32, 1, 4096, 4096, 128), "bf16", "large"),
+            _workload(ragged, "fp16", "ragged"),
+            _workload((4, 8, 4, 4096, 4096, 128), "bf16", "grouped"),
+            _workload((1, 8, 1, 16384, 16384, 128), "bf16", "long"),
+            _workload((0, 8, 1, 1024, 1024, 128), "bf16", "empty"),
+        ),
+        cost=cost,
+        tolerance={"fp32": 1e-5, "fp16": 1.1e-3, "bf16": 9e-3},
+        passes=(FORWARD, BACKWARD),
+    )
+
+
+SPEC = _spec("attention", "softmax(q @ k.T * scale) @ v", (1, 3, 2, 517, 769, 64), inputs, cost)
+CAUSAL_SPEC = _spec(
+    "causal_attention",
+    "attention to the keys up to the query's own",
+    (1, 3, 2, 781, 781, 64),
+    causal_inputs,
+    causal_cost,
+)

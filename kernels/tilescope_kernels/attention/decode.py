@@ -1,0 +1,145 @@
+"""Attention of few queries over many keys, as in decoding: keys are split over programs, and the parts put together.
+
+Flash-Decoding (Dao, Haziza, Massa and Sizov, 2023). One query a head has nothing to share its keys with but the other
+heads of its group, so the time is that of reading keys and values once, and the GPU is filled by cutting the keys. A
+program takes all queries of a group of heads, whose rows lie in one tile, over one span of keys. Without atomics: the
+result is the same every time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.launching import device_of, multiprocessors, shared_memory
+from tilescope_kernels.attention.flash import _attend
+
+#: Most queries and fewest keys that come here: others have work for every multiprocessor, or little work at all.
+_QUERIES, _KEYS = 16, 512
+#: Most spans that the keys of one head are cut into: their parts are read by one program.
+_SPLITS = 64
+#: Keys whose time is that of a program's start and of writing and reading its part.
+_START = 128
+
+
+@triton.jit
+def attention_decode_kernel(
+    totals_ptr, sums_ptr, q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides,
+    kv_heads, queries, keys, span, splits, score_scale,
+    GROUP: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """``BLOCK_M`` rows of a group's queries over ``span`` keys, a multiple of BLOCK_N, a program.
+
+    ``totals`` (batch * kv_heads, splits, rows, COLUMNS) takes the sums of 2^(score - largest) * value, and ``sums``, with
+    2 for COLUMNS, the largest score and the sum of 2^(score - largest). ``EVEN``: the keys fill their last block.
+    """
+    rows = GROUP * queries
+    split = tl.program_id(0) % splits
+    block = tl.program_id(0) // splits % tl.cdiv(rows, BLOCK_M)
+    head = tl.program_id(0) // splits // tl.cdiv(rows, BLOCK_M)
+    batch = (head // kv_heads).to(tl.int64)
+    kv_head = head % kv_heads
+    row = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tl.arange(0, COLUMNS)[None, :]
+    q_head = (kv_head * GROUP + row // queries).to(tl.int64)
+    q_row = (row % queries).to(tl.int64)
+    offsets = batch * q_strides[0] + q_head * q_strides[1] + q_row * q_strides[2]
+    q = tl.load(q_ptr + offsets[:, None] + column, mask=row[:, None] < rows, other=0.0)
+    # The least finite number, not -inf: all of a span's scores may be -inf, and -inf - -inf is NaN.
+    largest = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
+    weight = tl.zeros((BLOCK_M,), tl.float32)
+    total = tl.zeros((BLOCK_M, COLUMNS), tl.float32)
+    first = split * span
+    last = tl.minimum(first + span, keys)
+    whole = first + (last - first) // BLOCK_N * BLOCK_N
+    total, largest, weight = _attend(
+        total, largest, weight, q, k_ptr, v_ptr, None, None, k_strides, v_strides, batch, kv_head,
+        0, first, whole, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, False, False,
+    )  # fmt: skip
+    if not EVEN:
+        total, largest, weight = _attend(
+            total, largest, weight, q, k_ptr, v_ptr, None, None, k_strides, v_strides, batch, kv_head,
+            0, whole, last, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, False, True,
+        )  # fmt: skip
+    place = (head * splits + split).to(tl.int64) * rows + row
+    tl.store(totals_ptr + place[:, None] * COLUMNS + column, total, mask=row[:, None] < rows)
+    tl.store(sums_ptr + 2 * place, largest, mask=row < rows)
+    tl.store(sums_ptr + 2 * place + 1, weight, mask=row < rows)
+
+
+@triton.jit
+def attention_combine_kernel(
+    o_ptr, totals_ptr, sums_ptr, o_strides, kv_heads, queries, splits,
+    GROUP: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """One row of the result a program: its parts, brought to one largest score. ``SPLITS`` is at least ``splits``."""
+    rows = GROUP * queries
+    row = tl.program_id(0) % rows
+    head = tl.program_id(0) // rows
+    column = tl.arange(0, COLUMNS)
+    split = tl.arange(0, SPLITS)
+    valid = split < splits
+    place = (head * splits + split).to(tl.int64) * rows + row
+    largest = tl.load(sums_ptr + 2 * place, mask=valid, other=float("-inf"))
+    weight = tl.load(sums_ptr + 2 * place + 1, mask=valid, other=0.0)
+    totals = tl.load(totals_ptr + place[:, None] * COLUMNS + column[None, :], mask=valid[:, None], other=0.0)
+    shrink = tl.exp2(largest - tl.max(largest, 0))
+    o = tl.sum(totals * shrink[:, None], 0) / tl.sum(weight * shrink, 0)
+    batch = (head // kv_heads).to(tl.int64)
+    q_head = (head % kv_heads * GROUP + row // queries).to(tl.int64)
+    o_ptr += batch * o_strides[0] + q_head * o_strides[1] + (row % queries).to(tl.int64) * o_strides[2]
+    tl.store(o_ptr + column, o.to(o_ptr.dtype.element_ty))
+
+
+def decode_serves(queries: int, keys: int, causal: bool, save: bool) -> bool:
+    """Whether so few queries see so many keys. Not with a causal mask, which leaves them as many keys as queries.
+
+    Nor where a gradient is wanted, whose pass has no use for parts.
+    """
+    return queries <= _QUERIES and keys >= _KEYS and not causal and not save
+
+
+def _tiles(q: torch.Tensor) -> Mapping[str, int]:
+    """Keys of a block, warps and stages."""
+    if q.dtype == torch.float32:  # on the CUDA cores
+        return {"BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
+    return {"BLOCK_N": 64, "num_warps": 4, "num_stages": 3 if shared_memory(q) >= 163 * 1024 else 2}
+
+
+@functools.cache
+def _span(units: int, keys: int, block: int, slots: int) -> int:
+    """Keys of a program, in whole blocks, of ``units`` that are each cut alike: those that end first on so many slots."""
+
+    def time(splits: int) -> tuple[int, int]:
+        span = triton.cdiv(triton.cdiv(keys, splits), block) * block
+        return triton.cdiv(units * triton.cdiv(keys, span), slots) * (span + _START), splits
+
+    best = min(range(1, min(_SPLITS, triton.cdiv(keys, block)) + 1), key=time)
+    return triton.cdiv(triton.cdiv(keys, best), block) * block
+
+
+def decode(o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_scale: float) -> None:
+    """Writes ``o`` (batch, heads, queries, columns). ``score_scale`` is the scores' scale * log2(e)."""
+    (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
+    group, tiles = heads // kv_heads, _tiles(q)
+    rows = group * queries
+    block = min(64, max(16, triton.next_power_of_2(rows)))
+    units = batch * kv_heads * triton.cdiv(rows, block)
+    # Two programs of two or three stages share a multiprocessor.
+    span = _span(units, keys, tiles["BLOCK_N"], 2 * multiprocessors(q))
+    splits = triton.cdiv(keys, span)
+    totals = torch.empty((batch * kv_heads, splits, rows, columns), dtype=torch.float32, device=q.device)
+    sums = torch.empty((batch * kv_heads, splits, rows, 2), dtype=torch.float32, device=q.device)
+    with device_of(q):
+        attention_decode_kernel[(units * splits,)](
+            totals, sums, q, k, v, *(t.stride()[:3] for t in (q, k, v)), kv_heads, queries, keys, span, splits,
+            score_scale, GROUP=group, COLUMNS=columns, EVEN=keys % tiles["BLOCK_N"] == 0, BLOCK_M=block, **tiles,
+        )  # fmt: skip
+        attention_combine_kernel[(batch * heads * queries,)](
+            o, totals, sums, o.stride()[:3], kv_heads, queries, splits,
+            GROUP=group, COLUMNS=columns, SPLITS=triton.next_power_of_2(splits), num_warps=4,
+        )  # fmt: skip

@@ -1,0 +1,394 @@
+"""2-D convolution of channels-last images with bias and ReLU in one pass: a matrix product whose rows are never built.
+
+Implicit GEMM (Chetlur et al., arXiv:1410.0759): a row is an output pixel, a column a filter, and each step of the inner
+loop multiplies a block of the channels under one tap of the filters.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._shared.operators import operator, pack, unpack
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def _gathered(
+    x_ptr, w_ptr, batch, height, width, channels, out_height, out_width, filters, stride_h, stride_w, pad_h, pad_w,
+    dilation_h, dilation_w, first_pixel, first_filter, KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_M pixels, in the order they have in memory, by BLOCK_N filters, through pointers."""
+    pixel = first_pixel + tl.arange(0, BLOCK_M)
+    column = pixel % out_width * stride_w - pad_w
+    row = pixel // out_width % out_height * stride_h - pad_h
+    image = pixel // (out_width * out_height)
+    filter_ = first_filter + tl.arange(0, BLOCK_N)
+    channel = tl.arange(0, BLOCK_K)
+    # Only a pixel's origin needs 64 bits.
+    x_rows = x_ptr + ((image.to(tl.int64) * height + row) * width + column)[:, None] * channels + channel[None, :]
+    w_rows = w_ptr + filter_.to(tl.int64)[None, :] * (KERNEL_H * KERNEL_W * channels) + channel[:, None]
+    blocks = tl.cdiv(channels, BLOCK_K)
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for step in range(0, KERNEL_H * KERNEL_W * blocks):
+        tap = step // blocks
+        start = step % blocks * BLOCK_K
+        down = tap // KERNEL_W * dilation_h
+        right = tap % KERNEL_W * dilation_w
+        # Padding is what lies outside of the image; so is every pixel past the last image.
+        inside = (row + down >= 0) & (row + down < height) & (column + right >= 0) & (column + right < width)
+        x_mask = (inside & (image < batch))[:, None]
+        w_mask = (filter_ < filters)[None, :]
+        if not EVEN:
+            x_mask = x_mask & (start + channel < channels)[None, :]
+            w_mask = w_mask & (start + channel < channels)[:, None]
+        x = tl.load(x_rows + ((down * width + right) * channels + start), mask=x_mask, other=0.0)
+        w = tl.load(w_rows + (tap * channels + start), mask=w_mask, other=0.0)
+        # "ieee": fp32 operands are multiplied as fp32, not rounded to tf32.
+        total = tl.dot(x, w, total, input_precision="ieee")
+    return total
+
+
+@triton.jit
+def _finished(total, bias_ptr, first_filter, filters, BLOCK_N: tl.constexpr, RELU: tl.constexpr):
+    """The bias added, and negative numbers made 0 (NaN stays NaN)."""
+    if bias_ptr is not None:
+        filter_ = first_filter + tl.arange(0, BLOCK_N)
+        total += tl.load(bias_ptr + filter_, mask=filter_ < filters, other=0.0).to(tl.float32)[None, :]
+    if RELU:
+        total = tl.where(total < 0.0, 0.0, total)
+    return total
+
+
+@triton.jit
+def conv2d_kernel(
+    y_ptr, x_ptr, w_ptr, bias_ptr, batch, height, width, channels, out_height, out_width, filters,
+    stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, RELU: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """One tile a program through pointers. ``EVEN``: the channels fill their last block."""
+    tiles_n = tl.cdiv(filters, BLOCK_N)
+    # Tiles of the same pixels follow each other, so that L2 has the pixels.
+    first_pixel = tl.program_id(0) // tiles_n * BLOCK_M
+    first_filter = tl.program_id(0) % tiles_n * BLOCK_N
+    total = _gathered(
+        x_ptr, w_ptr, batch, height, width, channels, out_height, out_width, filters, stride_h, stride_w, pad_h, pad_w,
+        dilation_h, dilation_w, first_pixel, first_filter, KERNEL_H, KERNEL_W, BLOCK_M, BLOCK_N, BLOCK_K, EVEN,
+    )  # fmt: skip
+    total = _finished(total, bias_ptr, first_filter, filters, BLOCK_N, RELU)
+    m = tl.arange(0, BLOCK_M)[:, None]
+    n = tl.arange(0, BLOCK_N)[None, :]
+    y_tile = y_ptr + first_pixel.to(tl.int64) * filters + first_filter
+    mask = (first_pixel + m < batch * out_height * out_width) & (first_filter + n < filters)
+    tl.store(y_tile + m * filters + n, total.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def conv2d_rectangles_kernel(
+    y_ptr, x_ptr, w_ptr, bias_ptr, y_tiles, x_tiles, w_tiles, batch, channels, out_height, out_width, filters,
+    pad_h, pad_w, dilation_h, dilation_w,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, RELU: tl.constexpr,
+    IMAGES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """IMAGES x ROWS x COLUMNS pixels by BLOCK_N filters a program, stride 1, through tensor descriptors.
+
+    At stride 1 the inputs under one tap are a rectangle too, which descriptors read with zeros around the image: the
+    padding costs no arithmetic. ``y_tiles`` is None where a pixel's filters are no multiple of 16 bytes.
+    """
+    tiles_n = tl.cdiv(filters, BLOCK_N)
+    tile = tl.program_id(0) // tiles_n
+    first_filter = tl.program_id(0) % tiles_n * BLOCK_N
+    tiles_w = tl.cdiv(out_width, COLUMNS)
+    tiles_h = tl.cdiv(out_height, ROWS)
+    column = tile % tiles_w * COLUMNS
+    row = tile // tiles_w % tiles_h * ROWS
+    image = tile // (tiles_w * tiles_h) * IMAGES
+    blocks = tl.cdiv(channels, BLOCK_K)
+    # Transposed, filters x pixels: the left operand may stay in shared memory only if it has the tile's own shape, the
+    # right one also if it is a reshaped view.
+    total = tl.zeros((BLOCK_N, IMAGES * ROWS * COLUMNS), tl.float32)
+    for step in range(0, KERNEL_H * KERNEL_W * blocks):
+        tap = step // blocks
+        start = step % blocks * BLOCK_K
+        top = row - pad_h + tap // KERNEL_W * dilation_h
+        left = column - pad_w + tap % KERNEL_W * dilation_w
+        x = x_tiles.load([image, top, left, start]).reshape(IMAGES * ROWS * COLUMNS, BLOCK_K)
+        w = w_tiles.load([tap, first_filter, start]).reshape(BLOCK_N, BLOCK_K)
+        total = tl.dot(w, x.T, total)
+    total = _finished(total.T, bias_ptr, first_filter, filters, BLOCK_N, RELU)
+    y = total.to(y_ptr.dtype.element_ty)
+    if y_tiles is not None:
+        y_tiles.store([image, row, column, first_filter], y.reshape(IMAGES, ROWS, COLUMNS, BLOCK_N))
+    else:
+        pixel = tl.arange(0, IMAGES * ROWS * COLUMNS)
+        i = image + pixel // (ROWS * COLUMNS)
+        r = row + pixel // COLUMNS % ROWS
+        c = column + pixel % COLUMNS
+        filter_ = first_filter + tl.arange(0, BLOCK_N)
+        y_rows = y_ptr + ((i.to(tl.int64) * out_height + r) * out_width + c)[:, None] * filters
+        inside = (i < batch) & (r < out_height) & (c < out_width)
+        tl.store(y_rows + filter_[None, :], y, mask=inside[:, None] & (filter_ < filters)[None, :])
+
+
+def _config(pixels: int, filters: int, channels: int, warps: int, stages: int, tma: int) -> dict[str, int]:
+    tile = {"PIXELS": pixels, "BLOCK_N": filters, "BLOCK_K": channels, "TMA": tma}
+    return {**tile, "num_warps": warps, "num_stages": stages}
+
+
+#: ``PIXELS`` are a rectangle of the image with ``TMA`` and a run of memory without.
+CONFIGS = tuple(
+    _config(*parts)
+    for parts in (
+        (128, 128, 64, 4, 3, 1), (128, 128, 64, 8, 3, 1), (256, 128, 64, 8, 3, 1), (256, 128, 64, 8, 4, 1),
+        (128, 128, 64, 8, 4, 1), (128, 128, 64, 4, 4, 1), (128, 64, 64, 4, 3, 1), (64, 128, 64, 4, 4, 1),
+        (128, 128, 128, 8, 3, 1), (128, 128, 64, 8, 3, 0), (128, 128, 64, 4, 3, 0), (256, 128, 64, 8, 3, 0),
+        (256, 64, 64, 8, 3, 0), (128, 128, 32, 8, 4, 0), (128, 64, 64, 4, 3, 0), (64, 64, 64, 4, 4, 0),
+    )
+)  # fmt: skip
+
+#: At fp32 the products run on the CUDA cores, whose tiles are bounded by registers.
+_FULL_PRECISION = _config(64, 64, 16, 8, 2, 0)
+
+
+def _pair(name: str, value: int | Sequence[int], least: int) -> list[int]:
+    pair = [value, value] if isinstance(value, int) else list(value)
+    if len(pair) != 2 or any(not isinstance(part, int) or part < least for part in pair):
+        raise ValueError(f"{name} is {value!r}: give a whole number of at least {least}, or two, down and across")
+    return pair
+
+
+def _out_extent(extent: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    return (extent + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def _out_shape(
+    x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> list[int]:
+    """(batch, rows, columns, filters) of the result of (batch, rows, columns, channels) and (filters, rows, columns, ...)."""
+    rows, columns = (
+        _out_extent(*parts) for parts in zip(x.shape[1:3], weight.shape[1:3], stride, padding, dilation, strict=True)
+    )
+    return [x.shape[0], rows, columns, weight.shape[0]]
+
+
+@functools.cache
+def _rectangle(pixels: int, batch: int, rows: int, columns: int) -> tuple[int, int, int]:
+    """Images, rows and columns, powers of two that make ``pixels``, whose tiles cover the result with the least waste."""
+    powers = [1 << i for i in range(pixels.bit_length())]
+    shapes = [(pixels // (r * c), r, c) for c in powers for r in powers if r * c <= pixels]
+    extents = (batch, rows, columns)
+    # Among equals the squarest image: neighbours share the inputs under their taps.
+    return min(
+        shapes,
+        key=lambda shape: (
+            math.prod(triton.cdiv(extent, side) for extent, side in zip(extents, shape, strict=True)),
+            shape[0], shape[1] + shape[2],
+        ),
+    )  # fmt: skip
+
+
+def _tma_serves(x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int]) -> bool:
+    """Whether tensor descriptors reach the operands: Hopper or later, stride 1, channels in units of 16 bytes."""
+    if x.element_size() != 2 or list(stride) != [1, 1] or x.shape[3] % 8:
+        return False
+    if x.is_cuda and torch.cuda.get_device_capability(x.device)[0] < 9:
+        return False
+    return x.data_ptr() % 16 == 0 and weight.data_ptr() % 16 == 0
+
+
+def _default(x: torch.Tensor, pixels: int, filters: int) -> Mapping[str, int]:
+    """The config where none is given: large tiles, unless most multiprocessors would have none."""
+    if x.dtype == torch.float32:
+        return _FULL_PRECISION
+    few = triton.cdiv(pixels, 128) * triton.cdiv(filters, 128) < multiprocessors(x) / 2
+    return _config(64, 64, 64, 4, 4, 1) if few else CONFIGS[0]
+
+
+def _tiles(tensor: torch.Tensor, block: list[int]) -> TensorDescriptor:
+    """A descriptor of a contiguous tensor. PyTorch gives a dimension of extent 1 any stride; a descriptor must not."""
+    strides = [math.prod(tensor.shape[i + 1 :]) for i in range(tensor.dim())]
+    return TensorDescriptor(tensor, list(tensor.shape), strides, block)
+
+
+@operator("conv2d")
+def _conv2d(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], relu: bool, config: str,
+) -> torch.Tensor:  # fmt: skip
+    """Contiguous (batch, rows, columns, channels) and (filters, rows, columns, channels) to (batch, rows, columns, filters)."""
+    batch, rows, columns, filters = shape = _out_shape(x, weight, stride, padding, dilation)
+    y = torch.empty(shape, dtype=x.dtype, device=x.device)
+    if y.numel() == 0:
+        return y
+    (_, kernel_h, kernel_w, channels), pixels = weight.shape, batch * rows * columns
+    chosen = unpack(config) or _default(x, pixels, filters)
+    n = min(chosen["BLOCK_N"], max(16, triton.next_power_of_2(filters)))
+    k = min(chosen["BLOCK_K"], max(16, triton.next_power_of_2(channels)))
+    options = {name: chosen[name] for name in ("num_warps", "num_stages")}
+    fixed = {"KERNEL_H": kernel_h, "KERNEL_W": kernel_w, "RELU": relu, "BLOCK_N": n, "BLOCK_K": k}
+    tma = chosen["TMA"] and _tma_serves(x, weight, stride)
+    if config and chosen["TMA"] > tma:
+        raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
+    with device_of(x):
+        if tma:
+            tile = _rectangle(chosen["PIXELS"], batch, rows, columns)
+            tiles = [
+                triton.cdiv(extent, side)
+                for extent, side in zip((batch, rows, columns, filters), (*tile, n), strict=True)
+            ]
+            taps = kernel_h * kernel_w
+            conv2d_rectangles_kernel[(math.prod(tiles),)](
+                y, x, weight, bias,
+                _tiles(y, [*tile, n]) if filters % 8 == 0 else None, _tiles(x, [*tile, k]),
+                TensorDescriptor(weight, [taps, filters, channels], [channels, taps * channels, 1], [1, n, k]),
+                batch, channels, rows, columns, filters, *padding, *dilation, **fixed,
+                IMAGES=tile[0], ROWS=tile[1], COLUMNS=tile[2], **options,
+            )  # fmt: skip
+        else:
+            m = chosen["PIXELS"]
+            conv2d_kernel[(triton.cdiv(pixels, m) * triton.cdiv(filters, n),)](
+                y, x, weight, bias, batch, *x.shape[1:], rows, columns, filters, *stride, *padding, *dilation, **fixed,
+                EVEN=channels % k == 0, BLOCK_M=m, **options,
+            )  # fmt: skip
+    return y
+
+
+@_conv2d.register_fake
+def _(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], relu: bool, config: str,
+) -> torch.Tensor:  # fmt: skip
+    return torch.empty(_out_shape(x, weight, stride, padding, dilation), dtype=x.dtype, device=x.device)
+
+
+def conv2d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    relu: bool = False,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """The convolution of images (batch, channels, height, width) with filters (filters, channels, height, width).
+
+    As ``torch.nn.functional.conv2d`` with one group, and ``relu`` of it if asked for; no gradient. Both tensors are
+    meant to be in ``torch.channels_last`` memory format, as the result is; others cost a copy. Dtypes fp32, fp16 and
+    bf16, accumulated in fp32 and never rounded to tf32. ``config`` is one of ``CONFIGS``; descriptors (``TMA``) serve
+    stride 1 and multiples of 8 channels at 16 bits, other problems go through pointers. Raises ValueError, naming the
+    argument, for what it cannot serve.
+    """
+    if not use_triton():
+        return reference(input, weight, bias, stride, padding, dilation, groups, relu)
+    check_tensors(input=input, weight=weight, bias=bias)
+    for name, tensor in (("input", input), ("weight", weight)):
+        if tensor.dim() != 4:
+            raise ValueError(f"{name} has {tensor.dim()} dimensions: give 4")
+    if groups != 1:
+        raise ValueError(f"groups is {groups}: this function serves 1")
+    if weight.shape[1] != input.shape[1]:
+        raise ValueError(f"weight has {weight.shape[1]} channels but input has {input.shape[1]}: they must be equal")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias has shape {tuple(bias.shape)}: give one number a filter, ({weight.shape[0]},)")
+    check_no_grad(
+        "conv2d", **{name: t for name, t in (("input", input), ("weight", weight), ("bias", bias)) if t is not None}
+    )
+    stride, padding, dilation = _pair("stride", stride, 1), _pair("padding", padding, 0), _pair("dilation", dilation, 1)
+    # Channels last: neighbours in memory are what one step of the inner loop multiplies.
+    x, w = (tensor.permute(0, 2, 3, 1).contiguous() for tensor in (input, weight))
+    if min(_out_shape(x, w, stride, padding, dilation)[1:3]) < 1 or 0 in w.shape[1:]:
+        raise ValueError(
+            f"weight has shape {tuple(weight.shape)}: too large for images of {tuple(input.shape[2:])}, or empty"
+        )
+    y = _conv2d(x, w, None if bias is None else bias.contiguous(), stride, padding, dilation, relu, pack(config))
+    return y.permute(0, 3, 1, 2)
+
+
+def reference(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    relu: bool = False,
+) -> torch.Tensor:
+    """The same in plain PyTorch: the convolution (cuDNN's on a GPU), then ReLU."""
+    y = F.conv2d(input, weight, bias, stride, padding, dilation, groups)
+    return F.relu(y) if relu else y
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """Standard normal images, filters that keep their scale, a bias, and padding that keeps odd filters' extents."""
+    numbers = generator(workload, device)
+    batch, channels, height, width, filters, kernel = workload.dims.values()
+    scale = max(1, channels * kernel * kernel) ** -0.5
+    images = normal((batch, height, width, channels), workload, device, numbers)
+    taps = normal((filters, kernel, kernel, channels), workload, device, numbers, scale=scale)
+    return {
+        "input": images.permute(0, 3, 1, 2),
+        "weight": taps.permute(0, 3, 1, 2),
+        "bias": normal((filters,), workload, device, numbers),
+        "padding": kernel // 2,
+        "relu": True,
+    }
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Two operations a pixel, filter, channel and tap, those on padding included as is usual; every tensor moved once."""
+    batch, channels, height, width, filters, kernel = workload.dims.values()
+    pixels = batch * _out_extent(height, kernel, 1, kernel // 2, 1) * _out_extent(width, kernel, 1, kernel // 2, 1)
+    weights = filters * kernel * kernel * channels
+    return Cost(
+        flops=2 * pixels * weights,
+        bytes_read=(batch * height * width * channels + weights + filters) * workload.itemsize,
+        bytes_written=pixels * filters * workload.itemsize,
+        pipe=workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32",
+    )
+
+
+DIMS = ("batch", "channels", "height", "width", "filters", "kernel")
+
+
+def _workload(extents: tuple[int, ...], dtype: str, label: str) -> Workload:
+    return Workload(dict(zip(DIMS, extents, strict=True)), dtype, label=label)
+
+
+SPEC = KernelSpec(
+    name="conv2d",
+    summary="relu(conv2d(x, w) + b), channels last",
+    dims=DIMS,
+    implementations={
+        "triton": Implementation(conv2d, "implicit matrix product, bias and ReLU fused", CONFIGS),
+        "eager": Implementation(reference, "torch.nn.functional.conv2d (cuDNN), then ReLU"),
+        "compile": Implementation(compiled(reference), "torch.compile of eager"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        _workload((1, 64, 16, 16, 64, 3), "bf16", "small"),
+        _workload((8, 256, 28, 28, 256, 3), "bf16", "medium"),
+        _workload((32, 128, 56, 56, 128, 3), "bf16", "large"),
+        _workload((3, 72, 37, 29, 95, 3), "fp16", "ragged"),
+        _workload((32, 256, 56, 56, 64, 1), "bf16", "pointwise"),
+        _workload((0, 64, 16, 16, 64, 3), "bf16", "empty"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
+)

@@ -1,0 +1,328 @@
+"""SwiGLU and GEGLU: ``activation(gate) * up`` in one pass, forward and backward, and the SwiGLU MLP.
+
+Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.activations import activate, activate_with_derivative
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
+from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def _forward_block(y_ptr, gate_ptr, up_ptr, offsets, mask, ACTIVATION: tl.constexpr):
+    gate = tl.load(gate_ptr + offsets, mask=mask).to(tl.float32)
+    up = tl.load(up_ptr + offsets, mask=mask).to(tl.float32)
+    y = activate(gate, ACTIVATION) * up
+    tl.store(y_ptr + offsets, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def gated_kernel(
+    y_ptr, gate_ptr, up_ptr, gate_stride, up_stride, columns,
+    ACTIVATION: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """``BLOCK`` columns of one row a program: gate and up may be the two halves of one projection's rows.
+
+    ``FLAT`` is a single row: without the others' strides the compiler knows that every block starts at 16 bytes.
+    """
+    blocks = tl.cdiv(columns, BLOCK)
+    # Only the block's start needs 64 bits: offsets within a block stay 32 bits wide and cost half the registers.
+    start = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK
+    if not FLAT:
+        row = (tl.program_id(0) // blocks).to(tl.int64)
+        y_ptr += row * columns
+        gate_ptr += row * gate_stride
+        up_ptr += row * up_stride
+    y_ptr += start
+    gate_ptr += start
+    up_ptr += start
+    offsets = tl.arange(0, BLOCK)
+    # A mask that does not end at a multiple of 16 bytes splits accesses into single elements: only the last block pays.
+    if start + BLOCK <= columns:
+        _forward_block(y_ptr, gate_ptr, up_ptr, offsets, None, ACTIVATION)
+    else:
+        _forward_block(y_ptr, gate_ptr, up_ptr, offsets, offsets < columns - start, ACTIVATION)
+
+
+@triton.jit
+def _backward_block(dgate_ptr, dup_ptr, dy_ptr, gate_ptr, up_ptr, offsets, mask, ACTIVATION: tl.constexpr):
+    dy = tl.load(dy_ptr + offsets, mask=mask).to(tl.float32)
+    gate = tl.load(gate_ptr + offsets, mask=mask).to(tl.float32)
+    up = tl.load(up_ptr + offsets, mask=mask).to(tl.float32)
+    activated, slope = activate_with_derivative(gate, ACTIVATION)
+    tl.store(dgate_ptr + offsets, (dy * up * slope).to(dgate_ptr.dtype.element_ty), mask=mask)
+    tl.store(dup_ptr + offsets, (dy * activated).to(dup_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def gated_backward_kernel(
+    dgate_ptr, dup_ptr, dy_ptr, gate_ptr, up_ptr, gate_stride, up_stride, columns,
+    ACTIVATION: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Three reads and two writes: the activation is computed again, not kept."""
+    blocks = tl.cdiv(columns, BLOCK)
+    start = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK
+    if not FLAT:
+        row = (tl.program_id(0) // blocks).to(tl.int64)
+        dgate_ptr += row * columns
+        dup_ptr += row * columns
+        dy_ptr += row * columns
+        gate_ptr += row * gate_stride
+        up_ptr += row * up_stride
+    dgate_ptr += start
+    dup_ptr += start
+    dy_ptr += start
+    gate_ptr += start
+    up_ptr += start
+    offsets = tl.arange(0, BLOCK)
+    if start + BLOCK <= columns:
+        _backward_block(dgate_ptr, dup_ptr, dy_ptr, gate_ptr, up_ptr, offsets, None, ACTIVATION)
+    else:
+        mask = offsets < columns - start
+        _backward_block(dgate_ptr, dup_ptr, dy_ptr, gate_ptr, up_ptr, offsets, mask, ACTIVATION)
+
+
+#: 2048 elements in 4 warps are two 16-byte accesses a thread and tensor at 16 bits: 4 KB a tensor in flight a program.
+CONFIGS = tuple(
+    {"BLOCK": block, "num_warps": warps}
+    for block, warps in ((2048, 4), (1024, 2), (1024, 4), (2048, 2), (2048, 8), (4096, 4), (4096, 8), (8192, 8))
+)
+
+#: How the kernels name each activation.
+_SILU, _GELU = 0, {"none": 1, "tanh": 2}
+
+
+def _grid(gate: torch.Tensor, up: torch.Tensor, block: int) -> tuple[tuple[int], tuple[int, int, int], bool]:
+    """The grid, the arguments (gate's stride, up's stride, columns), and whether all is one row: both contiguous."""
+    rows, columns = gate.shape
+    flat = gate.is_contiguous() and up.is_contiguous()
+    if flat:
+        rows, columns = 1, gate.numel()
+    return (rows * triton.cdiv(columns, block),), (gate.stride(0), up.stride(0), columns), flat
+
+
+@operator("gated")
+def _gated(gate: torch.Tensor, up: torch.Tensor, activation: int, config: str) -> torch.Tensor:
+    y = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
+    if y.numel():
+        parameters, options = split_config(unpack(config) or CONFIGS[0])
+        grid, extents, flat = _grid(gate, up, parameters["BLOCK"])
+        with device_of(gate):
+            gated_kernel[grid](y, gate, up, *extents, ACTIVATION=activation, FLAT=flat, **parameters, **options)
+    return y
+
+
+@operator("gated_backward")
+def _gated_backward(
+    dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: int, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dgate, dup = (torch.empty(gate.shape, dtype=gate.dtype, device=gate.device) for _ in range(2))
+    if dgate.numel():
+        parameters, options = split_config(unpack(config) or CONFIGS[0])
+        grid, extents, flat = _grid(gate, up, parameters["BLOCK"])
+        with device_of(gate):
+            gated_backward_kernel[grid](
+                dgate, dup, dy, gate, up, *extents, ACTIVATION=activation, FLAT=flat, **parameters, **options
+            )
+    return dgate, dup
+
+
+@_gated.register_fake
+def _(gate: torch.Tensor, up: torch.Tensor, activation: int, config: str) -> torch.Tensor:
+    return torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
+
+
+@_gated_backward.register_fake
+def _(
+    dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: int, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dgate, dup = (torch.empty(gate.shape, dtype=gate.dtype, device=gate.device) for _ in range(2))
+    return dgate, dup
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    gate, up, ctx.activation, ctx.config = inputs
+    ctx.save_for_backward(gate, up)
+
+
+def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    gate, up = ctx.saved_tensors
+    dgate, dup = _gated_backward(dy.contiguous(), gate, up, ctx.activation, ctx.config)
+    return dgate, dup, None, None
+
+
+_gated.register_autograd(_differentiate, setup_context=_save)
+
+
+def _apply(gate: torch.Tensor, up: torch.Tensor, activation: int, config: Mapping[str, int] | None) -> torch.Tensor:
+    check_tensors(gate=gate, up=up)
+    if up.shape != gate.shape:
+        raise ValueError(f"up has shape {tuple(up.shape)} but gate has {tuple(gate.shape)}: give both one shape")
+    columns = gate.shape[-1] if gate.dim() else 1
+    rows = _gated(as_rows(gate, columns), as_rows(up, columns), activation, pack(config))
+    return rows.reshape(gate.shape)
+
+
+def swiglu(gate: torch.Tensor, up: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+    """``silu(gate) * up`` of two tensors of one shape (..., columns) and dtype (fp32, fp16, bf16); once differentiable.
+
+    Computed in fp32 and rounded once. Rows may lie any distance apart, so the two halves of one projection are read
+    where they are: ``swiglu(*projected.chunk(2, -1))``. The result is contiguous. ``config`` is one of ``CONFIGS``.
+    Raises ValueError, naming the argument, for what it cannot serve: other dtypes, shapes that differ, devices
+    without CUDA.
+    """
+    if not use_triton():
+        return swiglu_reference(gate, up)
+    return _apply(gate, up, _SILU, config)
+
+
+def geglu(
+    gate: torch.Tensor, up: torch.Tensor, approximate: str = "tanh", *, config: Mapping[str, int] | None = None
+) -> torch.Tensor:
+    """``gelu(gate, approximate) * up``, otherwise as ``swiglu``. ``approximate`` is ``"none"`` or ``"tanh"``."""
+    if approximate not in _GELU:
+        raise ValueError(f"approximate is {approximate!r}: give 'none' or 'tanh'")
+    if not use_triton():
+        return geglu_reference(gate, up, approximate)
+    return _apply(gate, up, _GELU[approximate], config)
+
+
+class SwiGLUMLP(torch.nn.Module):
+    """``down(silu(gate(x)) * up(x))``: Llama's feed-forward block, its three projections plain linear layers.
+
+    Parameters are named as Hugging Face's ``LlamaMLP`` names them, so that its state loads.
+    """
+
+    def __init__(
+        self, columns: int, hidden: int, bias: bool = False, device: Any = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.gate_proj = torch.nn.Linear(columns, hidden, bias, device, dtype)
+        self.up_proj = torch.nn.Linear(columns, hidden, bias, device, dtype)
+        self.down_proj = torch.nn.Linear(hidden, columns, bias, device, dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` (..., columns) to the same shape. Raises ValueError as ``swiglu`` does."""
+        return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
+
+
+def swiglu_reference(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """The same in plain PyTorch."""
+    return F.silu(gate) * up
+
+
+def geglu_reference(gate: torch.Tensor, up: torch.Tensor, approximate: str = "tanh") -> torch.Tensor:
+    """The same in plain PyTorch."""
+    return F.gelu(gate, approximate=approximate) * up
+
+
+def _liger(module: str, function: str) -> Any:
+    """Liger-Kernel's function, looked up at the first call because it is no dependency."""
+
+    def call(gate: torch.Tensor, up: torch.Tensor, approximate: str = "tanh") -> torch.Tensor:
+        import importlib  # noqa: PLC0415
+
+        return getattr(importlib.import_module(f"liger_kernel.ops.{module}"), function).apply(gate, up)
+
+    return call
+
+
+def _inputs(extra: Mapping[str, Any], workload: Workload, device: Any) -> dict[str, Any]:
+    """``gate`` and ``up`` of rows x columns, standard normal."""
+    numbers = generator(workload, device)
+    shape = (workload.dims["rows"], workload.dims["columns"])
+    drawn = {name: normal(shape, workload, device, numbers, requires_grad=True) for name in ("gate", "up")}
+    return {**drawn, **extra}
+
+
+def swiglu_inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``gate`` and ``up`` of rows x columns, standard normal."""
+    return _inputs({}, workload, device)
+
+
+def geglu_inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``gate`` and ``up`` of rows x columns, standard normal, and the tanh approximation."""
+    return _inputs({"approximate": "tanh"}, workload, device)
+
+
+def _cost(activation: int, derivative: int, workload: Workload, direction: str) -> Cost:
+    """Forward reads gate and up and writes y; backward reads dy, gate and up and writes dgate and dup.
+
+    ``activation`` and ``derivative`` are the operations of the activation and of what its derivative adds; one
+    multiplication joins gate and up, three share dy out.
+    """
+    n, size = workload.elements, workload.elements * workload.itemsize
+    if direction == FORWARD:
+        return Cost(flops=(activation + 1) * n, bytes_read=2 * size, bytes_written=size)
+    return Cost(flops=(activation + derivative + 3) * n, bytes_read=3 * size, bytes_written=2 * size)
+
+
+def swiglu_cost(workload: Workload, direction: str) -> Cost:
+    """SiLU: negate, exponential, add, divide, multiply. Its derivative: two for the slope, two for the product rule."""
+    return _cost(5, 4, workload, direction)
+
+
+def geglu_cost(workload: Workload, direction: str) -> Cost:
+    """GELU by tanh takes nine operations and its derivative eight more, as in ``gelu``."""
+    return _cost(9, 8, workload, direction)
+
+
+WORKLOADS = (
+    Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
+    Workload({"rows": 2048, "columns": 5632}, "bf16", label="medium"),
+    Workload({"rows": 8192, "columns": 14336}, "bf16", label="large"),
+    Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
+)
+TOLERANCE = {"fp32": 2e-7, "fp16": 8e-4, "bf16": 6e-3}
+
+SWIGLU = KernelSpec(
+    name="swiglu",
+    summary="silu(gate) * up",
+    dims=("rows", "columns"),
+    implementations={
+        "triton": Implementation(swiglu, "one pass", CONFIGS),
+        "eager": Implementation(swiglu_reference, "silu, then the product"),
+        "compile": Implementation(compiled(swiglu_reference), "torch.compile of eager"),
+        "liger": Implementation(
+            _liger("swiglu", "LigerSiLUMulFunction"), "Liger-Kernel's SiLUMul", requires=("liger-kernel",)
+        ),
+    },
+    reference=swiglu_reference,
+    inputs=swiglu_inputs,
+    workloads=WORKLOADS,
+    cost=swiglu_cost,
+    tolerance=TOLERANCE,
+    passes=(FORWARD, BACKWARD),
+)
+
+GEGLU = KernelSpec(
+    name="geglu",
+    summary="gelu(gate) * up, by tanh",
+    dims=("rows", "columns"),
+    implementations={
+        "triton": Implementation(geglu, "one pass", CONFIGS),
+        "eager": Implementation(geglu_reference, "gelu, then the product"),
+        "compile": Implementation(compiled(geglu_reference), "torch.compile of eager"),
+        "liger": Implementation(
+            _liger("geglu", "LigerGELUMulFunction"), "Liger-Kernel's GELUMul", requires=("liger-kernel",)
+        ),
+    },
+    reference=geglu_reference,
+    inputs=geglu_inputs,
+    workloads=WORKLOADS,
+    cost=geglu_cost,
+    tolerance=TOLERANCE,
+    passes=(FORWARD, BACKWARD),
+)

@@ -1,0 +1,183 @@
+"""GELU, exact and by tanh, forward and backward: one pass each way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.activations import activate, activate_with_derivative
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.operators import operator, pack, unpack
+from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def _forward_block(y_ptr, x_ptr, offsets, mask, ACTIVATION: tl.constexpr):
+    x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    tl.store(y_ptr + offsets, activate(x, ACTIVATION).to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def gelu_kernel(y_ptr, x_ptr, n, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
+    # Only the block's start needs 64 bits: offsets within a block stay 32 bits wide and cost half the registers.
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offsets = tl.arange(0, BLOCK)
+    # A mask that does not end at a multiple of 16 bytes splits accesses into single elements: only the last block pays.
+    if start + BLOCK <= n:
+        _forward_block(y_ptr + start, x_ptr + start, offsets, None, ACTIVATION)
+    else:
+        _forward_block(y_ptr + start, x_ptr + start, offsets, offsets < n - start, ACTIVATION)
+
+
+@triton.jit
+def _backward_block(dx_ptr, dy_ptr, x_ptr, offsets, mask, ACTIVATION: tl.constexpr):
+    dy = tl.load(dy_ptr + offsets, mask=mask).to(tl.float32)
+    x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    _, slope = activate_with_derivative(x, ACTIVATION)
+    tl.store(dx_ptr + offsets, (dy * slope).to(dx_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def gelu_backward_kernel(dx_ptr, dy_ptr, x_ptr, n, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offsets = tl.arange(0, BLOCK)
+    if start + BLOCK <= n:
+        _backward_block(dx_ptr + start, dy_ptr + start, x_ptr + start, offsets, None, ACTIVATION)
+    else:
+        _backward_block(dx_ptr + start, dy_ptr + start, x_ptr + start, offsets, offsets < n - start, ACTIVATION)
+
+
+#: 2048 elements in 4 warps are two 16-byte accesses a thread and tensor at 16 bits: 4 KB a tensor in flight a program.
+CONFIGS = tuple(
+    {"BLOCK": block, "num_warps": warps}
+    for block, warps in ((2048, 4), (1024, 2), (1024, 4), (2048, 2), (2048, 8), (4096, 4), (4096, 8), (8192, 8))
+)
+
+#: What ``approximate`` may be, and how the kernels name it.
+APPROXIMATE = {"none": 1, "tanh": 2}
+
+
+@operator("gelu")
+def _gelu(x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
+    y = torch.empty_like(x)
+    if y.numel():
+        parameters, options = split_config(unpack(config) or CONFIGS[0])
+        with device_of(x):
+            gelu_kernel[(triton.cdiv(y.numel(), parameters["BLOCK"]),)](
+                y, x, y.numel(), ACTIVATION=activation, **parameters, **options
+            )
+    return y
+
+
+@operator("gelu_backward")
+def _gelu_backward(dy: torch.Tensor, x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
+    dx = torch.empty_like(x)
+    if dx.numel():
+        parameters, options = split_config(unpack(config) or CONFIGS[0])
+        with device_of(x):
+            gelu_backward_kernel[(triton.cdiv(dx.numel(), parameters["BLOCK"]),)](
+                dx, dy, x, dx.numel(), ACTIVATION=activation, **parameters, **options
+            )
+    return dx
+
+
+@_gelu.register_fake
+def _(x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@_gelu_backward.register_fake
+def _(dy: torch.Tensor, x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    x, ctx.activation, ctx.config = inputs
+    ctx.save_for_backward(x)
+
+
+def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    (x,) = ctx.saved_tensors
+    return _gelu_backward(dy.contiguous(), x, ctx.activation, ctx.config), None, None
+
+
+_gelu.register_autograd(_differentiate, setup_context=_save)
+
+
+def gelu(x: torch.Tensor, approximate: str = "none", *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+    """GELU of ``x`` (fp32, fp16, bf16; any shape and strides), computed in fp32; once differentiable.
+
+    As ``torch.nn.functional.gelu``: ``approximate`` is ``"none"`` (by the error function) or ``"tanh"``; infinities and
+    NaN included. The result is contiguous. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument,
+    for what it cannot serve.
+    """
+    if approximate not in APPROXIMATE:
+        raise ValueError(f"approximate is {approximate!r}: give 'none' or 'tanh'")
+    if not use_triton():
+        return reference(x, approximate)
+    check_tensors(x=x)
+    return _gelu(x.contiguous(), APPROXIMATE[approximate], pack(config))
+
+
+def reference(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
+    """The same in plain PyTorch."""
+    return F.gelu(x, approximate=approximate)
+
+
+def eager(x: torch.Tensor, approximate: str) -> torch.Tensor:
+    """The tanh formula one operation at a time, as model code of the time of GPT-2 writes it."""
+    if approximate == "none":
+        return 0.5 * x * (1.0 + torch.erf(x * math.sqrt(0.5)))
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of ``n`` elements, standard normal, and the tanh approximation, which most models use."""
+    numbers = generator(workload, device)
+    x = normal((workload.dims["n"],), workload, device, numbers, requires_grad=True)
+    return {"x": x, "approximate": "tanh"}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Forward reads x and writes y; backward reads dy and x and writes dx.
+
+    Operations an element, of the tanh form: forward, four for u's polynomial, one to scale it, two for the logistic
+    function's exponential and sum, one division, one multiplication by x. Backward: those but the last, two for
+    gate * (1 - gate), four for u', two for the product rule, one for dy.
+    """
+    n, size = workload.elements, workload.elements * workload.itemsize
+    if direction == FORWARD:
+        return Cost(flops=9 * n, bytes_read=size, bytes_written=size)
+    return Cost(flops=17 * n, bytes_read=2 * size, bytes_written=size)
+
+
+SPEC = KernelSpec(
+    name="gelu",
+    summary="GELU by tanh",
+    dims=("n",),
+    implementations={
+        "triton": Implementation(gelu, "one pass", CONFIGS),
+        "eager": Implementation(eager, "the formula one operation at a time"),
+        "compile": Implementation(compiled(eager), "torch.compile of eager"),
+        "aten": Implementation(reference, "torch.nn.functional.gelu"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"n": 1 << 16}, "bf16", label="small"),
+        Workload({"n": 1 << 24}, "bf16", label="medium"),
+        Workload({"n": 1 << 26}, "bf16", label="large"),
+        Workload({"n": 1823 * 781}, "bf16", label="ragged"),
+        Workload({"n": 1 << 26}, "fp32", label="large-fp32"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
+    passes=(FORWARD, BACKWARD),
+)

@@ -1,0 +1,315 @@
+"""Rotary position embedding of queries and keys, in place and not, forward and backward: one pass over both.
+
+Su et al., "RoFormer", arXiv:2104.09864, in the half-rotation of Hugging Face's Llama and of Liger-Kernel: a head's first
+and second half are the two coordinates of each rotated plane, ``cos`` and ``sin`` hold every angle twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.operators import operator, pack, unpack
+from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def _rotate(
+    out_ptr, x_ptr, out_head_stride, x_head_stride, cos_1, cos_2, sin_1, sin_2, first, heads, half,
+    HEADS: tl.constexpr, HALF: tl.constexpr, INVERSE: tl.constexpr,
+):  # fmt: skip
+    head = first + tl.arange(0, HEADS)[:, None]
+    column = tl.arange(0, HALF)[None, :]
+    mask = (head < heads) & (column < half)
+    offsets = head.to(tl.int64) * x_head_stride + column
+    x_1 = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    x_2 = tl.load(x_ptr + offsets + half, mask=mask).to(tl.float32)
+    if INVERSE:  # the transpose, which is what a gradient goes through
+        y_1 = x_1 * cos_1 + x_2 * sin_2
+        y_2 = x_2 * cos_2 - x_1 * sin_1
+    else:
+        y_1 = x_1 * cos_1 - x_2 * sin_1
+        y_2 = x_2 * cos_2 + x_1 * sin_2
+    offsets = head.to(tl.int64) * out_head_stride + column
+    tl.store(out_ptr + offsets, y_1.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(out_ptr + offsets + half, y_2.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def rope_kernel(
+    q_out_ptr, k_out_ptr, q_ptr, k_ptr, cos_ptr, sin_ptr,
+    q_out_batch, q_out_head, q_out_token, k_out_batch, k_out_head, k_out_token,
+    q_batch, q_head, q_token, k_batch, k_head, k_token, table_batch, table_token,
+    tokens, q_heads, k_heads, half,
+    HEADS: tl.constexpr, HALF: tl.constexpr, INVERSE: tl.constexpr,
+):  # fmt: skip
+    """``HEADS`` query heads and as many key heads of one token. The outputs may be the inputs."""
+    batch = (tl.program_id(0) // tokens).to(tl.int64)
+    token = (tl.program_id(0) % tokens).to(tl.int64)
+    first = tl.program_id(1) * HEADS
+    column = tl.arange(0, HALF)[None, :]
+    table = batch * table_batch + token * table_token + column
+    # The tables are read again for every group of heads and, where batches share them, for every batch.
+    cos_1 = tl.load(cos_ptr + table, mask=column < half, eviction_policy="evict_last").to(tl.float32)
+    cos_2 = tl.load(cos_ptr + table + half, mask=column < half, eviction_policy="evict_last").to(tl.float32)
+    sin_1 = tl.load(sin_ptr + table, mask=column < half, eviction_policy="evict_last").to(tl.float32)
+    sin_2 = tl.load(sin_ptr + table + half, mask=column < half, eviction_policy="evict_last").to(tl.float32)
+    q_out_ptr += batch * q_out_batch + token * q_out_token
+    q_ptr += batch * q_batch + token * q_token
+    _rotate(
+        q_out_ptr, q_ptr, q_out_head, q_head, cos_1, cos_2, sin_1, sin_2, first, q_heads, half, HEADS, HALF, INVERSE
+    )
+    if first < k_heads:
+        k_out_ptr += batch * k_out_batch + token * k_out_token
+        k_ptr += batch * k_batch + token * k_token
+        _rotate(
+            k_out_ptr, k_ptr, k_out_head, k_head, cos_1, cos_2, sin_1, sin_2, first, k_heads, half, HEADS, HALF, INVERSE
+        )
+
+
+#: ``HEADS`` a program, which share one row of the tables: at 128 elements a head and 16 bits, 32 heads in two warps are
+#: eight 16-byte accesses a thread.
+CONFIGS = tuple(
+    {"HEADS": heads, "num_warps": warps}
+    for heads, warps in ((32, 2), (32, 1), (8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (16, 4), (32, 4), (32, 8))
+)
+
+
+def _launch(
+    q_out: torch.Tensor, k_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
+    inverse: bool, config: str,
+) -> None:  # fmt: skip
+    batches, _, tokens, columns = q.shape
+    heads = max(q.shape[1], k.shape[1])
+    if batches * tokens * heads * columns == 0:
+        return
+    # Heads that lie beside each other, as projections give them, are read together; others, as gradients come, one by one.
+    beside = q.stride(1) < q.stride(2)
+    chosen, options = split_config(unpack(config) or CONFIGS[0 if beside else 2])
+    tile = min(chosen["HEADS"], triton.next_power_of_2(heads))
+    shared = 0 if cos.shape[0] == 1 else cos.stride(0)
+    with device_of(q):
+        rope_kernel[(batches * tokens, triton.cdiv(heads, tile))](
+            q_out, k_out, q, k, cos, sin,
+            *q_out.stride()[:3], *k_out.stride()[:3], *q.stride()[:3], *k.stride()[:3], shared, cos.stride(1),
+            tokens, q.shape[1], k.shape[1], columns // 2,
+            HEADS=tile, HALF=triton.next_power_of_2(columns // 2), INVERSE=inverse, **options,
+        )  # fmt: skip
+
+
+@operator("rope")
+def _rope(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    q_out, k_out = torch.empty_like(q), torch.empty_like(k)
+    _launch(q_out, k_out, q, k, cos, sin, inverse, config)
+    return q_out, k_out
+
+
+@_rope.register_fake
+def _(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(q), torch.empty_like(k)
+
+
+@operator("rope_", mutates=("q", "k"))
+def _rope_in_place(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool, config: str
+) -> None:
+    _launch(q, k, q, k, cos, sin, inverse, config)
+
+
+@_rope_in_place.register_fake
+def _(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool, config: str) -> None: ...
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    _, _, cos, sin, ctx.inverse, ctx.config = inputs
+    ctx.save_for_backward(cos, sin)
+
+
+def _neighbours(x: torch.Tensor) -> torch.Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _differentiate(ctx: Any, dq: torch.Tensor, dk: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    cos, sin = ctx.saved_tensors
+    # Another rotation, itself differentiable: gradients of every order.
+    return *_rope(_neighbours(dq), _neighbours(dk), cos, sin, not ctx.inverse, ctx.config), None, None, None, None
+
+
+_rope.register_autograd(_differentiate, setup_context=_save)
+
+
+class _InPlace(torch.autograd.Function):
+    """An operator that writes its inputs cannot have a gradient of its own."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, config: str
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        _rope_in_place(q, k, cos, sin, False, config)
+        ctx.mark_dirty(q, k)
+        ctx.save_for_backward(cos, sin)
+        ctx.config = config
+        return q, k
+
+    @staticmethod
+    def backward(ctx: Any, dq: torch.Tensor, dk: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        cos, sin = ctx.saved_tensors
+        # Not in place: a gradient may have other users.
+        return *_rope(_neighbours(dq), _neighbours(dk), cos, sin, True, ctx.config), None, None, None
+
+
+def _check(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    check_tensors(q=q, k=k)
+    check_tensors(cos=cos, sin=sin)
+    for name, tensor in (("cos", cos), ("sin", sin)):
+        if tensor.device != q.device:
+            raise ValueError(f"{name} is on {tensor.device} but q is on {q.device}: move one of them")
+        if torch.is_grad_enabled() and tensor.requires_grad:
+            raise ValueError(f"{name} requires a gradient and rope has none for it: pass {name}.detach()")
+    if q.dim() != 4:
+        raise ValueError(f"q has {q.dim()} dimensions: give (batch, heads, tokens, columns)")
+    batches, _, tokens, columns = q.shape
+    if k.dim() != 4 or (k.shape[0], *k.shape[2:]) != (batches, tokens, columns):
+        raise ValueError(f"k has shape {tuple(k.shape)}: give ({batches}, heads, {tokens}, {columns}), as q")
+    if columns % 2:
+        raise ValueError(f"q has {columns} columns a head: a rotation pairs them, so give an even number")
+    for name, tensor in (("cos", cos), ("sin", sin)):
+        if tensor.dim() != 3 or tensor.shape[0] not in (1, batches) or tuple(tensor.shape[1:]) != (tokens, columns):
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}: give (1 or {batches}, {tokens}, {columns}), which q needs"
+            )
+
+
+def rope(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, inplace: bool = False,
+    config: Mapping[str, int] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """``(x * cos + rotate_half(x) * sin for x in (q, k))``, in fp32, rounded once; differentiable in q and k.
+
+    As Hugging Face's ``apply_rotary_pos_emb``: ``q`` (batch, query heads, tokens, columns) and ``k`` (batch, key heads,
+    tokens, columns) of one dtype (fp32, fp16, bf16), any strides; ``cos`` and ``sin`` (1 or batch, tokens, columns) of
+    one of these dtypes, too. ``rotate_half(x)`` is ``(-second half, first half)``. With ``inplace`` q and k are
+    overwritten and returned, which no leaf that requires a gradient allows. ``config`` is one of ``CONFIGS``. Raises
+    ValueError, naming the argument, for what it cannot serve.
+    """
+    if not use_triton():
+        rotated = reference(q, k, cos, sin)
+        return (q.copy_(rotated[0]), k.copy_(rotated[1])) if inplace else rotated
+    _check(q, k, cos, sin)
+    if sin.stride() != cos.stride() or cos.stride(2) != 1:
+        cos, sin = cos.contiguous(), sin.contiguous()
+    if inplace:
+        for name, tensor in (("q", q), ("k", k)):
+            if tensor.stride(3) != 1 and tensor.numel():
+                raise ValueError(f"{name} has elements {tensor.stride(3)} apart: in place they must be neighbours")
+            if any(extent > 1 and stride == 0 for extent, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+                raise ValueError(f"{name} is expanded: its elements share memory and cannot be written in place")
+        return _InPlace.apply(q, k, cos, sin, pack(config))
+    return _rope(_neighbours(q), _neighbours(k), cos, sin, False, pack(config))
+
+
+class RoPE(torch.nn.Module):
+    """Rotary embedding of heads of ``columns`` elements: plane i turns by ``theta ** (-2i / columns)`` a position."""
+
+    def __init__(self, columns: int, theta: float = 10000.0) -> None:
+        super().__init__()
+        self.columns, self.theta = columns, theta
+
+    def extra_repr(self) -> str:
+        return f"{self.columns}, theta={self.theta}"
+
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``q`` and ``k`` as for ``rope``, at ``positions`` (1 or batch, tokens), or 0, 1, ... where there are none."""
+        if positions is None:
+            positions = torch.arange(q.shape[2], device=q.device)[None]
+        # Not a buffer: ``model.bfloat16()`` would round it, and an angle grows with the position.
+        planes = torch.arange(0, self.columns, 2, dtype=torch.float32, device=q.device)
+        angles = positions[..., None].float() * self.theta ** (-planes / self.columns)
+        angles = torch.cat((angles, angles), dim=-1)
+        return rope(q, k, angles.cos(), angles.sin())
+
+
+def _rotate_half(x: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((-second, first), dim=-1)
+
+
+def reference(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in plain PyTorch, as model code writes it."""
+    cos, sin = cos[:, None], sin[:, None]
+    q_out, k_out = (x * cos + _rotate_half(x) * sin for x in (q, k))
+    return q_out.to(q.dtype), k_out.to(k.dtype)
+
+
+def liger(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Liger-Kernel's function, imported at the first call because it is no dependency. It writes q and k in place."""
+    from liger_kernel.ops.rope import LigerRopeFunction  # noqa: PLC0415
+
+    return LigerRopeFunction.apply(q, k, cos, sin)
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``q`` and ``k`` as projections give them (batch, tokens, heads, columns), seen heads first; tables of Llama's."""
+    numbers = generator(workload, device)
+    batch, q_heads, k_heads, tokens, columns = (workload.dims[name] for name in SPEC.dims)
+
+    def heads_first(heads: int) -> torch.Tensor:
+        return normal((batch, tokens, heads, columns), workload, device, numbers).transpose(1, 2).requires_grad_()
+
+    q, k = heads_first(q_heads), heads_first(k_heads)
+    plane = torch.arange(0, columns, 2, dtype=torch.float32, device=device)
+    angles = torch.arange(tokens, device=device)[:, None] * 10000.0 ** (-plane / columns)
+    angles = torch.cat((angles, angles), dim=-1)[None]
+    return {"q": q, "k": k, "cos": angles.cos().to(q.dtype), "sin": angles.sin().to(q.dtype)}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Either way: q, k (or their gradients) and the two tables read, as many written. Three operations an element."""
+    batch, q_heads, k_heads, tokens, columns = (workload.dims[name] for name in SPEC.dims)
+    elements = batch * (q_heads + k_heads) * tokens * columns
+    size = elements * workload.itemsize
+    tables = 2 * tokens * columns * workload.itemsize
+    return Cost(flops=3 * elements, bytes_read=size + tables, bytes_written=size)
+
+
+def _workload(batch: int, q_heads: int, k_heads: int, tokens: int, columns: int, dtype: str, label: str) -> Workload:
+    dims = {"batch": batch, "q_heads": q_heads, "k_heads": k_heads, "tokens": tokens, "columns": columns}
+    return Workload(dims, dtype, label=label)
+
+
+SPEC = KernelSpec(
+    name="rope",
+    summary="rotary embedding of q and k",
+    dims=("batch", "q_heads", "k_heads", "tokens", "columns"),
+    implementations={
+        "triton": Implementation(rope, "one pass over q and k", CONFIGS),
+        "eager": Implementation(reference, "halves joined, two products and a sum, of q and of k"),
+        "compile": Implementation(compiled(reference), "torch.compile of eager"),
+        "liger": Implementation(liger, "Liger-Kernel's, in place", requires=("liger-kernel",)),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        _workload(1, 32, 8, 128, 128, "bf16", "small"),
+        _workload(1, 32, 8, 4096, 128, "bf16", "medium"),
+        _workload(4, 32, 8, 8192, 128, "bf16", "large"),
+        _workload(3, 7, 3, 781, 80, "fp32", "ragged"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
+    passes=(FORWARD, BACKWARD),
+)

@@ -1,0 +1,122 @@
+"""``x + y``: the smallest kernel there is, and so the measure of what streaming costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.operators import operator, pack, unpack
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def _add_block(out_ptr, x_ptr, y_ptr, offsets, mask):
+    x = tl.load(x_ptr + offsets, mask=mask)
+    y = tl.load(y_ptr + offsets, mask=mask)
+    tl.store(out_ptr + offsets, x + y, mask=mask)
+
+
+@triton.jit
+def vector_add_kernel(out_ptr, x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    # Only the block's start needs 64 bits: offsets within a block stay 32 bits wide and cost half the registers.
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offsets = tl.arange(0, BLOCK)
+    # A mask that does not end at a multiple of 16 bytes splits accesses into single elements: only the last block pays.
+    if start + BLOCK <= n:
+        _add_block(out_ptr + start, x_ptr + start, y_ptr + start, offsets, None)
+    else:
+        _add_block(out_ptr + start, x_ptr + start, y_ptr + start, offsets, offsets < n - start)
+
+
+#: 2048 elements in 4 warps are two 16-byte accesses a thread and tensor at 16 bits: 4 KB a tensor in flight a program.
+CONFIGS = tuple(
+    {"BLOCK": block, "num_warps": warps}
+    for block, warps in (
+        (2048, 4), (512, 1), (1024, 1), (1024, 2), (1024, 4), (2048, 2), (2048, 8), (4096, 4), (4096, 8), (8192, 8),
+        (8192, 16),
+    )
+)  # fmt: skip
+
+
+@operator("vector_add")
+def _vector_add(x: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
+    out = torch.empty_like(x)
+    if out.numel():
+        parameters, options = split_config(unpack(config) or CONFIGS[0])
+        with device_of(x):
+            vector_add_kernel[(triton.cdiv(out.numel(), parameters["BLOCK"]),)](
+                out, x, y, out.numel(), **parameters, **options
+            )
+    return out
+
+
+@_vector_add.register_fake
+def _(x: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def vector_add(x: torch.Tensor, y: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+    """``x + y`` of two tensors of one shape, dtype (fp32, fp16, bf16) and device; the result is contiguous.
+
+    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: other
+    dtypes, shapes that differ (there is no broadcasting), devices without CUDA, inputs that require a gradient.
+    """
+    if not use_triton():
+        return reference(x, y)
+    check_tensors(x=x, y=y)
+    if y.shape != x.shape:
+        raise ValueError(f"y has shape {tuple(y.shape)} but x has {tuple(x.shape)}: give both one shape")
+    check_no_grad("vector_add", x=x, y=y)
+    return _vector_add(x.contiguous(), y.contiguous(), pack(config))
+
+
+def reference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The same in plain PyTorch."""
+    return x + y
+
+
+def eager(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """One operation in PyTorch, too: here there is nothing to fuse."""
+    return torch.add(x, y)
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` and ``y`` of ``n`` elements, standard normal."""
+    numbers = generator(workload, device)
+    shape = (workload.dims["n"],)
+    return {name: normal(shape, workload, device, numbers) for name in ("x", "y")}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """One addition an element; two tensors read, one written."""
+    size = workload.elements * workload.itemsize
+    return Cost(flops=workload.elements, bytes_read=2 * size, bytes_written=size)
+
+
+SPEC = KernelSpec(
+    name="vector_add",
+    summary="x + y",
+    dims=("n",),
+    implementations={
+        "triton": Implementation(vector_add, "one pass", CONFIGS),
+        "eager": Implementation(eager, "torch.add"),
+        "compile": Implementation(compiled(eager), "torch.compile of eager"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"n": 1 << 16}, "bf16", label="small"),
+        Workload({"n": 1 << 24}, "bf16", label="medium"),
+        Workload({"n": 1 << 26}, "bf16", label="large"),
+        Workload({"n": 1823 * 781}, "bf16", label="ragged"),
+        Workload({"n": 1 << 26}, "fp32", label="large-fp32"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-6, "fp16": 6e-4, "bf16": 5e-3},
+)

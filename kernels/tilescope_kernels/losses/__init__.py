@@ -1,0 +1,1 @@
+"""Losses, with and without the linear layer before them."""

@@ -1,0 +1,570 @@
+"""Cross-entropy of logits: one pass for the loss, and the gradient either at once or in the backward pass.
+
+At once, the program that has just read a row reads it again, from L2 where 132 rows of 256 KB fit, and writes the gradient;
+where a long row fits the chip, in ``_cross_entropy_resident``, not even that. The backward pass then has nothing to do but to return it, or to multiply it where the loss was scaled. Otherwise the
+backward pass needs the logits and two numbers a row (its log-sum-exp, in parts): two reads and one write in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.online_softmax import LOG2_E, ends, sum_exp, whole_part
+from tilescope_kernels._shared.operators import (
+    as_rows,
+    autocast_dtype,
+    check_integers,
+    operator,
+    pack,
+    unpack,
+    wants_grad,
+)
+from tilescope_kernels._shared.row_tiles import columns_of
+from tilescope_kernels.losses.mean import count_rows, reduced
+from tilescope_kernels.losses.resident import cross_entropy_resident_kernel, plan
+from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def _gradient_piece(
+    dx_ptr, x_ptr, column, mask, target, has_target, shift, log, scale, smoothing, columns, SMOOTH: tl.constexpr
+):
+    # Nobody reads these bytes again: they should not drive out rows that other programs will.
+    x = tl.load(x_ptr + column, mask=mask, eviction_policy="evict_first").to(tl.float32)
+    # The shift is subtracted apart: beside large logits, its sum with the logarithm would be rounded too coarsely.
+    dx = tl.exp2((x - shift) * LOG2_E - log * LOG2_E)
+    if SMOOTH:
+        dx -= smoothing / columns
+    if has_target:
+        dx = tl.where(column == target, dx - (1.0 - smoothing), dx)
+    dx *= scale
+    tl.store(dx_ptr + column, dx.to(dx_ptr.dtype.element_ty), mask=mask, cache_modifier=".cs")
+
+
+@triton.jit
+def _gradient_row(
+    dx_ptr, x_ptr, before, length, columns, target, shift, log, scale, smoothing,
+    SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr,
+):  # fmt: skip
+    """``scale * (softmax(x) - (1 - smoothing) * onehot(target) - smoothing / columns)`` of one row, from its end.
+
+    Backwards, because what was read last is what caches still have. Pointers, ``before`` and ``length`` are those of the
+    row's ``whole_part``.
+    """
+    step: tl.constexpr = LANES * WIDTH
+    offsets = columns_of(0, LANES, WIDTH)
+    steps = length // step
+    # In 32 bits, for it is compared with every column of a step; what is no column stays none.
+    target = tl.where((target >= 0) & (target < columns), target - before, columns).to(tl.int32)
+    # Only the row's ends have a mask, which costs instructions. One step in many has the target: the others need not look.
+    start = steps * step
+    mask = start + offsets < length
+    _gradient_piece(
+        dx_ptr, x_ptr, start + offsets, mask, target, (target >= start) & (target < length),
+        shift, log, scale, smoothing, columns, SMOOTH,
+    )  # fmt: skip
+    for index in range(0, steps):
+        start = (steps - 1 - index) * step
+        _gradient_piece(
+            dx_ptr, x_ptr, start + offsets, None, target, (target >= start) & (target < start + step),
+            shift, log, scale, smoothing, columns, SMOOTH,
+        )  # fmt: skip
+    if SKEWED:
+        offset, inside = ends(before, length, columns, WIDTH)
+        _gradient_piece(
+            dx_ptr, x_ptr, offset, inside, target, (target < 0) | (target >= length),
+            shift, log, scale, smoothing, columns, SMOOTH,
+        )  # fmt: skip
+
+
+@triton.jit
+def _zero_row(
+    dx_ptr, before, length, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr
+):  # fmt: skip
+    offsets = columns_of(0, LANES, WIDTH)
+    for start in range(0, length, LANES * WIDTH):
+        zeros = tl.zeros((LANES, WIDTH), dx_ptr.dtype.element_ty)
+        tl.store(dx_ptr + start + offsets, zeros, mask=start + offsets < length)
+    if SKEWED:
+        offset, inside = ends(before, length, columns, WIDTH)
+        tl.store(dx_ptr + offset, tl.zeros((2 * WIDTH,), dx_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def cross_entropy_kernel(
+    loss_ptr, parts_ptr, dx_ptr, x_ptr, target_ptr, count_ptr, x_stride, rows, columns, ignore_index, smoothing,
+    SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr,
+):  # fmt: skip
+    """Rows ``program, program + programs, ...``. ``parts`` and ``dx`` may be None, ``dx`` may be ``x``.
+
+    ``count`` divides ``dx`` unless None.
+    """
+    scale = 1.0
+    if dx_ptr is not None and count_ptr is not None:
+        scale = 1.0 / tl.load(count_ptr).to(tl.float32)
+    for index in range(tl.program_id(0), rows, tl.num_programs(0)):
+        row = index + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        target = tl.load(target_ptr + row)
+        counts = target != ignore_index
+        begin, before, length = whole_part(row * x_stride, columns, WIDTH, SKEWED)
+        x_row = x_ptr + begin
+        # A target that is no column makes the loss NaN; it must not make the kernel read beyond the row. Read before
+        # the row is reduced, which all threads await: none may have overwritten it by then.
+        inside = counts & (target >= 0) & (target < columns)
+        chosen = tl.load(x_row + (target - before), mask=inside, other=float("nan")).to(tl.float32)
+        _, shift, exponentials, total = sum_exp(
+            x_row, before, length, columns, LANES, WIDTH, SKEWED, SMOOTH, dx_ptr is not None, counts
+        )
+        # An infinity where a logit is one, or where all are -inf; softmax is then not defined.
+        log = tl.log(exponentials)
+        log = tl.where(tl.abs(log) == float("inf"), float("nan"), log)
+        loss = log + (shift - chosen)
+        if SMOOTH:
+            loss = (1.0 - smoothing) * loss + smoothing * (log + (shift - total / columns))
+        tl.store(loss_ptr + row, tl.where(counts, loss, 0.0))
+        if parts_ptr is not None:
+            tl.store(parts_ptr + 2 * row, tl.where(counts, shift, 0.0))
+            tl.store(parts_ptr + 2 * row + 1, tl.where(counts, log, 0.0))
+        if dx_ptr is not None:
+            dx_row = dx_ptr + begin
+            if counts:
+                _gradient_row(
+                    dx_row, x_row, before, length, columns, target, shift, log, scale, smoothing,
+                    SMOOTH, LANES, WIDTH, SKEWED,
+                )  # fmt: skip
+            else:
+                _zero_row(dx_row, before, length, columns, LANES, WIDTH, SKEWED)
+
+
+@triton.jit
+def cross_entropy_backward_kernel(
+    dx_ptr, dloss_ptr, x_ptr, target_ptr, parts_ptr, count_ptr, dloss_stride, x_stride, columns, ignore_index, smoothing,
+    SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr,
+):  # fmt: skip
+    """``dx`` of one row a program, from the logits and the parts of their log-sum-exp: one read, one write.
+
+    ``SKEWED`` rows of x and dx begin at the same distance from 16 bytes.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    target = tl.load(target_ptr + row)
+    begin, before, length = whole_part(row * x_stride, columns, WIDTH, SKEWED)
+    dx_ptr += begin if SKEWED else row * columns
+    if target == ignore_index:
+        _zero_row(dx_ptr, before, length, columns, LANES, WIDTH, SKEWED)
+    else:
+        scale = tl.load(dloss_ptr + row * dloss_stride).to(tl.float32)
+        if count_ptr is not None:
+            scale /= tl.load(count_ptr).to(tl.float32)
+        shift, log = tl.load(parts_ptr + 2 * row), tl.load(parts_ptr + 2 * row + 1)
+        _gradient_row(
+            dx_ptr, x_ptr + begin, before, length, columns, target, shift, log, scale, smoothing,
+            SMOOTH, LANES, WIDTH, SKEWED,
+        )  # fmt: skip
+
+
+@triton.jit
+def scale_rows_kernel(x_ptr, factor_ptr, factor_stride, rows, columns, BLOCK: tl.constexpr):
+    """Multiplies rows ``program, program + programs, ...`` by their factors, in place, but for those of factor 1."""
+    offsets = tl.arange(0, BLOCK)
+    for index in range(tl.program_id(0), rows, tl.num_programs(0)):
+        row = index + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        factor = tl.load(factor_ptr + row * factor_stride).to(tl.float32)
+        if factor != 1.0:
+            x_row = x_ptr + row * columns
+            for start in range(0, columns, BLOCK):
+                mask = start + offsets < columns
+                x = tl.load(x_row + start + offsets, mask=mask).to(tl.float32) * factor
+                tl.store(x_row + start + offsets, x.to(x_ptr.dtype.element_ty), mask=mask)
+
+
+#: ``ACCESSES`` of 16 bytes a thread and step are in flight together. ``PROGRAMS`` a multiprocessor walk the rows where
+#: the gradient is computed at once; 0 is a program for each row, and what the other passes have.
+CONFIGS = tuple(
+    {"ACCESSES": accesses, "PROGRAMS": programs, "num_warps": warps}
+    for programs in (0, 1, 2)
+    for accesses in (1, 2, 4)
+    for warps in (8, 4, 16, 32)
+    if programs == 0 or warps >= 16
+)
+#: The best known on an H200 for the loss alone, for the gradient from the logits, and for both at once.
+_LOSS = {"ACCESSES": 2, "PROGRAMS": 0, "num_warps": 8}
+_GRADIENT = {"ACCESSES": 4, "PROGRAMS": 0, "num_warps": 16}
+_AT_ONCE = {"ACCESSES": 1, "PROGRAMS": 0, "num_warps": 16}
+_AT_ONCE_LONG = {"ACCESSES": 2, "PROGRAMS": 1, "num_warps": 32}
+#: Bytes from which a row is long, and very long. When programs come back for the gradient, L2 has the rows of as many as
+#: fit the multiprocessors; of very long ones only those of one each.
+_LONG, _VERY_LONG = 64 * 1024, 128 * 1024
+
+#: What ``reduction`` may be, and how the operators name it.
+REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+
+
+def _tile(
+    x: torch.Tensor, config: Mapping[str, int] | None, known: Mapping[str, int]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """LANES and WIDTH for the rows of ``x``, and launch options: ``known`` at most where no config is given."""
+    chosen, options = split_config(config or {})
+    width = 16 // x.element_size()
+    pieces = triton.next_power_of_2(triton.cdiv(x.shape[1], width))
+    accesses = chosen.get("ACCESSES", known["ACCESSES"])
+    options.setdefault("num_warps", max(1, min(known["num_warps"], pieces // (32 * accesses))))
+    return {"LANES": min(32 * options["num_warps"] * accesses, max(32, pieces)), "WIDTH": width}, options
+
+
+def rows_loss(
+    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, config: Mapping[str, int] | None, *,
+    parts: torch.Tensor | None = None, dx: torch.Tensor | None = None, count: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Each row's loss in fp32; fills ``parts`` and ``dx`` (of the strides of ``x``; may be ``x``), where given."""
+    rows, columns = x.shape
+    loss = torch.empty(rows, dtype=torch.float32, device=x.device)
+    if rows == 0:
+        return loss
+    arguments = (loss, parts, dx, x, target, count, x.stride(0), rows, columns, ignore_index, smoothing)
+    resident = plan(x, dx) if dx is not None and config is None else None
+    with device_of(x):
+        if resident is not None:
+            programs, parameters = resident
+            cross_entropy_resident_kernel[(programs,)](*arguments, SMOOTH=smoothing > 0, **parameters)
+        else:
+            size = columns * x.element_size()
+            known = _LOSS if dx is None or size < _LONG else _AT_ONCE if size < _VERY_LONG else _AT_ONCE_LONG
+            parameters, options = _tile(x, config, known)
+            walking = (config or known).get("PROGRAMS", 0) if dx is not None else 0
+            programs = min(rows, walking * multiprocessors(x)) if walking else rows
+            cross_entropy_kernel[(programs,)](
+                *arguments, SMOOTH=smoothing > 0, SKEWED=x.stride(0) % parameters["WIDTH"] > 0, **parameters, **options
+            )
+    return loss
+
+
+def result_dtype(x: torch.Tensor) -> torch.dtype:
+    """The loss's: that of ``x``, but fp32 under autocast, as PyTorch's losses have it."""
+    return torch.float32 if autocast_dtype(x) is not None else x.dtype
+
+
+@operator("cross_entropy")
+def _cross_entropy(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    ignore_index: int,
+    smoothing: float,
+    reduction: int,
+    dtype: torch.dtype,
+    save: bool,
+    config: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The loss, the parts of each row's log-sum-exp when ``save`` asks for them, and for a mean how many rows count."""
+    parts = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
+    rows = rows_loss(x, target, ignore_index, smoothing, unpack(config), parts=parts if save else None)
+    loss, count = reduced(rows, target, ignore_index, reduction, dtype)
+    return loss, parts, count
+
+
+@_cross_entropy.register_fake
+def _(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    ignore_index: int,
+    smoothing: float,
+    reduction: int,
+    dtype: torch.dtype,
+    save: bool,
+    config: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype)
+    parts = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
+    return loss, parts, torch.empty(() if reduction == 1 else 0, dtype=torch.int64, device=x.device)
+
+
+@operator("cross_entropy_backward")
+def _cross_entropy_backward(
+    dloss: torch.Tensor, x: torch.Tensor, target: torch.Tensor, parts: torch.Tensor, count: torch.Tensor,
+    ignore_index: int, smoothing: float, reduction: int, config: str,
+) -> torch.Tensor:  # fmt: skip
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if dx.numel():
+        parameters, options = _tile(x, unpack(config), _GRADIENT)
+        with device_of(x):
+            cross_entropy_backward_kernel[(x.shape[0],)](
+                dx, dloss, x, target, parts, count if reduction == 1 else None, dloss.stride(0) if reduction == 0 else 0,
+                x.stride(0), x.shape[1], ignore_index, smoothing, SMOOTH=smoothing > 0,
+                SKEWED=x.stride(0) == x.shape[1] and x.shape[1] % parameters["WIDTH"] > 0, **parameters, **options,
+            )  # fmt: skip
+    return dx
+
+
+@_cross_entropy_backward.register_fake
+def _(
+    dloss: torch.Tensor, x: torch.Tensor, target: torch.Tensor, parts: torch.Tensor, count: torch.Tensor,
+    ignore_index: int, smoothing: float, reduction: int, config: str,
+) -> torch.Tensor:  # fmt: skip
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    x, target, ctx.ignore_index, ctx.smoothing, ctx.reduction, _, _, ctx.config = inputs
+    _, parts, count = output
+    # None instead of launches that write zeros, for the gradients that nobody can ask of these.
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(parts, count)
+    ctx.save_for_backward(x, target, parts, count)
+
+
+def _differentiate(ctx: Any, dloss: torch.Tensor | None, *_: None) -> tuple[torch.Tensor | None, ...]:
+    if dloss is None:
+        return (None,) * 8
+    dx = _cross_entropy_backward(dloss, *ctx.saved_tensors, ctx.ignore_index, ctx.smoothing, ctx.reduction, ctx.config)
+    return dx, *(None,) * 7
+
+
+_cross_entropy.register_autograd(_differentiate, setup_context=_save)
+
+
+@operator("cross_entropy_with_gradient")
+def _with_gradient(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    ignore_index: int,
+    smoothing: float,
+    reduction: int,
+    dtype: torch.dtype,
+    config: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The loss, its gradient for an incoming gradient of 1, and what ``_cross_entropy`` saves."""
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    parts = torch.empty((x.shape[0], 2), dtype=torch.float32, device=x.device)
+    divisor = count_rows(target, ignore_index) if reduction == 1 else None
+    rows = rows_loss(x, target, ignore_index, smoothing, unpack(config), parts=parts, dx=dx, count=divisor)
+    loss, count = reduced(rows, target, ignore_index, reduction, dtype)
+    return loss, dx, parts, count
+
+
+@_with_gradient.register_fake
+def _(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    ignore_index: int,
+    smoothing: float,
+    reduction: int,
+    dtype: torch.dtype,
+    config: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    parts = torch.empty((x.shape[0], 2), dtype=torch.float32, device=x.device)
+    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype)
+    return loss, dx, parts, torch.empty(() if reduction == 1 else 0, dtype=torch.int64, device=x.device)
+
+
+@operator("scale_rows_", mutates=("x",))
+def scale_rows_(x: torch.Tensor, factor: torch.Tensor) -> None:
+    """Multiplies the rows of a contiguous matrix by one factor, or by one each, without waiting for its value."""
+    rows, columns = x.shape
+    if x.numel():
+        # As many as fit the multiprocessors: most losses have the factor 1, and then programs are all that it costs.
+        programs = min(rows, 16 * multiprocessors(x))
+        with device_of(x):
+            scale_rows_kernel[(programs,)](
+                x, factor, factor.stride(0) if factor.dim() else 0, rows, columns, BLOCK=4096
+            )
+
+
+@scale_rows_.register_fake
+def _(x: torch.Tensor, factor: torch.Tensor) -> None: ...
+
+
+def scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """The gradient that was computed with the loss, times the loss's own: in place, so autograd refuses a second pass.
+
+    What traces (torch.compile) cannot follow a saved tensor that changes: there the product is a new tensor.
+    """
+    if type(gradient) is not torch.Tensor:
+        return gradient * (factor[:, None] if factor.dim() else factor)
+    scale_rows_(gradient if gradient.dim() == 2 else gradient[None], factor)
+    return gradient
+
+
+def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    x, target, ctx.ignore_index, ctx.smoothing, ctx.reduction, _, ctx.config = inputs
+    # None instead of a tensor of zeros, as large as the logits, for the gradient of the gradient.
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(x, target, *output[1:])
+    ctx.given = False
+
+
+def _scale_gradient(ctx: Any, dloss: torch.Tensor | None, *_: None) -> tuple[torch.Tensor | None, ...]:
+    if dloss is None:
+        return (None,) * 7
+    x, target, dx, parts, count = ctx.saved_tensors
+    if ctx.given or torch.is_grad_enabled():
+        # It was given away, and perhaps scaled; or its own derivative may be asked for, of which it knows nothing.
+        dx = _cross_entropy_backward(
+            dloss, x, target, parts, count, ctx.ignore_index, ctx.smoothing, ctx.reduction, ctx.config
+        )
+    else:
+        ctx.given = True
+        # .data: autograd need not refuse a later pass, which will not read it.
+        dx = scaled(dx.data, dloss)
+    return dx, *(None,) * 6
+
+
+_with_gradient.register_autograd(_scale_gradient, setup_context=_save_gradient)
+
+
+def check_loss(target: torch.Tensor, weight: Any, reduction: str, label_smoothing: float) -> None:
+    """Raises ValueError for what the losses here cannot serve."""
+    check_integers((torch.int64, torch.int32), target=target)
+    if weight is not None:
+        raise ValueError("weight is given: classes cannot be weighted here; use torch.nn.functional.cross_entropy")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction is {reduction!r}: give 'none', 'mean' or 'sum'")
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label_smoothing is {label_smoothing}: give 0 to 1")
+
+
+def cross_entropy(
+    x: torch.Tensor, target: torch.Tensor, weight: None = None, *, ignore_index: int = -100, reduction: str = "mean",
+    label_smoothing: float = 0.0, gradient_in_forward: bool | None = None, config: Mapping[str, int] | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Cross-entropy of logits ``x`` and class indices ``target``, computed in fp32; once differentiable in ``x``.
+
+    As ``torch.nn.functional.cross_entropy``: ``x`` is (classes), (N, classes) or (N, classes, ...) in fp32, fp16 or
+    bf16, ``target`` () or (N) or (N, ...) in int64 or int32; rows of ``ignore_index`` count for nothing, and the mean of
+    no rows is NaN. The loss has the dtype of ``x``, and is fp32 under autocast. A target that is neither a class nor
+    ``ignore_index`` makes it NaN. ``gradient_in_forward`` computes the gradient with the loss: less time where a backward
+    pass follows, more where none does or where the loss was scaled first. None is True for a reduced loss, but False in
+    fp16, where small gradients would be lost before a scaled loss could save them, and under torch.compile, which would
+    copy what is scaled. Gradients are the same every time. ``config`` is one of
+    ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: class weights, probabilities as
+    targets, other dtypes, shapes that do not fit, devices without CUDA.
+    """
+    if not use_triton():
+        return F.cross_entropy(
+            x, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+        )
+    check_tensors(x=x)
+    check_loss(target, weight, reduction, label_smoothing)
+    if x.dim() == 0:
+        raise ValueError("x has no dimension of classes: give at least one")
+    axis = min(x.dim() - 1, 1)
+    classes = x.shape[axis]
+    if classes == 0:
+        raise ValueError(f"x has shape {tuple(x.shape)}: there are no classes")
+    if tuple(target.shape) != (*x.shape[:axis], *x.shape[axis + 1 :]):
+        raise ValueError(f"target has shape {tuple(target.shape)}: give that of x, {tuple(x.shape)}, without classes")
+    if target.device != x.device:
+        raise ValueError(f"target is on {target.device} but x is on {x.device}: move one of them")
+    rows = as_rows(x.movedim(axis, -1), classes)
+    flat = target.reshape(-1).contiguous()
+    arguments = (rows, flat, ignore_index, float(label_smoothing), REDUCTIONS[reduction], result_dtype(x))
+    if gradient_in_forward is None:
+        keeps = x.dtype != torch.float16  # what a scaler of losses will multiply
+        gradient_in_forward = reduction != "none" and keeps and not torch.compiler.is_compiling()
+    if gradient_in_forward and wants_grad(x):
+        # In place later, so its rows must follow each other.
+        loss, *_ = _with_gradient(rows.contiguous(), *arguments[1:], pack(config))
+    else:
+        loss, _, _ = _cross_entropy(*arguments, wants_grad(x), pack(config))
+    return loss.reshape(target.shape) if reduction == "none" else loss
+
+
+class CrossEntropyLoss(torch.nn.Module):
+    """``cross_entropy`` with its options kept, as ``torch.nn.CrossEntropyLoss`` but without class weights."""
+
+    def __init__(
+        self, *, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
+        gradient_in_forward: bool | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.options: dict[str, Any] = {
+            "ignore_index": ignore_index,
+            "reduction": reduction,
+            "label_smoothing": label_smoothing,
+            "gradient_in_forward": gradient_in_forward,
+        }
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Logits and class indices to the loss. Raises ValueError as ``cross_entropy`` does."""
+        return cross_entropy(x, target, **self.options)
+
+
+def reference(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The same in plain PyTorch."""
+    return F.cross_entropy(x, target)
+
+
+def gradient_later(
+    x: torch.Tensor, target: torch.Tensor, config: Mapping[str, int] | None = None
+) -> torch.Tensor:  # fmt: skip
+    """``cross_entropy`` that computes the gradient in the backward pass."""
+    return cross_entropy(x, target, gradient_in_forward=False, config=config)
+
+
+def eager(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """log_softmax, the target's entry, their mean: the logits are read, and written once more."""
+    return -torch.log_softmax(x, -1).gather(-1, target[:, None]).mean()
+
+
+def liger(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Liger-Kernel's function, imported at the first call because it is no dependency. It writes the gradient over x."""
+    from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction  # noqa: PLC0415
+
+    return LigerCrossEntropyFunction.apply(x, target, None)[0]
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of rows x columns, standard normal, and a ``target`` a row, every class as likely."""
+    numbers = generator(workload, device)
+    rows, columns = workload.dims["rows"], workload.dims["columns"]
+    target = torch.empty(rows, dtype=torch.int64, device=device)
+    if numbers is not None:
+        target.random_(0, max(columns, 1), generator=numbers)
+    return {"x": normal((rows, columns), workload, device, numbers, requires_grad=True), "target": target}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Forward reads logits and targets and writes the loss; a step writes dx, too.
+
+    That a row must be read again once its sum is known is no part of the floor: a cache can hold it. Nor are the parts
+    of each row's log-sum-exp, 8 bytes. Operations an element: forward, subtract, exponential, add. A step: those again
+    without the sum, subtract the target's share, scale.
+    """
+    rows, size = workload.dims["rows"], workload.elements * workload.itemsize
+    if direction == FORWARD:
+        return Cost(flops=3 * workload.elements, bytes_read=size + 8 * rows, bytes_written=workload.itemsize)
+    return Cost(flops=7 * workload.elements, bytes_read=size + 8 * rows, bytes_written=size + workload.itemsize)
+
+
+SPEC = KernelSpec(
+    name="cross_entropy",
+    summary="cross-entropy of logits",
+    dims=("rows", "columns"),
+    implementations={
+        "triton": Implementation(cross_entropy, "the gradient computed with the loss", CONFIGS),
+        "two_passes": Implementation(gradient_later, "one read for the loss; backward from the logits", CONFIGS),
+        "eager": Implementation(eager, "log_softmax, gather and mean, one after the other"),
+        "compile": Implementation(compiled(eager), "torch.compile of eager"),
+        "aten": Implementation(reference, "torch.nn.functional.cross_entropy"),
+        "liger": Implementation(liger, "Liger-Kernel's, in place", requires=("liger-kernel",)),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
+        Workload({"rows": 4096, "columns": 32000}, "bf16", label="medium"),
+        Workload({"rows": 8192, "columns": 128256}, "bf16", label="large"),
+        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
+    passes=(FORWARD, STEP),
+)

@@ -1,0 +1,277 @@
+"""Linear layer and cross-entropy together, a chunk of rows at a time: the logits of all rows never exist.
+
+Each chunk's logits come from cuBLAS; one Triton pass turns them into their own gradient, in place; two more products
+add it up into the inputs' and the weight's. All in the forward pass, whose three products are what eager code takes, too.
+(The scheme of Liger-Kernel, Hsu et al., arXiv:2410.10989.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_tensors, use_triton
+from tilescope_kernels._shared.operators import autocast_dtype, operator, pack, unpack, wants_grad
+from tilescope_kernels.losses.cross_entropy import REDUCTIONS, check_loss, result_dtype, rows_loss, scaled
+from tilescope_kernels.losses.mean import count_rows, reduced
+from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
+
+#: ``CHUNK`` rows of logits exist at a time, 0 for the launcher's choice. Few rows are little memory, but small products
+#: and a pass over the weight's gradient each; in 16 bits, a rounding of it, too.
+CONFIGS = tuple(
+    {"CHUNK": chunk, "ACCESSES": 2, "num_warps": warps} for chunk in (0, 256, 512, 1024, 2048) for warps in (32, 16)
+)
+
+
+#: Rows of a chunk are a multiple of this, its last one aside, and no fewer than a tile of a product has.
+_MULTIPLE, _TILE = 8, 256
+#: Elements: 16 bytes of any dtype.
+_ALIGNED = 8
+
+
+def _chunks(rows: int, columns: int, classes: int, lent: bool, asked: int) -> tuple[list[slice], int]:
+    """The rows of each chunk, and for how many rows of logits to allocate memory: about twice what ``x`` takes.
+
+    ``lent``: half of that, because chunks use what of dx is not yet written as well; the first ones are then larger.
+    """
+    wanted = rows * columns * (1 if lent else 2) // classes
+    least = min(rows, asked or max(_TILE, wanted // _TILE * _TILE))
+    chunks, start = [], 0
+    while start < rows:
+        size = least
+        if lent and not asked:
+            fits = (least * classes + (rows - start) * columns) // (classes + columns)
+            size = max(least, fits // _MULTIPLE * _MULTIPLE)
+        chunks.append(slice(start, min(rows, start + size)))
+        start += size
+    return chunks, least
+
+
+@operator("linear_cross_entropy")
+def _linear_cross_entropy(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, ignore_index: int,
+    smoothing: float, reduction: int, dtype: torch.dtype, wants_dx: bool, wants_dw: bool, wants_db: bool, config: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The loss and its gradient by x, weight and bias, each empty unless asked for."""
+    (rows, columns), classes = x.shape, weight.shape[0]
+    chosen = unpack(config)
+    count = count_rows(target, ignore_index) if reduction == 1 else None
+    chunks, scratch = _chunks(rows, columns, classes, wants_dx, (chosen or {}).get("CHUNK", 0))
+    # A chunk's logits lie behind the rows of dx that are written with it, at an aligned address.
+    kept = rows * columns if wants_dx else 0
+    memory = torch.empty(kept + _ALIGNED + scratch * classes, dtype=x.dtype, device=x.device)
+    dx = memory[:kept].view(rows, columns) if wants_dx else x.new_empty(0)
+    dw = torch.empty_like(weight) if wants_dw else x.new_empty(0)
+    db = torch.zeros(classes, dtype=torch.float32, device=x.device) if wants_db else None
+    losses = torch.empty(rows, dtype=torch.float32, device=x.device)
+    tile = {name: value for name, value in (chosen or {}).items() if name != "CHUNK"} or None
+    gradient = wants_dx or wants_dw or wants_db
+    for part in chunks:
+        behind = triton.cdiv(part.stop * columns, _ALIGNED) * _ALIGNED if wants_dx else 0
+        size = part.stop - part.start
+        logits = memory[behind : behind + size * classes].view(size, classes)
+        if bias is None:
+            torch.mm(x[part], weight.T, out=logits)
+        else:
+            torch.addmm(bias, x[part], weight.T, out=logits)
+        losses[part] = rows_loss(
+            logits, target[part], ignore_index, smoothing, tile,
+            dx=logits if gradient else None, count=count,
+        )  # fmt: skip
+        if wants_dx:
+            torch.mm(logits, weight, out=dx[part])
+        if wants_dw and part.start == 0:
+            torch.mm(logits.T, x[part], out=dw)
+        elif wants_dw:
+            dw.addmm_(logits.T, x[part])
+        if db is not None:
+            db += logits.sum(0, dtype=torch.float32)
+    if wants_dw and rows == 0:
+        dw.zero_()
+    loss, _ = reduced(losses, target, ignore_index, reduction, dtype)
+    return loss, dx, dw, x.new_empty(0) if db is None else db.to(x.dtype)
+
+
+@_linear_cross_entropy.register_fake
+def _(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, ignore_index: int,
+    smoothing: float, reduction: int, dtype: torch.dtype, wants_dx: bool, wants_dw: bool, wants_db: bool, config: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype)
+    dx = torch.empty_like(x) if wants_dx else x.new_empty(0)
+    dw = torch.empty_like(weight) if wants_dw else x.new_empty(0)
+    return loss, dx, dw, x.new_empty(weight.shape[0] if wants_db else 0)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    # None instead of zeros, as large as the weight, for the gradients of the gradients.
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(*output[1:])
+    ctx.wants = inputs[8:11]
+
+
+def _differentiate(ctx: Any, dloss: torch.Tensor | None, *_: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    if dloss is None:
+        return (None,) * 12
+    if torch.is_grad_enabled():
+        # A gradient computed early knows nothing of its own derivative: a penalty on it would be silently without one.
+        raise RuntimeError(
+            "linear_cross_entropy computed its gradient with the loss: it has no second derivative (create_graph)"
+        )
+    kept = zip(ctx.saved_tensors, ctx.wants, strict=True)
+    gradients = [scaled(gradient, dloss) if wanted else None for gradient, wanted in kept]
+    return *gradients, *(None,) * 9
+
+
+_linear_cross_entropy.register_autograd(_differentiate, setup_context=_save)
+
+
+def linear_cross_entropy(
+    x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor, *, linear_bias: torch.Tensor | None = None,
+    weight: None = None, reduction: str = "mean", ignore_index: int = -100, label_smoothing: float = 0.0,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """``cross_entropy(linear(x, linear_weight, linear_bias), target)`` without the logits of all rows.
+
+    As ``torch.nn.functional.linear_cross_entropy`` of class indices: ``x`` (..., columns), ``linear_weight`` (classes,
+    columns) and ``linear_bias`` (classes) of one dtype (fp32, fp16, bf16), ``target`` (...) in int64 or int32, otherwise
+    as for ``cross_entropy``. Gradients are computed with the loss, for a single backward pass, and only with ``"mean"``
+    or ``"sum"``; they are the same every time. In 16 bits the logits, and the weight's gradient after each chunk, are
+    rounded. Under autocast the products have its dtype and the loss is fp32. ``config`` is one of ``CONFIGS``. Raises
+    ValueError, naming the argument, for what it cannot serve.
+    """
+    if not use_triton():
+        logits = F.linear(x, linear_weight, linear_bias).reshape(-1, linear_weight.shape[0])
+        loss = F.cross_entropy(
+            logits, target.reshape(-1), weight, ignore_index=ignore_index, reduction=reduction,
+            label_smoothing=label_smoothing,
+        )  # fmt: skip
+        return loss.reshape(target.shape) if reduction == "none" else loss
+    dtype = result_dtype(x)
+    if (product := autocast_dtype(x)) is not None:
+        x, linear_weight = x.to(product), linear_weight.to(product)
+        linear_bias = None if linear_bias is None else linear_bias.to(product)
+    check_tensors(x=x, linear_weight=linear_weight, linear_bias=linear_bias)
+    check_loss(target, weight, reduction, label_smoothing)
+    if x.dim() == 0 or linear_weight.dim() != 2 or linear_weight.shape[1] != x.shape[-1] or not linear_weight.shape[0]:
+        raise ValueError(
+            f"linear_weight has shape {tuple(linear_weight.shape)} and x {tuple(x.shape)}: "
+            "give (classes, columns) and (..., columns)"
+        )
+    if linear_bias is not None and tuple(linear_bias.shape) != (linear_weight.shape[0],):
+        raise ValueError(f"linear_bias has shape {tuple(linear_bias.shape)}: give ({linear_weight.shape[0]},)")
+    if target.shape != x.shape[:-1] or target.device != x.device:
+        raise ValueError(f"target has shape {tuple(target.shape)}: give that of x, {tuple(x.shape)}, without the last")
+    wants = [wants_grad(tensor) for tensor in (x, linear_weight, linear_bias)]
+    if reduction == "none" and any(wants):
+        raise ValueError("reduction is 'none', which has no gradient here: give 'mean' or 'sum', or detach the inputs")
+    flat = x.reshape(target.numel(), x.shape[-1]).contiguous()
+    loss, *_ = _linear_cross_entropy(
+        flat, linear_weight.contiguous(), linear_bias, target.reshape(-1).contiguous(), ignore_index,
+        float(label_smoothing), REDUCTIONS[reduction], dtype, *wants, pack(config),
+    )  # fmt: skip
+    return loss.reshape(target.shape) if reduction == "none" else loss
+
+
+class LinearCrossEntropy(torch.nn.Linear):
+    """A linear layer whose outputs only feed ``linear_cross_entropy``: the head of a language model in training.
+
+    Parameters and state are those of ``torch.nn.Linear(columns, classes, bias)``.
+    """
+
+    def __init__(
+        self, columns: int, classes: int, bias: bool = False, *, ignore_index: int = -100, reduction: str = "mean",
+        label_smoothing: float = 0.0, device: Any = None, dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(columns, classes, bias, device, dtype)
+        self.options: dict[str, Any] = {
+            "ignore_index": ignore_index,
+            "reduction": reduction,
+            "label_smoothing": label_smoothing,
+        }
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """``x`` (..., columns) and class indices (...) to the loss. Raises ValueError as ``linear_cross_entropy``."""
+        return linear_cross_entropy(x, self.weight, target, linear_bias=self.bias, **self.options)
+
+
+def reference(x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The same in plain PyTorch."""
+    return F.cross_entropy(F.linear(x, linear_weight), target)
+
+
+def liger(x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Liger-Kernel's function, imported at the first call because it is no dependency."""
+    from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction  # noqa: PLC0415
+
+    return LigerFusedLinearCrossEntropyFunction.apply(x, linear_weight, target)[0]
+
+
+def cce(x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Cut Cross-Entropy's function, imported at the first call because it is no dependency."""
+    from cut_cross_entropy import linear_cross_entropy as cut  # noqa: PLC0415
+
+    return cut(x, linear_weight, target)
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of rows x columns, standard normal; a weight that makes standard normal logits; a ``target`` a row."""
+    numbers = generator(workload, device)
+    rows, columns, classes = (workload.dims[name] for name in SPEC.dims)
+    target = torch.empty(rows, dtype=torch.int64, device=device)
+    if numbers is not None:
+        target.random_(0, max(classes, 1), generator=numbers)
+    scale = columns**-0.5
+    return {
+        "x": normal((rows, columns), workload, device, numbers, requires_grad=True),
+        "linear_weight": normal((classes, columns), workload, device, numbers, scale=scale, requires_grad=True),
+        "target": target,
+    }
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """One product forward, three in a step; x, weight and targets read, and in a step the two's gradients written.
+
+    Logits are no part of the floor, though a chunk of them at a time is written and read.
+    """
+    rows, columns, classes = (workload.dims[name] for name in SPEC.dims)
+    pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
+    product, size = 2 * rows * columns * classes, (rows + classes) * columns * workload.itemsize
+    if direction == FORWARD:
+        return Cost(product + 3 * rows * classes, size + 8 * rows, workload.itemsize, pipe)
+    return Cost(3 * product + 7 * rows * classes, size + 8 * rows, size + workload.itemsize, pipe)
+
+
+def _workload(rows: int, columns: int, classes: int, dtype: str, label: str) -> Workload:
+    return Workload({"rows": rows, "columns": columns, "classes": classes}, dtype, label=label)
+
+
+SPEC = KernelSpec(
+    name="linear_cross_entropy",
+    summary="cross-entropy of a linear layer's outputs",
+    dims=("rows", "columns", "classes"),
+    implementations={
+        "triton": Implementation(linear_cross_entropy, "in chunks, gradients with the loss", CONFIGS),
+        "eager": Implementation(reference, "torch.nn.functional.linear, then cross_entropy"),
+        "compile": Implementation(compiled(reference), "torch.compile of eager"),
+        "liger": Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
+        "cce": Implementation(cce, "Cut Cross-Entropy's, no logits in memory", requires=("cut-cross-entropy",)),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        _workload(128, 256, 1024, "bf16", "small"),
+        _workload(4096, 2048, 32000, "bf16", "medium"),
+        _workload(8192, 4096, 128256, "bf16", "large"),
+        _workload(781, 130, 1823, "fp32", "ragged"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-5, "fp16": 4e-3, "bf16": 1.5e-2},
+    passes=(FORWARD, STEP),
+)

@@ -1,0 +1,77 @@
+"""The last step of a loss: rows' losses to one number, and how many rows count."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.launching import device_of
+
+#: Rows up to which one program is quicker than PyTorch's operators, of which each is a launch.
+_MOST = 64 * 1024
+
+
+@triton.jit
+def reduce_losses_kernel(
+    out_ptr, count_ptr, loss_ptr, target_ptr, rows, ignore_index, MEAN: tl.constexpr, BLOCK: tl.constexpr
+):
+    """In one program, so always in the same order. Without ``loss`` it counts rows only; ``count`` may be None."""
+    lane = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    counted = tl.zeros((BLOCK,), tl.int32)
+    for start in range(0, rows, BLOCK):
+        mask = start + lane < rows
+        if loss_ptr is not None:
+            total += tl.load(loss_ptr + start + lane, mask=mask, other=0.0)
+        if MEAN:
+            target = tl.load(target_ptr + start + lane, mask=mask, other=0)
+            counted += (mask & (target != ignore_index)).to(tl.int32)
+    count = tl.sum(counted, axis=0)
+    if loss_ptr is not None:
+        out = tl.sum(total, axis=0)
+        if MEAN:
+            out = out / count.to(tl.float32)
+        tl.store(out_ptr, out.to(out_ptr.dtype.element_ty))
+    if count_ptr is not None:
+        tl.store(count_ptr, count.to(tl.int64))
+
+
+def _launch(
+    out: torch.Tensor | None, count: torch.Tensor | None, loss: torch.Tensor | None, target: torch.Tensor,
+    ignore_index: int, mean: bool,
+) -> None:  # fmt: skip
+    rows = target.numel()
+    block = min(8192, triton.next_power_of_2(max(32, rows)))
+    with device_of(target):
+        reduce_losses_kernel[(1,)](
+            out, count, loss, target, rows, ignore_index, MEAN=mean, BLOCK=block, num_warps=max(1, block // 256)
+        )
+
+
+def count_rows(target: torch.Tensor, ignore_index: int) -> torch.Tensor:
+    """How many elements of ``target`` are not ``ignore_index``: int64 without dimensions."""
+    if target.numel() > _MOST:
+        return (target != ignore_index).sum()
+    count = torch.empty((), dtype=torch.int64, device=target.device)
+    _launch(None, count, None, target, ignore_index, True)
+    return count
+
+
+def reduced(
+    loss: torch.Tensor, target: torch.Tensor, ignore_index: int, reduction: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows' fp32 losses as ``reduction`` asks, in ``dtype``, and for a mean how many count.
+
+    ``reduction`` is 0 for all of them, 1 for their mean over the rows that count, 2 for their sum.
+    """
+    none = target.new_empty(0, dtype=torch.int64)
+    if reduction == 0:
+        return loss.to(dtype), none
+    if target.numel() > _MOST:
+        count = (target != ignore_index).sum()
+        return (loss.sum() / count if reduction == 1 else loss.sum()).to(dtype), count if reduction == 1 else none
+    out = torch.empty((), dtype=dtype, device=loss.device)
+    count = torch.empty((), dtype=torch.int64, device=loss.device) if reduction == 1 else none
+    _launch(out, count if reduction == 1 else None, loss, target, ignore_index, reduction == 1)
+    return out, count

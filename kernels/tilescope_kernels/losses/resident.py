@@ -1,0 +1,319 @@
+"""Cross-entropy and its gradient at once, each row read once: it stays on chip between its sum and its gradient.
+
+A row of 128256 logits in 16 bits is 250 KB: more than shared memory, less than that and some registers. In Gluon, for
+Triton's language has no say over either; there the row comes from L2 the second time.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
+
+from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
+from tilescope_kernels._shared.online_softmax import LOG2_E
+
+#: Where maxima begin: finite, so that -inf minus it is no NaN, and below every 16-bit number.
+_LOWEST = gl.constexpr(-3.4028234663852886e38)
+#: Accesses of 16 bytes, in elements of 16 bits, and in words.
+_WIDTH, _WORDS = 8, gl.constexpr(4)
+#: Fewer columns are for programs that have no next row to fetch while they wait.
+_LEAST = 16384
+#: Most tiles that registers have room for.
+_TAIL = 10
+#: Most programs of a multiprocessor, of eight warps of 64 registers.
+_SHARING = 4
+#: Bytes of shared memory for what is no row: what a reduction exchanges, and the system's.
+_OTHER = 2048
+
+
+@gluon.jit
+def _unpack(words, DTYPE: gl.constexpr):
+    """The two 16-bit floats of each 32-bit word, in fp32."""
+    if gl.bfloat16 == DTYPE:
+        low = (words << 16).to(gl.float32, bitcast=True)
+        high = (words & -65536).to(gl.float32, bitcast=True)
+    else:
+        low, high = gl.inline_asm_elementwise(
+            "{.reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f32.f16 $0, l; cvt.f32.f16 $1, h;}", "=f,=f,r", [words],
+            dtype=(gl.float32, gl.float32), is_pure=True, pack=1,
+        )  # fmt: skip
+    return low, high
+
+
+@gluon.jit
+def _pack(low, high, DTYPE: gl.constexpr):
+    ASM: gl.constexpr = "cvt.rn.bf16x2.f32 $0, $2, $1;" if gl.bfloat16 == DTYPE else "cvt.rn.f16x2.f32 $0, $2, $1;"
+    return gl.inline_asm_elementwise(ASM, "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def _merge(largest, total, other_largest, other_total):
+    larger = gl.maximum(largest, other_largest)
+    mine = gl.exp2((largest - larger) * LOG2_E)
+    return larger, total * mine + other_total * gl.exp2((other_largest - larger) * LOG2_E)
+
+
+@gluon.jit
+def _add(words, largest, total, plain, here, DTYPE: gl.constexpr, SMOOTH: gl.constexpr):
+    """One tile more in each thread's maximum, sum of exponentials and plain sum of what is ``here``.
+
+    The sum is rescaled once for all that a thread holds of the tile, so an element costs one exponential.
+    """
+    low, high = _unpack(words, DTYPE)
+    larger = gl.maximum(largest, gl.max(gl.maximum(low, high), 1))
+    less = larger[:, None]
+    exponentials = gl.exp2((low - less) * LOG2_E) + gl.exp2((high - less) * LOG2_E)
+    total = total * gl.exp2((largest - larger) * LOG2_E) + gl.sum(exponentials, 1)
+    if SMOOTH:
+        plain += gl.sum(gl.where(here, low + high, 0.0), 1)
+    return larger, total, plain
+
+
+@gluon.jit
+def _grade(ptr, words, largest, factor, bias, here, DTYPE: gl.constexpr, SMOOTH: gl.constexpr):
+    """Stores ``factor * exp(x - largest) + bias`` of one tile."""
+    low, high = _unpack(words, DTYPE)
+    low = gl.exp2((low - largest) * LOG2_E) * factor
+    high = gl.exp2((high - largest) * LOG2_E) * factor
+    if SMOOTH:
+        low += bias
+        high += bias
+    gl.store(ptr, _pack(low, high, DTYPE), mask=here, cache_modifier=".cs")
+
+
+@gluon.jit
+def _fetch(place, ptr, wanted):
+    """Starts a copy that passes by the registers, as a group of its own."""
+    async_copy.async_copy_global_to_shared(place, ptr, mask=wanted)
+    async_copy.commit_group()
+
+
+@gluon.jit
+def _tail_of(x_words, here, wanted, FIRST: gl.constexpr, TILE: gl.constexpr, TAIL: gl.constexpr, DTYPE: gl.constexpr):
+    """The row's last tiles, in registers; two -inf a word where there is nothing, which add nothing to a sum."""
+    NOTHING: gl.constexpr = -8323200 if gl.bfloat16 == DTYPE else -67044352
+    tail = ()
+    for t in gl.static_range(TAIL):
+        mask = (here if t == TAIL - 1 else wanted) & wanted
+        tail += (gl.load(x_words + (FIRST + t) * TILE, mask=mask, other=NOTHING),)
+    return tail
+
+
+@gluon.jit
+def _loss(
+    loss_ptr, parts_ptr, row, largest, total, plain, target, chosen, scale, counts, smoothing, columns,
+    SMOOTH: gl.constexpr,
+):  # fmt: skip
+    """Threads meet; stores the row's loss. Returns what its gradient takes: maximum, factor, bias, the target's value."""
+    largest, total = gl.reduce((largest, total), 0, _merge)
+    # 0 where all logits are -inf, NaN where one is +inf or NaN; softmax is then not defined.
+    defined = (total > 0.0) & (total < float("inf"))
+    log = gl.where(defined, gl.log(total), float("nan"))
+    loss = log + (largest - chosen)
+    if SMOOTH:
+        loss = (1.0 - smoothing) * loss + smoothing * (log + (largest - gl.sum(plain, 0) / columns))
+    gl.store(loss_ptr + row, gl.where(counts, loss, 0.0))
+    if parts_ptr is not None:
+        shift = gl.where(total == 0.0, 0.0, largest)
+        gl.store(parts_ptr + 2 * row, gl.where(counts, shift, 0.0))
+        gl.store(parts_ptr + 2 * row + 1, gl.where(counts, log, 0.0))
+    factor = gl.where(counts, gl.where(defined, scale / total, float("nan")), 0.0)
+    bias = gl.where(counts, smoothing / columns * -scale, 0.0)
+    value = gl.exp2((chosen - largest) * LOG2_E) * factor - (1.0 - smoothing) * scale
+    if SMOOTH:
+        value += bias
+    return largest, factor, bias, value
+
+
+@gluon.jit
+def _add_tail(tail, largest, total, plain, here, everywhere, DTYPE: gl.constexpr, SMOOTH: gl.constexpr):
+    for t in gl.static_range(len(tail)):
+        mask = here if t == len(tail) - 1 else everywhere
+        largest, total, plain = _add(tail[t], largest, total, plain, mask, DTYPE, SMOOTH)
+    return largest, total, plain
+
+
+@gluon.jit
+def _target_of(x_row, target, counts, columns):
+    """The target's logit; NaN where it is no column."""
+    inside = counts & (target >= 0) & (target < columns)
+    return gl.load(x_row + target, mask=inside, other=float("nan")).to(gl.float32)
+
+
+@gluon.jit
+def _take(
+    x_words, even, odd, largest, total, plain, everywhere, wanted,
+    HALF: gl.constexpr, TILE: gl.constexpr, LAYOUT: gl.constexpr, DTYPE: gl.constexpr, SMOOTH: gl.constexpr,
+):  # fmt: skip
+    """Fetches a row, with nothing to overlap it with, and sums it but for its last tiles."""
+    for j in range(HALF):
+        _fetch(even.index(j), x_words + 2 * j * TILE, wanted)
+        _fetch(odd.index(j), x_words + (2 * j + 1) * TILE, wanted)
+    async_copy.wait_group(0)
+    for j in range(HALF):
+        largest, total, plain = _add(even.index(j).load(LAYOUT), largest, total, plain, everywhere, DTYPE, SMOOTH)
+        largest, total, plain = _add(odd.index(j).load(LAYOUT), largest, total, plain, everywhere, DTYPE, SMOOTH)
+    return largest, total, plain
+
+
+@gluon.jit
+def _replace(
+    dx_words, x_words, even, odd, row_largest, factor, bias, largest, total, plain, everywhere, wanted,
+    HALF: gl.constexpr, AHEAD: gl.constexpr, TILE: gl.constexpr, LAYOUT: gl.constexpr, DTYPE: gl.constexpr,
+    SMOOTH: gl.constexpr,
+):  # fmt: skip
+    """Makes a row in shared memory its gradient, tile by tile; fetches the next, and sums it but for its last tiles."""
+    for i in gl.static_range(AHEAD):
+        words = even.index(i).load(LAYOUT)
+        if i > 0:
+            _fetch(odd.index(i - 1), x_words + (2 * i - 1) * TILE, wanted)
+        _grade(dx_words + 2 * i * TILE, words, row_largest, factor, bias, None, DTYPE, SMOOTH)
+        words = odd.index(i).load(LAYOUT)
+        _fetch(even.index(i), x_words + 2 * i * TILE, wanted)
+        _grade(dx_words + (2 * i + 1) * TILE, words, row_largest, factor, bias, None, DTYPE, SMOOTH)
+    for j in range(AHEAD, HALF):
+        async_copy.wait_group(2 * AHEAD - 2)
+        words = even.index(j).load(LAYOUT)
+        come = even.index(j - AHEAD).load(LAYOUT)
+        _fetch(odd.index(j - 1), x_words + (2 * j - 1) * TILE, wanted)
+        _grade(dx_words + 2 * j * TILE, words, row_largest, factor, bias, None, DTYPE, SMOOTH)
+        largest, total, plain = _add(come, largest, total, plain, everywhere, DTYPE, SMOOTH)
+        async_copy.wait_group(2 * AHEAD - 2)
+        words = odd.index(j).load(LAYOUT)
+        come = odd.index(j - AHEAD).load(LAYOUT)
+        _fetch(even.index(j), x_words + 2 * j * TILE, wanted)
+        _grade(dx_words + (2 * j + 1) * TILE, words, row_largest, factor, bias, None, DTYPE, SMOOTH)
+        largest, total, plain = _add(come, largest, total, plain, everywhere, DTYPE, SMOOTH)
+    _fetch(odd.index(HALF - 1), x_words + (2 * HALF - 1) * TILE, wanted)
+    return largest, total, plain
+
+
+@gluon.jit
+def _await_last(
+    even, odd, largest, total, plain, everywhere,
+    HALF: gl.constexpr, AHEAD: gl.constexpr, LAYOUT: gl.constexpr, DTYPE: gl.constexpr, SMOOTH: gl.constexpr,
+):  # fmt: skip
+    """Sums the ``2 * AHEAD`` tiles that ``_replace`` has asked for and left."""
+    for i in gl.static_range(AHEAD):
+        async_copy.wait_group(2 * AHEAD - 1 - 2 * i)
+        come = even.index(HALF - AHEAD + i).load(LAYOUT)
+        largest, total, plain = _add(come, largest, total, plain, everywhere, DTYPE, SMOOTH)
+        async_copy.wait_group(2 * AHEAD - 2 - 2 * i)
+        come = odd.index(HALF - AHEAD + i).load(LAYOUT)
+        largest, total, plain = _add(come, largest, total, plain, everywhere, DTYPE, SMOOTH)
+    return largest, total, plain
+
+
+@gluon.jit
+def cross_entropy_resident_kernel(
+    loss_ptr, parts_ptr, dx_ptr, x_ptr, target_ptr, count_ptr, x_stride, rows, columns, ignore_index, smoothing,
+    HALF: gl.constexpr, TAIL: gl.constexpr, AHEAD: gl.constexpr, SMOOTH: gl.constexpr, num_warps: gl.constexpr,
+):  # fmt: skip
+    """Rows ``program, program + programs, ...``; as ``cross_entropy_kernel``, but ``dx`` is given. It may be ``x``.
+
+    A row is ``2 * HALF`` tiles in shared memory and ``TAIL`` in registers, of 16 bytes a thread; only the last tile may
+    be partial. While tile i of a row becomes gradient, tile i - 1 of the next row is fetched into the place that this
+    row's has left, and tile i - 2 * AHEAD of it is summed. Even and odd tiles are two allocations: what is read in one
+    step is never of the allocation that the step fetches to, so a step needs no barrier but that of its wait.
+
+    ``columns`` and ``x_stride`` are divisible by 16, pointers by 16 bytes; ``AHEAD`` is at most ``HALF``.
+    """
+    LANES: gl.constexpr = 32 * num_warps
+    TILE: gl.constexpr = LANES * _WORDS
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [num_warps, 1], [1, 0])
+    LANE: gl.constexpr = gl.SliceLayout(1, LAYOUT)
+    SHARED: gl.constexpr = gl.SwizzledSharedLayout(4, 1, 1, [1, 0])
+    FIRST: gl.constexpr = 2 * HALF  # of the tiles in registers
+    DTYPE: gl.constexpr = x_ptr.dtype.element_ty
+    even = gl.allocate_shared_memory(gl.int32, [HALF, LANES, 4], SHARED)
+    odd = gl.allocate_shared_memory(gl.int32, [HALF, LANES, 4], SHARED)
+    lane = gl.arange(0, LANES, layout=LANE)[:, None]
+    offsets = lane * _WORDS + gl.arange(0, 4, layout=gl.SliceLayout(0, LAYOUT))[None, :]
+    everywhere = gl.full([LANES, 4], True, gl.int1, LAYOUT)
+    here = everywhere & (((FIRST + TAIL - 1) * TILE + lane * _WORDS) * 2 < columns)
+    pairs = gl.pointer_type(gl.int32)
+    lowest = gl.full([LANES], _LOWEST, gl.float32, LANE)
+    zeros = gl.zeros([LANES], gl.float32, LANE)
+
+    program = gl.program_id(0)
+    programs = gl.num_programs(0)
+    scale = 1.0
+    if count_ptr is not None:
+        scale = 1.0 / gl.load(count_ptr).to(gl.float32)
+
+    # Rows that do not count are not read: their gradient is 0 times exponentials of zeros, or of -inf.
+    target = gl.load(target_ptr + program)
+    counts = target != ignore_index
+    x_row = x_ptr + program.to(gl.int64) * x_stride
+    chosen = _target_of(x_row, target, counts, columns)
+    x_words = x_row.to(pairs, bitcast=True) + offsets
+    tail = _tail_of(x_words, here, everywhere & counts, FIRST, TILE, TAIL, DTYPE)
+    largest, total, plain = _take(
+        x_words, even, odd, lowest, zeros, zeros, everywhere, everywhere & counts, HALF, TILE, LAYOUT, DTYPE, SMOOTH
+    )  # fmt: skip
+    largest, total, plain = _add_tail(tail, largest, total, plain, here, everywhere, DTYPE, SMOOTH)
+    next_target = gl.load(target_ptr + gl.minimum(program + programs, rows - 1))
+    for row in range(program, rows, programs):
+        counts = target != ignore_index
+        row_largest, factor, bias, value = _loss(
+            loss_ptr, parts_ptr, row.to(gl.int64), largest, total, plain, target, chosen, scale, counts, smoothing,
+            columns, SMOOTH,
+        )  # fmt: skip
+        inside = counts & (target >= 0) & (target < columns)
+        place = dx_ptr + row.to(gl.int64) * x_stride + target
+        dx_words = (dx_ptr + row.to(gl.int64) * x_stride).to(pairs, bitcast=True) + offsets
+        # Out of the registers first, since the next row's tail must be fetched early and has nowhere else to go.
+        for t in gl.static_range(TAIL):
+            mask = here if t == TAIL - 1 else None
+            _grade(dx_words + (FIRST + t) * TILE, tail[t], row_largest, factor, bias, mask, DTYPE, SMOOTH)
+
+        target = next_target
+        counts = (row + programs < rows) & (target != ignore_index)
+        x_row = x_ptr + (row + programs).to(gl.int64) * x_stride
+        x_words = x_row.to(pairs, bitcast=True) + offsets
+        tail = _tail_of(x_words, here, everywhere & counts, FIRST, TILE, TAIL, DTYPE)
+        chosen = _target_of(x_row, target, counts, columns)
+        next_target = gl.load(target_ptr + gl.minimum(row + 2 * programs, rows - 1))
+        largest, total, plain = _replace(
+            dx_words, x_words, even, odd, row_largest, factor, bias, lowest, zeros, zeros, everywhere,
+            everywhere & counts, HALF, AHEAD, TILE, LAYOUT, DTYPE, SMOOTH,
+        )  # fmt: skip
+        # What has long arrived, while the last fetches come.
+        largest, total, plain = _add_tail(tail, largest, total, plain, here, everywhere, DTYPE, SMOOTH)
+        largest, total, plain = _await_last(
+            even, odd, largest, total, plain, everywhere, HALF, AHEAD, LAYOUT, DTYPE, SMOOTH
+        )  # fmt: skip
+        # One element more is cheaper than a comparison for each; after a barrier, lest another thread's tile comes later.
+        gl.thread_barrier()
+        gl.store(place, value.to(DTYPE), mask=inside)
+
+
+def plan(x: torch.Tensor, dx: torch.Tensor) -> tuple[int, dict[str, int]] | None:
+    """Programs and the kernel's parameters and warps for the rows of ``x``; None where it does not serve them.
+
+    Programs share a multiprocessor where their rows fit, for then one has something to do while another's threads meet;
+    they have half the warps.
+    """
+    rows, columns = x.shape
+    if capability(x) == 0 or x.element_size() != 2 or columns < _LEAST:
+        return None
+    # What the compiler can prove to be aligned are multiples of 16, of bytes and of elements.
+    if columns % 16 or x.stride(0) % 16 or x.data_ptr() % 16 or dx.data_ptr() % 16:
+        return None
+    room = shared_memory(x)
+    sharing = max(1, min(_SHARING, room // (2 * columns + _OTHER)))
+    warps = 16 if sharing == 1 else 8
+    tiles = triton.cdiv(columns, 32 * warps * _WIDTH)
+    half = min((tiles - 1) // 2, (room // sharing - _OTHER) // (2 * 32 * warps * _WIDTH * x.element_size()))
+    if tiles - 2 * half > _TAIL:
+        return None
+    parameters = {
+        "HALF": half,
+        "TAIL": tiles - 2 * half,
+        "AHEAD": min(half, 4 if sharing == 1 else 3),
+        "num_warps": warps,
+    }
+    return min(rows, sharing * multiprocessors(x)), parameters

@@ -1,0 +1,181 @@
+"""FP8 products with scales of 1x128 and 128x128 on Hopper: one warp loads, three groups of four multiply.
+
+Tensor cores add up the 128 products that share scales; the other units scale those sums and add them to the totals in
+fp32. While one group scales, the others' products keep the tensor cores busy. In Gluon, for Triton's language has no say
+over which warps do what.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from tilescope_kernels._shared.launching import capability, device_of, multiprocessors
+from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
+from tilescope_kernels.quantization.quantize import GROUP
+
+#: Elements along K that share scales, and columns that share a scale of b: a step's, and a tile's.
+_GROUP = gl.constexpr(GROUP)
+#: Groups of warps that multiply, and the rows of each, a tensor core instruction's: registers hold no more totals beside
+#: a product.
+_GROUPS, _ROWS = gl.constexpr(3), gl.constexpr(64)
+_BLOCK_M = gl.constexpr(_GROUPS.value * _ROWS.value)
+#: Rows of tiles that are walked together: L2 still has their operands.
+_GROUP_M = gl.constexpr(8)
+#: Steps along K whose operands are in shared memory.
+_STAGES = gl.constexpr(4)
+#: Registers of a thread that multiplies and of one that loads.
+_MULTIPLYING, _LOADING = gl.constexpr(160), gl.constexpr(24)
+
+
+@gluon.jit
+def _advance(slot, phase):
+    """The next stage of the ring, and the parity of its use: without the division of a running count."""
+    slot += 1
+    wrapped = slot == _STAGES
+    return gl.where(wrapped, 0, slot), gl.where(wrapped, phase ^ 1, phase)
+
+
+@gluon.jit
+def _load(a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, tiles):
+    """Operands of every tile of this program, as far ahead as the ring is free: the next tile's during an epilogue."""
+    slot = gl.to_tensor(0)
+    # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
+    phase = gl.to_tensor(1)
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        start_m, start_n = tile_origin(tile, M, N, _BLOCK_M, _GROUP, _GROUP_M)
+        for k in range(0, K, _GROUP):
+            arrived = ready.index(slot)
+            mbarrier.wait(free.index(slot), phase)
+            mbarrier.expect(arrived, (_BLOCK_M + _GROUP) * _GROUP)
+            for i in gl.static_range(_GROUPS):
+                place = a_ring.index(slot * _GROUPS + i)
+                tma.async_copy_global_to_shared(a_tiles, [start_m + i * _ROWS, k], arrived, place)
+            tma.async_copy_global_to_shared(b_tiles, [start_n, k], arrived, b_ring.index(slot))
+            slot, phase = _advance(slot, phase)
+
+
+@gluon.jit
+def _multiply(
+    WHICH: gl.constexpr, c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
+    scale_am, scale_ak, scale_bk, scale_bn,
+):  # fmt: skip
+    """This group's 64 rows of every tile of this program. A step's scales are on their way during the step before."""
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 32])
+    LINE: gl.constexpr = gl.SliceLayout(1, LAYOUT)
+    blocks = (K + _GROUP - 1) // _GROUP
+    buffer = c_buffers.index(WHICH)
+    slot = gl.to_tensor(0)
+    phase = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        start_m, start_n = tile_origin(tile, M, N, _BLOCK_M, _GROUP, _GROUP_M)
+        start_m += WHICH * _ROWS
+        m = start_m + gl.arange(0, _ROWS, layout=LINE)
+        a_column = scale_a_ptr
+        a_offset = m * scale_am
+        b_row = scale_b_ptr + start_n // _GROUP * scale_bn
+        # A scale of b for every row: a scalar would be moved to a uniform register at once, which waits for it there.
+        b_offset = gl.zeros([_ROWS], gl.int32, LINE)
+        scale_a = gl.load(a_column + a_offset, mask=m < M, other=0.0)
+        scale_b = gl.load(b_row + b_offset, mask=m < M, other=0.0)
+        total = gl.zeros([_ROWS, _GROUP], gl.float32, LAYOUT)
+        for step in range(blocks):
+            more = step + 1 < blocks
+            a_column += scale_ak
+            b_row += scale_bk
+            mbarrier.wait(ready.index(slot), phase)
+            nothing = gl.zeros([_ROWS, _GROUP], gl.float32, LAYOUT)
+            a = a_ring.index(slot * _GROUPS + WHICH)
+            b = b_ring.index(slot).permute([1, 0])
+            part = warpgroup_mma(a, b, nothing, use_acc=False, is_async=True)
+            part = warpgroup_mma_wait(0, deps=[part])
+            mbarrier.arrive(free.index(slot), count=1)
+            total += part * (scale_a * scale_b)[:, None]
+            scale_a = gl.load(a_column + a_offset, mask=(m < M) & more, other=0.0)
+            scale_b = gl.load(b_row + b_offset, mask=(m < M) & more, other=0.0)
+            slot, phase = _advance(slot, phase)
+        # Once the tile before has left the buffer. The descriptor leaves out what is past the edges.
+        tma.store_wait(0)
+        buffer.store(total.to(c_tiles.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(c_tiles, [start_m, start_n], buffer)
+    tma.store_wait(0)
+
+
+# Extents of 1 for constants have made ptxas die of a segmentation fault in another kernel (sm_90, CUDA 12.8).
+@gluon.jit(do_not_specialize=["M", "N", "K"])
+def fp8_matmul_blocks_hopper_kernel(
+    a_tiles, b_tiles, c_tiles, scale_a_ptr, scale_b_ptr, M, N, K, scale_am, scale_ak, scale_bk, scale_bn
+):  # fmt: skip
+    """Tiles ``program, program + programs, ...`` of 192x128, 64 rows a group. Launched with 4 warps.
+
+    Descriptors are of 64x128 of a and c and 128x128 of b; scales are ``fp8_matmul_blocks_kernel``'s.
+    """
+    tiles = ((M + _BLOCK_M - 1) // _BLOCK_M) * ((N + _GROUP - 1) // _GROUP)
+    a_ring = gl.allocate_shared_memory(a_tiles.dtype, [_STAGES * _GROUPS, _ROWS, _GROUP], a_tiles.layout)
+    b_ring = gl.allocate_shared_memory(b_tiles.dtype, [_STAGES, _GROUP, _GROUP], b_tiles.layout)
+    c_buffers = gl.allocate_shared_memory(c_tiles.dtype, [_GROUPS, _ROWS, _GROUP], c_tiles.layout)
+    # That a stage has come, and that every group has used it.
+    ready = gl.allocate_shared_memory(gl.int64, [_STAGES, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [_STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(_STAGES):
+        mbarrier.init(ready.index(i), count=1)
+        mbarrier.init(free.index(i), count=_GROUPS)
+    fence_async_shared()
+    given = (
+        c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
+        scale_am, scale_ak, scale_bk, scale_bn,
+    )  # fmt: skip
+    # Triton takes no *given.
+    gl.warp_specialize(
+        [
+            (_multiply, (0,) + given),  # noqa: RUF005
+            (_multiply, (1,) + given),  # noqa: RUF005
+            (_multiply, (2,) + given),  # noqa: RUF005
+            (_load, (a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, tiles)),
+        ],
+        [4, 4, 1],
+        [_MULTIPLYING, _MULTIPLYING, _LOADING],
+    )
+
+
+def _count(c: torch.Tensor) -> int:
+    return triton.cdiv(c.shape[0], _BLOCK_M.value) * triton.cdiv(c.shape[1], GROUP)
+
+
+def serves(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
+    """Whether the kernel can compute ``c`` of ``a`` and ``b`` as (N, K), and has a tile for every multiprocessor."""
+    return (
+        capability(a) == 90
+        and c.dtype in (torch.bfloat16, torch.float16)
+        and 0 not in (*c.shape, a.shape[1])
+        and tma_serves(a, b, c)
+        and _count(c) >= multiprocessors(a)
+    )
+
+
+def _tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
+    """A descriptor of (rows, 128) tiles. The stride of a single column may be any number: it is left out."""
+    dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}.get(tensor.dtype, gl.float8e4nv)
+    layout = gl.NVMMASharedLayout.get_default_for([rows, GROUP], dtype)
+    return TensorDescriptor(tensor, list(tensor.shape), [tensor.stride(0), 1], [rows, GROUP], layout)
+
+
+def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> None:
+    """Writes ``c`` for operands that ``serves`` accepts; scales with any strides."""
+    with device_of(a):
+        fp8_matmul_blocks_hopper_kernel[(min(_count(c), multiprocessors(a)),)](
+            _tiles(a, _ROWS.value), _tiles(b, GROUP), _tiles(c, _ROWS.value), scale_a, scale_b, *c.shape, a.shape[1],
+            *scale_a.stride(), *scale_b.stride(), num_warps=4,
+        )  # fmt: skip

@@ -1,0 +1,368 @@
+"""FP8 (e4m3) matrix products: one scale an operand, one a row of ``a`` and a column of ``b``, or one a block.
+
+On Hopper, large products with a scale a block go through ``_fp8_blocks_hopper``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.autotuning import workspace
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import FLOATING, device_of, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.one_byte import check_operands
+from tilescope_kernels._shared.operators import operator, pack, unpack
+from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products import fp8_blocks_hopper, scaled_matmul
+from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands
+from tilescope_kernels.quantization.quantize import GROUP
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+_GROUP = tl.constexpr(GROUP)
+
+
+@triton.jit
+def _step(total, a, b_tiles, scale_a, scale_b_ptr, scale_bn, start_n, start_k, N):
+    """``total`` and the scaled product of ``a`` with a tile of b. Past the last column there are no scales."""
+    scale_b = tl.load(scale_b_ptr + start_n // _GROUP * scale_bn, mask=start_n < N, other=0.0)
+    return total + tl.dot(a, b_tiles.load([start_n, start_k]).T) * (scale_a * scale_b)[:, None]
+
+
+@triton.heuristics({"EVEN_K": lambda args: args["K"] % 128 == 0})
+@triton.jit
+def fp8_matmul_blocks_kernel(
+    a_ptr, b_ptr, c_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_am, stride_bn, stride_cm,
+    scale_am, scale_ak, scale_bk, scale_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, TMA: tl.constexpr, PARTS: tl.constexpr,
+    EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """Tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile a program.
+
+    128 products along K share scales, so their sum is scaled and added up in fp32. One scale of b serves ``BLOCK_N``
+    columns, at most 128. A tile is 1, 2 or 4 ``PARTS`` of those beside each other: they share what is read of a, one
+    part is scaled while the next is multiplied, and only those two need registers for products.
+    """
+    if TMA:
+        a_tiles = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_am, 1], [BLOCK_M, _GROUP])
+        b_tiles = tl.make_tensor_descriptor(b_ptr, [N, K], [stride_bn, 1], [BLOCK_N, _GROUP])
+        c_tiles = tl.make_tensor_descriptor(c_ptr, [M, N], [stride_cm, 1], [BLOCK_M, BLOCK_N])
+        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N * PARTS)
+        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
+            start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N * PARTS, GROUP_M)
+            m = start_m + tl.arange(0, BLOCK_M)
+            scale_a_row = scale_a_ptr + m * scale_am
+            part_0 = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            part_1 = part_0
+            part_2 = part_0
+            part_3 = part_0
+            for step in range(0, tl.cdiv(K, _GROUP)):
+                k = step * _GROUP
+                scale_a = tl.load(scale_a_row + step * scale_ak, mask=m < M, other=0.0)
+                column = scale_b_ptr + step * scale_bk
+                a = a_tiles.load([start_m, k])
+                part_0 = _step(part_0, a, b_tiles, scale_a, column, scale_bn, start_n, k, N)
+                if PARTS > 1:
+                    part_1 = _step(part_1, a, b_tiles, scale_a, column, scale_bn, start_n + BLOCK_N, k, N)
+                if PARTS > 2:
+                    part_2 = _step(part_2, a, b_tiles, scale_a, column, scale_bn, start_n + 2 * BLOCK_N, k, N)
+                    part_3 = _step(part_3, a, b_tiles, scale_a, column, scale_bn, start_n + 3 * BLOCK_N, k, N)
+            c_tiles.store([start_m, start_n], part_0.to(c_ptr.dtype.element_ty))
+            if PARTS > 1:
+                c_tiles.store([start_m, start_n + BLOCK_N], part_1.to(c_ptr.dtype.element_ty))
+            if PARTS > 2:
+                c_tiles.store([start_m, start_n + 2 * BLOCK_N], part_2.to(c_ptr.dtype.element_ty))
+                c_tiles.store([start_m, start_n + 3 * BLOCK_N], part_3.to(c_ptr.dtype.element_ty))
+    else:
+        start_m, start_n = tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m = start_m + tl.arange(0, BLOCK_M)
+        scale_a_ptr += m * scale_am
+        scale_b_ptr += start_n // _GROUP * scale_bn
+        total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for start_k in range(0, K, _GROUP):
+            scale_a = tl.load(scale_a_ptr, mask=m < M, other=0.0)
+            scale_b = tl.load(scale_b_ptr)
+            a, b = pointer_operands(
+                a_ptr, b_ptr, M, N, K, stride_am, stride_bn, start_m, start_n, start_k, BLOCK_M, BLOCK_N, _GROUP, EVEN_K
+            )
+            total += tl.dot(a, b) * (scale_a * scale_b)[:, None]
+            scale_a_ptr += scale_ak
+            scale_b_ptr += scale_bk
+        n = start_n + tl.arange(0, BLOCK_N)[None, :]
+        c_tile = c_ptr + m[:, None].to(tl.int64) * stride_cm + n
+        tl.store(c_tile, total.to(c_ptr.dtype.element_ty), mask=(m[:, None] < M) & (n < N))
+
+
+CONFIGS = scaled_matmul.sweep(2)
+#: ``PROGRAMS`` a multiprocessor walk the tiles: one scales while the other multiplies. Without descriptors, 1 part each
+#: and a program a tile. 4 parts spill a few registers, and read a quarter less from L2 than 2. All are of Triton's kernel;
+#: Hopper's, which has none, is used only where no config is given.
+BLOCK_CONFIGS = tuple(
+    {
+        "BLOCK_M": m, "BLOCK_N": n, "GROUP_M": 8, "TMA": int(programs > 0), "PARTS": parts, "PROGRAMS": programs,
+        "num_warps": warps, "num_stages": stages,
+    }
+    for m, n, warps, stages, programs, parts in (
+        (128, 64, 8, 3, 2, 2), (128, 64, 8, 4, 1, 2), (128, 128, 8, 4, 1, 1), (128, 64, 8, 3, 1, 4), (128, 64, 8, 4, 1, 4),
+        (256, 32, 8, 3, 1, 4), (64, 64, 4, 3, 2, 2), (64, 128, 4, 3, 2, 1), (128, 64, 8, 3, 2, 1), (64, 64, 4, 3, 1, 4),
+        (128, 128, 8, 3, 0, 1), (128, 128, 8, 4, 0, 1), (128, 128, 8, 2, 0, 1), (64, 128, 4, 3, 0, 1), (64, 128, 4, 4, 0, 1),
+        (64, 64, 4, 4, 0, 1), (64, 64, 4, 3, 0, 1), (128, 64, 8, 4, 0, 1), (256, 64, 8, 3, 0, 1),
+    )
+)  # fmt: skip
+#: The config for few tiles.
+_SMALL = next(known for known in BLOCK_CONFIGS if known["BLOCK_M"] == known["BLOCK_N"] == 64 and not known["TMA"])
+
+
+def _fits(known: Mapping[str, int], c: torch.Tensor) -> bool:
+    """Whether a config of ``BLOCK_CONFIGS`` fits the shared memory of the GPU that ``c`` is on."""
+    return scaled_matmul.fits_device(
+        {**known, "BLOCK_N": known["BLOCK_N"] * known["PARTS"], "BLOCK_K": GROUP, "HALVES": known["PARTS"] - 1}, c
+    )
+
+
+@operator("fp8_matmul")
+def _fp8_matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    dtype: torch.dtype,
+    fast: bool,
+    config: str,
+) -> torch.Tensor:
+    """``b`` as (n, k)."""
+    c = torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
+    scaled_matmul.launch(a, b, c, (scale_a, scale_b), 2 if scale_a.dim() else 1, fast, unpack(config))
+    return c
+
+
+@_fp8_matmul.register_fake
+def _(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    dtype: torch.dtype,
+    fast: bool,
+    config: str,
+) -> torch.Tensor:
+    return torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
+
+
+@operator("fp8_matmul_blocks")
+def _fp8_matmul_blocks(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, dtype: torch.dtype, config: str
+) -> torch.Tensor:
+    """``b`` as (n, k)."""
+    (m, k), n = a.shape, b.shape[0]
+    c = torch.empty((m, n), dtype=dtype, device=a.device)
+    given = unpack(config)
+    if given is None and fp8_blocks_hopper.serves(a, b, c):
+        fp8_blocks_hopper.launch(a, b, c, scale_a, scale_b)
+        return c
+    tma = scaled_matmul.tma_serves(a, b, c)
+    if given is None:
+        few = triton.cdiv(m, 128) * triton.cdiv(n, 256) < multiprocessors(a)
+        fitting = (known for known in BLOCK_CONFIGS if known["TMA"] <= tma and _fits(known, c))
+        given = _SMALL if few else next(fitting)
+    if given["TMA"] and not tma:
+        raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
+    parameters, options = split_config({name: value for name, value in given.items() if name != "PROGRAMS"})
+    tiles = triton.cdiv(m, given["BLOCK_M"]) * triton.cdiv(n, given["BLOCK_N"] * given["PARTS"])
+    grid = (min(tiles, given["PROGRAMS"] * multiprocessors(a)) if given["TMA"] else tiles,)
+    with device_of(a):
+        if a.is_cuda:
+            triton.set_allocator(workspace)
+        fp8_matmul_blocks_kernel[grid](
+            a, b, c, scale_a, scale_b, m, n, k, a.stride(0), b.stride(0), c.stride(0),
+            *scale_a.stride(), *scale_b.stride(), **parameters, **options,
+        )  # fmt: skip
+    return c
+
+
+@_fp8_matmul_blocks.register_fake
+def _(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, dtype: torch.dtype, config: str
+) -> torch.Tensor:
+    return torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
+
+
+def fp8_matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    use_fast_accum: bool = True,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """``(a * scale_a) @ (b * scale_b)`` of e4m3 matrices (M, K) and (K, N), in ``dtype`` (bf16, fp16, fp32).
+
+    The fp32 scales are () both; (M, 1) and (1, N); or, of blocks of 1x128 and 128x128, (M, ceil(K / 128)) and
+    (ceil(K / 128), ceil(N / 128)), as ``quantize(w, ..., "tile")`` gives for ``w = b.T``, transposed. ``b`` is best
+    ``weight.T``: operands whose neighbours are not along K are copied.
+
+    With ``use_fast_accum`` Hopper adds products up with 14 bits, as ``torch._scaled_mm`` does then; without, at most 128
+    of them, and those sums in fp32, as cuBLAS does. Blocks are always added up in fp32. No gradient. ``config`` is one of
+    ``CONFIGS`` (of ``BLOCK_CONFIGS`` for blocks); without one the first call with new extents times a few, except for
+    blocks: those have a kernel of their own on Hopper where its tiles fill the GPU. Raises ValueError, naming the
+    argument, for what it cannot serve.
+    """
+    if dtype not in FLOATING:
+        raise ValueError(f"dtype is {dtype}: give torch.bfloat16, torch.float16 or torch.float32")
+    if not use_triton():
+        return reference(a, b, scale_a, scale_b).to(dtype)
+    check_operands((torch.float8_e4m3fn,), dims=2, a=a)
+    check_operands((torch.float8_e4m3fn,), dims=2, beside=a, b=b)
+    check_operands((torch.float32,), beside=a, scale_a=scale_a, scale_b=scale_b)
+    (m, k), n = a.shape, b.shape[1]
+    if b.shape[0] != k:
+        raise ValueError(f"b has {b.shape[0]} rows but a has {k} columns: they must be equal")
+    blocks = triton.cdiv(k, GROUP)
+    shapes = (tuple(scale_a.shape), tuple(scale_b.shape))
+    accepted = (((), ()), ((m, 1), (1, n)), ((m, blocks), (blocks, triton.cdiv(n, GROUP))))
+    if shapes not in accepted:
+        raise ValueError(
+            f"scale_a and scale_b have shapes {shapes[0]} and {shapes[1]}: give () and (), "
+            f"{accepted[1][0]} and {accepted[1][1]}, or {accepted[2][0]} and {accepted[2][1]}"
+        )
+    if m == 0 or n == 0 or k == 0:
+        return torch.zeros((m, n), dtype=dtype, device=a.device)
+    a, columns = (t if t.stride(1) == 1 else t.contiguous() for t in (a, b.T))
+    if shapes in accepted[:2]:
+        return _fp8_matmul(a, columns, scale_a.contiguous(), scale_b.contiguous(), dtype, use_fast_accum, pack(config))
+    return _fp8_matmul_blocks(a, columns, scale_a, scale_b, dtype, pack(config))
+
+
+def reference(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
+    """The same in plain PyTorch: fp32, rounded to bf16; fp64 where ``a`` is."""
+    wide = torch.float64 if a.dtype == torch.float64 else torch.float32
+    if scale_a.dim() == 2 and (scale_a.shape[1] > 1 or scale_b.shape != (1, b.shape[1])):
+        scale_a = scale_a.repeat_interleave(GROUP, 1)[:, : a.shape[1]]
+        scale_b = scale_b.repeat_interleave(GROUP, 0).repeat_interleave(GROUP, 1)[: b.shape[0], : b.shape[1]]
+    product = (a.to(wide) * scale_a.to(wide)) @ (b.to(wide) * scale_b.to(wide))
+    return product if wide == torch.float64 else product.bfloat16()
+
+
+def eager(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
+    """Both operands converted to bf16, cuBLAS's product of those, then the scales."""
+    product = a.bfloat16() @ b.bfloat16()
+    return (product.float() * (scale_a * scale_b)).bfloat16()
+
+
+def eager_blocks(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
+    """Both operands dequantized to bf16, then cuBLAS's product of those."""
+    wide_a = scale_a.repeat_interleave(GROUP, 1)[:, : a.shape[1]]
+    wide_b = scale_b.repeat_interleave(GROUP, 0).repeat_interleave(GROUP, 1)[: b.shape[0], : b.shape[1]]
+    return (a.float() * wide_a).bfloat16() @ (b.float() * wide_b).bfloat16()
+
+
+def cublas(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
+    """torch._scaled_mm with fast accumulation where it has a choice."""
+    fast = scale_a.dim() == 0 or scale_a.shape[1] == 1
+    return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast)
+
+
+def _operands(workload: Workload, device: Any) -> tuple[dict[str, torch.Tensor], torch.Generator | None]:
+    """``a`` (m, k) and ``b`` (k, n), the transpose of a weight (n, k): standard normal, rounded to e4m3."""
+    numbers = generator(workload, device)
+    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    a, weight = (normal(shape, workload, device, numbers) for shape in ((m, k), (n, k)))
+    return {"a": a, "b": weight.T}, numbers
+
+
+def _scale(shape: tuple[int, ...], device: Any, numbers: torch.Generator | None) -> torch.Tensor:
+    """fp32 scales between 0.01 and 0.02."""
+    scale = torch.empty(shape, device=device)
+    return scale if numbers is None else scale.uniform_(0.01, 0.02, generator=numbers)
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """Operands and one scale each."""
+    operands, numbers = _operands(workload, device)
+    return {**operands, "scale_a": _scale((), device, numbers), "scale_b": _scale((), device, numbers)}
+
+
+def row_inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """Operands and a scale a row of a and a column of b."""
+    operands, numbers = _operands(workload, device)
+    m, n = workload.dims["m"], workload.dims["n"]
+    return {**operands, "scale_a": _scale((m, 1), device, numbers), "scale_b": _scale((1, n), device, numbers)}
+
+
+def block_inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """Operands and scales of 1x128 and 128x128, neighbours along m and along k: the order that cuBLAS takes."""
+    operands, numbers = _operands(workload, device)
+    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    blocks = triton.cdiv(k, GROUP)
+    scale_a, scale_b = (_scale(shape, device, numbers).T for shape in ((blocks, m), (triton.cdiv(n, GROUP), blocks)))
+    return {**operands, "scale_a": scale_a, "scale_b": scale_b}
+
+
+def _cost(scales: str) -> Any:
+    def cost(workload: Workload, direction: str) -> Cost:
+        """2MNK operations on tensor cores and the scaling; operands and scales read once, the bf16 result written."""
+        m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+        blocks = triton.cdiv(k, GROUP)
+        count = {"tensor": 2, "rows": m + n, "blocks": m * blocks + blocks * triton.cdiv(n, GROUP)}[scales]
+        return Cost(flops=2 * m * n * k, bytes_read=m * k + k * n + 4 * count, bytes_written=2 * m * n, pipe="fp8")
+
+    return cost
+
+
+def _spec(
+    name: str, scales: str, summary: str, draw: Any, plain: Any, configs: tuple[dict[str, int], ...]
+) -> KernelSpec:
+    def fused(
+        a: torch.Tensor,
+        b: torch.Tensor,
+        scale_a: torch.Tensor,
+        scale_b: torch.Tensor,
+        config: Mapping[str, int] | None = None,
+    ) -> torch.Tensor:
+        return fp8_matmul(a, b, scale_a, scale_b, config=config)
+
+    return KernelSpec(
+        name=name,
+        summary=summary,
+        dims=("m", "n", "k"),
+        implementations={
+            "triton": Implementation(fused, "FP8 on tensor cores, scaled at the end", configs),
+            "eager": Implementation(plain, "converted to bf16, then cuBLAS"),
+            "compile": Implementation(compiled(plain), "torch.compile of eager"),
+            "cublas": Implementation(cublas, "torch._scaled_mm"),
+        },
+        reference=reference,
+        inputs=draw,
+        workloads=(
+            Workload({"m": 512, "n": 512, "k": 512}, "fp8", label="small"),
+            Workload({"m": 2048, "n": 2048, "k": 2048}, "fp8", label="medium"),
+            Workload({"m": 4096, "n": 4096, "k": 4096}, "fp8", label="large"),
+            # As ragged as torch._scaled_mm can serve.
+            Workload({"m": 1023, "n": 528, "k": 1040 if scales != "blocks" else 1024}, "fp8", label="ragged"),
+            Workload({"m": 8192, "n": 8192, "k": 8192}, "fp8", label="huge"),
+            Workload({"m": 0, "n": 512, "k": 512}, "fp8", label="empty"),
+        ),
+        cost=_cost(scales),
+        # The result is bf16.
+        tolerance={"fp8": 6e-3},
+        # e4m3 on tensor cores begins with Ada.
+        targets=("sm_89", "sm_90", "sm_100", "sm_120"),
+    )
+
+
+SPEC = _spec("fp8_matmul", "tensor", "FP8 a @ b with a scale an operand", inputs, eager, CONFIGS)
+ROWS_SPEC = _spec("fp8_matmul_rows", "rows", "FP8 a @ b with a scale a row and a column", row_inputs, eager, CONFIGS)
+BLOCKS_SPEC = _spec(
+    "fp8_matmul_blocks",
+    "blocks",
+    "FP8 a @ b with scales of 1x128 and 128x128",
+    block_inputs,
+    eager_blocks,
+    BLOCK_CONFIGS,
+)

@@ -1,0 +1,197 @@
+"""INT8 matrix products: exact in INT32, or scaled by row and column on the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import FLOATING, use_triton
+from tilescope_kernels._shared.one_byte import check_operands
+from tilescope_kernels._shared.operators import operator, pack, unpack
+from tilescope_kernels.matrix_products import scaled_matmul
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+CONFIGS = scaled_matmul.sweep(4)
+SCALED_CONFIGS = scaled_matmul.sweep(2)
+
+
+@operator("int8_matmul")
+def _int8_matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    dtype: torch.dtype,
+    config: str,
+) -> torch.Tensor:
+    """``b`` as (n, k)."""
+    c = torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
+    kind = 0 if scale_a is None else 2 if scale_a.dim() else 1
+    scaled_matmul.launch(a, b, c, (scale_a, scale_b), kind, True, unpack(config))
+    return c
+
+
+@_int8_matmul.register_fake
+def _(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    dtype: torch.dtype,
+    config: str,
+) -> torch.Tensor:
+    return torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
+
+
+def int8_matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """``a @ b`` of int8 matrices (M, K) and (K, N): exact, in int32, or times scales, in ``dtype`` (bf16, fp16, fp32).
+
+    The fp32 scales are () both, or (M, 1) and (1, N). Sums of more than 131,071 products of -128 overflow int32, as in
+    ``torch._int_mm``. ``b`` is best ``weight.T``: operands whose neighbours are not along K are copied. No gradient.
+    ``config`` is one of ``CONFIGS`` (of ``SCALED_CONFIGS`` with scales); without one the first call with new extents
+    times a few. Raises ValueError, naming the argument, for what it cannot serve.
+    """
+    if dtype not in FLOATING:
+        raise ValueError(f"dtype is {dtype}: give torch.bfloat16, torch.float16 or torch.float32")
+    if (scale_a is None) != (scale_b is None):
+        missing = "scale_a" if scale_a is None else "scale_b"
+        raise ValueError(f"{missing} is None and the other scale is not: give both or neither")
+    out = torch.int32 if scale_a is None else dtype
+    if not use_triton():
+        return reference(a, b, scale_a, scale_b).to(out)
+    check_operands((torch.int8,), dims=2, a=a)
+    check_operands((torch.int8,), dims=2, beside=a, b=b)
+    (m, k), n = a.shape, b.shape[1]
+    if b.shape[0] != k:
+        raise ValueError(f"b has {b.shape[0]} rows but a has {k} columns: they must be equal")
+    if scale_a is not None and scale_b is not None:
+        check_operands((torch.float32,), beside=a, scale_a=scale_a, scale_b=scale_b)
+        shapes = (tuple(scale_a.shape), tuple(scale_b.shape))
+        if shapes not in (((), ()), ((m, 1), (1, n))):
+            raise ValueError(
+                f"scale_a and scale_b have shapes {shapes[0]} and {shapes[1]}: give () and (), or {(m, 1)} and {(1, n)}"
+            )
+        scale_a, scale_b = scale_a.contiguous(), scale_b.contiguous()
+    if m == 0 or n == 0 or k == 0:
+        return torch.zeros((m, n), dtype=out, device=a.device)
+    a, columns = (t if t.stride(1) == 1 else t.contiguous() for t in (a, b.T))
+    return _int8_matmul(a, columns, scale_a, scale_b, out, pack(config))
+
+
+def reference(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The same in plain PyTorch, through fp64, which is exact: int32, or with scales bf16, or fp64 where they are."""
+    product = a.double() @ b.double()
+    if scale_a is None or scale_b is None:
+        return product.to(torch.int32)
+    scaled = product * scale_a.double() * scale_b.double()
+    return scaled if scale_a.dtype == torch.float64 else scaled.bfloat16()
+
+
+def eager(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Both operands converted to fp32, cuBLAS's product of those, converted back: exact below 2^24."""
+    return (a.float() @ b.float()).to(torch.int32)
+
+
+def cublas(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """torch._int_mm."""
+    return torch._int_mm(a, b)
+
+
+def eager_rows(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
+    """Both operands converted to bf16, which holds them exactly, cuBLAS's product of those, then the scales."""
+    return ((a.bfloat16() @ b.bfloat16()).float() * scale_a * scale_b).bfloat16()
+
+
+def cublas_rows(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
+    """torch._int_mm, then the scales."""
+    return (torch._int_mm(a, b).float() * scale_a * scale_b).bfloat16()
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``a`` (m, k) and ``b`` (k, n), the transpose of a weight (n, k): normal with standard deviation 25."""
+    numbers = generator(workload, device)
+    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    a, weight = (normal(shape, workload, device, numbers, scale=25.0) for shape in ((m, k), (n, k)))
+    return {"a": a, "b": weight.T}
+
+
+def row_inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """The same with a scale, between 0.01 and 0.02, a row of a and a column of b."""
+    scales = [torch.empty(shape, device=device) for shape in ((workload.dims["m"], 1), (1, workload.dims["n"]))]
+    numbers = generator(workload, device)
+    if numbers is not None:
+        for scale in scales:
+            scale.uniform_(0.01, 0.02, generator=numbers)
+    return {**inputs(workload, device), "scale_a": scales[0], "scale_b": scales[1]}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """2MNK operations on tensor cores; operands read once, the int32 result written once."""
+    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    return Cost(flops=2 * m * n * k, bytes_read=m * k + k * n, bytes_written=4 * m * n, pipe="int8")
+
+
+def row_cost(workload: Workload, direction: str) -> Cost:
+    """The same with scales read and a bf16 result."""
+    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    read = m * k + k * n + 4 * (m + n)
+    return Cost(flops=2 * m * n * k, bytes_read=read, bytes_written=2 * m * n, pipe="int8")
+
+
+_WORKLOADS = (
+    Workload({"m": 512, "n": 512, "k": 512}, "int8", label="small"),
+    Workload({"m": 2048, "n": 2048, "k": 2048}, "int8", label="medium"),
+    Workload({"m": 4096, "n": 4096, "k": 4096}, "int8", label="large"),
+    # As ragged as torch._int_mm can serve.
+    Workload({"m": 1023, "n": 520, "k": 776}, "int8", label="ragged"),
+    Workload({"m": 8192, "n": 8192, "k": 8192}, "int8", label="huge"),
+    Workload({"m": 0, "n": 512, "k": 512}, "int8", label="empty"),
+)
+
+SPEC = KernelSpec(
+    name="int8_matmul",
+    summary="INT8 a @ b, exact in INT32",
+    dims=("m", "n", "k"),
+    implementations={
+        "triton": Implementation(int8_matmul, "INT8 on tensor cores, autotuned tiles", CONFIGS),
+        "eager": Implementation(eager, "converted to fp32, then cuBLAS"),
+        "compile": Implementation(compiled(eager), "torch.compile of eager"),
+        "cublas": Implementation(cublas, "torch._int_mm"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=_WORKLOADS,
+    cost=cost,
+    tolerance={"int8": 0.0},
+)
+
+ROWS_SPEC = KernelSpec(
+    name="int8_matmul_rows",
+    summary="INT8 a @ b with a scale a row and a column",
+    dims=("m", "n", "k"),
+    implementations={
+        "triton": Implementation(int8_matmul, "INT8 on tensor cores, scaled at the end", SCALED_CONFIGS),
+        "eager": Implementation(eager_rows, "converted to bf16, then cuBLAS, then the scales"),
+        "compile": Implementation(compiled(eager_rows), "torch.compile of eager"),
+        "cublas": Implementation(cublas_rows, "torch._int_mm, then the scales"),
+    },
+    reference=reference,
+    inputs=row_inputs,
+    workloads=_WORKLOADS,
+    cost=row_cost,
+    # The result is bf16.
+    tolerance={"int8": 6e-3},
+)

@@ -1,0 +1,340 @@
+"""A linear layer with a low-rank update, ``x @ W.T + alpha * (x @ A.T) @ B.T``: y is written once and never read.
+
+The update lengthens the product's sum by the rank: after the last columns of x and W come those of ``alpha * x @ A.T``
+and B. What they are multiplied with is found by a launch before (x is read twice, the second time from L2 where it
+fits), or, ``INLINE``, beside the product by every tile (x is read once, but a tile of 256 columns does 64 / 256 more work
+at rank 64).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.autotuning import autotuned, workspace
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
+from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands, tma_serves
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+
+@triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})
+@triton.jit
+def lora_down_kernel(
+    down_ptr, x_ptr, a_ptr, alpha, M, K, R, x_stride, a_stride,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, RANK: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """``alpha * x @ A.T`` of ``BLOCK_M`` rows: a read of x."""
+    start_m = tl.program_id(0) * BLOCK_M
+    down = tl.zeros((BLOCK_M, RANK), tl.float32)
+    for start_k in range(0, K, BLOCK_K):
+        x, a = pointer_operands(
+            x_ptr, a_ptr, M, R, K, x_stride, a_stride, start_m, 0 * start_m, start_k, BLOCK_M, RANK, BLOCK_K, EVEN_K
+        )
+        down = tl.dot(x, a, down, input_precision="ieee")
+    m = start_m + tl.arange(0, BLOCK_M)[:, None]
+    r = tl.arange(0, RANK)[None, :]
+    tl.store(down_ptr + m * R + r, (alpha * down).to(down_ptr.dtype.element_ty), mask=(m < M) & (r < R))
+
+
+@triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})
+@triton.jit
+def lora_linear_kernel(
+    y_ptr, x_ptr, weight_ptr, a_ptr, b_ptr, down_ptr, alpha, M, N, K, R,
+    x_stride, weight_stride, a_stride, b_stride,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, RANK: tl.constexpr,
+    TMA: tl.constexpr, HALVES: tl.constexpr, INLINE: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """Tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile a program.
+
+    ``down_ptr`` holds ``lora_down_kernel``'s result, unless ``INLINE``. ``RANK`` is R padded to what a product takes.
+    ``HALVES`` stores a tile in two halves, which take half the shared memory.
+    """
+    if TMA:
+        x_tiles = tl.make_tensor_descriptor(x_ptr, [M, K], [x_stride, 1], [BLOCK_M, BLOCK_K])
+        weight_tiles = tl.make_tensor_descriptor(weight_ptr, [N, K], [weight_stride, 1], [BLOCK_N, BLOCK_K])
+        a_tiles = tl.make_tensor_descriptor(a_ptr, [R, K], [a_stride, 1], [RANK, BLOCK_K])
+        b_tiles = tl.make_tensor_descriptor(b_ptr, [N, R], [b_stride, 1], [BLOCK_N, RANK])
+        y_tiles = tl.make_tensor_descriptor(y_ptr, [M, N], [N, 1], [BLOCK_M, BLOCK_N // (1 + HALVES)])
+        if not INLINE:
+            down_tiles = tl.make_tensor_descriptor(down_ptr, [M, R], [R, 1], [BLOCK_M, RANK])
+        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=INLINE == 0):
+            start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+            total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            low = tl.zeros((BLOCK_M, RANK), tl.float32)
+            for step in range(0, tl.cdiv(K, BLOCK_K)):
+                x = x_tiles.load([start_m, step * BLOCK_K])
+                weight = weight_tiles.load([start_n, step * BLOCK_K])
+                total = tl.dot(x, weight.T, total)
+                if INLINE:
+                    low = tl.dot(x, a_tiles.load([0, step * BLOCK_K]).T, low)
+            down = (alpha * low).to(y_ptr.dtype.element_ty) if INLINE else down_tiles.load([start_m, 0])
+            total = tl.dot(down, b_tiles.load([start_n, 0]).T, total)
+            if HALVES:
+                left, right = total.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1).split()
+                y_tiles.store([start_m, start_n], left.to(y_ptr.dtype.element_ty))
+                y_tiles.store([start_m, start_n + BLOCK_N // 2], right.to(y_ptr.dtype.element_ty))
+            else:
+                y_tiles.store([start_m, start_n], total.to(y_ptr.dtype.element_ty))
+    else:
+        start_m, start_n = tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        low = tl.zeros((BLOCK_M, RANK), tl.float32)
+        m = start_m + tl.arange(0, BLOCK_M)[:, None]
+        n = start_n + tl.arange(0, BLOCK_N)[None, :]
+        r = tl.arange(0, RANK)
+        for start_k in range(0, K, BLOCK_K):
+            x, weight = pointer_operands(
+                x_ptr, weight_ptr, M, N, K, x_stride, weight_stride, start_m, start_n, start_k,
+                BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K,
+            )  # fmt: skip
+            total = tl.dot(x, weight, total, input_precision="ieee")
+            if INLINE:
+                k = start_k + tl.arange(0, BLOCK_K)[:, None]
+                valid = (r[None, :] < R) & (k < K)
+                a = tl.load(a_ptr + r[None, :] * a_stride + k, mask=valid, other=0.0)
+                low = tl.dot(x, a, low, input_precision="ieee")
+        if INLINE:
+            down = (alpha * low).to(y_ptr.dtype.element_ty)
+        else:
+            down = tl.load(down_ptr + m * R + r[None, :], mask=(m < M) & (r[None, :] < R), other=0.0)
+        b = tl.load(b_ptr + n * b_stride + r[:, None], mask=(n < N) & (r[:, None] < R), other=0.0)
+        total = tl.dot(down, b, total, input_precision="ieee")
+        tl.store(y_ptr + m.to(tl.int64) * N + n, total.to(y_ptr.dtype.element_ty), mask=(m < M) & (n < N))
+
+
+def _config(m: int, n: int, k: int, warps: int, stages: int, *flags: int) -> dict[str, int]:
+    """``flags``: TMA, HALVES and INLINE, 0 where left out."""
+    tma, halves, inline = (*flags, 0, 0, 0)[:3]
+    blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 8, "TMA": tma, "HALVES": halves, "INLINE": inline}
+    return {**blocks, "num_warps": warps, "num_stages": stages}
+
+
+#: What triton.autotune tries at 16 bits, after the launch for ``alpha * x @ A.T``.
+TUNED = tuple(
+    _config(*parts)
+    for parts in (
+        (128, 256, 64, 8, 3, 1), (128, 256, 64, 8, 3, 1, 1), (256, 128, 64, 8, 3, 1), (256, 128, 64, 8, 3, 1, 1),
+        (128, 128, 64, 8, 4, 1), (128, 128, 64, 4, 4, 1), (128, 256, 64, 8, 3), (128, 128, 64, 8, 3),
+        (128, 128, 64, 4, 3), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4), (64, 64, 64, 4, 3),
+    )
+)  # fmt: skip
+#: The same beside the product. Sums of the update want registers too, so tiles of 128x256 are for the least ranks.
+_INLINE = tuple(
+    _config(*parts)
+    for parts in (
+        (128, 256, 64, 8, 3, 1, 1, 1), (256, 128, 64, 8, 3, 1, 1, 1), (128, 128, 64, 8, 4, 1, 0, 1),
+        (128, 128, 64, 8, 3, 1, 0, 1), (128, 128, 64, 8, 3, 0, 0, 1), (64, 128, 64, 4, 3, 0, 0, 1),
+        (64, 64, 64, 4, 4, 0, 0, 1),
+    )
+)  # fmt: skip
+#: For fp32, which runs on the CUDA cores, and for rows that are read one element at a time, each with its own address
+#: and mask: their tiles are bounded by registers.
+NARROW = _config(32, 64, 32, 4, 2)
+CONFIGS = (*TUNED, *_INLINE, NARROW)
+
+#: Tiles of ``lora_down_kernel``: of few rows, so that there are many, and stages enough to keep memory busy. Those of the
+#: largest rank would not fit 99 KB of shared memory otherwise.
+_DOWN = {"BLOCK_M": 32, "BLOCK_K": 128, "num_warps": 4, "num_stages": 4}
+_DOWN_DEEP = {"BLOCK_M": 32, "BLOCK_K": 64, "num_warps": 4, "num_stages": 4}
+_DOWN_NARROW = {"BLOCK_M": 16, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2}
+#: The largest rank: what a program holds beside its tile.
+_MOST = 128
+
+
+def _tma_serves(
+    x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, y: torch.Tensor
+) -> bool:
+    """Whether tensor descriptors can reach the operands: 16-byte aligned rows of 16-bit elements, from Hopper on."""
+    return x.element_size() == 2 and tma_serves(x, weight, y) and tma_serves(lora_a, lora_b, y)
+
+
+def _fits(known: Mapping[str, int], x: torch.Tensor, rank: int) -> bool:
+    """Whether a config's tiles at 16 bits fit the shared memory of the GPU that ``x`` is on: an H200's if on none."""
+    limit = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin if x.is_cuda else 227 * 1024
+    m, n, k = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
+    padded = _padded(rank)
+    operands = (m + n + padded * known["INLINE"]) * k * known["num_stages"]
+    update = (m * (1 - known["INLINE"]) + n) * padded
+    return 2 * (operands + update + m * n * known["TMA"] // (1 + known["HALVES"])) <= limit - 1024
+
+
+def _padded(rank: int) -> int:
+    """``RANK``: a power of two, and at least what tensor cores take."""
+    return max(16, triton.next_power_of_2(rank))
+
+
+def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
+    """The configs that fit the GPU and whose tiles are not much larger than the result needs."""
+    largest_m, largest_n = (max(64, triton.next_power_of_2(named_args[name])) for name in ("M", "N"))
+    return [
+        known
+        for known in configs
+        if known.kwargs["BLOCK_M"] <= largest_m
+        and known.kwargs["BLOCK_N"] <= largest_n
+        and _fits(known.all_kwargs(), named_args["x_ptr"], named_args["R"])
+    ]
+
+
+#: Through pointers alone, and with tensor descriptors.
+lora_linear_tuned = autotuned(lora_linear_kernel, TUNED, ("M", "N", "K", "R"), _prune)
+
+
+def _chosen(x: torch.Tensor, n: int, rank: int, tma: bool) -> Mapping[str, int] | None:
+    """The config where none is given; None where the GPU's autotuner is to choose one."""
+    if x.dtype == torch.float32 or x.shape[1] % 8:
+        return NARROW
+    if x.is_cuda:
+        return None
+    if triton.cdiv(x.shape[0], 128) * triton.cdiv(n, 256) < multiprocessors(x):
+        return TUNED[-1]
+    return next(known for known in TUNED if known["TMA"] <= tma and _fits(known, x, rank))
+
+
+@operator("lora_linear")
+def _lora_linear(
+    x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float, config: str
+) -> torch.Tensor:
+    (m, k), (n, rank) = x.shape, lora_b.shape
+    y = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    tma = _tma_serves(x, weight, lora_a, lora_b, y)
+    given = unpack(config) or _chosen(x, n, rank, tma)
+    if given is not None and given["TMA"] and not tma:
+        raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
+    padded = _padded(rank)
+    kernel, options = (lora_linear_tuned[tma], {}) if given is None else (lora_linear_kernel, dict(given))
+    down = None
+    with device_of(x):
+        if given is None or not given["INLINE"]:
+            down = torch.empty((m, rank), dtype=x.dtype, device=x.device)
+            narrow = x.dtype == torch.float32 or k % 8
+            tile = _DOWN_NARROW if narrow else _DOWN if padded <= 64 else _DOWN_DEEP
+            lora_down_kernel[(triton.cdiv(m, tile["BLOCK_M"]),)](
+                down, x, lora_a, alpha, m, k, rank, x.stride(0), lora_a.stride(0), RANK=padded, **tile
+            )
+
+        def grid(meta: Mapping[str, int]) -> tuple[int]:
+            tiles = triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"])
+            return (min(tiles, multiprocessors(x)) if meta["TMA"] else tiles,)
+
+        if x.is_cuda:
+            triton.set_allocator(workspace)
+        kernel[grid](
+            y, x, weight, lora_a, lora_b, down, alpha, m, n, k, rank,
+            x.stride(0), weight.stride(0), lora_a.stride(0), lora_b.stride(0), RANK=padded, **options,
+        )  # fmt: skip
+    return y
+
+
+@_lora_linear.register_fake
+def _(
+    x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float, config: str
+) -> torch.Tensor:
+    return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
+
+
+def lora_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    lora_a: torch.Tensor,
+    lora_b: torch.Tensor,
+    alpha: float = 1.0,
+    *,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """``x @ weight.T + alpha * (x @ lora_a.T) @ lora_b.T``, as a linear layer with a LoRA adapter (arXiv:2106.09685).
+
+    ``x`` (..., K), ``weight`` (N, K), ``lora_a`` (R, K) and ``lora_b`` (N, R) of one dtype (bf16, fp16, fp32), R at most
+    128; added up in fp32, ``alpha * x @ lora_a.T`` rounded to that dtype. No gradient. ``config`` is one of ``CONFIGS``;
+    without one the first call with new extents times a few. Raises ValueError, naming the argument, for what it cannot
+    serve.
+    """
+    if not use_triton():
+        return reference(x, weight, lora_a, lora_b, alpha)
+    check_tensors(x=x, weight=weight, lora_a=lora_a, lora_b=lora_b)
+    check_no_grad("lora_linear", x=x, weight=weight, lora_a=lora_a, lora_b=lora_b)
+    for name, tensor in (("weight", weight), ("lora_a", lora_a), ("lora_b", lora_b)):
+        if tensor.dim() != 2:
+            raise ValueError(f"{name} has {tensor.dim()} dimensions: give 2")
+    (n, k), rank = weight.shape, lora_a.shape[0]
+    if x.dim() == 0 or x.shape[-1] != k:
+        raise ValueError(f"x has shape {tuple(x.shape)}: give (..., {k}), as many columns as weight has")
+    if lora_a.shape[1] != k or not 1 <= rank <= _MOST:
+        raise ValueError(f"lora_a has shape {tuple(lora_a.shape)}: give (rank, {k}), the rank from 1 to {_MOST}")
+    if tuple(lora_b.shape) != (n, rank):
+        raise ValueError(f"lora_b has shape {tuple(lora_b.shape)}: give {(n, rank)}, weight's rows and lora_a's rank")
+    if x.numel() == 0 or n == 0:
+        return x.new_zeros((*x.shape[:-1], n))
+    weight, lora_a = (t if t.stride(1) == 1 else t.contiguous() for t in (weight, lora_a))
+    y = _lora_linear(as_rows(x, k), weight, lora_a, lora_b.contiguous(), float(alpha), pack(config))
+    return y.reshape(*x.shape[:-1], n)
+
+
+def reference(
+    x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float
+) -> torch.Tensor:
+    """The same in plain PyTorch: three products and two elementwise operations."""
+    return F.linear(x, weight) + alpha * F.linear(F.linear(x, lora_a), lora_b)
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` (m, k) standard normal, matrices scaled so that the layer and its update are as large as ``x``."""
+    numbers = generator(workload, device)
+    m, n, k, rank = (workload.dims[name] for name in SPEC.dims)
+    deep = max(k, 1) ** -0.5
+    return {
+        "x": normal((m, k), workload, device, numbers),
+        "weight": normal((n, k), workload, device, numbers, scale=deep),
+        "lora_a": normal((rank, k), workload, device, numbers, scale=deep),
+        "lora_b": normal((n, rank), workload, device, numbers, scale=rank**-0.5),
+        "alpha": 0.5,
+    }
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """2M(NK + KR + RN) operations on tensor cores at 16 bits and one for alpha; x, W, A and B read once, y written.
+
+    What ``lora_down_kernel`` writes and the product reads again, 2MR elements, is no part of the floor.
+    """
+    m, n, k, rank = (workload.dims[name] for name in SPEC.dims)
+    size = workload.itemsize
+    pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
+    return Cost(
+        flops=2 * m * (n * k + k * rank + rank * n) + m * rank,
+        bytes_read=(m * k + n * k + rank * k + n * rank) * size,
+        bytes_written=m * n * size,
+        pipe=pipe,
+    )
+
+
+SPEC = KernelSpec(
+    name="lora_linear",
+    summary="a linear layer with a low-rank update",
+    dims=("m", "n", "k", "rank"),
+    implementations={
+        "triton": Implementation(lora_linear, "the update as the end of the product's sum", CONFIGS),
+        "eager": Implementation(reference, "three products (cuBLAS) and two elementwise operations"),
+        "compile": Implementation(compiled(reference), "torch.compile of eager"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"m": 512, "n": 512, "k": 512, "rank": 16}, "bf16", label="small"),
+        Workload({"m": 2048, "n": 2048, "k": 2048, "rank": 16}, "bf16", label="medium"),
+        Workload({"m": 4096, "n": 4096, "k": 4096, "rank": 16}, "bf16", label="large"),
+        Workload({"m": 4096, "n": 4096, "k": 4096, "rank": 64}, "bf16", label="large-64"),
+        Workload({"m": 1023, "n": 517, "k": 769, "rank": 24}, "fp16", label="ragged"),
+        Workload({"m": 8192, "n": 8192, "k": 8192, "rank": 64}, "bf16", label="huge"),
+        Workload({"m": 0, "n": 512, "k": 512, "rank": 16}, "bf16", label="empty"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-5, "fp16": 9e-4, "bf16": 7e-3},
+)

@@ -1,0 +1,310 @@
+"""``a @ b`` of two matrices, tiles of the result walked in groups so that their operands stay in L2, and autotuned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.autotuning import autotuned, workspace
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._shared.operators import operator, pack, unpack
+from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products.split_k import split_matmul, split_plan
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def _pointer_tile(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, start_m, start_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """One tile of c through pointers: any strides, any extents."""
+    m = tl.arange(0, BLOCK_M)[:, None]
+    n = tl.arange(0, BLOCK_N)[None, :]
+    k = tl.arange(0, BLOCK_K)
+    valid_m = start_m + m < M
+    valid_n = start_n + n < N
+    # Only a tile's origin needs 64 bits; offsets within it stay 32 bits wide.
+    a_tile = a_ptr + start_m.to(tl.int64) * stride_am + m * stride_am + k[None, :] * stride_ak
+    b_tile = b_ptr + start_n.to(tl.int64) * stride_bn + k[:, None] * stride_bk + n * stride_bn
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start_k in range(0, K, BLOCK_K):
+        # Without a tail in K the masks do not change from step to step, and cost nothing in the loop.
+        if EVEN_K:
+            a = tl.load(a_tile, mask=valid_m, other=0.0)
+            b = tl.load(b_tile, mask=valid_n, other=0.0)
+        else:
+            a = tl.load(a_tile, mask=valid_m & (k[None, :] < K - start_k), other=0.0)
+            b = tl.load(b_tile, mask=valid_n & (k[:, None] < K - start_k), other=0.0)
+        # "ieee": fp32 operands are multiplied as fp32, not rounded to tf32.
+        total = tl.dot(a, b, total, input_precision="ieee")
+        a_tile += BLOCK_K * stride_ak
+        b_tile += BLOCK_K * stride_bk
+    c_tile = c_ptr + start_m.to(tl.int64) * stride_cm + start_n + m * stride_cm + n
+    tl.store(c_tile, total.to(c_ptr.dtype.element_ty), mask=valid_m & valid_n)
+
+
+@triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})
+@triton.jit
+def matmul_kernel(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm,
+    A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    TMA: tl.constexpr, SPECIALIZE: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """A tile a program, or, with ``TMA``, tiles ``program, program + programs, ...`` through tensor descriptors.
+
+    ``A_COLUMNS`` and ``B_COLUMNS`` tell that neighbours in memory stand in a column, as in a transposed matrix.
+    ``SPECIALIZE`` gives loads and arithmetic warps of their own (Hopper, 4 warps; ignored elsewhere).
+    """
+    if TMA:
+        if A_COLUMNS:
+            a_tiles = tl.make_tensor_descriptor(a_ptr, [K, M], [stride_ak, 1], [BLOCK_K, BLOCK_M])
+        else:
+            a_tiles = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_am, 1], [BLOCK_M, BLOCK_K])
+        if B_COLUMNS:
+            b_tiles = tl.make_tensor_descriptor(b_ptr, [N, K], [stride_bn, 1], [BLOCK_N, BLOCK_K])
+        else:
+            b_tiles = tl.make_tensor_descriptor(b_ptr, [K, N], [stride_bk, 1], [BLOCK_K, BLOCK_N])
+        c_tiles = tl.make_tensor_descriptor(c_ptr, [M, N], [stride_cm, 1], [BLOCK_M, BLOCK_N])
+        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+        # Flattened, the loop over K runs into the next tile's, whose loads start under this tile's epilogue.
+        for tile in tl.range(
+            tl.program_id(0), tiles, tl.num_programs(0), flatten=not SPECIALIZE, warp_specialize=SPECIALIZE
+        ):
+            start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+            total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            for step in range(0, tl.cdiv(K, BLOCK_K)):
+                # A transposed tile is the same bytes, which tensor cores read either way round.
+                k = step * BLOCK_K
+                a = a_tiles.load([k, start_m]).T if A_COLUMNS else a_tiles.load([start_m, k])
+                b = b_tiles.load([start_n, k]).T if B_COLUMNS else b_tiles.load([k, start_n])
+                total = tl.dot(a, b, total)
+            c_tiles.store([start_m, start_n], total.to(c_ptr.dtype.element_ty))
+    else:
+        start_m, start_n = tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        _pointer_tile(
+            a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, start_m, start_n,
+            BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K,
+        )  # fmt: skip
+
+
+def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int = 0, specialize: int = 0) -> dict[str, int]:
+    blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 8, "TMA": tma, "SPECIALIZE": specialize}
+    return {**blocks, "num_warps": warps, "num_stages": stages}
+
+
+#: What triton.autotune tries at 16 bits: large tiles first, which bring the most reuse, and small ones for few tiles.
+TUNED = tuple(
+    _config(*parts)
+    for parts in (
+        (128, 256, 64, 8, 3, 1), (256, 128, 64, 8, 3, 1), (128, 128, 64, 8, 4, 1), (128, 128, 64, 4, 4, 1, 1),
+        (128, 128, 64, 4, 3, 1), (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (128, 128, 64, 4, 4),
+        (128, 64, 64, 4, 4), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4),
+    )
+)  # fmt: skip
+
+#: The same for fp32, which runs on the CUDA cores: its tiles are bounded by registers, not by tensor cores.
+TUNED_FP32 = tuple(
+    _config(*parts)
+    for parts in (
+        (128, 64, 16, 8, 3),
+        (128, 128, 16, 8, 3),
+        (64, 64, 32, 4, 3),
+        (64, 128, 16, 8, 3),
+        (64, 64, 16, 8, 3),
+    )
+)
+
+
+def _sweep() -> tuple[dict[str, int], ...]:
+    """Every config worth a look, the best guess for an H200 first.
+
+    Dropped: more than 128 accumulators a thread (they spill), fewer than 32 (the tile is too small for its warps), and
+    more than the 227 KB of shared memory that a block can have: operands, and with TMA the tile on its way out.
+    """
+
+    def fits(config: Mapping[str, int]) -> bool:
+        m, n = config["BLOCK_M"], config["BLOCK_N"]
+        operands = 2 * (m + n) * config["BLOCK_K"] * config["num_stages"]
+        shared = operands + 2 * m * n * config["TMA"]
+        return 32 <= m * n // (32 * config["num_warps"]) <= 128 and shared <= 226 * 1024
+
+    sizes = ((128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 256), (256, 64), (64, 64))
+    pointers = [_config(m, n, k, w, s) for m, n in sizes for k in (32, 64) for w in (4, 8) for s in (3, 4)]
+    descriptors = [_config(m, n, 64, w, s, 1) for m, n in sizes[:5] for w in (4, 8) for s in (3, 4)]
+    specialized = [_config(m, n, 64, 4, s, 1, 1) for m, n in sizes[2:5] for s in (3, 4)]
+    every = [*TUNED, *descriptors, *specialized, *pointers, *TUNED_FP32]
+    return tuple(config for i, config in enumerate(every) if fits(config) and config not in every[:i])
+
+
+CONFIGS = _sweep()
+
+
+def _columns(matrix: torch.Tensor) -> bool:
+    """Whether neighbours in memory stand in a column of the matrix, not in a row."""
+    return matrix.stride(0) == 1 and matrix.stride(1) != 1
+
+
+def _tma_serves(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether tensor descriptors can reach the operands: 16-byte aligned rows, or columns, of neighbouring 16-bit elements.
+
+    Not where there are no descriptors in hardware: before Hopper.
+    """
+    if a.element_size() != 2 or min(*a.shape, *b.shape) < 16:
+        return False
+    if a.is_cuda and torch.cuda.get_device_capability(a.device)[0] < 9:
+        return False
+    strides = [sorted(matrix.stride()) for matrix in (a, b)]
+    strides.append([1, b.shape[1]])  # of c, which is contiguous
+    aligned = all(inner == 1 and outer * a.element_size() % 16 == 0 for inner, outer in strides)
+    return aligned and a.data_ptr() % 16 == 0 and b.data_ptr() % 16 == 0
+
+
+def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
+    """The configs for the operands' dtype whose tiles are not larger than the result needs."""
+    a, m, n = (named_args[name] for name in ("a_ptr", "M", "N"))
+    full_precision = a.dtype == torch.float32
+    largest_m, largest_n = (max(64, triton.next_power_of_2(extent)) for extent in (m, n))
+    return [
+        config
+        for config in configs
+        if (config.kwargs["BLOCK_K"] < 64) == full_precision
+        and config.kwargs["BLOCK_M"] <= largest_m
+        and config.kwargs["BLOCK_N"] <= largest_n
+    ]
+
+
+#: Through pointers alone, and with tensor descriptors.
+matmul_tuned = autotuned(matmul_kernel, (*TUNED, *TUNED_FP32), ("M", "N", "K", "A_COLUMNS", "B_COLUMNS"), _prune)
+
+
+def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
+    """The config where nothing can be timed: the largest tile that still gives every multiprocessor one."""
+    if a.dtype == torch.float32:
+        return TUNED_FP32[0]
+    if triton.cdiv(a.shape[0], 128) * triton.cdiv(b.shape[1], 256) < multiprocessors(a):
+        return TUNED[-1]
+    return next(config for config in TUNED if config["TMA"] <= _tma_serves(a, b))
+
+
+@operator("matmul")
+def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
+    (m, k), n = a.shape, b.shape[1]
+    c = torch.empty((m, n), dtype=a.dtype, device=a.device)
+    if c.numel() == 0:
+        return c
+    chosen: Mapping[str, int] | None = unpack(config)
+    if chosen is None and (plan := split_plan(a, b)):
+        split_matmul(c, a, b, plan)
+        return c
+    if chosen is None and not a.is_cuda:
+        chosen = _default(a, b)
+    if chosen is not None and chosen["TMA"] and not _tma_serves(a, b):
+        raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
+    kernel, options = (matmul_tuned[_tma_serves(a, b)], {}) if chosen is None else (matmul_kernel, dict(chosen))
+
+    def grid(meta: Mapping[str, int]) -> tuple[int]:
+        tiles = triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"])
+        return (min(tiles, multiprocessors(a)) if meta["TMA"] else tiles,)
+
+    with device_of(a):
+        if a.is_cuda:
+            triton.set_allocator(workspace)
+        kernel[grid](
+            a, b, c, m, n, k, *a.stride(), *b.stride(), c.stride(0),
+            A_COLUMNS=_columns(a), B_COLUMNS=_columns(b), **options,
+        )  # fmt: skip
+    return c
+
+
+@_matmul.register_fake
+def _(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
+    return torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    a, b, ctx.config = inputs
+    ctx.save_for_backward(a, b)
+
+
+def _differentiate(ctx: Any, dc: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+    a, b = ctx.saved_tensors
+    wants_da, wants_db, _ = ctx.needs_input_grad
+    da = _matmul(dc, b.T, ctx.config) if wants_da else None
+    return da, _matmul(a.T, dc, ctx.config) if wants_db else None, None
+
+
+_matmul.register_autograd(_differentiate, setup_context=_save)
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+    """``a @ b`` of matrices (M, K) and (K, N) of one dtype (fp32, fp16, bf16) and any strides; differentiable.
+
+    Accumulated in fp32; fp32 operands are never rounded to tf32. The first call with new extents times a few configs,
+    unless ``config`` gives one of ``CONFIGS``; Triton's cache keeps the choice. Raises ValueError, naming the argument,
+    for what it cannot serve: other dtypes or numbers of dimensions, extents that do not fit, devices without CUDA.
+    """
+    if not use_triton():
+        return reference(a, b)
+    check_tensors(a=a, b=b)
+    for name, tensor in (("a", a), ("b", b)):
+        if tensor.dim() != 2:
+            raise ValueError(f"{name} has {tensor.dim()} dimensions: give a matrix")
+    if a.shape[1] != b.shape[0]:
+        raise ValueError(f"b has {b.shape[0]} rows but a has {a.shape[1]} columns: they must be equal")
+    return _matmul(a, b, pack(config))
+
+
+def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The same in plain PyTorch."""
+    return a @ b
+
+
+def eager(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """cuBLAS, through PyTorch."""
+    return torch.matmul(a, b)
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``a`` (m, k) and ``b`` (k, n), standard normal."""
+    numbers = generator(workload, device)
+    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    return {"a": normal((m, k), workload, device, numbers), "b": normal((k, n), workload, device, numbers)}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """2MNK operations, on tensor cores at 16 bits; both operands read once, the result written once."""
+    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    size = workload.itemsize
+    pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
+    return Cost(flops=2 * m * n * k, bytes_read=(m * k + k * n) * size, bytes_written=m * n * size, pipe=pipe)
+
+
+SPEC = KernelSpec(
+    name="matmul",
+    summary="a @ b of two matrices",
+    dims=("m", "n", "k"),
+    implementations={
+        "triton": Implementation(matmul, "autotuned tiles in grouped order", CONFIGS),
+        "eager": Implementation(eager, "torch.matmul (cuBLAS)"),
+        "compile": Implementation(compiled(eager), "torch.compile of eager"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"m": 512, "n": 512, "k": 512}, "bf16", label="small"),
+        Workload({"m": 2048, "n": 2048, "k": 2048}, "bf16", label="medium"),
+        Workload({"m": 4096, "n": 4096, "k": 4096}, "bf16", label="large"),
+        Workload({"m": 1023, "n": 517, "k": 769}, "fp16", label="ragged"),
+        Workload({"m": 8192, "n": 8192, "k": 8192}, "bf16", label="huge"),
+        Workload({"m": 2048, "n": 2048, "k": 2048}, "fp32", label="medium-fp32"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
+)

@@ -1,0 +1,227 @@
+"""The product of two matrices of one-byte elements, FP8 or INT8, with scales put in at its end.
+
+``a`` is (M, K) and ``b`` (K, N), both with neighbours along K: the only order in which tensor cores take bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.autotuning import autotuned, workspace
+from tilescope_kernels._shared.launching import device_of, multiprocessors
+from tilescope_kernels._shared.tile_order import tile_origin
+
+
+@triton.jit
+def pointer_operands(
+    a_ptr, b_ptr, M, N, K, stride_am, stride_bn, start_m, start_n, start_k,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """Tiles (BLOCK_M, BLOCK_K) of a and (BLOCK_K, BLOCK_N) of b through pointers, zeros past the edges."""
+    m = tl.arange(0, BLOCK_M)[:, None]
+    n = tl.arange(0, BLOCK_N)[None, :]
+    k = tl.arange(0, BLOCK_K)
+    valid_a, valid_b = start_m + m < M, start_n + n < N
+    if not EVEN_K:
+        valid_a = valid_a & (k[None, :] < K - start_k)
+        valid_b = valid_b & (k[:, None] < K - start_k)
+    # Only a tile's origin needs 64 bits; offsets within it stay 32 bits wide.
+    a_tile = a_ptr + start_m.to(tl.int64) * stride_am + start_k + m * stride_am + k[None, :]
+    b_tile = b_ptr + start_n.to(tl.int64) * stride_bn + start_k + n * stride_bn + k[:, None]
+    return tl.load(a_tile, mask=valid_a, other=0.0), tl.load(b_tile, mask=valid_b, other=0.0)
+
+
+@triton.jit
+def _scaled(total, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, SCALES: tl.constexpr):
+    """``total`` times one scale each (``SCALES`` 1), or times those of its rows and columns (2); as it is (0)."""
+    if SCALES == 1:
+        return total.to(tl.float32) * (tl.load(scale_a_ptr) * tl.load(scale_b_ptr))
+    elif SCALES == 2:
+        m = start_m + tl.arange(0, total.shape[0])
+        n = start_n + tl.arange(0, total.shape[1])
+        scale_a = tl.load(scale_a_ptr + m, mask=m < M, other=0.0)
+        scale_b = tl.load(scale_b_ptr + n, mask=n < N, other=0.0)
+        return total.to(tl.float32) * scale_a[:, None] * scale_b[None, :]
+    else:
+        return total
+
+
+@triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})
+@triton.jit
+def scaled_matmul_kernel(
+    a_ptr, b_ptr, c_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_am, stride_bn, stride_cm,
+    SCALES: tl.constexpr, FAST: tl.constexpr, INTEGER: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    TMA: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """Tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile a program.
+
+    Sums are int32 (``INTEGER``) or fp32. Hopper's tensor cores add FP8 products up with 14 bits; unless ``FAST``, the sum
+    of each ``BLOCK_K`` of them is added to fp32 registers. ``HALVES`` stores a tile in two halves, which take half the
+    shared memory.
+    """
+    imprecise: tl.constexpr = None if FAST else BLOCK_K
+    sums: tl.constexpr = tl.int32 if INTEGER else tl.float32
+    if TMA:
+        a_tiles = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_am, 1], [BLOCK_M, BLOCK_K])
+        b_tiles = tl.make_tensor_descriptor(b_ptr, [N, K], [stride_bn, 1], [BLOCK_N, BLOCK_K])
+        c_tiles = tl.make_tensor_descriptor(c_ptr, [M, N], [stride_cm, 1], [BLOCK_M, BLOCK_N // (1 + HALVES)])
+        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+        # Flattened, the loop over K runs into the next tile's, whose loads start under this tile's epilogue.
+        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+            start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+            total = tl.zeros((BLOCK_M, BLOCK_N), sums)
+            for step in range(0, tl.cdiv(K, BLOCK_K)):
+                a = a_tiles.load([start_m, step * BLOCK_K])
+                b = b_tiles.load([start_n, step * BLOCK_K])
+                total = tl.dot(a, b.T, total, max_num_imprecise_acc=imprecise, out_dtype=sums)
+            c = _scaled(total, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, SCALES)
+            if HALVES:
+                left, right = c.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1).split()
+                c_tiles.store([start_m, start_n], left.to(c_ptr.dtype.element_ty))
+                c_tiles.store([start_m, start_n + BLOCK_N // 2], right.to(c_ptr.dtype.element_ty))
+            else:
+                c_tiles.store([start_m, start_n], c.to(c_ptr.dtype.element_ty))
+    else:
+        start_m, start_n = tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        total = tl.zeros((BLOCK_M, BLOCK_N), sums)
+        for start_k in range(0, K, BLOCK_K):
+            a, b = pointer_operands(
+                a_ptr, b_ptr, M, N, K, stride_am, stride_bn, start_m, start_n, start_k,
+                BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K,
+            )  # fmt: skip
+            total = tl.dot(a, b, total, max_num_imprecise_acc=imprecise, out_dtype=sums)
+        c = _scaled(total, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, SCALES)
+        m = tl.arange(0, BLOCK_M)[:, None]
+        n = tl.arange(0, BLOCK_N)[None, :]
+        c_tile = c_ptr + start_m.to(tl.int64) * stride_cm + start_n + m * stride_cm + n
+        tl.store(c_tile, c.to(c_ptr.dtype.element_ty), mask=(start_m + m < M) & (start_n + n < N))
+
+
+def config(
+    m: int, n: int, k: int, warps: int, stages: int, tma: int = 0, halves: int = 0, group: int = 8
+) -> dict[str, int]:
+    """A config of ``scaled_matmul_kernel``."""
+    blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": group, "TMA": tma, "HALVES": halves}
+    return {**blocks, "num_warps": warps, "num_stages": stages}
+
+
+#: What triton.autotune tries: large tiles first, which bring the most reuse, and small ones for few tiles.
+TUNED = tuple(
+    config(*parts)
+    for parts in (
+        (128, 256, 128, 8, 3, 1, 1, 4), (128, 256, 128, 8, 3, 1, 0, 16), (128, 256, 128, 8, 4, 1, 1, 4),
+        (128, 256, 128, 8, 3, 1, 1, 16), (128, 128, 128, 8, 4, 1, 0, 16), (128, 128, 128, 4, 4, 1), (64, 256, 128, 4, 4, 1),
+        (128, 128, 128, 8, 3), (128, 256, 128, 8, 3), (128, 128, 64, 4, 4), (64, 128, 128, 4, 4), (64, 64, 128, 4, 4),
+        (64, 64, 64, 4, 3),
+    )
+)  # fmt: skip
+
+
+def sweep(out_bytes: int) -> tuple[dict[str, int], ...]:
+    """Every config worth a look where an element of the result has that many bytes, the best guess first.
+
+    Dropped: more than 128 sums a thread (they spill), fewer than 32 (the tile is too small for its warps), and more than
+    the 227 KB of shared memory that a block can have: operands, and with TMA what of the tile is on its way out.
+    """
+
+    def fits(known: Mapping[str, int]) -> bool:
+        m, n = known["BLOCK_M"], known["BLOCK_N"]
+        operands = (m + n) * known["BLOCK_K"] * known["num_stages"]
+        shared = operands + out_bytes * m * n * known["TMA"] // (1 + known["HALVES"])
+        return 32 <= m * n // (32 * known["num_warps"]) <= 128 and shared <= 226 * 1024
+
+    sizes = ((128, 256), (256, 128), (128, 128), (64, 256), (64, 128), (64, 64))
+    descriptors = [
+        config(m, n, k, w, s, 1, h)
+        for m, n in sizes[:4] for k in (128, 64) for w in (8, 4) for s in (3, 4, 5) for h in (0, 1)
+    ]  # fmt: skip
+    pointers = [config(m, n, k, w, s) for m, n in sizes for k in (128, 64) for w in (4, 8) for s in (3, 4)]
+    grouped = [{**known, "GROUP_M": group} for known in TUNED[:5] for group in (4, 8, 16)]
+    every = [*TUNED, *grouped, *descriptors, *pointers]
+    return tuple(known for i, known in enumerate(every) if fits(known) and known not in every[:i])
+
+
+def tma_serves(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
+    """Whether tensor descriptors can reach the operands (b as (N, K)): in hardware (Hopper on), 16-byte aligned rows."""
+    if a.is_cuda and torch.cuda.get_device_capability(a.device)[0] < 9:
+        return False
+    return all(t.stride(0) * t.element_size() % 16 == 0 and t.data_ptr() % 16 == 0 for t in (a, b, c))
+
+
+def _descriptors_pay(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
+    """Whether descriptors serve and are worth it: INT8 through pointers is up to a tenth faster on an H200."""
+    return a.dtype != torch.int8 and tma_serves(a, b, c)
+
+
+def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
+    """The configs that fit the GPU and whose tiles are not larger than the result needs."""
+    largest_m, largest_n = (max(64, triton.next_power_of_2(named_args[name])) for name in ("M", "N"))
+    return [
+        known
+        for known in configs
+        if known.kwargs["BLOCK_M"] <= largest_m
+        and known.kwargs["BLOCK_N"] <= largest_n
+        and fits_device(known.all_kwargs(), named_args["c_ptr"])
+    ]
+
+
+def fits_device(known: Mapping[str, int], c: torch.Tensor) -> bool:
+    """Whether a config's operands and tile fit the shared memory of the GPU that ``c`` is on: an H200's if on none."""
+    limit = 227 * 1024
+    if c.is_cuda:
+        limit = torch.cuda.get_device_properties(c.device).shared_memory_per_block_optin
+    m, n = known["BLOCK_M"], known["BLOCK_N"]
+    operands = (m + n) * known["BLOCK_K"] * known["num_stages"]
+    return operands + c.element_size() * m * n * known["TMA"] // (1 + known["HALVES"]) <= limit - 1024
+
+
+#: Through pointers alone, and with tensor descriptors.
+scaled_matmul_tuned = autotuned(scaled_matmul_kernel, TUNED, ("M", "N", "K", "SCALES", "FAST"), _prune)
+
+
+def default(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, int]:
+    """The config where nothing can be timed: the largest tile that still gives every multiprocessor one."""
+    if triton.cdiv(c.shape[0], 128) * triton.cdiv(c.shape[1], 256) < multiprocessors(a):
+        return TUNED[-1]
+    return next(known for known in TUNED if known["TMA"] <= _descriptors_pay(a, b, c) and fits_device(known, c))
+
+
+def launch(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    scales: tuple[torch.Tensor | None, torch.Tensor | None],
+    kind: int,
+    fast: bool,
+    given: Mapping[str, int] | None,
+) -> None:
+    """``c`` (M, N) = a (M, K) @ b (N, K).T, with ``kind`` and ``fast`` as the kernel's ``SCALES`` and ``FAST``; timed for the best config if none.
+
+    Raises ValueError for a config that the operands do not allow.
+    """
+    if given is None and not a.is_cuda:
+        given = default(a, b, c)
+    if given is not None and given["TMA"] and not tma_serves(a, b, c):
+        raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
+    kernel, options = (
+        (scaled_matmul_tuned[_descriptors_pay(a, b, c)], {}) if given is None else (scaled_matmul_kernel, dict(given))
+    )
+    (m, k), n = a.shape, b.shape[0]
+
+    def grid(meta: Mapping[str, int]) -> tuple[int]:
+        tiles = triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"])
+        return (min(tiles, multiprocessors(a)) if meta["TMA"] else tiles,)
+
+    with device_of(a):
+        if a.is_cuda:
+            triton.set_allocator(workspace)
+        kernel[grid](
+            a, b, c, *scales, m, n, k, a.stride(0), b.stride(0), c.stride(0),
+            SCALES=kind, FAST=fast, INTEGER=a.dtype == torch.int8, **options,
+        )  # fmt: skip

@@ -1,0 +1,204 @@
+"""Matrix products of 16 bits that large tiles through descriptors do not serve: few tiles, and rows at odd addresses.
+
+Few rows, or a small result, leave multiprocessors without a tile: here tiles are small and many of their blocks along K
+are in flight. Where even those are few, and for the last tiles of a large product, which would be a wave of their own,
+tiles are cut along K (as in Stream-K: Osama, Merrill, Cecka, Garland and Owens, arXiv:2301.03598, whole waves first). The
+parts wait in fp32 and a second launch adds them up, in one order: the result is the same every time.
+
+Tensor descriptors cannot reach rows that do not start at 16 bytes, as those of an odd number of elements. Such operands
+are copied into rows that do, and a large result is written to such rows and copied from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
+from tilescope_kernels._shared.tile_order import tile_origin
+
+#: Multiply-adds, of 16 rows or more, from which this is worth its launches.
+_LEAST = 2**29
+
+
+@triton.jit
+def matmul_split_kernel(
+    a_tiles, b_tiles, c_tiles, c_ptr, parts_ptr, M, N, K, stride_cm, first_tile, pieces,
+    A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Pieces ``program, program + programs, ...``, each of ``SPLITS`` of a tile, from ``first_tile`` on.
+
+    Whole tiles go to c: through ``c_tiles``, or by pointers where that is None because c's rows are not aligned. Parts go
+    to ``parts`` (pieces, BLOCK_M, BLOCK_N) in fp32. The rest as in ``matmul_kernel``.
+    """
+    steps = tl.cdiv(K, BLOCK_K)
+    each = tl.cdiv(steps, SPLITS)
+    m = tl.arange(0, BLOCK_M)[:, None]
+    n = tl.arange(0, BLOCK_N)[None, :]
+    for piece in tl.range(tl.program_id(0), pieces, tl.num_programs(0), flatten=True):
+        start_m, start_n = tile_origin(first_tile + piece // SPLITS, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        first = piece % SPLITS * each
+        total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for step in range(0, tl.minimum(each, steps - first)):
+            k = (first + step) * BLOCK_K
+            a = a_tiles.load([k, start_m]).T if A_COLUMNS else a_tiles.load([start_m, k])
+            b = b_tiles.load([start_n, k]).T if B_COLUMNS else b_tiles.load([k, start_n])
+            total = tl.dot(a, b, total)
+        if SPLITS > 1:
+            part = parts_ptr + tl.cast(piece, tl.int64) * (BLOCK_M * BLOCK_N) + m * BLOCK_N + n
+            tl.store(part, total, mask=start_m + m < M)
+        elif c_tiles is not None:
+            c_tiles.store([start_m, start_n], total.to(c_ptr.dtype.element_ty))
+        else:
+            c_tile = c_ptr + tl.cast(start_m, tl.int64) * stride_cm + start_n + m * stride_cm + n
+            tl.store(c_tile, total.to(c_ptr.dtype.element_ty), mask=(start_m + m < M) & (start_n + n < N))
+
+
+@triton.jit
+def add_parts_kernel(
+    c_ptr, parts_ptr, M, N, stride_cm, whole,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """``ROWS`` rows of a tile of c a program: the sum of their parts."""
+    index = tl.program_id(0) // (BLOCK_M // ROWS)
+    row = tl.program_id(0) % (BLOCK_M // ROWS) * ROWS
+    start_m, start_n = tile_origin(whole + index, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    m = row + tl.arange(0, ROWS)[:, None]
+    n = tl.arange(0, BLOCK_N)[None, :]
+    mask = (start_m + m < M) & (start_n + n < N)
+    parts_ptr += tl.cast(index, tl.int64) * (SPLITS * BLOCK_M * BLOCK_N) + m * BLOCK_N + n
+    total = tl.load(parts_ptr, mask=mask, other=0.0)
+    for part in tl.static_range(1, SPLITS):
+        total += tl.load(parts_ptr + part * BLOCK_M * BLOCK_N, mask=mask, other=0.0)
+    c_tile = c_ptr + tl.cast(start_m, tl.int64) * stride_cm + start_n + m * stride_cm + n
+    tl.store(c_tile, total.to(c_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def copy_rows_kernel(out_ptr, x_ptr, rows, columns, stride, out_stride, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """``ROWS`` rows by ``BLOCK`` columns a program, into rows that start at 16 bytes."""
+    blocks = tl.cdiv(columns, BLOCK)
+    row = tl.program_id(0) // blocks * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)[None, :]
+    x = tl.load(x_ptr + row.to(tl.int64) * stride + column, mask=(row < rows) & (column < columns), other=0.0)
+    # To the end of the row's room, so that 16 bytes are written at once.
+    tl.store(out_ptr + row.to(tl.int64) * out_stride + column, x, mask=(row < rows) & (column < out_stride))
+
+
+def _columns(matrix: torch.Tensor) -> bool:
+    """Whether neighbours in memory stand in a column of the matrix, not in a row."""
+    return matrix.stride(0) == 1 and matrix.stride(1) != 1
+
+
+def _is_aligned(matrix: torch.Tensor) -> bool:
+    """Whether a tensor descriptor can reach a matrix of 16-bit elements: neighbours in rows or columns, 16 bytes apart."""
+    inner, outer = sorted(matrix.stride())
+    return inner == 1 and outer > 0 and outer % 8 == 0 and matrix.data_ptr() % 16 == 0
+
+
+def _room(matrix: torch.Tensor) -> torch.Tensor:
+    """A new matrix of that shape, whose rows start at 128 bytes."""
+    rows, columns = matrix.shape
+    room = torch.empty((rows, triton.cdiv(columns, 64) * 64), dtype=matrix.dtype, device=matrix.device)
+    return room[:, :columns]
+
+
+def _copy_rows(out: torch.Tensor, x: torch.Tensor) -> None:
+    """Writes the rows of ``out``, and 0 into what stands between them."""
+    rows, columns = x.shape
+    copy_rows_kernel[(triton.cdiv(rows, 4) * triton.cdiv(columns, 1024),)](
+        out, x, rows, columns, x.stride(0), out.stride(0), ROWS=4, BLOCK=1024, num_warps=4
+    )
+
+
+def _aligned(matrix: torch.Tensor) -> torch.Tensor:
+    """The matrix where a descriptor can reach it: itself, or a copy whose rows, or columns, start at 16 bytes."""
+    if _is_aligned(matrix):
+        return matrix
+    turned = _columns(matrix)
+    lines = matrix.T if turned else matrix
+    if lines.stride(1) != 1:
+        lines = lines.contiguous()
+    copy = _room(lines)
+    _copy_rows(copy, lines)
+    return copy.T if turned else copy
+
+
+def _descriptor(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """A descriptor of (rows, columns) tiles, or of (columns, rows) ones where neighbours stand in a column."""
+    if _columns(matrix):
+        matrix, rows, columns = matrix.T, columns, rows
+    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns])
+
+
+def _plan(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scratch: int = 0) -> dict[str, int]:
+    """Tiles, warps and stages, parts of a cut tile, and whether a result of unaligned rows goes through aligned ones."""
+    blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 8, "SPLITS": splits, "SCRATCH": scratch}
+    return {**blocks, "num_warps": warps, "num_stages": stages}
+
+
+def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
+    """How to compute the product where that pays: rows that descriptors cannot reach, or few tiles. None for others.
+
+    In bf16 on an H100 (2026-11-24, torch 2.11, triton 3.6, kernels of one CUDA graph over rotated inputs, cuBLAS in
+    brackets): 1024x1024x1024 6.8 us (7.1), 128x4096x4096 16.5 (18.4), 64x4096x4096 16.1 (16.5), 16x8192x8192 50.5 (51.1),
+    256x4096x4096 19.6 (19.1). Cut in two these took up to twice as long: a tile a multiprocessor reads as fast as memory
+    is. 4097x4099x4101 took 284 us, 75 of them for copies (torch.compile, which pads: 233; cuBLAS as it is: 1030).
+    """
+    (m, k), n = a.shape, b.shape[1]
+    if a.element_size() != 2 or capability(a) < 90 or shared_memory(a) < 227 * 1024:
+        return None
+    if n < 64 or k < 64 or max(m, 16) * n * k < _LEAST:
+        return None
+    programs = multiprocessors(a)
+    few = triton.cdiv(m, 64) * triton.cdiv(n, 128) <= programs
+    aligned = _is_aligned(a) and _is_aligned(b) and n % 8 == 0
+    # To copy b takes longer than the product with few rows.
+    if (aligned and not few) or (m <= 64 and not (few and _is_aligned(b))):
+        return None
+    if not few:
+        large = triton.cdiv(m, 128) * triton.cdiv(n, 256) >= programs
+        return _plan(128, 256, 64, 8, 3, 4, 1) if large else _plan(128, 128, 64, 8, 4)
+    tiles = triton.cdiv(m, 64) * triton.cdiv(n, 64)
+    splits = max(1, programs // (2 * tiles))
+    if m <= 16:
+        return _plan(16, 64, 256, 4, 5, splits)
+    return _plan(64, 64, 128, 4, 6, splits) if tiles <= programs or m <= 64 else _plan(64, 128, 128, 4, 4)
+
+
+def split_matmul(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, plan: Mapping[str, int]) -> None:
+    """Writes ``c``, contiguous, as ``plan`` says."""
+    (m, k), n = a.shape, b.shape[1]
+    tile_m, tile_n, tile_k, splits = (plan[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLITS"))
+    tiles, programs = triton.cdiv(m, tile_m) * triton.cdiv(n, tile_n), multiprocessors(a)
+    whole = tiles if splits == 1 else tiles // programs * programs
+    tiling = {name: plan[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")}
+    with device_of(a):
+        a, b = _aligned(a), _aligned(b)
+        out = c if _is_aligned(c) or not plan["SCRATCH"] else _room(c)
+        operands = _descriptor(a, tile_m, tile_k), _descriptor(b, tile_k, tile_n)
+
+        def launch(parts: torch.Tensor | None, first: int, pieces: int) -> None:
+            stored = _descriptor(out, tile_m, tile_n) if parts is None and _is_aligned(out) else None
+            matmul_split_kernel[(min(pieces, programs),)](
+                *operands, stored, out, parts, m, n, k, out.stride(0), first, pieces,
+                A_COLUMNS=_columns(a), B_COLUMNS=_columns(b), BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
+                **tiling, num_warps=plan["num_warps"], num_stages=plan["num_stages"],
+            )  # fmt: skip
+
+        if whole:
+            launch(None, 0, whole)
+        if others := tiles - whole:
+            parts = torch.empty((others * splits, tile_m, tile_n), dtype=torch.float32, device=a.device)
+            launch(parts, whole, others * splits)
+            rows = min(tile_m, max(1, 2048 // tile_n))
+            add_parts_kernel[(others * (tile_m // rows),)](
+                out, parts, m, n, out.stride(0), whole, SPLITS=splits, ROWS=rows, **tiling, num_warps=4
+            )
+        if out is not c:
+            _copy_rows(c, out)

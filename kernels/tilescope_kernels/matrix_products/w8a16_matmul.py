@@ -1,0 +1,364 @@
+"""``x @ (weight * scale).T`` of 16-bit activations and INT8 weights, which are converted on their way to the tensor cores.
+
+An INT8 number is exact in fp16 and bf16, and a scale belongs to a whole row of weights, so it multiplies the sum.
+Tiles are computed as ``weight @ x.T``: tensor cores take their left operand from registers, where it was converted, but
+the right one from shared memory only, where it would first have to be written again. On Hopper, large products go
+through ``_w8a16_hopper``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.autotuning import tuned, workspace
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._shared.one_byte import check_operands
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
+from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products import w8a16_hopper
+from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N):
+    """``total`` (BLOCK_N, BLOCK_M), scaled, as a tile of y (M, N)."""
+    n = start_n + tl.arange(0, total.shape[0])
+    m = start_m + tl.arange(0, total.shape[1])
+    total *= tl.load(scale_ptr + n, mask=n < N, other=0.0)[:, None]
+    y_tile = y_ptr + m[:, None].to(tl.int64) * N + n[None, :]
+    tl.store(y_tile, total.T.to(y_ptr.dtype.element_ty), mask=(m[:, None] < M) & (n[None, :] < N))
+
+
+@triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})
+@triton.jit
+def w8a16_matmul_kernel(
+    y_ptr, x_ptr, weight_ptr, scale_ptr, M, N, K, x_stride, weight_stride,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_N: tl.constexpr,
+    TMA: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """Tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile a program.
+
+    Weights stand first in the product: Hopper's tensor cores take the first operand, converted, from registers.
+    """
+    if TMA:
+        x_tiles = tl.make_tensor_descriptor(x_ptr, [M, K], [x_stride, 1], [BLOCK_M, BLOCK_K])
+        weight_tiles = tl.make_tensor_descriptor(weight_ptr, [N, K], [weight_stride, 1], [BLOCK_N, BLOCK_K])
+        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+            start_n, start_m = tile_origin(tile, N, M, BLOCK_N, BLOCK_M, GROUP_N)
+            total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+            for step in range(0, tl.cdiv(K, BLOCK_K)):
+                x = x_tiles.load([start_m, step * BLOCK_K])
+                weight = weight_tiles.load([start_n, step * BLOCK_K])
+                total = tl.dot(weight.to(x.dtype), x.T, total)
+            _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N)
+    else:
+        start_n, start_m = tile_origin(tl.program_id(0), N, M, BLOCK_N, BLOCK_M, GROUP_N)
+        n = tl.arange(0, BLOCK_N)[:, None]
+        m = tl.arange(0, BLOCK_M)[None, :]
+        k = tl.arange(0, BLOCK_K)
+        weight_ptr += start_n.to(tl.int64) * weight_stride + n * weight_stride + k[None, :]
+        x_ptr += start_m.to(tl.int64) * x_stride + m * x_stride + k[:, None]
+        valid_n, valid_m = start_n + n < N, start_m + m < M
+        total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+        for start_k in range(0, K, BLOCK_K):
+            if EVEN_K:
+                weight = tl.load(weight_ptr + start_k, mask=valid_n, other=0)
+                x = tl.load(x_ptr + start_k, mask=valid_m, other=0.0)
+            else:
+                weight = tl.load(weight_ptr + start_k, mask=valid_n & (k[None, :] < K - start_k), other=0)
+                x = tl.load(x_ptr + start_k, mask=valid_m & (k[:, None] < K - start_k), other=0.0)
+            # "ieee": fp32 operands are multiplied as fp32, not rounded to tf32.
+            total = tl.dot(weight.to(x.dtype), x, total, input_precision="ieee")
+        _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N)
+
+
+@triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})
+@triton.jit
+def w8a16_few_rows_kernel(
+    y_ptr, x_ptr, weight_ptr, scale_ptr, M, N, K, x_stride, weight_stride,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """A tile a program, of few rows; ``program_id(1)`` tells which of SPLIT parts of K to add up.
+
+    Weights stand second here: the small tensor-core instructions that this shape takes read 8 of them from shared memory
+    at once, where the others read 2. Of several parts, y is (SPLIT, M, N) in fp32, not scaled.
+    """
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    k = tl.arange(0, BLOCK_K)[None, :]
+    # A part of K is whole blocks, so that no two parts read one.
+    part = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLIT) * BLOCK_K
+    first = tl.program_id(1) * part
+    weight_ptr += n[:, None].to(tl.int64) * weight_stride + k
+    x_ptr += m.to(tl.int64) * x_stride + k
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start_k in range(first, min(first + part, K), BLOCK_K):
+        if EVEN_K:
+            weight = tl.load(weight_ptr + start_k, mask=n[:, None] < N, other=0, eviction_policy="evict_first")
+            x = tl.load(x_ptr + start_k, mask=m < M, other=0.0)
+        else:
+            weight = tl.load(weight_ptr + start_k, mask=(n[:, None] < N) & (k < K - start_k), other=0)
+            x = tl.load(x_ptr + start_k, mask=(m < M) & (k < K - start_k), other=0.0)
+        total = tl.dot(x, weight.to(x.dtype).T, total, input_precision="ieee")
+    if SPLIT == 1:
+        total *= tl.load(scale_ptr + n, mask=n < N, other=0.0)[None, :]
+    y_ptr += tl.program_id(1).to(tl.int64) * M * N + m.to(tl.int64) * N + n[None, :]
+    tl.store(y_ptr, total.to(y_ptr.dtype.element_ty), mask=(m < M) & (n[None, :] < N))
+
+
+@triton.jit
+def w8a16_sum_kernel(y_ptr, partial_ptr, scale_ptr, size, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
+    """y, scaled, from its parts: added up in one order, so the result is the same every time."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < size
+    total = tl.zeros((BLOCK,), tl.float32)
+    for part in tl.static_range(SPLIT):
+        total += tl.load(partial_ptr + part * size + offsets, mask=mask, other=0.0)
+    total *= tl.load(scale_ptr + offsets % N, mask=mask, other=0.0)
+    tl.store(y_ptr + offsets, total.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int = 0, split: int = 1) -> dict[str, int]:
+    blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_N": 8, "SPLIT": split, "TMA": tma}
+    return {**blocks, "num_warps": warps, "num_stages": stages}
+
+
+#: What triton.autotune tries for more than 16 rows at 16 bits: through pointers, which were faster than descriptors.
+TUNED = tuple(
+    _config(*parts)
+    for parts in (
+        (256, 128, 64, 8, 4), (256, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4), (64, 128, 64, 4, 4), (32, 64, 128, 4, 4),
+        (64, 64, 64, 4, 3),
+    )
+)  # fmt: skip
+#: What lost to those on an H200.
+_OTHERS = tuple(
+    _config(*parts)
+    for parts in ((256, 128, 64, 8, 3, 1), (256, 128, 64, 8, 4, 1), (128, 128, 64, 8, 4, 1), (128, 256, 64, 8, 3))
+)
+#: For up to 16 rows: what counts is the weights' way from memory, which every program takes part in.
+SMALL = tuple(
+    _config(16, n, k, warps, stages, 0, split)
+    for n, k, warps, stages in ((64, 256, 4, 4), (64, 128, 4, 4), (32, 256, 2, 4), (32, 256, 4, 4), (32, 128, 4, 6))
+    for split in (1, 2, 4, 8)
+)
+#: For fp32, which runs on the CUDA cores, and for rows that are read one element at a time, each with its own address
+#: and mask: their tiles are bounded by registers.
+NARROW = _config(32, 64, 32, 4, 2)
+CONFIGS = (*TUNED, *SMALL, NARROW, *_OTHERS)
+#: Most rows that are split along K, and the elements of a program that adds parts up.
+_FEW, _SUMMED = 16, 1024
+
+
+def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
+    """The configs that fit the GPU and whose tiles are not much larger than the result needs."""
+    x = named_args["x_ptr"]
+    largest_m, largest_n = (max(64, triton.next_power_of_2(named_args[name])) for name in ("M", "N"))
+    shared = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin if x.is_cuda else 227 * 1024
+    return [
+        known
+        for known in configs
+        if known.kwargs["BLOCK_M"] <= largest_m
+        and known.kwargs["BLOCK_N"] <= largest_n
+        and _operands(known.all_kwargs()) < shared
+    ]
+
+
+def _operands(known: Mapping[str, int]) -> int:
+    """Bytes of shared memory for the operands of a config's stages at 16 bits."""
+    return (2 * known["BLOCK_M"] + known["BLOCK_N"]) * known["BLOCK_K"] * known["num_stages"]
+
+
+w8a16_matmul_tuned = tuned(
+    w8a16_matmul_kernel,
+    [{name: value for name, value in known.items() if name != "SPLIT"} for known in TUNED],
+    ("M", "N", "K"),
+    _prune,
+)
+
+
+def _chosen(x: torch.Tensor, weight: torch.Tensor) -> Mapping[str, int] | None:
+    """The config where none is given; None where the GPU's autotuner is to choose one."""
+    (m, k), n = x.shape, weight.shape[0]
+    if x.dtype == torch.float32 or k % 16:
+        return NARROW
+    if m <= _FEW:
+        # Parts until every multiprocessor has two programs, of at least eight blocks of K each.
+        wanted = 2 * multiprocessors(x) / triton.cdiv(n, SMALL[0]["BLOCK_N"])
+        deep = k // (8 * SMALL[0]["BLOCK_K"])
+        return max(
+            (known for known in SMALL[:4] if known["SPLIT"] <= max(1, min(wanted, deep))), key=lambda c: c["SPLIT"]
+        )
+    if x.is_cuda:
+        return None
+    if triton.cdiv(m, 256) * triton.cdiv(n, 128) < multiprocessors(x):
+        return TUNED[-1]
+    return TUNED[0]
+
+
+def _few_rows(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, y: torch.Tensor, config: Mapping[str, int]
+) -> torch.Tensor:
+    """Writes the product, of few rows, to y, which it returns."""
+    (m, k), n, split = x.shape, weight.shape[0], config["SPLIT"]
+    out = torch.empty((split, m, n), dtype=torch.float32, device=x.device) if split > 1 else y
+    options = {name: value for name, value in config.items() if name not in ("GROUP_N", "TMA")}
+    w8a16_few_rows_kernel[(triton.cdiv(n, config["BLOCK_N"]), split, triton.cdiv(m, config["BLOCK_M"]))](
+        out, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), **options
+    )
+    if split > 1:
+        w8a16_sum_kernel[(triton.cdiv(m * n, _SUMMED),)](y, out, scale, m * n, n, SPLIT=split, BLOCK=_SUMMED)
+    return y
+
+
+@operator("w8a16_matmul")
+def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, config: str) -> torch.Tensor:
+    (m, k), n = x.shape, weight.shape[0]
+    y = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    if not config and w8a16_hopper.serves(x, weight, y):
+        w8a16_hopper.launch(x, weight, y, scale)
+        return y
+    given = unpack(config) or _chosen(x, weight)
+    if given is not None and given["TMA"] and (given["SPLIT"] > 1 or not tma_serves(x, weight, y)):
+        raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
+    with device_of(x):
+        if given is not None and given["BLOCK_M"] <= _FEW:
+            return _few_rows(x, weight, scale, y, given)
+        kernel, options = w8a16_matmul_tuned, {}
+        if given is not None:
+            kernel, options = w8a16_matmul_kernel, {name: value for name, value in given.items() if name != "SPLIT"}
+
+        def grid(meta: Mapping[str, int]) -> tuple[int]:
+            tiles = triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"])
+            return (min(tiles, multiprocessors(x)) if meta["TMA"] else tiles,)
+
+        if x.is_cuda:
+            triton.set_allocator(workspace)
+        kernel[grid](y, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), **options)
+    return y
+
+
+@_w8a16_matmul.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, config: str) -> torch.Tensor:
+    return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
+
+
+def w8a16_matmul(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, *, config: Mapping[str, int] | None = None
+) -> torch.Tensor:
+    """``x @ (weight * scale).T`` as ``torch.nn.functional.linear``: (..., K) to (..., N) in the dtype of ``x``.
+
+    ``x`` is bf16, fp16 or fp32, ``weight`` (N, K) int8 and ``scale`` (N, 1) fp32, as ``quantize(weight)`` gives them.
+    Added up in fp32, the same every time. Up to 16 rows are split along K over the GPU, which takes a second small
+    launch. No gradient. ``config`` is one of ``CONFIGS``; without one large products have Hopper's own kernel there, and the
+    first call with new extents of other ones of more rows times a few. Raises ValueError, naming the argument, for what it
+    cannot serve.
+    """
+    if not use_triton():
+        return reference(x, weight, scale)
+    check_tensors(x=x)
+    check_no_grad("w8a16_matmul", x=x)
+    check_operands((torch.int8,), dims=2, beside=x, weight=weight)
+    check_operands((torch.float32,), beside=x, scale=scale)
+    n, k = weight.shape
+    if x.dim() == 0 or x.shape[-1] != k:
+        raise ValueError(f"x has shape {tuple(x.shape)}: give (..., {k}), as many columns as weight has")
+    if tuple(scale.shape) != (n, 1):
+        raise ValueError(f"scale has shape {tuple(scale.shape)}: give {(n, 1)}, one a row of weight")
+    if x.numel() == 0 or n == 0:
+        return x.new_zeros((*x.shape[:-1], n))
+    weight = weight if weight.stride(1) == 1 else weight.contiguous()
+    y = _w8a16_matmul(as_rows(x, k), weight, scale.contiguous(), pack(config))
+    return y.reshape(*x.shape[:-1], n)
+
+
+def reference(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """The same in plain PyTorch, in fp32 or, where ``x`` is fp64, in fp64."""
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return torch.nn.functional.linear(x.to(wide), weight.to(wide) * scale.to(wide)).to(x.dtype)
+
+
+def precise(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, dequantized: torch.Tensor) -> torch.Tensor:
+    """``reference`` with the spec's arguments."""
+    return reference(x, weight, scale)
+
+
+def fused(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    dequantized: torch.Tensor,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """``w8a16_matmul`` with the spec's arguments."""
+    return w8a16_matmul(x, weight, scale, config=config)
+
+
+def eager(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, dequantized: torch.Tensor) -> torch.Tensor:
+    """Weights dequantized to the dtype of ``x``, then cuBLAS."""
+    return torch.nn.functional.linear(x, (weight * scale).to(x.dtype))
+
+
+def cublas(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, dequantized: torch.Tensor) -> torch.Tensor:
+    """cuBLAS with weights that are kept dequantized, at twice the memory."""
+    return torch.nn.functional.linear(x, dequantized)
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` (m, k) standard normal, ``weight`` (n, k) int8 of standard deviation 25, scales, and what both make.
+
+    Scales are 1/128 to 1/32, powers of two, so that the weights which are kept at 16 bits are the same numbers.
+    """
+    numbers = generator(workload, device)
+    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    x = normal((m, k), workload, device, numbers)
+    weight = torch.empty((n, k), device=device)
+    scale = torch.empty((n, 1), device=device)
+    if numbers is not None:
+        weight.normal_(0.0, 25.0, generator=numbers)
+        scale.random_(-7, -4, generator=numbers).exp2_()
+    codes = weight.to(torch.int8)
+    return {"x": x, "weight": codes, "scale": scale, "dequantized": (codes * scale).to(x.dtype)}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """2MNK operations and one a sum; activations, int8 weights and scales read once, the result written once."""
+    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    size = workload.itemsize
+    pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
+    read = m * k * size + n * k + 4 * n
+    return Cost(flops=2 * m * n * k + m * n, bytes_read=read, bytes_written=m * n * size, pipe=pipe)
+
+
+SPEC = KernelSpec(
+    name="w8a16_matmul",
+    summary="16-bit activations times INT8 weights",
+    dims=("m", "n", "k"),
+    implementations={
+        "triton": Implementation(fused, "converted on the way to the tensor cores", CONFIGS),
+        "eager": Implementation(eager, "dequantized, then cuBLAS"),
+        "compile": Implementation(compiled(eager), "torch.compile of eager"),
+        "cublas": Implementation(cublas, "cuBLAS with weights kept at 16 bits"),
+    },
+    reference=precise,
+    inputs=inputs,
+    workloads=(
+        Workload({"m": 16, "n": 4096, "k": 4096}, "bf16", label="small"),
+        Workload({"m": 16, "n": 14336, "k": 4096}, "bf16", label="medium"),
+        Workload({"m": 4096, "n": 4096, "k": 4096}, "bf16", label="large"),
+        Workload({"m": 37, "n": 517, "k": 769}, "fp16", label="ragged"),
+        Workload({"m": 1, "n": 14336, "k": 4096}, "bf16", label="one"),
+        Workload({"m": 8192, "n": 8192, "k": 8192}, "bf16", label="huge"),
+        Workload({"m": 0, "n": 512, "k": 512}, "bf16", label="empty"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
+)

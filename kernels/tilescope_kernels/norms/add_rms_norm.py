@@ -1,0 +1,325 @@
+"""Residual addition and RMSNorm in one pass: 4 tensors of traffic where the addition and a fused norm take 5."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_mixed, device_of, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack, wants_grad
+from tilescope_kernels._shared.weight_gradients import sum_partials
+from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
+from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def add_rms_norm_kernel(
+    y_ptr, sum_ptr, rstd_ptr, x_ptr, residual_ptr, weight_ptr, x_stride, residual_stride, columns, eps,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row a program. ``rstd`` may be None."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0)
+    residual = tl.load(residual_ptr + row * residual_stride + column, mask=mask, other=0.0)
+    # Asked for before the reduction, so that all are awaited together.
+    weight = tl.load(weight_ptr + column, mask=mask, eviction_policy="evict_last")
+    # Rounded before it is normalised, so that the norm is that of the residual stream which the caller gets.
+    total = (x.to(tl.float32) + residual.to(tl.float32)).to(sum_ptr.dtype.element_ty)
+    tl.store(sum_ptr + row * columns + column, total, mask=mask)
+    squares = total.to(tl.float32) * total.to(tl.float32)
+    rstd = tl.rsqrt(tl.sum(squares, axis=0) / columns + eps)
+    y = total.to(tl.float32) * rstd * weight.to(tl.float32)
+    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+    if rstd_ptr is not None:
+        tl.store(rstd_ptr + row, rstd)
+
+
+@triton.jit
+def add_rms_norm_backward_kernel(
+    dx_ptr, partial_ptr, dy_ptr, dsum_ptr, sum_ptr, weight_ptr, rstd_ptr, rows, columns, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Gradient of x and residual alike, of rows ``program, program + programs, ...``, and their share of dW.
+
+    With n = sum * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) + dsum and dW = sum of dy * n over rows
+    (Zhang and Sennrich, arXiv:1910.07467). ``dsum`` is None where the new residual has no gradient.
+    """
+    program = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    if partial_ptr is not None:
+        dw = tl.zeros((BLOCK,), tl.float32)
+    for row in range(program, rows, tl.num_programs(0)):
+        start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        total = tl.load(sum_ptr + start * columns + column, mask=mask, other=0.0)
+        dy = tl.load(dy_ptr + start * columns + column, mask=mask, other=0.0)
+        if dsum_ptr is not None:
+            dsum = tl.load(dsum_ptr + start * columns + column, mask=mask, other=0.0)
+        # From L1, row after row: held, it would leave wide rows too few registers.
+        weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
+        rstd = tl.load(rstd_ptr + row)
+        # The row waits for this sum in 16 bits: fp32 copies of it would not fit beside the sums for dW, so rstd is
+        # left out here, and what follows the sum converts again.
+        inner = tl.sum(dy.to(tl.float32) * weight.to(tl.float32) * total.to(tl.float32), axis=0) * rstd / columns
+        normed = total.to(tl.float32) * rstd
+        if partial_ptr is not None:
+            # A padding lane's dy is 0, so it adds nothing.
+            dw += dy.to(tl.float32) * normed
+        dx = (dy.to(tl.float32) * weight.to(tl.float32) - normed * inner) * rstd
+        if dsum_ptr is not None:
+            dx += dsum.to(tl.float32)
+        tl.store(dx_ptr + start * columns + column, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+    if partial_ptr is not None:
+        tl.store(partial_ptr + program.to(tl.int64) * columns + column, dw, mask=mask)
+
+
+#: ``PROGRAMS`` a multiprocessor walk the rows in the backward pass, where each adds up its share of the weight's gradient;
+#: 0 is the launcher's choice. The forward pass has a program for each row.
+CONFIGS = tuple(
+    {"PROGRAMS": programs, "num_warps": warps} for programs in (0, 1, 2, 3, 4, 8) for warps in (8, 4, 16, 32)
+)
+
+#: Most columns: a program holds a row of each operand, and in the backward pass the fp32 sums for dW beside them.
+_MOST = 16384
+
+
+def _warps(x: torch.Tensor) -> int:
+    """Warps for a row of ``x``: 16 elements a thread, two 16-byte accesses an operand at 16 bits, in 16 warps at most."""
+    # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
+    elements = 8 if x.shape[1] * x.element_size() % 16 else 16
+    return min(16, max(1, triton.next_power_of_2(x.shape[1]) // (32 * elements)))
+
+
+@operator("add_rms_norm")
+def _add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """y, x + residual, and 1 / RMS of each row when ``save`` asks for it, else nothing."""
+    rows, columns = x.shape
+    dtype = torch.promote_types(x.dtype, residual.dtype)
+    y, total = (torch.empty((rows, columns), dtype=dtype, device=x.device) for _ in range(2))
+    rstd = torch.empty(rows if save else 0, dtype=torch.float32, device=x.device)
+    if y.numel() == 0:
+        return y, total, rstd
+    options = split_config(unpack(config) or {})[1]
+    options.setdefault("num_warps", _warps(x))
+    with device_of(x):
+        add_rms_norm_kernel[(rows,)](
+            y, total, rstd if save else None, x, residual, weight, x.stride(0), residual.stride(0), columns, eps,
+            BLOCK=triton.next_power_of_2(columns), **options,
+        )  # fmt: skip
+    return y, total, rstd
+
+
+@_add_rms_norm.register_fake
+def _(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    dtype = torch.promote_types(x.dtype, residual.dtype)
+    y, total = (torch.empty(x.shape, dtype=dtype, device=x.device) for _ in range(2))
+    return y, total, torch.empty(x.shape[0] if save else 0, dtype=torch.float32, device=x.device)
+
+
+@operator("add_rms_norm_backward")
+def _add_rms_norm_backward(
+    dy: torch.Tensor, dsum: torch.Tensor | None, total: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor,
+    sums: bool, config: str,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The gradient of x and residual alike, and dW when ``sums`` asks for it, else nothing."""
+    rows, columns = total.shape
+    if rows and sums and (both := backward_in_pieces(dy, dsum, total, weight, rstd, unpack(config) or {})):
+        return both
+    dx = torch.empty((rows, columns), dtype=total.dtype, device=total.device)
+    if dx.numel() == 0:
+        return dx, torch.zeros(columns if sums else 0, dtype=weight.dtype, device=total.device)
+    chosen, options = split_config(unpack(config) or {})
+    options.setdefault("num_warps", _warps(total))
+    block = triton.next_power_of_2(columns)
+    # Rows in flight hide latency: few wide ones or several narrow ones; each program costs a row of partial sums.
+    programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
+    programs = min(rows, programs * multiprocessors(total)) if sums else rows
+    partial = torch.empty((1, programs, columns), device=total.device) if sums else None
+    with device_of(total):
+        add_rms_norm_backward_kernel[(programs,)](
+            dx, partial, dy, dsum, total, weight, rstd, rows, columns, BLOCK=block, **options
+        )
+    return dx, weight.new_empty(0) if partial is None else sum_partials(partial, weight.dtype)[0]
+
+
+@_add_rms_norm_backward.register_fake
+def _(
+    dy: torch.Tensor, dsum: torch.Tensor | None, total: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor,
+    sums: bool, config: str,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    dw = torch.empty(total.shape[1] if sums else 0, dtype=weight.dtype, device=total.device)
+    return torch.empty(total.shape, dtype=total.dtype, device=total.device), dw
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    x, residual, weight, _, _, ctx.config = inputs
+    ctx.dtypes = x.dtype, residual.dtype
+    _, total, rstd = output
+    # None instead of a launch that writes zeros, for an output whose gradient nobody asks.
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(rstd)
+    ctx.save_for_backward(total, weight, rstd)
+
+
+def _differentiate(
+    ctx: Any, dy: torch.Tensor | None, dsum: torch.Tensor | None, _: None
+) -> tuple[torch.Tensor | None, ...]:
+    total, weight, rstd = ctx.saved_tensors
+    wants_dw = ctx.needs_input_grad[2]
+    if dy is None:
+        dx, dresidual = (None if dsum is None else dsum.to(dtype) for dtype in ctx.dtypes)
+        return dx, dresidual, torch.zeros_like(weight) if wants_dw else None, None, None, None
+    dsum = None if dsum is None else dsum.contiguous()
+    dx, dw = _add_rms_norm_backward(dy.contiguous(), dsum, total, weight, rstd, wants_dw, ctx.config)
+    return *(dx.to(dtype) for dtype in ctx.dtypes), dw if wants_dw else None, None, None, None
+
+
+_add_rms_norm.register_autograd(_differentiate, setup_context=_save)
+
+
+def add_rms_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    *,
+    config: Mapping[str, int] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``(rms_norm(x + residual) * weight, x + residual)`` over the last dimension; once differentiable.
+
+    ``x`` and ``residual`` share a shape (..., columns), ``weight`` is (columns,); all of one dtype (fp32, fp16, bf16), or
+    some of them fp32. The sum has the wider dtype of the first two, to which it is rounded before it is normalised in
+    fp32. Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for
+    what it cannot serve: other dtypes, shapes that do not fit, more than 16384 columns, devices without CUDA.
+    """
+    if not use_triton():
+        return reference(x, residual, weight, eps)
+    check_mixed(x=x, residual=residual, weight=weight)
+    if x.dim() == 0:
+        raise ValueError("x has no dimension to normalise over: give at least one")
+    if residual.shape != x.shape:
+        raise ValueError(f"residual has shape {tuple(residual.shape)} but x has {tuple(x.shape)}: give both one shape")
+    columns = x.shape[-1]
+    if tuple(weight.shape) != (columns,):
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: give ({columns},), the last dimension of x")
+    if columns > _MOST:
+        raise ValueError(f"x has {columns} columns: at most {_MOST}")
+    save = wants_grad(x, residual, weight)
+    rows = [as_rows(tensor, columns) for tensor in (x, residual)]
+    y, total, _ = _add_rms_norm(*rows, weight.contiguous(), eps, save, pack(config))
+    return y.reshape(x.shape), total.reshape(x.shape)
+
+
+class AddRMSNorm(torch.nn.Module):
+    """``add_rms_norm`` over the last ``columns`` elements with a learned ``weight``, which starts at 1."""
+
+    def __init__(self, columns: int, eps: float = 1e-6, device: Any = None, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = torch.nn.Parameter(torch.ones(columns, device=device, dtype=dtype))
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """``x`` and ``residual`` (..., columns) to (normed, new residual). Raises ValueError as ``add_rms_norm``."""
+        return add_rms_norm(x, residual, self.weight, self.eps)
+
+
+def reference(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in plain PyTorch."""
+    total = x + residual
+    return F.rms_norm(total, total.shape[-1:], weight, eps), total
+
+
+def eager(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The formula one operation at a time, in fp32 between its ends, as model code is often written."""
+    total = x + residual
+    precise = total.float()
+    normed = precise * torch.rsqrt(precise.square().mean(-1, keepdim=True) + eps)
+    return normed.to(x.dtype) * weight, total
+
+
+def aten(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """PyTorch's addition and its own fused RMSNorm: 3 reads and 2 writes."""
+    total = x + residual
+    return F.rms_norm(total, total.shape[-1:], weight, eps), total
+
+
+def liger(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Liger-Kernel's function, imported at the first call because it is no dependency."""
+    from liger_kernel.ops.fused_add_rms_norm import LigerFusedAddRMSNormFunction  # noqa: PLC0415
+
+    return LigerFusedAddRMSNormFunction.apply(x, residual, weight, eps)
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` and ``residual`` of rows x columns, standard normal, and ``weight`` around 1."""
+    numbers = generator(workload, device)
+    rows, columns = workload.dims["rows"], workload.dims["columns"]
+    return {
+        "x": normal((rows, columns), workload, device, numbers, requires_grad=True),
+        "residual": normal((rows, columns), workload, device, numbers, requires_grad=True),
+        "weight": normal((columns,), workload, device, numbers, scale=0.2, shift=1.0, requires_grad=True),
+        "eps": 1e-6,
+    }
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Forward reads x, residual and weight and writes y and the sum. Backward reads dy, the sum's gradient, the sum and
+    weight and writes one gradient (x and residual share it) and dW.
+
+    The saved 1/RMS is no part of the floor, for it can be computed again: where a gradient is wanted, the Triton
+    forward writes 4 bytes a row more than this and the backward reads them; its partial sums of dW add 4 x columns
+    bytes a program, written and read again (from L2).
+
+    Operations an element: forward, the addition, square and add, two for the scaling. Backward: one each for n and g,
+    two for their inner product, three for dx and one for dsum, two for dW.
+    """
+    rows, columns = workload.dims["rows"], workload.dims["columns"]
+    row, size = columns * workload.itemsize, workload.elements * workload.itemsize
+    if direction == FORWARD:
+        return Cost(flops=rows * (5 * columns + 3), bytes_read=2 * size + row, bytes_written=2 * size)
+    return Cost(flops=rows * (10 * columns + 1), bytes_read=3 * size + row, bytes_written=size + row)
+
+
+SPEC = KernelSpec(
+    name="add_rms_norm",
+    summary="RMSNorm of x + residual, and the sum",
+    dims=("rows", "columns"),
+    implementations={
+        "triton": Implementation(add_rms_norm, "one pass", CONFIGS),
+        "eager": Implementation(eager, "the addition, then the formula one operation at a time in fp32"),
+        "compile": Implementation(compiled(eager), "torch.compile of eager"),
+        "aten": Implementation(aten, "x + residual, then torch.nn.functional.rms_norm"),
+        "liger": Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
+        Workload({"rows": 4096, "columns": 1024}, "bf16", label="medium"),
+        Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
+        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
+        Workload({"rows": 8192, "columns": 16384}, "bf16", label="wide"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-5, "fp16": 1.2e-3, "bf16": 9e-3},
+    passes=(FORWARD, BACKWARD),
+)

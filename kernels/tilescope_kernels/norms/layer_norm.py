@@ -1,0 +1,554 @@
+"""LayerNorm, forward and backward: one read and one write a row, weight gradients without atomics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import (
+    capability,
+    check_mixed,
+    device_of,
+    multiprocessors,
+    shared_memory,
+    split_config,
+    use_triton,
+)
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack, wants_grad
+from tilescope_kernels._shared.row_tiles import (
+    aligned,
+    in_pieces,
+    load_piece,
+    load_pieces,
+    narrow,
+    store_piece,
+    zero_beyond,
+)
+from tilescope_kernels._shared.weight_gradients import column_sums, sum_partials, sums_dtype
+from tilescope_kernels.norms.layer_norm_backward import layer_norm_backward_shared_kernel
+from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def layer_norm_kernel(
+    y_ptr, stats_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, rows, columns, eps,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """``ROWS`` rows a program. Optional pointers are None; ``stats`` are each row's mean and 1 / standard deviation."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    valid = column < columns
+    mask = (row < rows) & valid
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0)
+    mean = tl.sum(x.to(tl.float32), axis=1, keep_dims=True) / columns
+    centred = tl.where(valid, x.to(tl.float32) - mean, 0.0)
+    rstd = tl.rsqrt(tl.sum(centred * centred, axis=1, keep_dims=True) / columns + eps)
+    # The row waits for that sum in 16 bits, and is centred again, written the other way round, or the compiler would
+    # see one expression and keep fp32 values, which halve the programs that fit a multiprocessor.
+    y = (mean - x.to(tl.float32)) * -rstd
+    # Read after the reductions: the weights hit L1, and would hold registers while the row is awaited.
+    if weight_ptr is not None:
+        y *= tl.load(weight_ptr + column, mask=valid, eviction_policy="evict_last").to(tl.float32)
+    if bias_ptr is not None:
+        y += tl.load(bias_ptr + column, mask=valid, eviction_policy="evict_last").to(tl.float32)
+    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+    if stats_ptr is not None:
+        tl.store(stats_ptr + 2 * row, mean, mask=row < rows)
+        tl.store(stats_ptr + 2 * row + 1, rstd, mask=row < rows)
+
+
+@triton.jit
+def _add(total, squares, other_total, other_squares):
+    return total + other_total, squares + other_squares
+
+
+@triton.jit
+def layer_norm_pieces_kernel(
+    y_ptr, stats_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, columns, eps,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, ONCE: tl.constexpr,
+):  # fmt: skip
+    """One row a program, in pieces.
+
+    ``ONCE`` sums distances from an element and their squares, so that threads wait for each other once: enough for results
+    of 16 bits. Otherwise the mean comes first.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * aligned(x_stride, WIDTH)
+    y_ptr += row * aligned(columns, WIDTH)
+    # Of three elements the middle one, lest it is an outlier: far from the mean, squares would drown the variance.
+    first = tl.load(x_ptr).to(tl.float32)
+    second = tl.load(x_ptr + 1).to(tl.float32)
+    third = tl.load(x_ptr + 2).to(tl.float32)
+    near = tl.maximum(tl.minimum(first, second), tl.minimum(tl.maximum(first, second), third))
+    held = load_pieces(x_ptr, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
+    if not ONCE:
+        total = tl.zeros((LANES,), tl.float32)
+        for i in tl.static_range(STEPS):
+            apart = zero_beyond(held[i].to(tl.float32) - near, columns, i, LANES, WIDTH, STEPS, WHOLE)
+            total += tl.sum(apart, axis=1)
+        near += tl.sum(total, axis=0) / columns
+    total = tl.zeros((LANES,), tl.float32)
+    squares = tl.zeros((LANES,), tl.float32)
+    for i in tl.static_range(STEPS):
+        apart = zero_beyond(held[i].to(tl.float32) - near, columns, i, LANES, WIDTH, STEPS, WHOLE)
+        total += tl.sum(apart, axis=1)
+        squares += tl.sum(apart * apart, axis=1)
+    total, squares = tl.reduce((total, squares), 0, _add)
+    away = total / columns
+    rstd = tl.rsqrt(squares / columns - away * away + eps)
+    mean = near + away
+    # Where the row waiting in 16 bits makes room for another program: not at 16 warps with 32 elements a thread.
+    LONG: tl.constexpr = STEPS * WIDTH >= (33 if LANES > 256 else 32)  # noqa: SIM300
+    for i in tl.static_range(STEPS):
+        x = narrow(held[i], columns) if LONG else held[i]
+        y = (x.to(tl.float32) - mean) * rstd
+        if weight_ptr is not None:
+            y *= load_piece(weight_ptr, columns, 0.0, i, LANES, WIDTH, STEPS, WHOLE, KEEP=True).to(tl.float32)
+        if bias_ptr is not None:
+            y += load_piece(bias_ptr, columns, 0.0, i, LANES, WIDTH, STEPS, WHOLE, KEEP=True).to(tl.float32)
+        store_piece(y_ptr, y, columns, i, LANES, WIDTH, STEPS, WHOLE)
+    if stats_ptr is not None:
+        # Side by side, in one sector a row. Apart, 16384x4096 in bf16 took 72 us for 69 where L2 was full of what others had
+        # written; where it was clean, 66 both ways (H200, 2026-11-23, torch 2.11, triton 3.6).
+        tl.store(stats_ptr + 2 * row, mean)
+        tl.store(stats_ptr + 2 * row + 1, rstd)
+
+
+#: What a program of the backward pass keeps in registers while a row's sums are awaited, beside its sums for dW: nothing
+#: of the row, which it reads again; the row, in 16 bits; or the row, the weight and sums for dB.
+_NOTHING, _ROW, _ALL = (tl.constexpr(kept) for kept in range(3))
+
+
+@triton.jit
+def _weighted(dy, weight_ptr, column, mask, POLICY: tl.constexpr):
+    g = dy.to(tl.float32)
+    if weight_ptr is not None:
+        g *= tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy=POLICY).to(tl.float32)
+    return g
+
+
+@triton.jit
+def layer_norm_backward_kernel(
+    dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, rows, columns,
+    BLOCK: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """``dx`` of rows ``program, program + programs, ...`` and, unless ``partial`` is None, their dW and (``_ALL``) dB.
+
+    With n = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - n * mean(g * n)), dW = sum of dy * n and
+    dB = sum of dy over rows (Ba, Kiros and Hinton, arXiv:1607.06450). Each program adds its rows' share in registers.
+    """
+    program = tl.program_id(0)
+    programs = tl.num_programs(0)
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    dw = tl.zeros((BLOCK,), tl.float32)
+    db = tl.zeros((BLOCK,), tl.float32)
+    if weight_ptr is not None and KEEP == _ALL:
+        weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
+    for row in tl.range(program, rows, programs, num_stages=STAGES):
+        start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        x_row = x_ptr + start * x_stride + column
+        dy_row = dy_ptr + start * columns + column
+        x = tl.load(x_row, mask=mask, other=0.0)
+        dy = tl.load(dy_row, mask=mask, other=0.0)
+        mean = tl.load(stats_ptr + 2 * start)
+        rstd = tl.load(stats_ptr + 2 * start + 1)
+        if KEEP != _ALL:
+            g = _weighted(dy, weight_ptr, column, mask, "evict_last")
+        else:
+            g = dy.to(tl.float32)
+            if weight_ptr is not None:
+                g *= weight.to(tl.float32)
+        mean_g = tl.sum(g, axis=0) / columns
+        if KEEP == _ROW:
+            # In other products than below, or the compiler would keep their fp32 values, for which there is no room. What
+            # cancels in this difference is less than 16-bit x has lost.
+            inner = (tl.sum(g * x.to(tl.float32), axis=0) / columns - mean * mean_g) * rstd
+            normed = x.to(tl.float32) * rstd - mean * rstd
+        else:
+            normed = (x.to(tl.float32) - mean) * rstd
+            inner = tl.sum(g * normed, axis=0) / columns
+        if KEEP == _NOTHING:
+            # From this multiprocessor's L1. Another eviction policy keeps the compiler from merging the loads.
+            x = tl.load(x_row, mask=mask, other=0.0, eviction_policy="evict_first")
+            dy = tl.load(dy_row, mask=mask, other=0.0, eviction_policy="evict_first")
+            normed = (x.to(tl.float32) - mean) * rstd
+        if KEEP != _ALL:
+            g = _weighted(dy, weight_ptr, column, mask, "")
+        # A padding lane's dy is 0, so it adds nothing. Sums that are not stored are not computed.
+        dw += dy.to(tl.float32) * normed
+        db += dy.to(tl.float32)
+        dx = (g - (mean_g + normed * inner)) * rstd
+        tl.store(dx_ptr + start * columns + column, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+    if partial_ptr is not None:
+        partial_ptr += program.to(tl.int64) * columns
+        tl.store(partial_ptr + column, dw, mask=mask)
+        if KEEP == _ALL:
+            tl.store(partial_ptr + programs.to(tl.int64) * columns + column, db, mask=mask)
+
+
+@triton.jit
+def layer_norm_weights_kernel(
+    partial_ptr, dy_ptr, x_ptr, stats_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """dW and dB of ``BLOCK`` columns over every ``num_programs(1)``-th tile of rows, where a row's do not fit."""
+    slab = tl.program_id(1)
+    slabs = tl.num_programs(1)
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    dw = tl.zeros((ROWS, BLOCK), tl.float32)
+    db = tl.zeros((ROWS, BLOCK), tl.float32)
+    for start in range(slab * ROWS, rows, slabs * ROWS):
+        row = start + tl.arange(0, ROWS)[:, None]
+        mask = (row < rows) & (column < columns)
+        place = row.to(tl.int64)
+        x = tl.load(x_ptr + place * x_stride + column, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + place * columns + column, mask=mask, other=0.0).to(tl.float32)
+        mean = tl.load(stats_ptr + 2 * place, mask=row < rows, other=0.0)
+        rstd = tl.load(stats_ptr + 2 * place + 1, mask=row < rows, other=0.0)
+        dw += dy * ((x - mean) * rstd)
+        db += dy
+    partial_ptr += slab.to(tl.int64) * columns
+    valid = column < columns
+    tl.store(partial_ptr + column, tl.sum(dw, axis=0, keep_dims=True), mask=valid)
+    tl.store(partial_ptr + slabs.to(tl.int64) * columns + column, tl.sum(db, axis=0, keep_dims=True), mask=valid)
+
+
+#: ``PROGRAMS`` a multiprocessor walk the rows in the backward pass, ``STAGES - 1`` rows ahead of the arithmetic, and each
+#: adds up its share of the weights' gradients; 0 is the launcher's choice. The forward pass has a program for each row,
+#: or for several short ones.
+CONFIGS = tuple(
+    {"PROGRAMS": programs, "STAGES": stages, "num_warps": warps}
+    for programs, stages in ((0, 2), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (4, 1), (4, 2))
+    for warps in (4, 8, 16)
+)
+
+#: Bytes of the longest row: half of a multiprocessor's registers.
+_HELD = 128 * 1024
+#: Most columns whose fp32 sums for dW a program holds: a quarter of a multiprocessor's registers.
+_SUMMED = 16384
+#: Most columns that leave room for those for dB, too.
+_SUMMED_TWICE = 8192
+#: Warps and stages of the rows between, in 16 bits, where they do not fit shared memory.
+_ROW_WARPS, _ROW_STAGES = 32, 1
+#: Rows that go through shared memory: more columns than the first and at most the second, with warps that cut them into
+#: three or four pieces, and programs a multiprocessor, whose sums take at most half of its registers. Rows of a power of
+#: two up to 8192 are quicker in one block.
+_SHARED = ((2048, 3072, 4, 3), (4096, 6144, 8, 2), (8192, 16384, 16, 1))
+#: Rows in a program's shared memory: two of x, two of dy and the weight.
+_SHARED_ROWS = 5
+
+
+def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
+    """Warps for so many rows of ``x`` at that many elements a thread, between 1 and 16."""
+    if x.shape[1] * x.element_size() % 16:
+        # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
+        elements = min(elements, 8)
+    return min(16, max(1, rows * triton.next_power_of_2(x.shape[1]) // (32 * elements)))
+
+
+def _few_warps(x: torch.Tensor) -> dict[str, int]:
+    """Launch options of the forward pass where fewer warps than ``in_pieces`` takes hold a row, in 16 bits, in less time.
+
+    4 warps make twelve programs a multiprocessor instead of six: 16384x4096 67.4 us and 66.6, 11000x6144 67.2 and 66.7
+    (intervals, H200, 2026-11-23, torch 2.11, triton 3.6). 8 warps instead of 16: 8192x16384 132.9 us and 129.5 on one
+    H200, 130.4 and 129.7 on another (kernel durations, 2026-11-24).
+    """
+    columns = x.shape[1]
+    if x.element_size() == 2 and 4096 <= columns <= 8192:
+        return {"num_warps": 4}
+    return {"num_warps": 8} if x.element_size() == 2 and 14336 < columns <= 16384 else {}
+
+
+def _keep(x: torch.Tensor, block: int, summed: bool) -> int:
+    """How much of a row a backward program keeps in registers, of rows of ``block`` elements and beside sums if any."""
+    if block <= (_SUMMED_TWICE if summed else _SUMMED):
+        return int(_ALL.value)
+    return int((_ROW if summed and x.element_size() == 2 else _NOTHING).value)
+
+
+def _shared_plan(x: torch.Tensor, config: str, *read: torch.Tensor | None) -> tuple[int, int] | None:
+    """Warps and programs a multiprocessor for rows by way of shared memory: 16-bit elements in copies of 16 bytes."""
+    columns = x.shape[1]
+    # What the compiler can prove to be aligned are multiples of 16, of bytes and of elements.
+    copied = columns % 16 == x.stride(0) % 16 == 0 and all(
+        t is None or (t.element_size() == 2 and t.data_ptr() % 16 == 0) for t in (x, *read)
+    )
+    if config or not copied or capability(x) == 0:
+        return None
+    for beyond, most, warps, programs in _SHARED:
+        if beyond < columns <= most:
+            room = programs * _SHARED_ROWS * 2 * triton.next_power_of_2(columns)
+            return (warps, programs) if room < shared_memory(x) else None
+    return None
+
+
+@operator("layer_norm")
+def _layer_norm(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """y, and as rows of 2 each row's mean and 1 / standard deviation when ``save`` asks for them, else nothing."""
+    rows, columns = x.shape
+    y = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    stats = torch.empty((rows if save else 0, 2), dtype=torch.float32, device=x.device)
+    if y.numel() == 0:
+        return y, stats
+    options = split_config(unpack(config) or {})[1]
+    block = triton.next_power_of_2(columns)
+    saved = stats if save else None
+    few = _few_warps(x)
+    with device_of(x):
+        if held := in_pieces(x, few | options):
+            pieces, options = held
+            layer_norm_pieces_kernel[(rows,)](
+                y, saved, x, weight, bias, x.stride(0), columns, eps,
+                ONCE=x.element_size() == 2, **pieces, **options,
+            )  # fmt: skip
+        else:
+            # Two rows of 4096 share what a program waits for; more of shorter ones would leave small inputs too few
+            # programs. 32 elements a thread are four 16-byte accesses at 16 bits, in flight together.
+            tile = max(1, min(2, 8192 // block)) if block > 512 else 1024 // block
+            options.setdefault("num_warps", _warps(x, tile, 32))
+            layer_norm_kernel[(triton.cdiv(rows, tile),)](
+                y, saved, x, weight, bias, x.stride(0), rows, columns, eps, ROWS=tile, BLOCK=block, **options
+            )
+    return y, stats
+
+
+@_layer_norm.register_fake
+def _(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    stats = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device), stats
+
+
+@operator("layer_norm_backward")
+def _layer_norm_backward(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor, sums: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """dx, and dW and dB as the rows of one tensor when ``sums`` asks for them, else nothing."""
+    rows, columns = x.shape
+    dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    if dx.numel() == 0:
+        return dx, torch.zeros((2, columns if sums else 0), dtype=sums_dtype(x, weight), device=x.device)
+    chosen, options = split_config(unpack(config) or {})
+    block = triton.next_power_of_2(columns)
+    stride = x.stride(0)
+    summed = sums and block <= _SUMMED
+    keep = _keep(x, block, summed)
+    with device_of(x):
+        if summed and (plan := _shared_plan(x, config, dy, weight)):
+            warps, programs = plan
+            partial = torch.empty((2, min(rows, programs * multiprocessors(x)), columns), device=x.device)
+            piece = 256 * warps
+            layer_norm_backward_shared_kernel[(partial.shape[1],)](
+                dx, partial, dy, x, weight, stats, stride, rows, columns,
+                PIECE=piece, PIECES=triton.cdiv(columns, piece), WHOLE=columns % piece == 0, num_warps=warps,
+            )  # fmt: skip
+            return dx, sum_partials(partial, sums_dtype(x, weight))
+        if summed:
+            # A multiprocessor's registers hold the sums of 16384 columns: fewer columns leave room for more programs,
+            # which hide each other's latency; each costs one more row of partial sums. Short rows are copied ahead instead.
+            most = min(4, _SUMMED_TWICE // block) if block > 1024 else min(8, 4096 // block)
+            walking = chosen.get("PROGRAMS") or max(1, most)
+            programs = min(rows, walking * multiprocessors(x))
+            # A row that is read twice comes from L1 the second time, which asynchronous copies would bypass.
+            warps, stages = _warps(x, 1, 32), 1
+            if keep == _ROW.value:
+                warps, stages = _ROW_WARPS, chosen.get("STAGES", _ROW_STAGES)
+            elif keep == _ALL.value:
+                row = block * x.element_size()
+                ahead = 3 if row <= 2048 else 2 if row <= 16384 else 1
+                warps, stages = _warps(x, 1, 16), chosen.get("STAGES", 1 + ahead)
+            options.setdefault("num_warps", warps)
+            partial = torch.empty((2, programs, columns), device=x.device)
+        else:
+            options.setdefault("num_warps", _warps(x, 1, 16))
+            programs, stages, partial = rows, 1, None
+        layer_norm_backward_kernel[(programs,)](
+            dx, partial, dy, x, weight, stats, stride, rows, columns,
+            BLOCK=block, KEEP=keep, STAGES=stages, **options,
+        )  # fmt: skip
+        if partial is not None and keep != _ALL.value:
+            column_sums(partial[1], dy)
+        if sums and partial is None:
+            columns_a_block, rows_a_tile = 256, 16
+            blocks = triton.cdiv(columns, columns_a_block)
+            slabs = min(triton.cdiv(rows, rows_a_tile), max(1, 4 * multiprocessors(x) // blocks))
+            partial = torch.empty((2, slabs, columns), device=x.device)
+            layer_norm_weights_kernel[(blocks, slabs)](
+                partial, dy, x, stats, stride, rows, columns, ROWS=rows_a_tile, BLOCK=columns_a_block, num_warps=8
+            )
+    if partial is None:
+        return dx, torch.empty((2, 0), dtype=sums_dtype(x, weight), device=x.device)
+    return dx, sum_partials(partial, sums_dtype(x, weight))
+
+
+@_layer_norm_backward.register_fake
+def _(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor, sums: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    sums_of = torch.empty((2, x.shape[1] if sums else 0), dtype=sums_dtype(x, weight), device=x.device)
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device), sums_of
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    x, weight, bias, _, _, ctx.config = inputs
+    ctx.bias_dtype = x.dtype if bias is None else bias.dtype
+    # None instead of a launch that writes zeros, for the gradient that nobody can ask of the statistics.
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(x, weight, output[1])
+
+
+def _differentiate(ctx: Any, dy: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
+    if dy is None:
+        return (None,) * 6
+    x, weight, stats = ctx.saved_tensors
+    _, wants_dw, wants_db, _, _, _ = ctx.needs_input_grad
+    dx, sums = _layer_norm_backward(dy.contiguous(), x, weight, stats, wants_dw or wants_db, ctx.config)
+    dw, db = sums.unbind()
+    return dx, dw if wants_dw else None, db.to(ctx.bias_dtype) if wants_db else None, None, None, None
+
+
+_layer_norm.register_autograd(_differentiate, setup_context=_save)
+
+
+def layer_norm(
+    x: torch.Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """LayerNorm of ``x`` over its trailing ``normalized_shape``, computed in fp32; once differentiable.
+
+    As ``torch.nn.functional.layer_norm``: ``weight`` and ``bias`` have that shape and the dtype of ``x`` (fp32, fp16,
+    bf16), which the result has, or fp32. Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument,
+    for what it cannot serve: other dtypes, shapes that do not fit, rows of more than 128 KB, devices without CUDA.
+    """
+    if not use_triton():
+        return reference(x, weight, bias, eps, normalized_shape)
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    check_mixed(x=x, weight=weight, bias=bias)
+    if not shape or tuple(x.shape[-len(shape) :]) != shape:
+        raise ValueError(f"normalized_shape is {shape} but x has shape {tuple(x.shape)}: give its trailing dimensions")
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tuple(tensor.shape) != shape:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: give normalized_shape, {shape}")
+    columns = math.prod(shape)
+    if columns * x.element_size() > _HELD:
+        raise ValueError(f"normalized_shape holds {columns} elements: at most {_HELD // x.element_size()} of {x.dtype}")
+    save = wants_grad(x, weight, bias)
+    weight, bias = (None if tensor is None else tensor.reshape(-1).contiguous() for tensor in (weight, bias))
+    return _layer_norm(as_rows(x, columns), weight, bias, eps, save, pack(config))[0].reshape(x.shape)
+
+
+class LayerNorm(torch.nn.LayerNorm):
+    """``torch.nn.LayerNorm`` (same arguments, parameters and state) that computes with ``layer_norm``."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """``input`` (..., *normalized_shape) to the same shape. Raises ValueError as ``layer_norm`` does."""
+        return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+def reference(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float = 1e-5,
+    normalized_shape: int | Sequence[int] | None = None,
+) -> torch.Tensor:
+    """The same in plain PyTorch, over the last dimension unless ``normalized_shape`` says more."""
+    shape = x.shape[-1:] if normalized_shape is None else normalized_shape
+    return F.layer_norm(x, (shape,) if isinstance(shape, int) else tuple(shape), weight, bias, eps)
+
+
+def triton_rows(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, config: Mapping[str, int] | None = None
+) -> torch.Tensor:
+    """``layer_norm`` over the last dimension, with the spec's arguments."""
+    return layer_norm(x, x.shape[-1], weight, bias, eps, config=config)
+
+
+def eager(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    """The formula one operation at a time, each of which reads and writes memory."""
+    centred = x - x.mean(-1, keepdim=True)
+    variance = (centred * centred).mean(-1, keepdim=True)
+    return centred * torch.rsqrt(variance + eps) * weight + bias
+
+
+def aten(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    """PyTorch's own fused kernels."""
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def liger(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    """Liger-Kernel's function, imported at the first call because it is no dependency."""
+    from liger_kernel.ops.layer_norm import LigerLayerNormFunction  # noqa: PLC0415
+
+    return LigerLayerNormFunction.apply(x, weight, bias, eps)
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of rows x columns around 0.5 (a mean to remove), ``weight`` around 1, ``bias`` around 0."""
+    numbers = generator(workload, device)
+    rows, columns = workload.dims["rows"], workload.dims["columns"]
+    return {
+        "x": normal((rows, columns), workload, device, numbers, shift=0.5, requires_grad=True),
+        "weight": normal((columns,), workload, device, numbers, scale=0.2, shift=1.0, requires_grad=True),
+        "bias": normal((columns,), workload, device, numbers, scale=0.2, requires_grad=True),
+        "eps": 1e-5,
+    }
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Forward reads x, weight and bias and writes y; backward reads dy, x and weight and writes dx, dW and dB.
+
+    Saved statistics are no part of the floor, for they can be computed again: where a gradient is wanted, the Triton
+    forward writes 8 bytes a row more than this and the backward reads them; its partial sums of dW and dB add
+    8 x columns bytes a program, written and read again (from L2).
+
+    Operations an element: forward, add for the mean, subtract, square and add, three for the scaling. Backward:
+    two for n, one for g, three for the two sums, four for dx, three for dW and dB.
+    """
+    rows, columns = workload.dims["rows"], workload.dims["columns"]
+    row, size = columns * workload.itemsize, workload.elements * workload.itemsize
+    if direction == FORWARD:
+        return Cost(flops=rows * (7 * columns + 4), bytes_read=size + 2 * row, bytes_written=size)
+    return Cost(flops=rows * (13 * columns + 2), bytes_read=2 * size + row, bytes_written=size + 2 * row)
+
+
+SPEC = KernelSpec(
+    name="layer_norm",
+    summary="LayerNorm of each row",
+    dims=("rows", "columns"),
+    implementations={
+        "triton": Implementation(triton_rows, "one read, one write", CONFIGS),
+        "eager": Implementation(eager, "the formula one operation at a time"),
+        "compile": Implementation(compiled(eager), "torch.compile of eager"),
+        "aten": Implementation(aten, "torch.nn.functional.layer_norm"),
+        "liger": Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
+        Workload({"rows": 4096, "columns": 1024}, "bf16", label="medium"),
+        Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
+        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
+        Workload({"rows": 8192, "columns": 16384}, "bf16", label="wide"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6.8e-3},
+    passes=(FORWARD, BACKWARD),
+)

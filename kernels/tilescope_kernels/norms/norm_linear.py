@@ -1,0 +1,478 @@
+"""LayerNorm into a linear layer, and RMSNorm through GELU into a linear layer, without gradients.
+
+What can be saved is small: at 8192 x 4096 into 4096 columns, writing the normed rows and reading them back takes a
+twelfth of the product's time. Normalising tiles as the product loads them costs more than that, for every tile of
+columns does it again, on the way from shared memory to the tensor cores. So:
+
+- LayerNorm is linear but for two numbers a row, and may move behind the product:
+  ``LN(x) @ W.T = rstd * (x @ (W * g).T - mean * (W @ g)) + W @ b``. One pass over x for the statistics and one over W for
+  ``W * g`` replace the pass that reads and writes x, which is less where x has over twice the rows of W. Nor are normed
+  rows rounded to 16 bits; ``W * g`` is, and its sum is taken after that, so that the mean cancels as exactly as it is
+  summed. Where W is not that small, the norm stays ahead of cuBLAS's product.
+- GELU is not linear, so its rows are normed ahead, too. They can be so in chunks that stay in L2 until multiplied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tilescope_kernels._shared.activations import activate
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
+from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def norm_linear_prepare_kernel(
+    mean_ptr, rstd_ptr, folded_ptr, sums_ptr, shift_ptr, x_ptr, w_ptr, norm_weight_ptr, norm_bias_ptr, bias_ptr,
+    x_stride, w_stride, rows, columns, eps, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row a program: first those of x, for their mean and 1 / standard deviation, then those of W.
+
+    A row of W becomes ``folded = W * g``, rounded, its sum, and ``shift = W @ b + bias``.
+    """
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    if row < rows:
+        x = tl.load(x_ptr + row.to(tl.int64) * x_stride + column, mask=mask, other=0.0).to(tl.float32)
+        mean = tl.sum(x) / columns
+        centred = tl.where(mask, x - mean, 0.0)
+        tl.store(mean_ptr + row, mean)
+        tl.store(rstd_ptr + row, tl.rsqrt(tl.sum(centred * centred) / columns + eps))
+    else:
+        row -= rows
+        w = tl.load(w_ptr + row.to(tl.int64) * w_stride + column, mask=mask, other=0.0).to(tl.float32)
+        folded = w
+        if norm_weight_ptr is not None:
+            folded = w * tl.load(norm_weight_ptr + column, mask=mask, other=0.0).to(tl.float32)
+        folded = folded.to(folded_ptr.dtype.element_ty)
+        tl.store(folded_ptr + row.to(tl.int64) * columns + column, folded, mask=mask)
+        tl.store(sums_ptr + row, tl.sum(folded.to(tl.float32)))
+        shift = 0.0
+        if norm_bias_ptr is not None:
+            shift += tl.sum(w * tl.load(norm_bias_ptr + column, mask=mask, other=0.0).to(tl.float32))
+        if bias_ptr is not None:
+            shift += tl.load(bias_ptr + row).to(tl.float32)
+        tl.store(shift_ptr + row, shift)
+
+
+@triton.jit
+def _corrected(
+    total, mean_ptr, rstd_ptr, sums_ptr, shift_ptr, M, N, start_m, start_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """``rstd * (total - mean * sums) + shift``."""
+    m = start_m + tl.arange(0, BLOCK_M)
+    n = start_n + tl.arange(0, BLOCK_N)
+    mean = tl.load(mean_ptr + m, mask=m < M, other=0.0)[:, None]
+    rstd = tl.load(rstd_ptr + m, mask=m < M, other=0.0)[:, None]
+    sums = tl.load(sums_ptr + n, mask=n < N, other=0.0)[None, :]
+    shift = tl.load(shift_ptr + n, mask=n < N, other=0.0)[None, :]
+    return rstd * (total - mean * sums) + shift
+
+
+@triton.jit
+def norm_linear_kernel(
+    y_ptr, x_ptr, w_ptr, y_tiles, x_tiles, w_tiles, mean_ptr, rstd_ptr, sums_ptr, shift_ptr, M, N, K, x_stride,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """x (M, K) times w (N, K) transposed, corrected row by row; tiles ``program, program + programs, ...``.
+
+    Through tensor descriptors, or through pointers where there are none. ``EVEN_K``: K fills its last block.
+    """
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    if x_tiles is not None:
+        # Flattened, the loop over K runs into the next tile's, whose loads start under this tile's epilogue.
+        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+            start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+            total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            for step in range(0, tl.cdiv(K, BLOCK_K)):
+                x = x_tiles.load([start_m, step * BLOCK_K])
+                w = w_tiles.load([start_n, step * BLOCK_K])
+                total = tl.dot(x, w.T, total)
+            y = _corrected(total, mean_ptr, rstd_ptr, sums_ptr, shift_ptr, M, N, start_m, start_n, BLOCK_M, BLOCK_N)
+            y_tiles.store([start_m, start_n], y.to(y_ptr.dtype.element_ty))
+    else:
+        start_m, start_n = tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m = tl.arange(0, BLOCK_M)[:, None]
+        n = tl.arange(0, BLOCK_N)[None, :]
+        k = tl.arange(0, BLOCK_K)
+        # Only a tile's origin needs 64 bits; offsets within it stay 32 bits wide.
+        x_rows = x_ptr + start_m.to(tl.int64) * x_stride + m * x_stride + k[None, :]
+        w_rows = w_ptr + start_n.to(tl.int64) * K + n * K + k[:, None]
+        valid_m = start_m + m < M
+        valid_n = start_n + n < N
+        total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for start_k in range(0, K, BLOCK_K):
+            if EVEN_K:
+                x = tl.load(x_rows + start_k, mask=valid_m, other=0.0)
+                w = tl.load(w_rows + start_k, mask=valid_n, other=0.0)
+            else:
+                x = tl.load(x_rows + start_k, mask=valid_m & (k[None, :] < K - start_k), other=0.0)
+                w = tl.load(w_rows + start_k, mask=valid_n & (k[:, None] < K - start_k), other=0.0)
+            # "ieee": fp32 operands are multiplied as fp32, not rounded to tf32.
+            total = tl.dot(x, w, total, input_precision="ieee")
+        y = _corrected(total, mean_ptr, rstd_ptr, sums_ptr, shift_ptr, M, N, start_m, start_n, BLOCK_M, BLOCK_N)
+        y_tile = y_ptr + start_m.to(tl.int64) * N + start_n + m * N + n
+        tl.store(y_tile, y.to(y_ptr.dtype.element_ty), mask=valid_m & valid_n)
+
+
+@triton.jit
+def normed_rows_kernel(
+    y_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, x_stride, columns, eps, RMS_GELU: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """One row a program, read once: ``layer_norm(x)``, or ``gelu(rms_norm(x))``."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0).to(tl.float32)
+    if not RMS_GELU:
+        x = tl.where(mask, x - tl.sum(x) / columns, 0.0)
+    y = x * tl.rsqrt(tl.sum(x * x) / columns + eps)
+    # Every row reads the norm's parameters again, and x never.
+    if norm_weight_ptr is not None:
+        y *= tl.load(norm_weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    if norm_bias_ptr is not None:
+        y += tl.load(norm_bias_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    if RMS_GELU:
+        y = activate(y, 1)
+    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int) -> dict[str, int]:
+    blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 8, "TMA": tma}
+    return {**blocks, "num_warps": warps, "num_stages": stages}
+
+
+#: Rows normed ahead of the product, ``CHUNK`` of them at a time, 0 for all.
+AHEAD = tuple({"CHUNK": chunk, "num_warps": warps} for chunk in (0, 2048, 4096, 1056, 2112) for warps in (8, 4, 16))
+
+#: The norm applied behind the product: the product's tiles.
+BEHIND = tuple(
+    _config(*parts)
+    for parts in (
+        (128, 256, 64, 8, 3, 1), (256, 128, 64, 8, 3, 1), (128, 128, 64, 8, 4, 1), (128, 128, 64, 4, 4, 1),
+        (128, 256, 32, 8, 4, 1), (128, 128, 64, 4, 3, 1), (128, 256, 64, 8, 3, 0), (256, 128, 64, 8, 3, 0),
+        (128, 128, 64, 8, 4, 0), (128, 128, 64, 4, 3, 0), (128, 64, 64, 4, 4, 1), (64, 128, 64, 4, 4, 1),
+        (64, 64, 64, 4, 4, 1), (64, 64, 64, 4, 4, 0),
+    )
+)  # fmt: skip
+
+#: At fp32 the products run on the CUDA cores, whose tiles are bounded by registers.
+_FULL_PRECISION = _config(64, 64, 16, 8, 2, 0)
+
+CONFIGS = (*BEHIND, *AHEAD)
+#: Bytes of a row that stay in registers between its statistics and its use.
+_HELD = 131072
+
+
+def _tma_serves(x: torch.Tensor, columns_out: int) -> bool:
+    """Whether tensor descriptors reach x, W * g and y: Hopper or later, rows of 16-bit elements in 16-byte units."""
+    if x.element_size() != 2 or (x.is_cuda and torch.cuda.get_device_capability(x.device)[0] < 9):
+        return False
+    return x.data_ptr() % 16 == 0 and not any(extent % 8 for extent in (x.stride(0), x.shape[1], columns_out))
+
+
+def _default(x: torch.Tensor, columns_out: int) -> Mapping[str, int]:
+    """The config where none is given.
+
+    Ahead of the product x is moved twice; behind it x once and W, of ``columns_out`` rows, twice. A product for few
+    tiles takes small ones, so that every multiprocessor has one.
+    """
+    if x.shape[0] <= 2 * columns_out:
+        return AHEAD[0]
+    if x.dtype == torch.float32:
+        return _FULL_PRECISION
+    tma = _tma_serves(x, columns_out)
+    if triton.cdiv(x.shape[0], 128) * triton.cdiv(columns_out, 256) < multiprocessors(x):
+        return _config(64, 64, 64, 4, 4, tma)
+    return BEHIND[0] if tma else _config(128, 128, 64, 4, 3, 0)
+
+
+def _ahead(
+    x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
+    bias: torch.Tensor | None, eps: float, rms_gelu: bool, config: Mapping[str, int],
+) -> torch.Tensor:  # fmt: skip
+    """Rows normed chunk by chunk into one buffer, each multiplied before the next."""
+    (m, k), n = x.shape, weight.shape[0]
+    y = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    step = min(m, config["CHUNK"] or m)
+    buffer = torch.empty((step, k), dtype=x.dtype, device=x.device)
+    for start in range(0, m, step):
+        part, out = x[start : start + step], y[start : start + step]
+        normed = buffer[: part.shape[0]]
+        with device_of(x):
+            normed_rows_kernel[(part.shape[0],)](
+                normed, part, norm_weight, norm_bias, x.stride(0), k, eps, RMS_GELU=rms_gelu,
+                BLOCK=triton.next_power_of_2(k), num_warps=config["num_warps"],
+            )  # fmt: skip
+        if bias is None:
+            torch.mm(normed, weight.T, out=out)
+        else:
+            torch.addmm(bias, normed, weight.T, out=out)
+    return y
+
+
+def _behind(
+    x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
+    bias: torch.Tensor | None, eps: float, config: Mapping[str, int],
+) -> torch.Tensor:  # fmt: skip
+    """x times the folded weight, corrected with each row's statistics."""
+    (m, k), n = x.shape, weight.shape[0]
+    y = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    blocks = {name: value for name, value in config.items() if name != "TMA"}
+    tma = config["TMA"] and _tma_serves(x, n)
+    if config["TMA"] > tma:
+        raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
+    mean, rstd = (torch.empty(m, dtype=torch.float32, device=x.device) for _ in range(2))
+    sums, shift = (torch.empty(n, dtype=torch.float32, device=x.device) for _ in range(2))
+    folded = torch.empty((n, k), dtype=x.dtype, device=x.device)
+    block_m, block_n, block_k = (blocks[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
+    operands = ((y, block_m, block_n), (x, block_m, block_k), (folded, block_n, block_k))
+    tiles = triton.cdiv(m, block_m) * triton.cdiv(n, block_n)
+    block = triton.next_power_of_2(k)
+    with device_of(x):
+        # A launch of its own: every tile of the product needs all of what this computes.
+        norm_linear_prepare_kernel[(m + n,)](
+            mean, rstd, folded, sums, shift, x, weight, norm_weight, norm_bias, bias, x.stride(0), weight.stride(0),
+            m, k, eps, BLOCK=block, num_warps=max(1, min(16, block // 512)),
+        )  # fmt: skip
+        norm_linear_kernel[(min(tiles, multiprocessors(x)) if tma else tiles,)](
+            y, x, folded,
+            *(TensorDescriptor(t, list(t.shape), [t.stride(0), 1], [rows, columns]) if tma else None
+              for t, rows, columns in operands),
+            mean, rstd, sums, shift, m, n, k, x.stride(0), EVEN_K=k % block_k == 0, **blocks,
+        )  # fmt: skip
+    return y
+
+
+@operator("layer_norm_linear")
+def _layer_norm_linear(
+    x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
+    bias: torch.Tensor | None, eps: float, config: str,
+) -> torch.Tensor:  # fmt: skip
+    """Rows of x (M, K), 1 apart along K, and a contiguous weight (N, K) to (M, N)."""
+    if x.shape[0] == 0 or weight.shape[0] == 0:
+        return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
+    chosen = unpack(config) or _default(x, weight.shape[0])
+    if "CHUNK" in chosen:
+        return _ahead(x, norm_weight, norm_bias, weight, bias, eps, False, chosen)
+    return _behind(x, norm_weight, norm_bias, weight, bias, eps, chosen)
+
+
+@_layer_norm_linear.register_fake
+def _(
+    x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
+    bias: torch.Tensor | None, eps: float, config: str,
+) -> torch.Tensor:  # fmt: skip
+    return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
+
+
+@operator("rms_norm_gelu_linear")
+def _rms_norm_gelu_linear(
+    x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float,
+    config: str,
+) -> torch.Tensor:  # fmt: skip
+    """Rows of x (M, K), 1 apart along K, and a weight (N, K) to (M, N)."""
+    if x.shape[0] == 0 or weight.shape[0] == 0:
+        return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
+    return _ahead(x, norm_weight, None, weight, bias, eps, True, unpack(config) or AHEAD[0])
+
+
+@_rms_norm_gelu_linear.register_fake
+def _(
+    x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float,
+    config: str,
+) -> torch.Tensor:  # fmt: skip
+    return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
+
+
+def _check(function: str, weight: torch.Tensor, bias: torch.Tensor | None, **others: torch.Tensor | None) -> int:
+    """Columns of x, after checking what both functions share. ``others`` starts with x; the rest are the norm's."""
+    check_tensors(**others, weight=weight, bias=bias)
+    x = others["x"]
+    if x is None or x.dim() == 0:
+        raise ValueError("x has no dimension: give (..., columns)")
+    columns = x.shape[-1]
+    if weight.dim() != 2 or weight.shape[1] != columns:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: give (columns out, {columns}) beside this x")
+    for name, tensor in others.items():
+        if name != "x" and tensor is not None and tuple(tensor.shape) != (columns,):
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: give one number a column of x, ({columns},)")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias has shape {tuple(bias.shape)}: give one number a row of weight, ({weight.shape[0]},)")
+    if columns * x.element_size() > _HELD or columns == 0:
+        raise ValueError(f"x has {columns} columns: give 1 to {_HELD // x.element_size()} of {x.dtype}")
+    given = {name: t for name, t in {**others, "weight": weight, "bias": bias}.items() if t is not None}
+    check_no_grad(function, **given)
+    return columns
+
+
+def _packed(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.contiguous()
+
+
+def layer_norm_linear(
+    x: torch.Tensor,
+    norm_weight: torch.Tensor | None,
+    norm_bias: torch.Tensor | None,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """``linear(layer_norm(x), weight, bias)`` of x (..., columns), over the last dimension; no gradient.
+
+    ``norm_weight`` and ``norm_bias`` (columns) and ``bias`` (columns out) may be None; ``weight`` is (columns out,
+    columns). One dtype (fp32, fp16, bf16), accumulated in fp32; where the product is cuBLAS's, with what that does to fp32.
+    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: other dtypes, shapes that do not fit,
+    rows of more than 128 KB, gradients, devices without CUDA.
+    """
+    if not use_triton():
+        return layer_norm_reference(x, norm_weight, norm_bias, weight, bias, eps)
+    columns = _check("layer_norm_linear", weight, bias, x=x, norm_weight=norm_weight, norm_bias=norm_bias)
+    packed = [_packed(tensor) for tensor in (norm_weight, norm_bias, weight, bias)]
+    y = _layer_norm_linear(as_rows(x, columns), *packed, eps, pack(config))
+    return y.reshape(*x.shape[:-1], weight.shape[0])
+
+
+def rms_norm_gelu_linear(
+    x: torch.Tensor,
+    norm_weight: torch.Tensor | None,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    eps: float | None = None,
+    *,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """``linear(gelu(rms_norm(x)), weight, bias)``, otherwise as ``layer_norm_linear``; GELU by the error function.
+
+    ``eps`` is that of fp32 by default. ``config`` is one of ``AHEAD``. The product is cuBLAS's, with what that
+    does to fp32.
+    """
+    if not use_triton():
+        return gelu_reference(x, norm_weight, weight, bias, eps)
+    columns = _check("rms_norm_gelu_linear", weight, bias, x=x, norm_weight=norm_weight)
+    eps = torch.finfo(torch.float32).eps if eps is None else eps
+    y = _rms_norm_gelu_linear(as_rows(x, columns), _packed(norm_weight), weight, bias, eps, pack(config))
+    return y.reshape(*x.shape[:-1], weight.shape[0])
+
+
+def layer_norm_reference(
+    x: torch.Tensor,
+    norm_weight: torch.Tensor | None,
+    norm_bias: torch.Tensor | None,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """The same in plain PyTorch."""
+    return F.linear(F.layer_norm(x, x.shape[-1:], norm_weight, norm_bias, eps), weight, bias)
+
+
+def gelu_reference(
+    x: torch.Tensor,
+    norm_weight: torch.Tensor | None,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> torch.Tensor:
+    """The same in plain PyTorch."""
+    return F.linear(F.gelu(F.rms_norm(x, x.shape[-1:], norm_weight, eps)), weight, bias)
+
+
+def layer_norm_inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` (m, k), the norm's weight around 1 and bias, ``weight`` (n, k) that keeps the scale, and ``bias``."""
+    numbers = generator(workload, device)
+    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    return {
+        "x": normal((m, k), workload, device, numbers),
+        "norm_weight": normal((k,), workload, device, numbers, scale=0.2, shift=1.0),
+        "norm_bias": normal((k,), workload, device, numbers, scale=0.2),
+        "weight": normal((n, k), workload, device, numbers, scale=1.0 / math.sqrt(max(1, k))),
+        "bias": normal((n,), workload, device, numbers),
+        "eps": 1e-5,
+    }
+
+
+def gelu_inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """The same without the norm's bias."""
+    drawn = layer_norm_inputs(workload, device)
+    return {name: value for name, value in drawn.items() if name != "norm_bias"}
+
+
+def _cost(workload: Workload, norm: int, vectors: int) -> Cost:
+    """2MNK for the product, N additions a row for the bias, ``norm`` operations an element of x; ``vectors`` of K columns."""
+    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    size = workload.itemsize
+    return Cost(
+        flops=2 * m * n * k + m * n + norm * m * k,
+        bytes_read=(m * k + n * k + vectors * k + n) * size,
+        bytes_written=m * n * size,
+        pipe=workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32",
+    )
+
+
+def layer_norm_cost(workload: Workload, direction: str) -> Cost:
+    """LayerNorm as ``layer_norm`` counts it, 7 operations an element."""
+    return _cost(workload, 7, 2)
+
+
+def gelu_cost(workload: Workload, direction: str) -> Cost:
+    """RMSNorm as ``rms_norm`` counts it, 4 operations an element, and GELU by the error function, 5."""
+    return _cost(workload, 9, 1)
+
+
+WORKLOADS = (
+    Workload({"m": 512, "n": 128, "k": 512}, "bf16", label="small"),
+    Workload({"m": 2048, "n": 2048, "k": 2048}, "bf16", label="medium"),
+    Workload({"m": 16384, "n": 4096, "k": 4096}, "bf16", label="large"),
+    Workload({"m": 517, "n": 769, "k": 1023}, "fp16", label="ragged"),
+    Workload({"m": 32768, "n": 1024, "k": 4096}, "bf16", label="narrow"),
+    Workload({"m": 4096, "n": 14336, "k": 4096}, "bf16", label="broad"),
+    Workload({"m": 0, "n": 1024, "k": 1024}, "bf16", label="empty"),
+)
+TOLERANCE = {"fp32": 1e-5, "fp16": 9e-4, "bf16": 7e-3}
+
+LAYER_NORM_LINEAR = KernelSpec(
+    name="layer_norm_linear",
+    summary="linear(layer_norm(x))",
+    dims=("m", "n", "k"),
+    implementations={
+        "triton": Implementation(layer_norm_linear, "the norm behind the product, or ahead of cuBLAS's", CONFIGS),
+        "eager": Implementation(layer_norm_reference, "layer_norm, then linear (cuBLAS)"),
+        "compile": Implementation(compiled(layer_norm_reference), "torch.compile of eager"),
+    },
+    reference=layer_norm_reference,
+    inputs=layer_norm_inputs,
+    workloads=WORKLOADS,
+    cost=layer_norm_cost,
+    tolerance=TOLERANCE,
+)
+
+RMS_NORM_GELU_LINEAR = KernelSpec(
+    name="rms_norm_gelu_linear",
+    summary="linear(gelu(rms_norm(x)))",
+    dims=("m", "n", "k"),
+    implementations={
+        "triton": Implementation(rms_norm_gelu_linear, "norm and GELU in one pass, then cuBLAS", AHEAD),
+        "eager": Implementation(gelu_reference, "rms_norm, gelu, then linear (cuBLAS)"),
+        "compile": Implementation(compiled(gelu_reference), "torch.compile of eager"),
+    },
+    reference=gelu_reference,
+    inputs=gelu_inputs,
+    workloads=WORKLOADS,
+    cost=gelu_cost,
+    tolerance=TOLERANCE,
+)

@@ -1,0 +1,380 @@
+"""RMSNorm, forward and backward: one read and one write a row, the weight's gradient without atomics.
+
+Zhang and Sennrich, "Root Mean Square Layer Normalization", arXiv:1910.07467.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_mixed, device_of, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack, wants_grad
+from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece
+from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
+from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
+from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def rms_norm_kernel(
+    y_ptr, rstd_ptr, x_ptr, weight_ptr, x_stride, rows, columns, eps,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """``ROWS`` rows a program. ``rstd`` and ``weight`` may be None. ``WHOLE`` tiles need no mask."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    valid = None if WHOLE else column < columns
+    mask = None if WHOLE else (row < rows) & (column < columns)
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=None if WHOLE else 0.0)
+    if weight_ptr is not None:
+        # Asked for before the reduction, so that both are awaited together.
+        weight = tl.load(weight_ptr + column, mask=valid, eviction_policy="evict_last")
+    squares = x.to(tl.float32) * x.to(tl.float32)
+    rstd = tl.rsqrt(tl.sum(squares, axis=1, keep_dims=True) / columns + eps)
+    y = x.to(tl.float32) * rstd
+    if weight_ptr is not None:
+        y *= weight.to(tl.float32)
+    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+    if rstd_ptr is not None:
+        tl.store(rstd_ptr + row, rstd, mask=row < rows)
+
+
+@triton.jit
+def rms_norm_pieces_kernel(
+    y_ptr, rstd_ptr, x_ptr, weight_ptr, x_stride, columns, eps,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """One row a program, in pieces. ``rstd`` and ``weight`` may be None."""
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * aligned(x_stride, WIDTH)
+    y_ptr += row * aligned(columns, WIDTH)
+    held = load_pieces(x_ptr, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
+    # More than a thread has registers for beside the sums: it waits in 16 bits, and the weight is read when it is needed.
+    LONG: tl.constexpr = STEPS * WIDTH > 32
+    if weight_ptr is not None and not LONG:
+        # Asked for before the reduction, so that both are awaited together.
+        weight = load_pieces(weight_ptr, columns, 0.0, LANES, WIDTH, STEPS, WHOLE, KEEP=True)
+    squares = tl.zeros((LANES,), tl.float32)
+    for i in tl.static_range(STEPS):
+        squares += tl.sum(held[i].to(tl.float32) * held[i].to(tl.float32), axis=1)
+    rstd = tl.rsqrt(tl.sum(squares, axis=0) / columns + eps)
+    for i in tl.static_range(STEPS):
+        x = narrow(held[i], columns) if LONG else held[i]
+        y = x.to(tl.float32) * rstd
+        if weight_ptr is not None:
+            part = load_piece(weight_ptr, columns, 0.0, i, LANES, WIDTH, STEPS, WHOLE, KEEP=True) if LONG else weight[i]
+            y *= part.to(tl.float32)
+        store_piece(y_ptr, y, columns, i, LANES, WIDTH, STEPS, WHOLE)
+    if rstd_ptr is not None:
+        tl.store(rstd_ptr + row, rstd)
+
+
+@triton.jit
+def rms_norm_backward_kernel(
+    dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, rstd_ptr, x_stride, rows, columns,
+    BLOCK: tl.constexpr, HOLD: tl.constexpr,
+):  # fmt: skip
+    """``dx`` of rows ``program, program + programs, ...`` and, unless ``partial`` is None, their share of dW.
+
+    With n = x * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) and dW = sum of dy * n over rows.
+    ``HOLD`` keeps the weight in registers, for which long rows leave no room: those read it again, from L1.
+    """
+    program = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    if partial_ptr is not None:
+        dw = tl.zeros((BLOCK,), tl.float32)
+    if weight_ptr is not None and HOLD:
+        weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
+    for row in range(program, rows, tl.num_programs(0)):
+        start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        x = tl.load(x_ptr + start * x_stride + column, mask=mask, other=0.0)
+        dy = tl.load(dy_ptr + start * columns + column, mask=mask, other=0.0)
+        if weight_ptr is not None and not HOLD:
+            weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
+        rstd = tl.load(rstd_ptr + row)
+        # The row waits for this sum in 16 bits: fp32 copies of it would not fit beside the sums for dW, so rstd is
+        # left out here, and what follows the sum converts again.
+        g = dy.to(tl.float32)
+        if weight_ptr is not None:
+            g *= weight.to(tl.float32)
+        inner = tl.sum(g * x.to(tl.float32), axis=0) * rstd / columns
+        normed = x.to(tl.float32) * rstd
+        if partial_ptr is not None:
+            # A padding lane's dy is 0, so it adds nothing.
+            dw += dy.to(tl.float32) * normed
+        g = dy.to(tl.float32)
+        if weight_ptr is not None:
+            g *= weight.to(tl.float32)
+        dx = (g - normed * inner) * rstd
+        tl.store(dx_ptr + start * columns + column, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+    if partial_ptr is not None:
+        tl.store(partial_ptr + program.to(tl.int64) * columns + column, dw, mask=mask)
+
+
+@triton.jit
+def rms_norm_weight_kernel(
+    partial_ptr, dy_ptr, x_ptr, rstd_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """dW of ``BLOCK`` columns over every ``num_programs(1)``-th tile of rows, where a row's sums do not fit."""
+    slab = tl.program_id(1)
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    dw = tl.zeros((ROWS, BLOCK), tl.float32)
+    for start in range(slab * ROWS, rows, tl.num_programs(1) * ROWS):
+        row = start + tl.arange(0, ROWS)[:, None]
+        mask = (row < rows) & (column < columns)
+        x = tl.load(x_ptr + row.to(tl.int64) * x_stride + column, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + row.to(tl.int64) * columns + column, mask=mask, other=0.0).to(tl.float32)
+        dw += dy * (x * tl.load(rstd_ptr + row, mask=row < rows, other=0.0))
+    partial_ptr += slab.to(tl.int64) * columns
+    tl.store(partial_ptr + column, tl.sum(dw, axis=0, keep_dims=True), mask=column < columns)
+
+
+#: ``PROGRAMS`` a multiprocessor walk the rows in the backward pass, where each adds up its share of the weight's gradient;
+#: 0 is the launcher's choice. The forward pass has a program for each row, or for several short ones.
+CONFIGS = tuple(
+    {"PROGRAMS": programs, "num_warps": warps} for programs in (0, 1, 2, 3, 4, 8) for warps in (8, 4, 16, 32)
+)
+
+#: Bytes of the longest row: half of a multiprocessor's registers.
+_HELD = 128 * 1024
+#: Most columns whose fp32 sums for dW a program holds: a quarter of a multiprocessor's registers.
+_SUMMED = 16384
+
+
+def _warps(x: torch.Tensor) -> int:
+    """Warps for a row of ``x``: 16 elements a thread, two 16-byte accesses an operand at 16 bits, in 16 warps at most."""
+    # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
+    elements = 8 if x.shape[1] * x.element_size() % 16 else 16
+    return min(16, max(1, triton.next_power_of_2(x.shape[1]) // (32 * elements)))
+
+
+@operator("rms_norm")
+def _rms_norm(
+    x: torch.Tensor, weight: torch.Tensor | None, eps: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """y, and 1 / RMS of each row when ``save`` asks for it, else nothing."""
+    rows, columns = x.shape
+    y = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    rstd = torch.empty(rows if save else 0, dtype=torch.float32, device=x.device)
+    if y.numel() == 0:
+        return y, rstd
+    options = split_config(unpack(config) or {})[1]
+    block = triton.next_power_of_2(columns)
+    tile = max(1, 1024 // block)
+    saved = rstd if save else None
+    # Rather than 16, which leave as many lanes idle there: 8192x16384 129.4 us and 127.1 on one H200, 128.3 and 127.5 on
+    # another (kernel durations, 2026-11-24, torch 2.11, triton 3.6).
+    few = {"num_warps": 8} if x.element_size() == 2 and 14336 < columns <= 16384 else {}
+    with device_of(x):
+        if held := in_pieces(x, few | options):
+            pieces, options = held
+            rms_norm_pieces_kernel[(rows,)](y, saved, x, weight, x.stride(0), columns, eps, **pieces, **options)
+        else:
+            options.setdefault("num_warps", _warps(x))
+            rms_norm_kernel[(triton.cdiv(rows, tile),)](
+                y, saved, x, weight, x.stride(0), rows, columns, eps,
+                ROWS=tile, BLOCK=block, WHOLE=columns == block and rows % tile == 0, **options,
+            )  # fmt: skip
+    return y, rstd
+
+
+@_rms_norm.register_fake
+def _(
+    x: torch.Tensor, weight: torch.Tensor | None, eps: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rstd = torch.empty(x.shape[0] if save else 0, dtype=torch.float32, device=x.device)
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device), rstd
+
+
+@operator("rms_norm_backward")
+def _rms_norm_backward(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor, sums: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """dx, and dW when ``sums`` asks for it, else nothing."""
+    rows, columns = x.shape
+    if rows and sums and (both := backward_in_pieces(dy, None, x, weight, rstd, unpack(config) or {})):
+        return both
+    dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    if dx.numel() == 0:
+        return dx, torch.zeros(columns if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
+    chosen, options = split_config(unpack(config) or {})
+    block = triton.next_power_of_2(columns)
+    stride = x.stride(0)
+    summed = sums and block <= _SUMMED
+    # Rows in flight hide latency: few wide ones or several narrow ones; each program costs a row of partial sums.
+    programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
+    programs = min(rows, programs * multiprocessors(x)) if summed else rows
+    partial = torch.empty((1, programs, columns), device=x.device) if summed else None
+    with device_of(x):
+        options.setdefault("num_warps", _warps(x) if summed else 32 if block > _SUMMED else 16)
+        rms_norm_backward_kernel[(programs,)](
+            dx, partial, dy, x, weight, rstd, stride, rows, columns, BLOCK=block, HOLD=block < _SUMMED, **options
+        )
+        if sums and partial is None:
+            columns_a_block, rows_a_tile = 256, 16
+            blocks = triton.cdiv(columns, columns_a_block)
+            slabs = min(triton.cdiv(rows, rows_a_tile), max(1, 4 * multiprocessors(x) // blocks))
+            partial = torch.empty((1, slabs, columns), device=x.device)
+            rms_norm_weight_kernel[(blocks, slabs)](
+                partial, dy, x, rstd, stride, rows, columns, ROWS=rows_a_tile, BLOCK=columns_a_block, num_warps=8
+            )
+    if partial is None:
+        return dx, torch.empty(0, dtype=sums_dtype(x, weight), device=x.device)
+    return dx, sum_partials(partial, sums_dtype(x, weight))[0]
+
+
+@_rms_norm_backward.register_fake
+def _(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor, sums: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dw = torch.empty(x.shape[1] if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device), dw
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    x, weight, _, _, ctx.config = inputs
+    # None instead of a launch that writes zeros, for the gradient that nobody can ask of rstd.
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, weight, output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, dy: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
+    if dy is None:
+        return (None,) * 5
+    x, weight, rstd = ctx.saved_tensors
+    wants_dw = ctx.needs_input_grad[1]
+    dx, dw = _rms_norm_backward(dy.contiguous(), x, weight, rstd, wants_dw, ctx.config)
+    return dx, dw if wants_dw else None, None, None, None
+
+
+_rms_norm.register_autograd(_differentiate, setup_context=_save)
+
+
+def rms_norm(
+    x: torch.Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+    *,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """RMSNorm of ``x`` over its trailing ``normalized_shape``, computed in fp32; once differentiable.
+
+    As ``torch.nn.functional.rms_norm``: ``weight`` has that shape and the dtype of ``x`` (fp32, fp16, bf16), which the
+    result has, or fp32; ``eps`` is added to the mean square, by default the epsilon of fp32, in which it is computed.
+    Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what
+    it cannot serve: other dtypes, shapes that do not fit, rows of more than 128 KB, devices without CUDA.
+    """
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not use_triton():
+        return F.rms_norm(x, shape, weight, eps)
+    check_mixed(x=x, weight=weight)
+    if not shape or tuple(x.shape[-len(shape) :]) != shape:
+        raise ValueError(f"normalized_shape is {shape} but x has shape {tuple(x.shape)}: give its trailing dimensions")
+    if weight is not None and tuple(weight.shape) != shape:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: give normalized_shape, {shape}")
+    columns = math.prod(shape)
+    if columns * x.element_size() > _HELD:
+        raise ValueError(f"normalized_shape holds {columns} elements: at most {_HELD // x.element_size()} of {x.dtype}")
+    eps = torch.finfo(torch.float32).eps if eps is None else eps
+    flat_weight = None if weight is None else weight.reshape(-1).contiguous()
+    rows = as_rows(x, columns)
+    return _rms_norm(rows, flat_weight, eps, wants_grad(x, weight), pack(config))[0].reshape(x.shape)
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """``torch.nn.RMSNorm`` (same arguments, parameters and state) that computes with ``rms_norm``."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` (..., *normalized_shape) to the same shape. Raises ValueError as ``rms_norm`` does."""
+        return rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+
+def reference(x: torch.Tensor, weight: torch.Tensor | None, eps: float | None) -> torch.Tensor:
+    """The same in plain PyTorch, over the last dimension."""
+    return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def triton_rows(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, config: Mapping[str, int] | None = None
+) -> torch.Tensor:
+    """``rms_norm`` over the last dimension, with the spec's arguments."""
+    return rms_norm(x, x.shape[-1], weight, eps, config=config)
+
+
+def eager(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """The formula one operation at a time, in fp32 between its ends, as model code is often written."""
+    precise = x.float()
+    normed = precise * torch.rsqrt(precise.square().mean(-1, keepdim=True) + eps)
+    return normed.to(x.dtype) * weight
+
+
+def liger(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Liger-Kernel's function, imported at the first call because it is no dependency. Its backward may write dy."""
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction  # noqa: PLC0415
+
+    return LigerRMSNormFunction.apply(x, weight, eps)
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of rows x columns, standard normal, and ``weight`` around 1."""
+    numbers = generator(workload, device)
+    rows, columns = workload.dims["rows"], workload.dims["columns"]
+    return {
+        "x": normal((rows, columns), workload, device, numbers, requires_grad=True),
+        "weight": normal((columns,), workload, device, numbers, scale=0.2, shift=1.0, requires_grad=True),
+        "eps": 1e-6,
+    }
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Forward reads x and weight and writes y; backward reads dy, x and weight and writes dx and dW.
+
+    The saved 1/RMS is no part of the floor, for it can be computed again: where a gradient is wanted, the Triton
+    forward writes 4 bytes a row more than this and the backward reads them; its partial sums of dW add 4 x columns
+    bytes a program, written and read again (from L2).
+
+    Operations an element: forward, square and add, two for the scaling. Backward: one each for n and g, two for their
+    inner product, three for dx, two for dW.
+    """
+    rows, columns = workload.dims["rows"], workload.dims["columns"]
+    row, size = columns * workload.itemsize, workload.elements * workload.itemsize
+    if direction == FORWARD:
+        return Cost(flops=rows * (4 * columns + 3), bytes_read=size + row, bytes_written=size)
+    return Cost(flops=rows * (9 * columns + 1), bytes_read=2 * size + row, bytes_written=size + row)
+
+
+SPEC = KernelSpec(
+    name="rms_norm",
+    summary="RMSNorm of each row",
+    dims=("rows", "columns"),
+    implementations={
+        "triton": Implementation(triton_rows, "one read, one write", CONFIGS),
+        "eager": Implementation(eager, "the formula one operation at a time in fp32"),
+        "compile": Implementation(compiled(eager), "torch.compile of eager"),
+        "aten": Implementation(reference, "torch.nn.functional.rms_norm"),
+        "liger": Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
+        Workload({"rows": 4096, "columns": 1024}, "bf16", label="medium"),
+        Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
+        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
+        Workload({"rows": 8192, "columns": 16384}, "bf16", label="wide"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6.5e-3},
+    passes=(FORWARD, BACKWARD),
+)

@@ -1,0 +1,215 @@
+"""Codes times their scales, back to numbers: what ``quantize`` returned, at any granularity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.declarations import compiled
+from tilescope_kernels._shared.launching import FLOATING, device_of, split_config, use_triton
+from tilescope_kernels._shared.one_byte import check_operands
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
+from tilescope_kernels.quantization.quantize import (
+    BLOCK_CONFIGS,
+    GROUP,
+    LARGEST,
+    TARGETS,
+    block_addresses,
+    default,
+    inputs,
+    reference,
+    workloads,
+)
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+_GROUP = tl.constexpr(GROUP)
+
+
+@triton.jit
+def dequantize_kernel(
+    x_ptr, q_ptr, scale_ptr, q_stride, groups, columns, scale_row, scale_block,
+    ROWS_A_SCALE: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """``GROUPS`` blocks of 1x128 a program; any granularity, for a block never has more than one scale."""
+    row, column, mask, _ = block_addresses(groups, columns, GROUPS)
+    q = tl.load(q_ptr + row * q_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
+    # Along one dimension a thread loads one scale; the block's layout would have each load all it multiplies with.
+    flat = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
+    a_row = tl.cdiv(columns, _GROUP)
+    scale_ptr += (flat // a_row // ROWS_A_SCALE).to(tl.int64) * scale_row + flat % a_row * scale_block
+    scale = tl.load(scale_ptr, mask=flat < groups, other=0.0)[:, None]
+    tl.store(x_ptr + row * columns + column, (q.to(tl.float32) * scale).to(x_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _dequantize_flat(x_ptr, q_ptr, scale, element, mask):
+    q = tl.load(q_ptr + element, mask=mask, eviction_policy="evict_first")
+    tl.store(x_ptr + element, (q.to(tl.float32) * scale).to(x_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def dequantize_flat_kernel(
+    x_ptr, q_ptr, scale_ptr, n, columns, scale_row, scale_block, ROWS_A_SCALE: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """``BLOCK`` neighbours a program, across rows that lie close together: wide accesses although no row starts at one."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    row = start // columns
+    element = tl.arange(0, BLOCK)
+    left = n - start
+    # Counted from the first row of the program, in 32 bits, in which division is cheap.
+    apart = (start - row * columns).to(tl.int32) + element
+    if ROWS_A_SCALE == 1:
+        scale_ptr += row * scale_row
+        place = apart // columns * scale_row
+    else:
+        place = (row + apart // columns) // ROWS_A_SCALE * scale_row
+    scale = tl.load(scale_ptr + place + apart % columns // _GROUP * scale_block, mask=element < left, other=0.0)
+    # A mask that does not end at a multiple of 16 bytes splits accesses into single elements: only the last program pays.
+    if left >= BLOCK:
+        _dequantize_flat(x_ptr + start, q_ptr + start, scale, element, None)
+    else:
+        _dequantize_flat(x_ptr + start, q_ptr + start, scale, element, element < left)
+
+
+#: Elements and warps of a program that takes neighbours across rows.
+_FLAT, _FLAT_WARPS = 1024, 4
+
+
+@operator("dequantize")
+def _dequantize(
+    q: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, rows_a_scale: int, config: str
+) -> torch.Tensor:
+    rows, columns = q.shape
+    x = torch.empty((rows, columns), dtype=dtype, device=q.device)
+    # A granularity is told by its steps: 0 where all share one scale.
+    steps = (scale.shape[1] if scale.shape[0] > 1 else 0, int(scale.shape[1] > 1)) if scale.dim() else (0, 0)
+    # Row by row, odd rows are read and written one element at a time: 8191x4095 to fp16 76 us and 59, of a scale a row
+    # (kernel durations, H200, 2026-11-24, torch 2.11, triton 3.6). Distances within a program are counted in 32 bits.
+    if not config and columns % 16 and q.is_contiguous() and columns < 2**31 - _FLAT:
+        with device_of(q):
+            dequantize_flat_kernel[(triton.cdiv(q.numel(), _FLAT),)](
+                x, q, scale, q.numel(), columns, *steps,
+                ROWS_A_SCALE=rows_a_scale, BLOCK=_FLAT, num_warps=_FLAT_WARPS,
+            )  # fmt: skip
+        return x
+    parameters, options = split_config(unpack(config) or default(q, BLOCK_CONFIGS))
+    groups = rows * triton.cdiv(columns, GROUP)
+    with device_of(q):
+        dequantize_kernel[(triton.cdiv(groups, parameters["GROUPS"]),)](
+            x, q, scale, q.stride(0), groups, columns, *steps, ROWS_A_SCALE=rows_a_scale, **parameters, **options
+        )
+    return x
+
+
+@_dequantize.register_fake
+def _(q: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, rows_a_scale: int, config: str) -> torch.Tensor:
+    return torch.empty(q.shape, dtype=dtype, device=q.device)
+
+
+def dequantize(
+    q: torch.Tensor,
+    scale: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    *,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """``q * scale`` in ``dtype`` (fp32, fp16, bf16) for what ``quantize`` returned: codes (..., columns) and scales.
+
+    The granularity follows from the shape of ``scale``. ``config`` is one of ``BLOCK_CONFIGS``. Raises ValueError,
+    naming the argument, for what it cannot serve: other dtypes, scales that fit no granularity, devices without CUDA.
+    """
+    if dtype not in FLOATING:
+        raise ValueError(f"dtype is {dtype}: give torch.float32, torch.float16 or torch.bfloat16")
+    if q.dim() == 0:
+        raise ValueError("q has 0 dimensions: give at least 1")
+    if use_triton():
+        check_operands(tuple(LARGEST), q=q)
+        check_operands((torch.float32,), scale=scale, beside=q)
+    rows_a_scale = _rows_a_scale(q, scale)
+    if not use_triton():
+        return product(q, scale).to(dtype)
+    if q.numel() == 0:
+        return torch.empty(q.shape, dtype=dtype, device=q.device)
+    flat = scale.reshape(-1, scale.shape[-1]).contiguous() if scale.dim() else scale
+    return _dequantize(as_rows(q, q.shape[-1]), flat, dtype, rows_a_scale, pack(config)).reshape(q.shape)
+
+
+def _rows_a_scale(q: torch.Tensor, scale: torch.Tensor) -> int:
+    """Rows that share a scale: 128 where ``scale`` is of tiles, else 1. Raises ValueError where it fits nothing."""
+    blocks = triton.cdiv(q.shape[-1], GROUP)
+    tiled = (triton.cdiv(q.shape[0], GROUP), blocks)
+    if scale.dim() == 0 or tuple(scale.shape) in ((*q.shape[:-1], 1), (*q.shape[:-1], blocks)):
+        return 1
+    if q.dim() == 2 and tuple(scale.shape) == tiled:
+        return GROUP
+    raise ValueError(
+        f"scale has shape {tuple(scale.shape)} beside q's {tuple(q.shape)}: give () for one scale, "
+        f"{(*q.shape[:-1], 1)} for rows, {(*q.shape[:-1], blocks)} for blocks"
+        + (f" or {tiled} for tiles" if q.dim() == 2 else "")
+    )
+
+
+def _spread(scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """``scale`` of any granularity brought to the shape of ``x``, or to what broadcasts to it."""
+    if scale.dim() == 0 or scale.shape[-1] == 1 == _rows_a_scale(x, scale):
+        return scale
+    columns = scale.repeat_interleave(GROUP, -1)[..., : x.shape[-1]]
+    rows_a_scale = _rows_a_scale(x, scale)
+    return columns if rows_a_scale == 1 else columns.repeat_interleave(rows_a_scale, 0)[: x.shape[0]]
+
+
+def product(q: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """``q * scale`` in plain PyTorch, in fp32 or, where ``scale`` is fp64, in fp64."""
+    return q.to(scale.dtype) * _spread(scale, q)
+
+
+def _spec(name: str, dtype: torch.dtype, granularity: str, summary: str) -> KernelSpec:
+    """The declaration of dequantization from ``dtype`` to the workload's own."""
+
+    def fused(
+        q: torch.Tensor, scale: torch.Tensor, like: torch.dtype, config: Mapping[str, int] | None = None
+    ) -> torch.Tensor:
+        return dequantize(q, scale, like, config=config)
+
+    def eager(q: torch.Tensor, scale: torch.Tensor, like: torch.dtype) -> torch.Tensor:
+        x = product(q, scale)
+        return x if x.dtype == torch.float64 else x.to(like)
+
+    def coded(workload: Workload, device: Any) -> dict[str, Any]:
+        """Codes and scales of ``inputs``, and the dtype to go back to."""
+        x = inputs(workload, device)["x"]
+        q, scale = reference(x, dtype, granularity)
+        return {"q": q, "scale": scale, "like": x.dtype}
+
+    def cost(workload: Workload, direction: str) -> Cost:
+        """Codes and scales read, one multiplication and one write an element."""
+        rows, columns = workload.dims["rows"], workload.dims["columns"]
+        groups = rows * (triton.cdiv(columns, GROUP) if granularity == "block" else 1)
+        size = workload.elements * workload.itemsize
+        return Cost(flops=workload.elements, bytes_read=workload.elements + 4 * groups, bytes_written=size)
+
+    return KernelSpec(
+        name=name,
+        summary=summary,
+        dims=("rows", "columns"),
+        implementations={
+            "triton": Implementation(fused, "one read, one write", BLOCK_CONFIGS),
+            "eager": Implementation(eager, "conversion, multiplication and conversion, one after the other"),
+            "compile": Implementation(compiled(eager), "torch.compile of eager"),
+        },
+        reference=eager,
+        inputs=coded,
+        workloads=workloads("fp16"),
+        cost=cost,
+        # No fp32: without a GPU, too, the result has the workload's dtype and is judged by it.
+        tolerance={"fp16": 7e-4, "bf16": 6e-3},
+        targets=TARGETS[dtype],
+    )
+
+
+INT8 = _spec("int8_dequantize", torch.int8, "row", "INT8 codes times the scale of their row")
+FP8 = _spec("fp8_dequantize", torch.float8_e4m3fn, "block", "FP8 codes times the scale of their 1x128")

@@ -1,0 +1,225 @@
+"""NF4 codes back to numbers, in the layout of bitsandbytes: two codes a byte, the first in the high half.
+
+A block of 64 neighbouring elements shares its largest magnitude; a code picks one of 16 fractions of it. The fractions
+are quantiles of a normal distribution (Dettmers et al., QLoRA, arXiv:2305.14314, appendix E).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import FLOATING, device_of, split_config, use_triton
+from tilescope_kernels._shared.one_byte import check_operands
+from tilescope_kernels._shared.operators import operator, pack, unpack
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+#: Elements that share a magnitude.
+BLOCK = 64
+#: What the codes 0 to 15 stand for.
+FRACTIONS = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+
+_BLOCK = tl.constexpr(BLOCK)
+_FRACTIONS = tl.constexpr(FRACTIONS)
+
+
+@triton.jit
+def _fractions():
+    """The 16 fractions as a block, which ``tl.gather`` keeps in shared memory."""
+    code = tl.arange(0, 16)
+    fractions = tl.zeros((16,), tl.float32)
+    for known in tl.static_range(16):
+        fractions = tl.where(code == known, _FRACTIONS[known], fractions)
+    return fractions
+
+
+@triton.jit
+def _dequantize_blocks(x_ptr, codes_ptr, absmax_ptr, left, BLOCKS: tl.constexpr, WHOLE: tl.constexpr):
+    """``BLOCKS`` blocks from where the pointers are, ``left`` elements at most; ``WHOLE`` if there are as many."""
+    block = tl.arange(0, BLOCKS)
+    pair = block[:, None] * (_BLOCK // 2) + tl.arange(0, _BLOCK // 2)[None, :]
+    element = block[:, None] * _BLOCK + tl.arange(0, _BLOCK)[None, :]
+    if WHOLE:
+        pairs = tl.load(codes_ptr + pair, eviction_policy="evict_first")
+        absmax = tl.load(absmax_ptr + block)
+    else:
+        pairs = tl.load(codes_ptr + pair, mask=2 * pair < left, other=0, eviction_policy="evict_first")
+        absmax = tl.load(absmax_ptr + block, mask=block * _BLOCK < left, other=0.0)
+    codes = tl.join(pairs >> 4, pairs & 15).reshape(BLOCKS * _BLOCK).to(tl.int32)
+    fractions = tl.gather(_fractions(), codes, 0).reshape(BLOCKS, _BLOCK)
+    x = (fractions * absmax[:, None]).to(x_ptr.dtype.element_ty)
+    if WHOLE:
+        tl.store(x_ptr + element, x)
+    else:
+        tl.store(x_ptr + element, x, mask=element < left)
+
+
+@triton.jit
+def nf4_dequantize_kernel(x_ptr, codes_ptr, absmax_ptr, n, BLOCKS: tl.constexpr):
+    """``BLOCKS`` blocks of 64 elements a program."""
+    block = tl.program_id(0).to(tl.int64) * BLOCKS
+    left = n - block * _BLOCK
+    x_ptr += block * _BLOCK
+    codes_ptr += block * (_BLOCK // 2)
+    absmax_ptr += block
+    # A mask that does not end at a multiple of 16 bytes splits accesses into single elements: only the last program pays.
+    if left >= BLOCKS * _BLOCK:
+        _dequantize_blocks(x_ptr, codes_ptr, absmax_ptr, left, BLOCKS, True)
+    else:
+        _dequantize_blocks(x_ptr, codes_ptr, absmax_ptr, left, BLOCKS, False)
+
+
+#: ``BLOCKS`` blocks of 64 elements are in flight a program.
+CONFIGS = tuple(
+    {"BLOCKS": blocks, "num_warps": warps}
+    for blocks, warps in ((64, 4), (32, 4), (32, 2), (64, 8), (128, 4), (128, 8), (256, 8), (256, 16), (16, 1))
+)
+
+
+@operator("nf4_dequantize")
+def _nf4_dequantize(
+    codes: torch.Tensor, absmax: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, config: str
+) -> torch.Tensor:
+    x = torch.empty(shape, dtype=dtype, device=codes.device)
+    parameters, options = split_config(unpack(config) or CONFIGS[0])
+    with device_of(codes):
+        nf4_dequantize_kernel[(triton.cdiv(x.numel(), BLOCK * parameters["BLOCKS"]),)](
+            x, codes, absmax, x.numel(), **parameters, **options
+        )
+    return x
+
+
+@_nf4_dequantize.register_fake
+def _(codes: torch.Tensor, absmax: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, config: str) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device=codes.device)
+
+
+def nf4_dequantize(
+    codes: torch.Tensor,
+    absmax: torch.Tensor,
+    shape: Sequence[int],
+    dtype: torch.dtype = torch.bfloat16,
+    *,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """The tensor of ``shape`` that NF4 codes stand for, in ``dtype`` (fp32, fp16, bf16), computed in fp32.
+
+    ``codes`` (uint8, any shape, ceil(n / 2) bytes of n elements) and ``absmax`` (fp32, any shape, ceil(n / 64) of them)
+    are as ``nf4_quantize`` and bitsandbytes' ``quantize_4bit(..., blocksize=64, quant_type="nf4")`` give them.
+    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve.
+    """
+    if dtype not in FLOATING:
+        raise ValueError(f"dtype is {dtype}: give torch.float32, torch.float16 or torch.bfloat16")
+    n = math.prod(shape)
+    for name, tensor, a_block in (("codes", codes, 2), ("absmax", absmax, BLOCK)):
+        if tensor.numel() != triton.cdiv(n, a_block):
+            raise ValueError(
+                f"{name} has {tensor.numel()} elements: shape {tuple(shape)} wants {triton.cdiv(n, a_block)}"
+            )
+    if not use_triton():
+        return reference(codes, absmax, shape).to(dtype)
+    check_operands((torch.uint8,), codes=codes)
+    check_operands((torch.float32,), absmax=absmax, beside=codes)
+    if n == 0:
+        return torch.empty(tuple(shape), dtype=dtype, device=codes.device)
+    return _nf4_dequantize(codes.contiguous(), absmax.contiguous(), tuple(shape), dtype, pack(config))
+
+
+def nf4_quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """NF4 codes of ``x`` (uint8, (ceil(n / 2), 1)) and the largest magnitude of each 64 elements (fp32), in PyTorch.
+
+    Each element takes the nearest fraction. A block of zeros has the magnitude 0 and comes back as zeros.
+    """
+    flat = torch.nn.functional.pad(x.reshape(-1).float(), (0, -x.numel() % BLOCK)).reshape(
+        -(-x.numel() // BLOCK), BLOCK
+    )
+    absmax = flat.abs().amax(1)
+    fractions = torch.tensor(FRACTIONS, device=x.device)
+    middles = (fractions[1:] + fractions[:-1]) / 2
+    codes = torch.bucketize(flat / absmax.clamp_min(1e-30)[:, None], middles).reshape(-1)[: x.numel() + x.numel() % 2]
+    return (codes[0::2] << 4 | codes[1::2]).to(torch.uint8)[:, None], absmax
+
+
+def reference(codes: torch.Tensor, absmax: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """The same in plain PyTorch, in the dtype of ``absmax``."""
+    n = math.prod(shape)
+    fractions = torch.tensor(FRACTIONS, dtype=absmax.dtype, device=codes.device)
+    flat = codes.reshape(-1).int()
+    numbers = fractions[torch.stack((flat >> 4, flat & 15), 1).reshape(-1)[:n]]
+    return (numbers * absmax.reshape(-1).repeat_interleave(BLOCK)[:n]).reshape(tuple(shape))
+
+
+def fused(
+    codes: torch.Tensor,
+    absmax: torch.Tensor,
+    shape: tuple[int, ...],
+    like: torch.dtype,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """``nf4_dequantize`` with the spec's arguments."""
+    return nf4_dequantize(codes, absmax, shape, like, config=config)
+
+
+def eager(codes: torch.Tensor, absmax: torch.Tensor, shape: tuple[int, ...], like: torch.dtype) -> torch.Tensor:
+    """Halves of bytes, table and magnitudes, one after the other; in fp64 where the magnitudes are."""
+    x = reference(codes, absmax, shape)
+    return x if x.dtype == torch.float64 else x.to(like)
+
+
+def bitsandbytes(codes: torch.Tensor, absmax: torch.Tensor, shape: tuple[int, ...], like: torch.dtype) -> torch.Tensor:
+    """bitsandbytes' function, imported at the first call because it is no dependency."""
+    from bitsandbytes.functional import dequantize_4bit  # noqa: PLC0415
+
+    out = torch.empty(shape, dtype=like, device=codes.device)
+    return dequantize_4bit(codes, absmax=absmax, out=out, blocksize=BLOCK, quant_type="nf4")
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """Codes and magnitudes of a standard normal matrix of rows x columns, its shape, and the dtype to go back to."""
+    shape = (workload.dims["rows"], workload.dims["columns"])
+    x = normal(shape, workload, device, generator(workload, device))
+    codes, absmax = nf4_quantize(x)
+    return {"codes": codes, "absmax": absmax, "shape": shape, "like": x.dtype}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Half a byte of code an element and a magnitude a block read, one multiplication and one write an element."""
+    n = workload.elements
+    read = triton.cdiv(n, 2) + 4 * triton.cdiv(n, BLOCK)
+    return Cost(flops=n, bytes_read=read, bytes_written=n * workload.itemsize)
+
+
+SPEC = KernelSpec(
+    name="nf4_dequantize",
+    summary="NF4 codes times the magnitude of their 64",
+    dims=("rows", "columns"),
+    implementations={
+        "triton": Implementation(fused, "one read, one write", CONFIGS),
+        "eager": Implementation(eager, "halves of bytes, table and magnitudes, one after the other"),
+        "compile": Implementation(compiled(eager), "torch.compile of eager"),
+        "bitsandbytes": Implementation(bitsandbytes, "bitsandbytes' own", requires=("bitsandbytes",)),
+    },
+    reference=eager,
+    inputs=inputs,
+    workloads=(
+        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
+        Workload({"rows": 4096, "columns": 4096}, "bf16", label="medium"),
+        Workload({"rows": 8192, "columns": 14336}, "bf16", label="large"),
+        Workload({"rows": 1823, "columns": 781}, "fp16", label="ragged"),
+        Workload({"rows": 0, "columns": 4096}, "bf16", label="empty"),
+    ),
+    cost=cost,
+    # No fp32: without a GPU, too, the result has the workload's dtype and is judged by it.
+    tolerance={"fp16": 7e-4, "bf16": 5.5e-3},
+)

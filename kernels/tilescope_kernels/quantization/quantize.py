@@ -1,0 +1,439 @@
+"""Quantization to INT8 and FP8 (e4m3) with a scale a tensor, a row, a block of 1x128 or a tile of 128x128.
+
+A group's scale is its largest magnitude over the largest code, 127 or 448, so that ``x`` is about ``q * scale``. The
+magnitude is taken to be at least 1e-30, which gives a group of zeros a scale that divides nothing by zero. NaN is left
+out of the magnitude and becomes 0 in INT8, NaN in FP8. A group that holds an infinity has the scale infinity, and comes
+back from dequantization as NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.one_byte import check_has_fp8
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+#: Side of a tile and length of a block, in elements.
+GROUP = 128
+#: The least magnitude that a group is scaled by.
+SMALLEST = 1e-30
+#: The largest code of each dtype.
+LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+#: What shares a scale: rows and columns of a group, 0 for all there are.
+GRANULARITIES = {"tensor": (0, 0), "row": (1, 0), "block": (1, GROUP), "tile": (GROUP, GROUP)}
+
+_SMALLEST = tl.constexpr(SMALLEST)
+_GROUP = tl.constexpr(GROUP)
+#: 1.5 * 2^23: added to a number below 2^22 it leaves no bits for a fraction, so the sum is rounded half to even, and
+#: the sum's low byte is the integer in two's complement.
+_ROUNDER = tl.constexpr(12582912.0)
+
+
+@triton.jit
+def _codes(x, inverse, kind: tl.constexpr):
+    """``x * inverse`` (fp32) rounded half to even to ``kind``, int8 or float8e4nv."""
+    if kind == tl.int8:
+        return (x.to(tl.float32) * inverse + _ROUNDER).to(tl.int32, bitcast=True).to(tl.int8)
+    else:
+        return (x.to(tl.float32) * inverse).to(kind)
+
+
+@triton.jit
+def quantize_rows_kernel(
+    q_ptr, scale_ptr, x_ptr, x_stride, rows, columns, LARGEST: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """``ROWS`` whole rows a program, held at their own width: one read, one write."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    mask = (row < rows) & (column < columns)
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
+    # Magnitudes in the input's dtype: of x as fp32 the compiler would keep a copy for the codes.
+    absmax = tl.maximum(tl.max(tl.abs(x), axis=1, keep_dims=True).to(tl.float32), _SMALLEST)
+    q = _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty)
+    tl.store(q_ptr + row * columns + column, q, mask=mask)
+    tl.store(scale_ptr + row, absmax / LARGEST, mask=row < rows)
+
+
+@triton.jit
+def quantize_long_rows_kernel(q_ptr, scale_ptr, x_ptr, x_stride, columns, LARGEST: tl.constexpr, BLOCK: tl.constexpr):
+    """One row a program, in blocks: two reads, the second from L2 where rows allow, one write."""
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_stride
+    q_ptr += row * columns
+    offsets = tl.arange(0, BLOCK)
+    largest = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, columns, BLOCK):
+        x = tl.load(x_ptr + start + offsets, mask=start + offsets < columns, other=0.0)
+        largest = tl.maximum(largest, tl.abs(x).to(tl.float32))
+    absmax = tl.maximum(tl.max(largest, axis=0), _SMALLEST)
+    # Backwards: the row's end was read last and is the likeliest to be in a cache still.
+    blocks = tl.cdiv(columns, BLOCK)
+    for block in range(0, blocks):
+        start = (blocks - 1 - block) * BLOCK
+        mask = start + offsets < columns
+        x = tl.load(x_ptr + start + offsets, mask=mask, other=0.0, eviction_policy="evict_first")
+        tl.store(q_ptr + start + offsets, _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty), mask=mask)
+    tl.store(scale_ptr + row, absmax / LARGEST)
+
+
+@triton.jit
+def block_addresses(groups, columns, GROUPS: tl.constexpr):
+    """Row, column and mask of ``GROUPS`` blocks of 1x128, and their own numbers, counted along the rows."""
+    # 32 bits, in which division is cheap, count the blocks of 2^38 elements.
+    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)[:, None]
+    a_row = tl.cdiv(columns, _GROUP)
+    column = group % a_row * _GROUP + tl.arange(0, _GROUP)[None, :]
+    return (group // a_row).to(tl.int64), column, (group < groups) & (column < columns), group
+
+
+@triton.jit
+def quantize_blocks_kernel(
+    q_ptr, scale_ptr, x_ptr, x_stride, groups, columns, LARGEST: tl.constexpr, GROUPS: tl.constexpr
+):
+    """``GROUPS`` blocks of 1x128 a program."""
+    row, column, mask, group = block_addresses(groups, columns, GROUPS)
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
+    absmax = tl.maximum(tl.max(tl.abs(x), axis=1, keep_dims=True).to(tl.float32), _SMALLEST)
+    q = _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty)
+    tl.store(q_ptr + row * columns + column, q, mask=mask)
+    tl.store(scale_ptr + group, absmax / LARGEST, mask=group < groups)
+
+
+@triton.jit
+def quantize_tiles_kernel(q_ptr, scale_ptr, x_ptr, x_stride, rows, columns, LARGEST: tl.constexpr, TILES: tl.constexpr):
+    """``TILES`` tiles of 128x128 a program, neighbours in a row of tiles."""
+    row = tl.program_id(1).to(tl.int64) * _GROUP + tl.arange(0, _GROUP)[:, None]
+    a_row = tl.cdiv(columns, _GROUP)
+    for step in tl.static_range(TILES):
+        tile = tl.program_id(0) * TILES + step
+        column = tile * _GROUP + tl.arange(0, _GROUP)[None, :]
+        mask = (row < rows) & (column < columns)
+        x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
+        absmax = tl.maximum(tl.max(tl.max(tl.abs(x), axis=1), axis=0).to(tl.float32), _SMALLEST)
+        q = _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty)
+        tl.store(q_ptr + row * columns + column, q, mask=mask)
+        tl.store(scale_ptr + tl.program_id(1) * a_row + tile, absmax / LARGEST, mask=tile < a_row)
+
+
+@triton.jit
+def absmax_kernel(partial_ptr, x_ptr, x_stride, groups, columns, GROUPS: tl.constexpr):
+    """The largest magnitude of every ``num_programs(0)``-th of the tensor's pieces of ``GROUPS`` blocks of 1x128."""
+    a_row = tl.cdiv(columns, _GROUP)
+    largest = tl.zeros((GROUPS, _GROUP), tl.float32)
+    pieces = tl.cdiv(groups, GROUPS)
+    for piece in range(tl.program_id(0), pieces, tl.num_programs(0)):
+        group = piece * GROUPS + tl.arange(0, GROUPS)[:, None]
+        column = group % a_row * _GROUP + tl.arange(0, _GROUP)[None, :]
+        mask = (group < groups) & (column < columns)
+        x = tl.load(x_ptr + (group // a_row).to(tl.int64) * x_stride + column, mask=mask, other=0.0)
+        largest = tl.maximum(largest, tl.abs(x).to(tl.float32))
+    tl.store(partial_ptr + tl.program_id(0), tl.max(tl.max(largest, axis=1), axis=0))
+
+
+@triton.jit
+def quantize_tensor_kernel(
+    q_ptr, scale_ptr, partial_ptr, x_ptr, x_stride, groups, columns, partials,
+    LARGEST: tl.constexpr, GROUPS: tl.constexpr, PARTIALS: tl.constexpr,
+):  # fmt: skip
+    """Codes of ``GROUPS`` blocks of 1x128, under one scale that each program finds again from ``absmax_kernel``'s."""
+    index = tl.arange(0, PARTIALS)
+    largest = tl.max(tl.load(partial_ptr + index, mask=index < partials, other=0.0), axis=0)
+    absmax = tl.maximum(largest, _SMALLEST)
+    row, column, mask, _ = block_addresses(groups, columns, GROUPS)
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
+    q = _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty)
+    tl.store(q_ptr + row * columns + column, q, mask=mask)
+    tl.store(scale_ptr, absmax / LARGEST, mask=tl.program_id(0) == 0)
+
+
+#: ``ROWS`` is the rows of one program, which holds up to 128 KB: where they do not fit, it takes one.
+ROW_CONFIGS = tuple(
+    {"ROWS": rows, "num_warps": warps}
+    for rows, warps in ((1, 16), (1, 8), (1, 4), (1, 2), (1, 32), (2, 4), (2, 8), (2, 16), (4, 4), (4, 8))
+)
+#: ``GROUPS`` blocks of 1x128 are in flight a program.
+BLOCK_CONFIGS = tuple(
+    {"GROUPS": groups, "num_warps": warps}
+    for groups, warps in (
+        (16, 4), (8, 1), (16, 2), (32, 4), (32, 8), (64, 4), (64, 8), (64, 16), (128, 8), (128, 16), (8, 4),
+    )
+)  # fmt: skip
+TILE_CONFIGS = tuple({"TILES": tiles, "num_warps": warps} for tiles in (1, 2, 4) for warps in (16, 8, 4, 32))
+
+#: Bytes of the longest row that is read once: half of a multiprocessor's registers.
+_HELD = 128 * 1024
+#: Elements of a block where a longer row is walked.
+_WALKED = 8192
+#: Programs that look for a tensor's largest magnitude: each of the next kernel's reads all that they found.
+_PARTIALS = 1024
+
+
+def default(x: torch.Tensor, configs: tuple[dict[str, int], ...]) -> dict[str, int]:
+    """The first of ``configs``; where rows do not start at 16 bytes, with few elements a thread.
+
+    Such rows are read one element at a time, and each needs its own address and mask.
+    """
+    unaligned = {"TILES": 1, "num_warps": 32} if "TILES" in configs[0] else {"GROUPS": 16, "num_warps": 8}
+    return unaligned if x.shape[1] % 16 else configs[0]
+
+
+def _row_parameters(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[str, int], dict[str, int]]:
+    """Kernel parameters and launch options for whole rows of ``x``."""
+    block = triton.next_power_of_2(x.shape[1])
+    chosen, options = split_config(config or {})
+    rows = chosen.get("ROWS", max(1, 2048 // block))
+    if rows * block * x.element_size() > _HELD:
+        rows = 1
+    # 32 elements a thread are four 16-byte reads at 16 bits, in flight together.
+    elements = 8 if x.shape[1] % 16 else 32
+    options.setdefault("num_warps", min(32, max(1, rows * block // (32 * elements))))
+    return {"ROWS": rows, "BLOCK": block}, options
+
+
+def _scale_shape(shape: tuple[int, ...], granularity: str) -> tuple[int, ...]:
+    """Shape of the scales of a matrix of ``shape``: () for ``tensor``, else (rows of groups, groups in a row)."""
+    if granularity == "tensor":
+        return ()
+    return tuple(
+        triton.cdiv(extent, group) if group else 1
+        for extent, group in zip(shape, GRANULARITIES[granularity], strict=True)
+    )
+
+
+@operator("quantize")
+def _quantize(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str) -> tuple[torch.Tensor, torch.Tensor]:
+    rows, columns = x.shape
+    q = torch.empty((rows, columns), dtype=kind, device=x.device)
+    scale = torch.empty(_scale_shape(x.shape, granularity), dtype=torch.float32, device=x.device)
+    given = unpack(config)
+    stride, largest, a_row = x.stride(0), LARGEST[kind], triton.cdiv(columns, GROUP)
+    with device_of(x):
+        if granularity == "row" and triton.next_power_of_2(columns) * x.element_size() <= _HELD:
+            parameters, options = _row_parameters(x, given)
+            quantize_rows_kernel[(triton.cdiv(rows, parameters["ROWS"]),)](
+                q, scale, x, stride, rows, columns, LARGEST=largest, **parameters, **options
+            )
+        elif granularity == "row":
+            quantize_long_rows_kernel[(rows,)](
+                q, scale, x, stride, columns, LARGEST=largest, BLOCK=_WALKED, num_warps=16
+            )
+        elif granularity == "tile":
+            parameters, options = split_config(given or default(x, TILE_CONFIGS))
+            grid = (triton.cdiv(a_row, parameters["TILES"]), triton.cdiv(rows, GROUP))
+            quantize_tiles_kernel[grid](q, scale, x, stride, rows, columns, LARGEST=largest, **parameters, **options)
+        else:
+            parameters, options = split_config(given or default(x, BLOCK_CONFIGS))
+            groups = rows * a_row
+            pieces = triton.cdiv(groups, parameters["GROUPS"])
+            if granularity == "block":
+                quantize_blocks_kernel[(pieces,)](
+                    q, scale, x, stride, groups, columns, LARGEST=largest, **parameters, **options
+                )
+            else:
+                partial = torch.empty(min(pieces, _PARTIALS), dtype=torch.float32, device=x.device)
+                absmax_kernel[(len(partial),)](partial, x, stride, groups, columns, **parameters, **options)
+                quantize_tensor_kernel[(pieces,)](
+                    q, scale, partial, x, stride, groups, columns, len(partial),
+                    LARGEST=largest, PARTIALS=_PARTIALS, **parameters, **options,
+                )  # fmt: skip
+    return q, scale
+
+
+@_quantize.register_fake
+def _(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str) -> tuple[torch.Tensor, torch.Tensor]:
+    q = torch.empty(x.shape, dtype=kind, device=x.device)
+    return q, torch.empty(_scale_shape(x.shape, granularity), dtype=torch.float32, device=x.device)
+
+
+def quantize(
+    x: torch.Tensor,
+    dtype: torch.dtype = torch.int8,
+    granularity: str = "row",
+    *,
+    config: Mapping[str, int] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes of ``x`` (..., columns; fp32, fp16, bf16; any strides) and their fp32 scales; ``x`` is about codes * scales.
+
+    ``dtype`` is ``torch.int8`` (rounded half to even, -127 to 127) or ``torch.float8_e4m3fn`` (rounded as PyTorch
+    does). ``granularity`` says what shares a scale, and so the shape of the scales: ``"tensor"`` (), ``"row"``
+    (..., 1), ``"block"`` of 128 in a row (..., ceil(columns / 128)), ``"tile"`` of 128x128 of a matrix (ceil(rows /
+    128), ceil(columns / 128)). Zeros, NaN and infinities: see the module. No gradient.
+
+    All but ``"tensor"`` read ``x`` once (rows of more than 128 KB twice). ``config`` is one of ``ROW_CONFIGS``,
+    ``TILE_CONFIGS`` or else ``BLOCK_CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve.
+    """
+    if dtype not in LARGEST:
+        raise ValueError(f"dtype is {dtype}: give {' or '.join(map(str, LARGEST))}")
+    if granularity not in GRANULARITIES:
+        raise ValueError(f"granularity is {granularity!r}: give one of {', '.join(GRANULARITIES)}")
+    if not use_triton():
+        return reference(x, dtype, granularity)
+    check_tensors(x=x)
+    check_no_grad("quantize", x=x)
+    if dtype == torch.float8_e4m3fn:
+        check_has_fp8(x, "x")
+    if x.dim() == 0 or (granularity == "tile" and x.dim() != 2):
+        raise ValueError(f"x has {x.dim()} dimensions: give {'2' if granularity == 'tile' else 'at least 1'}")
+    if x.numel() == 0:
+        return reference(x, dtype, granularity)
+    q, scale = _quantize(as_rows(x, x.shape[-1]), dtype, granularity, pack(config))
+    if granularity in ("row", "block"):
+        scale = scale.reshape(*x.shape[:-1], scale.shape[-1])
+    return q.reshape(x.shape), scale
+
+
+def reference(x: torch.Tensor, dtype: torch.dtype, granularity: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in plain PyTorch, in fp32 or, where ``x`` is fp64, in fp64."""
+    finite = x.nan_to_num(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
+    scaled, scale = _scaled(x, finite, dtype, granularity)
+    return _rounded(scaled.nan_to_num(nan=0.0) if dtype == torch.int8 else scaled, dtype), scale
+
+
+def unfused(x: torch.Tensor, dtype: torch.dtype, granularity: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The formula for numbers that are finite, one operation at a time, as model code is often written."""
+    scaled, scale = _scaled(x, x, dtype, granularity)
+    return _rounded(scaled, dtype), scale
+
+
+def _rounded(scaled: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    # From fp64 PyTorch rounds to e4m3 by way of fp32 as well.
+    return scaled.round().to(dtype) if dtype == torch.int8 else scaled.float().to(dtype)
+
+
+def _scaled(
+    x: torch.Tensor, measured: torch.Tensor, dtype: torch.dtype, granularity: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``x`` over the scales that follow from ``measured``, not rounded yet, and those scales."""
+    groups, members = _grouped(x, granularity), _grouped(measured, granularity)
+    # An axis of length 0 has no largest element.
+    shape = [1 if axis in _MEMBERS[granularity] else extent for axis, extent in enumerate(members.shape)]
+    empty = members.new_zeros(shape)
+    largest = members.abs().amax(_MEMBERS[granularity], keepdim=True) if members.numel() else empty
+    absmax = (largest if x.dtype == torch.float64 else largest.float()).clamp_min(SMALLEST)
+    scaled = (groups if x.dtype == torch.float64 else groups.float()) * (LARGEST[dtype] / absmax)
+    scale = absmax / LARGEST[dtype]
+    if granularity == "tensor":
+        return scaled.reshape(x.shape), scale.reshape(())
+    if granularity == "row":
+        return scaled.reshape(x.shape), scale.reshape(*x.shape[:-1], 1)
+    scaled = scaled.reshape(groups.shape[0] * groups.shape[1], groups.shape[2] * GROUP)
+    scaled = scaled[: math.prod(x.shape[:-1]), : x.shape[-1]].reshape(x.shape)
+    leading = (groups.shape[0],) if granularity == "tile" else x.shape[:-1]
+    return scaled, scale.reshape(*leading, groups.shape[2])
+
+
+#: The axes of ``_grouped`` that run within a group.
+_MEMBERS = {"tensor": (0, 1), "row": (1,), "block": (1, 3), "tile": (1, 3)}
+
+
+def _grouped(x: torch.Tensor, granularity: str) -> torch.Tensor:
+    """``x`` as (rows, columns) or, for blocks and tiles, as (rows / high, high, columns / 128, 128), padded by zeros."""
+    high, wide = GRANULARITIES[granularity]
+    matrix = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    if not wide:
+        return matrix
+    rows, columns = matrix.shape
+    if rows % high or columns % wide:
+        matrix = torch.nn.functional.pad(matrix, (0, -columns % wide, 0, -rows % high))
+    return matrix.reshape(triton.cdiv(rows, high), high, triton.cdiv(columns, wide), wide)
+
+
+def _spec(
+    name: str,
+    dtype: torch.dtype,
+    granularity: str,
+    summary: str,
+    configs: tuple[dict[str, int], ...],
+    how: str = "one read, one write",
+) -> KernelSpec:
+    """The declaration of quantization to ``dtype`` at that granularity."""
+
+    def fused(x: torch.Tensor, config: Mapping[str, int] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        return quantize(x, dtype, granularity, config=config)
+
+    def eager(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return unfused(x, dtype, granularity)
+
+    def precise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """``reference``; beside fp64 inputs, codes as numbers, because PyTorch compares no FP8 with fp64."""
+        q, scale = reference(x, dtype, granularity)
+        return q.to(x.dtype) if x.dtype == torch.float64 else q, scale
+
+    def cost(workload: Workload, direction: str) -> Cost:
+        """x read, codes and fp32 scales written; one multiplication an element, two divisions a group.
+
+        With one scale no code is known before every element has been read. That x is read again then is no part of the
+        floor, for a cache can hold it: 16-bit elements that none holds take 5 bytes instead of 3, so at most 60 % of the
+        roof. Nor are the magnitudes that programs hand on, 8 bytes each.
+        """
+        groups = math.prod(_scale_shape((workload.dims["rows"], workload.dims["columns"]), granularity))
+        return Cost(
+            flops=workload.elements + 2 * groups,
+            bytes_read=workload.elements * workload.itemsize,
+            bytes_written=workload.elements + 4 * groups,
+        )
+
+    return KernelSpec(
+        name=name,
+        summary=summary,
+        dims=("rows", "columns"),
+        implementations={
+            "triton": Implementation(fused, how, configs),
+            "eager": Implementation(eager, "magnitude, maximum, scaling and rounding, one after the other"),
+            "compile": Implementation(compiled(eager), "torch.compile of eager"),
+        },
+        reference=precise,
+        inputs=inputs,
+        workloads=workloads("fp32"),
+        cost=cost,
+        # Codes are compared. A few numbers lie so near to the middle of two that another precision picks the other one,
+        # 1/127 of the largest away in INT8 and 1/16 of the number itself in FP8.
+        # A code at a tie may be its neighbour: in 16 bits, where ties are many, that is most of the error;
+        # in fp32 one such code in a small tensor is all of it.
+        tolerance={"fp32": 5e-4, "fp16": 2e-3, "bf16": 2e-3}
+        if dtype == torch.int8
+        else {"fp32": 5e-3, "fp16": 1e-2, "bf16": 1e-2},
+        targets=TARGETS[dtype],
+    )
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of rows x columns, standard normal."""
+    numbers = generator(workload, device)
+    return {"x": normal((workload.dims["rows"], workload.dims["columns"]), workload, device, numbers)}
+
+
+def workloads(ragged: str) -> tuple[Workload, ...]:
+    """Rows of the usual widths, and ragged ones of that dtype."""
+    return (
+        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
+        Workload({"rows": 4096, "columns": 4096}, "bf16", label="medium"),
+        Workload({"rows": 8192, "columns": 14336}, "bf16", label="large"),
+        Workload({"rows": 1823, "columns": 781}, ragged, label="ragged"),
+        Workload({"rows": 16384, "columns": 4096}, "bf16", label="tall"),
+        Workload({"rows": 0, "columns": 4096}, "bf16", label="empty"),
+    )
+
+
+#: Triton converts to and from e4m3 where the hardware does: from Ada (sm_89) on.
+TARGETS = {
+    torch.int8: ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"),
+    torch.float8_e4m3fn: ("sm_89", "sm_90", "sm_100", "sm_120"),
+}
+
+_TWICE = "the magnitude, then the codes: two reads, one write"
+INT8_TENSOR = _spec("int8_tensor", torch.int8, "tensor", "INT8 codes and one scale", BLOCK_CONFIGS, _TWICE)
+FP8_TENSOR = _spec("fp8_tensor", torch.float8_e4m3fn, "tensor", "FP8 codes and one scale", BLOCK_CONFIGS, _TWICE)
+INT8_ROWS = _spec("int8_rows", torch.int8, "row", "INT8 codes and a scale of each row", ROW_CONFIGS)
+FP8_ROWS = _spec("fp8_rows", torch.float8_e4m3fn, "row", "FP8 codes and a scale of each row", ROW_CONFIGS)
+FP8_BLOCKS = _spec("fp8_blocks", torch.float8_e4m3fn, "block", "FP8 codes and a scale of each 1x128", BLOCK_CONFIGS)
+FP8_TILES = _spec("fp8_tiles", torch.float8_e4m3fn, "tile", "FP8 codes and a scale of each 128x128", TILE_CONFIGS)

@@ -1,0 +1,160 @@
+"""A histogram by atomics: one atomic an element, or one a bin of each program's own counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.declarations import compiled, generator
+from tilescope_kernels._shared.launching import device_of, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.operators import check_integers, operator, pack, unpack
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def histogram_naive_kernel(counts_ptr, x_ptr, n, bins, BLOCK: tl.constexpr):
+    """One atomic addition an element: elements of one bin queue up at one address in L2."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offsets = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + start + offsets, mask=offsets < n - start, other=-1)
+    tl.atomic_add(counts_ptr + x, 1, mask=(x >= 0) & (x < bins), sem="relaxed")
+
+
+@triton.jit
+def histogram_kernel(counts_ptr, x_ptr, n, bins, BLOCK: tl.constexpr, BINS: tl.constexpr):
+    """Blocks ``program, program + programs, ...``, counted in shared memory, then one atomic addition a bin."""
+    offsets = tl.arange(0, BLOCK)
+    counts = tl.zeros((BINS,), tl.int32)
+    for block in range(tl.program_id(0), tl.cdiv(n, BLOCK), tl.num_programs(0)):
+        start = block * tl.full((), BLOCK, tl.int64)
+        x = tl.load(x_ptr + start + offsets, mask=offsets < n - start, other=-1, eviction_policy="evict_first")
+        counts += tl.histogram(x, BINS, mask=(x >= 0) & (x < bins))
+    which = tl.arange(0, BINS)
+    tl.atomic_add(counts_ptr + which, counts, mask=(which < bins) & (counts > 0), sem="relaxed")
+
+
+#: ``PROGRAMS`` a multiprocessor walk the blocks; each ends with an atomic addition a bin.
+CONFIGS = tuple(
+    {"BLOCK": block, "PROGRAMS": programs, "num_warps": warps}
+    for block, programs, warps in (
+        (4096, 8, 8), (1024, 4, 4), (1024, 8, 4), (2048, 4, 4), (2048, 8, 4), (4096, 2, 8), (4096, 4, 8), (8192, 2, 16),
+    )
+)  # fmt: skip
+NAIVE_CONFIGS = tuple({"BLOCK": block, "num_warps": warps} for block in (1024, 2048, 4096) for warps in (4, 8))
+
+#: Most bins of the block-reduced kernel: a thread of 8 warps then holds 16 counts.
+_MOST = 4096
+
+
+@operator("histogram")
+def _histogram(x: torch.Tensor, bins: int, naive: bool, config: str) -> torch.Tensor:
+    counts = torch.zeros(bins, dtype=torch.int32, device=x.device)
+    n = x.numel()
+    if n and bins:
+        parameters, options = split_config(unpack(config) or (NAIVE_CONFIGS if naive else CONFIGS)[0])
+        blocks = triton.cdiv(n, parameters["BLOCK"])
+        with device_of(x):
+            if naive:
+                histogram_naive_kernel[(blocks,)](counts, x, n, bins, BLOCK=parameters["BLOCK"], **options)
+            else:
+                programs = min(blocks, parameters["PROGRAMS"] * multiprocessors(x))
+                # A histogram in shared memory wants at least as many bins as a warp has threads.
+                padded = max(32, triton.next_power_of_2(bins))
+                histogram_kernel[(programs,)](counts, x, n, bins, BLOCK=parameters["BLOCK"], BINS=padded, **options)
+    return counts
+
+
+@_histogram.register_fake
+def _(x: torch.Tensor, bins: int, naive: bool, config: str) -> torch.Tensor:
+    return torch.empty(bins, dtype=torch.int32, device=x.device)
+
+
+def _checked(x: torch.Tensor, bins: int) -> torch.Tensor:
+    check_integers(x=x)
+    if bins < 0:
+        raise ValueError(f"bins is {bins}: it must not be negative")
+    if x.numel() > 2**31 - 1:
+        raise ValueError(f"x has {x.numel()} elements: a bin counts at most 2147483647")
+    return x.contiguous()
+
+
+def histogram(x: torch.Tensor, bins: int, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+    """How often each of 0 .. bins - 1 occurs in ``x`` (int32, any shape): (bins,) in int32.
+
+    As ``torch.bincount``, but of a given length: other values are not counted. Integers add up the same in any order.
+    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: other dtypes,
+    more than 4096 bins, devices without CUDA.
+    """
+    if not use_triton():
+        return reference(x, bins)
+    if bins > _MOST:
+        raise ValueError(f"bins is {bins}: at most {_MOST}; histogram_naive takes more")
+    return _histogram(_checked(x, bins), bins, False, pack(config))
+
+
+def histogram_naive(x: torch.Tensor, bins: int, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+    """The same with one atomic addition an element, for any number of bins. ``config`` is one of ``NAIVE_CONFIGS``."""
+    if not use_triton():
+        return reference(x, bins)
+    return _histogram(_checked(x, bins), bins, True, pack(config))
+
+
+def reference(x: torch.Tensor, bins: int) -> torch.Tensor:
+    """The same in plain PyTorch."""
+    x = x.reshape(-1)
+    return torch.bincount(x[(x >= 0) & (x < bins)].long(), minlength=bins).to(torch.int32)
+
+
+def eager(x: torch.Tensor, bins: int) -> torch.Tensor:
+    """torch.bincount, whose output can be longer than asked: it waits for the largest value to know."""
+    return torch.bincount(x.reshape(-1), minlength=bins).to(torch.int32)
+
+
+def scatter(x: torch.Tensor, bins: int) -> torch.Tensor:
+    """The same by scattered additions, which torch.compile can trace."""
+    return torch.zeros(bins, dtype=torch.int32, device=x.device).index_add_(0, x, torch.ones_like(x))
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of ``n`` elements, of which ``hot`` per cent are in one bin and the others anywhere."""
+    numbers = generator(workload, device)
+    n, bins, hot = (workload.dims[name] for name in SPEC.dims)
+    x = torch.empty(n, dtype=torch.int32, device=device)
+    if numbers is not None and n:
+        x.random_(0, max(bins, 1), generator=numbers)
+        x[torch.rand(n, generator=numbers, device=device) * 100 < hot] = bins // 2
+    return {"x": x, "bins": bins}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """One addition an element; x read, a count a bin written."""
+    n, bins = workload.dims["n"], workload.dims["bins"]
+    return Cost(flops=n, bytes_read=4 * n, bytes_written=4 * bins)
+
+
+SPEC = KernelSpec(
+    name="histogram",
+    summary="counts of integers, by atomics",
+    dims=("n", "bins", "hot"),
+    implementations={
+        "triton": Implementation(histogram, "counted by each program, then one atomic a bin", CONFIGS),
+        "naive": Implementation(histogram_naive, "one atomic an element", NAIVE_CONFIGS),
+        "eager": Implementation(eager, "torch.bincount"),
+        "compile": Implementation(compiled(scatter), "torch.compile of an index_add"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"n": 1 << 16, "bins": 256, "hot": 0}, "int32", label="small"),
+        Workload({"n": 1 << 24, "bins": 256, "hot": 0}, "int32", label="medium"),
+        Workload({"n": 1 << 26, "bins": 256, "hot": 0}, "int32", label="large"),
+        Workload({"n": 1823 * 781, "bins": 1000, "hot": 50}, "int32", label="ragged"),
+        Workload({"n": 1 << 26, "bins": 256, "hot": 100}, "int32", label="large-hot"),
+    ),
+    cost=cost,
+    tolerance={"int32": 0.0, "fp32": 0.0, "fp16": 0.0, "bf16": 0.0},
+)

@@ -1,0 +1,132 @@
+"""Each row's maximum and log-sum-exp in one pass: what softmax and cross-entropy rest on, by itself.
+
+Two passes need no more than a maximum and a sum; one pass must scale the sum whenever the maximum rises (Milakov and
+Gimelshein, arXiv:1805.02867). Here it may rise once for every 16 bytes that a thread reads, not for every element:
+an exponential an element and a little, where the plain recurrence takes two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.online_softmax import sum_exp, whole_part
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def online_max_kernel(
+    max_ptr, lse_ptr, x_ptr, x_stride, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr
+):
+    """One row a program."""
+    row = tl.program_id(0).to(tl.int64)
+    begin, before, length = whole_part(row * x_stride, columns, WIDTH, SKEWED)
+    largest, shift, total, _ = sum_exp(x_ptr + begin, before, length, columns, LANES, WIDTH, SKEWED)
+    lse = shift + tl.log(total)
+    # Maxima skip NaN, sums do not; nothing else makes this sum NaN.
+    largest = tl.where(lse != lse, lse, largest)  # noqa: PLR0124 (only NaN differs from itself)
+    tl.store(max_ptr + row, largest.to(max_ptr.dtype.element_ty))
+    tl.store(lse_ptr + row, lse.to(lse_ptr.dtype.element_ty))
+
+
+#: ``ACCESSES`` of 16 bytes a thread and step are in flight together.
+CONFIGS = tuple({"ACCESSES": accesses, "num_warps": warps} for accesses in (2, 1, 4) for warps in (2, 1, 4, 8))
+
+
+def _config(columns: int) -> dict[str, int]:
+    """The best known on an H200: fewer threads meet at the end of a short row, and more rows are under way."""
+    if columns <= 4096:
+        return {"ACCESSES": 4, "num_warps": 1}
+    return {"ACCESSES": 2, "num_warps": 4 if columns <= 32768 else 8}
+
+
+@operator("online_max")
+def _online_max(x: torch.Tensor, config: str) -> tuple[torch.Tensor, torch.Tensor]:
+    rows, columns = x.shape
+    largest, lse = (torch.empty(rows, dtype=x.dtype, device=x.device) for _ in range(2))
+    if rows:
+        chosen, options = split_config(unpack(config) or _config(columns))
+        width = 16 // x.element_size()
+        lanes = 32 * options["num_warps"] * chosen["ACCESSES"]
+        with device_of(x):
+            online_max_kernel[(rows,)](
+                largest, lse, x, x.stride(0), columns,
+                LANES=lanes, WIDTH=width, SKEWED=x.stride(0) % width > 0, **options,
+            )  # fmt: skip
+    return largest, lse
+
+
+@_online_max.register_fake
+def _(x: torch.Tensor, config: str) -> tuple[torch.Tensor, torch.Tensor]:
+    largest, lse = (torch.empty(x.shape[0], dtype=x.dtype, device=x.device) for _ in range(2))
+    return largest, lse
+
+
+def online_max(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """``(x.amax(-1), x.logsumexp(-1))`` of ``x`` (..., columns) in fp32, fp16 or bf16, any strides; computed in fp32.
+
+    Infinities and NaN as PyTorch. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it
+    cannot serve: other dtypes, rows of no elements, devices without CUDA, an input that requires a gradient.
+    """
+    if not use_triton():
+        return reference(x)
+    check_tensors(x=x)
+    if x.dim() == 0 or x.shape[-1] == 0:
+        raise ValueError(f"x has shape {tuple(x.shape)}: the maximum of no elements is not defined")
+    check_no_grad("online_max", x=x)
+    largest, lse = _online_max(as_rows(x, x.shape[-1]), pack(config))
+    return largest.reshape(x.shape[:-1]), lse.reshape(x.shape[:-1])
+
+
+def reference(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in plain PyTorch."""
+    return x.amax(-1), x.logsumexp(-1)
+
+
+def eager(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The formula one operation at a time, each of which reads and writes memory: six tensors of traffic against one."""
+    largest = x.amax(-1, keepdim=True)
+    return largest[..., 0], (x - largest).exp().sum(-1).log() + largest[..., 0]
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of rows x columns, normal with standard deviation 2."""
+    numbers = generator(workload, device)
+    return {"x": normal((workload.dims["rows"], workload.dims["columns"]), workload, device, numbers, scale=2.0)}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Subtract, exponential and add an element, two more a row; x read, two elements a row written."""
+    rows, size = workload.dims["rows"], workload.elements * workload.itemsize
+    return Cost(flops=3 * workload.elements + 2 * rows, bytes_read=size, bytes_written=2 * rows * workload.itemsize)
+
+
+SPEC = KernelSpec(
+    name="online_max",
+    summary="maximum and log-sum-exp of each row",
+    dims=("rows", "columns"),
+    implementations={
+        "triton": Implementation(online_max, "one read", CONFIGS),
+        "eager": Implementation(eager, "max, subtract, exp, sum and log, one after the other"),
+        "compile": Implementation(compiled(eager), "torch.compile of eager"),
+        "aten": Implementation(reference, "torch.amax and torch.logsumexp"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
+        Workload({"rows": 4096, "columns": 1024}, "bf16", label="medium"),
+        Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
+        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
+        Workload({"rows": 8192, "columns": 16384}, "bf16", label="wide"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-6, "fp16": 9e-4, "bf16": 7e-3},
+)

@@ -1,0 +1,124 @@
+"""The sum of each row: a reduction that is nothing but its reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def row_sum_kernel(out_ptr, x_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """``ROWS`` rows a program, in blocks of columns. Each lane adds up its own; lanes meet once, after the loop."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    x_ptr += row * x_stride + column
+    total = tl.zeros((ROWS, BLOCK), tl.float32)
+    for start in range(0, columns, BLOCK):
+        mask = (row < rows) & (start + column < columns)
+        total += tl.load(x_ptr + start, mask=mask, other=0.0).to(tl.float32)
+    out = tl.sum(total, axis=1, keep_dims=True)
+    tl.store(out_ptr + row, out.to(out_ptr.dtype.element_ty), mask=row < rows)
+
+
+#: ``BLOCK`` elements are in flight a program; rows shorter than that share a program.
+CONFIGS = tuple(
+    {"BLOCK": block, "num_warps": warps}
+    for block, warps in (
+        (2048, 8), (1024, 1), (1024, 2), (1024, 4), (2048, 2), (2048, 4), (4096, 4), (4096, 8), (8192, 8), (8192, 16),
+    )
+)  # fmt: skip
+
+
+def _config(columns: int) -> dict[str, int]:
+    """The best known on an H200: more programs for short rows, and less that is masked of those that do not fill steps."""
+    if columns <= 1024:
+        return {"BLOCK": 2048, "num_warps": 2}
+    if columns < 4096 or columns % 2048:
+        return {"BLOCK": 1024, "num_warps": 4}
+    return {"BLOCK": 2048, "num_warps": 8}
+
+
+@operator("row_sum")
+def _row_sum(x: torch.Tensor, config: str) -> torch.Tensor:
+    rows, columns = x.shape
+    out = torch.empty(rows, dtype=x.dtype, device=x.device)
+    if rows:
+        parameters, options = split_config(unpack(config) or _config(columns))
+        block = min(parameters["BLOCK"], triton.next_power_of_2(max(columns, 1)))
+        tile = min(parameters["BLOCK"] // block, triton.next_power_of_2(rows))
+        with device_of(x):
+            row_sum_kernel[(triton.cdiv(rows, tile),)](
+                out, x, x.stride(0), rows, columns, ROWS=tile, BLOCK=block, **options
+            )
+    return out
+
+
+@_row_sum.register_fake
+def _(x: torch.Tensor, config: str) -> torch.Tensor:
+    return torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
+
+
+def row_sum(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+    """``x.sum(-1)`` of ``x`` (..., columns) in fp32, fp16 or bf16, any strides; added up in fp32, always in one order.
+
+    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: other dtypes, no
+    dimension, devices without CUDA, an input that requires a gradient.
+    """
+    if not use_triton():
+        return reference(x)
+    check_tensors(x=x)
+    if x.dim() == 0:
+        raise ValueError("x has no dimension to sum over: give at least one")
+    check_no_grad("row_sum", x=x)
+    if x.numel() == 0:
+        return x.new_zeros(x.shape[:-1])
+    return _row_sum(as_rows(x, x.shape[-1]), pack(config)).reshape(x.shape[:-1])
+
+
+def reference(x: torch.Tensor) -> torch.Tensor:
+    """The same in plain PyTorch."""
+    return x.sum(-1)
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of rows x columns around 0.5: sums that do not cancel, whose relative error means something."""
+    numbers = generator(workload, device)
+    return {"x": normal((workload.dims["rows"], workload.dims["columns"]), workload, device, numbers, shift=0.5)}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """One addition an element; x read, one element a row written."""
+    size = workload.elements * workload.itemsize
+    return Cost(flops=workload.elements, bytes_read=size, bytes_written=workload.dims["rows"] * workload.itemsize)
+
+
+SPEC = KernelSpec(
+    name="row_sum",
+    summary="the sum of each row",
+    dims=("rows", "columns"),
+    implementations={
+        "triton": Implementation(row_sum, "one read", CONFIGS),
+        "eager": Implementation(reference, "torch.sum"),
+        "compile": Implementation(compiled(reference), "torch.compile of eager"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
+        Workload({"rows": 4096, "columns": 1024}, "bf16", label="medium"),
+        Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
+        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
+        Workload({"rows": 8192, "columns": 16384}, "bf16", label="wide"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
+)

@@ -1,0 +1,391 @@
+"""``softmax(x, dim)``, forward and backward: each row is read from memory once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launching import check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.online_softmax import LOG2_E, ends, exp, finite, merge, sum_exp, whole_part
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
+from tilescope_kernels._shared.row_tiles import aligned, columns_of, in_pieces, load_pieces, narrow, store_piece
+from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+
+
+@triton.jit
+def softmax_rows_kernel(y_ptr, x_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """``ROWS`` whole rows a program: one read, one write."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    mask = (row < rows) & (column < columns)
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=float("-inf"))
+    # A row of -inf gives -inf - -inf, so NaN, and one NaN spreads to its whole row: both as in PyTorch.
+    largest = tl.max(x.to(tl.float32), axis=1, keep_dims=True)
+    e = exp(x.to(tl.float32) - largest)
+    total = tl.sum(e, axis=1, keep_dims=True)
+    y = e * (1.0 / total)
+    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def softmax_pieces_kernel(
+    y_ptr, x_ptr, x_stride, columns,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """One row a program, in pieces of its dtype: as fp32 exponentials, two wide rows would not fit a multiprocessor.
+
+    Each thread has the maximum and the sum of what it holds, and threads exchange both at once: one wait for all the
+    others instead of two.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * aligned(x_stride, WIDTH)
+    y_ptr += row * aligned(columns, WIDTH)
+    held = load_pieces(x_ptr, columns, float("-inf"), LANES, WIDTH, STEPS, WHOLE)
+    lane_largest = tl.full((LANES,), float("-inf"), tl.float32)
+    for i in tl.static_range(STEPS):
+        lane_largest = tl.maximum(lane_largest, tl.max(held[i].to(tl.float32), axis=1))
+    lane_shift = finite(lane_largest)
+    lane_total = tl.zeros((LANES,), tl.float32)
+    for i in tl.static_range(STEPS):
+        lane_total += tl.sum(tl.exp2((held[i].to(tl.float32) - lane_shift[:, None]) * LOG2_E), axis=1)
+    largest, total = tl.reduce((lane_largest, lane_total), 0, merge)
+    # Infinite only where x is, and 0 only for a row of -inf, both of which are NaN in PyTorch.
+    offset = tl.where((total == float("inf")) | (total == 0.0), float("nan"), -tl.log2(total))
+    # The maximum is subtracted apart: beside large numbers, its sum with the logarithm would be rounded too coarsely.
+    for i in tl.static_range(STEPS):
+        y = tl.exp2((held[i].to(tl.float32) - finite(largest)) * LOG2_E + offset)
+        store_piece(y_ptr, y, columns, i, LANES, WIDTH, STEPS, WHOLE)
+
+
+@triton.jit
+def _softmax_piece(y_ptr, x_ptr, mask, shift, inverse):
+    # Nobody reads these bytes again: they should not drive out rows that other programs will.
+    x = tl.load(x_ptr, mask=mask, eviction_policy="evict_first").to(tl.float32)
+    y = exp(x - shift) * inverse
+    tl.store(y_ptr, y.to(y_ptr.dtype.element_ty), mask=mask, cache_modifier=".cs")
+
+
+@triton.jit
+def softmax_online_kernel(
+    y_ptr, x_ptr, x_stride, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr
+):
+    """One row a program, in blocks: two reads, the second of them from a cache, and one write.
+
+    ``SKEWED`` rows of x and y begin at the same distance from 16 bytes.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    begin, before, length = whole_part(row * x_stride, columns, WIDTH, SKEWED)
+    x_ptr += begin
+    y_ptr += begin if SKEWED else row * columns
+    _, shift, total, _ = sum_exp(x_ptr, before, length, columns, LANES, WIDTH, SKEWED, KEEP=True)
+    # Infinite only where x is, and 0 only for a row of -inf, whose 0 * (1 / 0) is NaN: both as in PyTorch.
+    inverse = tl.where(total == float("inf"), float("nan"), 1.0 / total)
+    offsets = columns_of(0, LANES, WIDTH)
+    whole = length // (LANES * WIDTH) * (LANES * WIDTH)
+    for start in range(0, whole, LANES * WIDTH):
+        _softmax_piece(y_ptr + start + offsets, x_ptr + start + offsets, None, shift, inverse)
+    if whole < length:
+        column = whole + offsets
+        _softmax_piece(y_ptr + column, x_ptr + column, column < length, shift, inverse)
+    if SKEWED:
+        offset, inside = ends(before, length, columns, WIDTH)
+        _softmax_piece(y_ptr + offset, x_ptr + offset, inside, shift, inverse)
+
+
+@triton.jit
+def softmax_rows_backward_kernel(dx_ptr, dy_ptr, y_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """``dx = (dy - sum(dy * y)) * y`` of ``ROWS`` whole rows a program: two reads, one write."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    mask = (row < rows) & (column < columns)
+    offsets = row * columns + column
+    dy = tl.load(dy_ptr + offsets, mask=mask, other=0.0)
+    y = tl.load(y_ptr + offsets, mask=mask, other=0.0)
+    inner = tl.sum(dy.to(tl.float32) * y.to(tl.float32), axis=1, keep_dims=True)
+    dx = (narrow(dy, columns).to(tl.float32) - inner) * narrow(y, columns).to(tl.float32)
+    tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def softmax_pieces_backward_kernel(
+    dx_ptr, dy_ptr, y_ptr, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr
+):
+    """The same for one row a program, in pieces."""
+    own = tl.program_id(0).to(tl.int64) * aligned(columns, WIDTH)
+    dy = load_pieces(dy_ptr + own, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
+    y = load_pieces(y_ptr + own, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
+    products = tl.zeros((LANES,), tl.float32)
+    for i in tl.static_range(STEPS):
+        products += tl.sum(dy[i].to(tl.float32) * y[i].to(tl.float32), axis=1)
+    inner = tl.sum(products, axis=0)
+    for i in tl.static_range(STEPS):
+        dx = (narrow(dy[i], columns).to(tl.float32) - inner) * narrow(y[i], columns).to(tl.float32)
+        store_piece(dx_ptr + own, dx, columns, i, LANES, WIDTH, STEPS, WHOLE)
+
+
+@triton.jit
+def softmax_blocks_backward_kernel(dx_ptr, dy_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    """The same for one row a program, in blocks: four reads, two of them from a cache, and one write."""
+    row = tl.program_id(0).to(tl.int64)
+    dx_ptr += row * columns
+    dy_ptr += row * columns
+    y_ptr += row * columns
+    offsets = tl.arange(0, BLOCK)
+    products = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, columns, BLOCK):
+        mask = start + offsets < columns
+        dy = tl.load(dy_ptr + start + offsets, mask=mask, other=0.0, eviction_policy="evict_last")
+        y = tl.load(y_ptr + start + offsets, mask=mask, other=0.0, eviction_policy="evict_last")
+        products += dy.to(tl.float32) * y.to(tl.float32)
+    inner = tl.sum(products, axis=0)
+    # Backwards: the row's end was read last and is the likeliest to be in a cache still.
+    blocks = tl.cdiv(columns, BLOCK)
+    for block in range(0, blocks):
+        start = (blocks - 1 - block) * BLOCK
+        mask = start + offsets < columns
+        dy = tl.load(dy_ptr + start + offsets, mask=mask, eviction_policy="evict_first").to(tl.float32)
+        y = tl.load(y_ptr + start + offsets, mask=mask, eviction_policy="evict_first").to(tl.float32)
+        dx = ((dy - inner) * y).to(dx_ptr.dtype.element_ty)
+        tl.store(dx_ptr + start + offsets, dx, mask=mask, cache_modifier=".cs")
+
+
+#: ``ROWS`` is the rows of one program. The first is what the launcher chooses for rows of about 4096 columns.
+CONFIGS = tuple({"ROWS": rows, "num_warps": warps} for rows in (1, 2, 4) for warps in (4, 1, 2, 8, 16, 32))
+
+#: Bytes of a row's block that a program holds in registers; of pieces, more. Longer rows are read twice, the second time
+#: from a cache: several programs a multiprocessor then overlap one's loads with another's arithmetic.
+_HELD, _HELD_IN_PIECES = 32 * 1024, 48 * 1024
+#: The same of each operand in the backward pass: of 16 bits, in pieces or in a block. 4096x32768 in bf16 took 203 us from
+#: L2 and takes 192 (H200, 2026-11-23, as ``narrow``).
+_HELD_BACKWARD = {2: 64 * 1024, 4: 32 * 1024}
+#: Bytes of the longest row of which an H200's L2 keeps one for each of two programs a multiprocessor.
+_IN_L2 = 176 * 1024
+#: Columns up to which the forward pass takes a row, or several, as one block.
+_ROWS = 4096
+#: Elements of the largest tile of several rows.
+_MOST = 32768
+
+
+def _in_pieces(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[str, int], dict[str, int]] | None:
+    """Kernel parameters and launch options for programs that hold one row of ``x`` in pieces; None for other programs."""
+    columns = x.shape[1]
+    chosen, options = split_config(config or {})
+    if columns <= _ROWS or columns * x.element_size() > _HELD_IN_PIECES or chosen.get("ROWS", 1) > 1:
+        return None
+    if 12288 <= columns <= 16384:
+        # Where norms take 16, which exchange less: 133 us against 138 for 8192x16384 in bf16 (as ``_pieces``).
+        options.setdefault("num_warps", 8)
+    return in_pieces(x, options)
+
+
+def _backward_in_pieces(
+    y: torch.Tensor, config: Mapping[str, int] | None
+) -> tuple[dict[str, int], dict[str, int]] | None:
+    """The same for the backward pass. A power of two of columns is a block without idle lanes, and as quick.
+
+    13000x5120 in bf16 took 111 us in a block and takes 99, as an addition does (H200, 2026-11-23, as ``_pieces``).
+    """
+    columns = y.shape[1]
+    chosen, options = split_config(config or {})
+    power_of_two = columns == triton.next_power_of_2(columns)
+    if power_of_two or columns * y.element_size() > _HELD_BACKWARD[y.element_size()] or chosen.get("ROWS", 1) > 1:
+        return None
+    return in_pieces(y, options)
+
+
+def _rows(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[str, int], dict[str, int]]:
+    """Kernel parameters and launch options for programs that hold rows of ``x``.
+
+    Raises ValueError for a config whose rows do not fit.
+    """
+    block = triton.next_power_of_2(x.shape[1])
+    chosen, options = split_config(config or {})
+    rows = chosen.get("ROWS", max(1, 1024 // block))
+    if rows > 1 and rows * block > _MOST:
+        raise ValueError(f"config has ROWS={rows}: a program holds at most {max(1, _MOST // block)} such rows")
+    return {"ROWS": rows, "BLOCK": block}, options
+
+
+def _walked(config: Mapping[str, int] | None, warps: int) -> dict[str, int]:
+    """Launch options for programs that walk a row. Raises ValueError for a config of several rows a program."""
+    chosen, options = split_config(config or {})
+    if chosen.get("ROWS", 1) > 1:
+        raise ValueError(f"config has ROWS={chosen['ROWS']}: a program walks one row of so many columns")
+    return {"num_warps": warps, **options}
+
+
+def _warps(x: torch.Tensor, block: int, elements: int, most: int) -> int:
+    """Warps of a program that holds ``block`` elements, so many of them a thread."""
+    # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
+    aligned = x.shape[1] * x.element_size() % 16 == 0
+    return min(most, max(1, block // (32 * (elements if aligned else min(elements, 8)))))
+
+
+@operator("softmax")
+def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
+    rows, columns = x.shape
+    y = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    if y.numel() == 0:
+        return y
+    with device_of(x):
+        if pieces := _in_pieces(x, unpack(config)):
+            parameters, options = pieces
+            softmax_pieces_kernel[(rows,)](y, x, x.stride(0), columns, **parameters, **options)
+        elif triton.next_power_of_2(columns) * x.element_size() <= _HELD:
+            parameters, options = _rows(x, unpack(config))
+            # 32 elements a thread are four 16-byte accesses at 16 bits, in flight together.
+            options.setdefault("num_warps", _warps(x, parameters["ROWS"] * parameters["BLOCK"], 32, 16))
+            softmax_rows_kernel[(triton.cdiv(rows, parameters["ROWS"]),)](
+                y, x, x.stride(0), rows, columns, **parameters, **options
+            )
+        else:
+            options = _walked(unpack(config), 32)
+            # 16-byte accesses of a thread in flight together. With four, one program fills a multiprocessor: of the rows of
+            # two, L2 would lose what is to be read again.
+            lanes = (64 if columns * x.element_size() <= _IN_L2 else 128) * options["num_warps"]
+            width = 16 // x.element_size()
+            softmax_online_kernel[(rows,)](
+                y, x, x.stride(0), columns,
+                LANES=lanes, WIDTH=width, SKEWED=x.stride(0) == columns and columns % width > 0, **options,
+            )  # fmt: skip
+    return y
+
+
+@operator("softmax_backward")
+def _softmax_backward(dy: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
+    rows, columns = y.shape
+    dx = torch.empty((rows, columns), dtype=y.dtype, device=y.device)
+    if dx.numel() == 0:
+        return dx
+    with device_of(y):
+        if pieces := _backward_in_pieces(y, unpack(config)):
+            parameters, options = pieces
+            softmax_pieces_backward_kernel[(rows,)](dx, dy, y, columns, **parameters, **options)
+        elif triton.next_power_of_2(columns) * y.element_size() <= _HELD_BACKWARD[y.element_size()]:
+            parameters, options = _rows(y, unpack(config))
+            options.setdefault("num_warps", _warps(y, parameters["ROWS"] * parameters["BLOCK"], 16, 32))
+            softmax_rows_backward_kernel[(triton.cdiv(rows, parameters["ROWS"]),)](
+                dx, dy, y, rows, columns, **parameters, **options
+            )
+        else:
+            options = _walked(unpack(config), 32)
+            block = 8192 if columns <= 32768 else 32768
+            softmax_blocks_backward_kernel[(rows,)](dx, dy, y, columns, BLOCK=block, **options)
+    return dx
+
+
+@_softmax.register_fake
+def _(x: torch.Tensor, config: str) -> torch.Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+@_softmax_backward.register_fake
+def _(dy: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
+    return torch.empty(y.shape, dtype=y.dtype, device=y.device)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.config = inputs[1]
+    ctx.save_for_backward(output)
+
+
+def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
+    (y,) = ctx.saved_tensors
+    return _softmax_backward(dy.contiguous(), y, ctx.config), None
+
+
+_softmax.register_autograd(_differentiate, setup_context=_save)
+
+
+def softmax(x: torch.Tensor, dim: int = -1, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+    """Softmax of ``x`` (fp32, fp16, bf16; any shape and strides) along ``dim``, computed in fp32.
+
+    As ``torch.nn.functional.softmax``, infinities and NaN included; once differentiable. Rows of up to 48 KB (32 KB where
+    they do not start at 16 bytes) are read once, longer ones a second time from a cache. ``config`` is one of ``CONFIGS``.
+    Raises ValueError, naming the argument, for what it cannot serve.
+    """
+    if not use_triton():
+        return reference(x, dim)
+    check_tensors(x=x)
+    axes = max(x.dim(), 1)
+    if not -axes <= dim < axes:
+        raise ValueError(f"dim is {dim}: x has {x.dim()} dimensions, so give {-axes} to {axes - 1}")
+    moved = x.reshape(1) if x.dim() == 0 else x.movedim(dim, -1)
+    columns = moved.shape[-1]
+    y = _softmax(as_rows(moved, columns), pack(config)).reshape(moved.shape)
+    return y.reshape(()) if x.dim() == 0 else y.movedim(-1, dim)
+
+
+def reference(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    """The same in plain PyTorch."""
+    return F.softmax(x, dim)
+
+
+def eager(x: torch.Tensor) -> torch.Tensor:
+    """The formula as four operations, each of which reads and writes memory."""
+    # The gradient through the maximum is zero, so detaching it saves the backward pass a useless one.
+    shifted = x - x.amax(-1, keepdim=True).detach()
+    e = shifted.exp()
+    return e / e.sum(-1, keepdim=True)
+
+
+def aten(x: torch.Tensor) -> torch.Tensor:
+    """PyTorch's own fused kernel."""
+    return F.softmax(x, -1)
+
+
+def liger(x: torch.Tensor) -> torch.Tensor:
+    """Liger-Kernel's function, imported at the first call because it is no dependency."""
+    from liger_kernel.ops.softmax import LigerSoftmaxFunction  # noqa: PLC0415
+
+    return LigerSoftmaxFunction.apply(x)
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of rows x columns, normal with standard deviation 2: some probabilities large, most small."""
+    numbers = generator(workload, device)
+    shape = (workload.dims["rows"], workload.dims["columns"])
+    return {"x": normal(shape, workload, device, numbers, scale=2.0, requires_grad=True)}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Forward reads x and writes y; backward reads dy and y and writes dx. Four operations an element each.
+
+    Forward: subtract, exponential, add, divide (comparisons for the maximum are no operations). Backward: multiply
+    and add for the inner product, subtract, multiply.
+    """
+    size = workload.elements * workload.itemsize
+    return Cost(flops=4 * workload.elements, bytes_read=size if direction == FORWARD else 2 * size, bytes_written=size)
+
+
+SPEC = KernelSpec(
+    name="softmax",
+    summary="softmax of each row",
+    dims=("rows", "columns"),
+    implementations={
+        "triton": Implementation(softmax, "one read, one write", CONFIGS),
+        "eager": Implementation(eager, "max, subtract, exp, sum and divide, one after the other"),
+        "compile": Implementation(compiled(eager), "torch.compile of eager"),
+        "aten": Implementation(aten, "torch.nn.functional.softmax"),
+        "liger": Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
+        Workload({"rows": 4096, "columns": 1024}, "bf16", label="medium"),
+        Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
+        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
+        Workload({"rows": 8192, "columns": 16384}, "bf16", label="wide"),
+        Workload({"rows": 2048, "columns": 65536}, "bf16", label="widest"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-6, "fp16": 1.1e-3, "bf16": 9e-3},
+    passes=(FORWARD, BACKWARD),
+)

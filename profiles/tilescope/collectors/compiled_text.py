@@ -1,0 +1,87 @@
+"""A kernel's stages as text with the source line of each piece: TTGIR, PTX and SASS. Pure text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilescope.collectors import assembly
+
+#: In the order in which Triton makes them, by the name of the stage.
+STAGES = {"ttgir": "TTGIR", "ptx": "PTX", "sass": "SASS"}
+
+_LOC = re.compile(r"^\s*\.loc\s.*?//\s*(.*)$")
+_PLACE = re.compile(r"\s*// (\S+):(\d+)$")
+_ADDRESS = re.compile(r"^/\*([0-9a-f]+)\*/\s*")
+_ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
+_WITHIN = re.compile(r"\s*\bloc\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
+_TOKEN = re.compile(r'"([^"]*)":(\d+):\d+|(#loc\d*)\b')
+
+
+@dataclass(frozen=True)
+class Text:
+    """One line of a stage. ``line`` is the line of ``file`` it was made for, None where the compiler names none.
+
+    ``address`` is a SASS instruction's, in bytes from the start of the function; None for all other text.
+    """
+
+    text: str
+    file: str = ""
+    line: int | None = None
+    address: int | None = None
+
+
+def read(stage: str, text: str, file: str) -> list[Text]:
+    """The lines of a stage (``ttgir``, ``ptx`` or ``sass``), each with its line of ``file``; directives are left out.
+
+    Code that was inlined has the line that calls it. Raises KeyError for another stage.
+    """
+    return list({"ttgir": _ttgir, "ptx": _ptx, "sass": _sass}[stage](text, file))
+
+
+def mnemonic(instruction: str) -> str:
+    """The operation of a SASS instruction, without its guard and operands: ``LDG.E.128``."""
+    words = instruction.replace(";", " ").split()
+    return next((word for word in words if not word.startswith("@")), "")
+
+
+def _ttgir(text: str, file: str) -> Iterator[Text]:
+    lines = text.splitlines()
+    aliases = {found[1]: found[2] for found in map(_ALIAS.match, lines) if found}
+
+    def places(expression: str, depth: int = 0) -> Iterator[tuple[str, int]]:
+        # Innermost first, as MLIR writes a call site: callsite(callee at caller).
+        for name, line, alias in _TOKEN.findall(expression):
+            if name:
+                yield name, int(line)
+            elif alias in aliases and depth < len(aliases):
+                yield from places(aliases[alias], depth + 1)
+
+    for line in lines:
+        if _ALIAS.match(line):
+            continue
+        # The last location is the operation's own; others in the line are of its arguments.
+        own = [found[1] for found in _WITHIN.finditer(line) if found.end() == len(line)]
+        yield Text(_WITHIN.sub("", line), file, assembly.own_line(places(own[0]), file) if own else None)
+
+
+def _ptx(text: str, file: str) -> Iterator[Text]:
+    current: int | None = None
+    for line in text.splitlines():
+        if directive := _LOC.match(line):
+            current = assembly.own_line(assembly.frames(directive[1]), file)
+            continue
+        if line.strip() == "}":
+            current = None
+        code = line.strip() and not line.lstrip().startswith(("//", ".", "$"))
+        yield Text(line, file, current if code else None)
+
+
+def _sass(text: str, file: str) -> Iterator[Text]:
+    for line in text.splitlines():
+        place = _PLACE.search(line)
+        address = _ADDRESS.match(line)
+        own = int(place[2]) if place and place[1] == file and int(place[2]) else None
+        code = line[: place.start()] if place else line
+        yield Text(code[address.end() :] if address else code, file, own, int(address[1], 16) if address else None)

@@ -1,0 +1,104 @@
+"""NVIDIA's rules through the Nsight Compute CLI: its details page, one JSON file a case.
+
+No part of ``auto``: the sections that the rules read take two to three times the passes of ``ncu``'s counters. The
+worker and its ranges are those of the ``ncu`` collector. The rules are text, so the table gets no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from tilescope.collectors.ncu import counters, ncu_csv
+from tilescope.files import bounded_reading
+from tilescope.hardware import device
+from tilescope.models.advice import nvidia_rules
+from tilescope.table import schema
+from tilescope.table.case import Case
+
+SUFFIX = ".json"
+
+#: Sections whose metrics the rules read (Nsight Compute, Profiling Guide, "Sections and Rules").
+SECTIONS = (
+    "SpeedOfLight", "SpeedOfLight_RooflineChart", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis",
+    "MemoryWorkloadAnalysis_Chart", "MemoryWorkloadAnalysis_Tables", "SchedulerStats", "WarpStateStats",
+    "InstructionStats", "LaunchStats", "Occupancy", "SourceCounters",
+)  # fmt: skip
+
+unavailable = counters.unavailable
+environment = counters.environment
+capture = counters.capture
+
+
+def command(argv: Sequence[str], folder: Path) -> list[str]:
+    """The worker's command line, wrapped. Clocks, caches and ranges as in ``ncu``.
+
+    Raises NcuError where there is no ncu.
+    """
+    path = device.find_ncu()
+    if path is None:
+        raise counters.NcuError(unavailable() or "ncu cannot run here")
+    return [
+        path,
+        "--config-file", "off",
+        "--target-processes", "application-only",
+        "--clock-control", "none",
+        "--cache-control", "all",
+        "--replay-mode", "kernel",
+        "--nvtx",
+        "--nvtx-include", f"regex:{counters.RANGE}.*",
+        *(part for section in SECTIONS for part in ("--section", section)),
+        "--apply-rules", "yes",
+        "--csv",
+        "--page", "details",
+        "--print-units", "base",
+        "--log-file", str(folder / counters.LOG),
+        *argv,
+    ]  # fmt: skip
+
+
+def finish(folder: Path, cases: Sequence[Case]) -> None:
+    """Divides ncu's log into one JSON file a case and removes the log.
+
+    A case without launches gets no artefact; one of which the rules have nothing to say gets an empty list. Raises
+    NcuError, naming the cure, when nothing was profiled.
+    """
+    log = folder / counters.LOG
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    log.unlink(missing_ok=True)
+    try:
+        table = ncu_csv.read_details(text)
+    except ncu_csv.NcuFormatError as error:
+        if cases:
+            raise counters.NcuError(counters.explain(text) or "ncu ended without a word about its rules") from error
+        return
+    rules = nvidia_rules.read(text)
+    for case, own in launches(table, cases).items():
+        nvidia_rules.write(folder / (case.slug + SUFFIX), case, [rule for rule in rules if rule.launch in own])
+
+
+def launches(table: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, set[int]]:
+    """ncu's numbers of each case's launches, read from its NVTX columns; a slug is never part of another."""
+    nvtx = [name for name in table.columns if "_Range:" in name]
+    if not nvtx and len(cases) > 1:
+        raise counters.NcuError(
+            "this ncu prints no NVTX ranges: install a newer Nsight Compute, or profile one case at a time"
+        )
+    ranges = (
+        table[nvtx].fillna("").agg(" ".join, axis=1) if nvtx else pd.Series(counters.RANGE + cases[0].slug, table.index)
+    )
+    found = {}
+    for case in cases:
+        own = table.loc[ranges.str.contains(counters.RANGE + case.slug, regex=False), "ID"]
+        if len(own):
+            found[case] = set(own.astype(int))
+    return found
+
+
+@bounded_reading.parser
+def parse(artefact: Path, case: Case) -> pd.DataFrame:
+    """No rows: a rule is text. Reads the artefact, so that a damaged one is told. Raises ValueError for one."""
+    nvidia_rules.load(artefact)
+    return schema.frame([])

@@ -1,0 +1,147 @@
+"""Stalls, instructions and memory requests of every source line, from the source page of the Nsight Compute CLI.
+
+No part of ``auto``: the sampling passes come on top of ``ncu``'s. The worker and its ranges are those of the ``ncu``
+collector. ncu's source page names no ranges, so a report is kept while the worker runs: its details page, printed at
+once, tells which launches are whose, and its source page is read back from it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tilescope.collectors import compiled_text, compiler
+from tilescope.collectors.ncu import counters, ncu_csv, rules
+from tilescope.files import bounded_reading
+from tilescope.hardware import device
+from tilescope.table import line_values, schema
+from tilescope.table.case import Case
+
+SUFFIX = ".csv.gz"
+
+#: ncu's report while the worker runs; it adds the ending itself.
+REPORT = "report"
+_REPORT_FILE = "report.ncu-rep"
+
+unavailable = counters.unavailable
+environment = counters.environment
+explain = counters.explain
+capture = counters.capture
+
+
+def command(argv: Sequence[str], folder: Path) -> list[str]:
+    """The worker's command line, wrapped. Clocks, caches and ranges as in ``ncu``.
+
+    Raises NcuError where there is no ncu.
+    """
+    return [
+        _ncu(),
+        "--config-file", "off",
+        "--target-processes", "application-only",
+        "--clock-control", "none",
+        "--cache-control", "all",
+        "--replay-mode", "kernel",
+        "--nvtx",
+        "--nvtx-include", f"regex:{counters.RANGE}.*",
+        "--section", "SourceCounters",
+        "--import-source", "yes",
+        "--csv",
+        "--page", "details",
+        "--print-units", "base",
+        "--log-file", str(folder / counters.LOG),
+        "--export", str(folder / REPORT),
+        "--force-overwrite",
+        *argv,
+    ]  # fmt: skip
+
+
+def finish(folder: Path, cases: Sequence[Case]) -> None:
+    """Divides the report's source page into one compressed CSV a case; removes the log and the report.
+
+    A case without launches that have source lines gets no artefact. Raises NcuError, naming the cure, when nothing was
+    profiled or the report cannot be read back.
+    """
+    log, report = folder / counters.LOG, folder / _REPORT_FILE
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    try:
+        details = _details(text, report)
+        page = _page(report, "source", "--print-source", "cuda,sass")
+    except ncu_csv.NcuFormatError as error:
+        if cases:
+            raise counters.NcuError(counters.explain(text) or "ncu ended without a word about source lines") from error
+        return
+    finally:
+        log.unlink(missing_ok=True)
+        report.unlink(missing_ok=True)
+    for case, tables in divide(page, details, cases).items():
+        (folder / (case.slug + SUFFIX)).write_bytes(gzip.compress(tables.encode(), mtime=0))
+
+
+def divide(page: str, details: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, str]:
+    """Each case's part of a source page. ``details`` is the same report's details page, with ncu's number of each launch.
+
+    Both list the launches in the same order; the source page leaves out those that have no source lines.
+    """
+    owners = {launch: case for case, own in rules.launches(details, cases).items() for launch in own}
+    names = details.drop_duplicates("ID").set_index("ID")["Kernel Name"]
+    waiting = [(int(launch), name) for launch, name in names.items()]
+    found: dict[Case, list[str]] = {}
+    for tables in line_values.launches(page):
+        place = next((i for i, (_, name) in enumerate(waiting) if name == tables.function), None)
+        if place is None:
+            continue
+        case = owners.get(waiting[place][0])
+        waiting = waiting[place + 1 :]
+        if case is not None:
+            found.setdefault(case, []).append(tables.text)
+    return {case: "".join(texts) for case, texts in found.items()}
+
+
+def parse(artefact: Path, case: Case) -> pd.DataFrame:
+    """No rows: what is known of lines is not in the run's table."""
+    return schema.frame([])
+
+
+@bounded_reading.parser
+def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Values of source lines; no source files. Where the compiler saw the case too, its lines tell who calls what."""
+    page = bounded_reading.text(bounded_reading.content(artefact))
+    compiled = artefact.parent.parent / "compiler" / (case.slug + compiler.SUFFIX)
+    return line_values.sampled(page, case, _code(compiled) if compiled.is_file() else None), {}
+
+
+def _code(artefact: Path) -> dict[str, list[compiled_text.Text]]:
+    """The SASS of each kernel function in a compiler's artefact."""
+    launches: list[dict[str, Any]] = compiler.load(artefact)["launches"]
+    return {entry["function"]: compiled_text.read("sass", entry["stages"]["sass"], entry["file"]) for entry in launches}
+
+
+def _details(log: str, report: Path) -> pd.DataFrame:
+    """The details page: from the log, or from the report where this ncu prints nothing when it keeps one."""
+    try:
+        return ncu_csv.read_details(log)
+    except ncu_csv.NcuFormatError:
+        return ncu_csv.read_details(_page(report, "details", "--nvtx"))
+
+
+def _page(report: Path, name: str, *options: str) -> str:
+    """A page of the report. Raises NcuFormatError where there is no report, NcuError where it cannot be read."""
+    if not report.is_file():
+        raise ncu_csv.NcuFormatError("ncu left no report")
+    command = [_ncu(), "--import", str(report), "--page", name, "--csv", *options]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        raise counters.NcuError(counters.explain(done.stdout + done.stderr) or "ncu cannot read its own report back")
+    return done.stdout
+
+
+def _ncu() -> str:
+    path = device.find_ncu()
+    if path is None:
+        raise counters.NcuError(unavailable() or "ncu cannot run here")
+    return path

@@ -1,0 +1,152 @@
+"""The table as a person reads it in a terminal: one line a case. Pure; imports neither torch nor triton."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from tilescope.models import preference
+from tilescope.table import units
+from tilescope.table.case_table import Facts, gather
+from tilescope.table.schema import CASE_COLUMNS
+
+#: Launches of a case whose values are told one by one.
+MOST_LAUNCHES = 4
+
+
+def results(table: pd.DataFrame, target: str = "") -> pd.DataFrame:
+    """One row a case, in the order of the table: the case's columns, and as numbers or tuples of one number a launch
+
+    ``gpu_time`` (seconds, all launches together, median), ``interval`` (seconds, median), ``registers``,
+    ``shared_memory`` (bytes), ``spills`` (bytes stored and loaded), ``occupancy`` (theoretical), ``limiter`` (text),
+    ``requested`` and ``unique`` (bytes read, bytes written), ``moved`` (the same, seen at the HBM), ``relative_error``
+    and its ``tolerance``, ``row_error`` (that of the worst row) and its ``row_tolerance``. What was not measured is None.
+    Whose word counts is ``preference``'s to say; ``target`` is the architecture of the run's device.
+    """
+    rows = [{name: case.key[name] for name in CASE_COLUMNS} | _facts(case, target) for case in gather(table)]
+    return pd.DataFrame(rows, columns=[*CASE_COLUMNS, *_NAMES], dtype=object)
+
+
+_NAMES = ("gpu_time", "interval", "registers", "shared_memory", "spills", "occupancy", "limiter", "requested", "unique",
+          "moved", "relative_error", "tolerance", "row_error", "row_tolerance")  # fmt: skip
+
+
+#: What a check gives of a case.
+_CHECKED = ("relative_error", "tolerance", "row_error", "row_tolerance")
+
+
+def _facts(case: Facts, target: str) -> dict[str, Any]:
+    taken = preference.resources(case, target)
+    time, interval = case.gpu_time(), case.spread("interval", "events")
+    return {
+        "gpu_time": time.value if time else None,
+        "interval": interval.value if interval else None,
+        "registers": _each([launch.registers for launch in taken]),
+        "shared_memory": _each([launch.shared_memory for launch in taken]),
+        "spills": _each([launch.spill_bytes for launch in taken]),
+        "occupancy": _each([launch.theoretical_occupancy for launch in taken]),
+        "limiter": _limiter([launch.limiter for launch in taken if launch.limiter]),
+        "requested": _pair(case, "requested_bytes", "interpreter"),
+        "unique": _pair(case, "unique_bytes", "interpreter"),
+        "moved": _pair(case, "dram_bytes", "ncu"),
+        **{name: total.value if total else None for name, total in ((name, case.total(name)) for name in _CHECKED)},
+    }
+
+
+def text(table: pd.DataFrame, target: str = "") -> str:
+    """``results`` as lines of text; cases and columns that nobody filled are left out."""
+    found = results(table, target)
+    found = found[found[list(_NAMES)].notna().any(axis="columns")]
+    return render(*cells(found)) if len(found) else "no case gave a result"
+
+
+def cells(
+    found: pd.DataFrame,
+    order: Sequence[int] | None = None,
+    name_by: Sequence[str] = ("kernel", "impl", "pass", "workload"),
+) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells of ``results``, formatted; ``order`` picks and sorts the rows, ``name_by`` are the columns
+    that are shown in any case."""
+    headings: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "kernel": ("kernel", str), "impl": ("impl", str), "pass": ("pass", str), "workload": ("workload", str),
+        "config": ("config", str),
+        "gpu_time": ("GPU time", lambda v: units.text(v, "second")),
+        "interval": ("interval", lambda v: units.text(v, "second")),
+        "registers": ("registers", _joined),
+        "shared_memory": ("shared B", _joined),
+        "spills": ("spills B", _joined),
+        "occupancy": ("occupancy", lambda v: _joined(v, lambda one: f"{one:.1%}")),
+        "limiter": ("limited by", str),
+        "requested": ("requested B r / w", _read_written),
+        "unique": ("unique B r / w", _read_written),
+        "moved": ("HBM B r / w", _read_written),
+        "relative_error": ("rel. error", lambda v: f"{v:.2e}"),
+        "tolerance": ("allowed", lambda v: f"{v:.0e}"),
+        "row_error": ("worst row", lambda v: f"{v:.2e}"),
+        "row_tolerance": ("allowed", lambda v: f"{v:.0e}"),
+    }  # fmt: skip
+    unnamed = [name for name in CASE_COLUMNS if name not in (*name_by, "config")]
+    filled = {n for n in headings if n not in unnamed and any(v is not None and v != "" for v in found[n])}
+    shown = [n for n in headings if n in name_by or n in filled]
+    rows = [
+        ["–" if (value := found.at[index, name]) is None else headings[name][1](value) for name in shown]
+        for index in (found.index if order is None else order)
+    ]
+    return [headings[name][0] for name in shown], rows
+
+
+def render(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of text: left-aligned words, right-aligned numbers."""
+    lines = [list(headings), *(list(row) for row in rows)]
+    widths = [max(_width(line[i]) for line in lines) for i in range(len(headings))]
+    numeric = [all(_is_number(line[i]) for line in lines[1:]) and len(lines) > 1 for i in range(len(headings))]
+    out = []
+    for line in lines:
+        padded = [
+            (" " * (width - _width(cell)) + cell) if right else (cell + " " * (width - _width(cell)))
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        out.append("  ".join(padded).rstrip())
+    return "\n".join(out)
+
+
+def _width(cell: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in cell)
+
+
+def _is_number(cell: str) -> bool:
+    return cell in ("", "–") or cell[0].isdigit()
+
+
+def _joined(values: Iterable[float], one: Any = lambda v: f"{v:,.0f}") -> str:
+    """One value for each launch, once where they agree; of more than a person compares, the span."""
+    known = list(values)
+    texts: list[str] = [one(value) for value in known]
+    if len(set(texts)) == 1:
+        return texts[0]
+    if len(texts) > MOST_LAUNCHES:
+        return f"{one(min(known))}…{one(max(known))} in {len(texts)}"
+    return "+".join(texts)
+
+
+def _read_written(pair: Sequence[float]) -> str:
+    return " / ".join("–" if value is None else f"{value:,.0f}" for value in pair)
+
+
+def _each(values: Sequence[float | None]) -> tuple[float, ...] | None:
+    """The values of the launches of which it is known."""
+    known = tuple(value for value in values if value is not None)
+    return known or None
+
+
+def _pair(case: Facts, stem: str, source: str) -> tuple[float | None, float | None] | None:
+    read, written = (case.total(stem + suffix, source) for suffix in ("_read", "_written"))
+    return (read.value if read else None, written.value if written else None) if read or written else None
+
+
+def _limiter(texts: Sequence[str]) -> str | None:
+    """What limits each launch, once where they agree."""
+    return (texts[0] if len(set(texts)) == 1 else " + ".join(texts)) if texts else None

@@ -1,0 +1,1 @@
+"""Launches: called, caught, compiled for any target, timed with a cold L2."""

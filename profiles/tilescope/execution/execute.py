@@ -1,0 +1,263 @@
+"""From a case to something that can be called: the only road from a kernel's declaration to its launches.
+
+Imports torch, so only worker-side code may import it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import itertools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch._functorch.config as functorch_config
+from tilescope_kernels.spec import DTYPES, FORWARD, STEP, Implementation, KernelSpec
+
+from tilescope.table.case import Case, parse_config
+
+Inputs = dict[str, Any]
+Tensors = tuple[torch.Tensor, ...]
+
+
+class NotApplicable(Exception):
+    """The collector has nothing to say about this case, and why. Not a failure of the case."""
+
+
+def load_spec(ref: str) -> KernelSpec:
+    """The kernel called ``ref``: a name from the catalog, or ``path/to/file.py:NAME`` for a person's own.
+
+    Raises ValueError, in one line, when there is no such kernel, file or attribute, when the file does not
+    import, or when the attribute is not a KernelSpec.
+    """
+    path, separator, attribute = ref.rpartition(":")
+    if separator and path.endswith(".py"):
+        module = _load_file(Path(path))
+        spec = getattr(module, attribute, None)
+        if spec is None:
+            raise ValueError(f"{path} has no {attribute!r}: name the variable that holds its KernelSpec")
+        if not isinstance(spec, KernelSpec):
+            raise ValueError(f"{ref} is a {type(spec).__name__}, not a KernelSpec")
+        return spec
+    if ref.endswith(".py"):
+        raise ValueError(f"{ref} names a file but no kernel: write {ref}:SPEC")
+    catalog: tuple[KernelSpec, ...] = importlib.import_module("tilescope_kernels").CATALOG
+    for spec in catalog:
+        if spec.name == ref:
+            return spec
+    names = ", ".join(spec.name for spec in catalog)
+    raise ValueError(f"unknown kernel {ref!r}: use one of {names}, or path/to/file.py:SPEC")
+
+
+def _load_file(path: Path) -> ModuleType:
+    file = path.expanduser().resolve()
+    if not file.is_file():
+        raise ValueError(f"{path} is not a file")
+    # Triton reads a kernel's source through its module, so the module must be registered under one stable name.
+    name = f"{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    description = importlib.util.spec_from_file_location(name, file)
+    if description is None or description.loader is None:
+        raise ValueError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(description)
+    sys.modules[name] = module
+    try:
+        description.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ValueError(f"{path} does not import: {type(error).__name__}: {error}") from error
+    return module
+
+
+def missing(implementation: Implementation) -> tuple[str, ...]:
+    """The distributions an implementation requires that are not importable here."""
+    return tuple(
+        name for name in implementation.requires if importlib.util.find_spec(name.replace("-", "_").lower()) is None
+    )
+
+
+def implementation(spec: KernelSpec, case: Case) -> Callable[..., Any]:
+    """The case's implementation, its config bound: ``call(**inputs)``.
+
+    Raises ValueError when the spec has no such implementation, direction or config, or when what it requires
+    is not installed.
+    """
+    if case.impl not in spec.implementations:
+        known = ", ".join(spec.implementations)
+        raise ValueError(f"{spec.name} has no implementation {case.impl!r}: use one of {known}")
+    if case.direction not in spec.passes:
+        raise ValueError(f"{spec.name} has no {case.direction} pass: it has {', '.join(spec.passes)}")
+    chosen = spec.implementations[case.impl]
+    absent = missing(chosen)
+    if absent:
+        raise ValueError(f"{spec.name}/{case.impl} needs {', '.join(absent)}: pip install {' '.join(absent)}")
+    if not case.config:
+        return chosen.call
+    config = parse_config(case.config)
+    if not any(config.keys() == known_config.keys() for known_config in chosen.configs):
+        accepted = f"it takes {', '.join(chosen.configs[0])}" if chosen.configs else "it takes none"
+        raise ValueError(f"{spec.name}/{case.impl} has no config {case.config!r}: {accepted}")
+    return functools.partial(chosen.call, config=config)
+
+
+def draw_inputs(spec: KernelSpec, case: Case, device: Any, dtype: torch.dtype | None = None) -> Inputs:
+    """The workload's inputs on ``device``; with ``dtype``, floating-point tensors converted to it.
+
+    ``device="meta"`` gives tensors that have shapes, strides and offsets but no storage. For the forward pass no
+    tensor asks for a gradient.
+    """
+    workload = spec.workload(case.workload)
+    place = torch.device(device)
+    try:
+        inputs = spec.inputs(workload, place)
+    except (RuntimeError, NotImplementedError):
+        if place.type != "meta":
+            raise
+        # Not every generator can draw on meta: draw for real and keep the geometry.
+        storages: dict[int, torch.UntypedStorage] = {}
+        inputs = {n: _to_meta(v, storages) for n, v in spec.inputs(workload, torch.device("cpu")).items()}
+    return {name: _adapt(value, case.direction, dtype) for name, value in inputs.items()}
+
+
+def _to_meta(value: Any, storages: dict[int, torch.UntypedStorage]) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    storage = value.untyped_storage()
+    if storage.data_ptr() not in storages:
+        storages[storage.data_ptr()] = torch.UntypedStorage(storage.nbytes(), device="meta")  # type: ignore[no-untyped-call]
+    meta = torch.empty(0, dtype=value.dtype, device="meta")
+    meta.set_(storages[storage.data_ptr()], value.storage_offset(), value.shape, value.stride())
+    return meta.requires_grad_(value.requires_grad)
+
+
+def _adapt(value: Any, direction: str, dtype: torch.dtype | None) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    wanted = direction != FORWARD and value.requires_grad
+    # A number of one byte is a code, which another dtype would not stand for.
+    if dtype is not None and value.is_floating_point() and value.element_size() > 1:
+        value = value.detach().to(dtype)
+    return value.detach().requires_grad_(wanted)
+
+
+def differentiable(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The inputs that want a gradient, by name."""
+    return {n: v for n, v in inputs.items() if isinstance(v, torch.Tensor) and v.requires_grad}
+
+
+def as_tensors(outputs: Any) -> Tensors:
+    """What an implementation returned, as a tuple of tensors."""
+    return (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
+
+
+def draw_gradients(outputs: Tensors, seed: int = 0) -> list[torch.Tensor | None]:
+    """A random gradient for each output that can be differentiated; None for the others.
+
+    Drawn in fp32 from ``seed``, so that every dtype gets the same values; on the output's own device, for the CPU takes
+    a second over what a GPU draws in a millisecond.
+    """
+    gradients: list[torch.Tensor | None] = []
+    generators: dict[torch.device, torch.Generator] = {}
+    for output in outputs:
+        if not output.requires_grad:
+            gradients.append(None)
+        elif output.is_meta:
+            # Contiguous, as those that are drawn, whatever the output's strides: a launcher may choose by them.
+            gradients.append(torch.empty(output.shape, dtype=output.dtype, device="meta"))
+        else:
+            place = output.device
+            generator = generators.setdefault(place, torch.Generator(place).manual_seed(seed + 1))
+            gradients.append(torch.randn(output.shape, generator=generator, device=place).to(output.dtype))
+    return gradients
+
+
+def prepare(
+    spec: KernelSpec, case: Case, device: Any, *, dtype: torch.dtype | None = None, rotate: int = 1
+) -> Callable[[], Any]:
+    """A closure that runs the case once: the forward call, the gradient of every differentiable input, or both.
+
+    Inputs are drawn once, ``rotate`` sets of them, which the closure takes in turn (so that a call does not find
+    its inputs in the cache). For the backward pass the forward call happens here; for both, the outputs' gradients are
+    drawn when a set is first used. Raises ValueError as
+    ``implementation`` does, and WorkloadError for a workload that does not parse.
+    """
+    call = implementation(spec, case)
+    if case.direction == FORWARD:
+        forward_sets = itertools.cycle([draw_inputs(spec, case, device, dtype) for _ in range(rotate)])
+        return lambda: call(**next(forward_sets))
+    if case.direction == STEP:
+        steps = [_step(call, draw_inputs(spec, case, device, dtype), spec, case) for _ in range(rotate)]
+        turns = itertools.cycle(steps)
+
+        def step() -> Any:
+            return next(turns)()
+
+        return step
+    # A compiled backward otherwise frees what the forward saved, and could run only once.
+    functorch_config.donated_buffer = False
+    sets = itertools.cycle([_graph(call, draw_inputs(spec, case, device, dtype), spec, case) for _ in range(rotate)])
+
+    def backward() -> Any:
+        outputs, wanted, gradients = next(sets)
+        return torch.autograd.grad(outputs, wanted, gradients, retain_graph=True)
+
+    return backward
+
+
+def _step(call: Callable[..., Any], inputs: Inputs, spec: KernelSpec, case: Case) -> Callable[[], Any]:
+    """A closure for one forward call and its backward pass."""
+    drawn: list[list[torch.Tensor | None]] = []
+
+    def step() -> Any:
+        outputs, wanted = as_tensors(call(**inputs)), _wanted(inputs, spec)
+        if not drawn:
+            gradients = draw_gradients(outputs, spec.workload(case.workload).seed)
+            # A loss gets what its ``backward()`` gives it.
+            drawn.append([g if g is None or g.dim() else torch.ones_like(g) for g in gradients])
+        differentiated, given = _differentiated(outputs, drawn[0], spec, case)
+        return torch.autograd.grad(differentiated, wanted, given)
+
+    return step
+
+
+def _graph(
+    call: Callable[..., Any], inputs: Inputs, spec: KernelSpec, case: Case
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """One forward call: its differentiable outputs, the inputs that want a gradient, gradients of the outputs."""
+    wanted = _wanted(inputs, spec)
+    outputs = as_tensors(call(**inputs))
+    gradients = draw_gradients(outputs, spec.workload(case.workload).seed)
+    differentiated, given = _differentiated(outputs, gradients, spec, case)
+    return differentiated, wanted, given
+
+
+def _wanted(inputs: Inputs, spec: KernelSpec) -> list[torch.Tensor]:
+    wanted = list(differentiable(inputs).values())
+    if not wanted:
+        raise ValueError(f"{spec.name} has no input that requires a gradient: set requires_grad in its inputs()")
+    return wanted
+
+
+def _differentiated(
+    outputs: Tensors, gradients: Sequence[torch.Tensor | None], spec: KernelSpec, case: Case
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The outputs that have a gradient, and their gradients."""
+    pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
+    if not pairs:
+        raise ValueError(f"{spec.name}/{case.impl} returned nothing that can be differentiated")
+    return [o for o, _ in pairs], [g for _, g in pairs]
+
+
+def short_dtype(dtype: torch.dtype) -> str:
+    """Short name of a torch dtype (``bf16``), as workload ids spell it; torch's own name where there is none."""
+    name = str(dtype).removeprefix("torch.")
+    return next((short for short, (long, _) in DTYPES.items() if long == name), name)

@@ -1,0 +1,194 @@
+"""Measured roofs: what this GPU really reaches, found with plain programs on random data.
+
+Worker-side (imports torch and triton). Copies and cuBLAS products stand for what a very good program gets; they are
+drawn beside the datasheet's roofs. Bandwidths are bytes over time by CUDA events, the median of several runs.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope.execution.intervals import intervals
+from tilescope.hardware.ceilings import MEASURED, unit
+from tilescope.table.schema import Ceiling
+
+_RUNS = 9
+#: Clock cycles that the GPU idles, some 10 ms, while the runs are queued: a busy CPU that launches late would else be
+#: measured with them, as up to 8 % of the memory's bandwidth once.
+_AHEAD = 20_000_000
+
+#: Pipe -> sizes of the square products that are timed. Power limits the large one, wave quantisation the small one.
+_SIZES = {"fp32": (4096,), "fp64": (4096,), "default": (4096, 8192)}
+
+
+def measure(progress: Callable[[str], None] = lambda doing: None) -> list[Ceiling]:
+    """Every roof that can be measured on the current GPU; one that fails is absent.
+
+    ``progress`` is told what is being measured. Takes some seconds.
+    """
+    found: list[Ceiling] = []
+    for doing, roof in _roofs():
+        progress(doing)
+        try:
+            found.append(roof())
+        except (RuntimeError, AttributeError, NotImplementedError, ValueError):
+            # An old chip has no fp8, a small one no room for the buffers: that roof is absent.
+            torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # no roof may depend on what the one before it left allocated
+    return found
+
+
+def _roofs() -> Iterator[tuple[str, Callable[[], Ceiling]]]:
+    yield "HBM copy bandwidth", _hbm_copy
+    yield "HBM read bandwidth", _hbm_read
+    yield "L2 read bandwidth", _l2_read
+    yield "L1 read bandwidth", _l1_read
+    for pipe in _PRODUCTS:
+        yield f"cuBLAS {pipe}", lambda pipe=pipe: _product(pipe)  # type: ignore[misc]
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    """Median seconds of a call on the GPU, after two to warm up."""
+    run()
+    run()
+    torch.cuda._sleep(_AHEAD)  # type: ignore[no-untyped-call]
+    return float(statistics.median(intervals(run, _RUNS)))
+
+
+def _random(nbytes: int) -> torch.Tensor:
+    """int32 tensor of that many random bytes: constant data would move faster than real data."""
+    return torch.randint(-(2**31), 2**31 - 1, (nbytes // 4,), dtype=torch.int32, device="cuda")
+
+
+def _large() -> int:
+    """Bytes of a buffer far larger than the L2: a power of two, 1 GiB at most, that leaves room on a small card."""
+    free, _ = torch.cuda.mem_get_info()
+    return 1 << min(30, (free // 4).bit_length() - 1)
+
+
+def _hbm_copy() -> Ceiling:
+    source = _random(_large())
+    target = torch.empty_like(source)
+    time = _seconds(lambda: target.copy_(source))
+    moved = 2 * source.numel() * 4
+    return Ceiling("hbm", moved / time, "byte/second", MEASURED, f"device copy of {moved // 2:,} bytes, read + written")
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _read(source, sums, chunks, steps, CHUNK: tl.constexpr, STRIDE: tl.constexpr, MODE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: PLR0917
+    """Sums ``steps`` chunks of int32 from a ring of ``chunks``, so that no load is left out and little is written."""
+    program = tl.program_id(0)
+    total = tl.zeros((CHUNK,), tl.int32)
+    # STRIDE 0: each program stays in a ring of its own, which fits in L1.
+    first = program * chunks if STRIDE == 0 else 0
+    chunk = 0 if STRIDE == 0 else program % chunks
+    for _ in range(steps):
+        address = source + (first + chunk) * CHUNK + tl.arange(0, CHUNK)
+        total += tl.load(address, cache_modifier=MODE)
+        chunk += 1 if STRIDE == 0 else STRIDE
+        # Not a remainder: dividing would take longer than reading from L1.
+        chunk = tl.where(chunk >= chunks, chunk - chunks, chunk)
+    tl.store(sums + program, tl.sum(total))
+
+
+def _read_time(
+    source: torch.Tensor, *, programs: int, chunks: int, steps: int, chunk: int, stride: int, mode: str
+) -> float:
+    """Seconds in which ``programs`` blocks read ``steps`` chunks of ``chunk`` int32 each."""
+    sums = torch.empty(programs, dtype=torch.int32, device="cuda")
+    return _seconds(lambda: _read[(programs,)](source, sums, chunks, steps, chunk, stride, mode, num_warps=8))
+
+
+def _hbm_read() -> Ceiling:
+    source = _random(_large())
+    chunk, steps = 4096, 4
+    chunks = source.numel() // chunk
+    programs = chunks // steps
+    time = _read_time(source, programs=programs, chunks=chunks, steps=steps, chunk=chunk, stride=programs, mode="")
+    nbytes = source.numel() * 4
+    return Ceiling(
+        "hbm_read", nbytes / time, "byte/second", MEASURED, f"read of {nbytes:,} bytes, summed by a Triton kernel"
+    )
+
+
+def _l2_read() -> Ceiling:
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    chunk = 4096
+    # A quarter of the L2: on chips whose L2 has two halves, each half then holds all of it.
+    chunks = max(1, properties.L2_cache_size // 4 // (chunk * 4))
+    programs, steps = properties.multi_processor_count * 8, 256
+    time = _read_time(
+        _random(chunks * chunk * 4), programs=programs, chunks=chunks, steps=steps, chunk=chunk, stride=1, mode=".cg"
+    )
+    note = f"{chunks * chunk * 4:,} bytes re-read past L1 by a Triton kernel"
+    return Ceiling("l2", programs * steps * chunk * 4 / time, "byte/second", MEASURED, note)
+
+
+def _l1_read() -> Ceiling:
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    chunk, chunks, steps = 4096, 2, 2048
+    programs = properties.multi_processor_count * 2
+    time = _read_time(
+        _random(programs * chunks * chunk * 4),
+        programs=programs,
+        chunks=chunks,
+        steps=steps,
+        chunk=chunk,
+        stride=0,
+        mode=".ca",
+    )
+    note = f"{chunks * chunk * 4:,} bytes a block re-read from L1 by a Triton kernel, 2 blocks a multiprocessor"
+    return Ceiling("l1", programs * steps * chunk * 4 / time, "byte/second", MEASURED, note)
+
+
+def _matmul(dtype: torch.dtype, size: int) -> Callable[[], Any]:
+    a, b = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
+    out = torch.empty(size, size, device="cuda", dtype=dtype)
+    return lambda: torch.mm(a, b, out=out)
+
+
+def _fp8(size: int) -> Callable[[], Any]:
+    a, b = (torch.randn(size, size, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.ones((), device="cuda")
+    return lambda: torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+
+def _int8(size: int) -> Callable[[], Any]:
+    a, b = (torch.randint(-128, 127, (size, size), dtype=torch.int8, device="cuda") for _ in range(2))
+    return lambda: torch._int_mm(a, b.t())
+
+
+#: Pipe -> what prepares a product of two square matrices on it, and PyTorch's precision while it runs.
+_PRODUCTS: dict[str, tuple[Callable[[int], Callable[[], Any]], str]] = {
+    "bf16": (lambda size: _matmul(torch.bfloat16, size), "highest"),
+    "fp16": (lambda size: _matmul(torch.float16, size), "highest"),
+    "tf32": (lambda size: _matmul(torch.float32, size), "high"),
+    "fp32": (lambda size: _matmul(torch.float32, size), "highest"),
+    "fp64": (lambda size: _matmul(torch.float64, size), "highest"),
+    "fp8": (_fp8, "highest"),
+    "int8": (_int8, "highest"),
+}
+
+
+def _product(pipe: str) -> Ceiling:
+    prepare, precision = _PRODUCTS[pipe]
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        rates = {size: 2 * size**3 / _seconds(prepare(size)) for size in _SIZES.get(pipe, _SIZES["default"])}
+    finally:
+        torch.set_float32_matmul_precision(before)
+    best = max(rates, key=lambda size: rates[size])
+    return Ceiling(
+        pipe,
+        rates[best],
+        unit(pipe),
+        MEASURED,
+        f"cuBLAS product {best}^3 of random data, best of {', '.join(map(str, rates))}",
+    )

@@ -1,0 +1,119 @@
+"""Compile Triton kernels for any NVIDIA target, with or without a GPU.
+
+Triton asks its active driver which GPU to compile for. The one here answers with the target it was given, so the
+compiler runs as on that GPU's own machine and gives the same cubin. Imports torch and triton: worker-side only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas, ptx_get_version
+from triton.backends.nvidia.driver import CudaDriver
+from triton.runtime import driver
+
+from tilescope.execution.launches import Launch
+
+#: Kernels specialise on pointers being a multiple of this many bytes; PyTorch aligns every allocation to more.
+ALIGNMENT = 16
+
+
+def capability(target: str) -> int:
+    """``sm_90`` as Triton numbers it: 90. Raises ValueError for anything else."""
+    match = re.fullmatch(r"sm_(\d{2,3})[af]?", target)
+    if not match:
+        raise ValueError(f"target {target!r} is not an architecture such as sm_90")
+    return int(match[1])
+
+
+class OfflineDriver(CudaDriver):  # type: ignore[misc]
+    """A CUDA driver for a GPU that is not there. It can name its target and nothing more."""
+
+    def __init__(self, target: str) -> None:
+        # The base class would load libcuda.
+        self.target = GPUTarget("cuda", capability(target), 32)
+
+    def get_current_target(self) -> Any:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("meta")
+
+
+class _Addressed(torch.Tensor):
+    """A meta tensor whose address tells its alignment: its offset into a storage that begins at a multiple of 16."""
+
+    @staticmethod
+    def __new__(cls, tensor: torch.Tensor) -> _Addressed:
+        return tensor.detach().as_subclass(cls)
+
+    def data_ptr(self) -> int:
+        return int(self.storage_offset() * self.element_size()) % ALIGNMENT
+
+
+def _addressed(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _Addressed(value)
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(_addressed(item) for item in value)
+    return value
+
+
+@contextlib.contextmanager
+def targeting(target: str) -> Iterator[None]:
+    """While active, Triton compiles for ``target``, even where there is a GPU of another kind."""
+    before = driver._active
+    driver.set_active(OfflineDriver(target))
+    try:
+        yield
+    finally:
+        driver._active = before
+
+
+def compile_launch(launch: Launch) -> Any:
+    """The compiled kernel of one launch, for the target that ``targeting`` set.
+
+    Its ``asm`` holds ``ttir``, ``ttgir``, ``llir``, ``ptx`` and ``cubin``; its ``metadata`` ``shared`` (bytes),
+    ``num_warps`` and ``name``. Only shapes, strides and alignment of the arguments matter. Raises what Triton's
+    compiler raises.
+    """
+    kernel = _compile(launch)
+    if _is_for_another_assembler(kernel):
+        with knobs.compilation.scope():
+            knobs.compilation.always_compile = True
+            kernel = _compile(launch)
+    return kernel
+
+
+def _compile(launch: Launch) -> Any:
+    args = tuple(_addressed(value) for value in launch.args)
+    kwargs = {name: _addressed(value) for name, value in launch.kwargs.items()}
+    function = launch.function
+    # A kernel keeps what it compiled by device index, whatever the driver: start from none.
+    with mock.patch.object(function, "device_caches", type(function.device_caches)(function.create_binder)):
+        return type(function).run(function, *args, grid=launch.grid, warmup=True, **kwargs)
+
+
+def _is_for_another_assembler(kernel: Any) -> bool:
+    """Whether Triton's cache answered with PTX of another version than its assembler takes in this process.
+
+    Then another process had pointed TRITON_PTXAS_PATH elsewhere: its PTX may be refused here, and its machine code is not
+    this assembler's.
+    """
+    if kernel.metadata.ptx_version is not None:  # Asked for by the launch.
+        return False
+    version = ptx_get_version(get_ptxas(kernel.metadata.target.arch).version)
+    return f".version {version // 10}.{version % 10}" not in kernel.asm["ptx"]

@@ -1,0 +1,138 @@
+"""Datasheet roofs: what the maker says a device can do at most. ``measure`` finds what it really does.
+
+Rates are dense (without structured sparsity), tensor-core rates with fp32 accumulation (int32 for int8). What a
+document does not state is absent. Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tilescope.table.schema import Ceiling
+
+MEASURED, DATASHEET = "measured", "datasheet"
+
+#: Memory levels, outermost first; every other name of a ceiling is a pipe. ``hbm_read`` is the read-only roof.
+MEMORY_LEVELS = ("hbm", "hbm_read", "l2", "l1")
+
+
+@dataclass(frozen=True)
+class Product:
+    """A GPU product. ``pattern`` matches the name that its driver reports.
+
+    ``multiprocessors``, ``l2_bytes``, ``memory_bytes`` as sold. ``bandwidth`` maps a memory level to byte/second and
+    ``peaks`` a pipe to operations a second, both as ``document`` gives them.
+    """
+
+    name: str
+    target: str
+    pattern: str
+    multiprocessors: int
+    l2_bytes: int
+    memory_bytes: int
+    bandwidth: Mapping[str, float]
+    peaks: Mapping[str, float]
+    document: str
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ceilings(self) -> tuple[Ceiling, ...]:
+        """Its roofs, each naming the document."""
+        return tuple(
+            Ceiling(
+                name, value, unit(name), DATASHEET, "; ".join(filter(None, [self.document, self.notes.get(name, "")]))
+            )
+            for name, value in (*self.bandwidth.items(), *self.peaks.items())
+        )
+
+
+def unit(name: str) -> str:
+    """The unit of a roof: of bytes at a memory level, of integer operations or flop in a pipe."""
+    if name in MEMORY_LEVELS:
+        return "byte/second"
+    return "op/second" if name.startswith("int") else "flop/second"
+
+
+def _tera(**values: float) -> dict[str, float]:
+    return {name: value * 1e12 for name, value in values.items()}
+
+
+_HOPPER_PEAKS = _tera(fp64=67, fp32=67, tf32=494.7, bf16=989.4, fp16=989.4, fp8=1978.9, int8=1978.9)
+_HALF_OF_SPARSE = "the sheet's sparse rate, halved"
+_HOPPER_NOTES = {
+    "fp64": "tensor cores; CUDA cores reach 34 Tflop/s",
+    **dict.fromkeys(("tf32", "bf16", "fp16", "fp8", "int8"), _HALF_OF_SPARSE),
+}
+
+#: The first product of a target stands for it where there is no GPU.
+PRODUCTS = (
+    Product(
+        "NVIDIA A100-SXM4-80GB", "sm_80", r"NVIDIA A100-SXM4-80GB", 108, 40 * 2**20, 80 * 10**9,
+        _tera(hbm=2.039, l2=7.219),
+        _tera(fp64=19.5, fp32=19.5, tf32=156, bf16=312, fp16=312, int8=624),
+        "NVIDIA A100 80GB datasheet (2021)",
+        {"fp64": "tensor cores; CUDA cores reach 9.7 Tflop/s",
+         "l2": "reads: 5120 bytes a clock at 1.41 GHz, NVIDIA A100 architecture whitepaper (2020)"},
+    ),
+    Product(
+        "NVIDIA GeForce RTX 3090", "sm_86", r"NVIDIA GeForce RTX 3090", 82, 6 * 2**20, 24 * 2**30,
+        _tera(hbm=0.936),
+        _tera(fp32=35.6, tf32=35.6, bf16=71, fp16=71, int8=284),
+        "NVIDIA Ampere GA102 architecture whitepaper (2021)",
+        {"fp16": "142 Tflop/s with fp16 accumulation"},
+    ),
+    Product(
+        "NVIDIA L40S", "sm_89", r"NVIDIA L40S", 142, 96 * 2**20, 48 * 2**30,
+        _tera(hbm=0.864),
+        _tera(fp32=91.6, tf32=183, bf16=362.05, fp16=362.05, fp8=733, int8=733),
+        "NVIDIA L40S datasheet (2023)",
+    ),
+    Product(
+        "NVIDIA H200", "sm_90", r"NVIDIA H200", 132, 60 * 2**20, 141 * 10**9,
+        _tera(hbm=4.8), _HOPPER_PEAKS, "NVIDIA H200 datasheet (2024)", _HOPPER_NOTES,
+    ),
+    Product(
+        "NVIDIA H100 80GB HBM3", "sm_90", r"NVIDIA H100 80GB HBM3", 132, 50 * 2**20, 80 * 10**9,
+        _tera(hbm=3.35), _HOPPER_PEAKS, "NVIDIA H100 datasheet, SXM (2023)", _HOPPER_NOTES,
+    ),
+    Product(
+        "NVIDIA B200", "sm_100", r"NVIDIA B200", 148, 126 * 2**20, 180 * 10**9,
+        _tera(hbm=8.0),
+        _tera(fp64=40, fp32=80, tf32=1100, bf16=2250, fp16=2250, fp8=4500, int8=4500),
+        "NVIDIA Blackwell architecture technical brief, HGX B200 (2024)",
+        dict.fromkeys(("tf32", "bf16", "fp16", "fp8", "int8"), _HALF_OF_SPARSE),
+    ),
+    Product(
+        "NVIDIA GeForce RTX 5090", "sm_120", r"NVIDIA GeForce RTX 5090", 170, 96 * 2**20, 32 * 2**30,
+        _tera(hbm=1.792),
+        _tera(fp32=104.8, tf32=104.8, bf16=209.5, fp16=209.5, fp8=419, int8=838),
+        "NVIDIA RTX Blackwell GPU architecture whitepaper (2025)",
+        {"fp8": "838 Tflop/s with fp16 accumulation", "fp16": "419 Tflop/s with fp16 accumulation"},
+    ),
+)  # fmt: skip
+
+
+def product(name: str) -> Product | None:
+    """The product whose driver reports ``name``; None for one not listed (a ``RTX 3090 Ti`` is not a ``RTX 3090``)."""
+    return next((p for p in PRODUCTS if re.fullmatch(p.pattern, name)), None)
+
+
+def product_for(target: str) -> Product:
+    """The product that stands for a target such as ``sm_90``. Raises ValueError naming the known targets."""
+    for known in PRODUCTS:
+        if known.target == target:
+            return known
+    raise ValueError(f"unknown target {target!r}: use one of {', '.join(targets())}")
+
+
+def targets() -> tuple[str, ...]:
+    """Every target with a known product, in order."""
+    return tuple(dict.fromkeys(p.target for p in PRODUCTS))
+
+
+def datasheet(name: str) -> tuple[Ceiling, ...]:
+    """Roofs of the device that reports ``name``; empty for a product not listed."""
+    known = product(name)
+    return known.ceilings if known else ()

@@ -1,0 +1,46 @@
+"""The assembler that makes machine code of PTX: the one Triton brings, or the one that its variable names.
+
+Inductor sets that variable in its own process when it first compiles, from then on for every kernel of that process. The
+version of PTX that Triton writes follows the assembler and its cache's key does not, so one process would leave PTX in
+the cache that another's assembler refuses. Workers are therefore told from the start which one it is, and a run records
+it. Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+from tilescope.hardware.device import output
+
+#: The binary and its variable, for targets before sm_100 and from there on.
+_BINARIES = (("ptxas", "TRITON_PTXAS_PATH"), ("ptxas-blackwell", "TRITON_PTXAS_BLACKWELL_PATH"))
+_BLACKWELL = 100
+
+
+def environment() -> dict[str, str]:
+    """The variables that hold Triton to its assemblers in a worker; a person's own prevail. Empty without triton."""
+    found = {variable: _path(binary, variable) for binary, variable in _BINARIES}
+    return {variable: str(path) for variable, path in found.items() if path}
+
+
+def version(target: str) -> str | None:
+    """What assembles for ``target`` (such as sm_90): ``12.8.93`` is CUDA 12.8's. None where it is not found."""
+    digits = re.search(r"\d+", target)
+    path = _path(*_BINARIES[digits is not None and int(digits[0]) >= _BLACKWELL])
+    number = re.search(r"\bV(\d+(?:\.\d+)+)", output([str(path), "--version"])) if path else None
+    return number[1] if number else None
+
+
+def _path(binary: str, variable: str) -> Path | None:
+    """As Triton looks for it: where the variable says, if a file is there, else beside its own code."""
+    if (named := os.environ.get(variable)) and Path(named).is_file():
+        return Path(named)
+    triton = importlib.util.find_spec("triton")
+    for root in (triton.submodule_search_locations or []) if triton else []:
+        path = Path(root, "backends", "nvidia", "bin", binary)
+        if path.is_file():
+            return path
+    return None

@@ -1,0 +1,206 @@
+"""Arithmetic of Triton's language in numpy: floating-point operations counted, values left out where they may be.
+
+Triton's own interpreter computes with the codes of bfloat16 and of 8-bit floats as if they were integers. Here they are
+decoded, computed in fp32 and rounded once. Imports torch and triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.interpreter import TensorHandle, interpreter_builder
+
+from tilescope.interpreter import libdevice, narrow
+from tilescope.interpreter.blocks import NeedsValues, NotServed, first, is_opaque, opaque, unknown
+from tilescope.interpreter.meter import Counting
+
+#: Builder methods that compute with floating-point numbers, element by element, with the flops of one. fadd is apart.
+_FLOATING = {
+    **dict.fromkeys(("fsub", "fmul", "fdiv", "frem", "precise_divf"), 1),
+    **dict.fromkeys(("exp", "exp2", "log", "log2", "sqrt", "precise_sqrt", "rsqrt", "sin", "cos", "erf"), 1),
+    "fma": 2,
+    **dict.fromkeys(("floor", "ceil", "clampf", "minimumf", "minnumf", "maximumf", "maxnumf"), 0),
+    **dict.fromkeys((f"fcmp{s}{o}" for s in "OU" for o in ("EQ", "NE", "LE", "LT", "GE", "GT")), 0),
+}
+#: Those that work on each element's bits, or on integers.
+_BITS = (
+    *("mul", "sdiv", "udiv", "idiv", "srem", "urem", "add", "sub", "shl", "lshr", "ashr", "iabs", "fabs", "select"),
+    *("minsi", "minui", "maxsi", "maxui", "and", "or", "xor", "umulhi", "addptr"),
+    *(f"icmp{o}" for o in ("EQ", "NE", "SLE", "SLT", "SGE", "SGT", "ULE", "ULT", "UGE", "UGT")),
+    *("si_to_fp", "ui_to_fp", "fp_to_si", "fp_to_ui", "fp_ext", "fp_trunc", "int_cast", "fp_to_fp"),
+    *("bitcast", "int_to_ptr", "ptr_to_int"),
+)
+#: Those that move elements about; the first argument, or the first two, are blocks.
+_SHAPE = ("reshape", "trans", "expand_dims", "broadcast", "cat", "join", "split", "splat", "unsplat")
+#: Marks a product that nothing has been added to yet.
+_PRODUCT = "tilescope.product"
+_TOWARDS_ZERO = interpreter._ir.ROUNDING_MODE.RTZ
+
+
+class Arithmetic:
+    """The builder's methods that compute."""
+
+    def __init__(self, counting: Counting) -> None:
+        self.counting = counting
+        self.original = interpreter_builder
+
+    def methods(self) -> dict[str, Callable[..., Any]]:
+        """By the name that Triton's builder has for each."""
+        methods: dict[str, Callable[..., Any]] = {
+            "create_dot": self.dot,
+            "cast_impl": self.cast,
+            "create_fp_to_fp": self.fp_to_fp,
+            "create_erf": _erf,
+            "create_inline_asm": self.inline_asm,
+            "create_extern_elementwise": self.extern_elementwise,
+            # A line for each program, in every process, would tell nobody anything.
+            "create_print": lambda *_: None,
+        }
+        methods |= {f"get_{kind}": _constant(kind) for kind in narrow.FORMATS}
+        for names, adapt in ((_FLOATING, self.in_fp32), (_BITS, lambda create: create)):
+            for created in (f"create_{name}" for name in names):
+                if hasattr(self.original, created):
+                    create = adapt(methods.get(created, getattr(self.original, created)))
+                    methods[created] = self.elementwise(create, _FLOATING.get(created.removeprefix("create_"), 0))
+        methods["create_fadd"] = self.add(self.in_fp32(self.original.create_fadd))
+        if not self.counting.values:
+            for name in _SHAPE:
+                methods[f"create_{name}"] = self.shape(getattr(self.original, f"create_{name}"))
+            methods |= {"create_assert": lambda *_: None, "create_gather": self.gather}
+            for name in dir(self.original):
+                if name.startswith("create_") and name not in methods and "descriptor" not in name:
+                    methods[name] = self.guarded(getattr(self.original, name))
+        return methods
+
+    def in_fp32(self, create: Callable[..., Any]) -> Callable[..., Any]:
+        """The same operation, of narrow floats too."""
+
+        def created(*args: Any, **kwargs: Any) -> Any:
+            narrowed = next((arg.dtype.scalar for arg in args if _is_narrow(arg)), None)
+            if narrowed is None:
+                return create(*args, **kwargs)
+            result = create(*(self.fp_to_fp(a, tl.float32, None) if _is_narrow(a) else a for a in args), **kwargs)
+            return result if result.data.dtype == np.bool_ else self.fp_to_fp(result, narrowed, None)
+
+        return created
+
+    def elementwise(self, create: Callable[..., Any], flops: int) -> Callable[..., Any]:
+        def created(*args: Any, **kwargs: Any) -> Any:
+            if not is_opaque(args):
+                result = create(*args, **kwargs)
+            else:
+                blocks = [arg.data.shape for arg in args if isinstance(arg, TensorHandle)]
+                small = [first(arg) if isinstance(arg, TensorHandle) else arg for arg in args]
+                made = create(*small, **kwargs)
+                result = opaque(made.data, np.broadcast_shapes(*blocks), made.dtype)
+            self.counting.flops(flops * result.data.size)
+            return result
+
+        return created
+
+    def add(self, create: Callable[..., Any]) -> Callable[..., Any]:
+        """The sum in ``acc += tl.dot(a, b)`` is the product's own accumulation, which has been counted."""
+        counted, accumulated = self.elementwise(create, 1), self.elementwise(create, 0)
+        return lambda a, b: (accumulated if _PRODUCT in a.attr or _PRODUCT in b.attr else counted)(a, b)
+
+    def shape(self, create: Callable[..., Any]) -> Callable[..., Any]:
+        def created(*args: Any, **kwargs: Any) -> Any:
+            made = create(*args, **kwargs)
+            if not is_opaque(args):
+                return made
+            if isinstance(made, tuple):
+                return tuple(opaque(part.data, part.data.shape, part.dtype) for part in made)
+            return opaque(made.data, made.data.shape, made.dtype)
+
+        return created
+
+    def dot(self, a: Any, b: Any, d: Any, *options: Any) -> Any:
+        self.counting.flops(2 * d.data.size * a.data.shape[-1])
+        if is_opaque((a, b, d)):
+            product = opaque(d.data, d.data.shape, d.dtype.scalar)
+        else:
+            a, b = (self.fp_to_fp(x, tl.float32, None) if _is_narrow(x) else x for x in (a, b))
+            product = type(self.original).create_dot(self.original, a, b, d, *options)
+        if not is_opaque(d) and not d.data.any():
+            product.set_attr(_PRODUCT, True)
+        return product
+
+    def cast(self, source: Any, wanted: Any) -> Any:
+        before, after = source.dtype.scalar, wanted.scalar
+        if before == after or not {before.name, after.name} & narrow.FORMATS:
+            return type(self.original).cast_impl(self.original, source, wanted)
+        # A comparison's result is of bool whatever it is called.
+        coded = before.name in narrow.FORMATS and source.data.dtype != np.bool_
+        values = narrow.decode(source.data, before.name) if coded else source.data
+        if after.name in narrow.FORMATS:
+            return TensorHandle(narrow.encode(values.astype(np.float32), after.name), after)
+        return TensorHandle(values.astype(interpreter._get_np_dtype(after)), after)
+
+    def fp_to_fp(self, source: Any, wanted: Any, rounding: Any) -> Any:
+        before, after = source.dtype.scalar.name, wanted.scalar.name
+        other_fp8 = any(name.startswith("fp8") and name not in narrow.FORMATS for name in (before, after))
+        if rounding == _TOWARDS_ZERO or other_fp8:
+            return type(self.original).create_fp_to_fp(self.original, source, wanted, rounding)
+        result = self.cast(first(source) if is_opaque(source) else source, wanted)
+        return opaque(result.data, source.data.shape, result.dtype) if is_opaque(source) else result
+
+    def gather(self, source: Any, indices: Any, axis: int) -> Any:
+        if is_opaque(source):
+            return unknown(source.dtype, indices.data.shape)
+        if is_opaque(indices):
+            raise NeedsValues
+        return type(self.original).create_gather(self.original, source, indices, axis)
+
+    def inline_asm(self, _asm: str, _constraints: str, blocks: Any, kinds: Any, *_: Any) -> Any:
+        """Assembly computes values, which are left out; it is trusted not to touch global memory."""
+        if self.counting.values:
+            raise NotServed("inline assembly cannot be run off the GPU, and its result is needed here")
+        shape = np.broadcast_shapes(*(block.data.shape for block in blocks)) if blocks else (1,)
+        return _Results(unknown(kind, shape) for kind in kinds)
+
+    def extern_elementwise(self, _name: str, path: str, symbol: str, blocks: Any, kind: Any, _pure: bool) -> Any:
+        shape = np.broadcast_shapes(*(block.data.shape for block in blocks))
+        size = int(np.prod(shape))
+        if kind.scalar.is_floating() and not libdevice.selects(symbol):
+            self.counting.flops(size)
+        if not self.counting.values and is_opaque(blocks):
+            return unknown(kind, shape)
+        compute = None if path else libdevice.function(symbol)
+        if compute is None:
+            raise NotServed(f"what {symbol} computes is not known off the GPU, and its result is needed here")
+        computed = compute(*(block.data for block in blocks))
+        return TensorHandle(computed.astype(interpreter._get_np_dtype(kind.scalar)).reshape(shape), kind.scalar)
+
+    def guarded(self, create: Callable[..., Any]) -> Callable[..., Any]:
+        def created(*args: Any, **kwargs: Any) -> Any:
+            if is_opaque(args):
+                raise NeedsValues
+            return create(*args, **kwargs)
+
+        return created
+
+
+class _Results(list[Any]):
+    """What a call to inline assembly returns: a result for each output."""
+
+    def get_result(self, index: int) -> Any:
+        return self[index]
+
+
+def _is_narrow(value: Any) -> bool:
+    coded = isinstance(value, TensorHandle) and value.data.dtype != np.bool_
+    return coded and value.dtype.scalar.name in narrow.FORMATS
+
+
+def _constant(kind: str) -> Callable[[float], Any]:
+    """The builder's method for a scalar of a narrow format."""
+    element = tl.dtype(kind)
+    return lambda value: TensorHandle(narrow.encode(np.array([value], dtype=np.float32), kind), element)
+
+
+def _erf(block: Any) -> Any:
+    return TensorHandle(libdevice.erf(block.data), block.dtype.scalar)

@@ -1,0 +1,203 @@
+"""Run a caught Triton launch in Triton's interpreter, quickly, and count what it does to memory.
+
+Programs of a grid are interpreted one after another, or shared out over the machine's processors where they cannot
+depend on each other. Accesses outside the tensors that the kernel was given are refused. Imports torch and triton.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, interpreter_builder
+
+from tilescope.execution import multiprocess
+from tilescope.execution.launches import Launch
+from tilescope.interpreter import accesses, arguments
+from tilescope.interpreter.blocks import NeedsValues, NotServed
+from tilescope.interpreter.memory import OutOfTime
+from tilescope.interpreter.meter import Counting, Meter
+from tilescope.interpreter.numpy_language import numpy_language
+
+#: A launch is shared out when the rest of it would take this many seconds.
+WORTH_SHARING = 2.0
+
+
+class InterpretationFailed(Exception):
+    """The interpreter cannot run the kernel, or the kernel is wrong. One line."""
+
+
+class TooLong(Exception):
+    """Interpreting would take longer than allowed. One line, naming the estimate."""
+
+
+@dataclass
+class Allowance:
+    """How many seconds launches may take together, from when the first of them begins."""
+
+    seconds: float = float("inf")
+    deadline: float | None = None
+
+
+def meter(launch: Launch) -> Meter:
+    """A meter for the tensors of one launch."""
+    allocations = [(s.data_ptr(), s.nbytes()) for s in arguments.storages(launch.arguments) if s.nbytes()]
+    return Meter(accesses.Footprint(allocations), accesses.Footprint(allocations))
+
+
+def run(
+    launch: Launch,
+    *,
+    meter: Meter | None = None,
+    values: bool = True,
+    allowance: Allowance | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> None:
+    """Interpret one launch on CPU tensors, program by program.
+
+    TooLong is raised as soon as the first programs show that the ``allowance`` will be passed; several launches can
+    share one. ``progress`` is told how far it is. Raises NeedsValues when ``values`` is False and the accesses depend
+    on them, NotServed for what is not interpreted at all, InterpretationFailed for anything else that goes wrong in the
+    kernel.
+    """
+    python = launch.function.fn
+    source = inspect.getsourcefile(python) or ""
+    if type(launch.function).__name__ == "GluonJITFunction":
+        raise NotServed(f"{launch.name} is written in Gluon, and what is interpreted is Triton's language")
+    # Without values, programs that handle floats only cannot tell each other anything.
+    sharable = meter is not None and not values and floats_only(launch)
+    clock = _Clock(launch, allowance or Allowance(), progress, multiprocess.processors() if sharable else 1)
+    counting = Counting(meter, values, source, clock.deadline)
+    constants = launch.constants
+    given = {n: value if n in constants else arguments.as_block(value) for n, value in launch.arguments.items()}
+    with numpy_language(python, counting) as kernel, np.errstate(all="ignore"):
+        interpreter_builder.set_grid_dim(*launch.grid)
+
+        def interpret(number: int) -> None:
+            rest, z = divmod(number, launch.grid[2])
+            place = (*divmod(rest, launch.grid[1]), z)
+            interpreter_builder.set_grid_idx(*place)
+            try:
+                kernel(**given)
+            except (NeedsValues, OutOfTime):
+                raise
+            except NotServed as error:
+                raise NotServed(f"{_where(launch.name, place, source, error)}: {error}") from None
+            except Exception as error:
+                raise _failure(launch.name, place, source, error) from error
+
+        done = 0
+        try:
+            while done < clock.programs and not (clock.processes > 1 and (clock.left(done) or 0.0) > WORTH_SHARING):
+                interpret(done)
+                done += 1
+                clock.tick(done)
+            if meter is not None and done < clock.programs:
+                _share_out(interpret, range(done, clock.programs), counting, meter, clock)
+        except OutOfTime:
+            raise clock.too_long() from None
+
+
+def floats_only(launch: Launch) -> bool:
+    """Whether a launch reads and writes nothing but floating-point numbers, so that none of it can be an address."""
+    given = arguments.tensors(launch.arguments)
+    return all(isinstance(tensor, torch.Tensor) and tensor.is_floating_point() for tensor in given)
+
+
+def _share_out(
+    interpret: Callable[[int], None], numbers: range, counting: Counting, meter: Meter, clock: _Clock
+) -> None:
+    # Each process counts by itself, from nothing.
+    counting.meter = mine = meter.fresh()
+    processes = min(clock.processes, len(numbers))
+    clock.share(numbers.start)
+    for counted in multiprocess.share_out(
+        numbers,
+        interpret,
+        lambda: mine,
+        lambda done: clock.tick(numbers.start + done),
+        processes=processes,
+    ):
+        meter.add(counted)
+
+
+def _where(name: str, place: tuple[int, ...], source: str, error: Exception) -> str:
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == source:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f"{name}, program {place}, line {line}"
+
+
+def _failure(name: str, place: tuple[int, ...], source: str, error: Exception) -> Exception:
+    where = _where(name, place, source, error)
+    if isinstance(error, AttributeError) and isinstance(error.obj, (InterpreterBuilder, InterpreterOptions)):
+        missing = (error.name or "").removeprefix("create_")
+        return NotServed(f"{where}: Triton's interpreter has no {missing}")
+    if isinstance(error, accesses.OutOfBounds):
+        return InterpretationFailed(f"{where}: touches {error}")
+    message = str(error).strip().splitlines()
+    return InterpretationFailed(f"{where}: {type(error).__name__}: {message[-1] if message else ''}")
+
+
+class _Clock:
+    """Watches how long a launch takes, by the pace of the programs that are done."""
+
+    def __init__(
+        self, launch: Launch, allowance: Allowance, progress: Callable[[str], None] | None, processes: int
+    ) -> None:
+        self.name = launch.name
+        self.programs = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        self.progress = progress
+        self.allowed = allowance.seconds
+        #: Over how many processes what remains could be shared out.
+        self.processes = processes
+        self._begin(0)
+        self.reported = self.began
+        if allowance.deadline is None:
+            allowance.deadline = self.began + allowance.seconds
+        self.deadline = allowance.deadline
+
+    def _begin(self, done: int) -> None:
+        self.began = self.last = time.perf_counter()
+        self.counted = self.done = done
+        #: The longest time between two ticks, and how many programs were done in it.
+        self.longest = (0.0, 0)
+
+    def left(self, done: int) -> float | None:
+        """Seconds the remaining programs take at this pace, in one process as now; None when it is too early to tell.
+
+        The longest step is left out: the first program pays for warming up, and a busy machine may halt in any.
+        """
+        elapsed = time.perf_counter() - self.began
+        counted = done - self.counted - self.longest[1]
+        return (elapsed - self.longest[0]) / counted * (self.programs - done) if elapsed > 0.5 and counted > 0 else None
+
+    def share(self, done: int) -> None:
+        """From here on the pace is that of all processes together."""
+        self._begin(done)
+        self.processes = 1
+
+    def tick(self, done: int) -> None:
+        now = time.perf_counter()
+        self.longest = max(self.longest, (now - self.last, done - self.done))
+        self.last, self.done = now, done
+        left = self.left(done)
+        if left is None or now - self.reported < 0.5:
+            return
+        self.reported = now
+        # The first programs tell little: believe them less.
+        doubt = 0.5 * self.allowed if now - self.began < 5.0 else 0.0
+        if now + left / self.processes > self.deadline + doubt:
+            raise self.too_long()
+        if self.progress is not None:
+            self.progress(f"interpreting {self.name}: program {done} of {self.programs}")
+
+    def too_long(self) -> TooLong:
+        # Without an estimate: what is skipped for the same reason is then said in one line.
+        return TooLong(f"would take longer to interpret than a case may, {self.allowed:g} s: choose a smaller workload")

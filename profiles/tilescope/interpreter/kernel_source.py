@@ -1,0 +1,168 @@
+"""A kernel's Python with the meaning that Triton's compiler gives it, where Python's own differs.
+
+Numbers that are assigned or returned are scalar blocks; ``and``, ``or`` and ``not`` work on whole blocks; ``min``, ``max`` and ``range`` are
+the language's; functions of the language that a file imports by name are the ones in use. The function is compiled anew
+in a namespace of its own: the module it comes from is left as it is. Imports triton.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime.interpreter import TensorHandle, interpreter_semantic
+
+from tilescope.interpreter.blocks import plain
+
+_PREFIX = "_tilescope_"
+
+
+def rewrite(function: Any, replaced: Mapping[int, Any]) -> Any:
+    """The Python function of a kernel, to be called while the language is numpy.
+
+    ``replaced`` maps the ``id`` of an object to what stands in for it. Raises OSError when the source cannot be read.
+    """
+    lines, number = inspect.getsourcelines(function)
+    tree = ast.parse(textwrap.dedent("".join(lines)))
+    ast.increment_lineno(tree, number - 1)
+    definition = tree.body[0]
+    if not isinstance(definition, ast.FunctionDef):
+        raise TypeError(f"{function.__name__} is not written as a function")
+    definition.decorator_list = []
+    _Meaning().visit(tree)
+    ast.fix_missing_locations(tree)
+    names = _BUILTINS | function.__globals__ | inspect.getclosurevars(function).nonlocals
+    names = {name: replaced.get(id(value), value) for name, value in names.items()} | _HELPERS
+    exec(compile(tree, function.__code__.co_filename, "exec"), names)  # noqa: S102 (the kernel itself)
+    return names[function.__name__]
+
+
+class _Meaning(ast.NodeTransformer):
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        self.generic_visit(node)
+        node.value = _call("assigned", node.value)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        if node.value is not None and "constexpr" not in ast.unparse(node.annotation):
+            node.value = _call("assigned", node.value)
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        self.generic_visit(node)
+        if node.value is not None:
+            node.value = _call("assigned", node.value)
+        return node
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        # Compiled, it is a device_assert: nothing unless debugging is asked for.
+        self.generic_visit(node)
+        return ast.Expr(node.test)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        name = "conjunction" if isinstance(node.op, ast.And) else "disjunction"
+        return _call(name, *(_later(value) for value in node.values))
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        self.generic_visit(node)
+        return _call("negation", node.operand) if isinstance(node.op, ast.Not) else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        # A constant parameter arrives as a plain value, and BLOCK.value is as good as BLOCK.
+        self.generic_visit(node)
+        return _call("constant_value", node.value) if node.attr == "value" and isinstance(node.ctx, ast.Load) else node
+
+
+def _call(name: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(_PREFIX + name, ast.Load()), list(arguments), [])
+
+
+def _later(value: ast.expr) -> ast.Lambda:
+    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), value)
+
+
+def assigned(value: Any) -> Any:
+    """What a name holds after ``name = value``, or a caller gets: a number becomes a scalar block, in a tuple too."""
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(assigned(item) for item in value)
+    return interpreter_semantic.to_tensor(plain(value), False)
+
+
+def conjunction(*parts: Callable[[], Any]) -> Any:
+    """``a and b``: elementwise on blocks, all of them computed; only a constant that is false ends it."""
+    return _joined(parts, "logical_and", ends=False)
+
+
+def disjunction(*parts: Callable[[], Any]) -> Any:
+    """``a or b``, likewise."""
+    return _joined(parts, "logical_or", ends=True)
+
+
+def _joined(parts: tuple[Callable[[], Any], ...], method: str, *, ends: bool) -> Any:
+    result: Any = None
+    for part in parts:
+        value = part()
+        if isinstance(value, tl.tensor):
+            result = getattr(result, method)(value) if isinstance(result, tl.tensor) else value
+        elif bool(value) is ends:
+            return value
+        elif not isinstance(result, tl.tensor):
+            result = value
+    return result
+
+
+def negation(value: Any) -> Any:
+    """``not a``: elementwise on a block."""
+    return value.__not__() if isinstance(value, tl.tensor) else not value
+
+
+def constant_value(thing: Any) -> Any:
+    """``thing.value``: of a plain constant, the thing itself."""
+    return thing if thing is None or isinstance(thing, (int, float, str, tl.dtype)) else thing.value
+
+
+def smallest(*values: Any) -> Any:
+    """``min`` in a kernel: of constants as Python has it, of blocks element by element."""
+    return _extreme(values, builtins.min, tl.minimum)
+
+
+def largest(*values: Any) -> Any:
+    """``max`` in a kernel."""
+    return _extreme(values, builtins.max, tl.maximum)
+
+
+def _extreme(values: tuple[Any, ...], constants: Callable[..., Any], blocks: Callable[..., Any]) -> Any:
+    if not any(isinstance(value, tl.tensor) for value in values):
+        return constants(plain(value) for value in values)
+    result = values[0]
+    for value in values[1:]:
+        result = blocks(result, value)
+    return result
+
+
+def loop(start: Any, stop: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
+    """``tl.range``, and ``range`` in a kernel: the loop variable is a scalar block, as for the compiler."""
+    bounds = [interpreter_semantic.to_tensor(plain(bound)) for bound in (start, stop, step) if bound is not None]
+    wide = any(bound.dtype.primitive_bitwidth == 64 for bound in bounds)
+    dtype, kind = (np.int64, tl.int64) if wide else (np.int32, tl.int32)
+    first, last = (0, bounds[0]) if stop is None else (bounds[0], bounds[1])
+    for value in range(int(first), int(last), int(bounds[-1])):
+        yield tl.core.tensor(TensorHandle(np.array([value], dtype=dtype), kind), kind)
+
+
+def _silent(*_: Any, **__: Any) -> None:
+    """``print`` in a kernel: a program for each line would be said thousands of times."""
+
+
+_BUILTINS: dict[str, Any] = {"min": smallest, "max": largest, "range": loop, "print": _silent}
+_HELPERS: dict[str, Any] = {
+    _PREFIX + function.__name__: function for function in (assigned, conjunction, disjunction, negation, constant_value)
+}

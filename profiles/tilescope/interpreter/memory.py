@@ -1,0 +1,162 @@
+"""Loads, stores and atomics of Triton's language in numpy, each reported to a meter. Imports triton."""
+
+from __future__ import annotations
+
+import sys
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton._C.libtriton import ir
+from triton.runtime import interpreter
+from triton.runtime.interpreter import TensorHandle, interpreter_builder
+
+from tilescope.interpreter import narrow
+from tilescope.interpreter.blocks import Array, NeedsValues, NotServed, is_opaque, unknown
+from tilescope.interpreter.meter import Counting
+
+
+class OutOfTime(Exception):
+    """The deadline passed in the middle of a program."""
+
+
+class Memory:
+    """The builder's methods that touch memory."""
+
+    def __init__(self, counting: Counting) -> None:
+        self.counting = counting
+
+    def methods(self) -> dict[str, Callable[..., Any]]:
+        """By the name that Triton's builder has for each."""
+        return {
+            "create_load": self.load,
+            "create_store": self.store,
+            "create_masked_load": self.masked_load,
+            "create_masked_store": self.masked_store,
+            "create_atomic_rmw": self.atomic_rmw,
+            "create_atomic_cas": self.atomic_cas,
+            "create_descriptor_reduce": self.descriptor_reduce,
+        }
+
+    def load(self, pointers: Any, *_: Any, **__: Any) -> Any:
+        return self.masked_load(pointers, None, None)
+
+    def store(self, pointers: Any, value: Any, *_: Any, **__: Any) -> None:
+        self.masked_store(pointers, value, None)
+
+    def masked_load(self, pointers: Any, mask: Any, other: Any, *_: Any, **__: Any) -> Any:
+        addresses = self._addresses(pointers, mask)
+        if self.counting.meter is not None:
+            self.counting.meter.load(addresses, _size(pointers), self._line())
+        element = pointers.get_element_ty()
+        if not self.counting.values and element.is_floating():
+            return unknown(element, pointers.data.shape)
+        return TensorHandle(_read(pointers, mask, other, element), element)
+
+    def masked_store(self, pointers: Any, value: Any, mask: Any, *_: Any, **__: Any) -> None:
+        addresses = self._addresses(pointers, mask)
+        if self.counting.meter is not None:
+            self.counting.meter.store(addresses, _size(pointers), self._line())
+        if not is_opaque(value):
+            interpreter._interpreter.store(_whole(pointers.data), _whole(value.data), _mask(mask, pointers))
+
+    def atomic_rmw(self, operation: Any, pointers: Any, value: Any, mask: Any, *options: Any) -> Any:
+        self._atomic(pointers, mask)
+        if is_opaque(value):
+            return unknown(value.dtype, value.data.shape)
+        if value.dtype.scalar.name in narrow.FORMATS:
+            return _add_narrow(pointers, value, _mask(mask, pointers))
+        create = type(interpreter_builder).create_atomic_rmw
+        return create(interpreter_builder, operation, pointers, value, mask, *options)
+
+    def atomic_cas(self, pointers: Any, compare: Any, value: Any, *options: Any) -> Any:
+        self._atomic(pointers, None)
+        if is_opaque((compare, value)):
+            raise NeedsValues
+        return type(interpreter_builder).create_atomic_cas(interpreter_builder, pointers, compare, value, *options)
+
+    def descriptor_reduce(self, kind: Any, descriptor: Any, value: Any, indices: Any) -> None:
+        """``descriptor.atomic_add`` and its like: an atomic on each element of the tile that lies in the tensor."""
+        pointers, mask = descriptor.materialize_pointers(indices)
+        operation = _DESCRIPTOR_ATOMICS[kind]
+        floating = value.dtype.scalar.is_floating()
+        if kind in _ORDERED and (floating or value.dtype.scalar.is_int_unsigned()):
+            raise NotServed("a descriptor's atomic minimum or maximum is interpreted of signed integers only")
+        if kind == ir.DESCRIPTOR_REDUCE_KIND.ADD and floating:
+            operation = ir.ATOMIC_OP.FADD
+        options = (ir.MEM_SEMANTIC.RELAXED, ir.MEM_SYNC_SCOPE.GPU)
+        self.atomic_rmw(operation, pointers, value, TensorHandle(mask, tl.int1), *options)
+
+    def _atomic(self, pointers: Any, mask: Any) -> None:
+        addresses = self._addresses(pointers, mask)
+        if self.counting.meter is not None:
+            self.counting.meter.load(addresses, _size(pointers), self._line())
+            self.counting.meter.store(addresses, _size(pointers), self._line())
+
+    def _addresses(self, pointers: Any, mask: Any) -> Array:
+        if is_opaque((pointers, mask)):
+            raise NeedsValues
+        if time.perf_counter() > self.counting.deadline:
+            raise OutOfTime
+        addresses: Array = pointers.data
+        if mask is None:
+            return addresses
+        wanted: Array = np.broadcast_to(_data(mask), addresses.shape)
+        return addresses if wanted.all() else addresses[wanted]
+
+    def _line(self) -> int:
+        """The line of the kernel's file that is being executed."""
+        frame: types.FrameType | None = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename != self.counting.source:
+            frame = frame.f_back
+        return frame.f_lineno if frame is not None else 0
+
+
+_KINDS = ir.DESCRIPTOR_REDUCE_KIND
+_ORDERED = (_KINDS.MIN, _KINDS.MAX)
+_DESCRIPTOR_ATOMICS = {getattr(_KINDS, n): getattr(ir.ATOMIC_OP, n) for n in ("ADD", "MIN", "MAX", "AND", "OR", "XOR")}
+
+
+def _read(pointers: Any, mask: Any, other: Any, element: Any) -> Array:
+    dtype = interpreter._get_np_dtype(element)
+    instead = np.zeros(pointers.data.shape, dtype=dtype) if other is None else other.data
+    found: Array = interpreter._interpreter.load(_whole(pointers.data), _mask(mask, pointers), _whole(instead), dtype)
+    return found
+
+
+def _add_narrow(pointers: Any, value: Any, mask: Array) -> Any:
+    """An atomic addition, the only atomic that there is of these: one after another where addresses repeat."""
+    kind = value.dtype.scalar
+    addresses, added = _whole(pointers.data).reshape(-1), narrow.decode(_whole(value.data), kind.name).reshape(-1)
+    before = np.zeros(addresses.shape, dtype=value.data.dtype)
+    left = np.flatnonzero(mask.reshape(-1))
+    while left.size:
+        _, places = np.unique(addresses[left], return_index=True)
+        now = left[places]
+        at, everywhere = np.ascontiguousarray(addresses[now]), np.ones(now.shape, dtype=bool)
+        before[now] = interpreter._interpreter.load(at, everywhere, before[now], before.dtype)
+        sums = narrow.encode(narrow.decode(before[now], kind.name) + added[now], kind.name)
+        interpreter._interpreter.store(at, sums, everywhere)
+        left = np.delete(left, places)
+    return TensorHandle(before.reshape(value.data.shape), kind)
+
+
+def _data(mask: Any) -> Array:
+    # Block pointers hand a bare array.
+    data: Array = mask.data if isinstance(mask, TensorHandle) else mask
+    return data
+
+
+def _mask(mask: Any, pointers: Any) -> Array:
+    return np.ones(pointers.data.shape, dtype=bool) if mask is None else _whole(_data(mask))
+
+
+def _whole(data: Array) -> Array:
+    return np.ascontiguousarray(data).reshape(data.shape)
+
+
+def _size(pointers: Any) -> int:
+    return max(1, int(pointers.get_element_ty().primitive_bitwidth) // 8)

@@ -1,0 +1,93 @@
+"""What one launch asked of memory and arithmetic, as it is being counted. Pure numpy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+from tilescope.interpreter import accesses
+
+Array = npt.NDArray[Any]
+
+
+@dataclass
+class Meter:
+    """What one launch asked of memory and arithmetic.
+
+    ``requested_*`` in bytes, each access in full; ``distinct_*`` bytes and ``sectors_*`` summed over the launch's load
+    or store instructions, one instruction of a whole block at a time; ``read`` and ``written`` hold which bytes were
+    touched at all. An atomic reads and writes. ``flops`` counts masked lanes too. ``lines`` maps a line of the
+    kernel's file to what was asked for there: ``requested_bytes_*`` and ``sectors_*``.
+    """
+
+    read: accesses.Footprint
+    written: accesses.Footprint
+    requested_read: int = 0
+    requested_written: int = 0
+    distinct_read: int = 0
+    distinct_written: int = 0
+    sectors_read: int = 0
+    sectors_written: int = 0
+    flops: int = 0
+    lines: dict[int, Counter[str]] = field(default_factory=dict)
+
+    def load(self, addresses: Array, size: int, line: int) -> None:
+        """An access that reads elements of ``size`` bytes at ``addresses``."""
+        found = accesses.runs(addresses, size)
+        self.read.add(found)
+        self.requested_read += addresses.size * size
+        self.distinct_read += found.bytes
+        self.sectors_read += found.sectors
+        self._at(line).update(requested_bytes_read=addresses.size * size, sectors_read=found.sectors)
+
+    def store(self, addresses: Array, size: int, line: int) -> None:
+        """An access that writes them."""
+        found = accesses.runs(addresses, size)
+        self.written.add(found)
+        self.requested_written += addresses.size * size
+        self.distinct_written += found.bytes
+        self.sectors_written += found.sectors
+        self._at(line).update(requested_bytes_written=addresses.size * size, sectors_written=found.sectors)
+
+    def fresh(self) -> Meter:
+        """A meter that counts from nothing into the same footprints: one process's share of a launch."""
+        return Meter(self.read, self.written)
+
+    def add(self, share: Meter) -> None:
+        """Take in what another process counted. Its footprints are in the same shared memory."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(share, name))
+        for line, counts in share.lines.items():
+            self._at(line).update(counts)
+        self.read.used |= share.read.used
+        self.written.used |= share.written.used
+
+    def _at(self, line: int) -> Counter[str]:
+        return self.lines.setdefault(line, Counter())
+
+
+@dataclass
+class Counting:
+    """One launch's interpretation: what counts it (None: nobody), and how.
+
+    Without ``values`` floating-point numbers are left out. ``source`` is the file whose lines accesses belong to,
+    ``deadline`` the ``time.perf_counter()`` at which it must stop.
+    """
+
+    meter: Meter | None
+    values: bool
+    source: str
+    deadline: float
+
+    def flops(self, count: int) -> None:
+        """That many floating-point operations were asked for."""
+        if self.meter is not None:
+            self.meter.flops += count
+
+
+_COUNTS = (
+    "requested_read", "requested_written", "distinct_read", "distinct_written", "sectors_read", "sectors_written", "flops",
+)  # fmt: skip

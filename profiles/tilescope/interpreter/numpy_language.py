@@ -1,0 +1,175 @@
+"""Triton's language in numpy, as its interpreter has it, with every access reported to a meter.
+
+Triton's interpreter builds no code: its builder's methods compute with numpy arrays. Those methods are replaced while a
+launch is interpreted. They
+
+* report each access, with its addresses, to a ``Meter``, and each floating-point operation;
+* can leave floating-point values out (``values=False``): where memory is touched seldom depends on them, and without
+  them a large workload takes seconds. Should an address, a mask or a branch depend on one, ``NeedsValues`` is raised;
+* compute with bfloat16 and 8-bit floats as the hardware does, which Triton 3.6's interpreter does not.
+
+Patches ``triton.language`` while it is in use, so it belongs in a worker. Imports triton.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import triton.language as tl
+from triton.language.extra import cuda
+from triton.runtime import interpreter
+from triton.runtime.interpreter import interpreter_builder
+from triton.runtime.jit import JITFunction
+
+from tilescope.interpreter import kernel_source
+from tilescope.interpreter.arithmetic import Arithmetic
+from tilescope.interpreter.blocks import NeedsValues, NotServed, Opaque, plain
+from tilescope.interpreter.elementwise_map import map_elementwise
+from tilescope.interpreter.memory import Memory
+from tilescope.interpreter.meter import Counting
+from tilescope.interpreter.reductions import Reductions
+
+#: Where a block's type keeps what it was remembered under.
+_KEY = "_tilescope_key"
+_POINTER = np.dtype(np.uint64)
+#: Of a module or class, what stood there before.
+_ABSENT = interpreter._MISSING
+
+
+@contextlib.contextmanager
+def numpy_language(function: Any, counting: Counting) -> Iterator[Callable[..., Any]]:
+    """Triton's language, in numpy. Yields the function as plain Python."""
+    rewritten: dict[Any, Any] = {}
+
+    def rewrite(python: Any) -> Any:
+        if python not in rewritten:
+            rewritten[python] = kernel_source.rewrite(python, replaced)
+        return rewritten[python]
+
+    def call(device_function: Any, *args: Any, **kwargs: Any) -> Any:
+        return rewrite(device_function.fn)(*args, **kwargs)
+
+    # Each call of a device function would patch the language anew; once is enough.
+    scope = interpreter._patch_lang(types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    try:
+        _patch(scope, counting)
+        # What a file imported by name is the original still.
+        replaced = {id(old): getattr(where, name) for where, name, old in scope._changes if old is not _ABSENT}
+        # Arithmetic's guards against missing values are for all that Memory does not do itself.
+        methods = Arithmetic(counting).methods() | Memory(counting).methods()
+        with (
+            mock.patch.object(JITFunction, "__call__", call),
+            mock.patch.object(interpreter.InterpretedFunction, "__call__", call),
+            mock.patch.dict(vars(interpreter_builder), methods),
+            # Triton builds its table of dtypes at every call.
+            mock.patch.object(interpreter, "_get_np_dtype", _numpy_dtype(interpreter._get_np_dtype)),
+            _remembered_types(),
+        ):
+            yield rewrite(function)
+    finally:
+        scope.restore()
+
+
+def _patch(scope: Any, counting: Counting) -> None:
+    """What Triton's interpreter leaves as it is, or does slowly."""
+    reductions = Reductions(counting)
+    for language in (tl, tl.core):
+        scope.set_attr(language, "reduce", reductions.reduce)
+        scope.set_attr(language, "associative_scan", reductions.scan)
+        scope.set_attr(language, "map_elementwise", map_elementwise)
+        scope.set_attr(language, "dot_scaled", _refused("dot_scaled"))
+        scope.set_attr(language, "range", kernel_source.loop)
+        scope.set_attr(language, "static_print", lambda *_, **__: None)
+    for name, member in inspect.getmembers(tl.tensor):
+        if isinstance(member, (JITFunction, interpreter.InterpretedFunction)):
+            scope.set_attr(tl.tensor, name, _method(member))
+    for module in (cuda, cuda.libdevice):
+        interpreter._patch_builtin(module, interpreter_builder, scope)
+    for name in ("gdc_wait", "gdc_launch_dependents"):
+        scope.set_attr(cuda, name, lambda **_: None)
+    # The compiler looks the general module's functions up in the device's own.
+    general = importlib.import_module("triton.language.extra.libdevice")
+    for name in vars(general):
+        if hasattr(cuda.libdevice, name) and isinstance(getattr(general, name), types.FunctionType):
+            scope.set_attr(general, name, getattr(cuda.libdevice, name))
+    if not counting.values:
+        for name in ("__index__", "__bool__"):
+            scope.set_attr(tl.tensor, name, _needing_values(getattr(tl.tensor, name)))
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise NotServed(f"{name} is not interpreted")
+
+    return refused
+
+
+def _method(function: Any) -> Callable[..., Any]:
+    """A function of the language, which Python would not bind, as a method of a block."""
+
+    def bound(block: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(block, *args, **kwargs)
+
+    return bound
+
+
+def _needing_values(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def converted(block: Any) -> Any:
+        if isinstance(block.handle, Opaque):
+            raise NeedsValues
+        return convert(block)
+
+    return converted
+
+
+def _numpy_dtype(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same function, remembering what it answered for each element type."""
+    of_scalar = functools.cache(original)
+
+    def found(kind: Any) -> Any:
+        element = kind.element_ty if isinstance(kind, tl.block_type) else kind
+        return _POINTER if isinstance(element, tl.pointer_type) else of_scalar(element)
+
+    return found
+
+
+@contextlib.contextmanager
+def _remembered_types() -> Iterator[None]:
+    """Triton works out a block's type, and what a block takes from it, anew for each value: half of all the time.
+
+    Both follow from element type and shape alone, so what the first of a kind worked out serves the others.
+    """
+    new_type, new_tensor = tl.block_type.__init__, tl.tensor.__init__
+    types_seen: dict[Any, dict[str, Any]] = {}
+    tensors_seen: dict[Any, dict[str, Any]] = {}
+
+    def block_type(self: Any, element: Any, shape: Any) -> None:
+        key = (element.name, tuple(plain(extent) for extent in shape))
+        seen = types_seen.get(key)
+        if seen is None:
+            new_type(self, element, shape)
+            types_seen[key] = {**vars(self), _KEY: key}
+        else:
+            vars(self).update(seen)
+            self.element_ty = element
+
+    def tensor(self: Any, handle: Any, kind: Any) -> None:
+        key = vars(kind).get(_KEY)
+        seen = tensors_seen.get(key) if key else None
+        if seen is None:
+            new_tensor(self, handle, kind)
+            if key:
+                tensors_seen[key] = {name: vars(self)[name] for name in ("shape", "numel")}
+        else:
+            vars(self).update(seen, handle=handle, type=kind, dtype=kind.scalar)
+
+    with mock.patch.object(tl.block_type, "__init__", block_type), mock.patch.object(tl.tensor, "__init__", tensor):
+        yield

@@ -1,0 +1,1 @@
+"""Jobs: planned, supervised, shared out over worker processes. Imports neither torch nor triton."""

@@ -1,0 +1,211 @@
+"""What works on this machine, and the cure for what does not. The parent asks; torch and triton are tried in a process
+of their own, because an import that crashes is one of the things to find out."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilescope.hardware import device
+from tilescope.runs import store
+
+#: The driver's own account of its settings.
+DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
+DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+#: numpy from here on breaks triton 3.6's interpreter.
+NUMPY_LIMIT = (2, 4)
+
+_PROBE = """
+import json, sys
+found = {}
+for name in ("numpy", "torch", "triton"):
+    try:
+        found[name] = __import__(name).__version__
+    except BaseException as error:
+        found[name + "_error"] = f"{type(error).__name__}: {error}".splitlines()[0]
+if "torch" in found:
+    import torch
+    found["cuda_build"] = torch.version.cuda
+    found["cuda"] = torch.cuda.is_available()
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: whether it is well, what was found, and what to do about it if it is not."""
+
+    name: str
+    ok: bool
+    found: str
+    cure: str = ""
+
+
+def examine() -> list[Finding]:
+    """Everything, in the order a person would mend it. Never raises; takes some seconds."""
+    probe = _probe()
+    gpu = device.detect()
+    return [
+        Finding("python", True, f"{platform.python_version()} ({sys.executable})"),
+        _gpu(gpu is not None, f"{gpu.name} ({gpu.target})" if gpu else device.unavailable() or ""),
+        driver(DRIVER_VERSION, gpu is not None),
+        torch(probe, gpu is not None),
+        triton(probe),
+        cache(),
+        interpreter(probe),
+        ncu(),
+        counters(DRIVER_PARAMETERS, gpu is not None),
+        compiler(),
+        runs(),
+    ]
+
+
+def _probe() -> dict[str, Any]:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _PROBE], capture_output=True, text=True, timeout=120, check=False
+        )
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
+        return {
+            "torch_error": f"the import crashed: {error}",
+            "triton_error": "not reached",
+            "numpy_error": "not reached",
+        }
+
+
+def _gpu(here: bool, found: str) -> Finding:
+    cure = "none needed to read recordings, or for the compiler and interpreter collectors; times and counters need an NVIDIA GPU"
+    return Finding("GPU", here, found, "" if here else cure)
+
+
+def driver(version: Path, here: bool) -> Finding:
+    """The NVIDIA driver, by what it says of itself in ``version``."""
+    try:
+        match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", version.read_text())
+        return Finding("driver", True, match[1] if match else "version not readable")
+    except OSError:
+        found = device.versions().get("driver")
+        if found:
+            return Finding("driver", True, found)
+        cure = "install NVIDIA's driver, and in a container start it with --gpus all" if not here else ""
+        return Finding("driver", here, "no NVIDIA driver is loaded", cure)
+
+
+def torch(probe: dict[str, Any], gpu: bool) -> Finding:
+    """PyTorch, and whether it can use the GPU."""
+    if "torch" not in probe:
+        return Finding("torch", False, probe.get("torch_error", "absent"), "pip install 'torch>=2.11'")
+    build = f"CUDA {probe['cuda_build']} build" if probe.get("cuda_build") else "CPU build"
+    found = f"{probe['torch']}, {build}"
+    if gpu and not probe.get("cuda"):
+        return Finding("torch", False, f"{found}, sees no GPU", "install a CUDA build: https://pytorch.org/get-started")
+    return Finding("torch", True, found)
+
+
+def triton(probe: dict[str, Any]) -> Finding:
+    """Triton; the CPU build of torch does not bring it."""
+    if "triton" not in probe:
+        return Finding("triton", False, probe.get("triton_error", "absent"), "pip install 'triton>=3.6' (Linux only)")
+    return Finding("triton", True, probe["triton"])
+
+
+def cache() -> Finding:
+    """Where Triton keeps what it compiled."""
+    folder = Path(
+        os.environ.get("TRITON_CACHE_DIR") or Path(os.environ.get("TRITON_HOME", Path.home())) / ".triton" / "cache"
+    )
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Finding(
+            "triton cache", False, f"{folder} cannot be written", "set TRITON_CACHE_DIR to a folder you may write to"
+        )
+    kernels = sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
+    free = shutil.disk_usage(existing).free
+    if free < 2**28:
+        return Finding(
+            "triton cache", False, f"{folder}: {free / 1e6:.0f} MB left", "make room, or set TRITON_CACHE_DIR elsewhere"
+        )
+    return Finding("triton cache", True, f"{folder}, {kernels} entries, {free / 1e9:.0f} GB free")
+
+
+def interpreter(probe: dict[str, Any]) -> Finding:
+    """Triton's interpreter, whose 3.6 breaks with newer numpy."""
+    if "numpy" not in probe or "triton" not in probe:
+        return Finding("interpreter", False, "needs numpy and triton", "pip install 'numpy<2.4' 'triton>=3.6'")
+    found = f"numpy {probe['numpy']} with triton {probe['triton']}"
+    if _numbers(probe["numpy"]) >= NUMPY_LIMIT and _numbers(probe["triton"]) < (3, 7):
+        return Finding("interpreter", False, f"{found}: they do not work together", "pip install 'numpy<2.4'")
+    return Finding("interpreter", True, found)
+
+
+def ncu() -> Finding:
+    """The Nsight Compute command line."""
+    path = device.find_ncu()
+    if path is None:
+        return Finding("ncu", False, "not on PATH, nor in its usual places",
+                       "install Nsight Compute: https://developer.nvidia.com/nsight-compute")  # fmt: skip
+    return Finding("ncu", True, f"{device.versions().get('ncu', 'version unknown')} ({path})")
+
+
+def counters(parameters: Path, gpu: bool) -> Finding:
+    """Whether this user may read performance counters, by the driver's ``RmProfilingAdminOnly``."""
+    name = "counter permission"
+    try:
+        match = re.search(r"RmProfilingAdminOnly:\s*(\d+)", parameters.read_text())
+    except OSError:
+        return Finding(name, False, "not known: the driver's parameters are not to be read here",
+                       "" if not gpu else "try 'tilescope profile softmax --collect ncu', which says what is missing")  # fmt: skip
+    if match is None or match[1] == "0":
+        return Finding(name, True, "every user may read counters")
+    if _administrator():
+        return Finding(name, True, "administrators only, and you are one")
+    return Finding(
+        name,
+        False,
+        "the driver keeps counters to administrators (RmProfilingAdminOnly: 1)",
+        "put 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' into /etc/modprobe.d/nvidia.conf and reboot, "
+        "or start a container with --cap-add=SYS_ADMIN, or run as root",
+    )
+
+
+def compiler() -> Finding:
+    """Triton builds a small launcher in C before it can launch anything."""
+    path = next(filter(None, map(shutil.which, filter(None, [os.environ.get("CC"), "gcc", "clang"]))), None)
+    if path is None:
+        return Finding("C compiler", False, "none found: Triton needs one to launch kernels", "apt-get install gcc")
+    return Finding("C compiler", True, path)
+
+
+def runs() -> Finding:
+    """The folder that runs are written to."""
+    folder = store.runs_dir()
+    try:
+        store.check_writable(folder)
+    except store.StoreError as error:
+        reason, _, cure = str(error).rpartition(": ")
+        return Finding("runs", False, reason, cure)
+    return Finding("runs", True, str(folder))
+
+
+def _administrator() -> bool:
+    """Root, or a process that has CAP_SYS_ADMIN (bit 21)."""
+    if os.geteuid() == 0:
+        return True
+    try:
+        match = re.search(r"CapEff:\s*([0-9a-f]+)", Path("/proc/self/status").read_text())
+    except OSError:
+        return False
+    return bool(match and int(match[1], 16) >> 21 & 1)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

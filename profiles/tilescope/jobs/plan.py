@@ -1,0 +1,175 @@
+"""From what a person asks for to a job: names are checked, defaults are chosen, cases are spelled out.
+
+The command, the Python function and the app all plan through here. Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tilescope import collectors
+from tilescope.hardware import ceilings, device
+from tilescope.jobs import supervisor
+from tilescope.jobs.supervisor import Job
+from tilescope.runs import store
+from tilescope.suggest import unknown
+from tilescope.table.case import Case, config_text, parse_config
+
+AUTO, ALL = "auto", "all"
+#: What is compiled for where there is no GPU.
+DEFAULT_TARGET = "sm_90"
+
+
+class RequestError(ValueError):
+    """A request that cannot be served. The message is one line that says what would be."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asks for. Empty means the usual choice: every kernel of the catalog, every available
+    implementation, the kernel's own workloads, every direction it has.
+
+    ``collectors`` are names, or ``("auto",)``: all that this machine can run. ``configs`` are texts such as
+    ``BLOCK_M=64,num_warps=4``, or ``("all",)`` for every one an implementation declares and, to hold them against, its
+    own choice; empty leaves the choice to the implementation. ``target`` is an architecture (``sm_90``); empty means this
+    machine's GPU, else an H200.
+    """
+
+    kernels: Sequence[str] = ()
+    implementations: Sequence[str] = ()
+    workloads: Sequence[str] = ()
+    directions: Sequence[str] = ()
+    collectors: Sequence[str] = (AUTO,)
+    configs: Sequence[str] = ()
+    target: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""
+
+
+async def plan(request: Request, runs_dir: Path | None = None, catalog: supervisor.Catalog | None = None) -> Job:
+    """The job that serves the request. ``catalog`` is what ``describe`` said of its kernels, if it was asked already.
+
+    Raises RequestError, WorkerError or StoreError, each in one line, before anything has been run.
+    """
+    folder = runs_dir or store.runs_dir()
+    store.check_writable(folder)
+    here = await asyncio.to_thread(device.detect)
+    target = request.target or (here.target if here else DEFAULT_TARGET)
+    if target not in ceilings.targets() and not (here and here.target == target):
+        raise RequestError(unknown("target", target, ceilings.targets()))
+    chosen = await asyncio.to_thread(choose_collectors, request.collectors, target, here.target if here else "")
+    if catalog is None:
+        catalog = await supervisor.describe(request.kernels, request.workloads, **limit(request.settings))
+    cases = choose_cases(request, catalog)
+    return Job(
+        cases=cases,
+        collectors=chosen,
+        settings={**request.settings, "target": target},
+        runs_dir=folder,
+        title=request.title,
+        catalog=catalog,
+    )
+
+
+def limit(settings: Mapping[str, Any]) -> dict[str, float]:
+    """What ``describe`` is told of how long a kernel's own code may take, where the settings say it."""
+    return {"timeout": float(settings["timeout"])} if "timeout" in settings else {}
+
+
+def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str, ...]:
+    """Collectors in the order they run. ``here`` is the target of this machine's GPU, empty where there is none.
+
+    ``auto`` is every collector that can run; ``check`` only on a GPU, where it is quick. Raises RequestError for an
+    unknown one, and for one named that cannot run here, with its reason.
+    """
+    asked = list(dict.fromkeys(names)) or [AUTO]
+    foreign = bool(here) and here != target
+    if asked == [AUTO]:
+        return tuple(name for name in collectors.COLLECTORS if _can_run(name, here, foreign))
+    for name in asked:
+        if name not in (*collectors.COLLECTORS, *collectors.OPTIONAL) and "." not in name:
+            raise RequestError(unknown("collector", name, [*collectors.COLLECTORS, *collectors.OPTIONAL, AUTO]))
+        if foreign and name in supervisor.ON_GPU:
+            raise RequestError(f"{name} measures this machine's GPU ({here}), not {target}: leave out one of the two")
+        try:
+            reason = collectors.load(name).unavailable()
+        except ImportError as error:
+            raise RequestError(f"collector {name} does not import: {error}") from error
+        if reason:
+            raise RequestError(f"{name} cannot run here: {reason}")
+    known = [name for name in collectors.COLLECTORS if name in asked]
+    return (*known, *(name for name in asked if name not in known))
+
+
+def _can_run(name: str, here: str, foreign: bool) -> bool:
+    if name == "check" and (not here or foreign):
+        return False
+    if name in supervisor.ON_GPU and (not here or foreign):
+        return False
+    return collectors.load(name).unavailable() is None
+
+
+def choose_cases(request: Request, catalog: supervisor.Catalog) -> tuple[Case, ...]:
+    """Every combination asked for. Raises RequestError for a name that fits none of the kernels."""
+    _check_names(request, catalog)
+    cases: list[Case] = []
+    for entry in catalog:
+        implementations = entry["implementations"]
+        wanted = [name for name in implementations if _wanted(name, request.implementations, implementations)]
+        directions = [name for name in entry["passes"] if not request.directions or name in request.directions]
+        workloads = entry["selected"] if request.workloads else [w["id"] for w in entry["workloads"]]
+        cases += [
+            Case(entry["kernel"], impl, direction, workload, config)
+            for workload in workloads
+            for direction in directions
+            for impl in wanted
+            for config in choose_configs(request.configs, f"{entry['name']}/{impl}", implementations[impl]["configs"])
+        ]
+    if not cases:
+        raise RequestError("nothing to run: no kernel has that implementation in that direction")
+    return tuple(cases)
+
+
+def choose_configs(asked: Sequence[str], owner: str, declared: Sequence[Mapping[str, int]]) -> list[str]:
+    """Config texts for one implementation; ``[""]`` where the choice is its own. Raises RequestError."""
+    if not asked:
+        return [""]
+    if list(asked) == [ALL]:
+        return ["", *(config_text(config) for config in declared)] if declared else []
+    for text in asked:
+        try:
+            given = parse_config(text)
+        except ValueError as error:
+            raise RequestError(str(error)) from error
+        if not any(given.keys() == config.keys() for config in declared):
+            accepted = f"it takes {', '.join(declared[0])}" if declared else "it has none"
+            raise RequestError(f"{owner} has no config {text!r}: {accepted}")
+    return list(asked)
+
+
+def _wanted(name: str, asked: Sequence[str], implementations: Mapping[str, Mapping[str, Any]]) -> bool:
+    if not asked or list(asked) == [ALL]:
+        return bool(implementations[name]["available"])
+    return name in asked
+
+
+def _check_names(request: Request, catalog: supervisor.Catalog) -> None:
+    names = [Case(entry["kernel"], "", "", "").name for entry in catalog]
+    for name in names:
+        if names.count(name) > 1:
+            raise RequestError(f"two kernels are called {name!r} and would share a table: profile them one at a time")
+    known = {name: facts for entry in catalog for name, facts in entry["implementations"].items()}
+    for name in request.implementations:
+        if name != ALL and name not in known:
+            raise RequestError(unknown("implementation", name, [*known, ALL]))
+        if name != ALL and not known[name]["available"]:
+            packages = " ".join(known[name]["requires"])
+            raise RequestError(f"implementation {name} is not available: pip install {packages}")
+    directions = dict.fromkeys(direction for entry in catalog for direction in entry["passes"])
+    for direction in request.directions:
+        if direction not in directions:
+            raise RequestError(unknown("pass", direction, directions))

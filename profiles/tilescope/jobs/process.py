@@ -1,0 +1,283 @@
+"""One worker process, seen from the parent: start it, read its events, stop it, say how it ended.
+
+Whatever it prints, the parent holds a bounded part of it; however it ends, nothing that it started is left. Imports
+neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import importlib.util
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from tilescope.hardware import ptxas
+from tilescope.jobs import environment
+from tilescope.jobs.bounded_log import BoundedLog
+from tilescope.jobs.event_lines import EventLines
+from tilescope.jobs.scratch import Scratch
+
+#: How often the pipe of events is looked at, in seconds, and how soon again while there is more.
+POLL, MORE = 0.05, 0.002
+#: How long a worker may take to import what it needs before its first case, in seconds, whatever a case may take.
+STARTUP = 120.0
+#: How long a worker may take to end after SIGTERM before it is killed, in seconds.
+GRACE = 3.0
+#: Bytes read at a time, and how often at most when the process has ended: others may still write.
+_PIECE, _LAST = 64 << 10, 64
+#: Names the worker in the environment of everything that it starts.
+_MARK = "TILESCOPE_WORKER"
+
+Wrap = Callable[[list[str]], list[str]]
+
+
+class StartError(RuntimeError):
+    """A worker whose command cannot be started. The message says why; ``lacking`` is what the machine lacks, if that is it."""
+
+    def __init__(self, message: str, lacking: str = "") -> None:
+        super().__init__(message)
+        self.lacking = lacking
+
+
+class WorkerProcess:
+    """``python -m tilescope.worker`` on one job, in a process group of its own.
+
+    ``wrap`` may change the command line (ncu goes in front of it); ``environment`` adds variables. Use as an
+    asynchronous context manager: leaving it stops whatever still runs. ``status`` is the exit status once
+    ``events`` has ended, ``silent`` is True when it was killed for not answering.
+    """
+
+    def __init__(
+        self, job: Mapping[str, Any], wrap: Wrap | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._job, self._wrap, self._environment = dict(job), wrap, dict(environment or {})
+        self._scratch: Scratch | None = None
+        self._events, self._output = -1, -1
+        self._lines, self._log = EventLines(), BoundedLog()
+        self._process: asyncio.subprocess.Process | None = None
+        self.status: int | None = None
+        self.silent = False
+
+    async def __aenter__(self) -> WorkerProcess:
+        """Raises StartError when the command cannot be started."""
+        command = [sys.executable]
+        try:
+            self._scratch = Scratch()
+            command = [sys.executable, "-P", "-m", "tilescope.worker", str(self._describe_job(self._scratch.path))]
+            if self._wrap:
+                command = self._wrap(command)
+            await self._start(command, self._scratch.path.name)
+        except BaseException as error:
+            self._close()
+            if not isinstance(error, Exception):
+                raise
+            what = f"{command[0]}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            raise StartError(f"the worker cannot be started: {what}", environment.lacking(error)) from error
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        try:
+            await self.stop()
+        finally:
+            self._close()
+
+    def _describe_job(self, folder: Path) -> Path:
+        """Writes down what the worker is to do, and makes the pipe that it answers through."""
+        path, events, temporary = folder / "job.json", folder / "events", folder / "tmp"
+        # A pipe, not a file: it takes no room on a disk, and who writes faster than can be read has to wait. By its
+        # name, which comes through a wrapper where an open one might not.
+        os.mkfifo(events)
+        self._events = os.open(events, os.O_RDONLY | os.O_NONBLOCK)
+        _widen(self._events)
+        temporary.mkdir()
+        more = {"events": str(events), "temporary": str(temporary), "supervisor": os.getpid()}
+        path.write_text(json.dumps({**self._job, **more}))
+        return path
+
+    async def _start(self, command: list[str], mark: str) -> None:
+        self._output, write = os.pipe()
+        os.set_blocking(self._output, False)
+        _widen(self._output)
+        try:
+            starting = asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=write,
+                stderr=write,
+                env={
+                    **os.environ, **ptxas.environment(), "PYTHONPATH": _python_path(), **self._environment, _MARK: mark,
+                },
+                start_new_session=True,
+            )  # fmt: skip
+            self._process = await _whole(starting)
+        finally:
+            os.close(write)
+        asyncio.get_running_loop().add_reader(self._output, self._hear_output)
+
+    def _hear_output(self) -> None:
+        if not self._take_output():
+            asyncio.get_running_loop().remove_reader(self._output)
+
+    def _take_output(self) -> bool:
+        """Takes one piece of what was printed. False when everybody has closed it."""
+        with contextlib.suppress(BlockingIOError):
+            piece = os.read(self._output, _PIECE)
+            self._log.write(piece)
+            return bool(piece)
+        return True
+
+    async def events(self, patience: float) -> AsyncIterator[dict[str, Any]]:
+        """The worker's events until it has ended; kills it when a case brings none for ``patience`` seconds.
+
+        To begin with it may take ``STARTUP`` seconds, and so it may after it said ``start``.
+        """
+        assert self._process is not None  # noqa: S101 - only used inside the context
+        clock = asyncio.get_running_loop().time
+        heard, limit, last = clock(), max(patience, STARTUP), None
+        ended = asyncio.ensure_future(self._process.wait())
+        try:
+            more = False
+            while True:
+                done, _ = await asyncio.wait({ended}, timeout=MORE if more else POLL)
+                fresh = self.drain() if done else self._take_events()
+                more = fresh is not None
+                for event in fresh or ():
+                    if event != last:  # who says the same again and again is not getting on
+                        heard, limit = clock(), max(patience, STARTUP) if event["event"] == "start" else patience
+                    last = event
+                    yield event
+                if done:
+                    break
+                if clock() - heard > limit:
+                    self.silent = True
+                    _signal_group(self._process.pid, signal.SIGKILL)
+            self.status = ended.result()
+        finally:
+            ended.cancel()
+
+    def _take_events(self) -> list[dict[str, Any]] | None:
+        """Events of the next piece of the pipe; None when it is empty."""
+        with contextlib.suppress(BlockingIOError):
+            piece = os.read(self._events, _PIECE)
+            return self._lines.feed(piece) if piece else None
+        return None
+
+    def drain(self) -> list[dict[str, Any]]:
+        """Events written since the last look, as many as a pipe holds."""
+        found: list[dict[str, Any]] = []
+        for _ in range(_LAST):
+            fresh = self._take_events()
+            if fresh is None:
+                break
+            found += fresh
+        return found
+
+    async def stop(self) -> None:
+        """Ends the process group: SIGTERM, then SIGKILL after ``GRACE`` seconds, or at once if this is cancelled."""
+        process = self._process
+        if process is None:
+            return
+        try:
+            if process.returncode is None:
+                _signal_group(process.pid, signal.SIGTERM)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), GRACE)
+        finally:
+            # Whatever the worker started and left behind goes too, be it in a group of its own.
+            _signal_group(process.pid, signal.SIGKILL)
+            if self._scratch:
+                _kill_marked(self._scratch.path.name)
+        await process.wait()
+
+    def log(self) -> str:
+        """What the worker and its wrapper printed: the beginning and the end, where it was much."""
+        if self._output >= 0:
+            # Not up to its end: something that outlives the worker may hold it open.
+            for _ in range(_LAST):
+                known = self._log.written
+                if not self._take_output() or self._log.written == known:
+                    break
+        said = self._log.text()
+        ignored = self._lines.ignored
+        return f"{said}\n[{ignored} lines among the worker's events were none]" if ignored else said
+
+    @property
+    def signal(self) -> str:
+        """The name of the signal that ended the process; empty where it ended by itself."""
+        status = self.status or 0
+        # A shell or ncu reports a signal of its child as 128 + its number.
+        number = -status if status < 0 else status - 128
+        if status < 0 or 128 < status < 160:
+            with contextlib.suppress(ValueError):
+                return signal.Signals(number).name
+        return ""
+
+    def ending(self) -> str:
+        """How the process ended, in words: ``was killed (SIGKILL)``, ``ended with status 1``."""
+        if self.silent:
+            return "did not answer and was killed"
+        if name := self.signal:
+            return f"{'was killed' if name in environment.FROM_OUTSIDE else 'crashed'} ({name})"
+        return f"ended with status {self.status or 0}"
+
+    def _close(self) -> None:
+        if self._output >= 0:
+            with contextlib.suppress(RuntimeError):
+                asyncio.get_running_loop().remove_reader(self._output)
+        for number in (self._output, self._events):
+            if number >= 0:
+                os.close(number)
+        self._output = self._events = -1
+        if self._scratch:
+            self._scratch.close()
+
+
+async def _whole(starting: Coroutine[Any, Any, asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
+    """The process once it has started. Cancelled meanwhile, it is ended first: half a start leaves one that nobody knows."""
+    task = asyncio.ensure_future(starting)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError):
+            process = await task
+            _signal_group(process.pid, signal.SIGKILL)
+            await process.wait()
+        raise
+
+
+def _widen(pipe: int) -> None:
+    """Gives a pipe more room, where the system lets it: fewer looks take as much."""
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _kill_marked(mark: str) -> None:
+    """Kills what a worker started and what then left its group, as daemons do. By its environment, where that can be read."""
+    sign = f"{_MARK}={mark}".encode()
+    with contextlib.suppress(OSError):
+        for process in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if process.name.isdigit() and sign in (process / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(process.name), signal.SIGKILL)
+
+
+def _python_path() -> str:
+    """The parent's path, and where the packages were found: they need not be installed."""
+    roots = [str(Path(__file__).resolve().parents[2])]
+    kernels = importlib.util.find_spec("tilescope_kernels")
+    roots += [str(Path(root).parent) for root in (kernels.submodule_search_locations or [])] if kernels else []
+    existing = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join(dict.fromkeys(filter(None, [*existing.split(os.pathsep), *roots])))

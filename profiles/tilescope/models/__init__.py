@@ -1,0 +1,1 @@
+"""What the table means: summary, roofline, traffic, timeline, comparisons, claims. Imports no torch and captures nothing."""

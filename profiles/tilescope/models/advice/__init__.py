@@ -1,0 +1,90 @@
+"""Advice: why a kernel is slow, by which values, what mending it could win at most, and how.
+
+Pure: frame -> findings. A rule is one function in RULES that looks at a ``Subject`` and yields ``Finding``s. It needs
+its counters: what is absent gives no finding. With compiler and interpreter alone the findings are predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pandas as pd
+
+from tilescope.models import summary
+from tilescope.models.advice import compute, configs, latency, memory, occupancy, stalls
+from tilescope.models.advice.distance import distance
+from tilescope.models.advice.finding import DISTANCE, NVIDIA, OURS, Bound, Evidence, Finding, rank
+from tilescope.models.advice.passes import two_passes
+from tilescope.models.advice.subject import Subject, launches
+from tilescope.table.case_table import Facts, gather, problem_of
+from tilescope.table.schema import Device
+
+__all__ = ["DISTANCE", "NVIDIA", "OURS", "RULES", "Bound", "Evidence", "Finding", "findings", "rank"]
+
+Rule = Callable[[Subject], Iterator[Finding]]
+
+#: Every rule, by subject.
+RULES: tuple[Rule, ...] = (
+    memory.extra_bytes,
+    memory.repeated_requests,
+    memory.uncoalesced,
+    memory.narrow_loads,
+    memory.spills,
+    memory.at_the_roof,
+    occupancy.low_occupancy,
+    occupancy.register_pressure,
+    occupancy.partial_waves,
+    compute.no_tensor_cores,
+    compute.at_the_rate,
+    compute.bank_conflicts,
+    latency.launch_bound,
+    latency.late_cpu,
+    stalls.longest_stall,
+    configs.quicker_config,
+)
+
+#: Rules on the call as a whole. Where launches are too short for their work they alone speak: what happens within so
+#: short a launch is no cause.
+_OF_CALLS: tuple[Rule, ...] = (latency.launch_bound, latency.late_cpu, configs.quicker_config)
+
+#: A finding that could win less than this is not worth anybody's time, unless its cure was timed.
+_WORTH = 1.05
+#: Launches below this share of a case's time are left alone.
+_SHARE = 0.1
+
+
+def findings(
+    table: pd.DataFrame,
+    device: Device,
+    kernels: Mapping[str, Mapping[str, object]] | None = None,
+    beside: pd.DataFrame | None = None,
+) -> list[Finding]:
+    """What the rules find in every case of the table, those with most to win first (see ``rank``).
+
+    Of each measured case one finding, the last (``DISTANCE``), says how far it is from its roof; one at its roof says so
+    itself. ``kernels`` is ``Run.kernels``. Of a sweep the table needs all configs of a problem: they are held against each
+    other. ``beside`` are all rows of these kernels where the table has not all: other implementations show what a
+    computation needs.
+    """
+    swept: dict[tuple[str, ...], list[Facts]] = {}
+    for case in gather(table):
+        if case.key["config"]:
+            swept.setdefault((*problem_of(case), case.key["impl"]), []).append(case)
+    twice = two_passes(gather(table if beside is None else beside))
+    headlines = summary.summarise(table, device, kernels).to_dict("records")
+    found: list[Finding] = []
+    for case, row in zip(gather(table), headlines, strict=True):
+        worth = tuple(
+            launch for launch in launches(case) if launch.triton and (launch.share is None or launch.share >= _SHARE)
+        )
+        others = tuple(swept.get((*problem_of(case), case.key["impl"]), ()))
+        passes = (case.key["kernel"], case.key["pass"]) in twice
+        subject = Subject(case, {str(name): value for name, value in row.items()}, device, worth, others, passes)
+        rules = _OF_CALLS if subject.launch_bound else RULES
+        of_case = [finding for rule in rules for finding in rule(subject) if _is_worth(finding)]
+        found += [*of_case, *distance(subject, of_case)]
+    return sorted(found, key=rank)
+
+
+def _is_worth(finding: Finding) -> bool:
+    return finding.bound is None or finding.bound.timed or finding.bound.ratio >= _WORTH

@@ -1,0 +1,98 @@
+"""Rules on arithmetic and the shared memory that feeds it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilescope.models import roofline
+from tilescope.models.advice.finding import Bound, Finding
+from tilescope.models.advice.subject import Subject
+
+#: The tensor pipe of a dtype, where the kernel declares none.
+_TENSOR = {"fp32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8": "int8"}
+_COUNTED = tuple(metric for metric in roofline.WORK if metric.startswith("tensor_"))
+#: Flop per byte from which work is a matrix product in all but name.
+_INTENSITY = 64
+#: From this share of a pipe's roof on, it is what holds the kernel back.
+_AT_ROOF = 0.85
+#: A share of the time that is worth a word.
+_SHARE = 0.05
+
+
+def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
+    """A matrix product's work on CUDA cores. Bound: roof of the tensor pipe / roof of fp32.
+
+    Operands may be widened and multiplied on another tensor pipe: of all that ncu counted none may have worked. What is
+    faster than CUDA cores can be runs on no CUDA cores, whatever was counted.
+    """
+    pipe = _TENSOR.get(subject.case.key["dtype"])
+    flops = subject.total("algorithm_flops", "model")
+    needed = [subject.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
+    worked = [value for name in _COUNTED if (value := subject.total(name, "ncu"))]
+    counted = subject.total(f"tensor_ops_{pipe}", "ncu") or subject.total("tensor_instructions", "compiler")
+    if not (pipe and flops and all(needed) and counted) or any(value.value > 0 for value in (*worked, counted)):
+        return
+    if flops.value < _INTENSITY * sum(value.value for value in needed if value):
+        return
+    tensor, cuda = subject.roof(pipe), subject.roof("fp32")
+    if not (tensor and cuda and cuda.value):
+        return
+    if subject.row["performance"] > cuda.value:
+        return
+    # The summary's floor is that of the pipe in use; here the other one is the point, so it does not cap the bound.
+    rates = tensor.value / cuda.value
+    busy = subject.row["bandwidth_fraction"]
+    ratio, formula = rates, f"{pipe} roof / fp32 roof"
+    if busy > 0 and 1 / busy < rates:
+        ratio, formula = 1 / busy, f"GPU time / time of the bytes needed; {formula} would be {rates:.0f}×"
+    yield subject.finding(
+        "no-tensor-cores",
+        f"A matrix product without tensor cores: {pipe} is {rates:.0f}× the fp32 rate here",
+        "Write the product as tl.dot on tiles of at least 16 in each dimension, with operands in their narrow dtype "
+        "and an fp32 accumulator; for fp32 allow input_precision='tf32' where its error is acceptable.",
+        [counted, flops, tensor, cuda],
+        Bound(ratio, formula),
+    )
+
+
+def at_the_rate(subject: Subject) -> Iterator[Finding]:
+    """Arithmetic is saturated. What a cheaper formula wins is not in the counters, so nothing bounds it here."""
+    use, pipe = subject.row["performance_fraction"], subject.row["pipe"]
+    roof = subject.roof(pipe)
+    if not (subject.measured and roof and subject.row["bound"] == "compute" and use >= _AT_ROOF):
+        return
+    yield subject.finding(
+        "at-the-rate",
+        f"At the {pipe} roof: {use * 100:.0f} % of the {roofline.of_roof(subject.row, subject.device).name}",
+        "Only fewer or cheaper operations help: a narrower dtype for the operands of tl.dot, or work left out (skip "
+        "tiles that a mask empties).",
+        [
+            subject.of_row("gpu_time", subject.row["time_source"]),
+            subject.total("algorithm_flops", "model"),
+            roof,
+        ],
+    )
+
+
+def bank_conflicts(subject: Subject) -> Iterator[Finding]:
+    """Shared-memory accesses that take turns. Bound: cycles / (cycles - conflicts), each conflict costing one cycle.
+
+    ncu counts conflicts over all multiprocessors, which work on them side by side.
+    """
+    for launch in subject.launches:
+        conflicts, time, clock = (launch.get(name, "ncu") for name in ("bank_conflicts", "gpu_time", "sm_clock"))
+        if not (conflicts and time and clock) or not time.value or not clock.value:
+            continue
+        share = conflicts.value / subject.device.multiprocessors / (time.value * clock.value)
+        if not _SHARE <= share < 1:
+            continue
+        yield subject.finding(
+            "bank-conflicts",
+            f"Shared-memory bank conflicts take up to {share * 100:.0f} % of the cycles",
+            "Triton lays shared memory out itself: load the operand in the order of its strides and let tl.dot "
+            "transpose it (tl.trans), keep a tile's inner dimension at 64 bytes or more, reduce along the dimension "
+            "of stride 1 (threads of one warp), or try num_stages and num_warps that choose another layout.",
+            [conflicts, time, clock, launch.get("stall_short_scoreboard", "ncu")],
+            subject.bound(1 / (1 - share), "cycles / cycles without conflicts", launch),
+            launch=launch,
+        )

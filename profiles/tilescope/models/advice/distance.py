@@ -1,0 +1,65 @@
+"""How far a measured case is from its roof, whatever else is found. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tilescope.models import roofline
+from tilescope.models.advice import stalls
+from tilescope.models.advice.finding import DISTANCE, Evidence, Finding
+from tilescope.models.advice.subject import Subject
+
+#: Rules that say the distance themselves: they speak of a case that reaches its roof.
+_SAID = {"at-the-roof", "at-the-rate"}
+#: A case nearer than this is at its roof as far as clocks can tell.
+_REACHED = 0.97
+
+
+def distance(subject: Subject, found: Iterable[Finding]) -> Iterator[Finding]:
+    """What is left to win, and whether any rule in ``found`` explains it. Ranks last: it is no cure.
+
+    A computation that must pass over its input twice is held against the roof of two passes.
+    """
+    fraction = subject.row["floor_fraction"]
+    rules = {finding.rule for finding in found if finding.bound is None or finding.bound.clock == "gpu_time"}
+    if not (subject.measured and fraction > 0) or rules & _SAID:
+        return
+    roof = roofline.of_roof(subject.row, subject.device).name
+    needed = subject.needed
+    if subject.two_passes and needed and subject.passes > needed:
+        share = needed / subject.passes
+        roof = f"{roof} for two passes over the input, which this computation needs ({share * 100:.0f} % of the roof)"
+        fraction /= share
+    said = "Still" if rules else "No known bottleneck found. Still"
+    # Of a small problem's roof not a whole percent is reached.
+    digits = 0 if fraction >= 0.01 else 2
+    title = f"{said} {(1 - fraction) * 100:.{digits}f} % below the {roof}"
+    if fraction >= _REACHED:
+        title = f"At the {roof}: {fraction * 100:.0f} %"
+    yield subject.finding(DISTANCE, title, _next(subject, fraction), _evidence(subject))
+
+
+def _next(subject: Subject, fraction: float) -> str:
+    """What to do next about what no rule explains."""
+    if fraction >= _REACHED:
+        return "Only less work helps: fewer bytes (fuse with a neighbour), fewer operations, or a narrower dtype."
+    if not subject.launches:
+        return "These kernels are a library's own: another implementation is the only change there is."
+    if subject.launch_bound:
+        return "So short a launch cannot come near its roof: measure a larger problem to judge the code in it."
+    counted = [stalls.shares(launch) for launch in subject.launches]
+    if not any(counted):
+        return "Profile it with ncu on a GPU: it counts what warps wait for."
+    most = [(name, share) for name, share in max(counted, key=lambda shares: sum(shares.values())).items()][:2]
+    said = " and ".join(f"{stalls.name(name)} {share * 100:.0f} %" for name, share in most)
+    return f"Its warps stall most on {said}. Try other tiles, num_warps and num_stages in a sweep, and measure again."
+
+
+def _evidence(subject: Subject) -> list[Evidence | None]:
+    pipe = roofline.of_roof(subject.row, subject.device).pipe
+    work = ["algorithm_flops"] if pipe else ["algorithm_bytes_read", "algorithm_bytes_written"]
+    return [
+        subject.of_row("gpu_time", subject.row["time_source"]),
+        *(subject.total(name, "model") for name in work),
+        subject.roof(pipe or subject.row["memory_roof"]),
+    ]

@@ -1,0 +1,130 @@
+"""What a rule says: what is wrong, by which values, what mending it could win at most, and how. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from tilescope.table import units
+from tilescope.table.metrics import METRICS
+from tilescope.table.schema import MEASURED
+
+#: Whose rule it is.
+OURS, NVIDIA = "ours", "nvidia"
+#: The rule that says how far a case is from its roof (``distance``).
+DISTANCE = "distance"
+
+#: Roofs can be evidence too. Their provenance is their origin: ``measured`` here, or ``datasheet``.
+_ROOF = "roof_"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One value that a finding rests on. ``metric`` is a name of METRICS, or ``roof_hbm`` for a device's roof.
+
+    ``value`` in ``unit`` (a base unit); ``source`` as in the table, or a roof's origin.
+    """
+
+    metric: str
+    value: float
+    unit: str
+    source: str
+
+    @property
+    def label(self) -> str:
+        """What the value is, in words."""
+        if self.metric.startswith(_ROOF):
+            return f"{self.metric.removeprefix(_ROOF).replace('_', ' ')} roof"
+        return METRICS[self.metric].label.removesuffix(" of a launch")
+
+    @property
+    def text(self) -> str:
+        """The value with its unit. A stall is a number of warps, which METRICS calls a ratio; it is no percentage."""
+        return units.text(self.value, "" if self.metric.startswith("stall_") else self.unit)
+
+    @property
+    def measured(self) -> bool:
+        """Whether hardware was observed; else the value is a prediction, a declaration or a datasheet's."""
+        return self.source in MEASURED or self.source == "measured"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How many times faster the case could be at most if this were mended, and the formula that says so.
+
+    ``clock`` is the time that would shrink: ``gpu_time`` or ``interval``. Clocks are never mixed. ``timed`` says that the
+    cure was tried: then it is what the cure wins.
+    """
+
+    ratio: float
+    formula: str
+    clock: str = "gpu_time"
+    timed: bool = False
+
+    @property
+    def most(self) -> str:
+        """What to say before the ratio: ``up to``, or nothing where the cure was timed."""
+        return "" if self.timed else "up to "
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule's answer for one case, or for one launch (``function``) of it.
+
+    ``direction`` is the pass. ``evidence`` stands in the order of weight: the first is what gave it away. ``bound``
+    is None where the values at hand bound nothing. ``origin`` is ``ours`` or ``nvidia``.
+    """
+
+    rule: str
+    title: str
+    remedy: str
+    kernel: str
+    direction: str
+    workload: str
+    impl: str
+    config: str
+    evidence: tuple[Evidence, ...]
+    bound: Bound | None = None
+    launch: int | None = None
+    function: str = ""
+    origin: str = OURS
+
+    @property
+    def case(self) -> tuple[str, ...]:
+        """Kernel, implementation, pass, workload and config: whose finding it is within a run."""
+        return (self.kernel, self.impl, self.direction, self.workload, self.config)
+
+    @property
+    def measured(self) -> bool:
+        """Whether what gave it away was observed on hardware; else the finding is a prediction."""
+        return self.origin == NVIDIA or (bool(self.evidence) and self.evidence[0].measured)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary, in the table's words (``pass``)."""
+        bound = self.bound and dataclasses.asdict(self.bound)
+        return {
+            "rule": self.rule,
+            "title": self.title,
+            "remedy": self.remedy,
+            "kernel": self.kernel,
+            "pass": self.direction,
+            "workload": self.workload,
+            "impl": self.impl,
+            "config": self.config,
+            "launch": self.launch,
+            "function": self.function,
+            "measured": self.measured,
+            "origin": self.origin,
+            "bound": bound,
+            "evidence": [
+                {"metric": e.metric, "value": e.value, "unit": e.unit, "source": e.source} for e in self.evidence
+            ],
+        }
+
+
+def rank(finding: Finding) -> tuple[bool, bool, bool, float]:
+    """Sorts findings: most to win in GPU time first, then in the interval, then those without a bound, then the distance."""
+    if finding.bound is None:
+        return (finding.rule == DISTANCE, True, False, 0.0)
+    return (False, False, finding.bound.clock != "gpu_time", -finding.bound.ratio)

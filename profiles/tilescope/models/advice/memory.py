@@ -1,0 +1,241 @@
+"""Rules on memory: bytes moved that need not move, and accesses that move more than they use. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tilescope.models import roofline, traffic
+from tilescope.models.advice.finding import Evidence, Finding
+from tilescope.models.advice.subject import Launch, Subject
+
+#: From this many times the ideal on, traffic is worth a word: less is rounding, tails and metadata.
+_EXCESS = 1.1
+#: The widest access of a thread, in bytes; a warp's request of it spans 16 sectors of 32 bytes.
+_WIDEST = 16
+#: From this share of a memory roof on, that level is what holds the kernel back; from the lower one on, all of a
+#: launch's time is in proportion to its bytes.
+_AT_ROOF, _BUSY = 0.85, 0.6
+#: An access, and what metrics call the bytes of it.
+_WAYS = {"load": "read", "store": "written"}
+
+
+def extra_bytes(subject: Subject) -> Iterator[Finding]:
+    """HBM bytes beyond those that must move. Bound: bytes moved / bytes needed, over the share of the time that bytes take.
+
+    ncu empties the caches before each launch: what one launch leaves in L2 for the next it counts as HBM traffic, and so
+    a chain of launches that each fit there tells nothing.
+    """
+    ratio, source = subject.excess, subject.row["bytes_source"]
+    if not ratio > _EXCESS or subject.row["bound"] == "compute" or subject.row["bytes_cold"]:
+        return
+    launches = subject.row["launches"] or 1
+    moved = traffic.by_launch(subject.case, source)
+    stem = "dram_bytes" if source == "ncu" else "unique_bytes"
+    values = [subject.total(f"{stem}_{way}", source) for way in ("read", "written")]
+    values += [subject.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
+    title = f"{launches} launches move" if launches > 1 else "Moves"
+    if subject.two_passes:
+        title += f" {ratio:.2f}× the bytes that two passes over the input need"
+        remedy = (
+            "A value of all the input is needed before any of it can be used: make it in one launch, and do all that "
+            "follows in a second one that loads the input once and stores only the result."
+        )
+    elif launches > 1:
+        title += f" {ratio:.2f}× the bytes the algorithm needs"
+        remedy = (
+            "Results of one launch go through HBM to the next: compute them in one @triton.jit kernel that loads each "
+            "input once, keeps what lies between in registers and stores only the result."
+        )
+    else:
+        title += f" {ratio:.2f}× the bytes the algorithm needs"
+        remedy = (
+            "Data is loaded again after L2 has dropped it: keep the row in registers (one BLOCK for the row), or walk "
+            "it in chunks small enough that the second pass still hits L2; for tiles, order the programs in groups "
+            "(a GROUP_M swizzle of tl.program_id) so that neighbours share theirs."
+        )
+    share, formula = _concerned(subject, moved, source), "bytes moved / bytes needed"
+    if share < 1:
+        ratio, formula = (
+            1 / (1 - share + share / ratio),
+            f"{formula}, over the {share * 100:.0f} % of the time they take",
+        )
+    yield subject.finding("extra-bytes", title, remedy, values, subject.bound(ratio, formula))
+
+
+def _concerned(subject: Subject, moved: Mapping[int | None, float], source: str) -> float:
+    """The share of GPU time that is in proportion to bytes: all of a launch that HBM keeps busy, else what they take at the
+    roof. All of it where nothing was timed.
+    """
+    roof, time = subject.roof(subject.row["memory_roof"]), subject.row["gpu_time"]
+    if not (subject.measured and roof and time > 0):
+        return 1.0
+    times = {
+        launch: known.value
+        for launch in moved
+        if launch is not None and (known := subject.case.launch_time(launch, source))
+    }
+    if not times or len(times) < len(moved) or not sum(times.values()) > 0:
+        times, moved = {0: time}, {0: sum(moved.values())}
+    taken = {launch: moved[launch] / roof.value for launch in times}
+    concerned = sum(times[launch] if taken[launch] >= _BUSY * times[launch] else taken[launch] for launch in times)
+    return concerned / sum(times.values())
+
+
+def repeated_requests(subject: Subject) -> Iterator[Finding]:
+    """The program asks L2 for the same bytes again, and L2 is busy. Bound: bytes requested / distinct bytes."""
+    for launch in subject.launches:
+        requested, unique = (launch.get(f"{name}_bytes_read", "interpreter") for name in ("requested", "unique"))
+        at, time = launch.places.get("ncu"), launch.get("gpu_time", "torch_profiler", "ncu")
+        moved = roofline.moved_bytes(subject.case, "l2", at) if at is not None else None
+        roof = subject.roof("l2")
+        if not (requested and unique and unique.value and moved and time and time.value and roof):
+            continue
+        ratio, busy = requested.value / unique.value, moved.value / time.value / roof.value
+        if ratio < _EXCESS or busy < _BUSY:
+            continue
+        yield subject.finding(
+            "repeated-requests",
+            f"Asks L2 for each byte {ratio:.1f} times, and L2 is {busy * 100:.0f} % busy",
+            "Load once and keep it: hold the row in registers between the passes over it, or take larger tiles so that "
+            "each loaded element is used more often.",
+            [launch.get("l2_to_l1_bytes", "ncu"), requested, unique, roof, time],
+            subject.bound(ratio, "bytes requested / distinct bytes", launch),
+            launch=launch,
+        )
+
+
+def uncoalesced(subject: Subject) -> Iterator[Finding]:
+    """Requests that touch more 32-byte sectors than their bytes fill. Bound: all sectors that the launch touches / those it
+    would touch if these were filled.
+
+    A warp's request of ``w`` bytes a thread fills ``w`` sectors (32 threads, 32 bytes each); ncu counts what it
+    touches. Without counters the interpreter's share of used sectors says the same of the addresses. How much of the
+    launch's traffic that is follows from the bytes it asks for each way. Where loads and stores both touch too many, one
+    change of the order mends both. HBM that is busy with the bytes needed leaves nothing to win.
+    """
+    if subject.saturation >= _AT_ROOF and not subject.excess > _EXCESS:
+        return
+    for launch in subject.launches:
+        touched = {way: _sectors(launch, way) for way in _WAYS}
+        for way, (ratio, values) in touched.items():
+            if ratio < _EXCESS:
+                continue
+            asked = {other: _asked(subject, launch, other) for other in _WAYS}
+            bound, formula = ratio, "sectors touched / sectors filled"
+            moved = {other: known.value * touched[other][0] for other, known in asked.items() if known}
+            if len(moved) == len(_WAYS) and any(moved.values()):
+                bound = sum(moved.values()) / sum(moved[other] / touched[other][0] for other in moved)
+                formula = "sectors of loads and stores / the same, all full"
+            yield subject.finding(
+                f"uncoalesced-{way}s",
+                f"{way.capitalize()}s touch {ratio:.2f}× the sectors that their bytes fill",
+                "Neighbouring threads should take neighbouring addresses: let tl.arange run along the dimension of "
+                "stride 1 (mind the order of a 2-D block's offsets), and pad rows to a stride that is a multiple of "
+                "32 bytes, or of 16 at the least: without it a thread's neighbouring elements are loaded one by one, "
+                "a stride apart.",
+                [*values, *asked.values()],
+                subject.bound(bound, formula, launch),
+                launch=launch,
+            )
+
+
+def _sectors(launch: Launch, way: str) -> tuple[float, list[Evidence | None]]:
+    """Sectors that loads or stores touch over those that their bytes fill, 1 where that is not known; and what says so."""
+    sectors, width = launch.get(f"sectors_per_{way}", "ncu"), launch.get(f"widest_{way}", "compiler")
+    share = launch.get(f"sector_efficiency_{_WAYS[way]}", "interpreter")
+    if sectors and width and width.value:
+        return sectors.value / width.value, [sectors, width, share]
+    if share and share.value:
+        return 1 / share.value, [share, width]
+    return 1.0, []
+
+
+def _asked(subject: Subject, launch: Launch, way: str) -> Evidence | None:
+    """The bytes that the launch loads or stores; a single one's are the algorithm's at least."""
+    requested = launch.get(f"requested_bytes_{_WAYS[way]}", "interpreter")
+    alone = requested is None and subject.row["launches"] == 1
+    return subject.total(f"algorithm_bytes_{_WAYS[way]}", "model") if alone else requested
+
+
+def narrow_loads(subject: Subject) -> Iterator[Finding]:
+    """Loads below 16 bytes a thread. Bound: 16 / width, as bytes in flight grow with it at best (Little's law)."""
+    if subject.saturation >= _AT_ROOF or subject.row["bound"] == "compute":
+        return
+    for launch in subject.launches:
+        width = launch.get("widest_load", "compiler")
+        if width is None or not 0 < width.value < _WIDEST:
+            continue
+        yield subject.finding(
+            "narrow-loads",
+            f"The widest load takes {width.value:.0f} of {_WIDEST} bytes a thread",
+            "Triton widens a load when it can prove 16-byte alignment and contiguity: pad the row's stride to a "
+            "multiple of 16 bytes, pass it as an argument divisible by 16 (or say so with tl.multiple_of and "
+            "tl.max_contiguous), and give each thread at least 16 bytes of the BLOCK (fewer num_warps, or a larger "
+            "BLOCK).",
+            [width, launch.get("sectors_per_load", "ncu"), launch.get("stall_lg_throttle", "ncu")],
+            subject.bound(_WIDEST / width.value, "16 bytes / widest load", launch, hides=True),
+            launch=launch,
+        )
+
+
+def at_the_roof(subject: Subject) -> Iterator[Finding]:
+    """HBM is saturated by bytes that must move. Fusing wins what the neighbour moves, so nothing bounds it here."""
+    use, ratio = subject.row["bandwidth_fraction"], subject.row["bytes_ratio"]
+    roof = subject.roof(subject.row["memory_roof"])
+    if not (subject.measured and roof and subject.row["bound"] == "memory" and use >= _AT_ROOF) or ratio > _EXCESS:
+        return
+    yield subject.finding(
+        "at-the-roof",
+        f"At the HBM roof: {use * 100:.0f} % of the {roofline.of_roof(subject.row, subject.device).name}",
+        "Only moving fewer bytes helps: fuse with the operation before or after (its result then never leaves the "
+        "registers), or store a narrower dtype. 'tilescope fuse' says what a chain would win.",
+        [
+            subject.of_row("gpu_time", subject.row["time_source"]),
+            subject.total("algorithm_bytes_read", "model"),
+            subject.total("algorithm_bytes_written", "model"),
+            roof,
+        ],
+    )
+
+
+def spills(subject: Subject) -> Iterator[Finding]:
+    """Registers that do not suffice. Bound: bytes through L1 / requested, else (requested + spilled) / requested.
+
+    Predicted spill bytes are those in the code, once a thread; a loop repeats them.
+    """
+    for launch in subject.launches:
+        executed = [launch.get(f"spill_{what}", "ncu") for what in ("loads", "stores")]
+        code = [launch.get(f"spill_bytes_{what}", "compiler") for what in ("loaded", "stored")]
+        known = [value for value in (*executed, *code) if value and value.value > 0]
+        if not known:
+            continue
+        ratio, formula = _spill_ratio(launch, code)
+        yield subject.finding(
+            "spills",
+            "Registers spill to local memory",
+            "Keep less alive in a thread: walk the row in chunks of a smaller BLOCK instead of holding all of it, "
+            "spread it over more num_warps while the block's registers allow, take a smaller tile, or fewer "
+            "num_stages. A block of 32 warps leaves 64 registers a thread.",
+            [*known, launch.get("registers"), launch.get("block_threads"), launch.get("l1_bytes", "ncu")],
+            subject.bound(ratio, formula, launch) if ratio else None,
+            launch=launch,
+        )
+
+
+def _spill_ratio(launch: Launch, code: list[Evidence | None]) -> tuple[float | None, str]:
+    requested = _added([launch.get(f"requested_bytes_{way}", "interpreter") for way in ("read", "written")])
+    through = launch.get("l1_bytes", "ncu")
+    if not requested:
+        return None, ""
+    if through and through.value > requested:
+        return through.value / requested, "bytes through L1 / bytes requested"
+    spilled, threads, blocks = _added(code), launch.get("block_threads"), launch.get("grid_blocks")
+    if not (spilled and threads and blocks):
+        return None, ""
+    return 1 + spilled * threads.value * blocks.value / requested, "(bytes requested + spilled) / bytes requested"
+
+
+def _added(values: list[Evidence | None]) -> float | None:
+    """The values' sum; None when one is absent."""
+    known = [value.value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

@@ -1,0 +1,190 @@
+"""Rules on how full the multiprocessors are: too few blocks on one, or too few for all of them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tilescope.hardware import occupancy as model
+from tilescope.models.advice.finding import Evidence, Finding
+from tilescope.models.advice.subject import Launch, Subject
+
+#: Occupancy up to here hides too little latency for a kernel that waits for memory.
+_LOW = 0.5
+#: From this share of a roof on, more warps would not help.
+_ENOUGH = 0.8
+#: A grid that keeps at least this share of its waves busy is no trouble.
+_FULL = 0.85
+_LIMITS = ("registers", "shared_memory", "warps", "blocks", "barriers")
+
+
+def low_occupancy(subject: Subject) -> Iterator[Finding]:
+    """Few resident warps for want of anything but registers. Bound: warps resident after the change / before.
+
+    By Little's law memory requests in flight, and so throughput, grow at best with the resident warps.
+    """
+    for launch, limiters, ratio in _low(subject):
+        if "registers" in limiters:
+            continue
+        limit = " and ".join(limiters).replace("_", " ").replace("blocks", "block slots")
+        change = _without(limiters[0], launch, subject.device.target)
+        remedy, factor = change or ("Ask for less of it in a block: a smaller BLOCK, or fewer num_stages.", 1 / ratio)
+        yield subject.finding(
+            "low-occupancy",
+            f"{limit.capitalize()} hold occupancy at {ratio * 100:.0f} %",
+            remedy,
+            _evidence(launch, limiters[0]),
+            subject.bound(factor, "resident warps after / before", launch, hides=True),
+            launch=launch,
+        )
+
+
+def register_pressure(subject: Subject) -> Iterator[Finding]:
+    """Few resident warps for want of registers. Bound: warps resident after the change / before.
+
+    Not where the kernel spills: fewer registers would make that worse, and ``memory.spills`` speaks of it.
+    """
+    for launch, limiters, ratio in _low(subject):
+        if "registers" not in limiters or _spills(launch):
+            continue
+        change = _fewer_registers(launch, subject.device.target)
+        said, factor = change or ("", 1 / ratio)
+        yield subject.finding(
+            "register-pressure",
+            f"Registers hold occupancy at {ratio * 100:.0f} %",
+            f"{said}A thread holds fewer values with a smaller BLOCK or tile, or the same one over more num_warps; "
+            "maxnreg at the launch forces the count down, at the price of spills.",
+            _evidence(launch, "registers"),
+            subject.bound(factor, "resident warps after / before", launch, hides=True),
+            launch=launch,
+        )
+
+
+def partial_waves(subject: Subject) -> Iterator[Finding]:
+    """Multiprocessors that idle while the last blocks run. Bound: waves rounded up / waves.
+
+    A wave is one block in every slot of the chip. Below one wave it is the busiest multiprocessor's blocks over the
+    average's.
+    """
+    if subject.saturation >= _ENOUGH:
+        return
+    for launch in subject.launches:
+        grid, slots = launch.get("grid_blocks"), _least(launch)
+        if grid is None or slots is None or not slots.value or not grid.value:
+            continue
+        chip = subject.device.multiprocessors
+        each = grid.value / chip
+        waves = each / slots.value
+        busy = waves / math.ceil(waves) if waves > 1 else each / math.ceil(each)
+        if busy >= _FULL:
+            continue
+        if each < 1:
+            title = f"{grid.value:,.0f} blocks leave {chip - grid.value:,.0f} of {chip} SMs idle"
+            remedy = (
+                "Make more programs: a smaller BLOCK, or several programs for one row or tile (split-K, or partial sums "
+                "that a second kernel adds)."
+            )
+        else:
+            title = f"{waves:.2f} waves of blocks: the SMs are busy {busy * 100:.0f} % of the time"
+            remedy = (
+                "Even the last wave out: a BLOCK that gives a whole number of waves, or a persistent kernel, whose "
+                "grid is the multiprocessors times the blocks that fit and whose programs loop over the work."
+            )
+        bound = subject.bound(1 / busy, "waves rounded up / waves", launch, hides=True)
+        yield subject.finding(
+            "partial-waves", title, remedy, [grid, slots, launch.get("waves", "ncu")], bound, launch=launch
+        )
+
+
+def _low(subject: Subject) -> Iterator[tuple[Launch, list[str], float]]:
+    """Launches with too few warps to hide latency where that matters: what limits them, and their occupancy."""
+    if subject.saturation >= _ENOUGH or subject.row["bound"] in ("", "compute"):
+        return
+    for launch in subject.launches:
+        ratio, slots, grid = launch.get("theoretical_occupancy"), _least(launch), launch.get("grid_blocks")
+        tensor = launch.get("tensor_instructions", "compiler")
+        if tensor and tensor.value:
+            continue  # Tiles of tl.dot hide latency by asynchronous copies, not by many warps.
+        if not (ratio and slots and grid) or ratio.value <= 0 or ratio.value > _LOW:
+            continue
+        if grid.value < slots.value * subject.device.multiprocessors:
+            continue  # There are not even blocks for the slots there are: partial_waves speaks of it.
+        limits = {name: launch.get(f"occupancy_limit_{name}", slots.source) for name in _LIMITS}
+        yield launch, [n for n, limit in limits.items() if limit and limit.value == slots.value], ratio.value
+
+
+def _spills(launch: Launch) -> bool:
+    names = ("spill_bytes_stored", "spill_bytes_loaded", "spill_stores", "spill_loads")
+    return any(value.value > 0 for name in names if (value := launch.get(name)))
+
+
+def _least(launch: Launch) -> Evidence | None:
+    """The smallest of the limits: blocks that fit on one multiprocessor."""
+    for source in ("ncu", "compiler"):
+        limits = [limit for name in _LIMITS if (limit := launch.get(f"occupancy_limit_{name}", source))]
+        if limits:
+            return min(limits, key=lambda limit: limit.value)
+    return None
+
+
+def _evidence(launch: Launch, limiter: str) -> list[Evidence | None]:
+    own = {"registers": "registers", "shared_memory": "shared_memory"}.get(limiter, "block_threads")
+    names = ["theoretical_occupancy", f"occupancy_limit_{limiter}", own, "achieved_occupancy"]
+    return [launch.get(name) for name in names]
+
+
+def _resources(launch: Launch) -> tuple[int, int, int] | None:
+    found = [launch.get(name) for name in ("registers", "shared_memory", "block_threads")]
+    registers, shared, threads = (int(value.value) if value else None for value in found)
+    return None if registers is None or shared is None or threads is None else (registers, shared, threads)
+
+
+def _fewer_registers(launch: Launch, target: str) -> tuple[str, float] | None:
+    """The most registers with which another block fits: a sentence, and by how much the resident warps grow."""
+    needs = _resources(launch)
+    if needs is None or target.rstrip("af") not in model.LIMITS:
+        return None
+    registers, shared, threads = needs
+    now = model.blocks(target, registers, shared, threads)
+    if not now.blocks:
+        return None
+    for fewer in range(registers - 1, 15, -1):
+        then = model.blocks(target, fewer, shared, threads)
+        if then.blocks > now.blocks:
+            said = f"With {fewer} registers a thread instead of {registers} {_fit(then, now)}. "
+            return said, then.ratio / now.ratio
+    return None
+
+
+def _without(limiter: str, launch: Launch, target: str) -> tuple[str, float] | None:
+    """The smallest change that lifts this limit: a sentence, and by how much the resident warps grow."""
+    needs = _resources(launch)
+    if needs is None or target.rstrip("af") not in model.LIMITS:
+        return None
+    registers, shared, threads = needs
+    now = model.blocks(target, registers, shared, threads)
+    if not now.blocks:
+        return None
+    if limiter == "shared_memory":
+        room = model.limits(target).shared_memory // (now.blocks + 1) // model.SHARED_STEP * model.SHARED_STEP
+        less = room - model.SHARED_RESERVED
+        then = model.blocks(target, registers, less, threads)
+        said = (
+            f"With {less:,} bytes of shared memory a block instead of {shared:,} {_fit(then, now)}: fewer num_stages, "
+            "or a smaller BLOCK."
+        )
+    else:
+        then = model.blocks(target, registers, shared, 2 * threads)
+        warps = threads // model.WARP_THREADS
+        said = (
+            f"With num_warps={2 * warps} instead of {warps} (and the registers of a thread as they are) "
+            f"{_fit(then, now)}."
+        )
+    return (said, then.ratio / now.ratio) if then.ratio > now.ratio else None
+
+
+def _fit(then: model.Occupancy, now: model.Occupancy) -> str:
+    return (
+        f"a multiprocessor holds {then.blocks} blocks instead of {now.blocks} "
+        f"({then.ratio * 100:.0f} % occupancy instead of {now.ratio * 100:.0f} %)"
+    )

@@ -1,0 +1,113 @@
+"""The rule on stalls: what a launch's warps wait for. Pure.
+
+ncu's reasons by its names (Nsight Compute, Kernel Profiling Guide, "Warp Stall Reasons").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilescope.models.advice.finding import Finding
+from tilescope.models.advice.subject import Launch, Subject
+from tilescope.table.metrics import METRICS
+
+#: A reason below this share of a warp's cycles explains nothing: a dozen of them share these.
+SHARE = 0.25
+#: From this share of a roof on, warps wait because the roof is reached.
+_AT_ROOF = 0.85
+
+#: What a warp waits for, and what helps. ``selected`` is no stall: its warp was issued.
+_STALLS = {
+    "long_scoreboard": (
+        "data from L2 or HBM",
+        "Have more loads in flight: more num_stages in a loop that loads, more warps (num_warps, or a smaller BLOCK "
+        "that lets more blocks fit), or all loads of an iteration before the first use.",
+    ),
+    "short_scoreboard": (
+        "shared memory or special functions",
+        "Exchange less between threads: fewer tl.trans, tl.sum across warps and layout changes, and cheaper functions "
+        "(tl.exp2 for tl.exp, with log2(e) folded into a factor).",
+    ),
+    "barrier": (
+        "the other warps of their block",
+        "Make the block smaller: fewer num_warps, so that a reduction stays in one warp, or combine several reductions "
+        "into one.",
+    ),
+    "lg_throttle": (
+        "the queue of global loads and stores",
+        "Issue fewer and wider loads: 16 bytes a thread, and none of what is loaded already.",
+    ),
+    "mio_throttle": (
+        "the queue of shared-memory instructions",
+        "Issue fewer shared-memory instructions: larger tiles, wider accesses, fewer reductions.",
+    ),
+    "math_pipe_throttle": (
+        "busy arithmetic pipes",
+        "Do less arithmetic: hoist what does not change out of the loop, and use tl.dot for products.",
+    ),
+    "gmma": ("the tensor cores", "Larger tiles, or more num_stages, keep the tensor cores fed."),
+    "wait": (
+        "the fixed latency of instructions",
+        "Give each thread more independent work: a larger BLOCK a warp, or an unrolled loop (tl.static_range).",
+    ),
+    "not_selected": (
+        "their turn, as another warp was issued",
+        "Instruction issue is the limit, and more warps do not help: execute fewer instructions a byte (wider "
+        "accesses, what does not change hoisted out of the loop, a cheaper formula).",
+    ),
+    "drain": ("stores to leave at the end", "Store less at the end of a program, or make fewer, longer programs."),
+    "membar": ("memory fences", "Use fewer atomics and fences: relaxed ones (sem='relaxed'), or partial sums."),
+    "no_instruction": (
+        "instructions to fetch",
+        "Make the code shorter: unroll less (tl.range for tl.static_range), smaller tiles.",
+    ),
+    "imc_miss": ("constants to fetch", "Very short programs wait for their arguments: more work a program."),
+    "branch_resolving": ("branches", "Replace branches by masks (tl.where), or decide with tl.constexpr."),
+    "sleeping": ("a sleep of their own", "Spin less: a lock or a flag makes warps wait for another program."),
+}  # fmt: skip
+#: Tiles of tl.dot are computed by all warps of a block together: fewer of them would not end the waiting.
+_PRODUCTS = (
+    "The warps of a block meet after each tile: have the next tile loaded by then (more num_stages, or warps "
+    "specialized in loading), and keep what lies between two tl.dot short. Try other tiles and num_warps in a sweep."
+)
+_REASONS = tuple(name.removeprefix("stall_") for name in METRICS if name.startswith("stall_"))
+_LETTERS = ("lg", "mio", "imc", "gmma")
+
+
+def longest_stall(subject: Subject) -> Iterator[Finding]:
+    """What warps wait for most, where no roof is reached. Bound: 1 / (1 - its share of a warp's cycles)."""
+    if not subject.measured or not subject.row["bound"] or subject.saturation >= _AT_ROOF:
+        return
+    for launch in subject.launches:
+        reason, share = next(iter(shares(launch).items()), ("", 0.0))
+        if share >= SHARE:
+            yield _stalled(subject, launch, reason, share)
+
+
+def shares(launch: Launch) -> dict[str, float]:
+    """The share of a warp's cycles that each reason takes, the largest first; empty where none were counted."""
+    found = {reason: value.value for reason in _REASONS if (value := launch.get(f"stall_{reason}", "ncu"))}
+    cycles = sum(found.values())
+    known = sorted(_STALLS.keys() & found.keys(), key=lambda reason: (-found[reason], reason))
+    return {reason: found[reason] / cycles for reason in known} if cycles else {}
+
+
+def name(reason: str) -> str:
+    """A reason as Nsight Compute writes it: ``LG Throttle``."""
+    return " ".join(word.upper() if word in _LETTERS else word.capitalize() for word in reason.split("_"))
+
+
+def _stalled(subject: Subject, launch: Launch, reason: str, share: float) -> Finding:
+    meaning, remedy = _STALLS[reason]
+    if reason == "barrier" and launch.uses_tensor_cores:
+        remedy = _PRODUCTS
+    # Warps that could run but for another one do not make a launch longer.
+    bounded = share < 1 and reason != "not_selected"
+    return subject.finding(
+        "longest-stall",
+        f"Warps stall {share * 100:.0f} % of their cycles on {name(reason)}: {meaning}",
+        remedy,
+        [launch.get(f"stall_{reason}", "ncu"), launch.get("achieved_occupancy", "ncu")],
+        subject.bound(1 / (1 - share), "1 / (1 - share of the stall)", launch, hides=True) if bounded else None,
+        launch=launch,
+    )

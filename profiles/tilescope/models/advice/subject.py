@@ -1,0 +1,215 @@
+"""What a rule looks at: one case with its summary and its launches, each seen by several collectors. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilescope.models import roofline, summary
+from tilescope.models.advice.finding import Bound, Evidence, Finding
+from tilescope.table.case_table import Facts, Known
+from tilescope.table.metrics import METRICS
+from tilescope.table.schema import SOURCES, Device
+
+#: Collectors that see launches, the one that saw the most of a real one first.
+_SEERS = ("ncu", "torch_profiler", "compiler", "interpreter")
+#: The implementation that is Triton code, and how torch.compile's kernels are called.
+_TRITON, _INDUCTOR = "triton", "triton_"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a case. ``places`` maps a source to the number it gave the launch.
+
+    ``share`` of the case's GPU time, None where a time is not known.
+    """
+
+    case: Facts
+    function: str
+    places: Mapping[str, int]
+    share: float | None
+
+    @property
+    def uses_tensor_cores(self) -> bool:
+        """Whether the compiler put tensor-core instructions into it."""
+        known = self.get("tensor_instructions", "compiler")
+        return known is not None and known.value > 0
+
+    @property
+    def triton(self) -> bool:
+        """Whether it is Triton code, which a person or torch.compile wrote; a library's own kernels cannot be mended."""
+        return self.case.key["impl"] == _TRITON or "compiler" in self.places or self.function.startswith(_INDUCTOR)
+
+    @property
+    def number(self) -> int:
+        """Its position, as the source that saw most of it counts."""
+        return next(self.places[source] for source in _SEERS if source in self.places)
+
+    def get(self, metric: str, *sources: str) -> Evidence | None:
+        """The metric of this launch from the first of ``sources`` (default: most direct first) that has it."""
+        for source in sources or SOURCES:
+            known = self.case.at(metric, self.places[source], source) if source in self.places else None
+            if known:
+                return evidence(metric, known)
+        return None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One case. ``row`` is its line of ``summary.summarise``; ``launches`` are those of Triton code worth a word;
+    ``configs`` the same implementation's cases of a sweep over the same problem; ``two_passes`` whether the computation
+    needs all of its input before it can use any of it (``passes.two_passes``)."""
+
+    case: Facts
+    row: Mapping[str, Any]
+    device: Device
+    launches: tuple[Launch, ...]
+    configs: tuple[Facts, ...] = ()
+    two_passes: bool = False
+
+    @property
+    def measured(self) -> bool:
+        """Whether the case's GPU time is known."""
+        return bool(self.row["measured"])
+
+    @property
+    def headroom(self) -> float | None:
+        """GPU time over the floor: no change to the code wins more. None where either is not known."""
+        fraction = self.row["floor_fraction"]
+        return 1 / fraction if fraction > 0 else None
+
+    @property
+    def saturation(self) -> float:
+        """Share of the busier roof (HBM, arithmetic) in use; NaN where nothing was timed."""
+        moved = self.row["bandwidth_fraction"]
+        if self.row["bytes_source"] == "ncu" and not self.row["bytes_cold"]:
+            moved = max(moved, moved * self.row["bytes_ratio"])
+        shares = [x for x in (moved, self.row["performance_fraction"]) if not math.isnan(x)]
+        return max(shares, default=math.nan)
+
+    @property
+    def launch_bound(self) -> bool:
+        """Whether launches are too short for what happens in them to matter."""
+        return summary.launch_bound(self.row)
+
+    @property
+    def needed(self) -> float:
+        """Bytes that the algorithm must move, as its cost declares them; NaN where it does not."""
+        ways = [self.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
+        known = [value.value for value in ways if value]
+        return sum(known) if len(known) == len(ways) else math.nan
+
+    @property
+    def passes(self) -> float:
+        """Bytes that must move where the input does not stay in L2 between the passes over it that are needed."""
+        read = self.total("algorithm_bytes_read", "model")
+        again = self.two_passes and read and self.needed > self.device.l2_bytes
+        return self.needed + (read.value if again and read else 0.0)
+
+    @property
+    def excess(self) -> float:
+        """HBM bytes moved over those that must move; NaN where either is not known."""
+        return float(self.row["bytes_ratio"]) * self.needed / self.passes if self.needed else math.nan
+
+    def total(self, metric: str, *sources: str) -> Evidence | None:
+        """The metric of the whole case, launches added up."""
+        known = self.case.total(metric, *sources)
+        return evidence(metric, known) if known else None
+
+    def of_row(self, metric: str, source: str) -> Evidence | None:
+        """A metric that the summary has for the whole case (``gpu_time``, ``interval``, ``graph_time``)."""
+        value = float(self.row[metric])
+        return None if math.isnan(value) else evidence(metric, Known(value, source))
+
+    def roof(self, name: str) -> Evidence | None:
+        """A roof of the device."""
+        ceiling = roofline.roof(self.device, name)
+        return Evidence(f"roof_{name}", ceiling.value, ceiling.unit, ceiling.origin) if ceiling else None
+
+    def bound(self, ratio: float, formula: str, launch: Launch | None = None, *, hides: bool = False) -> Bound:
+        """What making the launch (None: all) ``ratio`` times faster wins for the case.
+
+        Amdahl's law (1967) over the launch's share of GPU time, ``1 / (1 - s + s / ratio)``; with no share known the
+        launch counts as the whole case, which can only be too hopeful. Nothing is faster than the floor. What only
+        ``hides`` latency moves no fewer bytes: it wins no more than the time in which the roof is idle.
+        """
+        if launch is not None and launch.share is not None and launch.share < 1:
+            ratio = 1 / (1 - launch.share + launch.share / ratio)
+            formula += f", over its {launch.share * 100:.0f} % of the time"
+        busy = self.saturation if hides else math.nan
+        if busy > 0 and 1 / busy < min(ratio, self.headroom or math.inf):
+            return Bound(1 / busy, f"1 / share of the roof in use; {formula} would be {ratio:.2f}×")
+        if self.headroom is not None and self.headroom < ratio:
+            return Bound(self.headroom, f"GPU time / floor; {formula} would be {ratio:.2f}×")
+        return Bound(ratio, formula)
+
+    def finding(
+        self,
+        rule: str,
+        title: str,
+        remedy: str,
+        values: list[Evidence | None],
+        bound: Bound | None = None,
+        *,
+        launch: Launch | None = None,
+    ) -> Finding:
+        """A finding about this case; absent values are left out of its evidence."""
+        key = self.case.key
+        return Finding(
+            rule=rule,
+            title=title,
+            remedy=remedy,
+            kernel=key["kernel"],
+            direction=key["pass"],
+            workload=key["workload"],
+            impl=key["impl"],
+            config=key["config"],
+            evidence=tuple(value for value in values if value is not None),
+            bound=bound,
+            launch=launch.number if launch else None,
+            function=launch.function if launch else "",
+        )
+
+
+def evidence(metric: str, known: Known) -> Evidence:
+    """A known value as evidence; METRICS has its unit."""
+    return Evidence(metric, known.value, METRICS[metric].unit, known.source)
+
+
+def launches(case: Facts) -> Iterator[Launch]:
+    """The case's launches, each with the number that every source gave it.
+
+    Sources that saw equally many agree by position. Others agree by function name and how often it came before: the
+    compiler sees Triton's kernels only, where ncu also sees a fill or a copy beside them.
+    """
+    primary = next((source for source in _SEERS if case.launches(source)), None)
+    if primary is None:
+        return
+    numbers = case.launches(primary)
+    names = _named(case, primary)
+    by_name = {source: {name: n for n, name in _named(case, source).items()} for source in _SEERS}
+    alike = {source for source in _SEERS if len(case.functions.get(source, {})) == len(numbers)}
+    times = {n: known.value for n in numbers if (known := case.launch_time(n, primary))}
+    whole = sum(times.values())
+    for number in numbers:
+        places = {primary: number}
+        for source in _SEERS:
+            place = number if source in alike else by_name[source].get(names[number])
+            if source != primary and place is not None:
+                places[source] = place
+        share = times[number] / whole if len(times) == len(numbers) and whole > 0 else None
+        yield Launch(case, case.functions[primary][number], places, share)
+
+
+def _named(case: Facts, source: str) -> dict[int, tuple[str, int]]:
+    """A launch's number to its function and how many launches of that function came before."""
+    before: Counter[str] = Counter()
+    named = {}
+    for number in case.launches(source):
+        function = case.functions[source][number]
+        named[number] = (function, before[function])
+        before[function] += 1
+    return named

@@ -1,0 +1,245 @@
+"""What texts say of fused kernels, what the bytes allow, and what was measured at every recorded size, side by side.
+
+Runs -> frame, pure but for a look at whether a kernel's source has changed since. Only what was measured counts, and of
+implementations only those whose results were right. The bound is the bytes of the unfused implementation over those of
+the fused one (``traffic.speedup``'s prediction): a memory-bound program gains no more by moving less, though an unfused
+one whose launches are slow for other reasons can lose more than that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tilescope.models import compare, published_claims, roofline, summary, traffic
+from tilescope.runs.staleness import stale_kernels
+from tilescope.runs.store import LoadedRun
+from tilescope.table.case_table import GPU_TIME_SOURCES, Facts, by_problem, gather, problem_of
+
+#: What rows are made of. Most of a recording is something else, and to gather that takes as long again.
+_NEEDED = {
+    "gpu_time", "interval", "algorithm_flops", "relative_error", "tolerance", "row_error", "row_tolerance",
+    *(f"{whose}_bytes_{way}" for whose in ("algorithm", "requested", "unique", "dram") for way in ("read", "written")),
+}  # fmt: skip
+
+#: What ours is held against, by the end of the columns' names. The library is the quickest of those that were timed.
+OVER = ("eager", "compile", "library")
+
+#: Under which names a run's versions may hold a library's, by the implementation that it is.
+_VERSIONS = {
+    "liger": ("liger-kernel", "liger_kernel", "liger"),
+    "cublas": ("cublas", "cuBLAS"),
+    "cudnn": ("cudnn", "cuDNN"),
+    "fa2": ("flash-attn", "flash_attn", "fa2"),
+    "bitsandbytes": ("bitsandbytes",),
+    "cce": ("cut-cross-entropy", "cut_cross_entropy", "cce"),
+    # PyTorch's own operations are of the version that the run says it used.
+    "aten": ("torch",),
+}
+
+COLUMNS = {
+    "kernel": "str",
+    "pass": "str",
+    "workload": "str",
+    "claim": "str",
+    "claim_low": "float64",
+    "claim_high": "float64",
+    "claim_over": "str",
+    "claim_source": "str",
+    "verdict": "str",
+    "verdict_interval": "str",
+    "bound": "float64",
+    **{f"{what}_{other}": "float64" for other in OVER for what in ("over", "low", "high", "interval")},
+    "library": "str",
+    "library_version": "str",
+    "roof": "str",
+    "of_roof": "float64",
+    "run": "str",
+    "device": "str",
+    "started": "str",
+    "changed": "bool",
+    "floor": "float64",
+}
+
+
+def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
+    """``best`` of what each of the runs says."""
+    return best(row for loaded in runs for row in of_run(loaded))
+
+
+def best(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """One row a kernel, pass and workload: kernels by name, sizes from the smallest on.
+
+    Of several runs with the same, the row of the one that says most: of the kernel as it is today rather than of a former
+    one (``changed``), then one with other implementations to compare with, then one of more workloads, then the newest. All
+    rows of a kernel and pass are of one GPU, and none is of a former kernel where any is of today's.
+
+    ``over_…`` are speed ratios by GPU time (the other implementation's over ours), ``low_…`` and ``high_…`` their 95 %
+    intervals, ``interval_…`` the ratio by the interval that the CPU's delays are part of. ``of_roof`` is the floor's time
+    over ours, and ``roof`` says which: copy or read bandwidth, or a pipe's rate. ``verdict`` compares the claim with the ratio
+    by GPU time, ``verdict_interval`` with that by the interval; both are empty where nothing is claimed. Absent is NaN, and an
+    empty ``library_version`` one that the run did not record.
+    """
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    headlines: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        size, problem = (row["kernel"], row["pass"], row["workload"]), (row["kernel"], row["pass"])
+        found[size] = max(found.get(size, row), row, key=_worth)
+        headlines[problem] = max(headlines.get(problem, row), row, key=_worth)
+
+    def counts(row: dict[str, Any]) -> bool:
+        headline = headlines[row["kernel"], row["pass"]]
+        return bool(row["device"] == headline["device"] and row["changed"] <= headline["changed"])
+
+    # By name, for a recording says nothing of what belongs together, and a family may be recorded in parts.
+    ordered = sorted(
+        filter(counts, found.values()),
+        key=lambda row: (row["kernel"], list(headlines).index((row["kernel"], row["pass"])), row["floor"]),
+    )
+    return pd.DataFrame(ordered, columns=list(COLUMNS)).astype(COLUMNS)
+
+
+def of_run(loaded: LoadedRun) -> list[dict[str, Any]]:
+    """A row a kernel, pass and workload that the run measured of the Triton implementation, with right results.
+
+    It has ``COLUMNS``, and in ``workloads`` how many of them the run has.
+    """
+    if not loaded.run.device.measured:
+        return []
+    table = loaded.table[(loaded.table["config"] == "") & loaded.table["metric"].isin(_NEEDED)]
+    every = summary.summarise(table, loaded.run.device, loaded.run.kernels)
+    gains = traffic.speedup(table)
+    bounds = gains[gains["impl"] == "triton"].set_index(["kernel", "pass", "workload"])["predicted"].to_dict()
+    cases = gather(table)
+    problems = by_problem(cases)
+    failed = {failure.case for failure in loaded.run.failures if failure.collector == "check"}
+    changed = stale_kernels(loaded)
+    rows = []
+    for case, ours in zip(cases, every.to_dict("records"), strict=True):
+        if case.key["impl"] != "triton" or not ours["measured"] or not _right(case, failed):
+            continue
+        others = {name: other for name, other in problems[problem_of(case)].items() if _right(other, failed)}
+        known = {str(name): value for name, value in ours.items()}
+        rows.append({**_row(case, known, others, bounds, loaded), "changed": case.key["kernel"] in changed})
+    for row in rows:
+        alike = {
+            other["workload"] for other in rows if (other["kernel"], other["pass"]) == (row["kernel"], row["pass"])
+        }
+        row["workloads"] = len(alike)
+    return rows
+
+
+def disagree(rows: pd.DataFrame, other: str) -> pd.Series:
+    """Where ours is ahead of ``other`` (of ``OVER``) by one of the two clocks and behind by the other."""
+    gpu, interval = rows[f"over_{other}"], rows[f"interval_{other}"]
+    return gpu.notna() & interval.notna() & ((gpu > 1) != (interval > 1))
+
+
+def verdicts(rows: pd.DataFrame) -> pd.Series:
+    """By kernel and pass of which something is claimed: what came of it over all sizes, in words, by GPU time."""
+    claimed = rows[rows["verdict"] != ""]
+    found: dict[tuple[str, str], str] = {}
+    for (kernel, direction), sizes in claimed.groupby(["kernel", "pass"], sort=False):
+        counts = sizes.loc[sizes["verdict"] != "not measured", "verdict"].value_counts()
+        total = int(counts.sum())
+        if len(counts) > 1:
+            parts = (f"{word} at {counts[word]}" for word in ("holds", "less", "more") if word in counts)
+            found[str(kernel), str(direction)] = f"{', '.join(parts)} of {total}"
+        else:
+            found[str(kernel), str(direction)] = str(counts.index[0]) if total else "not measured"
+    return pd.Series(found, dtype="object")
+
+
+def _worth(row: dict[str, Any]) -> tuple[bool, int, int, str]:
+    compared = sum(not math.isnan(row[f"over_{name}"]) for name in OVER)
+    return not row["changed"], compared, row["workloads"], row["run"]
+
+
+def _right(case: Facts, failed: set[str]) -> bool:
+    """Whether no check found the case's results wrong: neither by its error nor so that there was none to give."""
+    name = "/".join(case.key[column] for column in ("kernel", "impl", "pass", "workload"))
+    return not case.wrong() and not any(known == name or known.endswith(f":{name}") for known in failed)
+
+
+def _row(
+    case: Facts, ours: Mapping[str, Any], others: Mapping[str, Facts], bounds: Mapping[Any, float], loaded: LoadedRun
+) -> dict[str, Any]:
+    device = loaded.run.device
+    near = roofline.of_roof(ours, device)
+    ratios = {name: _ratios(case, others.get(name)) for name in ("eager", "compile", *summary.LIBRARIES)}
+    timed = [name for name in summary.LIBRARIES if ratios[name]["over"] > 0]
+    library = min(timed, key=lambda name: ratios[name]["over"], default="")
+    chosen = {"eager": "eager", "compile": "compile", "library": library}
+    size = case.key["kernel"], case.key["pass"], case.key["workload"]
+    return {
+        **{name: case.key[name] for name in ("kernel", "pass", "workload")},
+        **_claimed(case.key["kernel"], case.key["pass"], ratios),
+        "bound": math.nan if near.pipe else bounds.get(size, math.nan),
+        **{
+            f"{what}_{other}": value
+            for other, name in chosen.items()
+            for what, value in ratios.get(name, _ABSENT).items()
+        },
+        "library": library,
+        "library_version": _version(library, loaded.run.versions),
+        "roof": near.name,
+        "of_roof": near.fraction,
+        "floor": ours["floor"],
+        "run": loaded.run.id,
+        "device": device.name,
+        "started": loaded.run.started[:10],
+    }
+
+
+_ABSENT = dict.fromkeys(("over", "low", "high", "interval"), math.nan)
+
+
+def _ratios(ours: Facts, other: Facts | None) -> dict[str, float]:
+    """The other's time over ours by either clock, and the interval of the ratio of GPU times."""
+    if other is None or other is ours:
+        return _ABSENT
+    found = dict(_ABSENT)
+    for source in GPU_TIME_SOURCES:
+        mine, theirs = (np.array(case.totals.get(("gpu_time", source), ())) for case in (ours, other))
+        if mine.size and theirs.size and np.median(mine) > 0:
+            found["over"] = float(np.median(theirs) / np.median(mine))
+            if min(mine.size, theirs.size) > 1:
+                found["low"], found["high"] = compare.interval(mine, theirs)
+            break
+    mine, theirs = (np.array(case.totals.get(("interval", "events"), ())) for case in (ours, other))
+    if mine.size and theirs.size and np.median(mine) > 0:
+        found["interval"] = float(np.median(theirs) / np.median(mine))
+    return found
+
+
+def _claimed(kernel: str, direction: str, ratios: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    claim = published_claims.of(kernel, direction)
+    if claim is None:
+        words = dict.fromkeys(("claim", "claim_over", "claim_source", "verdict", "verdict_interval"), "")
+        return {**words, "claim_low": math.nan, "claim_high": math.nan}
+    measured = ratios.get(claim.over, _ABSENT)
+    return {
+        "claim": claim.said,
+        "claim_low": claim.low,
+        "claim_high": claim.high,
+        "claim_over": claim.over,
+        "claim_source": claim.source,
+        "verdict": _verdict(claim, measured["over"]),
+        "verdict_interval": _verdict(claim, measured["interval"]),
+    }
+
+
+def _verdict(claim: published_claims.Claim, measured: float) -> str:
+    if math.isnan(measured):
+        return "not measured"
+    if claim.low <= measured <= claim.high:
+        return "holds"
+    return "less" if measured < claim.low else "more"
+
+
+def _version(library: str, versions: Mapping[str, str]) -> str:
+    return next((str(versions[name]) for name in _VERSIONS.get(library, ()) if name in versions), "")

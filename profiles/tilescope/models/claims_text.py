@@ -1,0 +1,120 @@
+"""The claims as GitHub's Markdown: a line a kernel and pass, from the worst of its sizes to the best."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+import pandas as pd
+
+from tilescope.models import published_claims
+from tilescope.models.claims import OVER, disagree, verdicts
+from tilescope.runs.store import LoadedRun
+
+_HEADINGS = [
+    "kernel", "sizes", "people say", "bytes allow", "over eager", "over torch.compile", "over the library", "of the roof",
+]  # fmt: skip
+
+
+def markdown(rows: pd.DataFrame) -> str:
+    """The table of ``claims.best``'s frame, and below it what its marks mean. An absent value is a dash.
+
+    A cell holds the worst size's ratio and below it the best's, each with the size; and the range by the interval wherever
+    that has the other implementation ahead at a size where GPU time has ours, or the other way round.
+    """
+    lines = ["| " + " | ".join(_HEADINGS) + " |", "|---|---:|---|" + "---:|" * (len(_HEADINGS) - 3)]
+    verdict = verdicts(rows)
+    for (kernel, direction), sizes in rows.groupby(["kernel", "pass"], sort=False):
+        name = _text(kernel) + ("" if direction == published_claims.FORWARD else f", {_text(direction)}")
+        claim = published_claims.of(str(kernel), str(direction))
+        said = f"[{claim.said}]({claim.source}): {verdict[kernel, direction]}" if claim else "–"
+        cells = [
+            name + ("*" if sizes["changed"].any() else ""), str(len(sizes)), said, _span(sizes["bound"]),
+            *(_over(sizes, other) for other in OVER), _roof(sizes),
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    if rows["changed"].any():
+        lines += ["", "\\* Measured before the kernel's latest change, and to be measured again."]
+    return "\n".join([*lines, "", *_below(rows)])
+
+
+def provenance(runs: Iterable[LoadedRun]) -> str:
+    """Where, when and with which versions the runs were measured, a line each distinct answer."""
+    lines = [
+        f"{loaded.run.device.name}, {loaded.run.started[:10]}, "
+        + ", ".join(f"{name} {version}" for name, version in loaded.run.versions.items())
+        for loaded in runs
+        if loaded.run.device.measured
+    ]
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _text(words: object) -> str:
+    """Words in a cell, as they are: names come from a run, which may be anybody's."""
+    line = " ".join(str(words).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*\[\]|])", r"\\\1", line)
+
+
+def _code(name: object) -> str:
+    """A name in a code span within a cell, where a bar is escaped and markup is none."""
+    return "`" + " ".join(str(name).split()).replace("`", "'").replace("|", "\\|") + "`"
+
+
+def _over(sizes: pd.DataFrame, other: str) -> str:
+    """The worst and the best size, with their intervals, and the other clock's range where the two disagree."""
+    column = f"over_{other}"
+    known = sizes[sizes[column].notna()].sort_values(column, kind="stable")
+    if known.empty:
+        return "–"
+    ends = known.iloc[[0, -1]] if len(known) > 1 else known
+    lines = [_ratio(row, other) for row in ends.to_dict("records")]
+    if disagree(sizes, other).any():
+        lines.append(f"interval {_span(sizes[f'interval_{other}'])}")
+    return "<br>".join(lines)
+
+
+def _ratio(row: dict[str, object], other: str) -> str:
+    ratio, low, high = (float(row[f"{what}_{other}"]) for what in ("over", "low", "high"))  # type: ignore[arg-type]
+    apart = "" if math.isnan(low) else f" ±{max(ratio - low, high - ratio) / ratio * 100:.1f} %"
+    version = "" if row["library"] == "aten" else row["library_version"]  # that is torch's, which is said above
+    name = _text(f" {row['library']} {version}") if other == "library" else ""
+    return " ".join(filter(None, [f"{ratio:.2f}×{apart}", name, _code(row["workload"])]))
+
+
+def _roof(sizes: pd.DataFrame) -> str:
+    known = sizes[sizes["of_roof"].notna()].sort_values("of_roof", kind="stable")
+    if known.empty:
+        return "–"
+    ends = known.iloc[[0, -1]] if len(known) > 1 else known
+    # Most roofs were measured: the few that are a datasheet's say so.
+    lines = (
+        f"{row['of_roof'] * 100:.0f} % {_text(str(row['roof']).removeprefix('measured '))} {_code(row['workload'])}"
+        for row in ends.to_dict("records")
+    )
+    return "<br>".join(lines)
+
+
+def _span(values: pd.Series) -> str:
+    known = values.dropna()
+    if known.empty:
+        return "–"
+    low, high = (f"{value:.2f}" for value in (known.min(), known.max()))
+    return f"{low}×" if low == high else f"{low}–{high}×"
+
+
+def _below(rows: pd.DataFrame) -> list[str]:
+    """What a reader of the table must know of all of it, counted from its rows."""
+    late = sum(int((disagree(rows, other) & (rows[f"over_{other}"] > 1)).sum()) for other in OVER)
+    compared = sum(int((rows[f"over_{other}"].notna() & rows[f"interval_{other}"].notna()).sum()) for other in OVER)
+    behind = sum(int((rows[f"over_{other}"] < 1).sum()) for other in OVER)
+    timed = sum(int(rows[f"over_{other}"].notna().sum()) for other in OVER)
+    found = [
+        f"{len(rows)} sizes in all. By GPU time ours takes longer in {behind} of {timed} comparisons. In {late} of {compared} it "
+        "takes less by GPU time and longer by the interval, which the CPU's delays are part of.",
+    ]
+    unversioned = rows[(rows["library"] != "") & (rows["library_version"] == "")]
+    unknown = sorted(set(unversioned["library"]))
+    if unknown:
+        found.append(f"Version not recorded: {', '.join(unknown)}.")
+    return [" ".join(found)]

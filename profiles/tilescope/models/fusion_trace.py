@@ -1,0 +1,119 @@
+"""Count a person's own PyTorch function as a chain of operations, on meta tensors: no data, no GPU, any size.
+
+The function runs in a process of its own (``python -m tilescope.models.fusion_trace``), the only one that imports torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tilescope.models.fusion import Chain, Problem, parse_problem
+
+#: Longest a function may take to be counted, in seconds; most of it is torch's import.
+TIMEOUT = 120
+#: Parameters that are called so get one row, all others the whole shape.
+_ROW_NAMES = ("weight", "bias", "gamma", "beta")
+#: Operators that need a whole row at once, and those whose arithmetic, not memory, is their bound.
+_WHOLE_ROW = re.compile(r"_?(log_)?softmax|.*norm|sum|mean|amax|amin|max|min|var(_mean)?|std|cumsum|logsumexp|prod")
+_PRODUCTS = re.compile(r"(add|b|baddb)?mm|convolution|.*attention.*|dot|mv|addmv")
+_DTYPES = {
+    "fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn", "int8": "int8",
+}  # fmt: skip
+
+
+def trace(place: str, shape: str) -> Chain:
+    """The chain that ``path/to/file.py:function`` runs on tensors of ``shape``, counted in a process of its own.
+
+    Every parameter without a default gets a tensor of that shape (one row of it if it is called ``weight``, ``bias``,
+    ``gamma`` or ``beta``). Raises ValueError, in one line, for a function that is not there or cannot be counted.
+    """
+    parse_problem(shape)
+    command = [sys.executable, "-m", "tilescope.models.fusion_trace", place, shape]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(f"{place} was not counted within {TIMEOUT} s: does it wait for something?") from error
+    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    if done.returncode or not lines:
+        raise ValueError(lines[-1] if lines else f"{place} ended its process without a word (exit {done.returncode})")
+    counted = json.loads(lines[-1])
+    return Chain(**{**counted, "names": tuple(counted["names"])})
+
+
+def count(place: str, problem: Problem) -> Chain:
+    """The same in this process; imports torch. Raises ValueError for what cannot be counted."""
+    import torch  # noqa: PLC0415 - only this module's own process may import torch
+
+    from tilescope.execution import pytorch_traffic  # noqa: PLC0415 - brings torch along
+
+    function = _function(place)
+    dtype = getattr(torch, _DTYPES[problem.dtype])
+    tensors = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.default is inspect.Parameter.empty:
+            shape = problem.shape[-1:] if parameter.name in _ROW_NAMES else problem.shape
+            tensors.append(torch.empty(shape, dtype=dtype, device="meta"))
+    operations: list[pytorch_traffic.Operation] = []
+    try:
+        with pytorch_traffic.CountOperators(operations.append, values=False):
+            result = function(*tensors)
+    except pytorch_traffic.NeedsData as error:
+        raise ValueError(f"{place} cannot be counted: {error}, and there is no data here") from error
+    names = tuple(operation.name.removeprefix("aten.") for operation in operations)
+    product = next((name for name in names if _PRODUCTS.fullmatch(name)), None)
+    if product:
+        raise ValueError(f"{place} runs {product}, which is no pass over memory: ask about what comes after it")
+    if not names:
+        raise ValueError(f"{place} moves no data: it only looks at its arguments")
+    whole_row = any(_WHOLE_ROW.fullmatch(name) for name in names)
+    return Chain(
+        names,
+        unfused_bytes=sum(operation.bytes_read + operation.bytes_written for operation in operations),
+        fused_bytes=sum(_bytes(tensor) for tensor in (*tensors, *_leaves(result))),
+        whole_row=whole_row,
+        aligned_rows=whole_row or any(tensor.shape != problem.shape for tensor in tensors),
+    )
+
+
+def _function(place: str) -> Any:
+    file, _, name = place.rpartition(":")
+    if not Path(file).is_file():
+        raise ValueError(f"{file or place} is no file: name a function as path/to/file.py:function")
+    found = runpy.run_path(file).get(name)
+    if not callable(found):
+        raise ValueError(f"{file} has no function {name!r}")
+    return found
+
+
+def _leaves(result: Any) -> list[Any]:
+    import torch  # noqa: PLC0415
+    from torch.utils._pytree import tree_leaves  # noqa: PLC0415
+
+    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+
+def _bytes(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+def main(arguments: list[str]) -> int:
+    """Prints the chain as JSON; on trouble one line on standard error, and exit status 2."""
+    try:
+        print(json.dumps(dataclasses.asdict(count(arguments[0], parse_problem(arguments[1])))))
+    except Exception as error:  # a person's own code may raise anything
+        said = " ".join(str(error).split())
+        print(said if isinstance(error, ValueError) and said else f"{type(error).__name__}: {said}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

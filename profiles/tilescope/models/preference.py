@@ -1,0 +1,125 @@
+"""Which source's word counts for a value: the one place that says so, for the terminal, the app, reports and notebooks.
+
+What was measured stands before what was predicted, and a case's resources are all from one source: registers of one with
+the occupancy of another would be of no launch that there ever was. Pure: facts -> plain objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilescope.hardware import occupancy
+from tilescope.table.case_table import Facts
+
+#: Sources that know what a launch takes of a multiprocessor, the most direct one first.
+RESOURCES = ("ncu", "torch_profiler", "compiler")
+
+#: Metrics of what limits the blocks on a multiprocessor, and what people call the limit.
+LIMITERS = {
+    "occupancy_limit_registers": "registers",
+    "occupancy_limit_shared_memory": "shared memory",
+    "occupancy_limit_warps": "warps",
+    "occupancy_limit_blocks": "block slots",
+    "occupancy_limit_barriers": "barriers",
+}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one launch takes, all by ``source``, which gave it the number ``launch``; None for what is not known.
+
+    ``spill_bytes`` is the compiler's, and only where it compiled what ran. ``blocks`` is the least of the limits.
+    """
+
+    source: str
+    launch: int
+    registers: float | None
+    shared_memory: float | None
+    spill_bytes: float | None
+    theoretical_occupancy: float | None
+    limiter: str
+    blocks: float | None
+
+
+def source_of(case: Facts) -> str | None:
+    """The source whose word counts for the case's resources; None where nobody knows them."""
+    for metric in ("registers", "theoretical_occupancy", *LIMITERS):
+        for source in RESOURCES:
+            if case.values.get((metric, source)):
+                return source
+    return None
+
+
+def resources(case: Facts, target: str = "") -> list[Resources]:
+    """What each launch of the case takes, in order.
+
+    torch.profiler says nothing of occupancy: it follows from what it says and from ``target`` (``sm_90``), where that is given.
+    """
+    source = source_of(case)
+    if source is None:
+        return []
+    told = {metric for metric, by in case.values if by == source} & {"registers", "theoretical_occupancy", *LIMITERS}
+    known = {launch for metric in told for launch in case.values[metric, source] if launch is not None}
+    return [_of_launch(case, source, launch, target) for launch in sorted(known)]
+
+
+def main_resources(case: Facts, target: str = "") -> Resources | None:
+    """Those of the launch that takes longest: what stands for the case where there is room for one number."""
+    source = source_of(case)
+    known = resources(case, target)
+    longest = case.main_launch(source) if source else None
+    return next((found for found in known if found.launch == longest), known[0] if known else None)
+
+
+def _of_launch(case: Facts, source: str, launch: int, target: str) -> Resources:
+    def value(metric: str) -> float | None:
+        found = case.at(metric, launch, source)
+        return found.value if found else None
+
+    registers, shared_memory, ratio = (value(m) for m in ("registers", "shared_memory", "theoretical_occupancy"))
+    limits = {text: found for metric, text in LIMITERS.items() if (found := value(metric)) is not None}
+    threads = value("block_threads")
+    if ratio is None and registers is not None and threads and target.rstrip("af") in occupancy.LIMITS:
+        held = occupancy.blocks(target, int(registers), int(shared_memory or 0), int(threads))
+        ratio = held.ratio
+        limits = {LIMITERS[f"occupancy_limit_{name}"]: float(count) for name, count in held.limits.items()}
+    blocks = min(limits.values(), default=None)
+    return Resources(
+        source=source,
+        launch=launch,
+        registers=registers,
+        shared_memory=shared_memory,
+        spill_bytes=_spills(case, source, launch, registers),
+        theoretical_occupancy=ratio,
+        limiter=", ".join(text for text, limit in limits.items() if limit == blocks),
+        blocks=blocks,
+    )
+
+
+def _spills(case: Facts, source: str, launch: int, registers: float | None) -> float | None:
+    """Bytes of spills in the code of the launch: the compiler's, whose launch of the same place among those of its function
+    has as many registers. Another number means that an autotuner ran another config than the compiler was given."""
+    place = launch if source == "compiler" else _compiled(case, source, launch)
+    if place is None:
+        return None
+    compiled, *spilled = (
+        case.at(metric, place, "compiler") for metric in ("registers", "spill_bytes_stored", "spill_bytes_loaded")
+    )
+    if compiled is None or compiled.value != registers or None in spilled:
+        return None
+    return sum(known.value for known in spilled if known)
+
+
+def _compiled(case: Facts, source: str, launch: int) -> int | None:
+    """The compiler's number of a launch that another source numbered."""
+    ours, theirs = case.functions.get(source, {}), case.functions.get("compiler", {})
+    if len(ours) == len(theirs):
+        return launch
+    name = ours.get(launch, "")
+    return _nth(theirs, name, sum(n < launch and ours[n] == name for n in ours))
+
+
+def _nth(functions: dict[int, str], name: str, place: int) -> int | None:
+    alike: Sequence[int] = sorted(n for n, function in functions.items() if function == name)
+    return alike[place] if place < len(alike) else None

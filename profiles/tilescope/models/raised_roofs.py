@@ -1,0 +1,122 @@
+"""Roofs as high as they must be: what a case of a run did reach is no more than the device can do.
+
+A measured roof is what one program reached, cuBLAS or a copy, and others may do better: an int8 product of Triton's is
+faster than ``torch._int_mm``, and what reads twice as much as it writes is faster than a copy. So the roof of a run is the
+larger of the two, never more than the datasheet says. Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import pandas as pd
+
+from tilescope.hardware import ceilings
+from tilescope.hardware.ceilings import DATASHEET, MEASURED
+from tilescope.models import roofline
+from tilescope.table import units
+from tilescope.table.case_table import Facts, gather
+from tilescope.table.schema import Ceiling, Device, Run
+
+#: How the note of a roof begins that a case of the run raised.
+BEST = "best case of this run"
+#: What the rates are made of, and what says which pipe they are of. Most of a run is something else.
+_NEEDED = {
+    "gpu_time", "relative_error", "tolerance", "tensor_instructions", "algorithm_flops", "algorithm_bytes_read",
+    "algorithm_bytes_written", *roofline.WORK,
+}  # fmt: skip
+#: A shorter time is mostly that of a launch and the clock's own error.
+_SHORT = 5e-6
+#: Bytes below this many times the L2 may have stayed there: they show nothing of HBM.
+_PAST_L2 = 2
+#: Chips hold clocks a little above the datasheet's. What is above it by more is a wrong cost or a wrong clock.
+_IMPOSSIBLE = 1.05
+
+
+class Rate(NamedTuple):
+    """The rate at which a case of a run used the roof of a name, and which case."""
+
+    roof: str
+    value: float
+    case: str
+
+
+def raised(run: Run, table: pd.DataFrame) -> Run:
+    """The run with its device's roofs as high as its own cases reached, and a remark on each that cannot be true.
+
+    Published figures are those that are known today: a run keeps those of its day.
+    """
+    device = _published(run.device)
+    if not device.measured:
+        return dataclasses.replace(run, device=device)
+    best: dict[str, Rate] = {}
+    remarks = []
+    for rate in rates(table, device, run.kernels):
+        sheet = device.ceiling(rate.roof.removesuffix("_read"), DATASHEET)
+        if sheet and rate.value > _IMPOSSIBLE * sheet.value:
+            said = (
+                f"{units.text(rate.value, sheet.unit)} is above the datasheet's {units.text(sheet.value, sheet.unit)}"
+            )
+            remarks.append(f"impossible: {rate.case}: {said}; its cost or its time is wrong")
+        elif rate.value > best.get(rate.roof, rate).value or rate.roof not in best:
+            best[rate.roof] = rate
+    lifted = tuple(_lifted(ceiling, best.get(ceiling.name), device) for ceiling in device.ceilings)
+    device = _ordered(dataclasses.replace(device, ceilings=lifted))
+    return dataclasses.replace(run, device=device, notes=(*run.notes, *remarks))
+
+
+def rates(
+    table: pd.DataFrame, device: Device, kernels: Mapping[str, Mapping[str, object]] | None = None
+) -> Iterator[Rate]:
+    """What each case reached of the roof that it is held against. A case whose result was wrong did something else."""
+    known: roofline.Roofs = functools.partial(roofline.roof, device)
+    for case in gather(table[table["metric"].isin(_NEEDED)]):
+        time, needed = case.gpu_time(), _needed(case)
+        if time is None or time.value < _SHORT or _wrong(case):
+            continue
+        flops, memory = case.total("algorithm_flops", "model"), roofline.hbm_roof(case, known)
+        name = " ".join(filter(None, (case.key[part] for part in ("kernel", "impl", "pass", "workload", "config"))))
+        if flops:
+            yield Rate(roofline.pipe_of(case, kernels), flops.value / time.value, name)
+        if memory and needed > _PAST_L2 * device.l2_bytes:
+            yield Rate(memory.name, needed / time.value, name)
+
+
+def _lifted(ceiling: Ceiling, best: Rate | None, device: Device) -> Ceiling:
+    if ceiling.origin != MEASURED or best is None or best.value <= ceiling.value:
+        return ceiling
+    sheet = device.ceiling(ceiling.name.removesuffix("_read"), DATASHEET)
+    value = min(best.value, sheet.value if sheet else math.inf)
+    was = f"{units.text(ceiling.value, ceiling.unit)} by {ceiling.note}" if ceiling.note else "less otherwise"
+    return dataclasses.replace(ceiling, value=value, note=f"{BEST}: {best.case}; {was}")
+
+
+def _ordered(device: Device) -> Device:
+    """Reading is at least as fast as copying: a measurement of it that is slower was disturbed."""
+    copy, read = device.ceiling("hbm", MEASURED), device.ceiling("hbm_read", MEASURED)
+    if copy is None or read is None or read.value >= copy.value:
+        return device
+    higher = dataclasses.replace(read, value=copy.value, note=f"no less than a copy: {copy.note}")
+    return dataclasses.replace(device, ceilings=tuple(higher if c is read else c for c in device.ceilings))
+
+
+def _published(device: Device) -> Device:
+    """The device with today's datasheet, where its product is listed, and units that suit its pipes."""
+    sheet = ceilings.datasheet(device.name)
+    kept = tuple(c for c in device.ceilings if c.origin != DATASHEET or not sheet)
+    known = tuple(dataclasses.replace(c, unit=ceilings.unit(c.name)) for c in kept)
+    return dataclasses.replace(device, ceilings=(*sheet, *known))
+
+
+def _needed(case: Facts) -> float:
+    ways = [case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
+    return sum(known.value for known in ways if known)
+
+
+def _wrong(case: Facts) -> bool:
+    error, tolerance = case.total("relative_error"), case.total("tolerance")
+    return bool(error and tolerance and error.value > tolerance.value)

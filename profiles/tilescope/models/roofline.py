@@ -1,0 +1,327 @@
+"""The hierarchical roofline: where a case or a launch stands, and under which roofs.
+
+After Williams, Waterman and Patterson, "Roofline" (2009), one memory roof a level and one compute roof a pipe. Up to
+three kinds of points: what the *algorithm* needs (declared cost), what the program *requested* (interpreter) and what
+the hardware *moved* (ncu). Pure: frame -> frame.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from tilescope.hardware.ceilings import DATASHEET, MEASURED, MEMORY_LEVELS
+from tilescope.table.case_table import KEYS, Facts, Known, declared_pipe, gather
+from tilescope.table.schema import Ceiling, Device
+
+#: Hardware work counters and the pipe that does the work. Half-precision work on CUDA cores is set against their
+#: fp32 roof: no pipe of its own is declared for it.
+WORK = {
+    "tensor_ops_bf16": "bf16",
+    "tensor_ops_fp16": "fp16",
+    "tensor_ops_tf32": "tf32",
+    "tensor_ops_fp8": "fp8",
+    "tensor_ops_int8": "int8",
+    "tensor_ops_fp64": "fp64",
+    "flops_fp64": "fp64",
+    "flops_fp32": "fp32",
+    "flops_fp16": "fp32",
+}
+
+#: Bytes that the hardware moved at each level: counters that are summed, the first complete set counts. At L2 what
+#: crosses to the multiprocessors comes first, because that is what the measured L2 roof counts.
+MOVED = {
+    "hbm": (("dram_bytes_read", "dram_bytes_written"),),
+    "l2": (("l2_to_l1_bytes", "l1_to_l2_bytes"), ("l2_bytes",)),
+    "l1": (("l1_bytes",),),
+}
+
+#: A launch counts as above the memory roof when its bandwidth passes it by more than the roof's own uncertainty.
+_TOLERANCE = 1.02
+
+#: Share of writes in the bytes that must move, up to which a case only reads.
+_READS = 0.02
+
+#: Arithmetic intensity (flop/byte) from which work without evidence is taken for tensor-core work.
+_TENSOR_INTENSITY = 64
+
+COLUMNS = [
+    *KEYS, "launch", "function", "kind", "level", "pipe", "flops", "flops_source", "bytes", "bytes_source", "intensity",
+    "gpu_time", "time_source", "performance", "bandwidth", "memory_roof", "compute_roof", "origin", "attainable",
+    "fraction", "above_roof", "executed", "executed_ratio",
+]  # fmt: skip
+
+
+#: What gives the roof of a name (see ``roof``).
+Roofs = Callable[[str], Ceiling | None]
+
+
+def roof(device: Device, name: str) -> Ceiling | None:
+    """The measured roof of that name, else the datasheet's, else None."""
+    return device.ceiling(name, MEASURED) or device.ceiling(name, DATASHEET)
+
+
+def hbm_roof(case: Facts, known: Roofs) -> Ceiling | None:
+    """The roof of HBM for what the case must move: that of reading, which is higher, where it does little else.
+
+    That roof is measured or absent: no datasheet tells it apart.
+    """
+    read, written = (case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written"))
+    reads = read and written and written.value <= _READS * (read.value + written.value)
+    return (known("hbm_read") if reads else None) or known("hbm")
+
+
+class OfRoof(NamedTuple):
+    """How near a case comes to its roof. ``fraction`` of ``name``, as in ``measured copy bandwidth``, which is the rate of
+    ``pipe`` or, where that is empty, the bandwidth of HBM.
+    """
+
+    fraction: float
+    name: str
+    pipe: str
+
+
+def of_roof(row: Mapping[str, Any], device: Device) -> OfRoof:
+    """Share of the roof that a row of ``summary.summarise`` reaches: the one number, and the one name of the roof, that
+    every view and table gives. NaN where nothing was timed, and no name where no cost is known.
+    """
+    fraction = float(row["floor_fraction"])
+    rate = roof(device, str(row["pipe"])) if row["performance_fraction"] == fraction else None
+    if rate:
+        return OfRoof(fraction, f"{rate.origin} {rate.name} rate", rate.name)
+    return OfRoof(fraction, bandwidth(device, str(row["memory_roof"])) if row["memory_roof"] else "", "")
+
+
+def bandwidth(device: Device, name: str) -> str:
+    """What people call a roof of HBM, with its origin: ``measured copy bandwidth``."""
+    found = roof(device, name)
+    origin = found.origin if found else ""
+    kind = {"hbm": "copy ", "hbm_read": "read "}[name] if origin == MEASURED else ""
+    return f"{origin} {kind}bandwidth"
+
+
+def roofs(device: Device) -> pd.DataFrame:
+    """Every roof: name, kind (``memory`` or ``compute``), value (byte/second or flop/second), unit, origin, note."""
+    rows = [
+        (c.name, "memory" if c.name in MEMORY_LEVELS else "compute", c.value, c.unit, c.origin, c.note)
+        for c in device.ceilings
+    ]
+    return pd.DataFrame(rows, columns=["name", "kind", "value", "unit", "origin", "note"])
+
+
+def points(
+    table: pd.DataFrame, device: Device, kernels: Mapping[str, Mapping[str, object]] | None = None
+) -> pd.DataFrame:
+    """One row a point: a case (``launch`` absent) or one launch, of one kind, at one memory level.
+
+    ``flops`` are the operations that the algorithm needs, for every kind: work that a kernel does beyond them is no
+    performance. What was counted instead stands in ``executed``, and ``executed_ratio`` is its ratio to ``flops``; of a launch
+    among several ``flops`` are its share by ``executed``. Without a declared cost ``flops`` are those executed. ``flops`` and
+    ``bytes`` have their sources; ``intensity`` is in flop/byte; ``gpu_time`` in seconds, absent where nothing
+    was timed; ``performance`` (flop/second) and ``bandwidth`` (byte/second) absent with it. ``attainable`` is the height of
+    the roofs at that intensity, ``fraction`` how much of it is reached, ``origin`` which roofs that refers to; at HBM they
+    are those of ``hbm_roof``.
+    ``above_roof`` marks a point that moved bytes faster than the memory roof allows: part of its data stayed in a
+    nearer cache. ``requested`` bytes are given at L1, where requests arrive, and at HBM, whose traffic they bound.
+    ``kernels`` is ``Run.kernels``; without it the pipe of declared work is inferred.
+    """
+    # Of 100,000 launches each asks for several roofs.
+    known: Roofs = functools.cache(functools.partial(roof, device))
+    rows = [row for case in gather(table) for row in _points(case, _held_against(case, known), kernels)]
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    numbers = ["flops", "bytes", "intensity", "gpu_time", "performance", "bandwidth", "memory_roof", "compute_roof",
+               "attainable", "fraction", "executed", "executed_ratio"]  # fmt: skip
+    return frame.astype({"launch": "Int32", "above_roof": "bool", **dict.fromkeys(numbers, "float64")})
+
+
+def _held_against(case: Facts, known: Roofs) -> Roofs:
+    """The roofs as they are for one case."""
+    hbm = hbm_roof(case, known)
+    return lambda name: hbm if name == "hbm" else known(name)
+
+
+def _points(case: Facts, known: Roofs, kernels: Mapping[str, Mapping[str, object]] | None) -> Iterator[dict[str, Any]]:
+    time = case.gpu_time()
+    whole = Known(time.value, time.source) if time else None
+    pipe = pipe_of(case, kernels)
+    needed = _sum(case, ("algorithm_bytes_read", "algorithm_bytes_written"), None, "model")
+    declared = case.total("algorithm_flops", "model")
+    if needed and declared:
+        place = Place(None, "algorithm", "hbm")
+        yield _point(case, known, place, pipe, flops=declared, moved=needed, time=whole)
+
+    for launch in (None, *case.launches("interpreter")):
+        executed = _at(case, "requested_flops", launch, "interpreter")
+        flops = _needed(case, launch, "interpreter", executed, _at(case, "requested_flops", None, "interpreter"))
+        requested = _sum(case, ("requested_bytes_read", "requested_bytes_written"), launch, "interpreter")
+        at = whole if launch is None else case.launch_time(launch, "interpreter")
+        if flops and requested:
+            for level in ("hbm", "l1"):
+                place = Place(launch, "requested", level)
+                yield _point(case, known, place, pipe, flops=flops, executed=executed, moved=requested, time=at)
+
+    together = work(case, None, known)
+    for launch in (None, *case.launches("ncu")):
+        at = whole if launch is None else case.launch_time(launch, "ncu")
+        done = work(case, launch, known)
+        executed = done[0] if done else None
+        flops = _needed(case, launch, "ncu", executed, together[0] if together else None)
+        # The declared pipe is that of the whole: of several launches each keeps its own busy.
+        alone = launch is None or len(case.launches("ncu")) == 1
+        busy = pipe if done is None or (alone and declared) else done[1]
+        for level in MOVED:
+            moved = moved_bytes(case, level, launch)
+            if moved and flops:
+                place = Place(launch, "moved", level)
+                yield _point(case, known, place, busy, flops=flops, executed=executed, moved=moved, time=at)
+
+
+def _needed(
+    case: Facts, launch: int | None, source: str, executed: Known | None, together: Known | None
+) -> Known | None:
+    """The algorithm's operations in a launch (None: in the case), which are what performance counts.
+
+    Of several launches each has its part of those executed together; where no cost is declared, those it executed.
+    """
+    declared = case.total("algorithm_flops", "model")
+    if declared is None:
+        return executed
+    if launch is None or len(case.launches(source)) == 1:
+        return declared
+    if not (executed and together and together.value):
+        return None
+    return Known(declared.value * executed.value / together.value, declared.source)
+
+
+def moved_bytes(case: Facts, level: str, launch: int | None = None) -> Known | None:
+    """Bytes that ncu saw move at a memory level, of one launch or (None) of all.
+
+    None at L1 where tensor-memory loads go past the counter: it then shows less than L2 sent.
+    """
+    found = next((k for names in MOVED[level] if (k := _sum(case, names, launch, "ncu"))), None)
+    if level == "l1" and found:
+        fetched = _at(case, "l2_to_l1_bytes", launch, "ncu")
+        if fetched and fetched.value > found.value:
+            return None
+    return found
+
+
+def work(case: Facts, launch: int | None, known: Roofs) -> tuple[Known, str] | None:
+    """Operations that ncu counted, and the pipe that they keep busy longest. None where that was not counted."""
+    done: dict[str, float] = {}
+    for metric, pipe in WORK.items():
+        counted = _at(case, metric, launch, "ncu")
+        if counted:
+            done[pipe] = done.get(pipe, 0.0) + counted.value
+    if "fp32" not in done and not any(done.values()):
+        # Idle tensor cores alone do not say that nothing was computed.
+        return None
+
+    def busy(pipe: str) -> float:
+        ceiling = known(pipe)
+        return done[pipe] / ceiling.value if ceiling else 0.0
+
+    dominant = max(done, key=lambda pipe: (busy(pipe), done[pipe], pipe == "fp32"))
+    return Known(sum(done.values()), "ncu"), dominant
+
+
+def pipe_of(case: Facts, kernels: Mapping[str, Mapping[str, object]] | None = None) -> str:
+    """The pipe that bounds the case's arithmetic.
+
+    What the kernel declares; else the tensor pipe of its dtype where ncu or the compiler saw tensor work, or where
+    the algorithm's intensity leaves little else; else the CUDA cores.
+    """
+    declared = declared_pipe(case, kernels)
+    if declared:
+        return declared
+    dtype = case.key["dtype"]
+    tensor = {"fp32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8": "int8", "fp64": "fp64"}.get(dtype)
+    counted = [k.value for metric in WORK if metric.startswith("tensor") and (k := case.total(metric, "ncu"))]
+    compiled = case.total("tensor_instructions", "compiler")
+    if counted or compiled:
+        evident = any(counted) or bool(compiled and compiled.value)
+    else:
+        flops = case.total("algorithm_flops", "model")
+        needed = _sum(case, ("algorithm_bytes_read", "algorithm_bytes_written"), None, "model")
+        evident = bool(flops and needed and flops.value > _TENSOR_INTENSITY * needed.value)
+    if tensor and evident:
+        return tensor
+    return "fp64" if dtype == "fp64" else "fp32"
+
+
+def _at(case: Facts, metric: str, launch: int | None, source: str) -> Known | None:
+    return case.total(metric, source) if launch is None else case.at(metric, launch, source)
+
+
+def _sum(case: Facts, metrics: tuple[str, ...], launch: int | None, source: str) -> Known | None:
+    """The metrics added up; None when one of them is absent."""
+    found = [_at(case, metric, launch, source) for metric in metrics]
+    values = [known.value for known in found if known]
+    return Known(sum(values), source) if len(values) == len(metrics) else None
+
+
+def _highest(known: Roofs, level: str) -> float:
+    """The highest bandwidth seen at a level: reading alone is faster than copying."""
+    names = ("hbm", "hbm_read") if level == "hbm" else (level,)
+    return max((ceiling.value for name in names if (ceiling := known(name))), default=math.nan)
+
+
+class Place(NamedTuple):
+    """Which point it is: of what launch (None: the case), of what kind, at what memory level."""
+
+    launch: int | None
+    kind: str
+    level: str
+
+
+def _point(
+    case: Facts,
+    known: Roofs,
+    place: Place,
+    pipe: str,
+    *,
+    flops: Known,
+    moved: Known,
+    time: Known | None,
+    executed: Known | None = None,
+) -> dict[str, Any]:
+    launch, kind, level = place
+    memory, compute = known(level), known(pipe)
+    memory_roof = memory.value if memory else math.nan
+    compute_roof = compute.value if compute else math.nan
+    intensity = flops.value / moved.value if moved.value else math.nan
+    seconds = time.value if time and time.value > 0 else math.nan
+    performance, bandwidth = flops.value / seconds, moved.value / seconds
+    reached = [x for x in (bandwidth / memory_roof, performance / compute_roof) if not math.isnan(x)]
+    heights = [x for x in (intensity * memory_roof, compute_roof) if not math.isnan(x)]
+    origins = dict.fromkeys(c.origin for c in (memory, compute) if c)
+    functions = case.functions.get(moved.source, {})
+    return {
+        **case.key,
+        "launch": launch,
+        "function": "" if launch is None else functions.get(launch, ""),
+        "kind": kind,
+        "level": level,
+        "pipe": pipe,
+        "flops": flops.value,
+        "flops_source": flops.source,
+        "bytes": moved.value,
+        "bytes_source": moved.source,
+        "intensity": intensity,
+        "gpu_time": seconds,
+        "time_source": time.source if time else "",
+        "performance": performance,
+        "bandwidth": bandwidth,
+        "memory_roof": memory_roof,
+        "compute_roof": compute_roof,
+        "origin": "+".join(origins),
+        "attainable": min(heights, default=math.nan),
+        "fraction": max(reached, default=math.nan),
+        "above_roof": bool(bandwidth > _TOLERANCE * _highest(known, level)),
+        "executed": executed.value if executed else math.nan,
+        "executed_ratio": executed.value / flops.value if executed and flops.value else math.nan,
+    }

@@ -1,0 +1,165 @@
+"""HBM traffic of fused against unfused code: bytes by launch beside the algorithm's floor, and what they predict.
+
+Pure: frame -> frame. Bytes come from ncu (what DRAM moved) or the interpreter (distinct bytes of each launch, which is
+what a cold cache must move); the two are separate rows with their source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from tilescope.table.case_table import KEYS, Facts, Known, by_problem, gather, problem_of
+
+#: The implementation that the others are compared with: PyTorch's operations one after the other.
+BASELINE = "eager"
+
+#: Source -> metrics of bytes read and written, in order of preference.
+BYTES = {
+    "ncu": (("dram_bytes_read", "dram_bytes_written"),),
+    "interpreter": (
+        ("unique_bytes_read", "unique_bytes_written"),
+        ("requested_bytes_read", "requested_bytes_written"),
+    ),
+}
+
+
+COLUMNS = [*KEYS, "launch", "function", "read", "written", "source", "metric", "floor_read", "floor_written"]
+SPEEDUP_COLUMNS = [
+    *KEYS, "baseline", "bytes", "baseline_bytes", "bytes_source", "predicted",
+    "gpu_time", "baseline_gpu_time", "time_source", "actual",
+]  # fmt: skip
+
+
+def traffic(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a launch and source: bytes ``read`` and ``written``, and which ``metric`` that was.
+
+    ``floor_read`` and ``floor_written`` repeat what the whole case's algorithm must move (absent where no cost was
+    declared); a row of source ``model`` with no launch holds the same as a bar of its own.
+    """
+    rows = [row for case in gather(table) for row in _rows(case)]
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    numbers = ["read", "written", "floor_read", "floor_written"]
+    return frame.astype({"launch": "Int32", **dict.fromkeys(numbers, "float64")})
+
+
+def speedup(table: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
+    """Every case against the baseline implementation of the same problem.
+
+    ``predicted`` is the ratio of bytes (baseline / case): what a memory-bound program gains by moving less; both from the
+    same source, the interpreter first because it predicts. ``actual`` is the ratio of GPU times, both from the same
+    source. Either is absent where one side is.
+    """
+    cases = gather(table)
+    problems = by_problem(cases)
+    rows = []
+    for case in cases:
+        other = problems[problem_of(case)].get(baseline)
+        if other is None or case.key["impl"] == baseline:
+            continue
+        mine, theirs = _same(case, other)
+        time, other_time = _same_time(case, other)
+        rows.append(
+            {
+                **case.key,
+                "baseline": baseline,
+                "bytes": _value(mine),
+                "baseline_bytes": _value(theirs),
+                "bytes_source": mine.source if mine else "",
+                "predicted": _ratio(theirs, mine),
+                "gpu_time": _value(time),
+                "baseline_gpu_time": _value(other_time),
+                "time_source": time.source if time else "",
+                "actual": _ratio(other_time, time),
+            }
+        )
+    return pd.DataFrame(rows, columns=SPEEDUP_COLUMNS)
+
+
+def moved(case: Facts, source: str) -> Known | None:
+    """Bytes read and written by all launches together, as that source saw them."""
+    for names in BYTES[source]:
+        read, written = (case.total(name, source) for name in names)
+        if read and written:
+            return Known(read.value + written.value, source)
+    return None
+
+
+def by_launch(case: Facts, source: str) -> dict[int | None, float]:
+    """Bytes that each launch moved through HBM, as that source counted them; of the whole case where it saw no launches."""
+    found: dict[int | None, float] = {}
+    places: list[int | None] = [*case.launches(source)]
+    for launch in places or [None]:
+        for names in BYTES[source]:
+            ways = [case.at(name, launch, source) for name in names]
+            if all(ways):
+                found[launch] = sum(known.value for known in ways if known)
+                break
+    return found
+
+
+def cold_chain(case: Facts, l2_bytes: int) -> bool:
+    """Whether the HBM bytes that ncu counted of several launches may be far more than a call moves.
+
+    It empties the caches before each launch, so what one leaves in L2 for the next is read again from HBM. Launches that each
+    fit in an L2 of ``l2_bytes`` (0: not known) may find all of it there, so nothing is known of such a chain; one that moves
+    more has driven out most of what the next one wants. Not where the call was counted as a whole (a value with no launch).
+    """
+    if len(case.launches("ncu")) < 2 or None in case.values.get((BYTES["ncu"][0][0], "ncu"), {}):
+        return False
+    counted = by_launch(case, "ncu")
+    return bool(counted) and (not l2_bytes or max(counted.values()) <= l2_bytes)
+
+
+def _rows(case: Facts) -> Iterator[dict[str, Any]]:
+    floor = [case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
+    common = {**case.key, "floor_read": _value(floor[0]), "floor_written": _value(floor[1])}
+    for source, choices in BYTES.items():
+        launches: list[int | None] = [*case.launches(source)]
+        for launch in launches or [None]:
+            for names in choices:
+                way_in, way_out = (case.at(name, launch, source) for name in names)
+                if way_in and way_out:
+                    yield {
+                        **common,
+                        "launch": launch,
+                        "function": "" if launch is None else case.functions[source].get(launch, ""),
+                        "read": way_in.value,
+                        "written": way_out.value,
+                        "source": source,
+                        "metric": names[0].removesuffix("_read"),
+                    }
+                    break
+    if all(floor):
+        read, written = common["floor_read"], common["floor_written"]
+        yield {
+            **common, "launch": None, "function": "", "read": read, "written": written,
+            "source": "model", "metric": "algorithm_bytes",
+        }  # fmt: skip
+
+
+def _same(case: Facts, other: Facts) -> tuple[Known | None, Known | None]:
+    for source in ("interpreter", "ncu"):
+        mine, theirs = moved(case, source), moved(other, source)
+        if mine and theirs:
+            return mine, theirs
+    return None, None
+
+
+def _same_time(case: Facts, other: Facts) -> tuple[Known | None, Known | None]:
+    for source in ("torch_profiler", "ncu"):
+        mine, theirs = case.spread("gpu_time", source), other.spread("gpu_time", source)
+        if mine and theirs:
+            return Known(mine.value, source), Known(theirs.value, source)
+    return None, None
+
+
+def _value(known: Known | None) -> float:
+    return known.value if known else math.nan
+
+
+def _ratio(above: Known | None, below: Known | None) -> float:
+    return above.value / below.value if above and below and below.value else math.nan

@@ -1,0 +1,1 @@
+"""Profiling from Python and in notebooks."""

@@ -1,0 +1,162 @@
+"""A run as one works with it in a notebook: its summary on sight, its views a call away.
+
+Imports neither torch, triton nor panel; the views come from the dashboard, when they are asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tilescope.commands import text_table
+from tilescope.models.summary import summarise
+from tilescope.notebook.live_progress import short
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun
+from tilescope.table import units
+from tilescope.table.schema import Failure
+
+#: Rows of a summary in a notebook's output; the app shows them all.
+_ROWS = 20
+_COLUMNS = {
+    "kernel": "kernel", "impl": "impl.", "pass": "pass", "workload": "workload", "config": "config", "gpu_time": "GPU time",
+    "floor_fraction": "of roofline", "bytes_ratio": "bytes ratio", "registers": "registers",
+    "theoretical_occupancy": "occupancy", "relative_error": "rel. error", "from": "from", "why": "why",
+}  # fmt: skip
+_TEXT = ("kernel", "impl", "pass", "workload", "config", "from", "why")
+_STYLE = "text-align: {align}; padding: 4px 8px; vertical-align: top; font-variant-numeric: tabular-nums; {wrap}"
+#: Longer texts, in characters, are broken: between words, and a template's name anywhere.
+_LONG = 24
+
+
+class Profile(LoadedRun):
+    """A run that shows itself. It is a ``LoadedRun``, so all that takes one takes it."""
+
+    @classmethod
+    def of(cls, loaded: LoadedRun) -> Profile:
+        """The same run."""
+        return cls(loaded.run, loaded.table, loaded.folder)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The tidy table: one row a value, with its unit and its source (``schema.COLUMNS``)."""
+        return self.table
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What gave no result, and why."""
+        return self.run.failures
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One row a case: ``tilescope.models.summary.summarise``."""
+        return summarise(self.table, self.run.device, self.run.kernels)
+
+    def roofline(self, kernel: str = "") -> Any:
+        """The app's roofline view of one kernel (the run's first). Raises ValueError for one the run does not have."""
+        return self._view("roofline", kernel)
+
+    def traffic(self, kernel: str = "") -> Any:
+        """The app's view of the bytes that each launch moves."""
+        return self._view("traffic", kernel)
+
+    def autotune(self, kernel: str = "") -> Any:
+        """The app's view of a sweep over configs."""
+        return self._view("autotune", kernel)
+
+    def occupancy(self, kernel: str = "") -> Any:
+        """The app's view of what limits the blocks on a multiprocessor."""
+        return self._view("occupancy", kernel)
+
+    def timeline(self, kernel: str = "") -> Any:
+        """The app's view of a call's launches in order, and what the GPU waited for between them."""
+        return self._view("timeline", kernel)
+
+    def source(self, kernel: str = "") -> Any:
+        """The app's view of the kernel's code with what each line costs, beside what it was compiled to."""
+        return self._view("source", kernel)
+
+    def _view(self, name: str, kernel: str) -> Any:
+        # By name and only now: the profiler does not depend on the dashboard.
+        return importlib.import_module("tilescope_dashboard.notebook.views").view(self, name, kernel)
+
+    def __repr__(self) -> str:
+        return f"{self._headline()}\n{text_table.text(self.table, self.run.device.target)}" + "".join(
+            f"\n{line}" for line in self._failed()
+        )
+
+    def _repr_html_(self) -> str:
+        """The summary as a table. Everything in it that comes from the run is escaped."""
+        rows = self.summary
+        shown = rows.head(_ROWS)
+        columns = {
+            name: title for name, title in _COLUMNS.items() if name in ("kernel", "impl") or _filled(shown, name)
+        }
+        head = "".join(_cell("th", title, name) for name, title in columns.items())
+        body = "".join(
+            f"<tr>{''.join(_cell('td', _written(row, name), name) for name in columns)}</tr>"
+            for row in shown.to_dict("records")
+        )
+        more = f"<p>{len(rows) - _ROWS} more cases: .summary has them all.</p>" if len(rows) > _ROWS else ""
+        return (
+            f"<p><b>{escape(self._headline())}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            f"{more}{_list(self._failed())}"
+        )
+
+    def _headline(self) -> str:
+        device = self.run.device
+        kind = "measured" if device.measured else "predicted, no such GPU took part"
+        whole = "" if self.run.complete else ", interrupted"
+        return f"{self.run.title} on {device.name} ({kind}){whole}, run {self.run.id}"
+
+    def _failed(self) -> list[str]:
+        """One line a failure."""
+        return [f"{short(f.case) or 'every case'}, {f.collector}: {f.message}" for f in self.failures]
+
+
+def load(name: str = "latest") -> Profile:
+    """Opens a run by its id, the start of it, its folder, or ``latest``; recordings too. Raises StoreError."""
+    return Profile.of(store.open_run(store.find(name)))
+
+
+def _filled(rows: pd.DataFrame, name: str) -> bool:
+    return name == "from" or bool((rows[name].notna() & (rows[name].astype("str") != "")).any())
+
+
+def _written(row: dict[Any, Any], name: str) -> str:
+    """One value as people read it, with an en dash for what is not known."""
+    if name == "from":
+        return ", ".join(dict.fromkeys(filter(None, (row["time_source"], row["bytes_source"])))) or "–"
+    value = row[name]
+    if name in _TEXT:
+        return str(value) or "–"
+    if math.isnan(value):
+        return "–"
+    if name == "gpu_time":
+        return units.text(value, "second")
+    if name in ("floor_fraction", "theoretical_occupancy"):
+        return f"{value:.0%}"
+    return f"{value:.2f}×" if name == "bytes_ratio" else f"{value:.1e}" if name == "relative_error" else f"{value:,.0f}"
+
+
+def _cell(tag: str, text: str, name: str) -> str:
+    long = "min-width: 160px; max-width: 420px; white-space: normal; overflow-wrap: anywhere"
+    wrap = long if len(text) > _LONG else "white-space: nowrap"
+    style = _STYLE.format(align="left" if name in _TEXT else "right", wrap=wrap)
+    return f'<{tag} style="{style}">{escape(text)}</{tag}>'
+
+
+def _list(lines: Iterable[str]) -> str:
+    points = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<p>No result from:</p><ul>{points}</ul>" if points else ""

@@ -1,0 +1,398 @@
+"""Nine kernels to write oneself, graded by Triton's interpreter on any machine.
+
+A grade answers three questions. Is the result right, at a round and at a ragged size? How many bytes does the kernel ask
+for, and touch, beside what the algorithm needs? How much of the 32-byte sectors it touches does it use? The answers come
+from the collectors ``check`` and ``interpreter``, in a worker. Imports neither torch nor triton at module level.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import linecache
+import math
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from tilescope.jobs.plan import Request
+from tilescope.jobs.scratch import Scratch
+from tilescope.notebook import profiling
+from tilescope.notebook.cell_source import CannotCarry
+from tilescope.runs.store import LoadedRun
+from tilescope.suggest import unknown
+from tilescope.table.schema import Failure
+
+if TYPE_CHECKING:
+    from tilescope_kernels.spec import Cost, KernelSpec, Workload
+
+#: The name of the learner's implementation.
+YOURS = "yours"
+#: Bytes touched beyond the algorithm's, as a ratio, and share of the sectors used, that pass.
+TOUCHED, USED = 1.05, 0.75
+#: Seconds that a size may take to be checked, and to be counted. A loop that does not end is told by them.
+_LIMIT = 40
+#: Factors of the first and the last row of ``x`` (see ``uneven``): with the large ones ``exp`` overflows where the maximum
+#: is not subtracted, with the small ones ``eps`` counts.
+_UNEVEN = {"softmax": (1.0, 50.0), "online_max": (1.0, 50.0), "layer_norm": (0.01, 1.0), "rms_norm": (0.01, 1.0)}
+#: Characters in a line of a verdict.
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """A kernel of the library to be written anew.
+
+    ``kernel`` names its module, ``sizes`` the extents to grade at, a round one and a ragged one, in fp32. ``asked`` is the
+    largest accepted ratio of the bytes asked for to the algorithm's: above 1 where a good kernel reads something again
+    that the caches hold. ``hints`` say what to try: ``wrong``, ``bytes``, ``coalesced``.
+    """
+
+    kernel: str
+    sizes: tuple[tuple[int, ...], tuple[int, ...]]
+    asked: float
+    hints: Mapping[str, str]
+
+
+_LANES = (
+    "Neighbouring lanes should touch neighbouring addresses: index the fastest dimension with tl.arange, and give each "
+    "program a block, not an element."
+)
+_MASK = "Compare a ragged size with the mask: the last block is not full."
+_ROW = (
+    "Load each row once, into one block of triton.next_power_of_2(columns) lanes, and keep it: every further tl.load of it, "
+    "and every intermediate result in memory, is paid for again."
+)
+_STREAM = "Load each input once, compute in registers, store once."
+
+PUZZLES: Mapping[str, Puzzle] = {
+    "vector_add": Puzzle("vector_add", ((8192,), (5003,)), 1.05, {"wrong": _MASK, "bytes": _STREAM, "coalesced": _LANES}),
+    "add_relu": Puzzle(
+        "vector_add",
+        ((8192,), (5003,)),
+        1.05,
+        {
+            "wrong": f"ReLU is tl.maximum(x, 0.0). {_MASK}",
+            "bytes": f"{_STREAM} The sum need never reach memory: that is what fusing saves.",
+            "coalesced": _LANES,
+        },
+    ),
+    "row_sum": Puzzle(
+        "row_sum",
+        ((64, 1024), (61, 781)),
+        1.05,
+        {
+            "wrong": "Masked lanes must add nothing: tl.load(..., mask=mask, other=0.0).",
+            "bytes": "Add up in registers, store one number a row.",
+            "coalesced": _LANES,
+        },
+    ),
+    "softmax": Puzzle(
+        "softmax",
+        ((64, 1024), (61, 781)),
+        1.05,
+        {
+            "wrong": "Masked lanes must lose every comparison: other=-float('inf'). Subtract the maximum before tl.exp.",
+            "bytes": _ROW,
+            "coalesced": _LANES,
+        },
+    ),
+    "layer_norm": Puzzle(
+        "layer_norm",
+        ((64, 1024), (61, 781)),
+        # One program a row reads weight and bias again for every row: 4 accesses an element where 2 are needed.
+        2.1,
+        {
+            "wrong": "Masked lanes are not zero once the mean is subtracted: mask again before the variance. Divide by columns.",
+            "bytes": _ROW,
+            "coalesced": _LANES,
+        },
+    ),
+    "matmul": Puzzle(
+        "matmul",
+        ((128, 128, 128), (97, 71, 83)),
+        # Tiles of 32 x 32 read each operand four times at 128 x 128.
+        4.0,
+        {
+            "wrong": "Mask rows and columns at the edges, and k as well: padding must be 0. Accumulate in fp32.",
+            "bytes": "A tile of BM x BN reads K * (BM + BN) elements for BM * BN results: larger tiles read less. Try 32 x 32.",
+            "coalesced": "Both operands are row-major: the last index of each must follow tl.arange.",
+        },
+    ),
+    "gelu": Puzzle(
+        "gelu",
+        ((8192,), (5003,)),
+        1.05,
+        {
+            "wrong": "tanh(u) is 2 * tl.sigmoid(2 * u) - 1, with u = sqrt(2 / pi) * (x + 0.044715 * x * x * x).",
+            "bytes": _STREAM,
+            "coalesced": _LANES,
+        },
+    ),
+    "online_max": Puzzle(
+        "online_max",
+        ((32, 2048), (31, 1501)),
+        1.05,
+        {
+            "wrong": "When the maximum rises from m to n, the sum so far is worth exp(m - n) as much. Return (maximum, "
+            "maximum + log(sum)).",
+            "bytes": "One pass: a loop over blocks of columns that carries the maximum and the sum along.",
+            "coalesced": _LANES,
+        },
+    ),
+    "rms_norm": Puzzle(
+        "rms_norm",
+        ((64, 1024), (61, 781)),
+        # One program a row reads the weight again for every row: 3 accesses an element where 2 are needed.
+        1.6,
+        {
+            "wrong": "Divide the sum of squares by columns, not by the block; add eps inside the root.",
+            "bytes": _ROW,
+            "coalesced": _LANES,
+        },
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A grade. ``stub`` is why there is nothing to grade yet, else empty; the three answers are sentences."""
+
+    name: str
+    stub: str = ""
+    correct: bool = False
+    correct_text: str = ""
+    thrifty: bool = False
+    bytes_text: str = ""
+    coalesced: bool = False
+    coalesced_text: str = ""
+    hint: str = ""
+
+    @property
+    def solved(self) -> bool:
+        """All three answers are yes."""
+        return self.correct and self.thrifty and self.coalesced
+
+    def __str__(self) -> str:
+        if self.stub:
+            return f"{self.name}: not yet: {self.stub}"
+        lines = [f"{self.name}: {'solved' if self.solved else 'not solved yet'}"]
+        answers = (
+            ("correct", self.correct, self.correct_text),
+            ("bytes", self.thrifty, self.bytes_text),
+            ("coalesced", self.coalesced, self.coalesced_text),
+        )
+        lines += [f"  {label:9}  {'yes' if good else 'no ':3}  {text}" for label, good, text in answers if text]
+        hint = textwrap.fill(f"  try next   {self.hint}", _WIDTH, subsequent_indent=" " * 13)
+        return "\n".join([*lines, hint])
+
+
+def check(name: str, function: Callable[..., Any]) -> None:
+    """Grades ``function`` as a solution of the puzzle ``name`` and prints the verdict.
+
+    Raises ValueError, in one line, for a puzzle that there is not, or a function that cannot be given to the worker.
+    """
+    print(grade(name, function))
+
+
+def grade(name: str, function: Callable[..., Any]) -> Verdict:
+    """The verdict on ``function``, which takes what the puzzle's reference takes. Raises as ``check`` does."""
+    # Whoever wrote the function has torch loaded: describing it here saves the start of a worker.
+    from tilescope.worker import describe  # noqa: PLC0415
+
+    declared = spec(name, function)
+    with Scratch() as folder:
+        try:
+            kernel = profiling.reference_to(declared, folder / profiling.CELLS)
+        except CannotCarry as error:
+            return Verdict(name, stub=str(error))
+        # The file of a kernel is that of its inputs; a partial (see ``spec``) has none, what it calls has.
+        described = dataclasses.replace(declared, inputs=getattr(declared.inputs, "func", declared.inputs))
+        # The first two are looked at when memory is touched: a loop that touches none is told by its silence.
+        limits = {"check_limit": _LIMIT, "interpreter_limit": _LIMIT, "timeout": _LIMIT}
+        request = Request([kernel], collectors=["check", "interpreter"], target="sm_90", settings=limits)
+        try:
+            return judge(name, profiling.run(request, folder, _not_too_slow, [describe.facts(kernel, described)]))
+        except _TooSlow:
+            slow = f"it is not done after {_LIMIT} s: does every loop end, and does a program take a block, not an element?"
+            return Verdict(name, stub=slow)
+
+
+class _TooSlow(Exception):
+    """A size took longer than _LIMIT: the others would as well."""
+
+
+def _not_too_slow(event: Mapping[str, Any]) -> None:
+    """Ends the grading at the first sign of a size that takes too long."""
+    said = event.get("message", "")
+    if "would take longer to interpret" in said or "did not answer" in said:
+        raise _TooSlow
+
+
+def spec(name: str, function: Callable[..., Any]) -> KernelSpec:
+    """The puzzle's kernel as the library declares it, with ``function`` as its only implementation. Imports torch."""
+    from tilescope_kernels.spec import Implementation, Workload  # noqa: PLC0415
+
+    if name not in PUZZLES:
+        raise ValueError(unknown("puzzle", name, PUZZLES))
+    puzzle = PUZZLES[name]
+    declared: KernelSpec = importlib.import_module(f"tilescope_kernels.{puzzle.kernel}").SPEC
+    changed: dict[str, Any] = {"reference": add_relu, "cost": add_relu_cost} if name == "add_relu" else {}
+    if name in _UNEVEN:
+        changed["inputs"] = functools.partial(uneven, inputs=declared.inputs, span=_UNEVEN[name])
+    sizes = [dict(zip(declared.dims, size, strict=True)) for size in puzzle.sizes]
+    return dataclasses.replace(
+        declared,
+        name=name,
+        implementations={YOURS: Implementation(function)},
+        workloads=tuple(Workload(size, "fp32") for size in sizes),
+        passes=("forward",),
+        **changed,
+    )
+
+
+def uneven(
+    workload: Workload, device: Any, *, inputs: Callable[..., dict[str, Any]], span: tuple[float, float]
+) -> dict[str, Any]:
+    """What ``inputs`` draws, the rows of ``x`` scaled by factors that go from one end of ``span`` to the other."""
+    import torch  # noqa: PLC0415
+
+    drawn = inputs(workload, device)
+    x = drawn["x"].detach()
+    first, last = (math.log10(end) for end in span)
+    scale = torch.logspace(first, last, x.shape[0], dtype=x.dtype, device=x.device)
+    return {**drawn, "x": x * scale[:, None]}
+
+
+def add_relu(x: Any, y: Any) -> Any:
+    """``relu(x + y)`` in plain PyTorch."""
+    return (x + y).relu()
+
+
+def add_relu_cost(workload: Workload, direction: str) -> Cost:
+    """One addition an element (a comparison is no operation); two tensors read, one written."""
+    from tilescope_kernels.spec import Cost  # noqa: PLC0415 (imports torch)
+
+    size = workload.elements * workload.itemsize
+    return Cost(flops=workload.elements, bytes_read=2 * size, bytes_written=size)
+
+
+def judge(name: str, loaded: LoadedRun) -> Verdict:
+    """The verdict that a run of the puzzle's kernel gives."""
+    puzzle, table = PUZZLES[name], loaded.table
+    stub = _stub(loaded)
+    if stub:
+        return Verdict(name, stub=stub)
+    correct, correct_text, where = _correct(name, loaded)
+    asked, touched = _ratio(table, "requested_bytes"), _ratio(table, "unique_bytes")
+    used = _sectors_used(table)
+    thrifty = asked <= puzzle.asked and touched <= TOUCHED
+    missing = [
+        *([] if correct else [f"{where} {puzzle.hints['wrong']}".strip()]),
+        *([] if thrifty else [puzzle.hints["bytes"]]),
+        *([] if used >= USED else [puzzle.hints["coalesced"]]),
+    ]
+    return Verdict(
+        name,
+        correct=correct,
+        correct_text=correct_text,
+        thrifty=thrifty,
+        bytes_text=f"asks for {asked:.2f}x and touches {touched:.2f}x what the algorithm needs"
+        + ("" if thrifty else f" (good: {puzzle.asked:g}x and {TOUCHED:g}x)"),
+        coalesced=used >= USED,
+        coalesced_text=f"uses {used:.0%} of the sectors it touches",
+        hint=missing[0] if missing else "profile it at larger sizes, as in own_kernel.ipynb.",
+    )
+
+
+def _stub(loaded: LoadedRun) -> str:
+    """Why there is nothing to grade, in one line; empty where there is."""
+    for failure in loaded.run.failures:
+        nothing = _UNWRITTEN.search(failure.message)
+        if nothing and nothing[1] == nothing[2]:
+            return "nothing is written to the output: fill in the kernel"
+        if failure.collector == "interpreter" or not (nothing or "is not finite" in failure.message):
+            return _with_source(failure, loaded.folder)
+    if not loaded.table["metric"].str.startswith("sector_efficiency").any():
+        return "no Triton kernel is launched: launch yours with kernel[grid](...)"
+    return ""
+
+
+#: How ``check`` says that results are NaN; memory that nobody wrote holds NaN.
+_UNWRITTEN = re.compile(r"has NaN in (\d+) of (\d+) elements")
+#: How the interpreter says that an access is outside of what the kernel was given.
+_OUTSIDE = re.compile(r"touches (\d+ bytes (past|after) the end|\d+ bytes before the start|memory) of (a|no) tensor")
+
+
+def _with_source(failure: Failure, folder: Path) -> str:
+    """A failure's message, and the line of the learner's code that it names."""
+    found = re.search(r"line (\d+)", failure.message)
+    (file,) = (folder.parent / profiling.CELLS).glob("*.py")
+    text = linecache.getline(str(file), int(found[1])).strip() if found else ""
+    # The number counts lines of the file that the worker read, which the learner has never seen.
+    message = re.sub(r", line \d+", "", _bare(failure))
+    message = _OUTSIDE.sub("touches memory outside of its tensors (mask those lanes, or look at the offsets)", message)
+    return f"{message}, at: {text}" if text else message
+
+
+def _bare(failure: Failure) -> str:
+    """A failure's message without the name of its class, and with a case's size in place of its whole name."""
+    message = re.sub(r"^(InterpretationFailed|CheckFailed): ", "", failure.message)
+    return re.sub(r"^\S+/forward/([^,\s]+),?", r"\1", message).removesuffix(": wrong, or never written")
+
+
+def _correct(name: str, loaded: LoadedRun) -> tuple[bool, str, str]:
+    """Whether every size is right, how far each is from the reference, and where to look if one is not."""
+    table = loaded.table
+    wrong = [_bare(failure) for failure in loaded.run.failures if failure.collector == "check"]
+    errors = table[table["metric"] == "relative_error"].set_index("workload")["value"]
+    allowed = float(table.loc[table["metric"] == "tolerance", "value"].min()) if len(errors) else math.nan
+    unchecked = len(PUZZLES[name].sizes) - len(errors) - len(wrong)
+    said = [f"{workload} is off by {error:.1e}" for workload, error in errors.items()] + wrong
+    if unchecked > 0:
+        said.append(f"{unchecked} of {len(PUZZLES[name].sizes)} sizes could not be checked")
+    text = "; ".join(said) + (f" (allowed: {allowed:.0e})" if len(errors) else "")
+    right = errors <= allowed
+    if not wrong and not unchecked and bool(right.all()):
+        return True, text, ""
+    round_size = "x".join(map(str, PUZZLES[name].sizes[0])) + "-fp32"
+    return False, text, _where(right.to_dict(), round_size, wrong)
+
+
+def _where(right: Mapping[Any, bool], round_size: str, wrong: list[str]) -> str:
+    """Where to look, in a sentence, by which sizes are ``right`` and how others failed; or nothing."""
+    if any(_UNWRITTEN.search(message) for message in wrong):
+        return "NaN is what overflows, or is never written: does the grid reach every result?"
+    if right.get(round_size) and not all(right.values()):
+        return "Right at the round size, wrong at the ragged one: look at the mask."
+    if round_size in right and not right[round_size]:
+        return "Wrong at the round size as well: look at the formula and the offsets before the mask."
+    return ""
+
+
+def _ratio(table: pd.DataFrame, stem: str) -> float:
+    """The largest ratio, over the sizes, of all launches' bytes to the algorithm's."""
+    names = {"moved": f"{stem}_{{}}", "needed": "algorithm_bytes_{}"}
+    sums = {
+        kind: table[table["metric"].isin([name.format(way) for way in ("read", "written")])]
+        .groupby("workload")["value"]
+        .sum()
+        for kind, name in names.items()
+    }
+    return float((sums["moved"] / sums["needed"]).max())
+
+
+def _sectors_used(table: pd.DataFrame) -> float:
+    """The least share, over the sizes, of bytes asked for in those of the sectors touched for them."""
+    wide = table.pivot_table(index=["workload", "launch"], columns="metric", values="value")
+    asked = pd.concat([wide[f"requested_bytes_{way}"] for way in ("read", "written")], keys=("read", "written"))
+    share = pd.concat([wide[f"sector_efficiency_{way}"] for way in ("read", "written")], keys=("read", "written"))
+    known = share.notna() & (asked > 0)
+    by_size = pd.DataFrame({"asked": asked[known], "touched": asked[known] / share[known]}).groupby("workload").sum()
+    return float((by_size["asked"] / by_size["touched"]).min())

@@ -1,0 +1,193 @@
+"""A kernel of one's own from a function, example inputs and a reference: the rest of its declaration is derived.
+
+Imports torch inside functions only, where the caller has made tensors already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilescope.notebook.cell_source import python_function
+
+if TYPE_CHECKING:
+    from tilescope_kernels.spec import Cost, KernelSpec, Workload
+
+#: Largest relative error by dtype, as the library's kernels over rows are held to.
+TOLERANCE = {"fp64": 1e-12, "fp32": 1e-5, "fp16": 4e-3, "bf16": 3e-2}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A tensor to draw: ``shape`` names dimensions, ``dtype`` is torch's name, empty for the workload's own.
+
+    Floating-point values are standard normal, others uniform over ``low`` to ``high``, both included.
+    """
+
+    shape: tuple[str, ...]
+    dtype: str = ""
+    low: int = 0
+    high: int = 0
+
+    def draw(self, workload: Workload, device: Any, numbers: Any) -> Any:
+        """The tensor for one workload, on ``device``; on ``meta``, where nothing has a value, only its shape."""
+        import torch  # noqa: PLC0415
+        from tilescope_kernels.spec import DTYPES  # noqa: PLC0415
+
+        shape = tuple(workload.dims[name] for name in self.shape)
+        dtype = getattr(torch, self.dtype or DTYPES[workload.dtype][0])
+        if torch.device(device).type == "meta":
+            return torch.empty(shape, dtype=dtype, device=device)
+        if dtype.is_floating_point:
+            return torch.randn(shape, generator=numbers, device=device).to(dtype)
+        return torch.randint(self.low, self.high + 1, shape, generator=numbers, device=device).to(dtype)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """``KernelSpec.inputs`` from examples: tensors are drawn anew from the workload's seed, other values stay."""
+
+    arguments: Mapping[str, Any]
+
+    def __call__(self, workload: Workload, device: Any) -> dict[str, Any]:
+        """The keyword arguments."""
+        import torch  # noqa: PLC0415
+
+        place = torch.device(device)
+        numbers = None if place.type == "meta" else torch.Generator(place).manual_seed(workload.seed)
+        return {
+            name: value.draw(workload, place, numbers) if isinstance(value, Example) else value
+            for name, value in self.arguments.items()
+        }
+
+
+@dataclass(frozen=True)
+class ReferenceCost:
+    """``KernelSpec.cost`` from the reference: each input read once, each output written once, operations counted.
+
+    Matrix products count as in ``torch.utils.flop_counter``, views nothing, every other operator one operation for each
+    element of the largest tensor it takes or gives. An estimate: declare a cost to have your own count.
+    """
+
+    inputs: Callable[[Workload, Any], dict[str, Any]]
+    reference: Callable[..., Any]
+
+    def __call__(self, workload: Workload, direction: str) -> Cost:
+        """Runs the reference on tensors without data."""
+        import torch  # noqa: PLC0415
+        from tilescope_kernels.spec import Cost  # noqa: PLC0415
+
+        inputs = self.inputs(workload, torch.device("meta"))
+        operations, outputs = count_operations(lambda: self.reference(**inputs))
+        read, written = (
+            sum(t.nbytes for t in values if isinstance(t, torch.Tensor)) for values in (inputs.values(), outputs)
+        )
+        tensor_cores = workload.dtype in ("bf16", "fp16") and operations["matrix"] > operations["other"]
+        pipe = workload.dtype if tensor_cores or workload.dtype == "fp64" else "fp32"
+        return Cost(flops=sum(operations.values()), bytes_read=read, bytes_written=written, pipe=pipe)
+
+
+def count_operations(call: Callable[[], Any]) -> tuple[dict[str, int], tuple[Any, ...]]:
+    """Operations of ``call`` by kind (``matrix`` and ``other``), as ``ReferenceCost`` counts them, and its outputs."""
+    import torch  # noqa: PLC0415
+    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415
+    from torch.utils._pytree import tree_leaves  # noqa: PLC0415
+    from torch.utils.flop_counter import FlopCounterMode, flop_registry  # noqa: PLC0415
+
+    operations = {"matrix": 0, "other": 0}
+
+    class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            taken = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+            # What takes no tensor only allocates.
+            if taken and not func.is_view and func.overloadpacket not in flop_registry:
+                given = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+                operations["other"] += max(t.numel() for t in (*taken, *given))
+            return result
+
+    with torch.no_grad(), FlopCounterMode(display=False) as products, Count():  # type: ignore[no-untyped-call]
+        results = call()
+    operations["matrix"] = int(products.get_total_flops())
+    return operations, (results,) if isinstance(results, torch.Tensor) else tuple(results)
+
+
+def spec(
+    function: Callable[..., Any],
+    *,
+    inputs: Mapping[str, Any],
+    reference: Callable[..., Any],
+    name: str = "",
+    configs: Sequence[Mapping[str, int]] = (),
+    cost: Callable[[Workload, str], Cost] | None = None,
+    tolerance: Mapping[str, float] | None = None,
+) -> KernelSpec:
+    """Declares ``function``, which launches a Triton kernel, as a kernel that can be profiled.
+
+    ``inputs`` are examples of its keyword arguments: contiguous tensors on any device, and plain values. Their distinct
+    extents, in order of appearance, become the dimensions ``d0``, ``d1``, …, so that ``profile`` can be asked for other
+    ``workloads`` (``64x100-fp32``). ``reference(**inputs)`` says in plain PyTorch what is right; it is profiled beside
+    the function, as ``eager``. ``configs``, where given, are what ``function`` takes as ``config``. ``cost`` is the
+    algorithm's floor, by default ``ReferenceCost``; ``tolerance`` the largest relative error by dtype.
+
+    Raises ValueError, in one line, for a function or an example that will not do.
+    """
+    from tilescope_kernels.spec import Implementation, KernelSpec, Workload  # noqa: PLC0415 (imports torch)
+
+    check_launcher(function)
+    examples, dims, dtype = _from_examples(inputs)
+    draw = Examples(examples)
+    return KernelSpec(
+        name=name or function.__name__,
+        summary=next(iter((function.__doc__ or "").strip().splitlines()), ""),
+        dims=tuple(dims),
+        implementations={
+            "triton": Implementation(function, configs=tuple(configs)),
+            "eager": Implementation(reference, "the reference"),
+        },
+        reference=reference,
+        inputs=draw,
+        workloads=(Workload(dims, dtype, label="example"),),
+        cost=cost or ReferenceCost(draw, reference),
+        tolerance=dict(tolerance or TOLERANCE),
+    )
+
+
+def check_launcher(function: Any) -> None:
+    """Raises ValueError, in one line, unless ``function`` can be called with inputs."""
+    name = getattr(python_function(function) or function, "__name__", repr(function))
+    if hasattr(function, "fn") and hasattr(function, "run"):
+        raise ValueError(f"{name} is a Triton kernel: give the function that launches it")
+    if not callable(function):
+        raise ValueError(f"{name} is no function: give the one that launches your kernel")
+
+
+def _from_examples(inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int], str]:
+    """What to draw by argument, the dimensions with their extents, and the short name of the first float's dtype."""
+    import torch  # noqa: PLC0415
+    from tilescope_kernels.spec import DTYPES  # noqa: PLC0415
+
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+    if not tensors:
+        raise ValueError(
+            "no input is a tensor: give examples of what the function takes, as inputs={'x': torch.randn(64, 100)}"
+        )
+    short = {f"torch.{long}": name for name, (long, _) in DTYPES.items()}
+    main = next((t for t in tensors.values() if t.is_floating_point()), next(iter(tensors.values()))).dtype
+    if str(main) not in short:
+        raise ValueError(f"inputs are {main}: give one of {', '.join(sorted(short))}")
+    extents = dict.fromkeys(extent for tensor in tensors.values() for extent in tensor.shape)
+    names = {extent: f"d{index}" for index, extent in enumerate(extents)}
+    examples: dict[str, Any] = dict(inputs)
+    for name, tensor in tensors.items():
+        if not tensor.is_contiguous():
+            raise ValueError(
+                f"example {name} is not contiguous: declare a KernelSpec, whose inputs() may draw any layout"
+            )
+        shape = tuple(names[extent] for extent in tensor.shape)
+        dtype = "" if tensor.dtype == main else str(tensor.dtype).removeprefix("torch.")
+        whole = tensor.numel() > 0 and not tensor.is_floating_point()
+        low, high = (int(tensor.min()), int(tensor.max())) if whole else (0, 0)
+        examples[name] = Example(shape, dtype, low, high)
+    return examples, {name: int(extent) for extent, name in names.items()}, short[str(main)]

@@ -1,0 +1,97 @@
+"""The stages of a run's kernels: read from what the compiler collector wrote, and kept small for a recording.
+
+Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from tilescope.files import atomic_writing, bounded_reading, json_shape
+from tilescope.runs import artefacts
+from tilescope.table.case import Case
+from tilescope.table.schema import Run
+
+#: A recording's listings in one file: kernels of a family are much alike, and compress well together.
+_KEPT = "listings.json.xz"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One launch as it was compiled: ``stages`` maps ``ttgir``, ``ptx`` and ``sass`` to their text."""
+
+    function: str
+    file: str
+    stages: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """The same as it was written: old ones lack the file."""
+
+    function: str
+    stages: Mapping[str, str]
+    file: str = ""
+
+
+def of_case(folder: Path, case: Case) -> list[Compiled]:
+    """The compiled launches of a case in the run at ``folder``, in order; empty where none were kept.
+
+    ``case.kernel`` is the kernel's name as the run's table has it. Raises ValueError for a damaged file.
+    """
+    kept, found = folder / _KEPT, artefacts.find(folder, "compiler", case, ".json.gz")
+    try:
+        if found is not None:
+            return _read(bounded_reading.data_of(found, folder)["launches"])
+        return _read(bounded_reading.data_of(kept, folder).get(case.id, []))
+    except FileNotFoundError:
+        return []
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        why = bounded_reading.one_line(error)
+        raise ValueError(f"the listings of {folder.name} cannot be read ({why}): record it again") from error
+
+
+def of_launch(folder: Path, case: Case, function: str, number: int = 0) -> Compiled | None:
+    """The ``number``-th launch, from 0, of one of a case's kernel functions; None where it was not kept.
+
+    Raises ValueError for a damaged file.
+    """
+    same = [launch for launch in of_case(folder, case) if launch.function == function]
+    return same[number] if number < len(same) else None
+
+
+def keep(folder: Path, cases: Iterable[Case], target: Path) -> None:
+    """Writes the listings of ``cases`` in the run at ``folder`` into the folder ``target``; nothing where there are none."""
+    kept = {case.id: [vars(launch) for launch in of_case(folder, case)] for case in cases}
+    kept = {name: launches for name, launches in kept.items() if launches}
+    if kept:
+        packed = lzma.compress(json.dumps(kept).encode(), preset=9)
+        atomic_writing.replace(target / _KEPT, lambda to: to.write_bytes(packed))
+
+
+def largest(run: Run, table: pd.DataFrame) -> list[Case]:
+    """Of each kernel, implementation and direction the case with the default config that moves most bytes at least."""
+    cases = table.loc[table["config"] == "", ["kernel", "impl", "pass", "workload"]].drop_duplicates()
+    found: dict[tuple[str, str, str], Case] = {}
+    for case in (Case(*values) for values in cases.itertuples(index=False, name=None)):
+        key = (case.kernel, case.impl, case.direction)
+        if key not in found or _bytes(run, case) > _bytes(run, found[key]):
+            found[key] = case
+    return list(found.values())
+
+
+def _bytes(run: Run, case: Case) -> float:
+    costs = run.kernels.get(case.kernel, {}).get("cost", {})
+    cost = costs.get(case.workload, {}).get(case.direction, {})
+    return float(cost.get("bytes_read", 0) + cost.get("bytes_written", 0))
+
+
+def _read(launches: object) -> list[Compiled]:
+    found: list[_Launch] = json_shape.fit(launches, list[_Launch], "launches")
+    return [Compiled(launch.function, launch.file, launch.stages) for launch in found]

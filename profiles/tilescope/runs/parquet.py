@@ -1,0 +1,114 @@
+"""Tidy frames as Parquet files: written with a checksum a page, read with bounds. Imports neither torch nor triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tilescope.files import atomic_writing, bounded_reading
+from tilescope.table.schema import SchemaError
+
+#: Rows of a frame, and how many of them a byte of its file may hold (recorded ones take 2.5 bytes a row and more).
+_ROWS, _ROWS_A_BYTE, _FEW_ROWS = 20_000_000, 4, 50_000
+#: Bytes of one text, and of all together.
+_TEXT, _TEXTS = 64 << 10, 512 << 20
+#: Bytes of all columns when they are unpacked, as the file declares them.
+_UNPACKED = 4 << 30
+
+#: Numbers in a file, by pandas' name.
+_ARROW = {"Int32": pa.int32(), "float64": pa.float64()}
+
+Validate = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def write(frame: pd.DataFrame, path: Path) -> None:
+    """Writes the frame; it is on the disk, under its name, when this returns."""
+    atomic_writing.replace(
+        path, lambda to: frame.to_parquet(to, index=False, compression="zstd", write_page_checksum=True)
+    )
+
+
+def read(path: Path, validate: Validate, columns: Mapping[str, str], within: Path | None = None) -> pd.DataFrame:
+    """The frame in the file, of the dtypes that ``columns`` has, after ``validate``. ``within`` as ``reading.content`` has it.
+
+    Raises FileNotFoundError, Unreadable for what is no such file, or what ``validate`` raises.
+    """
+    raw = bounded_reading.content(path, within)
+    try:
+        frame = _frame(raw, columns)
+    except (SchemaError, bounded_reading.Unreadable):
+        raise
+    except Exception as error:  # pyarrow raises many kinds for a damaged file
+        raise bounded_reading.Unreadable(bounded_reading.one_line(error) or type(error).__name__) from error
+    return validate(frame)
+
+
+def _frame(raw: bytes, columns: Mapping[str, str]) -> pd.DataFrame:
+    texts = [name for name, dtype in columns.items() if dtype == "str"]
+    source = pa.BufferReader(raw)
+    metadata = pq.read_metadata(source)
+    _check_size(metadata, len(raw))
+    names = metadata.schema.to_arrow_schema().names
+    if sorted(names) != sorted(columns):
+        missing = [c for c in columns if c not in names]
+        extra = [bounded_reading.one_line(c, 40) for c in names if c not in columns]
+        raise SchemaError(f"the table's columns are not the schema's: missing {missing}, unexpected {extra[:5]}")
+    # Texts stay as they lie in the file, each once, until it is known how much they come to.
+    source.seek(0)
+    with pq.ParquetFile(source, metadata=metadata, read_dictionary=texts, page_checksum_verification=True) as file:
+        table = file.read()
+    table.validate(full=True)
+    left = _TEXTS
+    found: dict[str, Any] = {}
+    for name, dtype in columns.items():
+        column = table.column(name)
+        if dtype == "str":
+            left -= _weight(column, name)
+            if left < 0:
+                raise bounded_reading.Unreadable(f"its texts come to more than {_TEXTS} bytes")
+            column = pa.chunked_array([_plain(chunk) for chunk in column.chunks], pa.large_string())
+        elif pa.types.is_integer(column.type) or (dtype == "float64" and pa.types.is_floating(column.type)):
+            column = column.cast(_ARROW[dtype])
+        else:
+            raise bounded_reading.Unreadable(f"column {name} holds {column.type}, not numbers")
+        # What is absent stays so in pandas too, so that whole numbers stay whole.
+        found[name] = column.to_pandas(types_mapper={pa.int32(): pd.Int32Dtype()}.get).astype(dtype)
+    return pd.DataFrame(found, columns=list(columns))
+
+
+def _check_size(metadata: Any, size: int) -> None:
+    if metadata.num_rows > min(_ROWS, _FEW_ROWS + _ROWS_A_BYTE * size):
+        raise bounded_reading.Unreadable(f"it declares {metadata.num_rows} rows, in {size} bytes")
+    groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
+    if (
+        sum(group.total_byte_size for group in groups) > _UNPACKED
+        or sum(g.num_rows for g in groups) != metadata.num_rows
+    ):
+        raise bounded_reading.Unreadable("it declares what it cannot hold")
+
+
+def _weight(column: Any, name: str) -> int:
+    """Bytes of a column of texts when each row has its own."""
+    if column.null_count:
+        raise bounded_reading.Unreadable(f"column {name} lacks a text")
+    total = 0
+    for chunk in column.chunks:
+        if pa.types.is_dictionary(chunk.type):
+            lengths = pc.binary_length(chunk.dictionary).cast(pa.int64())
+            total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
+        else:
+            lengths = pc.binary_length(chunk).cast(pa.int64())
+            total += pc.sum(lengths).as_py() or 0
+        if (pc.max(lengths).as_py() or 0) > _TEXT:
+            raise bounded_reading.Unreadable(f"column {name} holds a text of more than {_TEXT} bytes")
+    return total
+
+
+def _plain(chunk: Any) -> Any:
+    return (chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk).cast(pa.large_string())

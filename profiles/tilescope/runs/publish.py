@@ -1,0 +1,124 @@
+"""A run made fit to be kept beside the code: some of its kernels, their table, source lines and description, and nothing
+of the machine.
+
+Artefacts stay behind (they are megabytes) but for the compiler's listings of each kernel's largest case, and so do the
+tracebacks of failures, which name folders. Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from tilescope import suggest
+from tilescope.files import names
+from tilescope.runs import listings
+from tilescope.runs.store import LoadedRun, RunWriter, StoreError, list_runs, open_run, read_run
+from tilescope.table.schema import Run, Workload
+
+
+def publish(
+    loaded: LoadedRun, folder: Path, kernels: Sequence[str] = (), title: str = "", workloads: Sequence[str] = ()
+) -> Path:
+    """Writes the run's whole kernels, or only ``kernels``, into ``folder`` under the run's own id; returns where.
+
+    Of each kernel, all its workloads or only those of ``workloads``, by id or label.
+
+    A run of that id that is already there is replaced. A part of an interrupted run counts as complete when none of
+    its kernels is cut off: every case of each has what the others of the same implementation have.
+
+    Raises StoreError when the run lacks a kernel or a workload, or what is left of an interrupted one is cut off.
+    """
+    run = loaded.run
+    for name in kernels:
+        if name not in run.kernels:
+            raise StoreError(suggest.unknown("kernel of this run", name, run.kernels))
+    kept = {name: facts for name, facts in run.kernels.items() if not kernels or name in kernels}
+    table = loaded.table[loaded.table["kernel"].isin(kept)]
+    if workloads:
+        table = table[table["workload"].isin(_ids(run, workloads))]
+    if not run.complete and (broken := cut_off(table)):
+        raise StoreError(f"{run.id} was interrupted amid {', '.join(broken)}: publish its other kernels")
+    by_line = loaded.lines[loaded.lines["workload"].isin(table["workload"])]
+    try:
+        target = folder / names.file_name(run.id, "a run's id")
+    except ValueError as error:
+        raise StoreError(f"{loaded.folder}: {error}") from error
+    _check_replaceable(target, loaded)
+    scratch = RunWriter(
+        folder,
+        dataclasses.replace(
+            run,
+            title=title or run.title,
+            kernels=kept,
+            failures=tuple(
+                dataclasses.replace(failure, detail="")
+                for failure in run.failures
+                if not failure.case or any(failure.concerns(name) for name in kept)
+            ),
+        ),
+    )
+    try:
+        scratch.append(table)
+        for name in kept:
+            scratch.append_lines(name, by_line[by_line["kernel"] == name], loaded.sources.get(name, {}))
+        listings.keep(loaded.folder, listings.largest(run, table), scratch.folder)
+        if target.is_dir():
+            shutil.rmtree(target)
+        return scratch.finish()
+    except BaseException:
+        scratch.discard()
+        raise
+
+
+def _check_replaceable(target: Path, loaded: LoadedRun) -> None:
+    """Raises StoreError unless there is nothing at ``target``, or an older copy of the run: whatever else is called so stays."""
+    if not target.exists() and not target.is_symlink():
+        return
+    if target.resolve() == loaded.folder.resolve():
+        raise StoreError(f"{target} is the run itself: publish it into another folder")
+    try:
+        same = not target.is_symlink() and read_run(target).id == loaded.run.id
+    except StoreError:
+        same = False
+    if not same:
+        raise StoreError(f"{target} is there and is no copy of this run: move it away, or publish into another folder")
+
+
+def _ids(run: Run, asked: Sequence[str]) -> set[str]:
+    """Ids of the workloads that are asked for by id or by label. Raises StoreError for what no kernel of the run has."""
+    known: list[Workload] = [workload for facts in run.kernels.values() for workload in facts.get("workloads", ())]
+    called = [(workload.get("id", ""), workload.get("label", "")) for workload in known]
+    for name in asked:
+        if not any(name in names_of for names_of in called):
+            raise StoreError(suggest.unknown("workload of this run", name, sorted({b or a for a, b in called})))
+    return {a for a, b in called if a in asked or b in asked}
+
+
+def replaced_by(published: Path) -> list[Path]:
+    """The other runs beside ``published`` that have its title: what it was recorded anew for."""
+    title = open_run(published).run.title
+    return [
+        summary.path
+        for summary in list_runs([published.parent])
+        if title and summary.path != published and not summary.error and summary.title == title
+    ]
+
+
+def cut_off(table: pd.DataFrame) -> list[str]:
+    """Kernels of an interrupted run that a collector had begun and not finished, in order.
+
+    A collector that said something of one implementation's case is expected to say something of each of them.
+    """
+    found = []
+    for kernel, rows in table.groupby("kernel", sort=False):
+        cases = rows.drop_duplicates(["impl", "pass", "workload", "config"]).groupby("impl").size()
+        measured = rows[~rows["source"].isin(["model", "interpreter"])]
+        counted = measured.drop_duplicates(["source", "impl", "pass", "workload", "config"])
+        if any(count < cases[impl] for (impl, _), count in counted.groupby(["impl", "source"]).size().items()):
+            found.append(str(kernel))
+    return found

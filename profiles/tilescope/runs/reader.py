@@ -1,0 +1,173 @@
+"""What a run's folder says, read: its description, its table, its lines and the text of its sources.
+
+A folder may come from anywhere: every file is read with bounds (``reading``), and what it says is held against the schema.
+Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tilescope.files import bounded_reading, json_shape
+from tilescope.runs import parquet
+from tilescope.table import line_values, schema
+from tilescope.table.schema import Run, SchemaError
+
+LINES = "lines.parquet"
+#: Bytes of a run's description, and of a source file.
+DESCRIPTION, SOURCE = 32 * bounded_reading.MIB, 16 * bounded_reading.MIB
+
+
+class StoreError(ValueError):
+    """A run that cannot be read or written. The message is one line that says what to do."""
+
+    def __init__(self, message: object) -> None:
+        super().__init__(bounded_reading.one_line(message, 2000))
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Texts by digest, and of every kernel the digests of its files by name."""
+
+    texts: Mapping[str, str]
+    kernels: Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run read back: its description, its table and the folder it lies in."""
+
+    run: Run
+    table: pd.DataFrame
+    folder: Path
+
+    @functools.cached_property
+    def lines(self) -> pd.DataFrame:
+        """Values of source lines, as ``tilescope.table.line_values`` describes them; empty where the run has none.
+
+        Read when it is asked for first. Raises StoreError for a damaged file.
+        """
+        try:
+            return read_frame(self.folder / LINES, line_values.validate, line_values.COLUMNS, self.folder)
+        except FileNotFoundError:
+            return line_values.frame([])
+
+    @functools.cached_property
+    def sources(self) -> Mapping[str, Mapping[str, str]]:
+        """The text of every kernel's source files by name, as they were when the run was made; empty where none were kept.
+
+        Raises StoreError for a damaged file.
+        """
+        path = self.folder / "sources.json.gz"
+        try:
+            kept: Sources = json_shape.fit(bounded_reading.data_of(path, self.folder), Sources, "")
+            return {
+                kernel: {name: kept.texts[digest] for name, digest in files.items()}
+                for kernel, files in kept.kernels.items()
+            }
+        except FileNotFoundError:
+            return {}
+        except (ValueError, LookupError) as error:
+            raise damaged(path, error) from error
+
+    def source_text(self, kernel: str, file: str) -> str | None:
+        """The text of ``file``, by name, as this run measured it; None when it was not kept and is not here unchanged."""
+        kept = self.sources.get(kernel, {}).get(file)
+        facts = self.run.kernels.get(kernel, {})
+        path = source_file(str(facts.get("file", "")))
+        if kept is not None or path is None or path.name != file:
+            return kept
+        return text_of(path, str(facts.get("sha256", "")))
+
+
+def read_run(folder: Path) -> Run:
+    """What a run says of itself, be it whole or half-written. Raises StoreError as ``open_run`` does."""
+    path = folder / "run.json"
+    try:
+        data = bounded_reading.data_of(path, folder, DESCRIPTION)
+        if not isinstance(data, dict):
+            raise SchemaError("run.json holds no object")
+        return Run.from_json(data)
+    except FileNotFoundError as error:
+        raise StoreError(f"{folder} is not a whole run: run.json is missing; record it again") from error
+    except SchemaError as error:
+        raise StoreError(f"{folder}: {error}") from error
+    except ValueError as error:
+        raise damaged(path, error) from error
+
+
+def read_table(path: Path, folder: Path) -> pd.DataFrame:
+    """A table of the schema in the run at ``folder``. Raises StoreError."""
+    try:
+        return schema.without_absent(read_frame(path, schema.validate, schema.COLUMNS, folder))
+    except FileNotFoundError as error:
+        raise StoreError(f"{folder} is not a whole run: {path.name} is missing; record it again") from error
+
+
+def read_frame(
+    path: Path, validate: Callable[[pd.DataFrame], pd.DataFrame], columns: Mapping[str, str], folder: Path
+) -> pd.DataFrame:
+    """A frame in the run at ``folder``. Raises FileNotFoundError where there is none, else StoreError."""
+    try:
+        return parquet.read(path, validate, columns, folder)
+    except SchemaError as error:
+        raise StoreError(f"{path}: {error}; record it again") from error
+    except bounded_reading.Unreadable as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception) -> StoreError:
+    """The error for a file that cannot be read."""
+    why = bounded_reading.one_line(error) or type(error).__name__
+    return StoreError(f"{path} cannot be read ({why}): the run is damaged, record it again")
+
+
+def text_of(path: Path, sha256: str) -> str | None:
+    """The file's text, or None where its bytes are no longer those of ``sha256`` or are no text. Raises OSError when it
+    cannot be read."""
+    content = source_bytes(path)
+    if hashlib.sha256(content).hexdigest() != sha256:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def source_bytes(path: Path) -> bytes:
+    """The bytes of a source file, which may lie anywhere. Raises OSError when it cannot be read, or is no ordinary file."""
+    try:
+        return bounded_reading.content(path, Path(path.absolute().anchor), SOURCE)
+    except bounded_reading.Unreadable as error:
+        raise OSError(str(error)) from error
+
+
+def source_file(file: str) -> Path | None:
+    """Where a kernel's recorded ``file`` lies here: below the installed package, or at its own path; None for no Python file."""
+    if not file.endswith(".py"):
+        return None
+    # Recordings of before 2026-11-22 name a study's file without its package.
+    for name in (file, f"tilescope_kernels/{file}"):
+        package, _, rest = name.partition("/")
+        for root in _roots(package) if rest else ():
+            if bounded_reading.is_inside(root / rest, root):
+                return root / rest
+    path = Path(file)
+    return path if bounded_reading.is_inside(path, Path(path.absolute().anchor)) else None
+
+
+def _roots(package: str) -> list[Path]:
+    """The folders of an installed package."""
+    try:
+        spec: Any = importlib.util.find_spec(package) if package.isidentifier() else None
+    except (ImportError, ValueError, AttributeError):  # ``__main__``, and what else is no package
+        return []
+    return [Path(root) for root in (spec.submodule_search_locations or [])] if spec else []

@@ -1,0 +1,274 @@
+"""Runs on disk: one folder a run, written beside its final name and renamed when whole.
+
+``run.json`` says what was run, ``table.parquet`` holds the table, ``artefacts/<collector>/`` what the collectors wrote.
+Where a collector knows single source lines there are ``lines.parquet`` with their values and ``sources.json.gz`` with the
+text of the files as they were. While a run is being written it is called ``.partial-<id>`` and its rows lie in ``parts/``
+(``line-parts/``), one file a finished case, so that nothing is lost with the process. ``progress.jsonl`` says what is done;
+a run that was interrupted keeps it, to go on by. Here runs are found and listed; ``loaded`` reads one and ``writing`` writes
+one. Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import functools
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tilescope.files import bounded_reading
+from tilescope.models import raised_roofs
+from tilescope.runs import journal
+from tilescope.runs.reader import LINES, LoadedRun, StoreError, read_run, read_table, source_bytes, source_file, text_of
+from tilescope.runs.writer import MODEL, PARTIAL, RunWriter, check_writable, gathered, is_being_written, parts, recover
+from tilescope.table import schema
+
+__all__ = [
+    "LATEST", "LINES", "MODEL", "PARTIAL", "LoadedRun", "RunWriter", "StoreError", "Summary", "check_writable", "find",
+    "find_half_written", "find_interrupted", "list_runs", "new_id", "open_partial", "open_run", "read_run", "recorded_dir",
+    "recover", "runs_dir", "source_bytes", "source_file", "text_of",
+]  # fmt: skip
+
+#: What people call the newest of their runs.
+LATEST = "latest"
+_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4,}")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One line of a list of runs. ``error`` is empty, or says why the run cannot be opened and what to do."""
+
+    id: str
+    path: Path
+    title: str = ""
+    started: str = ""
+    device: str = ""
+    measured: bool = False
+    kernels: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    cases: int = 0
+    failures: int = 0
+    complete: bool = True
+    recorded: bool = False
+    error: str = ""
+
+
+def runs_dir() -> Path:
+    """Where runs go: ``$TILESCOPE_RUNS``, else ``$XDG_DATA_HOME/tilescope/runs``, else below ``~/.local/share``."""
+    if chosen := os.environ.get("TILESCOPE_RUNS"):
+        return Path(chosen).expanduser().absolute()
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "tilescope" / "runs"
+
+
+def recorded_dir() -> Path:
+    """The recordings that come with Tilescope: beside the package in a checkout, inside it in a wheel."""
+    package = Path(__file__).resolve().parents[1]
+    checkout = package.parent / "recorded"
+    return checkout if checkout.is_dir() else package / "recorded"
+
+
+def new_id() -> str:
+    """A fresh run id that sorts by time: ``20261120-221530-3fa9`` (UTC)."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def open_run(path: Path | str) -> LoadedRun:
+    """The run in the folder ``path``. Raises StoreError, saying what is wrong with it and what to do."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise StoreError(f"no run at {folder}: 'tilescope show' lists the runs there are")
+    if folder.name.startswith(PARTIAL):
+        raise StoreError(half_written(folder))
+    run = read_run(folder)
+    table = read_table(folder / "table.parquet", folder)
+    return LoadedRun(raised_roofs.raised(run, table), table, folder)
+
+
+def open_partial(folder: Path) -> tuple[LoadedRun, list[str]]:
+    """The finished cases of a run that is half-written, left as it is, and what is to be said of it, a line each.
+
+    Raises StoreError where its description cannot be read.
+    """
+    run = dataclasses.replace(read_run(folder), complete=False)
+    table, lost = gathered(folder)
+    said = [half_written(folder), *(f"part {part.name} is damaged, and what it held is lost" for part in lost)]
+    return LoadedRun(run, table, folder), said
+
+
+def find(text: str, folders: Iterable[Path] | None = None) -> Path:
+    """The folder of the run that ``text`` means: a path, an id, the unique start of one, or ``latest``.
+
+    That is the newest of the person's own, finished or not, and a recording only where there is none.
+    Raises StoreError when there is none or more than one.
+    """
+    if os.sep in text or text in (".", ".."):
+        if not Path(text).is_dir():
+            raise StoreError(f"no run at {text}: 'tilescope show' lists the runs there are")
+        return Path(text)
+    known = {path.name.removeprefix(PARTIAL): path for path in reversed(list(_folders(folders)))}
+    if text in known:
+        return known[text]
+    if Path(text).is_dir() and (Path(text) / "run.json").is_file():
+        return Path(text)
+    if text == LATEST:
+        newest = _newest(folders)
+        if not newest:
+            raise StoreError("there are no runs yet: make one with 'tilescope profile softmax'")
+        return newest[0]
+    starts = [name for name in known if text and name.startswith(text)]
+    if len(starts) == 1:
+        return known[starts[0]]
+    if starts:
+        raise StoreError(f"{text!r} fits {len(starts)} runs ({', '.join(sorted(starts)[:4])}): give more of the id")
+    close = difflib.get_close_matches(text, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "'tilescope show' lists the runs there are"
+    raise StoreError(f"no run {text!r}: {hint}")
+
+
+def find_interrupted(text: str, folders: Iterable[Path] | None = None) -> Path:
+    """``find``, but that ``latest`` is the newest of the person's own runs that was interrupted and says how to go on."""
+    return _latest_that(_is_interrupted, "was interrupted, so there is none to go on with", text, folders)
+
+
+def find_half_written(text: str, folders: Iterable[Path] | None = None) -> Path:
+    """``find``, but that ``latest`` is the newest of the person's own runs whose writer died."""
+    return _latest_that(_is_half_written, "is half-written, so there is none to recover", text, folders)
+
+
+def _latest_that(wanted: Callable[[Path], bool], none: str, text: str, folders: Iterable[Path] | None) -> Path:
+    if text != LATEST:
+        return find(text, folders)
+    own = [path for path in _newest(folders) if not _is_recorded(path)]
+    found = next((path for path in own if wanted(path)), None)
+    if found is None:
+        where = f" in {runs_dir()}" if folders is None else ""
+        raise StoreError(f"no run{where} {none}: 'tilescope show' lists the runs there are")
+    return found
+
+
+def _newest(folders: Iterable[Path] | None) -> list[Path]:
+    """Runs, newest first: the person's own, and recordings after all of them."""
+
+    def age(path: Path) -> tuple[bool, bool, str]:
+        name = path.name.removeprefix(PARTIAL)
+        return not _is_recorded(path), _ID.match(name) is not None, name
+
+    return sorted(_folders(folders), key=age, reverse=True)
+
+
+def _is_recorded(path: Path) -> bool:
+    return path.parent == recorded_dir()
+
+
+def _is_half_written(path: Path) -> bool:
+    return path.name.startswith(PARTIAL) and not is_being_written(path)
+
+
+def _is_interrupted(path: Path) -> bool:
+    if not journal.kept(path):
+        return False
+    if path.name.startswith(PARTIAL):
+        return _is_half_written(path)
+    try:
+        return not read_run(path).complete
+    except StoreError:
+        return False
+
+
+def list_runs(folders: Iterable[Path] | None = None) -> list[Summary]:
+    """Every run in the folders (the person's own and the recorded ones), newest first. Never raises.
+
+    A run that cannot be opened is listed with its ``error``.
+    """
+    found = [_summary(path) for path in _folders(folders)]
+    return sorted(found, key=lambda summary: (_digits(summary.started or summary.id), summary.id), reverse=True)
+
+
+def _folders(folders: Iterable[Path] | None) -> Iterator[Path]:
+    for folder in (runs_dir(), recorded_dir()) if folders is None else folders:
+        with contextlib.suppress(OSError):
+            yield from (path for path in sorted(folder.iterdir()) if _looks_like_run(path))
+
+
+def _looks_like_run(path: Path) -> bool:
+    name = path.name.removeprefix(PARTIAL)
+    try:
+        if not path.is_dir():
+            return False
+        return bool(_ID.fullmatch(name)) or (path / "run.json").is_file() or (path / "table.parquet").is_file()
+    except OSError:
+        return bool(_ID.fullmatch(name))
+
+
+def _summary(path: Path) -> Summary:
+    stamp = tuple(_stamp(path / name) for name in ("run.json", "table.parquet"))
+    # What is said of a run that is being written changes with its writer.
+    known = _summarise(path) if path.name.startswith(PARTIAL) else _remembered(path, stamp)
+    return dataclasses.replace(known, recorded=_is_recorded(path))
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+@functools.lru_cache(maxsize=4096)
+def _remembered(path: Path, stamp: tuple[tuple[int, int], ...]) -> Summary:
+    """A list of runs is asked for often, and reading every table for it takes seconds when there are many."""
+    return _summarise(path)
+
+
+def _summarise(path: Path) -> Summary:
+    name = bounded_reading.one_line(path.name.removeprefix(PARTIAL))
+    try:
+        if path.resolve().parent != path.parent.resolve():
+            raise StoreError(f"{name} is a link out of the folder of runs: copy the run itself there")
+        loaded = open_run(path)
+        run, table = loaded.run, loaded.table
+        sources = set(table["source"])
+        return Summary(
+            id=name,
+            path=path,
+            title=run.title,
+            started=run.started,
+            device=run.device.name,
+            measured=run.device.measured,
+            kernels=tuple(run.kernels),
+            sources=tuple(source for source in schema.SOURCES if source in sources),
+            cases=len(table[schema.CASE_COLUMNS].drop_duplicates()),
+            failures=len(run.failures),
+            complete=run.complete,
+        )
+    except StoreError as error:
+        return Summary(id=name, path=path, error=str(error))
+    except Exception as error:  # whatever it is, it is one run's, and the others are to be listed
+        return Summary(
+            id=name, path=path, error=f"{name} cannot be read ({bounded_reading.one_line(error)}): record it again"
+        )
+
+
+def half_written(folder: Path) -> str:
+    """What is to be said of a run that is half-written: who is at it, or what can be done."""
+    name = folder.name.removeprefix(PARTIAL)
+    if is_being_written(folder):
+        return f"{name} is still being written: wait for its job"
+    done = len(parts(folder))
+    return (
+        f"{name} is half-written, its writer died: go on with 'tilescope resume {name}', or keep what it has ({done} parts) "
+        f"with 'tilescope recover {name}'"
+    )
+
+
+def _digits(when: str) -> str:
+    """``2026-11-20T22:15:30+00:00`` and an id of that moment sort alike."""
+    return re.sub(r"\D", "", when)[:14]

@@ -1,0 +1,380 @@
+"""Runs being written: rows in parts, a part a finished case, put together and renamed at the end.
+
+A part that is damaged costs what it held and no more: the run says so, and the case is outstanding again.
+Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import gzip
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import pandas as pd
+
+from tilescope.files import atomic_writing, bounded_reading, names
+from tilescope.runs import journal, parquet
+from tilescope.runs.reader import LINES, LoadedRun, StoreError, read_frame, read_run, read_table
+from tilescope.table import line_values, schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Failure, Run
+
+PARTIAL = ".partial-"
+#: Folders of parts, by the file that they are put together to.
+_PARTS = {"table.parquet": "parts", LINES: "line-parts"}
+#: What stands between a part's number, the collector and the case that it is of.
+_OF = "@"
+#: Owner of the rows that no collector made.
+MODEL = "model"
+
+
+def check_writable(folder: Path) -> None:
+    """Raises StoreError unless runs can be written into ``folder``, which is made if it is missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".write-{secrets.token_hex(4)}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StoreError(
+            f"cannot write runs to {folder} ({reason}): set TILESCOPE_RUNS to a folder you may write to"
+        ) from error
+
+
+class RunWriter:
+    """Writes one run. Every method leaves the disk in a state that ``recover`` can finish.
+
+    Raises StoreError when the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, run: Run) -> None:
+        try:
+            names.file_name(run.id, "a run's id")
+        except ValueError as error:
+            raise StoreError(error) from error
+        check_writable(folder)
+        self.run = dataclasses.replace(run, complete=False)
+        self.final = folder / run.id
+        self.folder = folder / f"{PARTIAL}{run.id}"
+        self._parts = 0
+        self._sources: dict[str, dict[str, str]] = {}
+        with self._explained():
+            (self.folder / "parts").mkdir(parents=True)
+            self._lock = lock(self.folder)
+        self._describe()
+
+    @classmethod
+    def reopen(cls, folder: Path) -> RunWriter:
+        """A writer that goes on with a run that is not complete, whether its writer died or was told to stop.
+
+        What damaged parts held is outstanding again, and noted. Raises StoreError when the run is whole, still being written,
+        or cannot be read.
+        """
+        writer = cls.__new__(cls)
+        writer.final = folder.with_name(folder.name.removeprefix(PARTIAL))
+        writer.folder = folder.with_name(f"{PARTIAL}{writer.final.name}")
+        writer._lock = _claim(folder)
+        try:
+            # Not before it is claimed: another process may be about to finish it.
+            writer.run = read_run(folder)
+            if writer.run.complete:
+                (folder / ".lock").unlink(missing_ok=True)
+                raise StoreError(f"{writer.run.id} is whole: there is nothing to go on with")
+            with writer._explained():
+                if folder == writer.final:
+                    _unseal(folder, writer.folder)
+            writer._parts = max((_number(part) for part in parts(writer.folder)), default=0)
+            kept = LoadedRun(writer.run, schema.frame([]), writer.folder).sources
+            writer._sources = {kernel: dict(files) for kernel, files in kept.items()}
+            _, lost = gathered(writer.folder)
+            if unknown := [part.name for part in lost if not _owner(part, writer.folder)]:
+                raise StoreError(
+                    f"part {unknown[0]} of {writer.run.id} is damaged and does not say what it held: keep the rest with "
+                    f"'tilescope recover {writer.run.id}'"
+                )
+            writer._forget(lost)
+        except BaseException:
+            writer._lock.close()
+            raise
+        return writer
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """What was written so far and can be read."""
+        return gathered(self.folder)[0]
+
+    def append(self, frame: pd.DataFrame, collector: str = "", case: Case | None = None) -> None:
+        """Adds rows of the schema (their ``run_id`` is set here); they are on disk when this returns. ``collector`` and
+        ``case`` say what is to be done again should the part be lost; ``MODEL`` of no case is what every run has.
+
+        Raises SchemaError when the rows do not follow the schema.
+        """
+        if frame.empty:
+            return
+        rows = schema.validate(frame.assign(run_id=pd.Series(self.run.id, index=frame.index, dtype="str")))
+        self._parts += 1
+        with self._explained():
+            parquet.write(rows, self.folder / "parts" / _part(self._parts, collector, case))
+
+    def append_lines(self, kernel: str, frame: pd.DataFrame, sources: Mapping[str, str]) -> None:
+        """Adds values of source lines and the text of the files that they speak of, by name.
+
+        Raises SchemaError when the rows are not ``tilescope.table.line_values``'s.
+        """
+        with self._explained():
+            if not frame.empty:
+                folder = self.folder / "line-parts"
+                folder.mkdir(exist_ok=True)
+                number = max((_number(part) for part in folder.iterdir()), default=0) + 1
+                parquet.write(line_values.validate(frame), folder / _part(number))
+        self.keep_sources({kernel: sources})
+
+    def keep_sources(self, kernels: Mapping[str, Mapping[str, str]]) -> None:
+        """Keeps the text of each kernel's files, by name; of one that is kept already the first text stays."""
+        new = {
+            kernel: {**sources, **self._sources.get(kernel, {})}
+            for kernel, sources in kernels.items()
+            if sources.items() - self._sources.get(kernel, {}).items()
+        }
+        if new:
+            self._sources |= new
+            with self._explained():
+                _write_sources(self._sources, self.folder / "sources.json.gz")
+
+    def plan(self, cases: Iterable[Case]) -> None:
+        """Notes what the run is of, so that it can go on when it is interrupted."""
+        with self._explained():
+            journal.begin(self.folder, cases)
+
+    def settle(self, settled: journal.Settled) -> None:
+        """Notes that a case needs no more of a collector."""
+        with self._explained():
+            journal.settle(self.folder, settled)
+
+    def artefact_folder(self, collector: str) -> Path:
+        """Where ``collector`` writes; made if it is missing."""
+        try:
+            folder = self.folder / "artefacts" / names.file_name(collector, "a collector's name")
+        except ValueError as error:
+            raise StoreError(error) from error
+        with self._explained():
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def artefact_path(self, collector: str, case: Case, suffix: str) -> Path:
+        """Where ``collector`` writes what it has to say about ``case``."""
+        return self.artefact_folder(collector) / f"{case.slug}{suffix}"
+
+    def fail(self, failure: Failure) -> None:
+        """Notes a case that gave no result."""
+        self.update(failures=(*self.run.failures, failure))
+
+    def note(self, text: str) -> None:
+        """Adds a remark about the whole run."""
+        self.update(notes=(*self.run.notes, text))
+
+    def update(self, **fields: Any) -> None:
+        """Changes fields of the run's description, on disk too."""
+        self.run = dataclasses.replace(self.run, **fields)
+        self._describe()
+
+    def finish(self, complete: bool = True) -> Path:
+        """Puts the table together, renames the folder to its final name and returns it: all of it is on disk then.
+
+        A run that lost a part is not complete.
+        """
+        found, lost = gathered(self.folder)
+        self._forget(lost)
+        self.update(complete=complete and not lost)
+        with self._explained():
+            final = _seal(self.folder, self.final, found)
+        self._lock.close()
+        return final
+
+    def discard(self) -> None:
+        """Removes the folder: for a run that holds nothing yet."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.close()
+
+    def _forget(self, lost: Iterable[Path]) -> None:
+        """Puts damaged parts aside and says what they held."""
+        with self._explained():
+            said = _forget(self.folder, lost)
+        if said:
+            self.update(notes=(*self.run.notes, *said))
+
+    def _describe(self) -> None:
+        with self._explained():
+            _write_json(self.run.to_json(), self.folder / "run.json")
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"cannot write {self.folder} ({error.strerror}): its finished cases stay there") from error
+
+
+def recover(folder: Path) -> Path:
+    """Finishes a half-written run with the cases it has, marked incomplete, and returns its final folder.
+
+    Raises StoreError when the run is still being written, or holds nothing that can be read.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_claim(folder))
+        run = read_run(folder)
+        try:
+            found, lost = gathered(folder)
+            run = dataclasses.replace(run, complete=False, notes=(*run.notes, *_forget(folder, lost)))
+            _write_json(run.to_json(), folder / "run.json")
+            return _seal(folder, folder.with_name(folder.name.removeprefix(PARTIAL)), found)
+        except OSError as error:
+            raise StoreError(f"cannot write {folder} ({error.strerror})") from error
+
+
+def parts(folder: Path, kind: str = "parts") -> list[Path]:
+    """The parts of a run that is being written, in order."""
+    return sorted((folder / kind).glob("[0-9]*.parquet"))
+
+
+def gathered(folder: Path) -> tuple[pd.DataFrame, list[Path]]:
+    """The parts of a run that is being written, as one table, and those of them that are damaged."""
+    found, lost = [], []
+    for part in parts(folder):
+        try:
+            found.append(read_table(part, folder))
+        except StoreError:
+            lost.append(part)
+    return pd.concat(found, ignore_index=True) if found else schema.frame([]), lost
+
+
+def _part(number: int, collector: str = "", case: Case | None = None) -> str:
+    owner = [collector, case.slug if case else ""] if collector else []
+    return _OF.join([f"{number:06d}", *owner]) + ".parquet"
+
+
+def _number(part: Path) -> int:
+    found = re.match(r"\d{1,9}", part.name)
+    return int(found[0]) if found else 0
+
+
+def _owner(part: Path, folder: Path) -> tuple[str, Case | None] | None:
+    """The collector and the case that a part is of; None where its name does not say so."""
+    _, *owner = part.stem.split(_OF)
+    if len(owner) != 2:
+        return None
+    if owner[0] == MODEL:
+        return MODEL, None
+    known = journal.read(folder)
+    case = next((case for case in known.cases if case.slug == owner[1]), None) if known else None
+    return (owner[0], case) if case else None
+
+
+def _forget(folder: Path, lost: Iterable[Path]) -> list[str]:
+    """Puts damaged parts aside, notes that what they held is to be done again, and says so, a line each."""
+    said = []
+    for part in lost:
+        if owner := _owner(part, folder):
+            collector, case = owner
+            if case:
+                journal.settle(folder, journal.Settled(collector, case.id, journal.LOST))
+            held = f"{collector} {case.id if case else ''}".strip() + ", which is outstanding again"
+        else:
+            held = "finished cases, which are lost"
+        said.append(f"part {part.name} is damaged: it held {held}")
+        part.replace(part.with_suffix(".damaged"))
+    return said
+
+
+def _seal(folder: Path, final: Path, table: pd.DataFrame) -> Path:
+    """The table of all parts, then the rename that makes the run visible; only then may the parts go."""
+    parquet.write(table, folder / "table.parquet")
+    by_line = []
+    for part in parts(folder, "line-parts"):
+        # Values of lines come with the rows of their case, which is settled: what is damaged is left out.
+        with contextlib.suppress(StoreError):
+            by_line.append(read_frame(part, line_values.validate, line_values.COLUMNS, folder))
+    if by_line:
+        parquet.write(pd.concat(by_line, ignore_index=True), folder / LINES)
+    if read_run(folder).complete:
+        (folder / journal.FILE).unlink(missing_ok=True)
+    atomic_writing.rename(folder, final)
+    for parts_of in _PARTS.values():
+        shutil.rmtree(final / parts_of, ignore_errors=True)
+    (final / ".lock").unlink(missing_ok=True)
+    return final
+
+
+def _unseal(final: Path, folder: Path) -> None:
+    """The reverse: what was put together is one part. At every moment one of both folders is whole."""
+    for name, parts_of in _PARTS.items():
+        if bounded_reading.is_inside(final / name, final):
+            (final / parts_of).mkdir(exist_ok=True)
+            shutil.copy2(final / name, final / parts_of / _part(1))
+    atomic_writing.rename(final, folder)
+    for name in _PARTS:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _write_sources(kernels: Mapping[str, Mapping[str, str]], path: Path) -> None:
+    """Each text once: the kernels of a family share their file."""
+    digests = {text: hashlib.sha256(text.encode()).hexdigest() for files in kernels.values() for text in files.values()}
+    data = {
+        "kernels": {kernel: {name: digests[text] for name, text in files.items()} for kernel, files in kernels.items()},
+        "texts": {digest: text for text, digest in digests.items()},
+    }
+    packed = gzip.compress(json.dumps(data).encode(), mtime=0)
+    atomic_writing.replace(path, lambda to: to.write_bytes(packed))
+
+
+def _write_json(data: dict[str, Any], path: Path) -> None:
+    text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    atomic_writing.replace(path, lambda to: to.write_bytes(text.encode(errors="backslashreplace")))
+
+
+def lock(folder: Path) -> IO[str]:
+    """Held as long as the writer lives; the system lets go of it when the process dies. Raises BlockingIOError for one that
+    another holds."""
+    # A link or a pipe of that name is none of ours.
+    handle = os.fdopen(
+        os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666), "w"
+    )
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        handle.close()
+        raise
+    return handle
+
+
+def _claim(folder: Path) -> IO[str]:
+    try:
+        return lock(folder)
+    except BlockingIOError as error:
+        raise StoreError(f"{folder.name.removeprefix(PARTIAL)} is still being written: wait for its job") from error
+    except OSError as error:
+        reason = ".lock is a link" if error.errno == errno.ELOOP else error.strerror
+        raise StoreError(f"cannot write {folder} ({reason})") from error
+
+
+def is_being_written(folder: Path) -> bool:
+    """Whether a process holds the run."""
+    try:
+        lock(folder).close()
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,181 @@
+"""What the table knows of each case, gathered for the models: a metric's value by launch, most direct source first.
+
+Pure: frame -> plain objects. Medians over repetitions; what is absent is None, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tilescope.table.schema import CASE_COLUMNS, SOURCES
+
+#: What identifies a case across runs.
+KEYS = ["run_id", *CASE_COLUMNS]
+
+#: GPU time comes from these, the profiler first: ncu's clocks and caches are its own.
+GPU_TIME_SOURCES = ("torch_profiler", "ncu")
+
+
+class Known(NamedTuple):
+    """A value and the source it comes from."""
+
+    value: float
+    source: str
+
+
+class Spread(NamedTuple):
+    """Median, 5 % and 95 % quantile over repetitions, and the source."""
+
+    value: float
+    low: float
+    high: float
+    source: str
+
+
+@dataclass
+class Facts:
+    """One case. ``key`` holds its identifying columns.
+
+    ``values`` maps (metric, source) to launch -> median; launch None is the whole case. ``functions`` maps a source to
+    launch -> kernel function. ``totals`` maps (metric, source) to each repetition's sum over launches.
+    """
+
+    key: dict[str, str]
+    values: dict[tuple[str, str], dict[int | None, float]] = field(default_factory=dict)
+    functions: dict[str, dict[int, str]] = field(default_factory=dict)
+    totals: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+
+    def launches(self, source: str) -> list[int]:
+        """The launches that a source saw, in order."""
+        return sorted(self.functions.get(source, {}))
+
+    def total(self, metric: str, *sources: str) -> Known | None:
+        """The metric summed over launches, from the first of ``sources`` (default: all) that has it for all of its launches."""
+        for source in sources or SOURCES:
+            found = self.values.get((metric, source))
+            if found and (None in found or found.keys() >= self.functions.get(source, {}).keys()):
+                return Known(found[None] if None in found else sum(found.values()), source)
+        return None
+
+    def at(self, metric: str, launch: int | None, *sources: str) -> Known | None:
+        """The metric of one launch (None: of the whole case), from the first source that has it."""
+        for source in sources or SOURCES:
+            value = self.values.get((metric, source), {}).get(launch)
+            if value is not None:
+                return Known(value, source)
+        return None
+
+    def spread(self, metric: str, *sources: str) -> Spread | None:
+        """The metric's distribution over repetitions, each summed over its launches."""
+        for source in sources or SOURCES:
+            found = self.totals.get((metric, source))
+            if found:
+                value, low, high = map(float, np.quantile(found, (0.5, 0.05, 0.95)))
+                return Spread(value, low, high, source)
+        return None
+
+    def gpu_time(self) -> Spread | None:
+        """GPU time of the case in seconds."""
+        return self.spread("gpu_time", *GPU_TIME_SOURCES)
+
+    def wrong(self) -> bool:
+        """Whether the check of its results found them wrong: its times are those of another function."""
+        pairs = (("relative_error", "tolerance"), ("row_error", "row_tolerance"))
+        found = [(self.total(error), self.total(accepted)) for error, accepted in pairs]
+        return any(error.value > accepted.value for error, accepted in found if error and accepted)
+
+    def launch_time(self, launch: int, seen_by: str) -> Known | None:
+        """GPU time of a launch that ``seen_by`` numbered, from a source that saw as many launches."""
+        count = len(self.functions.get(seen_by, {}))
+        alike = [source for source in GPU_TIME_SOURCES if len(self.functions.get(source, {})) == count]
+        return self.at("gpu_time", launch, *alike) if alike else None
+
+    def main_launch(self, source: str) -> int | None:
+        """The launch that takes longest, where its time is known; else the first."""
+        launches = self.launches(source)
+        times = {n: known.value for n in launches if (known := self.launch_time(n, source))}
+        return max(times, key=lambda n: times[n]) if times else launches[0] if launches else None
+
+
+#: The tables that were gathered last, at most so many: views ask several models about one, and of 100,000 launches this takes
+#: seconds.
+_last: tuple[tuple[weakref.ref[pd.DataFrame], list[Facts]], ...] = ()
+_MOST = 3
+
+
+def gather(table: pd.DataFrame) -> list[Facts]:
+    """Every case of the table, in the order of its first row. The table must not be changed afterwards."""
+    global _last  # noqa: PLW0603 - exchanged as a whole, as threads gather too
+    known = next((facts for of, facts in _last if of() is table), None)
+    if known is None:
+        known = _gather(table)
+        others = [entry for entry in _last if entry[0]() is not None]
+        _last = (*others[1 - _MOST :], (weakref.ref(table), known))
+    return list(known)
+
+
+def _gather(table: pd.DataFrame) -> list[Facts]:
+    cases: dict[tuple[str, ...], Facts] = {}
+    if table.empty:
+        return []
+    whose = [*KEYS, "metric", "source"]
+    medians = table.groupby([*whose, "launch"], dropna=False, sort=False)["value"].median().reset_index()
+    # In stretches of one case, metric and source each: a row at a time, a million of them would take seconds.
+    group = medians.groupby(whose, dropna=False, sort=False).ngroup().to_numpy()
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    launches = medians["launch"].to_numpy(dtype="float64", na_value=np.nan)[order].tolist()
+    values = medians["value"].to_numpy(dtype="float64")[order].tolist()
+    owners = medians[whose].iloc[order[starts]].itertuples(index=False, name=None)
+    for (*key, metric, source), start, end in zip(owners, starts, [*starts[1:], len(order)], strict=True):
+        case = cases.setdefault(tuple(key), Facts(dict(zip(KEYS, key, strict=True))))
+        numbers = (None if math.isnan(launch) else int(launch) for launch in launches[start:end])
+        case.values[metric, source] = dict(zip(numbers, values[start:end], strict=True))
+    named = table.loc[table["launch"].notna(), [*KEYS, "source", "launch", "function"]].drop_duplicates()
+    for *key, source, launch, function in named.itertuples(index=False, name=None):
+        cases[tuple(key)].functions.setdefault(source, {}).setdefault(int(launch), function)
+    repeated = table[table["metric"].isin(["gpu_time", "interval", "graph_time"])]
+    sums = repeated.groupby([*KEYS, "metric", "source", "sample"], dropna=False, sort=False)["value"].sum()
+    for (*key, metric, source, _), value in sums.items():
+        cases[tuple(key)].totals.setdefault((metric, source), []).append(float(value))
+    return list(cases.values())
+
+
+def declared_pipe(case: Facts, kernels: Mapping[str, Mapping[str, object]] | None) -> str | None:
+    """The pipe that the kernel's cost declares for the case, from ``Run.kernels``; None where it is not said."""
+    found: object = (kernels or {}).get(case.key["kernel"], {})
+    for step in ("cost", case.key["workload"], case.key["pass"], "pipe"):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found if isinstance(found, str) else None
+
+
+def by_problem(cases: Iterable[Facts]) -> dict[tuple[str, ...], dict[str, Facts]]:
+    """Cases that solve the same problem (run, kernel, pass, workload), by implementation; the default config only.
+
+    An implementation that ran with configs only is there with the fastest of them, where times are known.
+    """
+    problems: dict[tuple[str, ...], dict[str, Facts]] = {}
+    for case in cases:
+        problem = problem_of(case)
+        others = problems.setdefault(problem, {})
+        impl = case.key["impl"]
+        if impl not in others or _rank(case) < _rank(others[impl]):
+            others[impl] = case
+    return problems
+
+
+def problem_of(case: Facts) -> tuple[str, ...]:
+    """What the case computes, whoever does: run, kernel, pass, workload."""
+    return tuple(case.key[name] for name in ("run_id", "kernel", "pass", "workload"))
+
+
+def _rank(case: Facts) -> tuple[bool, float]:
+    time = case.gpu_time()
+    return (bool(case.key["config"]), time.value if time else float("inf"))

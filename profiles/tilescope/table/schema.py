@@ -1,0 +1,281 @@
+"""The one table, and the facts about the run it belongs to.
+
+The table is tidy: one value a row, in base SI units (seconds, bytes, hertz; ratios between 0 and 1),
+each with its provenance in ``source``. What was not measured has no row. Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+import pandas as pd
+
+from tilescope.files import json_shape, names
+from tilescope.table.metrics import METRICS
+
+SCHEMA_VERSION = 1
+
+#: Provenance of a value, most direct first. ``check`` compared a GPU's results with the reference; ``model`` is a
+#: formula over declared costs.
+SOURCES = ("ncu", "torch_profiler", "events", "check", "compiler", "interpreter", "model")
+#: Sources that observed hardware; the others predict.
+MEASURED = frozenset({"ncu", "torch_profiler", "events", "check"})
+
+#: What identifies a case within a run.
+CASE_COLUMNS = ["kernel", "impl", "pass", "workload", "dtype", "config"]
+
+#: Column name to pandas dtype. ``launch`` is the position among the launches its collector saw in the
+#: case (absent for values of the whole case), ``function`` that launch's kernel function, ``sample``
+#: the repetition (absent where a value is not repeated).
+COLUMNS: dict[str, str] = {
+    "run_id": "str",
+    **dict.fromkeys(CASE_COLUMNS, "str"),
+    "launch": "Int32",
+    "function": "str",
+    "sample": "Int32",
+    "metric": "str",
+    "value": "float64",
+    "unit": "str",
+    "source": "str",
+}
+
+
+#: Characters of a run's title, and of the name of a kernel or another part of a case.
+_LONGEST_TITLE, _LONGEST_NAME = 20_000, 4096
+#: Ratios that tools print as 0 where there was nothing to take them of: a launch without such requests, an estimate that
+#: was not made. No launch that has them has 0.
+ABSENT_AS_ZERO = frozenset({"estimated_occupancy", "sectors_per_load", "sectors_per_store"})
+
+
+class SchemaError(ValueError):
+    """A table or a run that does not follow the schema. The message says where and what to do."""
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """One roof of a device.
+
+    ``name`` is a memory level (``hbm``, ``l2``, ``l1``; ``value`` in byte/second) or a pipe (``fp32``,
+    ``bf16``, …; ``value`` in flop/second, or op/second of integers). ``origin`` is ``measured`` or ``datasheet``; ``note`` says how
+    it was measured or which document it comes from.
+    """
+
+    name: str
+    value: float
+    unit: str
+    origin: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Device:
+    """The GPU a run speaks about. ``target`` is its architecture as compilers name it (``sm_90``).
+
+    ``l2_bytes`` and ``memory_bytes`` in bytes. ``measured`` is False when no such GPU took part and only
+    its published figures are known.
+    """
+
+    name: str
+    target: str
+    multiprocessors: int
+    l2_bytes: int
+    memory_bytes: int
+    measured: bool
+    ceilings: tuple[Ceiling, ...] = ()
+
+    def ceiling(self, name: str, origin: str) -> Ceiling | None:
+        """The roof called ``name`` of that origin, or None."""
+        return next((c for c in self.ceilings if c.name == name and c.origin == origin), None)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that gave no result, and why, in words for a person. ``detail`` may hold a traceback."""
+
+    case: str
+    collector: str
+    message: str
+    detail: str = ""
+
+    def concerns(self, kernel: str) -> bool:
+        """Whether it is of a case of the kernel with that name (``Case.name``), which a person's own file stands before."""
+        return self.case.startswith(f"{kernel}/") or f".py:{kernel}/" in self.case
+
+
+class Implementation(TypedDict, total=False):
+    """What a kernel's spec declared of one of its implementations."""
+
+    summary: str
+    configs: list[Mapping[str, int]]
+    requires: list[str]
+    available: bool
+
+
+class Cost(TypedDict, total=False):
+    """What a kernel's spec declared of one workload in one direction."""
+
+    flops: float
+    bytes_read: float
+    bytes_written: float
+    pipe: str
+
+
+class Workload(TypedDict, total=False):
+    """A size that a kernel declared."""
+
+    id: str
+    label: str
+    dtype: str
+    elements: int
+    dims: Mapping[str, int]
+
+
+class Facts(TypedDict, total=False):
+    """What a run keeps of a kernel. Every part may be absent, and there may be others."""
+
+    summary: str
+    file: str
+    sha256: str
+    dims: list[str]
+    passes: list[str]
+    implementations: Mapping[str, Implementation]
+    tolerance: Mapping[str, float | None]
+    cost: Mapping[str, Mapping[str, Cost]]
+    workloads: list[Workload]
+
+
+class Settings(TypedDict, total=False):
+    """Settings that are read back. There may be others."""
+
+    target: str
+    collectors: list[str]
+    repetitions: int
+    warmup: int
+    timeout: float
+    batch: int
+    interpreter_limit: float
+    check_limit: float
+    measure_ceilings: bool
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was run, on what, with which versions and settings.
+
+    ``started`` is ISO 8601 in UTC. ``kernels`` maps a kernel's name to what its spec declared: summary,
+    ``file``, ``sha256`` of the file, dims, passes, implementations, configs. ``versions`` names torch, triton, driver,
+    ncu, ptxas, python. ``settings`` holds clocks, cache control, warm-up, repetitions. ``complete`` is
+    False when the run was cancelled or its worker died; the finished cases are in the table all the same.
+    """
+
+    id: str
+    started: str
+    device: Device
+    kernels: Mapping[str, Mapping[str, Any]] = field(metadata={"shape": Mapping[str, Facts]})
+    versions: Mapping[str, str]
+    settings: Mapping[str, Any] = field(metadata={"shape": Settings})
+    git_revision: str = ""
+    failures: tuple[Failure, ...] = ()
+    complete: bool = True
+    schema_version: int = SCHEMA_VERSION
+    title: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary; ``Run.from_json`` reverses it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Run:
+        """Raises SchemaError when the run was written by a newer schema, or a field is absent or of another kind than here."""
+        version = data.get("schema_version")
+        if not isinstance(version, int):
+            raise SchemaError("not a run: it has no schema_version")
+        if version > SCHEMA_VERSION:
+            raise SchemaError(
+                f"written with schema {version}, this Tilescope reads up to {SCHEMA_VERSION}: upgrade with "
+                "'pip install -U tilescope'"
+            )
+        try:
+            run: Run = json_shape.fit(data, cls, "")
+            run.check()
+        except ValueError as error:
+            raise SchemaError(f"the run's description is damaged ({error}): record it again") from error
+        return run
+
+    def check(self) -> None:
+        """Raises ValueError for an id or a collector that cannot name a folder, and for a device that cannot be."""
+        names.file_name(self.id, "a run's id")
+        for collector in self.settings.get("collectors", ()):
+            names.file_name(collector, "a collector's name")
+        for name in ("multiprocessors", "l2_bytes", "memory_bytes"):
+            if getattr(self.device, name) < 0:
+                raise ValueError(f"device.{name} is negative")
+        for ceiling in self.device.ceilings:
+            if not ceiling.value > 0:
+                raise ValueError(f"the device's ceiling {ceiling.name!r} is not above 0")
+        for text, most in ((self.title, _LONGEST_TITLE), *((name, _LONGEST_NAME) for name in self.kernels)):
+            if len(text) > most:
+                raise ValueError(f"a name or title of more than {most} characters")
+
+
+def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows to a table with every column of the schema, in order. Missing fields become absent.
+
+    The unit is taken from METRICS, so a row cannot carry a wrong one. Raises SchemaError for a metric
+    that METRICS does not have.
+    """
+    table = pd.DataFrame(list(rows), columns=list(COLUMNS))
+    unknown = sorted(set(table["metric"].dropna()) - set(METRICS))
+    if unknown:
+        raise SchemaError(f"unknown metric {unknown[0]!r}: add it to METRICS")
+    table["unit"] = table["metric"].map({name: metric.unit for name, metric in METRICS.items()})
+    for column, dtype in COLUMNS.items():
+        if dtype == "str":
+            # A column that no row sets has no strings to fill among.
+            table[column] = table[column].astype("object").fillna("")
+        table[column] = table[column].astype(dtype)
+    return table
+
+
+def without_absent(table: pd.DataFrame) -> pd.DataFrame:
+    """The table without zeros that stand for what was absent (``ABSENT_AS_ZERO``): runs of before 2026-11-25 have them."""
+    zero = table["metric"].isin(ABSENT_AS_ZERO) & table["value"].eq(0)
+    return table[~zero].reset_index(drop=True) if zero.any() else table
+
+
+def validate(table: pd.DataFrame) -> pd.DataFrame:
+    """The same table, or SchemaError naming the first thing that is wrong and where."""
+    if list(table.columns) != list(COLUMNS):
+        missing = [c for c in COLUMNS if c not in table.columns]
+        extra = [c for c in table.columns if c not in COLUMNS]
+        raise SchemaError(f"the table's columns are not the schema's: missing {missing}, unexpected {extra}")
+    for column, allowed in (("metric", set(METRICS)), ("source", set(SOURCES))):
+        wrong = table.loc[~table[column].isin(allowed), column]
+        if not wrong.empty:
+            raise SchemaError(f"row {wrong.index[0]}: unknown {column} {wrong.iloc[0]!r}")
+    expected = table["metric"].map({name: metric.unit for name, metric in METRICS.items()})
+    wrong = table.loc[table["unit"] != expected, "metric"]
+    if not wrong.empty:
+        raise SchemaError(f"row {wrong.index[0]}: {wrong.iloc[0]} is not in {METRICS[wrong.iloc[0]].unit}")
+    vast = table.index[(table["value"].abs() > json_shape.LARGEST) & (table["value"].abs() != float("inf"))]
+    if len(vast):
+        raise SchemaError(f"row {vast[0]}: no value is above {json_shape.LARGEST:g}")
+    absent = table.index[table["value"].isna() | (table["value"].abs() == float("inf"))]
+    if len(absent):
+        raise SchemaError(f"row {absent[0]}: a value must be finite; leave out what was not measured")
+    return table
+
+
+def wide(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a launch (and one a case for values of the whole case), one column a (metric, source).
+
+    Repeated samples become their median. The column's second level keeps the provenance, so a
+    prediction never stands in a measurement's place.
+    """
+    index = ["run_id", *CASE_COLUMNS, "launch", "function"]
+    medians = table.groupby([*index, "metric", "source"], dropna=False, sort=False)["value"].median()
+    return medians.unstack(["metric", "source"]).sort_index(axis="columns")

@@ -1,0 +1,1 @@
+"""The worker: the only process that launches kernels."""

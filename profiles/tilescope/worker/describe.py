@@ -1,0 +1,92 @@
+"""What kernels declare, as JSON for processes that import neither torch nor triton. Runs in the worker, with torch."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tilescope_kernels import CATALOG, FAMILIES
+from tilescope_kernels.spec import KernelSpec, Workload, WorkloadError
+
+from tilescope.execution import execute
+from tilescope.suggest import unknown
+
+
+def catalog(kernels: Iterable[str] = (), workloads: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """One dictionary for each kernel of ``kernels`` (catalog names or ``path/to/file.py:SPEC``; none: the catalog).
+
+    ``workloads`` are texts a person gave: each kernel's ``selected`` lists the ids of those that fit it, and ones
+    that are not its own are added to its ``workloads``. Raises ValueError, in one line, for a kernel that is not
+    known or does not load, and for a workload that fits none of the kernels or a kernel that none of them fits.
+    """
+    names = [spec.name for spec in CATALOG]
+    texts = list(workloads)
+    entries, fitted, refused = [], set[str](), dict[str, WorkloadError]()
+    for kernel in kernels or names:
+        if ".py" not in kernel and kernel not in names:
+            raise ValueError(unknown("kernel", kernel, names) + ", or path/to/file.py:SPEC for one of your own")
+        spec = execute.load_spec(kernel)
+        selected = []
+        for text in texts:
+            try:
+                selected.append(spec.workload(text))
+                fitted.add(text)
+            except WorkloadError as error:
+                refused.setdefault(text, error)
+        entries.append((kernel, spec, selected))
+    for text in texts:
+        if text not in fitted:
+            raise refused[text]
+    for kernel, _, selected in entries:
+        if texts and not selected:
+            raise ValueError(f"none of the workloads fits {kernel}: {next(iter(refused.values()))}")
+    return [facts(kernel, spec, selected) for kernel, spec, selected in entries]
+
+
+def facts(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> dict[str, Any]:
+    """One spec's dictionary, ``kernel`` being what workers find it by and ``selected`` the workloads a person gave."""
+    path = Path(inspect.getsourcefile(spec.inputs) or inspect.getfile(spec.inputs)).absolute()
+    own = {w.id: w for w in spec.workloads}
+    workloads = {**own, **{w.id: w for w in selected if w.id not in own}}
+    return {
+        "kernel": kernel,
+        "name": spec.name,
+        "summary": spec.summary,
+        "family": next((family for family, specs in FAMILIES.items() if spec in specs), ""),
+        "dims": list(spec.dims),
+        "passes": list(spec.passes),
+        "targets": list(spec.targets),
+        "tolerance": dict(spec.tolerance),
+        "implementations": {
+            name: {
+                "summary": impl.summary,
+                "configs": [dict(config) for config in impl.configs],
+                "requires": list(impl.requires),
+                "available": not execute.missing(impl),
+            }
+            for name, impl in spec.implementations.items()
+        },
+        "workloads": [
+            {"id": w.id, "label": w.label, "dims": dict(w.dims), "dtype": w.dtype, "elements": w.elements}
+            for w in workloads.values()
+        ],
+        "selected": list(dict.fromkeys(w.id for w in selected)),
+        "cost": {
+            w.id: {direction: asdict(spec.cost(w, direction)) for direction in spec.passes} for w in workloads.values()
+        },
+        "file": _portable(path, kernel),
+        "path": str(path),
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+
+
+def _portable(path: Path, kernel: str) -> str:
+    """The file as a recording names it: below its package for a kernel of the library, else where it is."""
+    if ".py" in kernel:
+        return str(path)
+    package = next(folder for folder in path.parents if not (folder.parent / "__init__.py").is_file())
+    return str(path.relative_to(package.parent))

@@ -1,0 +1,195 @@
+"""The worker: the only process that launches kernels. Run as ``python -m tilescope.worker JOB.json``.
+
+The job names an ``action`` (``capture``, ``describe`` or ``ceilings``) and what it needs; the answers are JSON lines,
+one an event, written to the file the job names under ``events``, or else to standard output. Kernels, compilers and
+wrappers may print what they like: file descriptor 1 is standard error here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import getpass
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tilescope import collectors
+from tilescope.execution.parentage import die_with
+from tilescope.jobs import environment
+from tilescope.table.case import Case
+
+#: Exit status of a worker whose device no longer answers: the supervisor starts another for the cases left.
+BROKEN_DEVICE = 3
+
+#: Characters of a message, and of what explains it, that are told: some libraries print a whole tensor.
+_SAID, _DETAILS = 2000, 64 << 10
+
+#: What each collector does to a case, for the progress line.
+DOING = {
+    "check": "comparing with the reference",
+    "compiler": "compiling",
+    "interpreter": "interpreting",
+    "events": "timing",
+    "torch_profiler": "tracing",
+    "ncu": "counting",
+    "ncu_source": "sampling",
+}
+
+Emit = Callable[[Mapping[str, Any]], None]
+
+
+def main(arguments: list[str]) -> int:
+    """Does the job in the file that ``arguments`` names. Returns the exit status."""
+    job = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    _die_with(job.get("supervisor"))
+    _work_in(job.get("temporary"))
+    emit = _protocol(job.get("events"))
+    try:
+        status = {"capture": _capture, "describe": _describe, "ceilings": _ceilings}[job["action"]](job, emit)
+    except Exception as error:
+        emit({"event": "error", "case": "", **_said(error, starting=True)})
+        return 1
+    if status == 0:
+        emit({"event": "done"})
+    return status
+
+
+def line(error: BaseException) -> str:
+    """An exception as one line for a person: the first line of its message, after its type where that helps."""
+    try:
+        said = str(error)[:_SAID]
+    except Exception:  # an exception may be of a kernel's own kind, and its text no better than the rest
+        said = ""
+    text = next((part.strip() for part in said.splitlines() if part.strip()), "")
+    plain = isinstance(error, ValueError) and text
+    return text if plain else f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _said(error: BaseException, starting: bool = False) -> dict[str, str]:
+    """What an event says of an error: ``environment`` is what the machine lacked, where that is what went wrong."""
+    lacking = environment.lacking(error, starting)
+    said = {"message": line(error), "detail": traceback.format_exc()[-_DETAILS:]}
+    return {**said, "environment": lacking} if lacking else said
+
+
+def _capture(job: Mapping[str, Any], emit: Emit) -> int:
+    name, folder, settings = job["collector"], Path(job["folder"]), job.get("settings", {})
+    cases = [Case(**case) for case in job["cases"]]
+    emit({"event": "start", "of": len(cases)})
+    module = collectors.load(name)
+    from tilescope.execution import execute  # noqa: PLC0415 - torch comes with it: "start" explains the wait
+
+    specs: dict[str, Any] = {}
+    for index, case in enumerate(cases):
+        about = {"case": case.id, "collector": name}
+        emit({"event": "case", "index": index, "of": len(cases), **about, "doing": DOING.get(name, "running")})
+        out = folder / f"{case.slug}{module.SUFFIX}"
+        try:
+            if case.kernel not in specs:
+                specs[case.kernel] = execute.load_spec(case.kernel)
+            module.capture(case, specs[case.kernel], out, settings)
+            _synchronise()
+        except execute.NotApplicable as reason:
+            emit({"event": "skipped", **about, "message": str(reason)[:_SAID]})
+        except (Exception, SystemExit) as error:
+            emit({"event": "error", **about, **_said(error)})
+            if _device_is_broken():
+                return BROKEN_DEVICE
+        else:
+            emit({"event": "result", **about, "artefact": out.name})
+        _release()
+    return 0
+
+
+def _describe(job: Mapping[str, Any], emit: Emit) -> int:
+    from tilescope.worker.describe import catalog  # noqa: PLC0415 - torch comes with it: from "ready" on it is the kernels' time
+
+    emit({"event": "ready"})
+    emit({"event": "catalog", "kernels": catalog(job.get("kernels", []), job.get("workloads", []))})
+    return 0
+
+
+def _ceilings(job: Mapping[str, Any], emit: Emit) -> int:
+    from tilescope.execution import measured_rates  # noqa: PLC0415
+
+    emit({"event": "ceilings", "ceilings": [dataclasses.asdict(ceiling) for ceiling in measured_rates.measure()]})
+    return 0
+
+
+def _protocol(path: str | None) -> Emit:
+    """Takes standard output away from everybody else. Events go to ``path``, or to where it led."""
+    stream = open(path, "w", encoding="utf-8") if path else os.fdopen(os.dup(1), "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    os.dup2(2, 1)
+
+    def emit(event: Mapping[str, Any]) -> None:
+        stream.write(json.dumps(event) + "\n")
+        stream.flush()
+
+    return emit
+
+
+def _synchronise() -> None:
+    """Launches are asynchronous: a fault has to show in the case that made it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def _device_is_broken() -> bool:
+    """After a fault a CUDA context answers every call with the same error until the process ends."""
+    try:
+        _synchronise()
+    except Exception:
+        return True
+    return False
+
+
+def _release() -> None:
+    """Gives a case's tensors back, so that the next one finds the memory it would have alone."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def _work_in(folder: str | None) -> None:
+    """Has temporary files made in ``folder``, which is removed after this process even if that is killed.
+
+    What is worth keeping stays where it would be: Inductor's cache lies among temporary files.
+    """
+    if folder is None:
+        return
+    try:
+        user = getpass.getuser()
+    except (KeyError, ModuleNotFoundError, OSError):
+        user = f"uid_{os.getuid()}"
+    user = re.sub(r'[\\/:*?"<>|]', "_", user)
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"torchinductor_{user}"))
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+
+
+def _die_with(supervisor: int | None) -> None:
+    """Ends this process, and what wraps it, when the supervisor dies.
+
+    The kernel of the system does it for a child. Under a wrapper such as ncu the supervisor is not our
+    parent: a thread looks after it and takes the whole process group along.
+    """
+    if supervisor is None or die_with(supervisor):
+        return
+
+    def watch() -> None:
+        while Path(f"/proc/{supervisor}").exists():
+            time.sleep(0.5)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True, name="supervisor-watch").start()
