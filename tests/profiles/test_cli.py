@@ -164,7 +164,7 @@ def test_list_marks_what_is_not_installed(capsys, monkeypatch):
         return [{"kernel": "k", "passes": ["forward"], "implementations": implementations, "workloads": workloads,
                  "summary": "what it does", "family": "norms"}]  # fmt: skip
 
-    monkeypatch.setattr("tilescope.jobs.supervisor.describe", describe)
+    monkeypatch.setattr("tilescope.jobs.questions.describe", describe)
     line = tilescope(capsys, "list")[1].splitlines()[1]
     assert "triton, (liger)" in line
     assert "small, 9-fp32" in line

@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tilescope.jobs import attempt, environment, running_job, scratch, supervisor
-from tilescope.jobs.supervisor import Job
+from tilescope.jobs import attempt, machine_limits, questions, schedule, scratch, supervisor
+from tilescope.jobs.job import Job, WorkerError
 from tilescope.runs import journal, store
 from tilescope.table.case import Case
 
@@ -26,14 +26,14 @@ def kit(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(KIT))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setattr(running_job, "processors", lambda: 1)
+    monkeypatch.setattr(schedule, "processors", lambda: 1)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 
 
 @pytest.fixture(scope="session")
 def catalog():
-    return asyncio.run(supervisor.describe([OWN]))
+    return asyncio.run(questions.describe([OWN]))
 
 
 def run(catalog, *fates, collector="fakes.quick"):
@@ -116,7 +116,7 @@ def test_a_case_that_kills_its_worker_each_time_is_settled_but_not_when_memory_r
     assert loaded.run.complete and measured(loaded) == ["good"]
     assert tried(events) == {"killed": attempt.TRIES, "good": 1}
     kills = iter(range(1000))
-    monkeypatch.setattr(environment, "oom_kills", lambda: next(kills))
+    monkeypatch.setattr(machine_limits, "oom_kills", lambda: next(kills))
     loaded, _ = run(catalog, "killed", "good")
     assert not loaded.run.complete and measured(loaded) == ["good"]
     (failure,) = loaded.run.failures
@@ -161,12 +161,12 @@ def test_the_next_job_sweeps_what_dead_ones_left_and_nothing_else(tmp_path):
 
 
 def test_what_the_machine_lacks():
-    assert environment.lacking(OSError(errno.EFBIG, "File too large")) == "File too large (EFBIG)"
-    assert environment.lacking(FileNotFoundError(errno.ENOENT, "no")) == ""
-    assert environment.lacking(RuntimeError("ptxas fatal: No space left on device")) == "No space left on device"
-    assert environment.lacking(MemoryError(), starting=True) == "Cannot allocate memory"
-    assert environment.lacking(MemoryError()) == ""
-    assert environment.lacking(RuntimeError("this kernel is wrong")) == ""
+    assert machine_limits.lacking(OSError(errno.EFBIG, "File too large")) == "File too large (EFBIG)"
+    assert machine_limits.lacking(FileNotFoundError(errno.ENOENT, "no")) == ""
+    assert machine_limits.lacking(RuntimeError("ptxas fatal: No space left on device")) == "No space left on device"
+    assert machine_limits.lacking(MemoryError(), starting=True) == "Cannot allocate memory"
+    assert machine_limits.lacking(MemoryError()) == ""
+    assert machine_limits.lacking(RuntimeError("this kernel is wrong")) == ""
 
 
 def test_a_run_that_another_process_finished_meanwhile_is_not_gone_on_with(catalog, monkeypatch, tmp_path):
@@ -190,5 +190,5 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_gone_on_with(catal
 def test_describe_waits_no_longer_for_a_kernels_own_code_than_it_is_told(tmp_path):
     slow = tmp_path / "slow.py"
     slow.write_text("import time\ntime.sleep(1000)\n")
-    with pytest.raises(supervisor.WorkerError, match="the worker did not answer for 1 s and was killed"):
-        asyncio.run(asyncio.wait_for(supervisor.describe([f"{slow}:SPEC"], timeout=1), 110))
+    with pytest.raises(WorkerError, match="the worker did not answer for 1 s and was killed"):
+        asyncio.run(asyncio.wait_for(questions.describe([f"{slow}:SPEC"], timeout=1), 110))

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tilescope.jobs import bounded_log, process
-from tilescope.jobs.event_lines import EventLines
+from tilescope.jobs import process, worker_output
 from tilescope.jobs.process import StartError, WorkerProcess
+from tilescope.jobs.worker_output import EventLines
 
 #: What a script may use: ``say`` writes to the pipe of events.
 HEAD = """
@@ -60,22 +60,22 @@ os.write(1, f"\\nlast words {sum(job['kept'])}\\n".encode())
     assert worker.status == 0
     assert log.startswith("first words\nxxx")
     assert "bytes left out …]" in log
-    last = bounded_log.last_line(log)
+    last = worker_output.last_line(log)
     assert last.startswith("last words ") and int(last.split()[-1]) < 10_000
-    assert len(log) < 2 * bounded_log.KEPT + 100
+    assert len(log) < 2 * worker_output.KEPT + 100
     assert list(temporary.iterdir()) == []
 
 
 def test_a_log_says_how_much_it_left_out():
-    log = bounded_log.BoundedLog(kept=4)
+    log = worker_output.BoundedLog(kept=4)
     for piece in (b"ab", b"cdef", b"ghij", b"klmnopqrstuvwxyz"):
         log.write(piece)
     assert log.text() == "abcd\n[… 18 bytes left out …]\nwxyz"
-    short = bounded_log.BoundedLog(kept=4)
+    short = worker_output.BoundedLog(kept=4)
     short.write(b"\xff\xfeabcd")
     assert short.text() == "\ufffd\ufffdabcd"
-    assert len(bounded_log.last_line("y" * 10_000 + "\n\n")) == 301
-    assert len(bounded_log.tail("z" * 1_000_000)) == 16 << 10
+    assert len(worker_output.last_line("y" * 10_000 + "\n\n")) == 301
+    assert len(worker_output.tail("z" * 1_000_000)) == 16 << 10
 
 
 def test_what_is_no_event_is_left_out_and_the_others_are_heard():

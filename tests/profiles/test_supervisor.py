@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from tilescope.hardware import ptxas
 from tilescope.hardware.gpu_lock import gpu_lock
-from tilescope.jobs import attempt, process, running_job, supervisor
-from tilescope.jobs.supervisor import Job
+from tilescope.jobs import attempt, process, questions, schedule, supervisor
+from tilescope.jobs.job import Job, WorkerError
+from tilescope.jobs.ledger import Ledger
 from tilescope.runs import journal, staleness, store, writer
 from tilescope.table.case import Case
 
@@ -35,7 +36,7 @@ def kit(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="session")
 def catalog():
-    return asyncio.run(supervisor.describe([OWN]))
+    return asyncio.run(questions.describe([OWN]))
 
 
 def cases(*fates):
@@ -184,9 +185,9 @@ def test_cancelling_before_anything_finished_leaves_nothing(catalog):
 def test_workers_die_with_their_supervisor_and_the_run_can_be_recovered(tmp_path, catalog):
     script = (
         "import asyncio, json, sys\n"
-        "from tilescope.jobs import supervisor\nfrom tilescope.table.case import Case\n"
+        "from tilescope.jobs import supervisor\nfrom tilescope.jobs.job import Job\nfrom tilescope.table.case import Case\n"
         "cases = [Case(sys.argv[1], impl, 'forward', '8-fp32') for impl in ('good', 'hangs')]\n"
-        "job = supervisor.Job(cases, ['fakes.quick'], {'pids': sys.argv[2]}, catalog=json.loads(sys.argv[3]))\n"
+        "job = Job(cases, ['fakes.quick'], {'pids': sys.argv[2]}, catalog=json.loads(sys.argv[3]))\n"
         "asyncio.run(supervisor.run(job))\n"
     )
     roots = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles")]
@@ -216,18 +217,18 @@ def test_describe_says_what_is_wrong_with_a_file(tmp_path):
         f"{broken}:SPEC": "does not import: ModuleNotFoundError: No module named 'not_there'",
         f"{KIT / 'own.py'}:NOT_A_SPEC": "not a KernelSpec",
     }.items():
-        with pytest.raises(supervisor.WorkerError, match=said) as caught:
-            asyncio.run(supervisor.describe([kernel]))
+        with pytest.raises(WorkerError, match=said) as caught:
+            asyncio.run(questions.describe([kernel]))
         assert "\n" not in str(caught.value)
 
 
 def test_describe_takes_a_persons_own_workloads():
-    (entry,) = asyncio.run(supervisor.describe([OWN], ["24-fp16", "large"]))
+    (entry,) = asyncio.run(questions.describe([OWN], ["24-fp16", "large"]))
     assert entry["selected"] == ["24-fp16", "64-fp32"]
     assert [workload["id"] for workload in entry["workloads"]] == ["8-fp32", "64-fp32", "24-fp16"]
     assert entry["cost"]["24-fp16"]["forward"]["flops"] == 24
-    with pytest.raises(supervisor.WorkerError, match="own has no workload '3x3-fp32': give N-DTYPE"):
-        asyncio.run(supervisor.describe([OWN], ["3x3-fp32"]))
+    with pytest.raises(WorkerError, match="own has no workload '3x3-fp32': give N-DTYPE"):
+        asyncio.run(questions.describe([OWN], ["3x3-fp32"]))
 
 
 def test_a_run_says_where_the_interpreter_counts_another_kernel_than_a_gpu_runs():
@@ -306,7 +307,7 @@ def resumed(folder, monkeypatch):
 
 def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
     monkeypatch.setattr(process, "GRACE", 0.5)
-    monkeypatch.setattr(running_job, "processors", lambda: 1)
+    monkeypatch.setattr(schedule, "processors", lambda: 1)
     folder = interrupted(catalog, "good", "raises", "skips", "fine", "stubborn")
     before = store.open_run(folder)
     loaded, asked = resumed(folder, monkeypatch)
@@ -319,13 +320,13 @@ def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
     assert registers(loaded) == {"good": 32, "fine": 32, "stubborn": 32}
     assert len(loaded.table) == len(before.table) + 1
     assert not (folder / "progress.jsonl").exists()
-    with pytest.raises(supervisor.WorkerError, match="is whole: there is nothing to go on with"):
+    with pytest.raises(WorkerError, match="is whole: there is nothing to go on with"):
         asyncio.run(supervisor.resume(folder))
 
 
 def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch, tmp_path):
     monkeypatch.setattr(process, "GRACE", 0.5)
-    monkeypatch.setattr(running_job, "processors", lambda: 1)
+    monkeypatch.setattr(schedule, "processors", lambda: 1)
     folder = interrupted(catalog, "good", "stubborn", collectors=("fakes.absent", "fakes.quick"))
     # As it is left then: half-written, with a line that was not written to its end.
     partial = folder.rename(folder.with_name(store.PARTIAL + folder.name))
@@ -350,9 +351,9 @@ def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch, tmp_pat
 def test_a_case_whose_rows_nobody_noted_is_not_measured_twice(catalog, monkeypatch):
     monkeypatch.setattr(process, "GRACE", 0.5)
     folder = interrupted(catalog, "good", "stubborn")
-    session = running_job.Session(Job(cases("good", "stubborn"), ["compiler"]), None, print)
-    session.recall((), store.open_run(folder).table)
-    assert [case.impl for case in session.left("compiler")] == ["stubborn"]
+    ledger = Ledger(Job(cases("good", "stubborn"), ["compiler"]), None, print)
+    ledger.recall((), store.open_run(folder).table)
+    assert [case.impl for case in ledger.left("compiler")] == ["stubborn"]
 
 
 @pytest.mark.parametrize(
@@ -373,9 +374,9 @@ def test_what_would_not_fit_is_not_added_to_a_run_and_nothing_is_lost(catalog, m
     run = store.open_run(folder).run
     writer._write_json(dataclasses.replace(run, **change(run)).to_json(), folder / "run.json")
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    with pytest.raises(supervisor.WorkerError, match=said):
+    with pytest.raises(WorkerError, match=said):
         asyncio.run(supervisor.resume(folder))
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     (folder / "progress.jsonl").unlink()
-    with pytest.raises(supervisor.WorkerError, match="does not say what was to be done: profile it anew"):
+    with pytest.raises(WorkerError, match="does not say what was to be done: profile it anew"):
         asyncio.run(supervisor.resume(folder))

@@ -20,9 +20,9 @@ def command(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the catalog."""
     from tilescope.commands import text_table  # noqa: PLC0415
-    from tilescope.jobs import supervisor  # noqa: PLC0415
+    from tilescope.jobs import questions  # noqa: PLC0415
 
-    entries = asyncio.run(supervisor.describe(arguments.kernels))
+    entries = asyncio.run(questions.describe(arguments.kernels))
     if arguments.json:
         print(json.dumps(entries, indent=1))
         return 0

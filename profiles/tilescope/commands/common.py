@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilescope.jobs.supervisor import Job
+    from tilescope.jobs.job import Job
     from tilescope.runs.store import LoadedRun
     from tilescope.table.schema import Failure
 

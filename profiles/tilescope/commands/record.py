@@ -28,14 +28,15 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from tilescope import suggest  # noqa: PLC0415
     from tilescope.commands import text_table  # noqa: PLC0415
-    from tilescope.jobs import supervisor  # noqa: PLC0415
+    from tilescope.jobs import questions  # noqa: PLC0415
+    from tilescope.jobs.job import Job  # noqa: PLC0415
     from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
     from tilescope.jobs.tuning import plan_tuning  # noqa: PLC0415
     from tilescope.runs import publish, store  # noqa: PLC0415
 
-    async def planned() -> supervisor.Job:
+    async def planned() -> Job:
         families: dict[str, list[str]] = {}
-        for entry in await supervisor.describe():
+        for entry in await questions.describe():
             families.setdefault(entry["family"], []).append(entry["kernel"])
         if arguments.family not in families:
             raise ValueError(suggest.unknown("family", arguments.family, families))

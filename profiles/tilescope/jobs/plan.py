@@ -13,8 +13,8 @@ from typing import Any
 
 from tilescope import collectors
 from tilescope.hardware import ceilings, device
-from tilescope.jobs import supervisor
-from tilescope.jobs.supervisor import Job
+from tilescope.jobs import questions
+from tilescope.jobs.job import ON_GPU, Catalog, Job
 from tilescope.runs import store
 from tilescope.suggest import unknown
 from tilescope.table.case import Case, config_text, parse_config
@@ -50,7 +50,7 @@ class Request:
     title: str = ""
 
 
-async def plan(request: Request, runs_dir: Path | None = None, catalog: supervisor.Catalog | None = None) -> Job:
+async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog = ()) -> Job:
     """The job that serves the request. ``catalog`` is what ``describe`` said of its kernels, if it was asked already.
 
     Raises RequestError, WorkerError or StoreError, each in one line, before anything has been run.
@@ -62,11 +62,9 @@ async def plan(request: Request, runs_dir: Path | None = None, catalog: supervis
     if target not in ceilings.targets() and not (here and here.target == target):
         raise RequestError(unknown("target", target, ceilings.targets()))
     chosen = await asyncio.to_thread(choose_collectors, request.collectors, target, here.target if here else "")
-    if catalog is None:
-        catalog = await supervisor.describe(request.kernels, request.workloads, **limit(request.settings))
-    cases = choose_cases(request, catalog)
+    catalog = catalog or await questions.describe(request.kernels, request.workloads, **limit(request.settings))
     return Job(
-        cases=cases,
+        cases=choose_cases(request, catalog),
         collectors=chosen,
         settings={**request.settings, "target": target},
         runs_dir=folder,
@@ -93,7 +91,7 @@ def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str
     for name in asked:
         if name not in (*collectors.COLLECTORS, *collectors.OPTIONAL) and "." not in name:
             raise RequestError(unknown("collector", name, [*collectors.COLLECTORS, *collectors.OPTIONAL, AUTO]))
-        if foreign and name in supervisor.ON_GPU:
+        if foreign and name in ON_GPU:
             raise RequestError(f"{name} measures this machine's GPU ({here}), not {target}: leave out one of the two")
         try:
             reason = collectors.load(name).unavailable()
@@ -108,12 +106,12 @@ def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str
 def _can_run(name: str, here: str, foreign: bool) -> bool:
     if name == "check" and (not here or foreign):
         return False
-    if name in supervisor.ON_GPU and (not here or foreign):
+    if name in ON_GPU and (not here or foreign):
         return False
     return collectors.load(name).unavailable() is None
 
 
-def choose_cases(request: Request, catalog: supervisor.Catalog) -> tuple[Case, ...]:
+def choose_cases(request: Request, catalog: Catalog) -> tuple[Case, ...]:
     """Every combination asked for. Raises RequestError for a name that fits none of the kernels."""
     _check_names(request, catalog)
     cases: list[Case] = []
@@ -157,7 +155,7 @@ def _wanted(name: str, asked: Sequence[str], implementations: Mapping[str, Mappi
     return name in asked
 
 
-def _check_names(request: Request, catalog: supervisor.Catalog) -> None:
+def _check_names(request: Request, catalog: Catalog) -> None:
     names = [Case(entry["kernel"], "", "", "").name for entry in catalog]
     for name in names:
         if names.count(name) > 1:

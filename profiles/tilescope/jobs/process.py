@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from tilescope.hardware import ptxas
-from tilescope.jobs import environment
-from tilescope.jobs.bounded_log import BoundedLog
-from tilescope.jobs.event_lines import EventLines
+from tilescope.jobs import machine_limits
 from tilescope.jobs.scratch import Scratch
+from tilescope.jobs.worker_output import BoundedLog, EventLines
 
 #: How often the pipe of events is looked at, in seconds, and how soon again while there is more.
 POLL, MORE = 0.05, 0.002
@@ -62,6 +61,7 @@ class WorkerProcess:
         self._events, self._output = -1, -1
         self._lines, self._log = EventLines(), BoundedLog()
         self._process: asyncio.subprocess.Process | None = None
+        self._patience = 0.0
         self.status: int | None = None
         self.silent = False
 
@@ -79,7 +79,7 @@ class WorkerProcess:
             if not isinstance(error, Exception):
                 raise
             what = f"{command[0]}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            raise StartError(f"the worker cannot be started: {what}", environment.lacking(error)) from error
+            raise StartError(f"the worker cannot be started: {what}", machine_limits.lacking(error)) from error
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -139,6 +139,7 @@ class WorkerProcess:
         To begin with it may take ``STARTUP`` seconds, and so it may after it said ``start``.
         """
         assert self._process is not None  # noqa: S101 - only used inside the context
+        self._patience = patience
         clock = asyncio.get_running_loop().time
         heard, limit, last = clock(), max(patience, STARTUP), None
         ended = asyncio.ensure_future(self._process.wait())
@@ -222,9 +223,9 @@ class WorkerProcess:
     def ending(self) -> str:
         """How the process ended, in words: ``was killed (SIGKILL)``, ``ended with status 1``."""
         if self.silent:
-            return "did not answer and was killed"
+            return f"did not answer for {self._patience:g} s and was killed"
         if name := self.signal:
-            return f"{'was killed' if name in environment.FROM_OUTSIDE else 'crashed'} ({name})"
+            return f"{'was killed' if name in machine_limits.FROM_OUTSIDE else 'crashed'} ({name})"
         return f"ended with status {self.status or 0}"
 
     def _close(self) -> None:

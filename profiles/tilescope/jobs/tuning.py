@@ -9,9 +9,9 @@ from typing import Any
 
 from tilescope import collectors
 from tilescope.hardware import device
-from tilescope.jobs import supervisor
+from tilescope.jobs import questions
+from tilescope.jobs.job import Job
 from tilescope.jobs.plan import ALL, Request, RequestError, limit, plan
-from tilescope.jobs.supervisor import Job
 
 
 async def plan_tuning(
@@ -32,7 +32,7 @@ async def plan_tuning(
     first, in parallel, and leaves its work in Triton's cache. Raises what ``plan`` raises, and RequestError when there is
     nothing to tune.
     """
-    asked = await supervisor.describe(kernels, workloads, **limit(settings or {}))
+    asked = await questions.describe(kernels, workloads, **limit(settings or {}))
     tunable = {
         entry["kernel"]: [n for n, facts in entry["implementations"].items() if facts["configs"]] for entry in asked
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilescope.jobs import supervisor
+from tilescope.jobs.job import Catalog, OnEvent
 from tilescope.jobs.plan import AUTO, Request, plan
 from tilescope.notebook import cell_source, live_progress, user_kernel
 from tilescope.notebook.opened_run import Profile
@@ -20,7 +21,6 @@ from tilescope.runs import store
 if TYPE_CHECKING:
     from tilescope_kernels.spec import KernelSpec
 
-OnEvent = Callable[[dict[str, Any]], None]
 #: Where the modules lie that cells were written to, below the folder of runs.
 CELLS = "cells"
 
@@ -45,7 +45,7 @@ def profile(
     Each is a name from the catalog, ``path/to/file.py:SPEC``, a ``KernelSpec``, or a function that launches a Triton
     kernel, with examples of its ``inputs`` and its ``reference`` (see ``own.spec``). What is defined in a notebook's
     cells is written to a file for the worker (see ``cells``). The other arguments are those of ``plan.Request``,
-    ``settings`` those of ``supervisor.Job``.
+    ``settings`` those of ``job.Job``.
 
     ``on_event`` hears the progress; without it, it is shown in a notebook and on a terminal. Works where an event loop
     already runs, as in JupyterLab. Raises ValueError, in one line, for a request that cannot be served. Interrupting
@@ -80,9 +80,7 @@ def resume(name: Path | str, on_event: OnEvent | None = None) -> Profile:
     return Profile.of(store.open_run(_wait_for(work, on_event or live_progress.progress())))
 
 
-def run(
-    request: Request, folder: Path, on_event: OnEvent, catalog: supervisor.Catalog | None = None
-) -> store.LoadedRun:
+def run(request: Request, folder: Path, on_event: OnEvent, catalog: Catalog = ()) -> store.LoadedRun:
     """Serves the request and opens the run. ``catalog`` is what ``describe`` said of its kernels, if it was asked.
 
     Raises as ``profile`` does.

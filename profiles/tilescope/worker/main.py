@@ -25,7 +25,7 @@ from typing import Any
 
 from tilescope import collectors
 from tilescope.execution.parentage import die_with
-from tilescope.jobs import environment
+from tilescope.jobs import machine_limits
 from tilescope.table.case import Case
 
 #: Exit status of a worker whose device no longer answers: the supervisor starts another for the cases left.
@@ -77,7 +77,7 @@ def line(error: BaseException) -> str:
 
 def _said(error: BaseException, starting: bool = False) -> dict[str, str]:
     """What an event says of an error: ``environment`` is what the machine lacked, where that is what went wrong."""
-    lacking = environment.lacking(error, starting)
+    lacking = machine_limits.lacking(error, starting)
     said = {"message": line(error), "detail": traceback.format_exc()[-_DETAILS:]}
     return {**said, "environment": lacking} if lacking else said
 
