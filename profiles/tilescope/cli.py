@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from tilescope import __version__
 from tilescope.commands import COMMANDS
-from tilescope.commands.common import Subparsers
+from tilescope.commands.choices import Subparsers
 
 #: Exit status for a request that cannot be served, and for Ctrl-C, as shells have it.
 BAD_INPUT, INTERRUPTED = 2, 130

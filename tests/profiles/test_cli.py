@@ -127,7 +127,7 @@ def test_a_folder_that_cannot_be_written(capsys, tmp_path):
 def test_profile_prints_a_table_and_names_the_run(capsys, tmp_path):
     status, out, err = tilescope(capsys, "profile", OWN, *GOOD, "--collect", "fakes.quick")
     assert status == 0
-    assert "[1/1] fakes.quick running" in err
+    assert "0 of 1: fakes.quick running SPEC/good/" in err
     lines = out.splitlines()
     assert lines[0] == "NVIDIA H200 (sm_90): predicted, no such GPU took part"
     assert lines[1].split() == ["kernel", "impl", "pass", "workload", "registers"]

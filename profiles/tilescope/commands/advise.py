@@ -7,7 +7,7 @@ import json
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from tilescope.commands import common
+from tilescope.commands import choices, running
 
 if TYPE_CHECKING:
     from tilescope.models.advice import Finding
@@ -18,7 +18,7 @@ _WIDTH = 110
 _CASE = ["kernel", "impl", "pass", "workload", "config"]
 
 
-def command(subparsers: common.Subparsers) -> None:
+def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("advise", help="say why a run's kernels are slow, and what to do")
     parser.add_argument("name", metavar="RUN", help="an id, its start, a folder, or latest")
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tilescope.models.advice import nvidia_rules  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
-    loaded = store.open_run(common.found(arguments.name))
+    loaded = store.open_run(running.found(arguments.name))
     table = _choose(loaded, arguments)
     cases = [tuple(case) for case in table[_CASE].drop_duplicates().itertuples(index=False, name=None)]
     found = advice.findings(table, loaded.run.device, loaded.run.kernels, loaded.table)

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 
-from tilescope.commands.common import Subparsers
+from tilescope.commands.choices import Subparsers
 
 
 def command(subparsers: Subparsers) -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilescope.commands.common import Subparsers
+from tilescope.commands.choices import Subparsers
 
 if TYPE_CHECKING:
     from tilescope.runs.store import LoadedRun

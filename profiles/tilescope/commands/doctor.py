@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from tilescope.commands.common import Subparsers
+from tilescope.commands.choices import Subparsers
 
 
 def command(subparsers: Subparsers) -> None:

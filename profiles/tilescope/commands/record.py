@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import shutil
 
-from tilescope.commands import common
+from tilescope.commands import choices, running
 
 
-def command(subparsers: common.Subparsers) -> None:
+def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("record", help="profile a family of the library and publish the run")
     parser.add_argument("family", metavar="FAMILY", help="such as norms; tilescope list names them")
@@ -17,7 +17,7 @@ def command(subparsers: common.Subparsers) -> None:
         action="store_true",
         help="instead, every config of each kernel's largest workload, with the compiler and timed",
     )
-    common.add_choices(parser)
+    choices.add_choices(parser)
     parser.set_defaults(run=run)
 
 
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             job, _ = await plan_tuning(
                 kernels,
                 runs_dir=arguments.runs,
-                **common.chosen(arguments),
+                **choices.chosen(arguments),
                 title=f"{arguments.family}: autotune sweeps",
             )
             return job
@@ -55,15 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
             kernels=kernels,
             collectors=arguments.collect or ("auto",),
             title=arguments.family,
-            **common.chosen(arguments),
+            **choices.chosen(arguments),
         )
         return await plan(request, arguments.runs)
 
-    loaded, interrupted = common.run(planned)
+    loaded, interrupted = running.run(planned)
     print(text_table.text(loaded.table, loaded.run.device.target))
     # That a config does not fit is what a sweep finds out; the run says which.
     failures = [failure for failure in loaded.run.failures if not (arguments.sweep and failure.case)]
-    status = common.report(loaded, interrupted, failures)
+    status = running.report(loaded, interrupted, failures)
     if interrupted:
         return status
     published = publish.publish(loaded, store.recorded_dir())
