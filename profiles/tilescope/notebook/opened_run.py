@@ -1,4 +1,4 @@
-"""A run as one works with it in a notebook: its summary on sight, its views a call away.
+"""A run in a notebook: it shows its summary, and its methods give the app's views.
 
 Imports neither torch, triton nor panel; the views come from the dashboard, when they are asked for.
 """
@@ -31,21 +31,21 @@ _COLUMNS = {
 }  # fmt: skip
 _TEXT = ("kernel", "impl", "pass", "workload", "config", "from", "why")
 _STYLE = "text-align: {align}; padding: 4px 8px; vertical-align: top; font-variant-numeric: tabular-nums; {wrap}"
-#: Longer texts, in characters, are broken: between words, and a template's name anywhere.
+#: Characters of the longest text that is not broken into lines.
 _LONG = 24
 
 
 class Profile(LoadedRun):
-    """A run that shows itself. It is a ``LoadedRun``, so all that takes one takes it."""
+    """A ``LoadedRun`` that a notebook shows as a table, with the app's views as methods."""
 
     @classmethod
     def of(cls, loaded: LoadedRun) -> Profile:
-        """The same run."""
+        """The run ``loaded``, with views."""
         return cls(loaded.run, loaded.table, loaded.folder)
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The tidy table: one row a value, with its unit and its source (``schema.COLUMNS``)."""
+        """The tidy table: one row a value, with its unit and its source (``table.schema.COLUMNS``)."""
         return self.table
 
     @property
@@ -55,7 +55,7 @@ class Profile(LoadedRun):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """What gave no result, and why."""
+        """Cases and collectors that gave no result, and why."""
         return self.run.failures
 
     @property
@@ -76,11 +76,11 @@ class Profile(LoadedRun):
         return self._view("autotune", kernel)
 
     def occupancy(self, kernel: str = "") -> Any:
-        """The app's view of what limits the blocks on a multiprocessor."""
+        """The app's view of what limits the blocks on an SM."""
         return self._view("occupancy", kernel)
 
     def timeline(self, kernel: str = "") -> Any:
-        """The app's view of a call's launches in order, and what the GPU waited for between them."""
+        """The app's view of a call's launches in order, and the GPU's idle time between them."""
         return self._view("timeline", kernel)
 
     def source(self, kernel: str = "") -> Any:
@@ -121,7 +121,7 @@ class Profile(LoadedRun):
         return f"{self.run.title} on {device.name} ({kind}){whole}, run {self.run.id}"
 
     def _failed(self) -> list[str]:
-        """One line a failure."""
+        """Lines, one a failure."""
         return [f"{short(f.case) or 'every case'}, {f.collector}: {f.message}" for f in self.failures]
 
 
