@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from pathlib import Path
 
 import pytest
 import tilescope
 from tilescope.hardware import device
 
-KIT = Path(__file__).parent / "fixtures" / "orchestration"
-OWN = f"{KIT / 'own.py'}:SPEC"
+from .fake_jobs import OWN
 
 
 @pytest.fixture(autouse=True)
-def kit(monkeypatch):
-    monkeypatch.syspath_prepend(str(KIT))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
+def no_gpu(kit, monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
 
 

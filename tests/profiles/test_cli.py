@@ -20,17 +20,14 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.schema import Device, Failure, Run
 
-KIT = Path(__file__).parent / "fixtures" / "orchestration"
-OWN = f"{KIT / 'own.py'}:SPEC"
+from .fake_jobs import KIT, OWN
+
 ROOTS = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles", "dashboard")]
 GOOD = ["--impl", "good", "--workload", "small"]
 
 
 @pytest.fixture(autouse=True)
-def kit(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(KIT))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+def no_recordings(kit, monkeypatch, tmp_path):
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
 
 

@@ -12,35 +12,18 @@ from pathlib import Path
 
 import pytest
 from tilescope.jobs import attempt, machine_limits, questions, schedule, scratch, supervisor
-from tilescope.jobs.job import Job, WorkerError
+from tilescope.jobs.job import WorkerError
 from tilescope.runs import journal, store
-from tilescope.table.case import Case
 
-KIT = Path(__file__).parent / "fixtures" / "orchestration"
-OWN = f"{KIT / 'own.py'}:SPEC"
+from .fake_jobs import run
 
 
 @pytest.fixture(autouse=True)
-def kit(monkeypatch, tmp_path):
-    """The fake collectors can be imported here and in the worker; one process at a time, and a place for what is temporary."""
-    monkeypatch.syspath_prepend(str(KIT))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+def one_process_at_a_time(kit, monkeypatch, tmp_path):
+    """And a place for what is temporary."""
     monkeypatch.setattr(schedule, "processors", lambda: 1)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-
-
-@pytest.fixture(scope="session")
-def catalog():
-    return asyncio.run(questions.describe([OWN]))
-
-
-def run(catalog, *fates, collector="fakes.quick"):
-    events = []
-    cases = [Case(OWN, fate, "forward", "8-fp32") for fate in fates]
-    folder = asyncio.run(supervisor.run(Job(cases, [collector], catalog=catalog), events.append))
-    return store.open_run(folder), events
 
 
 def resumed(folder):
@@ -60,7 +43,7 @@ def test_a_worker_killed_while_it_starts_costs_no_case(catalog, monkeypatch, tmp
     deaths = tmp_path / "deaths"
     deaths.write_text("2")
     monkeypatch.setenv("FAKES_DEATHS", str(deaths))
-    loaded, _ = run(catalog, "good", "fine", collector="fakes.mortal")
+    loaded, _ = run(catalog, ["good", "fine"], ["fakes.mortal"])
     assert measured(loaded) == ["fine", "good"]
     assert loaded.run.complete
     assert loaded.run.failures == () and loaded.run.notes == ()
@@ -72,7 +55,7 @@ def test_one_that_is_always_killed_leaves_its_cases_outstanding_and_resume_takes
     deaths = tmp_path / "deaths"
     deaths.write_text("1000")
     monkeypatch.setenv("FAKES_DEATHS", str(deaths))
-    loaded, events = run(catalog, "good", "fine", collector="fakes.mortal")
+    loaded, events = run(catalog, ["good", "fine"], ["fakes.mortal"])
     assert int(deaths.read_text()) == 1000 - attempt.TRIES
     assert not loaded.run.complete and measured(loaded) == []
     why = "worker was killed (SIGKILL) before its first case (3 times)"
@@ -94,7 +77,7 @@ def test_one_that_is_always_killed_leaves_its_cases_outstanding_and_resume_takes
 
 
 def test_a_full_disk_is_the_machines_fault_and_its_cases_are_taken_up_when_there_is_room(catalog, monkeypatch):
-    loaded, events = run(catalog, "full", "good", "raises")
+    loaded, events = run(catalog, ["full", "good", "raises"])
     assert measured(loaded) == ["good"]
     assert not loaded.run.complete
     said = {failure.case.rpartition(".py:")[2]: failure.message for failure in loaded.run.failures}
@@ -112,12 +95,12 @@ def test_a_full_disk_is_the_machines_fault_and_its_cases_are_taken_up_when_there
 
 
 def test_a_case_that_kills_its_worker_each_time_is_settled_but_not_when_memory_ran_out(catalog, monkeypatch):
-    loaded, events = run(catalog, "killed", "good")
+    loaded, events = run(catalog, ["killed", "good"])
     assert loaded.run.complete and measured(loaded) == ["good"]
     assert tried(events) == {"killed": attempt.TRIES, "good": 1}
     kills = iter(range(1000))
     monkeypatch.setattr(machine_limits, "oom_kills", lambda: next(kills))
-    loaded, _ = run(catalog, "killed", "good")
+    loaded, _ = run(catalog, ["killed", "good"])
     assert not loaded.run.complete and measured(loaded) == ["good"]
     (failure,) = loaded.run.failures
     assert failure.case == ""
@@ -125,7 +108,7 @@ def test_a_case_that_kills_its_worker_each_time_is_settled_but_not_when_memory_r
 
 
 def test_a_message_that_no_file_can_hold_and_no_screen_is_cut_and_costs_its_case_only(catalog):
-    loaded, _ = run(catalog, "unspeakable", "good")
+    loaded, _ = run(catalog, ["unspeakable", "good"])
     assert loaded.run.complete and measured(loaded) == ["good"]
     (failure,) = loaded.run.failures
     assert failure.message.startswith("RuntimeError: ?mmm") and len(failure.message) < 2100
@@ -133,7 +116,7 @@ def test_a_message_that_no_file_can_hold_and_no_screen_is_cut_and_costs_its_case
 
 
 def test_what_a_dead_worker_had_for_a_while_goes(catalog):
-    run(catalog, "leaves", "good")
+    run(catalog, ["leaves", "good"])
     assert list(Path(tempfile.gettempdir()).iterdir()) == []
 
 
@@ -170,7 +153,7 @@ def test_what_the_machine_lacks():
 
 
 def test_a_run_that_another_process_finished_meanwhile_is_not_gone_on_with(catalog, monkeypatch, tmp_path):
-    loaded, _ = run(catalog, "full", "good")
+    loaded, _ = run(catalog, ["full", "good"])
     monkeypatch.setenv("FAKES_ANSWER", "1")
 
     async def twice():

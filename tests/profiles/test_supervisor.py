@@ -22,32 +22,9 @@ from tilescope.jobs.ledger import Ledger
 from tilescope.runs import journal, staleness, store, writer
 from tilescope.table.case import Case
 
-KIT = Path(__file__).parent / "fixtures" / "orchestration"
-OWN = f"{KIT / 'own.py'}:SPEC"
+from .fake_jobs import KIT, OWN, cases, run
 
-
-@pytest.fixture(autouse=True)
-def kit(monkeypatch, tmp_path):
-    """The fake collectors can be imported here and in the worker."""
-    monkeypatch.syspath_prepend(str(KIT))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
-
-
-@pytest.fixture(scope="session")
-def catalog():
-    return asyncio.run(questions.describe([OWN]))
-
-
-def cases(*fates):
-    return [Case(OWN, fate, "forward", "8-fp32") for fate in fates]
-
-
-def run(catalog, fates, collectors=("fakes.quick",), **settings):
-    events = []
-    job = Job(cases(*fates), collectors, settings, catalog=catalog)
-    folder = asyncio.run(supervisor.run(job, events.append))
-    return store.open_run(folder), events
+pytestmark = pytest.mark.usefixtures("kit")
 
 
 def registers(loaded):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
-from pathlib import Path
 
 import pytest
 from tilescope import cli
@@ -15,15 +13,11 @@ from tilescope.jobs import questions, tuning
 from tilescope.jobs.plan import RequestError
 from tilescope.runs import store
 
-KIT = Path(__file__).parent / "fixtures" / "orchestration"
-OWN = f"{KIT / 'own.py'}:SPEC"
+from .fake_jobs import OWN
 
 
 @pytest.fixture(autouse=True)
-def kit(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(KIT))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+def no_gpu(kit, monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
 
 
