@@ -20,7 +20,7 @@ from .fake_jobs import run
 
 @pytest.fixture(autouse=True)
 def one_process_at_a_time(kit, monkeypatch, tmp_path):
-    """And a place for what is temporary."""
+    """One worker at a time, and a folder for what is temporary."""
     monkeypatch.setattr(schedule, "processors", lambda: 1)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))

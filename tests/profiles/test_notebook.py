@@ -23,7 +23,8 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.schema import Failure
 
-KIT = Path(__file__).parent / "fixtures" / "orchestration"
+from .fake_jobs import OWN
+
 CELLS = [
     """
 import functools
@@ -204,9 +205,8 @@ def test_a_spec_that_a_file_holds_is_found_there(tmp_path, monkeypatch):
     assert profiling.reference_to(mine_in_a_file.MINE, tmp_path) == f"{file}:MINE"
 
 
+@pytest.mark.usefixtures("kit")
 def test_what_listening_raises_ends_the_job(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(KIT))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
     monkeypatch.setattr(device, "detect", lambda: None)
 
     def raise_at_the_hanging_case(event):
@@ -216,7 +216,7 @@ def test_what_listening_raises_ends_the_job(tmp_path, monkeypatch):
     async def as_in_a_notebook():
         with pytest.raises(RuntimeError, match="heard enough"):
             tilescope.profile(
-                f"{KIT / 'own.py'}:SPEC", implementations=["hangs"], workloads=["small"],
+                OWN, implementations=["hangs"], workloads=["small"],
                 collectors=["fakes.quick"], runs_dir=tmp_path, on_event=raise_at_the_hanging_case,
             )  # fmt: skip
 
@@ -311,9 +311,8 @@ def test_a_function_of_a_cell_is_profiled_from_end_to_end(notebook, tmp_path, mo
     assert staleness.stale_kernels(run) == ["triple"]
 
 
+@pytest.mark.usefixtures("kit")
 def test_interrupting_keeps_what_is_done_and_says_where(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(KIT))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
     monkeypatch.setattr(device, "detect", lambda: None)
     threads = []
 
@@ -325,7 +324,7 @@ def test_interrupting_keeps_what_is_done_and_says_where(tmp_path, monkeypatch):
     async def as_in_a_notebook():
         with pytest.raises(KeyboardInterrupt) as stopped:
             tilescope.profile(
-                f"{KIT / 'own.py'}:SPEC", implementations=["good", "hangs"], workloads=["small"],
+                OWN, implementations=["good", "hangs"], workloads=["small"],
                 collectors=["fakes.quick"], runs_dir=tmp_path, on_event=interrupt_after_the_first,
             )  # fmt: skip
         return str(stopped.value)
