@@ -1,6 +1,6 @@
-"""From what a person asks for to a job: names are checked, defaults are chosen, cases are spelled out.
+"""Turns a request into a job: checks names, chooses defaults, lists the cases.
 
-The command, the Python function and the app all plan through here. Imports neither torch nor triton.
+The command line, the Python function and the app all plan here. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilescope.suggest import unknown
 from tilescope.table.case import Case, config_text, parse_config
 
 AUTO, ALL = "auto", "all"
-#: What is compiled for where there is no GPU.
+#: Architecture to compile for where there is no GPU.
 DEFAULT_TARGET = "sm_90"
 
 
@@ -51,7 +51,7 @@ class Request:
 
 
 async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog = ()) -> Job:
-    """The job that serves the request. ``catalog`` is what ``describe`` said of its kernels, if it was asked already.
+    """The job that serves the request. ``catalog`` is what its kernels declare; empty means that a worker is asked.
 
     Raises RequestError, WorkerError or StoreError, each in one line, before anything has been run.
     """
@@ -74,7 +74,7 @@ async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog 
 
 
 def limit(settings: Mapping[str, Any]) -> dict[str, float]:
-    """What ``describe`` is told of how long a kernel's own code may take, where the settings say it."""
+    """The keyword ``timeout`` of ``describe``, where the settings have one."""
     return {"timeout": float(settings["timeout"])} if "timeout" in settings else {}
 
 

@@ -1,4 +1,4 @@
-"""A sweep over the configs of one kernel's implementations or of several kernels', as a job. Imports neither torch nor triton."""
+"""Plans an autotune sweep: a job over the configs of kernels. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def plan_tuning(
     runs_dir: Path | None = None,
     title: str = "",
 ) -> tuple[Job, bool]:
-    """The job that tries every config of ``kernels`` and the default, their own choice, and whether it times them.
+    """The job that tries every config of ``kernels`` and their default, and whether it times them.
 
     Without ``workloads`` each kernel's largest is taken, without ``directions`` its first, without ``implementations`` those
     that declare configs; of several kernels, those that declare none are left out. Where there is a GPU the compiler goes
