@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from tilescope.execution import multiprocess
 
+from .processes import alive, wait_for
+
 
 def total(
     work: Callable[[int], int], count: int = 20, tick: Callable[[int], None] = lambda done: None, processes: int = 3
@@ -85,17 +87,3 @@ def test_the_processes_end_with_the_one_that_shared_out(tmp_path: Path) -> None:
     killed = time.monotonic()
     wait_for(lambda: not any(alive(pid) for pid in children))
     assert time.monotonic() - killed < 1
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -6,12 +6,13 @@ import asyncio
 import os
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from tilescope.jobs import process, worker_output
 from tilescope.jobs.process import StartError, WorkerProcess
 from tilescope.jobs.worker_output import EventLines
+
+from .processes import alive, wait_for
 
 #: What a script may use: ``say`` writes to the pipe of events.
 HEAD = """
@@ -210,17 +211,3 @@ def test_what_the_machine_lacks_is_told_from_a_command_that_is_not_there(monkeyp
     with pytest.raises(StartError, match="No space left on device") as caught:
         asyncio.run(start(None))
     assert caught.value.lacking == "No space left on device (ENOSPC)"
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

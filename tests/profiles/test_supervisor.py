@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from tilescope.runs import journal, staleness, store, writer
 from tilescope.table.case import Case
 
 from .fake_jobs import KIT, OWN, cases, run
+from .processes import alive, wait_for
 
 pytestmark = pytest.mark.usefixtures("kit")
 
@@ -235,20 +235,6 @@ def test_one_holder_of_a_gpu_at_a_time(tmp_path, monkeypatch):
 
     asyncio.run(both())
     assert order == ["first in", "second waits", "first out", "second in", "second out"]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for(condition, seconds=240.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def interrupted(catalog, *fates, collectors=("fakes.quick",), at="stubborn"):
