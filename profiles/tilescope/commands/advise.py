@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def text(rank: int, finding: Finding) -> str:
-    """One finding in a terminal: what, by how much, why, and what to do."""
+    """Lines of one finding: what, by how much, why, and what to do."""
     win = f"{finding.bound.most}{finding.bound.ratio:.2f}×" if finding.bound else "no estimate"
     clock = " of the interval" if finding.bound and finding.bound.clock == "interval" else ""
     kind = "NVIDIA's rule" if finding.origin == "nvidia" else "measured" if finding.measured else "predicted"
@@ -74,7 +74,7 @@ def _indented(line: str) -> str:
 
 
 def _choose(loaded: LoadedRun, arguments: argparse.Namespace) -> Any:
-    """The rows asked about; of every kernel and pass the largest workload of its Triton code, if nothing was chosen."""
+    """The rows that were asked for; by default the largest workload of each kernel and pass, of its Triton code."""
     from tilescope.suggest import unknown  # noqa: PLC0415
 
     table = loaded.table

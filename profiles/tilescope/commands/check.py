@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = found[found["relative_error"].notna()]
     headings, rows = text_table.cells(found)
     limits = found[["relative_error", "tolerance", "row_error", "row_tolerance"]].astype("float64")
-    # Runs of before rows were compared have no error of a row, which is not above anything.
+    # A case may have no error by row: a comparison with NaN is False.
     beyond = (limits["row_error"] > limits["row_tolerance"]).fillna(False)
     wrong = [bool(bad) for bad in ~(limits["relative_error"] <= limits["tolerance"]) | beyond]
     print(

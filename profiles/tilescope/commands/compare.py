@@ -1,4 +1,4 @@
-"""``tilescope compare``: what changed from one run, or one implementation, to others."""
+"""``tilescope compare``: what changed between a baseline and other runs or implementations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tilescope publish``: a run's table and description into a folder that is kept under version control."""
+"""``tilescope publish``: copy a run's table and description into a folder under version control."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Publishes and says where."""
+    """Publishes and prints where."""
     from tilescope.runs import publish, store  # noqa: PLC0415
 
     folder = arguments.into or store.recorded_dir()

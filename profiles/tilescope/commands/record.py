@@ -1,4 +1,4 @@
-"""``tilescope record``: a family of the library through every collector, or its autotune sweeps, published beside the code."""
+"""``tilescope record``: profile a family of the library, or run its autotune sweeps, and publish the run beside the code."""
 
 from __future__ import annotations
 

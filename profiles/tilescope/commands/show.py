@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.name is None:
         return _list(arguments.json)
     folder = running.found(arguments.name)
-    # What a run that is not finished has so far is there to be seen, by whom it is not named for more.
+    # Of a run that is still half-written, the finished cases are shown.
     loaded, said = store.open_partial(folder) if folder.name.startswith(store.PARTIAL) else (store.open_run(folder), [])
     if arguments.json:
         rows = json.loads(loaded.table.to_json(orient="records"))

@@ -1,6 +1,6 @@
-"""``tilescope tune``: every config of one implementation and its default, best first.
+"""``tilescope tune``: every config of a kernel's implementations and their default, best first.
 
-Where there is no GPU the compiler's figures are all there is, and the order is no promise.
+Without a GPU the order goes by the compiler's figures, and promises nothing about time.
 """
 
 from __future__ import annotations
