@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
             entry["family"],
             entry["kernel"],
             ", ".join(entry["passes"]),
-            ", ".join(_labelled(name, facts) for name, facts in entry["implementations"].items()),
+            ", ".join(_labelled(name, declared) for name, declared in entry["implementations"].items()),
             ", ".join(w["label"] or w["id"] for w in entry["workloads"]),
             entry["summary"],
         ]
@@ -42,5 +42,5 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _labelled(name: str, facts: dict[str, object]) -> str:
-    return name if facts["available"] else f"({name})"
+def _labelled(name: str, declared: dict[str, object]) -> str:
+    return name if declared["available"] else f"({name})"

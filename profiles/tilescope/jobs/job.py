@@ -59,5 +59,5 @@ class Job:
 
     def is_foreign(self, case: Case) -> bool:
         """Whether the case's implementation comes from another library."""
-        facts = (e["implementations"].get(case.impl) for e in self.catalog if e["kernel"] == case.kernel)
-        return any(known and known["requires"] for known in facts)
+        declared = (e["implementations"].get(case.impl) for e in self.catalog if e["kernel"] == case.kernel)
+        return any(known and known["requires"] for known in declared)

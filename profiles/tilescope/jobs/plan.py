@@ -160,7 +160,7 @@ def _check_names(request: Request, catalog: Catalog) -> None:
     for name in names:
         if names.count(name) > 1:
             raise RequestError(f"two kernels are called {name!r} and would share a table: profile them one at a time")
-    known = {name: facts for entry in catalog for name, facts in entry["implementations"].items()}
+    known = {name: declared for entry in catalog for name, declared in entry["implementations"].items()}
     for name in request.implementations:
         if name != ALL and name not in known:
             raise RequestError(unknown("implementation", name, [*known, ALL]))

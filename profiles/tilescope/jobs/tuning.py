@@ -34,7 +34,8 @@ async def plan_tuning(
     """
     asked = await questions.describe(kernels, workloads, **limit(settings or {}))
     tunable = {
-        entry["kernel"]: [n for n, facts in entry["implementations"].items() if facts["configs"]] for entry in asked
+        entry["kernel"]: [n for n, declared in entry["implementations"].items() if declared["configs"]]
+        for entry in asked
     }
     for entry in asked:
         names = tunable[entry["kernel"]]

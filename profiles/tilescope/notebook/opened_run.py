@@ -92,7 +92,7 @@ class Profile(LoadedRun):
         return importlib.import_module("tilescope_dashboard.notebook.views").view(self, name, kernel)
 
     def __repr__(self) -> str:
-        return f"{self._headline()}\n{text_table.text(self.table, self.run.device.target)}" + "".join(
+        return f"{self._title()}\n{text_table.text(self.table, self.run.device.target)}" + "".join(
             f"\n{line}" for line in self._failed()
         )
 
@@ -110,11 +110,11 @@ class Profile(LoadedRun):
         )
         more = f"<p>{len(rows) - _ROWS} more cases: .summary has them all.</p>" if len(rows) > _ROWS else ""
         return (
-            f"<p><b>{escape(self._headline())}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            f"<p><b>{escape(self._title())}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
             f"{more}{_list(self._failed())}"
         )
 
-    def _headline(self) -> str:
+    def _title(self) -> str:
         device = self.run.device
         kind = "measured" if device.measured else "predicted, no such GPU took part"
         whole = "" if self.run.complete else ", interrupted"

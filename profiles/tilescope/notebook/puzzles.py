@@ -104,7 +104,7 @@ def grade(name: str, function: Callable[..., Any]) -> Verdict:
         limits = {"check_limit": _LIMIT, "interpreter_limit": _LIMIT, "timeout": _LIMIT}
         request = Request([kernel], collectors=["check", "interpreter"], target="sm_90", settings=limits)
         try:
-            return judge(name, profiling.run(request, folder, _not_too_slow, [describe.facts(kernel, described)]))
+            return judge(name, profiling.run(request, folder, _not_too_slow, [describe.entry(kernel, described)]))
         except _TooSlow:
             slow = f"it is not done after {_LIMIT} s: does every loop end, and does a program take a block, not an element?"
             return Verdict(name, stub=slow)

@@ -44,10 +44,10 @@ def catalog(kernels: Iterable[str] = (), workloads: Iterable[str] = ()) -> list[
     for kernel, _, selected in entries:
         if texts and not selected:
             raise ValueError(f"none of the workloads fits {kernel}: {next(iter(refused.values()))}")
-    return [facts(kernel, spec, selected) for kernel, spec, selected in entries]
+    return [entry(kernel, spec, selected) for kernel, spec, selected in entries]
 
 
-def facts(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> dict[str, Any]:
+def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> dict[str, Any]:
     """The dictionary of one spec. Workers find it by ``kernel``; ``selected`` are the workloads that a person gave."""
     path = Path(inspect.getsourcefile(spec.inputs) or inspect.getfile(spec.inputs)).absolute()
     own = {w.id: w for w in spec.workloads}
