@@ -9,6 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 
+#: Said before the first event.
+READING = "reading the kernels' declarations"
+
+
 class Progress:
     """Follows a job's events: how many cases are settled, what is being done, how many failed, where the run is.
 
@@ -18,7 +22,7 @@ class Progress:
     def __init__(self) -> None:
         self.began = time.monotonic()
         self.failed = self.index = self.of = 0
-        self.doing = "reading the kernels' declarations"
+        self.doing = READING
         self.ended = self.folder = ""
 
     def __call__(self, event: Mapping[str, Any]) -> None:
@@ -66,10 +70,6 @@ class TerminalLine(Progress):
 
 class LogLines(Progress):
     """Lines on standard error, for a file or a pipe: one for each case that is begun, and one for each failure."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._print(self.doing)
 
     def show(self, event: Mapping[str, Any]) -> None:
         kind = event.get("event")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Puzzle:
     """A kernel of the library to be written anew.
 
-    ``kernel`` names the library's module. ``sizes`` are the extents to grade at, in fp32, a round one and a ragged one.
+    ``kernel`` is its name in the catalog. ``sizes`` are the extents to grade at, in fp32, a round one and a ragged one.
     ``asked`` is the largest accepted ratio of the bytes asked for to the algorithm's: above 1 where a good kernel reads
     something again that the caches hold. ``hints`` say what to try for each answer: ``wrong``, ``bytes``, ``coalesced``.
     """
