@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-
 #: Said before the first event.
 READING = "reading the kernels' declarations"
 
