@@ -52,7 +52,11 @@ def interpret(module: str) -> dict[str, dict[str, Any]]:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), "CUDA_VISIBLE_DEVICES": ""},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([*ROOTS, os.environ.get("PYTHONPATH", "")]),
+            "CUDA_VISIBLE_DEVICES": "",
+        },
     )
     assert done.returncode == 0, done.stderr
     return {answer["name"]: answer for answer in map(json.loads, done.stdout.splitlines())}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 from typing import Any
 
 import pytest
 
 from .interpreting import constructs, interpret
 
+TRITON = tuple(int(part) for part in importlib.metadata.version("triton").split(".")[:2])
 MODULES = ("constants", "reductions", "blocks", "memory", "idioms")
 
 
@@ -20,11 +22,15 @@ def found(module: str) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(("module", "name"), [(module, name) for module in MODULES for name in constructs(module)])
 def test_construct(module: str, name: str) -> None:
     answer = found(module)[name]
+    if name == "block_pointers" and TRITON >= (3, 9):
+        assert "Block pointers have been removed" in answer["error"]
+        return
     assert answer["error"] is None
     assert answer["problems"] == []
 
 
 REFUSED = {
+    "an_unknown_method_of_the_builder": "novel of bf16 is not interpreted: convert to float32 first",
     "scaled_products": "dot_scaled is not interpreted",
     "inline_assembly": "inline assembly cannot be run off the GPU, and its result is needed here",
     "an_unknown_function_of_libdevice": "what __nv_tgammaf computes is not known off the GPU, and its result is needed",

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from tilescope.files import bounded_reading, json_shape
+from tilescope.interpreter import TESTED
 from tilescope.table import line_values, schema
 from tilescope.table.case import Case
 
 if TYPE_CHECKING:
     from tilescope.execution.launches import Launch
-    from tilescope.interpreter.meter import Meter
+from tilescope.interpreter.meter import Meter
 
 SUFFIX = ".json.gz"
 #: Seconds a case may take unless the settings say otherwise.
@@ -43,10 +44,10 @@ _FIGURES = (
 def unavailable() -> str | None:
     """Why kernels cannot be interpreted here, or None."""
     if sys.platform != "linux" or importlib.util.find_spec("triton") is None:
-        return "the interpreter needs Triton, which runs on Linux: pip install triton"
+        return f"the interpreter needs Triton, which runs on Linux: pip install triton (tested: {', '.join(TESTED)})"
     triton, numpy = (_version(name) for name in ("triton", "numpy"))
     if triton < (3, 7) and numpy >= (2, 4):
-        return "Triton before 3.7 cannot interpret with numpy 2.4 or later: pip install 'numpy<2.4'"
+        return f"Triton before 3.7 cannot interpret with numpy 2.4 or later: pip install 'numpy<2.4', or triton {TESTED[-1]}"
     return None
 
 
