@@ -1,164 +1,376 @@
-"""Which of the definitions in a few Python files one of them comes to, and what those are without comments."""
+"""Compare the Python code behind a recorded kernel with today's, definition by definition.
+
+A definition is what a file binds at its top level: a function, a class, a constant. Recorded code and today's are walked side
+by side, from the file that declares the kernel along the names that each definition uses. So it does not matter which file
+of a package a definition is in, nor what that file is called. Comments, docstrings, tolerances and imports are no code.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import types
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any, NamedTuple
 
-#: The name of what has none, or the same as others: a file's statements that define nothing, functions named ``_``.
+#: The name of top-level statements that bind none, and of functions named ``_``.
 NAMELESS = ""
+#: The kinds of target: a definition that can be read, a whole module that can, code of the package that was not kept, and
+#: what is in another library.
+DEFINITION, MODULE, NOT_KEPT, LIBRARY = "definition", "module", "not kept", "library"
+
+
+class Target(NamedTuple):
+    """What a name in a file stands for: its kind, the file or the library's module that it is in, and its name there."""
+
+    kind: str
+    file: str
+    name: str
 
 
 @dataclass(frozen=True)
 class File:
-    """What a file defines at its top level, by name, without docstrings, and where each imported name comes from."""
+    """A parsed file: its top-level statements by the name they bind, and each imported name's module and name there.
 
-    code: Mapping[str, tuple[str, ...]]
-    uses: Mapping[str, frozenset[str]]
-    #: (the module's file, the name there, or none for the module itself)
+    The name there is empty for the module itself. A relative import's module keeps its dots.
+    """
+
+    tree: ast.Module
+    code: Mapping[str, list[ast.stmt]]
     imports: Mapping[str, tuple[str, str]]
 
 
-@lru_cache(maxsize=256)
 def read(text: str) -> File:
-    """The definitions of a Python file, without the tolerances of its specs. One that is none has a single nameless one, its text."""
-    code: dict[str, tuple[str, ...]] = {}
-    uses: dict[str, frozenset[str]] = {}
-    imports: dict[str, tuple[str, str]] = {}
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return File({NAMELESS: (text,)}, {}, {})
-    _strip_docstrings(tree)
-    _strip_tolerances(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            imports.update(_imported(node))
-    for node in tree.body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            continue
-        names = _defined(node)
-        entries = {f"{names[0]} {key}": entry for key, entry in _take_implementations(node)}
-        for defined, part in [(names, node), *(((name,), entry) for name, entry in entries.items())]:
-            found, dumped = (
-                frozenset(inner.id for inner in ast.walk(part) if isinstance(inner, ast.Name)),
-                ast.dump(part),
+    """Parse a file. Raises SyntaxError for what is no Python."""
+    tree = ast.parse(text)
+    code: dict[str, list[ast.stmt]] = {}
+    for node in _without_docstring(tree):
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            for name in _bound(node):
+                code.setdefault(name, []).append(node)
+    return File(tree, code, dict(_imports(tree.body)))
+
+
+class Code:
+    """Files of one package, or beside each other in a folder, that import one another. Files are named by strings."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+        self._files: dict[str, File] = {}
+        self._targets: dict[tuple[str, str], Target | None] = {}
+
+    def text(self, file: str) -> str:
+        """The file's text."""
+        raise NotImplementedError
+
+    def locate(self, module: str, importer: str) -> str | None:
+        """The file of a module as ``importer`` names it, None where it is not among these."""
+        raise NotImplementedError
+
+    def named(self, base: str) -> str | None:
+        """The file of that base name."""
+        raise NotImplementedError
+
+    def file(self, name: str) -> File:
+        """The parsed file."""
+        if name not in self._files:
+            self._files[name] = read(self.text(name))
+        return self._files[name]
+
+    def target(self, file: str, name: str) -> Target | None:
+        """What a name at the top level of a file stands for; None where the file neither defines nor imports it."""
+        if (file, name) not in self._targets:
+            known = self.file(file)
+            self._targets[file, name] = (
+                Target(DEFINITION, file, name)
+                if name in known.code
+                else self._imported(file, *known.imports[name])
+                if name in known.imports
+                else None
             )
-            for name in defined:
-                code[name] = (*code.get(name, ()), dumped)
-                uses[name] = uses.get(name, frozenset()) | found
-        uses[names[0]] |= entries.keys()
-    return File(code, uses, imports)
+        return self._targets[file, name]
+
+    def member(self, module: Target, name: str) -> Target | None:
+        """What an attribute of a module of these files stands for."""
+        return self.target(module.file, name) if module.kind == MODULE else Target(NOT_KEPT, "", name)
+
+    def owns(self, module: str, importer: str) -> bool:
+        """Whether a module is one of these files or of their package, and not another library's."""
+        return module.split(".")[0] in ("", self.package) or not self.package and bool(self.locate(module, importer))
+
+    def _imported(self, importer: str, module: str, name: str) -> Target | None:
+        if not self.owns(module, importer):
+            return Target(LIBRARY, module, name)
+        there = self.locate(module, importer)
+        if there is not None and name and (found := self.target(there, name)):
+            return found
+        whole = self.locate(f"{module}.{name}" if module.strip(".") else module + name, importer) if name else there
+        return Target(MODULE, whole, "") if whole is not None else Target(NOT_KEPT, "", name or module.rpartition(".")[2])
 
 
-def reached(texts: Mapping[str, str], root: str) -> dict[str, frozenset[str]]:
-    """The names that ``root``, of which everything counts, comes to in each of ``texts``, by file name.
+class Recorded(Code):
+    """Texts that a run kept, by the file's base name."""
 
-    A file that it is not seen to import, such as one behind a package's ``__init__``, counts whole.
+    def __init__(self, texts: Mapping[str, str], today: Code) -> None:
+        super().__init__(today.package)
+        self.texts, self._today = texts, today
+
+    def owns(self, module: str, importer: str) -> bool:
+        return super().owns(module, importer) or self._today.owns(module, importer)
+
+    def text(self, file: str) -> str:
+        return self.texts[file]
+
+    def locate(self, module: str, importer: str) -> str | None:  # noqa: ARG002 (base names are alone in one folder)
+        return self.named(f"{module.rpartition('.')[2]}.py")
+
+    def named(self, base: str) -> str | None:
+        return base if base in self.texts else None
+
+
+def same(recorded: Recorded, root: str, today: Code, path: str) -> bool:
+    """Whether all that the recorded file ``root`` defines and reaches is the same code in ``path`` of today.
+
+    Files kept beside it that it is not seen to import, such as those behind a package's ``__init__``, count whole where
+    there is one of the same name today. Code that today has beside that is nothing that the recorded code could reach.
+    Raises SyntaxError where a file is no Python.
     """
-    found: dict[str, set[str]] = {}
-    _follow(texts, [(root, name) for name in _all(read(texts[root]))], found)
-    for file in texts.keys() - found.keys():
-        _follow(texts, [(file, name) for name in _all(read(texts[file]))], found)
-    return {file: frozenset(names) for file, names in found.items()}
+    pair = _Comparison(recorded, today)
+    pair.add(Target(MODULE, root, ""), Target(MODULE, path, ""))
+    if not pair.follow():
+        return False
+    for file in recorded.texts.keys() - pair.reached(0):
+        if there := today.named(file):
+            pair.add(Target(MODULE, file, ""), Target(MODULE, there, ""))
+    return pair.follow() and pair.follow_carried() and pair.follow_nameless()
 
 
-def same_code(one: str, other: str) -> bool:
-    """Whether ``other`` has all that ``one`` defines, as it is there but for comments, docstrings and line breaks. What it
-    defines beside that is nothing that ``one`` could have come to."""
-    return one == other or same(frozenset(_all(read(one))), one, other)
+class _Comparison:
+    """Recorded definitions side by side with today's."""
+
+    def __init__(self, recorded: Recorded, today: Code) -> None:
+        self.codes = (recorded, today)
+        self.seen: set[tuple[Target, Target]] = set()
+        self.waiting: list[tuple[Target, Target]] = []
+        #: Recorded definitions that no definition is seen to use and that today's file of the name lacks.
+        self.carried: list[Target] = []
+
+    def reached(self, side: int) -> set[str]:
+        """The files that hold a definition reached so far: recorded ones (0) or today's (1)."""
+        return {pair[side].file for pair in self.seen}
+
+    def add(self, was: Target, now: Target) -> None:
+        """Have two definitions compared, or all that a recorded module defines with what its names stand for in today's."""
+        if (was, now) not in self.seen:
+            self.seen.add((was, now))
+            self.waiting.append((was, now))
+
+    def follow(self) -> bool:
+        """Compare what waits, and all that it uses."""
+        recorded, today = self.codes
+        while self.waiting:
+            was, now = self.waiting.pop()
+            if was.kind == MODULE:
+                for name in recorded.file(was.file).code.keys() - {NAMELESS}:
+                    definition, there = Target(DEFINITION, was.file, name), today.target(now.file, name)
+                    if there and there.kind == DEFINITION:
+                        self.add(definition, there)
+                    else:
+                        self.carried.append(definition)
+                continue
+            old, new = recorded.file(was.file).code[was.name], today.file(now.file).code[now.name]
+            alike = len(old) == len(new) and all(
+                self.same_node(*nodes, was.file, now.file) for nodes in zip(old, new, strict=True)
+            )
+            if not alike and not self.is_tolerance(was):
+                return False
+        return True
+
+    def is_tolerance(self, recorded: Target) -> bool:
+        return recorded.name in _tolerances(self.codes[0].file(recorded.file).tree)
+
+    def follow_carried(self) -> bool:
+        """Look for unused definitions that have left their file in the files that today's other definitions are in."""
+        while self.carried:
+            was = self.carried.pop()
+            if any(was == known for known, _ in self.seen) or self.is_tolerance(was):
+                continue
+            there = next((file for file in sorted(self.reached(1)) if was.name in self.codes[1].file(file).code), None)
+            if there is None:
+                return False
+            self.add(was, Target(DEFINITION, there, was.name))
+            if not self.follow():
+                return False
+        return True
+
+    def follow_nameless(self) -> bool:
+        """Match the nameless statements of all files that are reached, which run when a file is imported, in any order.
+
+        Today's file of a recorded one's name counts as well: what was used of it may have moved, and they stayed.
+        """
+        recorded, today = self.codes
+        matched: set[ast.stmt] = set()
+        while True:
+            files = self.reached(0)
+            paths = self.reached(1) | {path for file in files if (path := today.named(file))}
+            old, new = (
+                [(node, name) for name in sorted(names) for node in code.file(name).code.get(NAMELESS, ()) if node not in matched]
+                for code, names in ((recorded, files), (today, paths))
+            )
+            if not old and not new:
+                return True
+            pairs = ((node, other) for node, file in old for other, path in new if self.same_node(node, other, file, path))
+            if not (pair := next(pairs, ())) or not self.follow():
+                return False
+            matched.update(pair)
+
+    def same_node(self, old: ast.AST, new: ast.AST, file: str, path: str) -> bool:
+        """Whether two statements are the same code and use the same names; then what these stand for waits to be compared."""
+        names: set[tuple[str, str, str]] = set()
+        if not self._same(old, new, file, path, names):
+            return False
+        recorded, today = self.codes
+        pairs = []
+        for name, other, member in names:
+            was, now = recorded.target(file, name), today.target(path, other)
+            if member and was and now:
+                was, now = recorded.member(was, member), today.member(now, member)
+            if _alike(was, now):
+                pairs.append((was, now))
+            elif name not in _locals(old):
+                return False
+        for was, now in pairs:
+            if was and now and was.kind in (DEFINITION, MODULE):
+                self.add(was, now)
+        return True
+
+    def _same(self, old: Any, new: Any, file: str, path: str, names: set[tuple[str, str, str]]) -> bool:
+        """Compare two nodes, lists of nodes or values, and collect the names they use: here, there and the member of a module."""
+        if type(old) is not type(new):
+            return False
+        if isinstance(old, list):
+            return len(old) == len(new) and all(self._same(*pair, file, path, names) for pair in zip(old, new, strict=True))
+        if not isinstance(old, ast.AST):
+            return bool(old == new)
+        if isinstance(old, ast.Name) and (old.id == new.id or self._modules(old, new, file, path)):
+            names.add((old.id, new.id, ""))
+            return True
+        if isinstance(old, ast.Attribute) and old.attr == new.attr and self._modules(old.value, new.value, file, path):
+            names.add((old.value.id, new.value.id, old.attr))
+            return True
+        if isinstance(old, ast.ImportFrom) and self._owned(old, new):
+            return True  # What it binds is compared where it is used.
+        return all(self._same(*parts, file, path, names) for parts in _parts(old, new))
+
+    def _owned(self, old: ast.ImportFrom, new: ast.ImportFrom) -> bool:
+        return all(
+            node.level or (node.module or "").split(".")[0] == code.package
+            for node, code in zip((old, new), self.codes, strict=True)
+        )
+
+    def _modules(self, old: ast.AST, new: ast.AST, file: str, path: str) -> bool:
+        """Whether both nodes are names of the package's own modules."""
+        if not (isinstance(old, ast.Name) and isinstance(new, ast.Name)):
+            return False
+        recorded, today = self.codes
+        if old.id not in recorded.file(file).imports or new.id not in today.file(path).imports:
+            return False
+        was, now = recorded.target(file, old.id), today.target(path, new.id)
+        return bool(was and now) and was.kind in (MODULE, NOT_KEPT) and now.kind == MODULE
 
 
-def same(names: frozenset[str], one: str, other: str) -> bool:
-    """Whether these definitions of two versions of a file, and what they import, are the same; and what else they use is not
-    defined anew."""
-    before, after = read(one), read(other)
-    used = frozenset[str]().union(*(before.uses.get(name, ()) for name in names))
-    return (
-        all(before.code.get(name) == after.code.get(name) for name in names)
-        and all(before.imports.get(name) == after.imports.get(name) for name in used)
-        and after.code.keys().isdisjoint(used - before.code.keys())
-    )
+def _alike(was: Target | None, now: Target | None) -> bool:
+    """Whether two targets may be the same: of what was not kept its name alone is known, and a module may be renamed."""
+    if was is None or now is None or LIBRARY in (was.kind, now.kind):
+        return was == now
+    if was.kind == NOT_KEPT:
+        return now.kind == MODULE or now.name == was.name
+    return was.kind == now.kind
 
 
-def _follow(texts: Mapping[str, str], waiting: list[tuple[str, str]], found: dict[str, set[str]]) -> None:
-    while waiting:
-        file, name = waiting.pop()
-        if name in found.setdefault(file, set()):
-            continue
-        found[file].add(name)
-        known = read(texts[file])
-        # Whoever imports a file runs its statements.
-        waiting += [(file, NAMELESS), *((file, used) for used in known.uses.get(name, ()) if used in known.code)]
-        for used in known.uses.get(name, ()):
-            module, original = known.imports.get(used, ("", ""))
-            if module in texts and original:
-                waiting.append((module, original))
-            elif (whole := f"{original}.py" if original else module) in texts:
-                waiting += [(whole, each) for each in _all(read(texts[whole]))]
+def _parts(old: ast.AST, new: ast.AST) -> Iterator[tuple[Any, Any]]:
+    """The parts of two nodes of one type that are to be compared, side by side."""
+    for field in old._fields:
+        one, other = getattr(old, field, None), getattr(new, field, None)
+        if field == "body" and isinstance(one, list):
+            one, other = _without_docstring(old), _without_docstring(new)
+        elif field == "keywords" and isinstance(old, ast.Call) and isinstance(new, ast.Call):
+            one, other = _without_tolerance(old), _without_tolerance(new)
+        elif field == "value" and isinstance(old, ast.keyword) and old.arg == "implementations":
+            one, other = _entries(one, other)
+        yield one, other
 
 
-def _all(file: File) -> Iterator[str]:
-    yield NAMELESS
-    yield from file.code
+def _entries(old: ast.expr, new: ast.expr) -> tuple[Any, Any]:
+    """What to compare of ``implementations={...}``: an entry that today has beside the recorded ones changes none of them."""
+    if not (isinstance(old, ast.Dict) and isinstance(new, ast.Dict)):
+        return old, new
+    (was, others), (now, more) = (_by_key(old), _by_key(new))
+    return [*was.values(), others], [*(now[key] for key in was if key in now), more]
 
 
-def _defined(node: ast.stmt) -> tuple[str, ...]:
+def _by_key(node: ast.Dict) -> tuple[dict[Any, ast.expr], list[ast.expr | None]]:
+    """A dict's values by constant key, and its other keys and values one after another."""
+    pairs = list(zip(node.keys, node.values, strict=True))
+    named = {key.value: value for key, value in pairs if isinstance(key, ast.Constant)}
+    return named, [part for key, value in pairs if not isinstance(key, ast.Constant) for part in (key, value)]
+
+
+def _without_tolerance(call: ast.Call) -> list[ast.keyword]:
+    """A call's keywords, of a ``KernelSpec`` without the error that is accepted: nothing launches by it."""
+    spec = isinstance(call.func, ast.Name) and call.func.id == "KernelSpec"
+    return [keyword for keyword in call.keywords if not (spec and keyword.arg == "tolerance")]
+
+
+def _tolerances(tree: ast.Module) -> set[str]:
+    """Names that serve as a ``KernelSpec``'s tolerance and for nothing else."""
+    tolerances: Counter[str] = Counter()
+    reads: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            reads[node.id] += 1
+        elif isinstance(node, ast.Call) and len(kept := _without_tolerance(node)) < len(node.keywords):
+            said = [keyword for keyword in node.keywords if keyword not in kept]
+            names = [inner.id for keyword in said for inner in ast.walk(keyword) if isinstance(inner, ast.Name)]
+            tolerances.update(names)
+    return {name for name, times in tolerances.items() if reads[name] == times}
+
+
+def _locals(node: ast.AST) -> set[str]:
+    """Names of a function's own variables and parameters, which stand for nothing at the top level."""
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return set()
+    outside = [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]
+    code = compile(ast.Module([node], []), "", "exec").co_consts
+    (own,) = (part for part in code if isinstance(part, types.CodeType) and part.co_name == node.name)
+    used = {part.id for default in outside for part in ast.walk(default) if isinstance(part, ast.Name)}
+    return {*own.co_varnames, *own.co_cellvars} - used
+
+
+def _without_docstring(node: Any) -> list[ast.stmt]:
+    documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+    return list(node.body[documented and ast.get_docstring(node, clean=False) is not None :])
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """The names that a top-level statement binds, or ``NAMELESS``."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return (NAMELESS if node.name == "_" else node.name,)
+        return {NAMELESS if node.name == "_" else node.name}
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    names = tuple(part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
-    return names or (NAMELESS,)
+    parts = (part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
+    return {part.id for part in parts if isinstance(part.ctx, ast.Store)} or {NAMELESS}
 
 
-def _take_implementations(node: ast.stmt) -> list[tuple[str, ast.expr]]:
-    """Take the entries out of a spec's ``implementations={...}``: each is a definition of its own, for one that is added
-    changes none of the others."""
-    call = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
-    taken: list[tuple[str, ast.expr]] = []
-    for keyword in call.keywords if isinstance(call, ast.Call) else ():
-        told = keyword.value
-        if keyword.arg == "implementations" and isinstance(told, ast.Dict):
-            entries = list(zip(told.keys, told.values, strict=True))
-            taken += [(str(key.value), value) for key, value in entries if isinstance(key, ast.Constant)]
-            told.keys = [key for key, _ in entries if not isinstance(key, ast.Constant)]
-            told.values = [value for key, value in entries if not isinstance(key, ast.Constant)]
-    return taken
-
-
-def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Each name that an import makes, with the module's file and the name there, which is empty for the module itself."""
-    for alias in node.names:
+def _imports(nodes: Iterable[Any]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Each name that an import makes, in functions too, with the module and the name there, empty for the module itself."""
+    for node in nodes:
         if isinstance(node, ast.Import):
-            yield alias.asname or alias.name.split(".")[0], (f"{alias.name.rpartition('.')[2]}.py", "")
+            for alias in node.names:
+                yield alias.asname or alias.name.split(".")[0], (alias.name if alias.asname else alias.name.split(".")[0], "")
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield alias.asname or alias.name, ("." * node.level + (node.module or ""), alias.name)
         else:
-            module = (node.module or "").rpartition(".")[2]
-            yield alias.asname or alias.name, (f"{module}.py", alias.name)
-
-
-def _strip_tolerances(tree: ast.Module) -> None:
-    """Take out of specs what error is accepted, and constants that serve for that alone: nothing launches by it."""
-    taken: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "KernelSpec":
-            said = [keyword for keyword in node.keywords if keyword.arg == "tolerance"]
-            taken |= {name.id for keyword in said for name in ast.walk(keyword) if isinstance(name, ast.Name)}
-            node.keywords = [keyword for keyword in node.keywords if keyword not in said]
-    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    alone = taken - read
-    tree.body = [
-        node
-        for node in tree.body
-        if not (isinstance(node, (ast.Assign, ast.AnnAssign)) and alone and alone.issuperset(_defined(node)))
-    ]
-
-
-def _strip_docstrings(tree: ast.Module) -> None:
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-            and ast.get_docstring(node, clean=False) is not None
-        ):
-            node.body = node.body[1:]
+            for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+                yield from _imports(getattr(node, block, ()))

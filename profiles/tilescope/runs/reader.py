@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import itertools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ from tilescope.table.schema import Run, SchemaError
 LINES = "lines.parquet"
 #: Bytes of a run's description, and of a source file.
 DESCRIPTION, SOURCE = 32 * bounded_reading.MIB, 16 * bounded_reading.MIB
+#: Folders of a package that are searched for a file that has moved.
+PACKAGES = 1000
 
 
 class StoreError(ValueError):
@@ -151,17 +155,24 @@ def source_bytes(path: Path) -> bytes:
 
 
 def source_file(file: str) -> Path | None:
-    """Where a kernel's recorded ``file`` lies here: below the installed package, or at its own path; None for no Python file."""
+    """Where a kernel's recorded ``file`` lies here: below the installed package or at its own path, or else wherever the
+    package now has the one file of that base name. None where there is none, and for no Python file."""
     if not file.endswith(".py"):
         return None
     # Recordings of before 2026-11-22 name a study's file without its package.
-    for name in (file, f"tilescope_kernels/{file}"):
-        package, _, rest = name.partition("/")
-        for root in _roots(package) if rest else ():
-            if bounded_reading.is_inside(root / rest, root):
-                return root / rest
-    path = Path(file)
-    return path if bounded_reading.is_inside(path, Path(path.absolute().anchor)) else None
+    parts = [name.partition("/") for name in (file, f"tilescope_kernels/{file}")]
+    roots = [(root, rest) for package, _, rest in parts if rest and not rest.startswith("/") for root in _roots(package)]
+    places = [*((root / rest, root) for root, rest in roots), (Path(file), Path(Path(file).absolute().anchor))]
+    found = next((path for path, root in places if bounded_reading.is_inside(path, root)), None)
+    moved = (file_below(root, rest.rpartition("/")[2]) for root, rest in roots)
+    return found or next(filter(None, moved), None)
+
+
+def file_below(folder: Path, name: str) -> Path | None:
+    """The one file of that base name in a package's folder and its subfolders; None where there is none, or several."""
+    folders = itertools.islice(os.walk(folder), PACKAGES)
+    found = [path for at, _, files in folders if name in files and bounded_reading.is_inside(path := Path(at, name), folder)]
+    return found[0] if len(found) == 1 else None
 
 
 def _roots(package: str) -> list[Path]:
