@@ -8,6 +8,7 @@ of a package a definition is in, nor what that file is called. Comments, docstri
 from __future__ import annotations
 
 import ast
+import functools
 import types
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,25 +32,41 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True)
 class File:
-    """A parsed file: its top-level statements by the name they bind, and each imported name's module and name there.
+    """A file's top-level statements, as text, by the name they bind, and each imported name's module and name there.
 
     The name there is empty for the module itself. A relative import's module keeps its dots.
     """
 
-    tree: ast.Module
-    code: Mapping[str, list[ast.stmt]]
+    code: Mapping[str, list[str]]
     imports: Mapping[str, tuple[str, str]]
 
 
+@functools.lru_cache(maxsize=256)
 def read(text: str) -> File:
-    """Parse a file. Raises SyntaxError for what is no Python."""
+    """Split a file into its statements. Raises SyntaxError for what is no Python."""
     tree = ast.parse(text)
-    code: dict[str, list[ast.stmt]] = {}
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    code: dict[str, list[str]] = {}
     for node in _without_docstring(tree):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
             for name in _bound(node):
-                code.setdefault(name, []).append(node)
-    return File(tree, code, dict(_imports(tree.body)))
+                code.setdefault(name, []).append("\n".join(lines[first - 1 : node.end_lineno]))
+    return File(code, dict(_imports(tree.body)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(statement: str) -> frozenset[tuple[str, str]]:
+    """The names in a statement, each with an attribute that is taken of it, or with none."""
+    members, names = set(), set()
+    inside: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(statement)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            members.add((node.value.id, node.attr))
+            inside.add(node.value)
+        elif isinstance(node, ast.Name) and node not in inside:
+            names.add((node.id, ""))
+    return frozenset(members | names)
 
 
 class Code:
@@ -57,7 +74,6 @@ class Code:
 
     def __init__(self, package: str) -> None:
         self.package = package
-        self._files: dict[str, File] = {}
         self._targets: dict[tuple[str, str], Target | None] = {}
 
     def text(self, file: str) -> str:
@@ -74,9 +90,7 @@ class Code:
 
     def file(self, name: str) -> File:
         """The parsed file."""
-        if name not in self._files:
-            self._files[name] = read(self.text(name))
-        return self._files[name]
+        return read(self.text(name))
 
     def target(self, file: str, name: str) -> Target | None:
         """What a name at the top level of a file stands for; None where the file neither defines nor imports it."""
@@ -181,14 +195,14 @@ class _Comparison:
                 continue
             old, new = recorded.file(was.file).code[was.name], today.file(now.file).code[now.name]
             alike = len(old) == len(new) and all(
-                self.same_node(*nodes, was.file, now.file) for nodes in zip(old, new, strict=True)
+                self.same_statement(*texts, was.file, now.file) for texts in zip(old, new, strict=True)
             )
             if not alike and not self.is_tolerance(was):
                 return False
         return True
 
     def is_tolerance(self, recorded: Target) -> bool:
-        return recorded.name in _tolerances(self.codes[0].file(recorded.file).tree)
+        return recorded.name in _tolerances(ast.parse(self.codes[0].text(recorded.file)))
 
     def follow_carried(self) -> bool:
         """Look for unused definitions that have left their file in the files that today's other definitions are in."""
@@ -210,31 +224,42 @@ class _Comparison:
         Today's file of a recorded one's name counts as well: what was used of it may have moved, and they stayed.
         """
         recorded, today = self.codes
-        matched: set[ast.stmt] = set()
+        matched: tuple[set[tuple[str, int]], set[tuple[str, int]]] = (set(), set())
         while True:
             files = self.reached(0)
             paths = self.reached(1) | {path for file in files if (path := today.named(file))}
             old, new = (
-                [(node, name) for name in sorted(names) for node in code.file(name).code.get(NAMELESS, ()) if node not in matched]
-                for code, names in ((recorded, files), (today, paths))
+                [
+                    (file, at, statement)
+                    for file in sorted(names)
+                    for at, statement in enumerate(code.file(file).code.get(NAMELESS, ()))
+                    if (file, at) not in known
+                ]
+                for code, names, known in zip(self.codes, (files, paths), matched, strict=True)
             )
             if not old and not new:
                 return True
-            pairs = ((node, other) for node, file in old for other, path in new if self.same_node(node, other, file, path))
-            if not (pair := next(pairs, ())) or not self.follow():
+            pairs = (
+                ((file, at), (path, there))
+                for file, at, statement in old
+                for path, there, other in new
+                if self.same_statement(statement, other, file, path)
+            )
+            if not (pair := next(pairs, None)) or not self.follow():
                 return False
-            matched.update(pair)
+            for known, place in zip(matched, pair, strict=True):
+                known.add(place)
 
-    def same_node(self, old: ast.AST, new: ast.AST, file: str, path: str) -> bool:
+    def same_statement(self, old: str, new: str, file: str, path: str) -> bool:
         """Whether two statements are the same code and use the same names; then what these stand for waits to be compared."""
-        names: set[tuple[str, str, str]] = set()
-        if not self._same(old, new, file, path, names):
-            return False
         recorded, today = self.codes
+        names = {(name, name, member) for name, member in _names(old)} if old == new else set()
+        if old != new and not self._same(ast.parse(old).body, ast.parse(new).body, file, path, names):
+            return False
         pairs = []
         for name, other, member in names:
             was, now = recorded.target(file, name), today.target(path, other)
-            if member and was and now:
+            if member and was and now and _are_modules(was, now):
                 was, now = recorded.member(was, member), today.member(now, member)
             if _alike(was, now):
                 pairs.append((was, now))
@@ -253,12 +278,12 @@ class _Comparison:
             return len(old) == len(new) and all(self._same(*pair, file, path, names) for pair in zip(old, new, strict=True))
         if not isinstance(old, ast.AST):
             return bool(old == new)
-        if isinstance(old, ast.Name) and (old.id == new.id or self._modules(old, new, file, path)):
-            names.add((old.id, new.id, ""))
-            return True
-        if isinstance(old, ast.Attribute) and old.attr == new.attr and self._modules(old.value, new.value, file, path):
-            names.add((old.value.id, new.value.id, old.attr))
-            return True
+        member = old.attr if isinstance(old, ast.Attribute) and old.attr == new.attr else ""
+        one, other = (old.value, new.value) if member else (old, new)
+        if isinstance(one, ast.Name) and isinstance(other, ast.Name):
+            was, now = self.codes[0].target(file, one.id), self.codes[1].target(path, other.id)
+            names.add((one.id, other.id, member))
+            return one.id == other.id or bool(was and now) and _are_modules(was, now)
         if isinstance(old, ast.ImportFrom) and self._owned(old, new):
             return True  # What it binds is compared where it is used.
         return all(self._same(*parts, file, path, names) for parts in _parts(old, new))
@@ -269,15 +294,10 @@ class _Comparison:
             for node, code in zip((old, new), self.codes, strict=True)
         )
 
-    def _modules(self, old: ast.AST, new: ast.AST, file: str, path: str) -> bool:
-        """Whether both nodes are names of the package's own modules."""
-        if not (isinstance(old, ast.Name) and isinstance(new, ast.Name)):
-            return False
-        recorded, today = self.codes
-        if old.id not in recorded.file(file).imports or new.id not in today.file(path).imports:
-            return False
-        was, now = recorded.target(file, old.id), today.target(path, new.id)
-        return bool(was and now) and was.kind in (MODULE, NOT_KEPT) and now.kind == MODULE
+
+def _are_modules(was: Target, now: Target) -> bool:
+    """Whether both are modules of the package, as far as is known."""
+    return was.kind in (MODULE, NOT_KEPT) and now.kind == MODULE
 
 
 def _alike(was: Target | None, now: Target | None) -> bool:
@@ -337,8 +357,9 @@ def _tolerances(tree: ast.Module) -> set[str]:
     return {name for name, times in tolerances.items() if reads[name] == times}
 
 
-def _locals(node: ast.AST) -> set[str]:
+def _locals(statement: str) -> set[str]:
     """Names of a function's own variables and parameters, which stand for nothing at the top level."""
+    node = ast.parse(statement).body[0]
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return set()
     outside = [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]
