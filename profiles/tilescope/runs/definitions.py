@@ -202,7 +202,7 @@ class _Comparison:
         return True
 
     def is_tolerance(self, recorded: Target) -> bool:
-        return recorded.name in _tolerances(ast.parse(self.codes[0].text(recorded.file)))
+        return recorded.name in _tolerances(self.codes[0].text(recorded.file))
 
     def follow_carried(self) -> bool:
         """Look for unused definitions that have left their file in the files that today's other definitions are in."""
@@ -343,11 +343,12 @@ def _without_tolerance(call: ast.Call) -> list[ast.keyword]:
     return [keyword for keyword in call.keywords if not (spec and keyword.arg == "tolerance")]
 
 
-def _tolerances(tree: ast.Module) -> set[str]:
-    """Names that serve as a ``KernelSpec``'s tolerance and for nothing else."""
+@functools.lru_cache(maxsize=256)
+def _tolerances(text: str) -> set[str]:
+    """A file's names that serve as a ``KernelSpec``'s tolerance and for nothing else."""
     tolerances: Counter[str] = Counter()
     reads: Counter[str] = Counter()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             reads[node.id] += 1
         elif isinstance(node, ast.Call) and len(kept := _without_tolerance(node)) < len(node.keywords):

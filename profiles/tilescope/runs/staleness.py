@@ -73,6 +73,7 @@ class _Today(definitions.Code):
         super().__init__(self._top.name if packages else "")
         self.text = functools.cache(self._text)  # type: ignore[method-assign]
         self.named = functools.cache(self._named)  # type: ignore[method-assign]
+        self.at = functools.cache(self._at)
 
     def _text(self, file: str) -> str:
         return store.source_bytes(Path(file)).decode()
@@ -81,9 +82,11 @@ class _Today(definitions.Code):
         name = module.lstrip(".")
         level = len(module) - len(name)
         folder = Path(importer).parents[level - 1] if level else self._top.parent if self.package else self._top
-        stem = folder.joinpath(*name.split("."))
-        places = (stem.parent / f"{stem.name}.py", stem / "__init__.py")
-        return next((str(place) for place in places if bounded_reading.is_inside(place, self._top)), None)
+        return self.at("/".join([str(folder), *filter(None, name.split("."))]))
+
+    def _at(self, stem: str) -> str | None:
+        places = (f"{stem}.py", f"{stem}/__init__.py")
+        return next((place for place in places if bounded_reading.is_inside(Path(place), self._top)), None)
 
     def _named(self, base: str) -> str | None:
         places = (self._beside / base, self._top / base)
