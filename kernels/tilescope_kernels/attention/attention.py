@@ -1,9 +1,8 @@
 """Scaled dot-product attention in one pass over keys and values: the scores of all pairs never exist.
 
-FlashAttention-2 (Dao, arXiv:2307.08691), with grouped queries (Ainslie et al., arXiv:2305.13245) and a backward pass
-without atomics, so that gradients are the same every time. The kernels are in ``_attention_kernels``; on Hopper, heads of
-128 columns in 16 bits go forward through ``_attention_hopper``, and few queries over many keys, where no gradient is
-wanted, through ``_attention_decode``.
+FlashAttention-2 (Dao, arXiv:2307.08691) with grouped queries (Ainslie et al., arXiv:2305.13245). The backward pass has
+no atomics, so gradients are the same every time. The kernels are in ``flash``. On Hopper, heads of 128 columns in 16 bits
+go forward through ``hopper``. Few queries over many keys go through ``decode`` where no gradient is wanted.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from tilescope_kernels._shared.launching import (
     use_triton,
 )
 from tilescope_kernels._shared.operators import operator, pack, unpack, wants_grad
+from tilescope_kernels.attention.attention_cost import DIMS, causal_cost, cost
 from tilescope_kernels.attention.decode import decode, decode_serves
 from tilescope_kernels.attention.flash import (
     attention_backward_kv_kernel,
@@ -349,41 +349,6 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 def causal_inputs(workload: Workload, device: Any) -> dict[str, Any]:
     """The same, with a causal mask."""
     return _inputs(workload, device, True)
-
-
-def _cost(workload: Workload, direction: str, pairs: int) -> Cost:
-    """Of ``pairs`` of query and key a head."""
-    batch, kv_heads, group, queries, keys, columns = workload.dims.values()
-    heads = batch * kv_heads * group
-    q_size = heads * queries * columns * workload.itemsize
-    kv_size = 2 * batch * kv_heads * keys * columns * workload.itemsize
-    pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
-    if direction == FORWARD:
-        return Cost(4 * heads * pairs * columns, bytes_read=q_size + kv_size, bytes_written=q_size, pipe=pipe)
-    # Reads q, o, do, k and v; writes dq, dk and dv.
-    return Cost(
-        10 * heads * pairs * columns, bytes_read=3 * q_size + kv_size, bytes_written=q_size + kv_size, pipe=pipe
-    )
-
-
-def cost(workload: Workload, direction: str) -> Cost:
-    """Both products, 4 operations a pair of query and key and column; backward five, 10. Each tensor is moved once.
-
-    The softmax is not counted, as is usual, nor is the saved log-sum-exp: 4 bytes a row that this forward pass writes
-    where a gradient is wanted, and the backward reads beside a sum of o * do of the same size. A backward pass without
-    atomics computes two of its five products twice.
-    """
-    return _cost(workload, direction, workload.dims["queries"] * workload.dims["keys"])
-
-
-def causal_cost(workload: Workload, direction: str) -> Cost:
-    """The same for the pairs that a causal mask leaves, about half of them."""
-    queries, keys = workload.dims["queries"], workload.dims["keys"]
-    seen = min(queries, keys)
-    return _cost(workload, direction, seen * (seen + 1) // 2 + (queries - seen) * keys)
-
-
-DIMS = ("batch", "kv_heads", "group", "queries", "keys", "columns")
 
 
 def _workload(extents: tuple[int, ...], dtype: str, label: str) -> Workload:

@@ -17,7 +17,8 @@ import triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import check_tensors, use_triton
 from tilescope_kernels._shared.operators import autocast_dtype, operator, pack, unpack, wants_grad
-from tilescope_kernels.losses.cross_entropy import REDUCTIONS, check_loss, result_dtype, rows_loss, scaled
+from tilescope_kernels.losses.cross_entropy import REDUCTIONS, check_loss, result_dtype, rows_loss
+from tilescope_kernels.losses.gradient_scaling import scaled
 from tilescope_kernels.losses.mean import count_rows, reduced
 from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
 

@@ -23,7 +23,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
-from tilescope_kernels.quantization.quantize import GROUP
+from tilescope_kernels.quantization.quantize_kernels import GROUP
 
 #: Elements along K that share scales, and columns that share a scale of b: a step's, and a tile's.
 _GROUP = gl.constexpr(GROUP)

@@ -20,7 +20,7 @@ from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import fp8_blocks_hopper, scaled_matmul
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands
-from tilescope_kernels.quantization.quantize import GROUP
+from tilescope_kernels.quantization.quantize_kernels import GROUP
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 _GROUP = tl.constexpr(GROUP)

@@ -15,15 +15,14 @@ from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels.quantization.quantize import (
     BLOCK_CONFIGS,
-    GROUP,
     LARGEST,
     TARGETS,
-    block_addresses,
     default,
     inputs,
     reference,
     workloads,
 )
+from tilescope_kernels.quantization.quantize_kernels import GROUP, block_addresses
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 _GROUP = tl.constexpr(GROUP)
