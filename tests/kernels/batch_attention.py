@@ -9,7 +9,6 @@ from batch_interpreted import INF, NAN, SPECS, against_reference, close, draw, m
 
 import torch
 import torch.nn.functional as F
-from tilescope_kernels import attention as module  # noqa: F401 (the interpreter needs the module, not the function)
 from tilescope_kernels import scaled_dot_product_attention as sdpa
 
 BOTH = ("attention", "causal_attention")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import sys
@@ -311,7 +310,7 @@ def check_matmul():
 
 def check_matmul_through_descriptors():
     # fp16, which descriptors serve and the interpreter computes rightly; tiles walk over by a persistent grid.
-    module = sys.modules["tilescope_kernels.matmul"]
+    module = sys.modules["tilescope_kernels.matrix_products.matmul"]
     launched = module.multiprocessors
     module.multiprocessors = lambda tensor: 2
     try:
@@ -419,5 +418,4 @@ def main(namespace: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    importlib.import_module("tilescope_kernels.softmax")
     main(globals())

@@ -30,7 +30,7 @@ def check_small_workloads_and_that_every_element_is_written():
 
 def check_every_config():
     # fp16, which descriptors serve and the interpreter computes rightly. Two programs walk over all tiles.
-    module = sys.modules["tilescope_kernels.norm_linear"]
+    module = sys.modules["tilescope_kernels.norms.norm_linear"]
     launched, module.multiprocessors = module.multiprocessors, lambda tensor: 2
     try:
         x, g, b, w, c = (draw(*s, seed=i).half() for i, s in enumerate(((150, 72), (72,), (72,), (264, 72), (264,))))

@@ -28,16 +28,15 @@ from tilescope_kernels import (
     quantize,
     w8a16_matmul,
 )
-from tilescope_kernels.matrix_products import scaled_matmul
+from tilescope_kernels.matrix_products import fp8_matmul as fp8
+from tilescope_kernels.matrix_products import lora, scaled_matmul
+from tilescope_kernels.matrix_products import w8a16_matmul as w8a16
 from tilescope_kernels.matrix_products.w8a16_matmul import SMALL
 from tilescope_kernels.quantization.nf4 import FRACTIONS
 from tilescope_kernels.quantization.quantize import BLOCK_CONFIGS, SMALLEST, reference
 from tilescope_kernels.spec import FORWARD
 
 SPECS = {spec.name: spec for spec in CATALOG}
-fp8 = sys.modules["tilescope_kernels.fp8_matmul"]
-lora = sys.modules["tilescope_kernels.lora"]
-w8a16 = sys.modules["tilescope_kernels.w8a16_matmul"]
 NAN, INF = float("nan"), float("inf")
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
 STEPS = {INT8: 0.5 / 127, FP8: 2.0**-4}

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tilescope_kernels import FAMILIES
 from tilescope_kernels.spec import FORWARD
-from tilescope_kernels.studies import SPECS, compile_modes, strided_copy, tma_copy
+from tilescope_kernels.studies import compile_modes, strided_copy, tma_copy
 
 SCRIPT = "batch_studies.py"
 CHECKS = re.findall(r"^def (check_\w+)", (Path(__file__).parent / SCRIPT).read_text(), re.MULTILINE)
-BY_NAME = {spec.name: spec for spec in SPECS}
+BY_NAME = {spec.name: spec for spec in FAMILIES["studies"]}
 MATRIX, ROW = torch.ones(4, 6), torch.ones(6)
 
 
