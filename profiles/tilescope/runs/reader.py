@@ -161,7 +161,9 @@ def source_file(file: str) -> Path | None:
         return None
     # Recordings of before 2026-11-22 name a study's file without its package.
     parts = [name.partition("/") for name in (file, f"tilescope_kernels/{file}")]
-    roots = [(root, rest) for package, _, rest in parts if rest and not rest.startswith("/") for root in _roots(package)]
+    roots = [
+        (root, rest) for package, _, rest in parts if rest and not rest.startswith("/") for root in _roots(package)
+    ]
     places = [*((root / rest, root) for root, rest in roots), (Path(file), Path(Path(file).absolute().anchor))]
     found = next((path for path, root in places if bounded_reading.is_inside(path, root)), None)
     moved = (file_below(root, rest.rpartition("/")[2]) for root, rest in roots)
@@ -171,7 +173,9 @@ def source_file(file: str) -> Path | None:
 def file_below(folder: Path, name: str) -> Path | None:
     """The one file of that base name in a package's folder and its subfolders; None where there is none, or several."""
     folders = itertools.islice(os.walk(folder), PACKAGES)
-    found = [path for at, _, files in folders if name in files and bounded_reading.is_inside(path := Path(at, name), folder)]
+    found = [
+        path for at, _, files in folders if name in files and bounded_reading.is_inside(path := Path(at, name), folder)
+    ]
     return found[0] if len(found) == 1 else None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescope.files import bounded_reading, names
-from tilescope.runs import definitions, reader, store
+from tilescope.runs import definitions, reader, same_code, store
 
 
 def stale_kernels(run: store.LoadedRun) -> list[str]:
@@ -60,7 +60,7 @@ def _has_changed(file: str, measured: str, kept: Mapping[str, str]) -> bool:
     found = {name: today.named(name) for name in texts}
     if unchanged and all(there and today.text(there) == texts[name] for name, there in found.items()):
         return False  # To read code takes longer than to compare texts.
-    return not definitions.same(definitions.Recorded(texts, today), path.name, today, str(path.absolute()))
+    return not same_code.same(definitions.Recorded(texts, today), path.name, today, str(path.absolute()))
 
 
 class _Today(definitions.Code):
@@ -68,27 +68,27 @@ class _Today(definitions.Code):
 
     def __init__(self, path: Path) -> None:
         packages = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents))
-        self._beside = path.parent
-        self._top = packages[-1] if packages else path.parent
+        self._beside, self._top = path.parent, packages[-1] if packages else path.parent
         super().__init__(self._top.name if packages else "")
-        self.text = functools.cache(self._text)  # type: ignore[method-assign]
-        self.named = functools.cache(self._named)  # type: ignore[method-assign]
-        self.at = functools.cache(self._at)
+        self._texts: dict[str, str] = {}
+        self._module = functools.cache(self._file_of)
 
-    def _text(self, file: str) -> str:
-        return store.source_bytes(Path(file)).decode()
+    def text(self, file: str) -> str:
+        if file not in self._texts:
+            self._texts[file] = store.source_bytes(Path(file)).decode()
+        return self._texts[file]
 
     def locate(self, module: str, importer: str) -> str | None:
         name = module.lstrip(".")
         level = len(module) - len(name)
         folder = Path(importer).parents[level - 1] if level else self._top.parent if self.package else self._top
-        return self.at("/".join([str(folder), *filter(None, name.split("."))]))
+        return self._module("/".join([str(folder), *filter(None, name.split("."))]))
 
-    def _at(self, stem: str) -> str | None:
-        places = (f"{stem}.py", f"{stem}/__init__.py")
+    def _file_of(self, module: str) -> str | None:
+        places = (f"{module}.py", f"{module}/__init__.py")
         return next((place for place in places if bounded_reading.is_inside(Path(place), self._top)), None)
 
-    def _named(self, base: str) -> str | None:
+    def named(self, base: str) -> str | None:
         places = (self._beside / base, self._top / base)
         near = next((place for place in places if bounded_reading.is_inside(place, self._top)), None)
         there = near or (reader.file_below(self._top, base) if self.package else None)
