@@ -166,7 +166,8 @@ def source_file(file: str) -> Path | None:
     ]
     places = [*((root / rest, root) for root, rest in roots), (Path(file), Path(Path(file).absolute().anchor))]
     found = next((path for path, root in places if bounded_reading.is_inside(path, root)), None)
-    moved = (file_below(root, rest.rpartition("/")[2]) for root, rest in roots)
+    # Another package's file of that name is none of the recorded one's, where that package is here.
+    moved = (file_below(root, rest.rpartition("/")[2]) for root, rest in roots if rest == roots[0][1])
     return found or next(filter(None, moved), None)
 
 
