@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilescope_kernels.spec import DTYPES
+
 from tilescope.hardware import device
 from tilescope.hardware.occupancy import REGISTERS
 from tilescope.models import roofline
@@ -19,8 +21,6 @@ from tilescope.suggest import unknown
 from tilescope.table import units
 from tilescope.table.schema import Device
 
-#: Bytes of an element.
-ITEMSIZE = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 #: The widest load of a thread, in bytes.
 VECTOR = 16
 #: Below this time, in seconds, a launch costs more than its bytes.
@@ -89,7 +89,7 @@ class Problem:
     @property
     def bytes(self) -> int:
         """Bytes of one tensor of that shape."""
-        return self.elements * ITEMSIZE[self.dtype]
+        return self.elements * DTYPES[self.dtype][1]
 
     @property
     def columns(self) -> int:
@@ -97,7 +97,7 @@ class Problem:
 
     @property
     def row_bytes(self) -> int:
-        return self.columns * ITEMSIZE[self.dtype]
+        return self.columns * DTYPES[self.dtype][1]
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ def parse_problem(text: str) -> Problem:
     if not match:
         raise ValueError(f"shape {text!r} is not sizes and a dtype, as in 16384x4096-bf16")
     shape = tuple(int(size) for size in match[1].split("x"))
-    if match[2] not in ITEMSIZE:
-        raise ValueError(unknown("dtype", match[2], ITEMSIZE))
+    if match[2] not in DTYPES:
+        raise ValueError(unknown("dtype", match[2], DTYPES))
     if 0 in shape:
         raise ValueError(f"shape {text!r} is empty: every size must be at least 1")
     return Problem(shape, match[2])
@@ -244,7 +244,7 @@ def _cache(chain: Chain, problem: Problem, gpu: Device) -> Line:
 
 def _vector(chain: Chain, problem: Problem) -> Line:
     size, what = (problem.row_bytes, "a row") if chain.aligned_rows else (problem.bytes, "the tensor")
-    loads = f"loads of {VECTOR // ITEMSIZE[problem.dtype]} elements a thread"
+    loads = f"loads of {VECTOR // DTYPES[problem.dtype][1]} elements a thread"
     if size % VECTOR == 0:
         return Line("vectors", f"{what} of {size:,} bytes is a multiple of {VECTOR}: {loads}", True)
     if not chain.aligned_rows:
