@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,7 @@ OWN = f"{KIT / 'own.py'}:SPEC"
 
 
 @pytest.fixture(autouse=True)
-def kit(monkeypatch):
-    monkeypatch.syspath_prepend(str(KIT))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
+def kit(fakes, monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
 
 

@@ -27,9 +27,7 @@ GOOD = ["--impl", "good", "--workload", "small"]
 
 
 @pytest.fixture(autouse=True)
-def kit(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(KIT))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
+def kit(fakes, monkeypatch, tmp_path):
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
 
@@ -106,7 +104,7 @@ def test_bad_input_is_one_line_and_status_2(capsys, arguments, said):
     assert "Traceback" not in err
 
 
-@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.usefixtures("torch_and_catalog", "no_gpu")
 def test_an_unknown_kernel_of_the_catalog(capsys):
     status, _, err = tilescope(capsys, "profile", "sofmax", "--collect", "fakes.quick")
     assert "unknown kernel 'sofmax': did you mean 'softmax'?" in err
@@ -236,7 +234,7 @@ def test_a_command_of_another_package_is_added_and_a_broken_one_says_so(capsys, 
 def test_interrupting_keeps_the_finished_cases(tmp_path):
     command = [sys.executable, "-m", "tilescope", "profile", OWN, "--impl", "good,hangs", "--workload", "small",
                "--collect", "fakes.quick"]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(KIT), *ROOTS])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], *ROOTS])}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:

@@ -21,19 +21,12 @@ OWN = f"{KIT / 'own.py'}:SPEC"
 
 
 @pytest.fixture(autouse=True)
-def kit(monkeypatch, tmp_path):
-    """The fake collectors can be imported here and in the worker; one process at a time, and a place for what is temporary."""
-    monkeypatch.syspath_prepend(str(KIT))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
+def kit(fakes, monkeypatch, tmp_path):
+    """One process at a time, and a place for what is temporary."""
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(running_job, "processors", lambda: 1)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-
-
-@pytest.fixture(scope="session")
-def catalog():
-    return asyncio.run(supervisor.describe([OWN]))
 
 
 def run(catalog, *fates, collector="fakes.quick"):

@@ -26,16 +26,8 @@ OWN = f"{KIT / 'own.py'}:SPEC"
 
 
 @pytest.fixture(autouse=True)
-def kit(monkeypatch, tmp_path):
-    """The fake collectors can be imported here and in the worker."""
-    monkeypatch.syspath_prepend(str(KIT))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
+def kit(fakes, monkeypatch, tmp_path):
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
-
-
-@pytest.fixture(scope="session")
-def catalog():
-    return asyncio.run(supervisor.describe([OWN]))
 
 
 def cases(*fates):
@@ -190,7 +182,7 @@ def test_workers_die_with_their_supervisor_and_the_run_can_be_recovered(tmp_path
         "asyncio.run(supervisor.run(job))\n"
     )
     roots = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(KIT), *roots])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], *roots])}
     pids = tmp_path / "pids"
     arguments = [sys.executable, "-c", script, OWN, str(pids), json.dumps(catalog)]
     with subprocess.Popen(arguments, env=environment) as parent:
@@ -221,15 +213,20 @@ def test_describe_says_what_is_wrong_with_a_file(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_describe_takes_a_persons_own_workloads():
+@pytest.mark.usefixtures("torch_and_catalog")
+def test_describe_takes_a_persons_own_workloads(catalog):
     (entry,) = asyncio.run(supervisor.describe([OWN], ["24-fp16", "large"]))
     assert entry["selected"] == ["24-fp16", "64-fp32"]
     assert [workload["id"] for workload in entry["workloads"]] == ["8-fp32", "64-fp32", "24-fp16"]
     assert entry["cost"]["24-fp16"]["forward"]["flops"] == 24
+    same = entry.keys() - {"selected", "workloads", "cost"}
+    assert {name: entry[name] for name in same} == {name: catalog[0][name] for name in same}, "alike without torch"
     with pytest.raises(supervisor.WorkerError, match="own has no workload '3x3-fp32': give N-DTYPE"):
         asyncio.run(supervisor.describe([OWN], ["3x3-fp32"]))
 
 
+@pytest.mark.slow("kernels", "profiles/tilescope")
+@pytest.mark.usefixtures("torch_and_catalog")
 def test_a_run_says_where_the_interpreter_counts_another_kernel_than_a_gpu_runs():
     """Kernels in Gluon serve GPUs alone; in the interpreter, and on older GPUs, others stand in for them."""
     wide = [Case("layer_norm", "triton", direction, "4x8208-bf16") for direction in ("forward", "backward")]

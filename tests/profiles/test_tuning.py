@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,7 @@ OWN = f"{KIT / 'own.py'}:SPEC"
 
 
 @pytest.fixture(autouse=True)
-def kit(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(KIT))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
+def kit(fakes, monkeypatch, tmp_path):
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(device, "detect", lambda: None)
 
