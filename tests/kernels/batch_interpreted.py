@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
-import traceback
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 from unittest import mock
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -16,6 +13,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 import triton
 import triton.language as tl
+from checks import main
 from tilescope_kernels import CATALOG, LayerNorm, add_relu_mul, add_rms_norm, layer_norm, matmul, softmax, vector_add
 from tilescope_kernels._shared.row_tiles import narrow
 from tilescope_kernels._shared.weight_gradients import sum_partials
@@ -402,19 +400,6 @@ def check_writes_every_element():
             ("layer_norm", "9x333-fp32"), ("add_rms_norm", "9x333-fp32"), ("matmul", "65x67x69-fp32"),
         ):  # fmt: skip
             against_reference(name, workload)
-
-
-def main(namespace: Mapping[str, Any]) -> None:
-    """Runs every ``check_...`` of a module and prints what went wrong, by name."""
-    checks = {name: check for name, check in namespace.items() if name.startswith("check_")}
-    results = {}
-    for name, check in checks.items():
-        try:
-            check()
-            results[name] = ""
-        except Exception:
-            results[name] = traceback.format_exc(limit=-4)
-    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -5,15 +5,13 @@ Run by test_quantized; prints what went wrong, by name.
 
 from __future__ import annotations
 
-import json
-import re
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 import torch
+from checks import main
 from tilescope.execution import launches
 from tilescope.interpreter import interpret
 from tilescope.interpreter.meter import Meter
@@ -436,17 +434,5 @@ def check_nothing_is_launched_for_nothing():
         assert not seen and torch.equal(c, torch.zeros(m, n, dtype=torch.int32))
 
 
-def main(only: str = "") -> None:
-    results = {}
-    for name, check in list(globals().items()):
-        if name.startswith("check_") and re.search(only, name):
-            try:
-                check()
-                results[name] = ""
-            except Exception:
-                results[name] = traceback.format_exc(limit=-4)
-    print(json.dumps(results))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(globals())
