@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from unittest import mock
 
 # First: it switches the interpreter on.
@@ -110,4 +109,4 @@ def check_is_the_same_every_time_and_described_as_it_behaves():
 
 
 if __name__ == "__main__":
-    sys.exit(main(globals()))
+    main(globals())

@@ -5,7 +5,6 @@ fp16, which descriptors serve and the interpreter computes rightly.
 
 from __future__ import annotations
 
-import sys
 from unittest import mock
 
 # First: it switches the interpreter on.
@@ -80,4 +79,4 @@ def check_the_public_function_comes_here_with_gradients():
 
 
 if __name__ == "__main__":
-    sys.exit(main(globals()))
+    main(globals())

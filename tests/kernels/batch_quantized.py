@@ -5,7 +5,6 @@ Run by test_quantized; prints what went wrong, by name.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 from unittest import mock

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope import supervisor
+from tilescope.jobs import supervisor
 
 FIXTURES = Path(__file__).parent / "fixtures"
 KIT = FIXTURES / "orchestration"
