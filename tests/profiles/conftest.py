@@ -1,17 +1,53 @@
-"""Fake collectors, and workers that start without torch: it takes two seconds a process, and no fake asks for a tensor."""
+"""What several files share: recordings, each opened once, and fake collectors for workers that start without torch.
+
+torch takes two seconds a process, and no fake asks for a tensor.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tilescope.jobs import supervisor
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun
 
 FIXTURES = Path(__file__).parent / "fixtures"
 KIT = FIXTURES / "orchestration"
+#: Recordings that stand for all where a test is of each: a family by every collector, a kernel's source lines, a sweep.
+EVERY_RUN = {"20261121-125608-a760", "20261124-050520-0bc2", "20261124-050903-5c97"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for a ``recording`` is of each; in most runs of the tests of a few."""
+    if "recording" in metafunc.fixturenames:
+        folders = sorted(path.parent for path in store.recorded_dir().glob("*/run.json"))
+        assert {folder.name for folder in folders} >= EVERY_RUN
+        slow = pytest.mark.slow("profiles/recorded", "profiles/tilescope")
+        cases = [pytest.param(f, id=f.name, marks=() if f.name in EVERY_RUN else slow) for f in folders]
+        metafunc.parametrize("recording", cases, indirect=True)
+
+
+@pytest.fixture(scope="session")
+def opened() -> Callable[[Path], LoadedRun]:
+    """``open_run``, once a folder."""
+    return functools.cache(store.open_run)
+
+
+@pytest.fixture
+def recording(request: pytest.FixtureRequest, opened: Callable[[Path], LoadedRun]) -> LoadedRun:
+    return opened(request.param)
+
+
+@pytest.fixture(scope="session")
+def recordings(opened: Callable[[Path], LoadedRun]) -> list[LoadedRun]:
+    """All of them, oldest first."""
+    return [opened(run.path) for run in reversed(store.list_runs([store.recorded_dir()]))]
 
 
 def search(*folders: Path) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
-import pytest
 from tilescope.commands import text_table
 from tilescope.models import preference, summary
 from tilescope.runs import provenance, store
@@ -13,14 +10,12 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.case_table import gather
 
-RECORDED = sorted(store.recorded_dir().iterdir())
 CASE = Case("matmul", "triton", "forward", "8x8x8-bf16")
 
 
-@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
-def test_the_terminal_and_the_app_give_the_same_numbers(folder: Path) -> None:
+def test_the_terminal_and_the_app_give_the_same_numbers(recording: store.LoadedRun) -> None:
     """``show`` and a notebook's text print ``results``; the app, reports and a notebook's table ``summary``."""
-    loaded = store.open_run(folder)
+    loaded = recording
     printed = text_table.results(loaded.table, loaded.run.device.target)
     drawn = summary.summarise(loaded.table, loaded.run.device, loaded.run.kernels)
     assert len(printed) == len(drawn) > 0
@@ -31,7 +26,7 @@ def test_the_terminal_and_the_app_give_the_same_numbers(folder: Path) -> None:
         for mine, theirs in pairs:
             told = one[mine] if isinstance(one[mine], tuple) else ()
             # Absent, or one of the launches that the terminal prints.
-            assert other[theirs] in told or pd.isna(other[theirs]), (folder.name, one, theirs)
+            assert other[theirs] in told or pd.isna(other[theirs]), (loaded.run.id, one, theirs)
         assert one["gpu_time"] == other["gpu_time"] or (pd.isna(one["gpu_time"]) and pd.isna(other["gpu_time"]))
 
 
