@@ -109,10 +109,10 @@ report.render = files.plain = fail
 """
 
 
-@pytest.fixture
-def full_server(runs: Path, tmp_path: Path) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def full_server(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A server that can make no file."""
-    served = sys.modules["tests.dashboard.conftest"].Server(runs, tmp_path, first=NO_ROOM)
+    served = sys.modules["tests.dashboard.conftest"].Server(runs, tmp_path_factory.mktemp("full"), first=NO_ROOM)
     yield served
     assert "No space left on device" in served.stop()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import ModuleType
@@ -25,20 +27,20 @@ RUN, OUTSIDE, LINKED, LEAKY = (
 PRIVATE = "outside_only"
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> Path:
-    """A folder with a run, a link to a run outside of it, and a run with a link to a file outside of it."""
-    above = tmp_path_factory.mktemp("hardening")
-    folder = above / "runs"
-    synthetic.write_run(folder, RUN)
-    outside = synthetic.write_run(above, OUTSIDE, kernels=(PRIVATE,), measured=False)
-    (folder / LINKED).symlink_to(outside)
-    leaky = synthetic.write_run(folder, LEAKY, kernels=("leaky",), measured=False)
-    (above / "private.txt").write_text("private")
+@pytest.fixture(scope="module", autouse=True)
+def _traps(runs: Path, synthetic: ModuleType) -> Iterator[None]:
+    """In the folder of runs: a link to a run outside of it, and a run with a link to a file outside of it."""
+    outside = synthetic.write_run(runs.parent, OUTSIDE, kernels=(PRIVATE,), measured=False)
+    (runs / LINKED).symlink_to(outside)
+    leaky = synthetic.write_run(runs, LEAKY, kernels=("leaky",), measured=False)
+    (runs.parent / "private.txt").write_text("private")
     traces = leaky / "artefacts" / "torch_profiler"
     traces.mkdir(parents=True)
-    (traces / "some.trace.json.gz").symlink_to(above / "private.txt")
-    return folder
+    (traces / "some.trace.json.gz").symlink_to(runs.parent / "private.txt")
+    yield
+    (runs / LINKED).unlink()
+    for made in (outside, leaky):
+        shutil.rmtree(made)
 
 
 @pytest.fixture
@@ -225,4 +227,14 @@ def test_a_forged_message_from_elsewhere_starts_no_work(chromium: Any, outside_s
     assert page.get_by_text("is being profiled").count() == 0
     assert page.get_by_text("Reading", exact=True).count() == 0
     assert sorted(runs.iterdir()) == before
+    page.close()
+
+
+
+@pytest.mark.browser
+def test_who_is_not_on_this_machine_may_look_but_not_launch(chromium: Any, outside_server: Any) -> None:
+    page = chromium.new_page()
+    page.goto(f"{outside_server.url}?run={RUN}&kernel=softmax")
+    page.get_by_text("Profiling can be started only from the machine").wait_for()
+    assert page.get_by_role("button", name="Profile", exact=True).is_disabled()
     page.close()

@@ -134,7 +134,8 @@ def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, buil
     assert (focus(page)["role"], focus(page)["name"]) == ("button", "Export report")
 
 
-def test_a_kernel_is_profiled_without_a_mouse(visit: Any) -> None:
+def test_a_kernel_is_profiled_without_a_mouse(visit: Any, job_server: Any) -> None:
+    visit.server = job_server
     page = opened(visit)
     page.keyboard.press("Tab")
     # Small, and on no GPU: the compiler and the interpreter alone.
