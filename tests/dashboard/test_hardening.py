@@ -230,7 +230,6 @@ def test_a_forged_message_from_elsewhere_starts_no_work(chromium: Any, outside_s
     page.close()
 
 
-
 @pytest.mark.browser
 def test_who_is_not_on_this_machine_may_look_but_not_launch(chromium: Any, outside_server: Any) -> None:
     page = chromium.new_page()
