@@ -117,6 +117,7 @@ def full_server(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     assert "No space left on device" in served.stop()
 
 
+@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 @pytest.mark.browser
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
 def test_the_page_says_it_beside_the_button(chromium: Any, full_server: Any, theme: str, width: int) -> None:

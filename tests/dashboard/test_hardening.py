@@ -138,6 +138,8 @@ def test_a_run_that_cannot_be_compared_is_said_until_something_else_is_chosen() 
     assert not state.ignored
 
 
+#: More of what others try, each on a page of its own; and a server of its own.
+SLOW = pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 SAID = "is not a run's id: choose one of the runs above"
 #: What the browser itself would send for another address: the page is not loaded again.
 ADDRESS = """text => {
@@ -151,17 +153,22 @@ ADDRESS = """text => {
     ("query", "said"),
     [
         (f"run=../{OUTSIDE}", SAID),
-        (f"run=%2e%2e%2f{OUTSIDE}", SAID),
-        (f"run=%252e%252e%252f{OUTSIDE}", "cannot be shown"),
-        (f"run={RUN}%00", SAID),
-        (f"run={RUN}%0d%0aSet-Cookie:%20a=b", SAID),
-        ("run=/etc/passwd", SAID),
-        (f"run={OUTSIDE}", f"no run '{OUTSIDE}'"),
-        (f"run={LINKED}", "lies outside of the folder of runs"),
         (f"run={RUN}&view=compare&compared=%5B%22..%2f{OUTSIDE}%22%5D", "not compared: "),
-        (f"run={RUN}&compared=..%2f{OUTSIDE}", "not understood: compared="),
         (f"run={RUN}&kernel=a%00b", "not the name of a kernel"),
-        ("run=" + "x" * 60_000, SAID),
+        *(
+            pytest.param(query, said, marks=SLOW)
+            for query, said in [
+                (f"run=%2e%2e%2f{OUTSIDE}", SAID),
+                (f"run=%252e%252e%252f{OUTSIDE}", "cannot be shown"),
+                (f"run={RUN}%00", SAID),
+                (f"run={RUN}%0d%0aSet-Cookie:%20a=b", SAID),
+                ("run=/etc/passwd", SAID),
+                (f"run={OUTSIDE}", f"no run '{OUTSIDE}'"),
+                (f"run={LINKED}", "lies outside of the folder of runs"),
+                (f"run={RUN}&compared=..%2f{OUTSIDE}", "not understood: compared="),
+                ("run=" + "x" * 60_000, SAID),
+            ]
+        ),
     ],
     ids=lambda text: text[:50],
 )
@@ -212,6 +219,7 @@ def test_a_forged_message_opens_no_file_of_ones_own(visit: Any, runs: Path) -> N
 
 
 @pytest.mark.browser
+@SLOW
 def test_a_forged_message_from_elsewhere_starts_no_work(chromium: Any, outside_server: Any, runs: Path) -> None:
     page = chromium.new_page()
     before = sorted(runs.iterdir())
@@ -231,6 +239,7 @@ def test_a_forged_message_from_elsewhere_starts_no_work(chromium: Any, outside_s
 
 
 @pytest.mark.browser
+@SLOW
 def test_who_is_not_on_this_machine_may_look_but_not_launch(chromium: Any, outside_server: Any) -> None:
     page = chromium.new_page()
     page.goto(f"{outside_server.url}?run={RUN}&kernel=softmax")

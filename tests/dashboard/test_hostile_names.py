@@ -153,6 +153,7 @@ def hover_cells(page: Any) -> int:
     return told
 
 
+@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 @pytest.mark.browser
 @pytest.mark.parametrize("kernel", NAMES, ids=["image", "script", "template"])
 def test_every_view_shows_the_name_as_text(watched: Any, looked_at: Any, kernel: str) -> None:

@@ -204,6 +204,7 @@ def at_rest(page: Any) -> None:
         assert time.monotonic() < deadline, f"{calls} in two seconds"
 
 
+@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 def test_a_page_comes_to_rest_and_what_was_out_of_sight_is_up_to_date_when_seen(
     visit: Any, preparing_server: Any, built: Any, looked_at: Any
 ) -> None:

@@ -13,6 +13,7 @@ from tilescope_dashboard.browser.visitor import Visitor
 PREDICTED = "20260102-030406-bbbb"
 NVIDIA = Path("/dev/nvidia0")
 browser = pytest.mark.browser
+SLOW = pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 
 
 def test_a_result_that_was_opened_meanwhile_stays_opened() -> None:
@@ -73,6 +74,7 @@ def test_cancel_stops_the_job_and_says_so(visit: Any) -> None:
     page.get_by_text("softmax: cancelled after").wait_for(state="hidden")
 
 
+@SLOW
 @browser
 def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
@@ -97,6 +99,7 @@ def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any) ->
         other.get_by_text("softmax: cancelled after").wait_for()
 
 
+@SLOW
 @browser
 def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add")
@@ -118,6 +121,7 @@ def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any) -
     assert PREDICTED in page.url
 
 
+@SLOW
 @browser
 def test_what_ended_while_the_page_was_away_is_opened_when_it_is_back(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add")
