@@ -48,7 +48,10 @@ def test_a_recording_is_whole_measured_and_small(recording):
     assert loaded.run.device.name == "NVIDIA H200"
     assert {"torch", "triton", "driver"} <= loaded.run.versions.keys()
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
-    names, by_line = {path.name for path in folder.iterdir()}, {"lines.parquet", "sources.json.gz", "listings.json.xz"}
+    names, by_line = (
+        {path.name for path in folder.iterdir()},
+        {"lines.parquet", "configs.parquet", "sources.json.gz", "listings.json.xz"},
+    )
     assert {"run.json", "table.parquet"} <= names <= {"run.json", "table.parquet", *by_line}
     assert set(loaded.table["kernel"]) == set(loaded.run.kernels)
 

@@ -51,7 +51,7 @@ def _headline(case: dict[str, Any] | None) -> str:
     """``81.2 % of roofline, 3.57× vs eager (triton, 8192x16384-bf16, forward)``."""
     if case is None:
         return "This run says nothing about it."
-    where = ", ".join(filter(None, [case["impl"], case["workload"], case["pass"], case["config"]]))
+    where = ", ".join(filter(None, [case["impl"], case["workload"], case["pass"], case["config"] or case["chosen"]]))
     reached = [
         f"{write(case['gpu_time'], 'second')} of GPU time" if case["measured"] else "Predicted, not measured",
         *([f"{write(case['floor_fraction'], 'ratio')} of roofline"] if case["floor_fraction"] > 0 else []),

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -25,7 +26,7 @@ import pandas as pd
 from tilescope.collectors import assembly
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import occupancy
-from tilescope.table import line_values, schema
+from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.case import Case
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     artefact = {"target": target, **_versions(target), "launches": records, "sources": sources}
     with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
         json.dump(artefact, file, default=str)
+    launch_configs.write(out, case, [_launched(launch, record) for launch, record in zip(caught, records, strict=True)])
 
 
 @bounded_reading.parser
@@ -119,6 +121,14 @@ def load(artefact: Path) -> dict[str, Any]:
     """What ``capture`` wrote: ``target``, the versions, ``sources`` and a record a launch under ``launches``."""
     data: dict[str, Any] = bounded_reading.data_of(artefact)
     return data
+
+
+def _launched(launch: Launch, record: Mapping[str, Any]) -> launch_configs.Launched:
+    """What was compiled. An autotuner times on a GPU: its first config stands for what it would choose there."""
+    given, parameters = launch.constants, launch.arguments
+    options = {**given, "num_warps": record["num_warps"], "num_stages": record["num_stages"]}
+    constants = {name: value for name, value in given.items() if name in parameters}
+    return launch_configs.launched(launch.name, constants, SimpleNamespace(**options), launch.config)
 
 
 def _compile(launch: Launch, target: str) -> dict[str, Any]:

@@ -54,13 +54,14 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     import torch  # noqa: PLC0415 - only the worker may import torch
     from torch.profiler import ProfilerActivity, profile, record_function  # noqa: PLC0415
 
-    from tilescope.execution import cold, execute  # noqa: PLC0415
+    from tilescope.execution import cold, execute, observe  # noqa: PLC0415
 
     checked = check.require(case, spec) if settings.get("check_first") else {}
     run = execute.prepare(spec, case, "cuda", rotate=int(settings.get("rotate", ROTATE)))
     flush = cold.Flush()
     for _ in range(int(settings.get("warmup", WARMUP))):
         run()
+    observe.once(run, out, case)
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         # The profiler's own start-up falls on the first calls.

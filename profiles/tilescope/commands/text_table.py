@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from tilescope.models import preference
-from tilescope.table import units
+from tilescope.table import launch_configs, units
 from tilescope.table.case_table import Facts, gather
 from tilescope.table.schema import CASE_COLUMNS
 
@@ -17,21 +17,26 @@ from tilescope.table.schema import CASE_COLUMNS
 MOST_LAUNCHES = 4
 
 
-def results(table: pd.DataFrame, target: str = "") -> pd.DataFrame:
+def results(table: pd.DataFrame, target: str = "", launched: pd.DataFrame | None = None) -> pd.DataFrame:
     """One row a case, in the order of the table: the case's columns, and as numbers or tuples of one number a launch
 
     ``gpu_time`` (seconds, all launches together, median), ``interval`` (seconds, median), ``registers``,
     ``shared_memory`` (bytes), ``spills`` (bytes stored and loaded), ``occupancy`` (theoretical), ``limiter`` (text),
     ``requested`` and ``unique`` (bytes read, bytes written), ``moved`` (the same, seen at the HBM), ``relative_error``
-    and its ``tolerance``, ``row_error`` (that of the worst row) and its ``row_tolerance``. What was not measured is None.
+    and its ``tolerance``, ``row_error`` (that of the worst row) and its ``row_tolerance``, ``chosen`` (the config that it ran
+    with where none was given, by ``configs.chosen`` of ``launched``). What was not measured is None.
     Whose word counts is ``preference``'s to say; ``target`` is the architecture of the run's device.
     """
-    rows = [{name: case.key[name] for name in CASE_COLUMNS} | _facts(case, target) for case in gather(table)]
+    cases = gather(table)
+    rows = [
+        {name: case.key[name] for name in CASE_COLUMNS} | _facts(case, target) | {"chosen": chosen or None}
+        for case, chosen in zip(cases, launch_configs.chosen(cases, launched), strict=True)
+    ]
     return pd.DataFrame(rows, columns=[*CASE_COLUMNS, *_NAMES], dtype=object)
 
 
 _NAMES = ("gpu_time", "interval", "registers", "shared_memory", "spills", "occupancy", "limiter", "requested", "unique",
-          "moved", "relative_error", "tolerance", "row_error", "row_tolerance")  # fmt: skip
+          "moved", "relative_error", "tolerance", "row_error", "row_tolerance", "chosen")  # fmt: skip
 
 
 #: What a check gives of a case.
@@ -56,9 +61,9 @@ def _facts(case: Facts, target: str) -> dict[str, Any]:
     }
 
 
-def text(table: pd.DataFrame, target: str = "") -> str:
+def text(table: pd.DataFrame, target: str = "", launched: pd.DataFrame | None = None) -> str:
     """``results`` as lines of text; cases and columns that nobody filled are left out."""
-    found = results(table, target)
+    found = results(table, target, launched)
     found = found[found[list(_NAMES)].notna().any(axis="columns")]
     return render(*cells(found)) if len(found) else "no case gave a result"
 
@@ -87,6 +92,7 @@ def cells(
         "tolerance": ("allowed", lambda v: f"{v:.0e}"),
         "row_error": ("worst row", lambda v: f"{v:.2e}"),
         "row_tolerance": ("allowed", lambda v: f"{v:.0e}"),
+        "chosen": ("chosen config", str),
     }  # fmt: skip
     unnamed = [name for name in CASE_COLUMNS if name not in (*name_by, "config")]
     filled = {n for n in headings if n not in unnamed and any(v is not None and v != "" for v in found[n])}

@@ -24,9 +24,9 @@ from tilescope.hardware.gpu_lock import gpu_lock
 from tilescope.jobs.attempt import TRIES, Attempt, one_line
 from tilescope.jobs.question import WorkerError, ask
 from tilescope.runs import journal, store
-from tilescope.table import line_values
+from tilescope.table import launch_configs, line_values
 from tilescope.table.case import Case
-from tilescope.table.schema import Ceiling, Device, Failure
+from tilescope.table.schema import SOURCES, Ceiling, Device, Failure
 
 #: Collectors that need the GPU to themselves. ``check`` uses it where there is one.
 ON_GPU = frozenset({"events", "torch_profiler", "ncu", "ncu_rules", "ncu_source"})
@@ -250,6 +250,8 @@ class Session:
                 found = await asyncio.to_thread(parse_lines, artefact, case)
                 foreign = (case.kernel, case.impl) in self.foreign
                 self.writer.append_lines(case.name, *(line_values.of_another(case.impl, *found) if foreign else found))
+            if name in SOURCES:
+                self.writer.append_configs(await asyncio.to_thread(launch_configs.beside, artefact, case, name))
         except store.StoreError:
             raise
         except Exception as error:

@@ -16,7 +16,7 @@ import pandas as pd
 from tilescope.hardware import ceilings
 from tilescope.models import preference, roofline, traffic
 from tilescope.models.roofline import pipe_of
-from tilescope.table import units
+from tilescope.table import launch_configs, units
 from tilescope.table.case_table import KEYS, Facts, Known, Spread, by_problem, gather, problem_of
 from tilescope.table.schema import Device
 
@@ -72,12 +72,16 @@ COLUMNS = {
     "speedup_compile": "float64",
     "library": "str",
     "speedup_library": "float64",
+    "chosen": "str",
     "why": "str",
 }
 
 
 def summarise(
-    table: pd.DataFrame, device: Device, kernels: Mapping[str, Mapping[str, object]] | None = None
+    table: pd.DataFrame,
+    device: Device,
+    kernels: Mapping[str, Mapping[str, object]] | None = None,
+    launched: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """One row a case, in the order of the table.
 
@@ -90,13 +94,17 @@ def summarise(
     ``bandwidth`` and ``performance`` count what the algorithm needs, over the GPU time; their
     fractions are of the roofs. Resources are those of the longest launch. ``cpu_bound`` marks an interval well above the
     GPU time. ``library`` is the quickest other one of LIBRARIES on the same problem, empty where none was timed, and ``speedup_library`` its
-    GPU time over the case's. ``why`` is a sentence for people. ``kernels`` is ``Run.kernels``.
+    GPU time over the case's. ``chosen`` is the config that it ran with where none was given: ``configs.chosen`` of
+    ``launched``, which is ``LoadedRun.configs``. ``why`` is a sentence for people. ``kernels`` is ``Run.kernels``.
     """
     cases = gather(table)
     problems = by_problem(cases)
     # A time of wrong results is no time to be compared with.
     right = {of: {name: case for name, case in found.items() if not case.wrong()} for of, found in problems.items()}
-    rows = [_row(case, right[problem_of(case)], device, kernels) for case in cases]
+    rows = [
+        {**_row(case, right[problem_of(case)], device, kernels), "chosen": chosen}
+        for case, chosen in zip(cases, launch_configs.chosen(cases, launched), strict=True)
+    ]
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 

@@ -66,6 +66,8 @@ def publish(
         scratch.append(table)
         for name in kept:
             scratch.append_lines(name, by_line[by_line["kernel"] == name], loaded.sources.get(name, {}))
+        launched = loaded.configs
+        scratch.append_configs(launched[launched["kernel"].isin(kept) & launched["workload"].isin(table["workload"])])
         listings.keep(loaded.folder, listings.largest(run, table), scratch.folder)
         if target.is_dir():
             shutil.rmtree(target)

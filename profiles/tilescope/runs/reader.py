@@ -20,10 +20,10 @@ import pandas as pd
 
 from tilescope.files import bounded_reading, json_shape
 from tilescope.runs import parquet
-from tilescope.table import line_values, schema
+from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.schema import Run, SchemaError
 
-LINES = "lines.parquet"
+LINES, CONFIGS = "lines.parquet", "configs.parquet"
 #: Bytes of a run's description, and of a source file.
 DESCRIPTION, SOURCE = 32 * bounded_reading.MIB, 16 * bounded_reading.MIB
 #: Folders of a package that are searched for a file that has moved.
@@ -63,6 +63,17 @@ class LoadedRun:
             return read_frame(self.folder / LINES, line_values.validate, line_values.COLUMNS, self.folder)
         except FileNotFoundError:
             return line_values.frame([])
+
+    @functools.cached_property
+    def configs(self) -> pd.DataFrame:
+        """With which config each Triton launch was made, as ``tilescope.table.launch_configs`` describes it; empty where the run does not say.
+
+        Raises StoreError for a damaged file.
+        """
+        try:
+            return read_frame(self.folder / CONFIGS, launch_configs.validate, launch_configs.COLUMNS, self.folder)
+        except FileNotFoundError:
+            return launch_configs.frame([])
 
     @functools.cached_property
     def sources(self) -> Mapping[str, Mapping[str, str]]:

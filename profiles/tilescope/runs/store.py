@@ -2,8 +2,8 @@
 
 ``run.json`` says what was run, ``table.parquet`` holds the table, ``artefacts/<collector>/`` what the collectors wrote.
 Where a collector knows single source lines there are ``lines.parquet`` with their values and ``sources.json.gz`` with the
-text of the files as they were. While a run is being written it is called ``.partial-<id>`` and its rows lie in ``parts/``
-(``line-parts/``), one file a finished case, so that nothing is lost with the process. ``progress.jsonl`` says what is done;
+text of the files as they were; ``configs.parquet`` says with which config each Triton launch was made. While a run is being written it is called ``.partial-<id>`` and its rows lie in ``parts/``
+(``line-parts/``, ``config-parts/``), one file a finished case, so that nothing is lost with the process. ``progress.jsonl`` says what is done;
 a run that was interrupted keeps it, to go on by. Here runs are found and listed; ``loaded`` reads one and ``writing`` writes
 one. Imports neither torch nor triton.
 """
@@ -88,7 +88,10 @@ def open_run(path: Path | str) -> LoadedRun:
         raise StoreError(half_written(folder))
     run = read_run(folder)
     table = read_table(folder / "table.parquet", folder)
-    return LoadedRun(raised_roofs.raised(run, table), table, folder)
+    loaded = LoadedRun(raised_roofs.raised(run, table), table, folder)
+    # Shown wherever the table is: when they are damaged, it is said here.
+    _ = loaded.configs
+    return loaded
 
 
 def open_partial(folder: Path) -> tuple[LoadedRun, list[str]]:

@@ -142,17 +142,18 @@ def command(argv: Sequence[str], folder: Path) -> list[str]:
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
     """Runs the case once where ncu counts. Compiling and tuning happen before, outside of the ranges.
 
-    Writes nothing: ncu's report is the artefact, and ``finish`` divides it among the cases.
+    Writes with which configs it ran, and nothing else: ncu's report is the artefact, and ``finish`` divides it among the cases.
     """
     import torch  # noqa: PLC0415 - only the worker may import torch
 
-    from tilescope.execution import execute  # noqa: PLC0415
+    from tilescope.execution import execute, observe  # noqa: PLC0415
 
     if spec.workload(case.workload).elements == 0:
         raise execute.NotApplicable("an empty workload launches nothing to count")
     run = execute.prepare(spec, case, "cuda")
-    for _ in range(max(1, min(int(settings.get("warmup", WARMUP)), WARMUP))):
+    for _ in range(min(int(settings.get("warmup", WARMUP)), WARMUP) - 1):
         run()
+    observe.once(run, out, case)
     torch.cuda.synchronize()
     counted = torch.cuda.nvtx.range_start(RANGE + case.slug)
     try:
