@@ -43,14 +43,14 @@ HEAD_DIMS = (16, 32, 64, 128)
 
 
 def _forward(*parts: int) -> dict[str, int]:
-    """Queries, keys, warps, stages, TMA and, for Hopper's kernel, SPECIALIZED."""
+    """The forward part of a config, of queries, keys, warps, stages, TMA and SPECIALIZED (1 for Hopper's kernel)."""
     return dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "TMA", "SPECIALIZED"), parts, strict=True))
 
 
 def _config(
     forward: tuple[int, int, int, int, int], kv: tuple[int, int, int, int], q: tuple[int, int, int, int]
 ) -> dict[str, int]:
-    """A forward kernel of warps that all do the same, and queries, keys, warps and stages of both backward kernels."""
+    """A config of the portable forward kernel and of queries, keys, warps and stages of both backward kernels."""
     tiles = ("M", "N", "WARPS", "STAGES")
     backward = [
         (f"{loop}_{name}", value)
@@ -105,12 +105,12 @@ def _tma_serves(*tensors: torch.Tensor) -> bool:
 
 
 def _specializes(*tensors: torch.Tensor) -> bool:
-    """Whether Hopper's kernel serves them."""
+    """Whether Hopper's kernel can compute these operands."""
     return capability(tensors[0]) == 90 and tensors[0].shape[3] in (64, 128) and _tma_serves(*tensors)
 
 
 def _chosen(q: torch.Tensor, causal: bool, config: str, specializes: bool = False) -> dict[str, int]:
-    """The config that was asked for, or the best known for the dtype and the GPU, in tiles for every multiprocessor."""
+    """The config that was asked for, or the best known for the dtype and the GPU. Few tiles get smaller ones."""
     asked = unpack(config)
     if asked:
         return asked
@@ -127,7 +127,7 @@ def _chosen(q: torch.Tensor, causal: bool, config: str, specializes: bool = Fals
 
 
 def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None:
-    """A descriptor of (1, 1, rows, columns) tiles of a tensor (batch, heads, rows, columns), where one is wanted."""
+    """A descriptor of (1, 1, rows, columns) tiles of a tensor (batch, heads, rows, columns); None without ``tma``."""
     if not tma:
         return None
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, tensor.shape[3]])
@@ -137,7 +137,7 @@ def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None
 def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The result, and each row's log2 of its sum of 2^score when ``save`` asks for it, else nothing."""
+    """The result and, if ``save``, the log-sum-exp of each row in base 2; else an empty tensor."""
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     o = torch.empty_like(q)
     lse = torch.empty((batch, heads, queries) if save else (0,), dtype=torch.float32, device=q.device)
@@ -245,7 +245,7 @@ _attention.register_autograd(_differentiate, setup_context=_save)
 
 
 def _neighbours(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with a row's elements next to each other. Copies if it must."""
+    """The tensor with stride 1 along its last dimension. Copies if it must."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -309,7 +309,7 @@ def scaled_dot_product_attention(
 def reference(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool, enable_gqa: bool
 ) -> torch.Tensor:
-    """The same in plain PyTorch, one operation at a time."""
+    """Attention in plain PyTorch, one operation at a time."""
     if enable_gqa:
         group = query.shape[1] // key.shape[1]
         key, value = (tensor.repeat_interleave(group, 1) for tensor in (key, value))
@@ -321,7 +321,7 @@ def reference(
 
 
 def _sdpa(backend: SDPBackend) -> Any:
-    """PyTorch's function, held to one of its backends."""
+    """PyTorch's function on one of its backends."""
 
     def call(
         query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool, enable_gqa: bool
@@ -347,7 +347,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def causal_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """The same, with a causal mask."""
+    """As ``inputs``, with a causal mask."""
     return _inputs(workload, device, True)
 
 

@@ -9,7 +9,7 @@ DIMS = ("batch", "kv_heads", "group", "queries", "keys", "columns")
 
 
 def _cost(workload: Workload, direction: str, pairs: int) -> Cost:
-    """Of ``pairs`` of query and key a head."""
+    """The cost of ``pairs`` of a query and a key in each head."""
     batch, kv_heads, group, queries, keys, columns = workload.dims.values()
     heads = batch * kv_heads * group
     q_size = heads * queries * columns * workload.itemsize
@@ -24,17 +24,17 @@ def _cost(workload: Workload, direction: str, pairs: int) -> Cost:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Both products, 4 operations a pair of query and key and column; backward five, 10. Each tensor is moved once.
+    """Operations of the products and bytes of the tensors, each moved once.
 
-    The softmax is not counted, as is usual, nor is the saved log-sum-exp: 4 bytes a row that this forward pass writes
-    where a gradient is wanted, and the backward reads beside a sum of o * do of the same size. A backward pass without
-    atomics computes two of its five products twice.
+    Forward has two products: 4 operations for each pair of query and key and each column. Backward has five: 10. A
+    backward pass without atomics computes two of them twice, which does not count. The softmax does not count either, as
+    is usual. Nor does the saved log-sum-exp, 4 bytes a row, nor the backward pass's sum of o * do of the same size.
     """
     return _cost(workload, direction, workload.dims["queries"] * workload.dims["keys"])
 
 
 def causal_cost(workload: Workload, direction: str) -> Cost:
-    """The same for the pairs that a causal mask leaves, about half of them."""
+    """As ``cost``, for the pairs that a causal mask leaves: about half of them."""
     queries, keys = workload.dims["queries"], workload.dims["keys"]
     seen = min(queries, keys)
     return _cost(workload, direction, seen * (seen + 1) // 2 + (queries - seen) * keys)

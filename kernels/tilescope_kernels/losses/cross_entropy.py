@@ -1,8 +1,10 @@
-"""Cross-entropy of logits: one pass for the loss, and the gradient either at once or in the backward pass.
+"""Cross-entropy of logits: the loss in one pass, and the gradient either with the loss or in the backward pass.
 
-At once, the program that has just read a row reads it again, from L2 where 132 rows of 256 KB fit, and writes the gradient;
-where a long row fits the chip, in ``_cross_entropy_resident``, not even that. The backward pass then has nothing to do but to return it, or to multiply it where the loss was scaled. Otherwise the
-backward pass needs the logits and two numbers a row (its log-sum-exp, in parts): two reads and one write in all.
+With the loss, a program reads the row that it has just read again, mostly from L2, and writes its gradient. Long rows stay on
+chip and are read once (``resident``). The backward pass then returns the gradient, multiplied where the loss was scaled.
+
+In the backward pass, the gradient needs the logits and two numbers a row, the parts of the log-sum-exp. That is two reads
+and one write in all.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 def _tile(
     x: torch.Tensor, config: Mapping[str, int] | None, known: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """LANES and WIDTH for the rows of ``x``, and launch options: ``known`` at most where no config is given."""
+    """LANES and WIDTH for the rows of ``x``, and launch options. Without a config they are those of ``known`` at most."""
     chosen, options = split_config(config or {})
     width = 16 // x.element_size()
     pieces = triton.next_power_of_2(triton.cdiv(x.shape[1], width))
@@ -69,7 +71,7 @@ def rows_loss(
     x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, config: Mapping[str, int] | None, *,
     parts: torch.Tensor | None = None, dx: torch.Tensor | None = None, count: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Each row's loss in fp32; fills ``parts`` and ``dx`` (of the strides of ``x``; may be ``x``), where given."""
+    """The fp32 loss of each row. Fills ``parts`` and ``dx`` where given; ``dx`` has the strides of ``x`` and may be ``x``."""
     rows, columns = x.shape
     loss = torch.empty(rows, dtype=torch.float32, device=x.device)
     if rows == 0:
@@ -93,7 +95,7 @@ def rows_loss(
 
 
 def result_dtype(x: torch.Tensor) -> torch.dtype:
-    """The loss's: that of ``x``, but fp32 under autocast, as PyTorch's losses have it."""
+    """The dtype of the loss: that of ``x``, but fp32 under autocast, as in PyTorch."""
     return torch.float32 if autocast_dtype(x) is not None else x.dtype
 
 
@@ -108,7 +110,7 @@ def _cross_entropy(
     save: bool,
     config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The loss, the parts of each row's log-sum-exp when ``save`` asks for them, and for a mean how many rows count."""
+    """The loss, the parts of each row's log-sum-exp if ``save``, and for a mean the number of rows that count."""
     parts = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
     rows = rows_loss(x, target, ignore_index, smoothing, unpack(config), parts=parts if save else None)
     loss, count = reduced(rows, target, ignore_index, reduction, dtype)
@@ -185,7 +187,7 @@ def _with_gradient(
     dtype: torch.dtype,
     config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The loss, its gradient for an incoming gradient of 1, and what ``_cross_entropy`` saves."""
+    """The loss, its gradient for an incoming gradient of 1, and the tensors that ``_cross_entropy`` saves."""
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     parts = torch.empty((x.shape[0], 2), dtype=torch.float32, device=x.device)
     divisor = count_rows(target, ignore_index) if reduction == 1 else None
@@ -239,7 +241,7 @@ _with_gradient.register_autograd(_scale_gradient, setup_context=_save_gradient)
 
 
 def check_loss(target: torch.Tensor, weight: Any, reduction: str, label_smoothing: float) -> None:
-    """Raises ValueError for what the losses here cannot serve."""
+    """Raises ValueError for arguments that the losses here do not support."""
     check_integers((torch.int64, torch.int32), target=target)
     if weight is not None:
         raise ValueError("weight is given: classes cannot be weighted here; use torch.nn.functional.cross_entropy")
@@ -258,12 +260,13 @@ def cross_entropy(
     As ``torch.nn.functional.cross_entropy``: ``x`` is (classes), (N, classes) or (N, classes, ...) in fp32, fp16 or
     bf16, ``target`` () or (N) or (N, ...) in int64 or int32; rows of ``ignore_index`` count for nothing, and the mean of
     no rows is NaN. The loss has the dtype of ``x``, and is fp32 under autocast. A target that is neither a class nor
-    ``ignore_index`` makes it NaN. ``gradient_in_forward`` computes the gradient with the loss: less time where a backward
-    pass follows, more where none does or where the loss was scaled first. None is True for a reduced loss, but False in
-    fp16, where small gradients would be lost before a scaled loss could save them, and under torch.compile, which would
-    copy what is scaled. Gradients are the same every time. ``config`` is one of
-    ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: class weights, probabilities as
-    targets, other dtypes, shapes that do not fit, devices without CUDA.
+    ``ignore_index`` makes it NaN. Gradients are the same every time.
+
+    ``gradient_in_forward`` computes the gradient with the loss. It saves time where a backward pass follows, and costs
+    time where none does or where the loss is scaled first. None is True for a reduced loss. It is False in fp16, where
+    small gradients would underflow before the scaled loss is known, and under torch.compile, which would copy the
+    gradient to scale it. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for class weights,
+    probabilities as targets, other dtypes, shapes that do not fit, and devices without CUDA.
     """
     if not use_triton():
         return F.cross_entropy(
@@ -316,7 +319,7 @@ class CrossEntropyLoss(torch.nn.Module):
 
 
 def reference(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return F.cross_entropy(x, target)
 
 
@@ -328,7 +331,7 @@ def gradient_later(
 
 
 def eager(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """log_softmax, the target's entry, their mean: the logits are read, and written once more."""
+    """log_softmax, gather and mean: the log-probabilities of all classes are written and read."""
     return -torch.log_softmax(x, -1).gather(-1, target[:, None]).mean()
 
 
@@ -340,7 +343,7 @@ def liger(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``x`` of rows x columns, standard normal, and a ``target`` a row, every class as likely."""
+    """``x`` of rows x columns, standard normal, and a uniformly drawn ``target`` for each row."""
     numbers = generator(workload, device)
     rows, columns = workload.dims["rows"], workload.dims["columns"]
     target = torch.empty(rows, dtype=torch.int64, device=device)
@@ -350,11 +353,11 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Forward reads logits and targets and writes the loss; a step writes dx, too.
+    """Forward reads logits and targets and writes the loss. A step writes dx, too.
 
-    That a row must be read again once its sum is known is no part of the floor: a cache can hold it. Nor are the parts
-    of each row's log-sum-exp, 8 bytes. Operations an element: forward, subtract, exponential, add. A step: those again
-    without the sum, subtract the target's share, scale.
+    A row is counted as read once, because a cache can hold it until its sum is known. The parts of each row's log-sum-exp,
+    8 bytes, are not counted. Operations an element: forward, subtract, exponential, add. A step adds subtract,
+    exponential, subtract the target's share, scale.
     """
     rows, size = workload.dims["rows"], workload.elements * workload.itemsize
     if direction == FORWARD:

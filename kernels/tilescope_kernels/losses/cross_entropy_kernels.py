@@ -32,7 +32,7 @@ def _gradient_row(
 ):  # fmt: skip
     """``scale * (softmax(x) - (1 - smoothing) * onehot(target) - smoothing / columns)`` of one row, from its end.
 
-    Backwards, because what was read last is what caches still have. Pointers, ``before`` and ``length`` are those of the
+    The row's end was read last, so a cache still holds it. Pointers, ``before`` and ``length`` are those of the
     row's ``whole_part``.
     """
     step: tl.constexpr = LANES * WIDTH
@@ -125,7 +125,7 @@ def cross_entropy_backward_kernel(
     dx_ptr, dloss_ptr, x_ptr, target_ptr, parts_ptr, count_ptr, dloss_stride, x_stride, columns, ignore_index, smoothing,
     SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr,
 ):  # fmt: skip
-    """``dx`` of one row a program, from the logits and the parts of their log-sum-exp: one read, one write.
+    """``dx`` of one row a program, from the logits and the two parts of their log-sum-exp. One read, one write.
 
     ``SKEWED`` rows of x and dx begin at the same distance from 16 bytes.
     """

@@ -12,7 +12,7 @@ from tilescope_kernels._shared.operators import operator
 
 @triton.jit
 def scale_rows_kernel(x_ptr, factor_ptr, factor_stride, rows, columns, BLOCK: tl.constexpr):
-    """Multiplies rows ``program, program + programs, ...`` by their factors, in place, but for those of factor 1."""
+    """Multiply rows ``program, program + programs, ...`` by their factors in place. Rows of factor 1 are skipped."""
     offsets = tl.arange(0, BLOCK)
     for index in range(tl.program_id(0), rows, tl.num_programs(0)):
         row = index + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
@@ -27,7 +27,7 @@ def scale_rows_kernel(x_ptr, factor_ptr, factor_stride, rows, columns, BLOCK: tl
 
 @operator("scale_rows_", mutates=("x",))
 def scale_rows_(x: torch.Tensor, factor: torch.Tensor) -> None:
-    """Multiplies the rows of a contiguous matrix by one factor, or by one each, without waiting for its value."""
+    """Multiply the rows of a contiguous matrix in place, by one factor or one each, without copying factors to the host."""
     rows, columns = x.shape
     if x.numel():
         # As many as fit the multiprocessors: most losses have the factor 1, and then programs are all that it costs.
@@ -43,9 +43,10 @@ def _(x: torch.Tensor, factor: torch.Tensor) -> None: ...
 
 
 def scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """The gradient that was computed with the loss, times the loss's own: in place, so autograd refuses a second pass.
+    """The gradient that was computed with the loss, times the loss's incoming gradient, in place.
 
-    What traces (torch.compile) cannot follow a saved tensor that changes: there the product is a new tensor.
+    The saved tensor changes, so autograd refuses a second backward pass. While torch.compile traces, which cannot follow
+    that, the product is a new tensor.
     """
     if type(gradient) is not torch.Tensor:
         return gradient * (factor[:, None] if factor.dim() else factor)

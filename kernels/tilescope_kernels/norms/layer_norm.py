@@ -63,7 +63,7 @@ _SHARED_ROWS = 5
 
 
 def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
-    """Warps for so many rows of ``x`` at that many elements a thread, between 1 and 16."""
+    """Number of warps for so many rows of ``x`` at that many elements a thread, between 1 and 16."""
     if x.shape[1] * x.element_size() % 16:
         # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
         elements = min(elements, 8)
@@ -71,7 +71,7 @@ def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
 
 
 def _few_warps(x: torch.Tensor) -> dict[str, int]:
-    """Launch options of the forward pass where fewer warps than ``in_pieces`` takes hold a row, in 16 bits, in less time.
+    """Launch options of the forward pass for 16-bit rows that are faster with fewer warps than ``in_pieces`` takes.
 
     4 warps make twelve programs a multiprocessor instead of six: 16384x4096 67.4 us and 66.6, 11000x6144 67.2 and 66.7
     (intervals, H200, 2026-11-23, torch 2.11, triton 3.6). 8 warps instead of 16: 8192x16384 132.9 us and 129.5 on one
@@ -84,14 +84,14 @@ def _few_warps(x: torch.Tensor) -> dict[str, int]:
 
 
 def _keep(x: torch.Tensor, block: int, summed: bool) -> int:
-    """How much of a row a backward program keeps in registers, of rows of ``block`` elements and beside sums if any."""
+    """How much of a row of ``block`` elements a backward program keeps in registers, beside sums for dW if ``summed``."""
     if block <= (_SUMMED_TWICE if summed else _SUMMED):
         return int(_ALL.value)
     return int((_ROW if summed and x.element_size() == 2 else _NOTHING).value)
 
 
 def _shared_plan(x: torch.Tensor, config: str, *read: torch.Tensor | None) -> tuple[int, int] | None:
-    """Warps and programs a multiprocessor for rows by way of shared memory: 16-bit elements in copies of 16 bytes."""
+    """Warps and programs an SM of the kernel that keeps rows in shared memory; None where it does not serve ``x``."""
     columns = x.shape[1]
     # What the compiler can prove to be aligned are multiples of 16, of bytes and of elements.
     copied = columns % 16 == x.stride(0) % 16 == 0 and all(
@@ -110,7 +110,7 @@ def _shared_plan(x: torch.Tensor, config: str, *read: torch.Tensor | None) -> tu
 def _layer_norm(
     x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """y, and as rows of 2 each row's mean and 1 / standard deviation when ``save`` asks for them, else nothing."""
+    """y and, if ``save``, each row's mean and 1 / standard deviation (rows, 2); else an empty tensor."""
     rows, columns = x.shape
     y = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     stats = torch.empty((rows if save else 0, 2), dtype=torch.float32, device=x.device)
@@ -150,7 +150,7 @@ def _(
 def _layer_norm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor, sums: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """dx, and dW and dB as the rows of one tensor when ``sums`` asks for them, else nothing."""
+    """dx and, if ``sums``, dW and dB as the rows of one tensor (2, columns); else (2, 0)."""
     rows, columns = x.shape
     dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     if dx.numel() == 0:
@@ -249,9 +249,10 @@ def layer_norm(
 ) -> torch.Tensor:
     """LayerNorm of ``x`` over its trailing ``normalized_shape``, computed in fp32; once differentiable.
 
-    As ``torch.nn.functional.layer_norm``: ``weight`` and ``bias`` have that shape and the dtype of ``x`` (fp32, fp16,
-    bf16), which the result has, or fp32. Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument,
-    for what it cannot serve: other dtypes, shapes that do not fit, rows of more than 128 KB, devices without CUDA.
+    As ``torch.nn.functional.layer_norm``. ``weight`` and ``bias`` have the shape ``normalized_shape`` and the dtype of
+    ``x`` (fp32, fp16, bf16) or fp32. The result has the dtype of ``x``. Gradients are the same every time. ``config`` is
+    one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do not fit, rows of more
+    than 128 KB, and devices without CUDA.
     """
     if not use_triton():
         return reference(x, weight, bias, eps, normalized_shape)
@@ -285,7 +286,7 @@ def reference(
     eps: float = 1e-5,
     normalized_shape: int | Sequence[int] | None = None,
 ) -> torch.Tensor:
-    """The same in plain PyTorch, over the last dimension unless ``normalized_shape`` says more."""
+    """LayerNorm in plain PyTorch, over the last dimension unless ``normalized_shape`` is given."""
     shape = x.shape[-1:] if normalized_shape is None else normalized_shape
     return F.layer_norm(x, (shape,) if isinstance(shape, int) else tuple(shape), weight, bias, eps)
 

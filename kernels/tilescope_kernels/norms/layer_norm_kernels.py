@@ -48,8 +48,8 @@ def layer_norm_pieces_kernel(
 ):  # fmt: skip
     """One row a program, in pieces.
 
-    ``ONCE`` sums distances from an element and their squares, so that threads wait for each other once: enough for results
-    of 16 bits. Otherwise the mean comes first.
+    ``ONCE`` sums distances from one element and their squares, so that threads wait for each other once. That is exact
+    enough for 16-bit results. Otherwise the mean is computed first.
     """
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * aligned(x_stride, WIDTH)

@@ -1,15 +1,15 @@
 """LayerNorm into a linear layer, and RMSNorm through GELU into a linear layer, without gradients.
 
-What can be saved is small: at 8192 x 4096 into 4096 columns, writing the normed rows and reading them back takes a
-twelfth of the product's time. Normalising tiles as the product loads them costs more than that, for every tile of
-columns does it again, on the way from shared memory to the tensor cores. So:
+Fusion saves little here: at 8192 x 4096 into 4096 columns, writing the normed rows and reading them back takes a twelfth
+of the product's time. Normalising tiles as the product loads them costs more than that, because every tile of columns
+repeats it on the way from shared memory to the tensor cores. So:
 
-- LayerNorm is linear but for two numbers a row, and may move behind the product:
+- LayerNorm is linear but for two numbers a row, and can be applied after the product:
   ``LN(x) @ W.T = rstd * (x @ (W * g).T - mean * (W @ g)) + W @ b``. One pass over x for the statistics and one over W for
-  ``W * g`` replace the pass that reads and writes x, which is less where x has over twice the rows of W. Nor are normed
-  rows rounded to 16 bits; ``W * g`` is, and its sum is taken after that, so that the mean cancels as exactly as it is
-  summed. Where W is not that small, the norm stays ahead of cuBLAS's product.
-- GELU is not linear, so its rows are normed ahead, too. They can be so in chunks that stay in L2 until multiplied.
+  ``W * g`` replace the pass that reads and writes x. That is less traffic where x has over twice the rows of W. Normed
+  rows are not rounded to 16 bits. ``W * g`` is, and is summed after rounding, so the mean cancels up to the error of that sum. For other
+  shapes the norm runs before cuBLAS's product.
+- GELU is not linear, so its rows are normed before the product, in chunks that can stay in L2 until they are multiplied.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def _tma_serves(x: torch.Tensor, columns_out: int) -> bool:
 def _default(x: torch.Tensor, columns_out: int) -> Mapping[str, int]:
     """The config where none is given.
 
-    Ahead of the product x is moved twice; behind it x once and W, of ``columns_out`` rows, twice. A product for few
-    tiles takes small ones, so that every multiprocessor has one.
+    A norm before the product moves x twice. A norm after it moves x once and W, of ``columns_out`` rows, twice. Products
+    of few tiles get smaller ones, so that every SM has one.
     """
     if x.shape[0] <= 2 * columns_out:
         return AHEAD[0]
@@ -88,7 +88,7 @@ def _ahead(
     x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
     bias: torch.Tensor | None, eps: float, rms_gelu: bool, config: Mapping[str, int],
 ) -> torch.Tensor:  # fmt: skip
-    """Rows normed chunk by chunk into one buffer, each multiplied before the next."""
+    """The norm before the product: rows are normed chunk by chunk to one buffer, and multiplied from there."""
     (m, k), n = x.shape, weight.shape[0]
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
     step = min(m, config["CHUNK"] or m)
@@ -112,7 +112,7 @@ def _behind(
     x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
     bias: torch.Tensor | None, eps: float, config: Mapping[str, int],
 ) -> torch.Tensor:  # fmt: skip
-    """x times the folded weight, corrected with each row's statistics."""
+    """The norm after the product: x times the folded weight, corrected with each row's statistics."""
     (m, k), n = x.shape, weight.shape[0]
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
     blocks = {name: value for name, value in config.items() if name != "TMA"}
@@ -146,7 +146,7 @@ def _layer_norm_linear(
     x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
     bias: torch.Tensor | None, eps: float, config: str,
 ) -> torch.Tensor:  # fmt: skip
-    """Rows of x (M, K), 1 apart along K, and a contiguous weight (N, K) to (M, N)."""
+    """The result (M, N) of x (M, K), with stride 1 along K, and a contiguous weight (N, K)."""
     if x.shape[0] == 0 or weight.shape[0] == 0:
         return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
     chosen = unpack(config) or _default(x, weight.shape[0])
@@ -168,7 +168,7 @@ def _rms_norm_gelu_linear(
     x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float,
     config: str,
 ) -> torch.Tensor:  # fmt: skip
-    """Rows of x (M, K), 1 apart along K, and a weight (N, K) to (M, N)."""
+    """The result (M, N) of x (M, K), with stride 1 along K, and a weight (N, K)."""
     if x.shape[0] == 0 or weight.shape[0] == 0:
         return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
     return _ahead(x, norm_weight, None, weight, bias, eps, True, unpack(config) or AHEAD[0])
@@ -183,7 +183,7 @@ def _(
 
 
 def _check(function: str, weight: torch.Tensor, bias: torch.Tensor | None, **others: torch.Tensor | None) -> int:
-    """Columns of x, after checking what both functions share. ``others`` starts with x; the rest are the norm's."""
+    """Check the arguments of both functions and return the columns of x. ``others`` are x, then the norm's parameters."""
     check_tensors(**others, weight=weight, bias=bias)
     x = others["x"]
     if x is None or x.dim() == 0:
@@ -220,9 +220,9 @@ def layer_norm_linear(
     """``linear(layer_norm(x), weight, bias)`` of x (..., columns), over the last dimension; no gradient.
 
     ``norm_weight`` and ``norm_bias`` (columns) and ``bias`` (columns out) may be None; ``weight`` is (columns out,
-    columns). One dtype (fp32, fp16, bf16), accumulated in fp32; where the product is cuBLAS's, with what that does to fp32.
-    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: other dtypes, shapes that do not fit,
-    rows of more than 128 KB, gradients, devices without CUDA.
+    columns). All have one dtype (fp32, fp16, bf16). Sums are fp32; cuBLAS's products follow PyTorch's settings for fp32.
+    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do not fit, rows
+    of more than 128 KB, gradients, and devices without CUDA.
     """
     if not use_triton():
         return layer_norm_reference(x, norm_weight, norm_bias, weight, bias, eps)
@@ -243,8 +243,8 @@ def rms_norm_gelu_linear(
 ) -> torch.Tensor:
     """``linear(gelu(rms_norm(x)), weight, bias)``, otherwise as ``layer_norm_linear``; GELU by the error function.
 
-    ``eps`` is that of fp32 by default. ``config`` is one of ``AHEAD``. The product is cuBLAS's, with what that
-    does to fp32.
+    ``eps`` is that of fp32 by default. ``config`` is one of ``AHEAD``. The product is cuBLAS's, which follows
+    PyTorch's settings for fp32.
     """
     if not use_triton():
         return gelu_reference(x, norm_weight, weight, bias, eps)
@@ -262,7 +262,7 @@ def layer_norm_reference(
     bias: torch.Tensor | None = None,
     eps: float = 1e-5,
 ) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return F.linear(F.layer_norm(x, x.shape[-1:], norm_weight, norm_bias, eps), weight, bias)
 
 
@@ -273,7 +273,7 @@ def gelu_reference(
     bias: torch.Tensor | None = None,
     eps: float | None = None,
 ) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return F.linear(F.gelu(F.rms_norm(x, x.shape[-1:], norm_weight, eps)), weight, bias)
 
 
@@ -292,7 +292,7 @@ def layer_norm_inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def gelu_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """The same without the norm's bias."""
+    """As ``layer_norm_inputs``, without the norm's bias."""
     drawn = layer_norm_inputs(workload, device)
     return {name: value for name, value in drawn.items() if name != "norm_bias"}
 

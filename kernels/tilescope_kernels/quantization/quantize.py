@@ -60,9 +60,9 @@ _PARTIALS = 1024
 
 
 def default(x: torch.Tensor, configs: tuple[dict[str, int], ...]) -> dict[str, int]:
-    """The first of ``configs``; where rows do not start at 16 bytes, with few elements a thread.
+    """The first of ``configs``, or one of few elements a thread where rows are not 16-byte aligned.
 
-    Such rows are read one element at a time, and each needs its own address and mask.
+    Such rows are read one element at a time, and each element needs its own address and mask.
     """
     unaligned = {"TILES": 1, "num_warps": 32} if "TILES" in configs[0] else {"GROUPS": 16, "num_warps": 8}
     return unaligned if x.shape[1] % 16 else configs[0]
@@ -143,12 +143,12 @@ def quantize(
     *,
     config: Mapping[str, int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes of ``x`` (..., columns; fp32, fp16, bf16; any strides) and their fp32 scales; ``x`` is about codes * scales.
+    """Codes of ``x`` (..., columns) and their fp32 scales, so that ``x`` is about codes * scales. No gradient.
 
-    ``dtype`` is ``torch.int8`` (rounded half to even, -127 to 127) or ``torch.float8_e4m3fn`` (rounded as PyTorch
-    does). ``granularity`` says what shares a scale, and so the shape of the scales: ``"tensor"`` (), ``"row"``
-    (..., 1), ``"block"`` of 128 in a row (..., ceil(columns / 128)), ``"tile"`` of 128x128 of a matrix (ceil(rows /
-    128), ceil(columns / 128)). Zeros, NaN and infinities: see the module. No gradient.
+    ``x`` is fp32, fp16 or bf16 and has any strides. ``dtype`` is ``torch.int8`` (rounded half to even, -127 to 127) or
+    ``torch.float8_e4m3fn`` (rounded as PyTorch does). ``granularity`` is the group that shares a scale: ``"tensor"``
+    has scales (), ``"row"`` (..., 1), ``"block"`` of 128 in a row (..., ceil(columns / 128)), ``"tile"`` of 128x128 of a
+    matrix (ceil(rows / 128), ceil(columns / 128)). Zeros, NaN and infinities: see the module.
 
     All but ``"tensor"`` read ``x`` once (rows of more than 128 KB twice). ``config`` is one of ``ROW_CONFIGS``,
     ``TILE_CONFIGS`` or else ``BLOCK_CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve.
@@ -174,14 +174,14 @@ def quantize(
 
 
 def reference(x: torch.Tensor, dtype: torch.dtype, granularity: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in plain PyTorch, in fp32 or, where ``x`` is fp64, in fp64."""
+    """Quantization in plain PyTorch, in fp32 or, where ``x`` is fp64, in fp64."""
     finite = x.nan_to_num(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
     scaled, scale = _scaled(x, finite, dtype, granularity)
     return _rounded(scaled.nan_to_num(nan=0.0) if dtype == torch.int8 else scaled, dtype), scale
 
 
 def unfused(x: torch.Tensor, dtype: torch.dtype, granularity: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The formula for numbers that are finite, one operation at a time, as model code is often written."""
+    """Quantization of finite numbers, one operation at a time, as model code is often written."""
     scaled, scale = _scaled(x, x, dtype, granularity)
     return _rounded(scaled, dtype), scale
 
@@ -194,7 +194,7 @@ def _rounded(scaled: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _scaled(
     x: torch.Tensor, measured: torch.Tensor, dtype: torch.dtype, granularity: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``x`` over the scales that follow from ``measured``, not rounded yet, and those scales."""
+    """``x`` divided by its scales, not rounded, and the scales, which are computed from ``measured``."""
     groups, members = _grouped(x, granularity), _grouped(measured, granularity)
     # An axis of length 0 has no largest element.
     shape = [1 if axis in _MEMBERS[granularity] else extent for axis, extent in enumerate(members.shape)]
@@ -218,7 +218,7 @@ _MEMBERS = {"tensor": (0, 1), "row": (1,), "block": (1, 3), "tile": (1, 3)}
 
 
 def _grouped(x: torch.Tensor, granularity: str) -> torch.Tensor:
-    """``x`` as (rows, columns) or, for blocks and tiles, as (rows / high, high, columns / 128, 128), padded by zeros."""
+    """``x`` as (rows, columns) or, for blocks and tiles, as (rows / high, high, columns / 128, 128), padded with zeros."""
     high, wide = GRANULARITIES[granularity]
     matrix = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     if not wide:
@@ -246,16 +246,16 @@ def _spec(
         return unfused(x, dtype, granularity)
 
     def precise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """``reference``; beside fp64 inputs, codes as numbers, because PyTorch compares no FP8 with fp64."""
+        """``reference``, with fp64 codes for fp64 inputs, because PyTorch cannot compare FP8 with fp64."""
         q, scale = reference(x, dtype, granularity)
         return q.to(x.dtype) if x.dtype == torch.float64 else q, scale
 
     def cost(workload: Workload, direction: str) -> Cost:
-        """x read, codes and fp32 scales written; one multiplication an element, two divisions a group.
+        """Reads x, writes codes and fp32 scales. One multiplication an element, two divisions a group.
 
-        With one scale no code is known before every element has been read. That x is read again then is no part of the
-        floor, for a cache can hold it: 16-bit elements that none holds take 5 bytes instead of 3, so at most 60 % of the
-        roof. Nor are the magnitudes that programs hand on, 8 bytes each.
+        With one scale, no code is known before every element has been read. The second read of x is not counted, because
+        a cache can hold x. Where none does, a 16-bit element takes 5 bytes instead of 3, at most 60 % of the roof. Nor are
+        the partial magnitudes counted, 8 bytes each.
         """
         groups = math.prod(_scale_shape((workload.dims["rows"], workload.dims["columns"]), granularity))
         return Cost(

@@ -65,7 +65,7 @@ def quantize_long_rows_kernel(q_ptr, scale_ptr, x_ptr, x_stride, columns, LARGES
 
 @triton.jit
 def block_addresses(groups, columns, GROUPS: tl.constexpr):
-    """Row, column and mask of ``GROUPS`` blocks of 1x128, and their own numbers, counted along the rows."""
+    """Row, column and mask of ``GROUPS`` blocks of 1x128, and the blocks' indices, counted along the rows."""
     # 32 bits, in which division is cheap, count the blocks of 2^38 elements.
     group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)[:, None]
     a_row = tl.cdiv(columns, _GROUP)
@@ -122,7 +122,7 @@ def quantize_tensor_kernel(
     q_ptr, scale_ptr, partial_ptr, x_ptr, x_stride, groups, columns, partials,
     LARGEST: tl.constexpr, GROUPS: tl.constexpr, PARTIALS: tl.constexpr,
 ):  # fmt: skip
-    """Codes of ``GROUPS`` blocks of 1x128, under one scale that each program finds again from ``absmax_kernel``'s."""
+    """Codes of ``GROUPS`` blocks of 1x128. Each program computes the one scale from the partial magnitudes."""
     index = tl.arange(0, PARTIALS)
     largest = tl.max(tl.load(partial_ptr + index, mask=index < partials, other=0.0), axis=0)
     absmax = tl.maximum(largest, _SMALLEST)
