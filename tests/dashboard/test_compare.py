@@ -22,8 +22,7 @@ from tilescope_dashboard.views.compare import Compare
 #: Panel's own, on pandas 3.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 RECORDED = store.list_runs([store.recorded_dir()])
-OF_NORMS = [run for run in RECORDED if "rms_norm" in run.kernels]
-NORMS = next(run.id for run in OF_NORMS if "ncu" in run.sources)
+NORMS = next(run.id for run in RECORDED if "rms_norm" in run.kernels and "ncu" in run.sources)
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +64,13 @@ def test_rows_without_a_ratio_are_left_out_and_an_open_interval_is_drawn_to_an_e
     assert drawn(compare(some, LIGHT)) == 2
 
 
-def claims_of(runs: list[store.Summary]) -> pd.DataFrame:
-    return claims_model.best(row for run in runs for row in claimed(run.path)[0])
+def every_claim() -> pd.DataFrame:
+    """Of all recordings; of each they are read once a process, whoever asks."""
+    return claims_model.best(row for run in RECORDED for row in claimed(run.path)[0])
 
 
-@pytest.mark.slow("profiles/recorded", "profiles/tilescope", "dashboard/tilescope_dashboard")
 def test_claims_are_drawn_for_none_one_and_all() -> None:
-    every = claims_of(RECORDED)
+    every = every_claim()
     for some in (every.head(0), every.head(1), every):
         plot = claims(some, LIGHT)
         Document().add_root(plot)
@@ -80,7 +79,7 @@ def test_claims_are_drawn_for_none_one_and_all() -> None:
 
 
 def test_a_claim_of_a_single_figure_is_seen_and_said() -> None:
-    every = claims_of(OF_NORMS)
+    every = every_claim()
     known = every[every["claim_low"].notna()].drop_duplicates("kernel").head(2)
     said = known.assign(claim=["1.5×", "1.2× to 2×"], claim_low=[1.5, 1.2], claim_high=[1.5, 2.0])
     bands = next(r for r in claims(said, LIGHT).renderers if r.name == "claimed")
@@ -132,9 +131,7 @@ def test_a_comparison_is_one_click_away_where_there_is_none() -> None:
 
 
 def test_claims_say_when_they_were_measured_and_with_what_where_one_asks() -> None:
-    state = State(view="claims")
-    state.runs = OF_NORMS
-    shown = Claims(state)
+    shown = Claims(State(view="claims"))
     shown.refresh()
     text = unescape(shown._head.object)
     told, _, more = text.partition("<details")
