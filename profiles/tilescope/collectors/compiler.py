@@ -16,13 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope.collectors import assembly
+from tilescope.collectors import assembly, compiled_text
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import occupancy
 from tilescope.table import line_values, schema
@@ -112,7 +113,20 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
 def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str]]:
     """Values of source lines, and the source files by name."""
     data = load(artefact)
-    return line_values.compiled(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
+    return lines_of(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
+
+
+def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
+    """How many SASS instructions each source line became. ``launches`` are the artefact's records."""
+    rows: list[dict[str, Any]] = []
+    for index, launch in enumerate(launches):
+        function, file = launch["function"], launch["file"]
+        code = compiled_text.read("sass", launch["stages"]["sass"], file)
+        counted = Counter(text.line for text in code if text.line and text.address is not None)
+        for line, count in sorted(counted.items()):
+            values = {"sass_instructions": count}
+            rows += line_values.rows(case, "compiler", values, launch=index, function=function, file=file, line=line)
+    return line_values.frame(rows)
 
 
 def load(artefact: Path) -> dict[str, Any]:

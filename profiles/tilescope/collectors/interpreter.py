@@ -14,7 +14,7 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +116,21 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
 def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str]]:
     """Values of source lines, and the source files by name."""
     data = bounded_reading.data_of(artefact)
-    return line_values.requested(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
+    return lines_of(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
+
+
+def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
+    """What each source line asked of memory. ``launches`` are the artefact's records; a PyTorch operator has no lines."""
+    return line_values.frame(
+        row
+        for index, launch in enumerate(launches)
+        for line, values in launch.get("lines", {}).items()
+        if int(line) > 0
+        for row in line_values.rows(
+            case, "interpreter", values,
+            launch=index, function=launch["function"], file=launch["file"], line=int(line),
+        )
+    )  # fmt: skip
 
 
 class _LaunchSeen(Exception):

@@ -233,7 +233,12 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     if unknown:
         raise SchemaError(f"unknown metric {unknown[0]!r}: add it to METRICS")
     table["unit"] = table["metric"].map({name: metric.unit for name, metric in METRICS.items()})
-    for column, dtype in COLUMNS.items():
+    return with_dtypes(table, COLUMNS)
+
+
+def with_dtypes(table: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
+    """The table, changed in place, with the dtype that ``columns`` names for each column; absent text becomes empty."""
+    for column, dtype in columns.items():
         if dtype == "str":
             # A column that no row sets has no strings to fill among.
             table[column] = table[column].astype("object").fillna("")

@@ -16,10 +16,10 @@ from typing import Any
 import pandas as pd
 
 from tilescope.collectors import compiled_text, compiler
-from tilescope.collectors.ncu import counters, ncu_csv, rules
+from tilescope.collectors.ncu import counters, ncu_csv, rules, source_page
 from tilescope.files import bounded_reading
 from tilescope.hardware import device
-from tilescope.table import line_values, schema
+from tilescope.table import schema
 from tilescope.table.case import Case
 
 SUFFIX = ".csv.gz"
@@ -91,7 +91,7 @@ def divide(page: str, details: pd.DataFrame, cases: Sequence[Case]) -> dict[Case
     names = details.drop_duplicates("ID").set_index("ID")["Kernel Name"]
     waiting = [(int(launch), name) for launch, name in names.items()]
     found: dict[Case, list[str]] = {}
-    for tables in line_values.launches(page):
+    for tables in source_page.launches(page):
         place = next((i for i, (_, name) in enumerate(waiting) if name == tables.function), None)
         if place is None:
             continue
@@ -112,7 +112,7 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
     """Values of source lines; no source files. Where the compiler saw the case too, its lines tell who calls what."""
     page = bounded_reading.text(bounded_reading.content(artefact))
     compiled = artefact.parent.parent / "compiler" / (case.slug + compiler.SUFFIX)
-    return line_values.sampled(page, case, _code(compiled) if compiled.is_file() else None), {}
+    return source_page.parse(page, case, _code(compiled) if compiled.is_file() else None), {}
 
 
 def _code(artefact: Path) -> dict[str, list[compiled_text.Text]]:
