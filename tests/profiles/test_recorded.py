@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope.hardware import occupancy
-from tilescope.models import roofline
+from tilescope.hardware import occupancy, roofs
 from tilescope.runs import staleness, store
 from tilescope.table.case import Case, config_text
 
@@ -136,11 +135,11 @@ def test_ceilings_were_measured_on_the_device():
     measured = [opened(folder).run for folder in FOLDERS if opened(folder).run.settings.get("measure_ceilings", True)]
     assert measured
     for run in measured:
-        roofs = [("bf16", "flop/second"), ("fp32", "flop/second")]
+        expected = [("bf16", "flop/second"), ("fp32", "flop/second")]
         if not any("memory roofs" in note and "left out" in note for note in run.notes):
-            roofs.append(("hbm", "byte/second"))
-        for name, unit in roofs:
-            roof = roofline.roof(run.device, name)
+            expected.append(("hbm", "byte/second"))
+        for name, unit in expected:
+            roof = roofs.roof(run.device, name)
             assert roof is not None
             assert (roof.origin, roof.unit) == ("measured", unit)
             sheet = run.device.ceiling(name, "datasheet")

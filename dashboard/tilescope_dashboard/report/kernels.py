@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
+from tilescope.hardware.roofs import all_roofs
 from tilescope.models import advice, roofline, summary, traffic
 from tilescope.models.advice import Finding, nvidia_rules
 from tilescope.runs.store import LoadedRun
@@ -95,7 +96,7 @@ def _roofline(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
     return Part(
         "Roofline",
         said,
-        (partial(draw_roofline, whole, roofline.roofs(run.device)),),
+        (partial(draw_roofline, whole, all_roofs(run.device)),),
         Table(whole, columns.points(whole["pipe"])),
     )
 

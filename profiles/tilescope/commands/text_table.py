@@ -10,7 +10,7 @@ import pandas as pd
 
 from tilescope.models import preference
 from tilescope.table import units
-from tilescope.table.case_table import Facts, gather
+from tilescope.table.case_table import CaseValues, gather
 from tilescope.table.schema import CASE_COLUMNS
 
 #: Launches of a case whose values are told one by one.
@@ -38,7 +38,7 @@ _NAMES = ("gpu_time", "interval", "registers", "shared_memory", "spills", "occup
 _CHECKED = ("relative_error", "tolerance", "row_error", "row_tolerance")
 
 
-def _facts(case: Facts, target: str) -> dict[str, Any]:
+def _facts(case: CaseValues, target: str) -> dict[str, Any]:
     taken = preference.resources(case, target)
     time, interval = case.gpu_time(), case.spread("interval", "events")
     return {
@@ -142,7 +142,7 @@ def _each(values: Sequence[float | None]) -> tuple[float, ...] | None:
     return known or None
 
 
-def _pair(case: Facts, stem: str, source: str) -> tuple[float | None, float | None] | None:
+def _pair(case: CaseValues, stem: str, source: str) -> tuple[float | None, float | None] | None:
     read, written = (case.total(stem + suffix, source) for suffix in ("_read", "_written"))
     return (read.value if read else None, written.value if written else None) if read or written else None
 

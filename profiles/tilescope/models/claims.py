@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tilescope.models import compare, published_claims, roofline, summary, traffic
+from tilescope.hardware import roofs
+from tilescope.models import compare, published_claims, summary, traffic
 from tilescope.runs.staleness import stale_kernels
 from tilescope.runs.store import LoadedRun
-from tilescope.table.case_table import GPU_TIME_SOURCES, Facts, by_problem, gather, problem_of
+from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, by_problem, gather, problem_of
 
 #: What rows are made of. Most of a recording is something else, and to gather that takes as long again.
 _NEEDED = {
@@ -159,17 +160,21 @@ def _worth(row: dict[str, Any]) -> tuple[bool, int, int, str]:
     return not row["changed"], compared, row["workloads"], row["run"]
 
 
-def _right(case: Facts, failed: set[str]) -> bool:
+def _right(case: CaseValues, failed: set[str]) -> bool:
     """Whether no check found the case's results wrong: neither by its error nor so that there was none to give."""
     name = "/".join(case.key[column] for column in ("kernel", "impl", "pass", "workload"))
     return not case.wrong() and not any(known == name or known.endswith(f":{name}") for known in failed)
 
 
 def _row(
-    case: Facts, ours: Mapping[str, Any], others: Mapping[str, Facts], bounds: Mapping[Any, float], loaded: LoadedRun
+    case: CaseValues,
+    ours: Mapping[str, Any],
+    others: Mapping[str, CaseValues],
+    bounds: Mapping[Any, float],
+    loaded: LoadedRun,
 ) -> dict[str, Any]:
     device = loaded.run.device
-    near = roofline.of_roof(ours, device)
+    near = roofs.of_roof(ours, device)
     ratios = {name: _ratios(case, others.get(name)) for name in ("eager", "compile", *summary.LIBRARIES)}
     timed = [name for name in summary.LIBRARIES if ratios[name]["over"] > 0]
     library = min(timed, key=lambda name: ratios[name]["over"], default="")
@@ -198,7 +203,7 @@ def _row(
 _ABSENT = dict.fromkeys(("over", "low", "high", "interval"), math.nan)
 
 
-def _ratios(ours: Facts, other: Facts | None) -> dict[str, float]:
+def _ratios(ours: CaseValues, other: CaseValues | None) -> dict[str, float]:
     """The other's time over ours by either clock, and the interval of the ratio of GPU times."""
     if other is None or other is ours:
         return _ABSENT

@@ -18,7 +18,7 @@ import pandas as pd
 
 from tilescope.models import summary
 from tilescope.runs.store import LoadedRun
-from tilescope.table.case_table import GPU_TIME_SOURCES, Facts, gather
+from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, gather
 
 #: Settings that say what was run, not how it was measured.
 _INDIFFERENT = frozenset(
@@ -124,7 +124,7 @@ def compare(base: Side, other: Side, kernel: str = "") -> pd.DataFrame:
     return frame.loc[places].reset_index(drop=True)
 
 
-def _cases(side: Side, kernel: str) -> dict[tuple[str, ...], tuple[Facts, dict[str, Any]]]:
+def _cases(side: Side, kernel: str) -> dict[tuple[str, ...], tuple[CaseValues, dict[str, Any]]]:
     """The side's cases and their summaries, by what the two sides must share."""
     table = side.loaded.table
     table = table[(table["kernel"] == kernel) | (kernel == "")]
@@ -140,7 +140,7 @@ def _cases(side: Side, kernel: str) -> dict[tuple[str, ...], tuple[Facts, dict[s
 
 
 def _row(
-    mine: Facts, ours: dict[str, Any], others: Facts, theirs: dict[str, Any], fair: bool
+    mine: CaseValues, ours: dict[str, Any], others: CaseValues, theirs: dict[str, Any], fair: bool
 ) -> dict[str, Any]:  # fmt: skip
     row = {name: ours[name] for name in (*_PROBLEM, "impl", "config")}
     row |= {"other_impl": theirs["impl"], "other_config": theirs["config"]}

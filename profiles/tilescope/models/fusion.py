@@ -12,9 +12,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilescope.hardware import device
+from tilescope.hardware import device, roofs
 from tilescope.hardware.occupancy import REGISTERS
-from tilescope.models import roofline
 from tilescope.suggest import unknown
 from tilescope.table import units
 from tilescope.table.schema import Device
@@ -193,7 +192,7 @@ def count(names: tuple[str, ...], problem: Problem) -> Chain:
 def ask(chain: Chain, problem: Problem, target: str) -> Answer:
     """The answer for a chain whose bytes are counted. Raises ValueError for a target without known figures."""
     gpu = device.for_target(target)
-    roof = roofline.roof(gpu, "hbm")
+    roof = roofs.roof(gpu, "hbm")
     lines = (
         _passes(chain, problem),
         _bound(chain),

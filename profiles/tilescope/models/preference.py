@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilescope.hardware import occupancy
-from tilescope.table.case_table import Facts
+from tilescope.table.case_table import CaseValues
 
 #: Sources that know what a launch takes of a multiprocessor, the most direct one first.
 RESOURCES = ("ncu", "torch_profiler", "compiler")
@@ -42,7 +42,7 @@ class Resources:
     blocks: float | None
 
 
-def source_of(case: Facts) -> str | None:
+def source_of(case: CaseValues) -> str | None:
     """The source whose word counts for the case's resources; None where nobody knows them."""
     for metric in ("registers", "theoretical_occupancy", *LIMITERS):
         for source in RESOURCES:
@@ -51,7 +51,7 @@ def source_of(case: Facts) -> str | None:
     return None
 
 
-def resources(case: Facts, target: str = "") -> list[Resources]:
+def resources(case: CaseValues, target: str = "") -> list[Resources]:
     """What each launch of the case takes, in order.
 
     torch.profiler says nothing of occupancy: it follows from what it says and from ``target`` (``sm_90``), where that is given.
@@ -64,7 +64,7 @@ def resources(case: Facts, target: str = "") -> list[Resources]:
     return [_of_launch(case, source, launch, target) for launch in sorted(known)]
 
 
-def main_resources(case: Facts, target: str = "") -> Resources | None:
+def main_resources(case: CaseValues, target: str = "") -> Resources | None:
     """Those of the launch that takes longest: what stands for the case where there is room for one number."""
     source = source_of(case)
     known = resources(case, target)
@@ -72,7 +72,7 @@ def main_resources(case: Facts, target: str = "") -> Resources | None:
     return next((found for found in known if found.launch == longest), known[0] if known else None)
 
 
-def _of_launch(case: Facts, source: str, launch: int, target: str) -> Resources:
+def _of_launch(case: CaseValues, source: str, launch: int, target: str) -> Resources:
     def value(metric: str) -> float | None:
         found = case.at(metric, launch, source)
         return found.value if found else None
@@ -97,7 +97,7 @@ def _of_launch(case: Facts, source: str, launch: int, target: str) -> Resources:
     )
 
 
-def _spills(case: Facts, source: str, launch: int, registers: float | None) -> float | None:
+def _spills(case: CaseValues, source: str, launch: int, registers: float | None) -> float | None:
     """Bytes of spills in the code of the launch: the compiler's, whose launch of the same place among those of its function
     has as many registers. Another number means that an autotuner ran another config than the compiler was given."""
     place = launch if source == "compiler" else _compiled(case, source, launch)
@@ -111,7 +111,7 @@ def _spills(case: Facts, source: str, launch: int, registers: float | None) -> f
     return sum(known.value for known in spilled if known)
 
 
-def _compiled(case: Facts, source: str, launch: int) -> int | None:
+def _compiled(case: CaseValues, source: str, launch: int) -> int | None:
     """The compiler's number of a launch that another source numbered."""
     ours, theirs = case.functions.get(source, {}), case.functions.get("compiler", {})
     if len(ours) == len(theirs):

@@ -13,11 +13,10 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope.hardware import ceilings
-from tilescope.models import preference, roofline, traffic
-from tilescope.models.roofline import pipe_of
+from tilescope.hardware import ceilings, roofs
+from tilescope.models import preference, traffic
 from tilescope.table import units
-from tilescope.table.case_table import KEYS, Facts, Known, Spread, by_problem, gather, problem_of
+from tilescope.table.case_table import KEYS, CaseValues, Known, Spread, by_problem, gather, problem_of
 from tilescope.table.schema import Device
 
 #: From this share of a roof on, that roof is what holds a case back.
@@ -83,7 +82,7 @@ def summarise(
 
     ``measured`` says whether GPU time is known. ``gpu_time`` is the median over repetitions of the sum over launches, ``gpu_time_low`` and ``gpu_time_high`` the 5 % and
     95 % quantiles (seconds). ``floor`` in seconds, ``floor_fraction`` = floor / gpu_time, and ``roof`` what it is a
-    fraction of (``roofline.of_roof``). ``memory_roof`` names the roof of HBM
+    fraction of (``roofs.of_roof``). ``memory_roof`` names the roof of HBM
     that applies, ``hbm`` or ``hbm_read``. ``bound`` is ``memory``, ``compute``
     or ``latency``; empty where no cost is known. ``bytes`` are those of HBM, from ``bytes_source``, and ``bytes_ratio`` their ratio
     to the algorithm's; ``bytes_cold`` marks the sum of several launches that ncu counted with cold caches each, an upper bound.
@@ -115,7 +114,10 @@ def headline(headlines: pd.DataFrame) -> dict[str, Any] | None:
 
 
 def _row(
-    case: Facts, others: Mapping[str, Facts], device: Device, kernels: Mapping[str, Mapping[str, object]] | None
+    case: CaseValues,
+    others: Mapping[str, CaseValues],
+    device: Device,
+    kernels: Mapping[str, Mapping[str, object]] | None,
 ) -> dict[str, Any]:
     time = case.gpu_time()
     seconds = time.value if time and time.value > 0 else math.nan
@@ -132,7 +134,7 @@ def _row(
         "peak_memory": _value(case.total("peak_memory", "events")),
         "relative_error": _value(case.total("relative_error")),
         "tolerance": _value(case.total("tolerance")),
-        **_floor(case, seconds, device, pipe_of(case, kernels)),
+        **_floor(case, seconds, device, roofs.pipe_of(case, kernels)),
         **_resources(case, device),
         "speedup_eager": _speedup(case, others.get("eager")),
         "speedup_compile": _speedup(case, others.get("compile")),
@@ -141,18 +143,17 @@ def _row(
     late = row["interval"] - seconds
     row["cpu_bound"] = bool(late > _LATE and row["interval"] > _LATE_RATIO * seconds)
     row["bound"] = _bound(row)
-    row["roof"] = roofline.of_roof(row, device).name
+    row["roof"] = roofs.of_roof(row, device).name
     row["why"] = _why(row, case, device)
     return row
 
 
-def _floor(case: Facts, seconds: float, device: Device, pipe: str) -> dict[str, Any]:
+def _floor(case: CaseValues, seconds: float, device: Device, pipe: str) -> dict[str, Any]:
     """The algorithm against the roofs, and what moved against the algorithm."""
-    read, written = (case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written"))
-    needed = read.value + written.value if read and written else math.nan
+    needed = _value(case.needed_bytes())
     flops = _value(case.total("algorithm_flops", "model"))
-    memory = roofline.hbm_roof(case, functools.partial(roofline.roof, device))
-    compute = roofline.roof(device, pipe)
+    memory = roofs.hbm_roof(case, functools.partial(roofs.roof, device))
+    compute = roofs.roof(device, pipe)
     by_bytes = needed / memory.value if memory else math.nan
     by_flops = flops / compute.value if compute else math.nan
     floor = max((x for x in (by_bytes, by_flops) if not math.isnan(x)), default=math.nan)
@@ -176,7 +177,7 @@ def _floor(case: Facts, seconds: float, device: Device, pipe: str) -> dict[str, 
     }
 
 
-def _resources(case: Facts, device: Device) -> dict[str, Any]:
+def _resources(case: CaseValues, device: Device) -> dict[str, Any]:
     """Registers, shared memory, spills and occupancy of the launch that takes longest."""
     main = preference.main_resources(case, device.target)
     achieved = case.at("achieved_occupancy", main.launch, "ncu") if main and main.source == "ncu" else None
@@ -187,12 +188,12 @@ def _resources(case: Facts, device: Device) -> dict[str, Any]:
     return values | {"achieved_occupancy": _value(achieved), "limiter": main.limiter if main else ""}
 
 
-def _launch_count(case: Facts) -> int | None:
+def _launch_count(case: CaseValues) -> int | None:
     """Launches of the case, from the source that saw the real ones."""
     return next((len(n) for s in ("torch_profiler", "ncu", "compiler", "interpreter") if (n := case.launches(s))), None)
 
 
-def _speedup(case: Facts, other: Facts | None) -> float:
+def _speedup(case: CaseValues, other: CaseValues | None) -> float:
     """GPU time of the other implementation over this case's, both from the same source."""
     if other is None or other is case:
         return math.nan
@@ -203,7 +204,7 @@ def _speedup(case: Facts, other: Facts | None) -> float:
     return math.nan
 
 
-def _library(case: Facts, others: Mapping[str, Facts]) -> dict[str, Any]:
+def _library(case: CaseValues, others: Mapping[str, CaseValues]) -> dict[str, Any]:
     """The quickest of the libraries, the case itself left out, and the case's speed over it."""
     found = {name: ratio for name in LIBRARIES if (ratio := _speedup(case, others.get(name))) > 0}
     name = min(found, key=lambda known: found[known], default="")
@@ -232,7 +233,7 @@ def _memory_use(row: Mapping[str, Any]) -> float:
     return max(needed, moved)
 
 
-def _why(row: Mapping[str, Any], case: Facts, device: Device) -> str:
+def _why(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     """One plain sentence with figures; a second where the CPU is late or the result wrong."""
     sentences = []
     if row["relative_error"] > row["tolerance"]:
@@ -250,7 +251,7 @@ def _why(row: Mapping[str, Any], case: Facts, device: Device) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def _explain(row: Mapping[str, Any], case: Facts, device: Device) -> str:
+def _explain(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     if not row["measured"]:
         return _timed_only(row) or _predicted(row, device)
     if not row["bound"]:
@@ -285,9 +286,9 @@ def _predicted(row: Mapping[str, Any], device: Device) -> str:
     return _capital("; ".join(parts) + ".") if parts else ""
 
 
-def _memory(row: Mapping[str, Any], case: Facts, device: Device) -> str:
+def _memory(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     use, ratio = _memory_use(row), row["bytes_ratio"]
-    roof = f"the {roofline.bandwidth(device, row['memory_roof'])}"
+    roof = f"the {roofs.bandwidth(device, row['memory_roof'])}"
     if row["bytes_source"] != "ncu":
         return f"Memory-bound: the bytes the algorithm needs take {_percent(use)} of {roof}; no counters say what really moved."
     if row["bytes_cold"]:
@@ -310,14 +311,14 @@ def _memory(row: Mapping[str, Any], case: Facts, device: Device) -> str:
     return f"{moved}; reading each byte once could make it up to {ratio:.1f}x faster."
 
 
-def _compute(row: Mapping[str, Any], case: Facts, device: Device) -> str:
+def _compute(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     rate = _text(row["performance"], ceilings.unit(row["pipe"]))
-    found = roofline.roof(device, row["pipe"])
+    found = roofs.roof(device, row["pipe"])
     what = f"{found.origin} {row['pipe']} rate" if found else f"{row['pipe']} rate"
     return f"Compute-bound: {rate} is {_percent(row['performance_fraction'])} of the {what}."
 
 
-def _latency(row: Mapping[str, Any], case: Facts, device: Device) -> str:
+def _latency(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     launches = row["launches"] or 1
     each = row["gpu_time"] / launches
     if launch_bound(row):
@@ -369,7 +370,7 @@ _STALLS = {
 }
 
 
-def _longest_stall(case: Facts) -> str | None:
+def _longest_stall(case: CaseValues) -> str | None:
     launch = case.main_launch("ncu")
     found = {n: k.value for n in _STALLS if (k := case.at(f"stall_{n}", launch, "ncu"))}
     longest = max(found, key=lambda name: found[name], default=None)

@@ -16,7 +16,7 @@ from tilescope.models.advice.distance import distance
 from tilescope.models.advice.finding import DISTANCE, NVIDIA, OURS, Bound, Evidence, Finding, rank
 from tilescope.models.advice.passes import two_passes
 from tilescope.models.advice.subject import Subject, launches
-from tilescope.table.case_table import Facts, gather, problem_of
+from tilescope.table.case_table import CaseValues, gather, problem_of
 from tilescope.table.schema import Device
 
 __all__ = ["DISTANCE", "NVIDIA", "OURS", "RULES", "Bound", "Evidence", "Finding", "findings", "rank"]
@@ -66,7 +66,7 @@ def findings(
     other. ``beside`` are all rows of these kernels where the table has not all: other implementations show what a
     computation needs.
     """
-    swept: dict[tuple[str, ...], list[Facts]] = {}
+    swept: dict[tuple[str, ...], list[CaseValues]] = {}
     for case in gather(table):
         if case.key["config"]:
             swept.setdefault((*problem_of(case), case.key["impl"]), []).append(case)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from tilescope.hardware import roofs
 from tilescope.models import roofline, traffic
 from tilescope.models.advice.finding import Evidence, Finding
 from tilescope.models.advice.subject import Launch, Subject
@@ -186,7 +187,7 @@ def at_the_roof(subject: Subject) -> Iterator[Finding]:
         return
     yield subject.finding(
         "at-the-roof",
-        f"At the HBM roof: {use * 100:.0f} % of the {roofline.of_roof(subject.row, subject.device).name}",
+        f"At the HBM roof: {use * 100:.0f} % of the {roofs.of_roof(subject.row, subject.device).name}",
         "Only moving fewer bytes helps: fuse with the operation before or after (its result then never leaves the "
         "registers), or store a narrower dtype. 'tilescope fuse' says what a chain would win.",
         [

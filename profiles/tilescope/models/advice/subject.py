@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilescope.models import roofline, summary
+from tilescope.hardware import roofs
+from tilescope.models import summary
 from tilescope.models.advice.finding import Bound, Evidence, Finding
-from tilescope.table.case_table import Facts, Known
+from tilescope.table.case_table import CaseValues, Known
 from tilescope.table.metrics import METRICS
 from tilescope.table.schema import SOURCES, Device
 
@@ -27,7 +28,7 @@ class Launch:
     ``share`` of the case's GPU time, None where a time is not known.
     """
 
-    case: Facts
+    case: CaseValues
     function: str
     places: Mapping[str, int]
     share: float | None
@@ -63,11 +64,11 @@ class Subject:
     ``configs`` the same implementation's cases of a sweep over the same problem; ``two_passes`` whether the computation
     needs all of its input before it can use any of it (``passes.two_passes``)."""
 
-    case: Facts
+    case: CaseValues
     row: Mapping[str, Any]
     device: Device
     launches: tuple[Launch, ...]
-    configs: tuple[Facts, ...] = ()
+    configs: tuple[CaseValues, ...] = ()
     two_passes: bool = False
 
     @property
@@ -98,9 +99,8 @@ class Subject:
     @property
     def needed(self) -> float:
         """Bytes that the algorithm must move, as its cost declares them; NaN where it does not."""
-        ways = [self.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
-        known = [value.value for value in ways if value]
-        return sum(known) if len(known) == len(ways) else math.nan
+        known = self.case.needed_bytes()
+        return known.value if known else math.nan
 
     @property
     def passes(self) -> float:
@@ -126,7 +126,7 @@ class Subject:
 
     def roof(self, name: str) -> Evidence | None:
         """A roof of the device."""
-        ceiling = roofline.roof(self.device, name)
+        ceiling = roofs.roof(self.device, name)
         return Evidence(f"roof_{name}", ceiling.value, ceiling.unit, ceiling.origin) if ceiling else None
 
     def bound(self, ratio: float, formula: str, launch: Launch | None = None, *, hides: bool = False) -> Bound:
@@ -179,7 +179,7 @@ def evidence(metric: str, known: Known) -> Evidence:
     return Evidence(metric, known.value, METRICS[metric].unit, known.source)
 
 
-def launches(case: Facts) -> Iterator[Launch]:
+def launches(case: CaseValues) -> Iterator[Launch]:
     """The case's launches, each with the number that every source gave it.
 
     Sources that saw equally many agree by position. Others agree by function name and how often it came before: the
@@ -204,7 +204,7 @@ def launches(case: Facts) -> Iterator[Launch]:
         yield Launch(case, case.functions[primary][number], places, share)
 
 
-def _named(case: Facts, source: str) -> dict[int, tuple[str, int]]:
+def _named(case: CaseValues, source: str) -> dict[int, tuple[str, int]]:
     """A launch's number to its function and how many launches of that function came before."""
     before: Counter[str] = Counter()
     named = {}
