@@ -45,7 +45,7 @@ def of_case(folder: Path, case: Case) -> list[Compiled]:
 
     ``case.kernel`` is the kernel's name as the run's table has it. Raises ValueError for a damaged file.
     """
-    kept, found = folder / _KEPT, artefacts.find(folder, "compiler", case, ".json.gz")
+    kept, found = folder / _KEPT, artefacts.find(folder, "compiler", case)
     try:
         if found is not None:
             return _read(bounded_reading.data_of(found, folder)["launches"])
