@@ -74,7 +74,7 @@ def test_roofline_and_overview_say_one_number_and_one_word() -> None:
     found = [s for s in store.list_runs([store.recorded_dir()]) if "rms_norm" in s.kernels and "ncu" in s.sources]
     loaded = store.open_run(found[0].path)
     table = loaded.table[loaded.table["kernel"] == "rms_norm"]
-    case = summary.headline(summary.summarise(table, loaded.run.device, loaded.run.kernels))
+    case = summary.representative(summary.summarise(table, loaded.run.device, loaded.run.kernels))
     assert case is not None
     number = write(case["floor_fraction"], "ratio")
     title = headline(model.points(table, loaded.run.device, loaded.run.kernels)).split("</h2>")[0]

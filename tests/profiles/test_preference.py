@@ -21,7 +21,7 @@ CASE = Case("matmul", "triton", "forward", "8x8x8-bf16")
 def test_the_terminal_and_the_app_give_the_same_numbers(folder: Path) -> None:
     """``show`` and a notebook's text print ``results``; the app, reports and a notebook's table ``summary``."""
     loaded = store.open_run(folder)
-    printed = text_table.results(loaded.table, loaded.run.device.target)
+    printed = text_table.results(loaded.table, loaded.run.device)
     drawn = summary.summarise(loaded.table, loaded.run.device, loaded.run.kernels)
     assert len(printed) == len(drawn) > 0
     pairs = (("registers", "registers"), ("shared_memory", "shared_memory"), ("spills", "spill_bytes"),

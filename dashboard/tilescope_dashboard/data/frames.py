@@ -219,7 +219,9 @@ def largest_problem(table: pd.DataFrame) -> tuple[str, str]:
     forward = bytes_needed[bytes_needed["pass"].eq("forward")]
     rows = forward if len(forward) else bytes_needed
     of_one = rows.groupby(["workload", "pass", "impl"], sort=False)["value"].sum()
-    workload, direction, _ = of_one.idxmax()  # of several, the first: as ``summary.headline`` and ``listings.largest``
+    workload, direction, _ = (
+        of_one.idxmax()
+    )  # of several, the first: as ``summary.representative`` and ``listings.largest``
     return (str(workload), str(direction))
 
 

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         return await plan(request, arguments.runs)
 
     loaded, interrupted = common.run(planned)
-    print(text_table.text(loaded.table, loaded.run.device.target))
+    print(text_table.text(loaded.table, loaded.run.device))
     # That a config does not fit is what a sweep finds out; the run says which.
     failures = [failure for failure in loaded.run.failures if not (arguments.sweep and failure.case)]
     status = common.report(loaded, interrupted, failures)

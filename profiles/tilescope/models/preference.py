@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from tilescope.hardware import occupancy
-from tilescope.table.case_table import CaseValues
+from tilescope.table.case_table import CaseValues, gather
 
 #: Sources that know what a launch takes of a multiprocessor, the most direct one first.
 RESOURCES = ("ncu", "torch_profiler", "compiler")
@@ -62,6 +64,11 @@ def resources(case: CaseValues, target: str = "") -> list[Resources]:
     told = {metric for metric, by in case.values if by == source} & {"registers", "theoretical_occupancy", *LIMITERS}
     known = {launch for metric in told for launch in case.values[metric, source] if launch is not None}
     return [_of_launch(case, source, launch, target) for launch in sorted(known)]
+
+
+def of_cases(table: pd.DataFrame, target: str = "") -> list[list[Resources]]:
+    """``resources`` of every case of the table, in the order of its first row, as ``summary.summarise`` has them."""
+    return [resources(case, target) for case in gather(table)]
 
 
 def main_resources(case: CaseValues, target: str = "") -> Resources | None:

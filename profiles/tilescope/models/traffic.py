@@ -12,7 +12,17 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope.table.case_table import KEYS, CaseValues, Known, by_problem, gather, problem_of
+from tilescope.table.case_table import (
+    KEYS,
+    CaseValues,
+    Known,
+    Spread,
+    by_problem,
+    gather,
+    gpu_times,
+    problem_of,
+    value_of,
+)
 
 #: The implementation that the others are compared with: PyTorch's operations one after the other.
 BASELINE = "eager"
@@ -61,17 +71,17 @@ def speedup(table: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
         if other is None or case.key["impl"] == baseline:
             continue
         mine, theirs = _same(case, other)
-        time, other_time = _same_time(case, other)
+        time, other_time = gpu_times(case, other) or (None, None)
         rows.append(
             {
                 **case.key,
                 "baseline": baseline,
-                "bytes": _value(mine),
-                "baseline_bytes": _value(theirs),
+                "bytes": value_of(mine),
+                "baseline_bytes": value_of(theirs),
                 "bytes_source": mine.source if mine else "",
                 "predicted": _ratio(theirs, mine),
-                "gpu_time": _value(time),
-                "baseline_gpu_time": _value(other_time),
+                "gpu_time": value_of(time),
+                "baseline_gpu_time": value_of(other_time),
                 "time_source": time.source if time else "",
                 "actual": _ratio(other_time, time),
             }
@@ -116,7 +126,7 @@ def cold_chain(case: CaseValues, l2_bytes: int) -> bool:
 
 def _rows(case: CaseValues) -> Iterator[dict[str, Any]]:
     floor = [case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
-    common = {**case.key, "floor_read": _value(floor[0]), "floor_written": _value(floor[1])}
+    common = {**case.key, "floor_read": value_of(floor[0]), "floor_written": value_of(floor[1])}
     for source, choices in BYTES.items():
         launches: list[int | None] = [*case.launches(source)]
         for launch in launches or [None]:
@@ -149,17 +159,5 @@ def _same(case: CaseValues, other: CaseValues) -> tuple[Known | None, Known | No
     return None, None
 
 
-def _same_time(case: CaseValues, other: CaseValues) -> tuple[Known | None, Known | None]:
-    for source in ("torch_profiler", "ncu"):
-        mine, theirs = case.spread("gpu_time", source), other.spread("gpu_time", source)
-        if mine and theirs:
-            return Known(mine.value, source), Known(theirs.value, source)
-    return None, None
-
-
-def _value(known: Known | None) -> float:
-    return known.value if known else math.nan
-
-
-def _ratio(above: Known | None, below: Known | None) -> float:
+def _ratio(above: Known | Spread | None, below: Known | Spread | None) -> float:
     return above.value / below.value if above and below and below.value else math.nan

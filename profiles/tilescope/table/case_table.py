@@ -153,6 +153,20 @@ def _gather(table: pd.DataFrame) -> list[CaseValues]:
     return list(cases.values())
 
 
+def value_of(known: Known | Spread | None) -> float:
+    """The value, NaN where it is absent."""
+    return known.value if known else math.nan
+
+
+def gpu_times(case: CaseValues, other: CaseValues) -> tuple[Spread, Spread] | None:
+    """GPU times of two cases by the same clock, the first that has both; None where none has."""
+    for source in GPU_TIME_SOURCES:
+        mine, theirs = case.spread("gpu_time", source), other.spread("gpu_time", source)
+        if mine and theirs:
+            return mine, theirs
+    return None
+
+
 def declared_pipe(case: CaseValues, kernels: Mapping[str, Mapping[str, object]] | None) -> str | None:
     """The pipe that the kernel's cost declares for the case, from ``Run.kernels``; None where it is not said."""
     found: object = (kernels or {}).get(case.key["kernel"], {})

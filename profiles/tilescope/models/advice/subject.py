@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilescope.hardware import roofs
-from tilescope.models import summary
+from tilescope.models import bound
 from tilescope.models.advice.finding import Bound, Evidence, Finding
-from tilescope.table.case_table import CaseValues, Known
+from tilescope.table.case_table import CaseValues, Known, value_of
 from tilescope.table.metrics import METRICS
 from tilescope.table.schema import SOURCES, Device
 
@@ -94,13 +94,12 @@ class Subject:
     @property
     def launch_bound(self) -> bool:
         """Whether launches are too short for what happens in them to matter."""
-        return summary.launch_bound(self.row)
+        return bound.launch_bound(self.row)
 
     @property
     def needed(self) -> float:
         """Bytes that the algorithm must move, as its cost declares them; NaN where it does not."""
-        known = self.case.needed_bytes()
-        return known.value if known else math.nan
+        return value_of(self.case.needed_bytes())
 
     @property
     def passes(self) -> float:
