@@ -75,7 +75,7 @@ def _indented(line: str) -> str:
 
 def _choose(loaded: LoadedRun, arguments: argparse.Namespace) -> Any:
     """The rows asked about; of every kernel and pass the largest workload of its Triton code, if nothing was chosen."""
-    from tilescope.suggest import unknown  # noqa: PLC0415
+    from tilescope.table.suggest import unknown  # noqa: PLC0415
 
     table = loaded.table
     for column, wanted in (("kernel", arguments.kernel), ("impl", arguments.impl), ("pass", arguments.direction),

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from tilescope.hardware import device, roofs
 from tilescope.hardware.occupancy import REGISTERS
-from tilescope.suggest import unknown
 from tilescope.table import units
 from tilescope.table.schema import Device
+from tilescope.table.suggest import unknown
 
 #: Bytes of an element.
 ITEMSIZE = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}

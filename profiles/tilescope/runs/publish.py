@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from tilescope import suggest
 from tilescope.files import names
 from tilescope.runs import listings
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError, list_runs, open_run, read_run
+from tilescope.table import suggest
 from tilescope.table.schema import Run, Workload
 
 
