@@ -24,16 +24,10 @@ _KEPT = "listings.json.xz"
 
 @dataclass(frozen=True)
 class Compiled:
-    """One launch as it was compiled: ``stages`` maps ``ttgir``, ``ptx`` and ``sass`` to their text."""
+    """One launch as it was compiled.
 
-    function: str
-    file: str
-    stages: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class _Launch:
-    """The same as it was written: old ones lack the file."""
+    ``stages`` maps ``ttgir``, ``ptx`` and ``sass`` to their text; ``file`` is empty in old runs, which did not keep it.
+    """
 
     function: str
     stages: Mapping[str, str]
@@ -48,8 +42,8 @@ def of_case(folder: Path, case: Case) -> list[Compiled]:
     kept, found = folder / _KEPT, artefacts.find(folder, "compiler", case)
     try:
         if found is not None:
-            return _read(bounded_reading.data_of(found, folder)["launches"])
-        return _read(bounded_reading.data_of(kept, folder).get(case.id, []))
+            return _fit(bounded_reading.data_of(found, folder)["launches"])
+        return _fit(bounded_reading.data_of(kept, folder).get(case.id, []))
     except FileNotFoundError:
         return []
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -92,6 +86,6 @@ def _bytes(run: Run, case: Case) -> float:
     return float(cost.get("bytes_read", 0) + cost.get("bytes_written", 0))
 
 
-def _read(launches: object) -> list[Compiled]:
-    found: list[_Launch] = json_shape.fit(launches, list[_Launch], "launches")
-    return [Compiled(launch.function, launch.file, launch.stages) for launch in found]
+def _fit(launches: object) -> list[Compiled]:
+    found: list[Compiled] = json_shape.fit(launches, list[Compiled], "launches")
+    return found

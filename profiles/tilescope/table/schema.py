@@ -133,8 +133,8 @@ class Workload(TypedDict, total=False):
     dims: Mapping[str, int]
 
 
-class Facts(TypedDict, total=False):
-    """What a run keeps of a kernel. Every part may be absent, and there may be others."""
+class KernelFacts(TypedDict, total=False):
+    """What a kernel's spec declared, as a run keeps it. Every part may be absent, and there may be others."""
 
     summary: str
     file: str
@@ -174,7 +174,7 @@ class Run:
     id: str
     started: str
     device: Device
-    kernels: Mapping[str, Mapping[str, Any]] = field(metadata={"shape": Mapping[str, Facts]})
+    kernels: Mapping[str, Mapping[str, Any]] = field(metadata={"shape": Mapping[str, KernelFacts]})
     versions: Mapping[str, str]
     settings: Mapping[str, Any] = field(metadata={"shape": Settings})
     git_revision: str = ""

@@ -13,7 +13,6 @@ import pandas as pd
 
 from tilescope.collectors.ncu import counters, ncu_csv, rule_file
 from tilescope.files import bounded_reading
-from tilescope.hardware import device
 from tilescope.table import schema
 from tilescope.table.case import Case
 
@@ -36,26 +35,8 @@ def command(argv: Sequence[str], folder: Path) -> list[str]:
 
     Raises NcuError where there is no ncu.
     """
-    path = device.find_ncu()
-    if path is None:
-        raise counters.NcuError(unavailable() or "ncu cannot run here")
-    return [
-        path,
-        "--config-file", "off",
-        "--target-processes", "application-only",
-        "--clock-control", "none",
-        "--cache-control", "all",
-        "--replay-mode", "kernel",
-        "--nvtx",
-        "--nvtx-include", f"regex:{counters.RANGE}.*",
-        *(part for section in SECTIONS for part in ("--section", section)),
-        "--apply-rules", "yes",
-        "--csv",
-        "--page", "details",
-        "--print-units", "base",
-        "--log-file", str(folder / counters.LOG),
-        *argv,
-    ]  # fmt: skip
+    asked = (part for section in SECTIONS for part in ("--section", section))
+    return counters.wrapped(argv, folder, "details", *asked, "--apply-rules", "yes")
 
 
 def finish(folder: Path, cases: Sequence[Case]) -> None:

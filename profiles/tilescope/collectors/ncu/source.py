@@ -18,7 +18,6 @@ import pandas as pd
 from tilescope.collectors import compiled_text, compiler
 from tilescope.collectors.ncu import counters, ncu_csv, rules, source_page
 from tilescope.files import bounded_reading
-from tilescope.hardware import device
 from tilescope.table import schema
 from tilescope.table.case import Case
 
@@ -39,25 +38,9 @@ def command(argv: Sequence[str], folder: Path) -> list[str]:
 
     Raises NcuError where there is no ncu.
     """
-    return [
-        _ncu(),
-        "--config-file", "off",
-        "--target-processes", "application-only",
-        "--clock-control", "none",
-        "--cache-control", "all",
-        "--replay-mode", "kernel",
-        "--nvtx",
-        "--nvtx-include", f"regex:{counters.RANGE}.*",
-        "--section", "SourceCounters",
-        "--import-source", "yes",
-        "--csv",
-        "--page", "details",
-        "--print-units", "base",
-        "--log-file", str(folder / counters.LOG),
-        "--export", str(folder / REPORT),
-        "--force-overwrite",
-        *argv,
-    ]  # fmt: skip
+    kept = ("--export", str(folder / REPORT), "--force-overwrite")
+    options = ("--section", "SourceCounters", "--import-source", "yes", *kept)
+    return counters.wrapped(argv, folder, "details", *options)
 
 
 def finish(folder: Path, cases: Sequence[Case]) -> None:
@@ -133,15 +116,8 @@ def _page(report: Path, name: str, *options: str) -> str:
     """A page of the report. Raises NcuFormatError where there is no report, NcuError where it cannot be read."""
     if not report.is_file():
         raise ncu_csv.NcuFormatError("ncu left no report")
-    command = [_ncu(), "--import", str(report), "--page", name, "--csv", *options]
+    command = [counters.ncu_path(), "--import", str(report), "--page", name, "--csv", *options]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         raise counters.NcuError(counters.explain(done.stdout + done.stderr) or "ncu cannot read its own report back")
     return done.stdout
-
-
-def _ncu() -> str:
-    path = device.find_ncu()
-    if path is None:
-        raise counters.NcuError(unavailable() or "ncu cannot run here")
-    return path

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from tilescope.hardware import roofs
 from tilescope.models import roofline, traffic
 from tilescope.models.advice.finding import Evidence, Finding
-from tilescope.models.advice.subject import Launch, Subject
+from tilescope.models.advice.subject import LaunchValues, Subject
 
 #: From this many times the ideal on, traffic is worth a word: less is rounding, tails and metadata.
 _EXCESS = 1.1
@@ -140,7 +140,7 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _sectors(launch: Launch, way: str) -> tuple[float, list[Evidence | None]]:
+def _sectors(launch: LaunchValues, way: str) -> tuple[float, list[Evidence | None]]:
     """Sectors that loads or stores touch over those that their bytes fill, 1 where that is not known; and what says so."""
     sectors, width = launch.get(f"sectors_per_{way}", "ncu"), launch.get(f"widest_{way}", "compiler")
     share = launch.get(f"sector_efficiency_{_WAYS[way]}", "interpreter")
@@ -151,7 +151,7 @@ def _sectors(launch: Launch, way: str) -> tuple[float, list[Evidence | None]]:
     return 1.0, []
 
 
-def _asked(subject: Subject, launch: Launch, way: str) -> Evidence | None:
+def _asked(subject: Subject, launch: LaunchValues, way: str) -> Evidence | None:
     """The bytes that the launch loads or stores; a single one's are the algorithm's at least."""
     requested = launch.get(f"requested_bytes_{_WAYS[way]}", "interpreter")
     alone = requested is None and subject.row["launches"] == 1
@@ -223,7 +223,7 @@ def spills(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def _spill_ratio(launch: Launch, code: list[Evidence | None]) -> tuple[float | None, str]:
+def _spill_ratio(launch: LaunchValues, code: list[Evidence | None]) -> tuple[float | None, str]:
     requested = _added([launch.get(f"requested_bytes_{way}", "interpreter") for way in ("read", "written")])
     through = launch.get("l1_bytes", "ncu")
     if not requested:

@@ -22,7 +22,7 @@ _TRITON, _INDUCTOR = "triton", "triton_"
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchValues:
     """One launch of a case. ``places`` maps a source to the number it gave the launch.
 
     ``share`` of the case's GPU time, None where a time is not known.
@@ -67,7 +67,7 @@ class Subject:
     case: CaseValues
     row: Mapping[str, Any]
     device: Device
-    launches: tuple[Launch, ...]
+    launches: tuple[LaunchValues, ...]
     configs: tuple[CaseValues, ...] = ()
     two_passes: bool = False
 
@@ -128,7 +128,7 @@ class Subject:
         ceiling = roofs.roof(self.device, name)
         return Evidence(f"roof_{name}", ceiling.value, ceiling.unit, ceiling.origin) if ceiling else None
 
-    def bound(self, ratio: float, formula: str, launch: Launch | None = None, *, hides: bool = False) -> Bound:
+    def bound(self, ratio: float, formula: str, launch: LaunchValues | None = None, *, hides: bool = False) -> Bound:
         """What making the launch (None: all) ``ratio`` times faster wins for the case.
 
         Amdahl's law (1967) over the launch's share of GPU time, ``1 / (1 - s + s / ratio)``; with no share known the
@@ -153,7 +153,7 @@ class Subject:
         values: list[Evidence | None],
         bound: Bound | None = None,
         *,
-        launch: Launch | None = None,
+        launch: LaunchValues | None = None,
     ) -> Finding:
         """A finding about this case; absent values are left out of its evidence."""
         key = self.case.key
@@ -178,7 +178,7 @@ def evidence(metric: str, known: Known) -> Evidence:
     return Evidence(metric, known.value, METRICS[metric].unit, known.source)
 
 
-def launches(case: CaseValues) -> Iterator[Launch]:
+def launches(case: CaseValues) -> Iterator[LaunchValues]:
     """The case's launches, each with the number that every source gave it.
 
     Sources that saw equally many agree by position. Others agree by function name and how often it came before: the
@@ -200,7 +200,7 @@ def launches(case: CaseValues) -> Iterator[Launch]:
             if source != primary and place is not None:
                 places[source] = place
         share = times[number] / whole if len(times) == len(numbers) and whole > 0 else None
-        yield Launch(case, case.functions[primary][number], places, share)
+        yield LaunchValues(case, case.functions[primary][number], places, share)
 
 
 def _named(case: CaseValues, source: str) -> dict[int, tuple[str, int]]:
