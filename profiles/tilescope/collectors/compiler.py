@@ -189,7 +189,7 @@ def _compile(launch: Launch, target: str) -> dict[str, Any]:
 
 
 def _lacks_data(error: Exception) -> str:
-    """What could not be done on tensors without data, where that is what the error says; else empty."""
+    """What the error says could not be done on tensors without data; empty where it says something else."""
     if "cannot be called on meta tensors" in str(error):
         return "reads a tensor's value"
     # PyTorch's own operators say so where their outputs' shapes depend on what is in the inputs.
@@ -198,7 +198,7 @@ def _lacks_data(error: Exception) -> str:
 
 
 def _gist(error: BaseException) -> str:
-    """The last line that says something: Triton's messages begin with the source they are about."""
+    """The line of the error that says what is wrong: Triton's messages begin with the source they are about."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]

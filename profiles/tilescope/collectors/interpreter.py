@@ -1,9 +1,9 @@
-"""What a case asks of memory, counted exactly with no GPU.
+"""Memory requests of a case, counted exactly with no GPU.
 
-Triton launches run in Triton's interpreter, every load and store counted; PyTorch operators, in unfused code and
-around launches, count their inputs and outputs. Requested bytes are each access in full, unique bytes each byte once a
-launch: what the memory must move at least. Sector efficiency takes one load or store instruction of a whole block at a
-time: the distinct bytes it touches over the 32-byte sectors they lie in.
+Triton launches run in Triton's interpreter, with every load and store counted. PyTorch operators, in unfused code and
+around launches, count their inputs and outputs. Requested bytes count each access in full. Unique bytes count each byte
+once a launch: what the memory must move at least. Sector efficiency is taken of one load or store instruction of a
+whole block at a time: the distinct bytes it touches over the 32-byte sectors they lie in.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ def _version(name: str) -> tuple[int, ...]:
 
 
 def must_compile(error: RuntimeError) -> bool:
-    """Whether it is what torch.compile says of a function that may not be run as it is written."""
+    """Whether torch.compile refuses to run the function uncompiled."""
     return "torch.compile with fullgraph=True" in str(error)
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
-    """Count the case and write the artefact. What torch.compile may leave as it is written is counted so.
+    """Counts the case and writes the artefact. What torch.compile may run uncompiled is counted uncompiled.
 
     ``settings["progress"]``, a function of one text, is told how far a launch is. Raises NotApplicable for what
-    torch.compile would generate and, as soon as it is clear, for a case that would take longer than
-    ``settings["interpreter_limit"]`` seconds (40) or asks for what is not interpreted; InterpretationFailed when a
-    kernel goes wrong.
+    torch.compile would generate, for what the interpreter does not support and, as soon as it is clear, for a case that
+    would take longer than ``settings["interpreter_limit"]`` seconds (40). Raises InterpretationFailed when a kernel
+    goes wrong.
     """
     from tilescope.execution import execute, pytorch_traffic  # noqa: PLC0415 (they import torch and triton)
     from tilescope.interpreter import blocks, interpret  # noqa: PLC0415 (they import torch and triton)

@@ -1,8 +1,8 @@
-"""Roofs as high as they must be: what a case of a run did reach is no more than the device can do.
+"""Measured roofs, raised to what the run's own cases reached.
 
-A measured roof is what one program reached, cuBLAS or a copy, and others may do better: an int8 product of Triton's is
-faster than ``torch._int_mm``, and what reads twice as much as it writes is faster than a copy. So the roof of a run is the
-larger of the two, never more than the datasheet says. Pure.
+A measured roof is what one program reached, cuBLAS or a copy. Others may do better: Triton's int8 product is faster
+than ``torch._int_mm``, and a kernel that reads twice as much as it writes is faster than a copy. A run's roof is
+therefore the larger of the two, and never above the datasheet's. Pure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _IMPOSSIBLE = 1.05
 
 
 class Rate(NamedTuple):
-    """The rate at which a case of a run used the roof of a name, and which case."""
+    """A rate that a case reached (in the unit of its roof), the roof's name, and the case in words."""
 
     roof: str
     value: float
@@ -45,9 +45,9 @@ class Rate(NamedTuple):
 
 
 def raised(run: Run, table: pd.DataFrame) -> Run:
-    """The run with its device's roofs as high as its own cases reached, and a remark on each that cannot be true.
+    """The run with its device's roofs raised to what its cases reached, and a note on each rate that cannot be true.
 
-    Published figures are those that are known today: a run keeps those of its day.
+    Datasheet figures are today's: a run on disk keeps those of its day.
     """
     device = _published(run.device)
     if not device.measured:
@@ -71,7 +71,9 @@ def raised(run: Run, table: pd.DataFrame) -> Run:
 def rates(
     table: pd.DataFrame, device: Device, kernels: Mapping[str, Mapping[str, object]] | None = None
 ) -> Iterator[Rate]:
-    """What each case reached of the roof that it is held against. A case whose result was wrong did something else."""
+    """What each case reached of the roof it is compared with. Cases with wrong results are left out: they did something
+    else.
+    """
     known: roofs.Roofs = functools.partial(roofs.roof, device)
     for case in gather(table[table["metric"].isin(_NEEDED)]):
         time, needed = case.gpu_time(), case.needed_bytes()

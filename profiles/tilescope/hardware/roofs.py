@@ -41,9 +41,10 @@ def roof(device: Device, name: str) -> Ceiling | None:
 
 
 def hbm_roof(case: CaseValues, known: Roofs) -> Ceiling | None:
-    """The roof of HBM for what the case must move: that of reading, which is higher, where it does little else.
+    """The roof of HBM that a case is compared with: read bandwidth for a case that does little but read, else copy
+    bandwidth.
 
-    That roof is measured or absent: no datasheet tells it apart.
+    Read bandwidth is measured or absent: datasheets give one figure for both.
     """
     read, written = (case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written"))
     reads = read and written and written.value <= _READS * (read.value + written.value)
@@ -51,8 +52,9 @@ def hbm_roof(case: CaseValues, known: Roofs) -> Ceiling | None:
 
 
 class OfRoof(NamedTuple):
-    """How near a case comes to its roof. ``fraction`` of ``name``, as in ``measured copy bandwidth``, which is the rate of
-    ``pipe`` or, where that is empty, the bandwidth of HBM.
+    """How near a case comes to its roof. ``fraction`` of the roof called ``name`` (``measured copy bandwidth``).
+
+    ``pipe`` names the pipe whose rate the roof is; it is empty where the roof is a bandwidth of HBM.
     """
 
     fraction: float
@@ -61,8 +63,10 @@ class OfRoof(NamedTuple):
 
 
 def of_roof(row: Mapping[str, Any], device: Device) -> OfRoof:
-    """Share of the roof that a row of ``summary.summarise`` reaches: the one number, and the one name of the roof, that
-    every view and table gives. NaN where nothing was timed, and no name where no cost is known.
+    """The share of its roof that a row of ``summary.summarise`` reaches, and the roof's name, as every view and table
+    gives them.
+
+    The share is NaN where nothing was timed, the name empty where no cost is known.
     """
     fraction = float(row["floor_fraction"])
     rate = roof(device, str(row["pipe"])) if row["performance_fraction"] == fraction else None
@@ -91,8 +95,8 @@ def all_roofs(device: Device) -> pd.DataFrame:
 def pipe_of(case: CaseValues, kernels: Mapping[str, Mapping[str, object]] | None = None) -> str:
     """The pipe that bounds the case's arithmetic.
 
-    What the kernel declares; else the tensor pipe of its dtype where ncu or the compiler saw tensor work, or where
-    the algorithm's intensity leaves little else; else the CUDA cores.
+    It is the one that the kernel declares. Else it is the tensor pipe of the dtype where ncu or the compiler saw tensor
+    work, or where the algorithm's intensity leaves little else. Else it is the CUDA cores.
     """
     declared = declared_pipe(case, kernels)
     if declared:

@@ -1,5 +1,5 @@
-"""Triton's language in NumPy, a whole grid of programs at a time: what the interpreter collector runs kernels in.
+"""Hooks for Triton's own interpreter: its builder's methods are replaced by ones that count and that run fast on NumPy.
 
-``numpy_language`` puts it in place of the interpreter's own operations; ``blocks`` holds values, ``narrow`` the formats below fp32 that
-NumPy lacks, ``kernel_source`` makes a kernel run in its own namespace. Worker-side only: it imports torch and triton.
+``numpy_language`` installs them for a launch, ``blocks`` holds values, ``narrow`` the formats below fp32 that NumPy
+lacks, and ``kernel_source`` makes a kernel run in its own namespace. Worker-side only: it imports torch and triton.
 """

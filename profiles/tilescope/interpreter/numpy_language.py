@@ -1,11 +1,11 @@
-"""Triton's language in numpy, as its interpreter has it, with every access reported to a meter.
+"""Replaces the builder's methods of Triton's interpreter, so that every access is reported to a meter.
 
-Triton's interpreter builds no code: its builder's methods compute with numpy arrays. Those methods are replaced while a
-launch is interpreted. They
+Triton's interpreter builds no code: its builder's methods compute with NumPy arrays. Those methods are replaced while a
+launch is interpreted. The replacements
 
-* report each access, with its addresses, to a ``Meter``, and each floating-point operation;
-* can leave floating-point values out (``values=False``): where memory is touched seldom depends on them, and without
-  them a large workload takes seconds. Should an address, a mask or a branch depend on one, ``NeedsValues`` is raised;
+* report each access, with its addresses, and each floating-point operation to a ``Meter``;
+* can leave floating-point values out (``values=False``): which memory is touched seldom depends on them, and without
+  them a large workload takes seconds. If an address, a mask or a branch depends on one, ``NeedsValues`` is raised;
 * compute with bfloat16 and 8-bit floats as the hardware does, which Triton 3.6's interpreter does not.
 
 Patches ``triton.language`` while it is in use, so it belongs in a worker. Imports triton.

@@ -20,7 +20,10 @@ _EXTRA_BYTES = 1.1
 
 
 def bound(row: Mapping[str, Any]) -> str:
-    """What holds the case back. Predicted: the larger of the two floors. Measured: the roof it comes close to, if any."""
+    """What holds the case back: ``memory``, ``compute``, ``latency``, or nothing where no cost is known.
+
+    Predicted, it is the larger of the two floors. Measured, it is the roof that the case comes close to, else latency.
+    """
     if not row["measured"] or not row["bound"]:
         return str(row["bound"])
     if max(_memory_use(row), _or_zero(row["performance_fraction"])) < _SATURATED:
@@ -42,7 +45,7 @@ def _memory_use(row: Mapping[str, Any]) -> float:
 
 
 def sentence(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
-    """One plain sentence with figures; a second where the CPU is late or the result wrong."""
+    """One sentence with figures about what holds the case back. Others say that the result is wrong or the CPU is late."""
     sentences = []
     if row["relative_error"] > row["tolerance"]:
         sentences.append(

@@ -1,7 +1,7 @@
-"""Chrome traces: torch.profiler's own, where a run kept it, or one made again from the table.
+"""Chrome traces: torch.profiler's own where a run kept it, or one made from the table.
 
-Perfetto (ui.perfetto.dev), chrome://tracing and others open both, compressed with gzip as they are. The format is
-Google's "Trace Event Format"; its times are in microseconds.
+Perfetto (ui.perfetto.dev), chrome://tracing and others open both, still compressed with gzip. The format is Google's
+"Trace Event Format"; its times are in microseconds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What texts say of fused kernels, what the bytes allow, and what was measured at every recorded size, side by side.
+"""Claims about fused kernels: what published texts say, what the bytes allow, and what was measured, at every recorded
+size.
 
-Runs -> frame, pure but for a look at whether a kernel's source has changed since. Only what was measured counts, and of
-implementations only those whose results were right. The bound is the bytes of the unfused implementation over those of
-the fused one (``traffic.speedup``'s prediction): a memory-bound program gains no more by moving less, though an unfused
-one whose launches are slow for other reasons can lose more than that.
+Runs -> frame; it also looks whether a kernel's source has changed since. Only measured times of right results count.
+The bound is the bytes of the unfused implementation over those of the fused one (``traffic.speedup``'s prediction). A
+memory-bound program gains no more than that by moving less, though an unfused one whose launches are slow for other
+reasons can lose more.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ COLUMNS = {
 
 
 def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
-    """``best`` of what each of the runs says."""
+    """``best`` over all of the runs."""
     return best(row for loaded in runs for row in of_run(loaded))
 
 
@@ -105,7 +106,7 @@ def best(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
 
 
 def of_run(loaded: LoadedRun) -> list[dict[str, Any]]:
-    """A row a kernel, pass and workload that the run measured of the Triton implementation, with right results.
+    """One row a kernel, pass and workload that the run measured of the Triton implementation with right results.
 
     It has ``COLUMNS``, and in ``workloads`` how many of them the run has.
     """
@@ -135,13 +136,13 @@ def of_run(loaded: LoadedRun) -> list[dict[str, Any]]:
 
 
 def disagree(rows: pd.DataFrame, other: str) -> pd.Series:
-    """Where ours is ahead of ``other`` (of ``OVER``) by one of the two clocks and behind by the other."""
+    """Rows where ours is ahead of ``other`` (of ``OVER``) by one of the two clocks and behind by the other."""
     gpu, interval = rows[f"over_{other}"], rows[f"interval_{other}"]
     return gpu.notna() & interval.notna() & ((gpu > 1) != (interval > 1))
 
 
 def verdicts(rows: pd.DataFrame) -> pd.Series:
-    """By kernel and pass of which something is claimed: what came of it over all sizes, in words, by GPU time."""
+    """What became of each claim over all sizes, in words, by GPU time; by kernel and pass."""
     claimed = rows[rows["verdict"] != ""]
     found: dict[tuple[str, str], str] = {}
     for (kernel, direction), sizes in claimed.groupby(["kernel", "pass"], sort=False):
@@ -161,7 +162,7 @@ def _worth(row: dict[str, Any]) -> tuple[bool, int, int, str]:
 
 
 def _right(case: CaseValues, failed: set[str]) -> bool:
-    """Whether no check found the case's results wrong: neither by its error nor so that there was none to give."""
+    """Whether no check found the results wrong, by their error or because there was none to give."""
     name = "/".join(case.key[column] for column in ("kernel", "impl", "pass", "workload"))
     return not case.wrong() and not any(known == name or known.endswith(f":{name}") for known in failed)
 

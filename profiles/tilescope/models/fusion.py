@@ -1,8 +1,9 @@
-"""Before there is a kernel: what fusing a chain of PyTorch operations could win, from shape, dtype and target alone.
+"""Prediction before there is a kernel: what fusing a chain of PyTorch operations could win, from shape, dtype and
+target.
 
 Unfused, every operation of the chain is a launch that reads its operands from HBM and writes its result back. Fused,
-one launch reads the chain's inputs and writes its result. Both are counted in bytes; memory-bound code can gain at
-most their ratio. Pure; every figure is a prediction.
+one launch reads the chain's inputs and writes its result. Both are counted in bytes; memory-bound code can gain at most
+their ratio. Pure; every figure is a prediction.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TMA = 90
 
 @dataclass(frozen=True)
 class Operation:
-    """What one operation asks of memory, in PyTorch, beside the chain's running value that it reads once.
+    """Memory traffic of one PyTorch operation, beside the chain's running value that it reads once.
 
     ``tensors``, ``rows`` and ``masks``: further operands of the full shape, of one row's shape, and of the full shape
     with one byte an element. ``whole_row``: an element of the result needs the whole row. ``reduces``: the result has

@@ -1,8 +1,8 @@
-"""The hierarchical roofline: where a case or a launch stands, and under which roofs.
+"""The hierarchical roofline: the points of cases and launches, and the roofs above them.
 
-After Williams, Waterman and Patterson, "Roofline" (2009), one memory roof a level and one compute roof a pipe. Up to
-three kinds of points: what the *algorithm* needs (declared cost), what the program *requested* (interpreter) and what
-the hardware *moved* (ncu). Pure: frame -> frame.
+After Williams, Waterman and Patterson, "Roofline" (2009), with one memory roof a level and one compute roof a pipe.
+There are up to three kinds of points: what the *algorithm* needs (declared cost), what the program *requested*
+(interpreter) and what the hardware *moved* (ncu). Pure: frame -> frame.
 """
 
 from __future__ import annotations
@@ -41,13 +41,16 @@ def points(
 ) -> pd.DataFrame:
     """One row a point: a case (``launch`` absent) or one launch, of one kind, at one memory level.
 
-    ``flops`` are the operations that the algorithm needs, for every kind: work that a kernel does beyond them is no
-    performance. What was counted instead stands in ``executed``, and ``executed_ratio`` is its ratio to ``flops``; of a launch
-    among several ``flops`` are its share by ``executed``. Without a declared cost ``flops`` are those executed. ``flops`` and
-    ``bytes`` have their sources; ``intensity`` is in flop/byte; ``gpu_time`` in seconds, absent where nothing
-    was timed; ``performance`` (flop/second) and ``bandwidth`` (byte/second) absent with it. ``attainable`` is the height of
-    the roofs at that intensity, ``fraction`` how much of it is reached, ``origin`` which roofs that refers to; at HBM they
-    are those of ``hbm_roof``.
+    ``flops`` are the operations that the algorithm needs, for every kind: operations beyond them are no performance.
+    ``executed`` is what was counted instead, and ``executed_ratio`` its ratio to ``flops``. A launch among several has
+    a share of ``flops`` by its ``executed``. Without a declared cost ``flops`` are those executed. ``flops_source`` and
+    ``bytes_source`` say where the two come from.
+
+    ``intensity`` is in flop/byte, ``gpu_time`` in seconds, ``performance`` in flop/second, ``bandwidth`` in
+    byte/second; the last three are absent where nothing was timed. ``attainable`` is the height of the roofs at that
+    intensity, ``fraction`` how much of it is reached, ``origin`` which roofs those are. At HBM they are those of
+    ``roofs.hbm_roof``.
+
     ``above_roof`` marks a point that moved bytes faster than the memory roof allows: part of its data stayed in a
     nearer cache. ``requested`` bytes are given at L1, where requests arrive, and at HBM, whose traffic they bound.
     ``kernels`` is ``Run.kernels``; without it the pipe of declared work is inferred.

@@ -1,4 +1,4 @@
-"""One row a case: how fast it is, how fast it could be, and why, in one sentence.
+"""Summary of a run: one row a case, with how fast it is, how fast it could be, and why.
 
 Pure: frame -> frame. The *floor* is the time that the algorithm's bytes and operations take at the device's roofs
 (measured ones where there are any). Where nothing was timed the row is a prediction and says so.
@@ -81,18 +81,24 @@ COLUMNS = {
 def summarise(
     table: pd.DataFrame, device: Device, kernels: Mapping[str, Mapping[str, object]] | None = None
 ) -> pd.DataFrame:
-    """One row a case, in the order of the table.
+    """One row a case, in the order of the table. An absent number is NaN, an absent text empty.
 
-    ``measured`` says whether GPU time is known. ``gpu_time`` is the median over repetitions of the sum over launches, ``gpu_time_low`` and ``gpu_time_high`` the 5 % and
-    95 % quantiles (seconds). ``floor`` in seconds, ``floor_fraction`` = floor / gpu_time, and ``roof`` what it is a
-    fraction of (``roofs.of_roof``). ``memory_roof`` names the roof of HBM
-    that applies, ``hbm`` or ``hbm_read``. ``bound`` is ``memory``, ``compute``
-    or ``latency``; empty where no cost is known. ``bytes`` are those of HBM, from ``bytes_source``, and ``bytes_ratio`` their ratio
-    to the algorithm's; ``bytes_cold`` marks the sum of several launches that ncu counted with cold caches each, an upper bound.
-    ``bandwidth`` and ``performance`` count what the algorithm needs, over the GPU time; their
-    fractions are of the roofs. Resources are those of the longest launch. ``cpu_bound`` marks an interval well above the
-    GPU time. ``library`` is the quickest other one of LIBRARIES on the same problem, empty where none was timed, and ``speedup_library`` its
-    GPU time over the case's. ``why`` is a sentence for people. ``kernels`` is ``Run.kernels``.
+    ``measured`` says whether GPU time is known. ``gpu_time`` (seconds) is the median over repetitions of the sum over
+    launches, ``gpu_time_low`` and ``gpu_time_high`` its 5 % and 95 % quantiles. ``cpu_bound`` marks an interval well
+    above the GPU time.
+
+    ``floor`` is in seconds, ``floor_fraction`` = floor / gpu_time, and ``roof`` names the roof that this is a fraction
+    of (``roofs.of_roof``). ``memory_roof`` is the roof of HBM that applies, ``hbm`` or ``hbm_read``. ``bound`` is
+    ``memory``, ``compute`` or ``latency``; empty where no cost is known. ``bandwidth`` and ``performance`` count what
+    the algorithm needs, over the GPU time; their fractions are of the roofs.
+
+    ``bytes`` are those of HBM, from ``bytes_source``, and ``bytes_ratio`` is their ratio to the algorithm's.
+    ``bytes_cold`` marks an upper bound: the sum of several launches that ncu counted with cold caches each.
+    ``requested_*``, ``unique_*`` and ``dram_*`` are bytes as the interpreter and ncu counted them. Resources are those
+    of the longest launch.
+
+    ``library`` is the quickest other implementation of LIBRARIES on the same problem, and ``speedup_library`` its GPU
+    time over the case's. ``why`` is a sentence for people. ``kernels`` is ``Run.kernels``.
     """
     cases = gather(table)
     problems = by_problem(cases)
@@ -152,7 +158,7 @@ def _row(
 
 
 def _floor(case: CaseValues, seconds: float, device: Device, pipe: str) -> dict[str, Any]:
-    """The algorithm against the roofs, and what moved against the algorithm."""
+    """The case's cost against the roofs, and the bytes that moved against the cost."""
     needed = value_of(case.needed_bytes())
     flops = value_of(case.total("algorithm_flops", "model"))
     memory = roofs.hbm_roof(case, functools.partial(roofs.roof, device))

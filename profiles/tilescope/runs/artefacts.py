@@ -1,4 +1,4 @@
-"""Where a run keeps what a collector wrote of a case. Imports neither torch nor triton."""
+"""The place of a case's artefacts in a run. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilescope.table.case import Case
 
 
 def find(folder: Path, collector: str, case: Case) -> Path | None:
-    """The artefact of a case in the run at ``folder``; None where it was not kept, as an ordinary file in the run.
+    """The artefact of a case in the run at ``folder``; None where none was kept as an ordinary file in the run.
 
     ``case.kernel`` is the kernel's name as the run's table has it.
     """

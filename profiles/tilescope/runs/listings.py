@@ -1,4 +1,4 @@
-"""The stages of a run's kernels: read from what the compiler collector wrote, and kept small for a recording.
+"""Compiled stages of a run's kernels: read from the compiler's artefacts, and kept small for a recording.
 
 Imports neither torch nor triton.
 """
@@ -70,7 +70,7 @@ def keep(folder: Path, cases: Iterable[Case], target: Path) -> None:
 
 
 def largest(run: Run, table: pd.DataFrame) -> list[Case]:
-    """Of each kernel, implementation and direction the case with the default config that moves most bytes at least."""
+    """The case that must move the most bytes, of each kernel, implementation and direction; without a config only."""
     cases = table.loc[table["config"] == "", ["kernel", "impl", "pass", "workload"]].drop_duplicates()
     found: dict[tuple[str, str, str], Case] = {}
     for case in (Case(*values) for values in cases.itertuples(index=False, name=None)):

@@ -1,4 +1,4 @@
-"""What the table knows of each case, gathered for the models: a metric's value by launch, most direct source first.
+"""Values of each case, gathered from the table for the models: by metric and launch, the most direct source first.
 
 Pure: frame -> plain objects. Medians over repetitions; what is absent is None, never 0.
 """
@@ -91,13 +91,13 @@ class CaseValues:
         return Known(read.value + written.value, "model") if read and written else None
 
     def wrong(self) -> bool:
-        """Whether the check of its results found them wrong: its times are those of another function."""
+        """Whether the check found the results wrong. The times are then those of another function."""
         pairs = (("relative_error", "tolerance"), ("row_error", "row_tolerance"))
         found = [(self.total(error), self.total(accepted)) for error, accepted in pairs]
         return any(error.value > accepted.value for error, accepted in found if error and accepted)
 
     def launch_time(self, launch: int, seen_by: str) -> Known | None:
-        """GPU time of a launch that ``seen_by`` numbered, from a source that saw as many launches."""
+        """GPU time of the launch that the source ``seen_by`` calls ``launch``, from a source that saw as many launches."""
         count = len(self.functions.get(seen_by, {}))
         alike = [source for source in GPU_TIME_SOURCES if len(self.functions.get(source, {})) == count]
         return self.at("gpu_time", launch, *alike) if alike else None
@@ -176,9 +176,9 @@ def declared_pipe(case: CaseValues, kernels: Mapping[str, Mapping[str, object]] 
 
 
 def by_problem(cases: Iterable[CaseValues]) -> dict[tuple[str, ...], dict[str, CaseValues]]:
-    """Cases that solve the same problem (run, kernel, pass, workload), by implementation; the default config only.
+    """Cases by problem (run, kernel, pass, workload) and then by implementation; of those without a config only.
 
-    An implementation that ran with configs only is there with the fastest of them, where times are known.
+    An implementation that ran only with configs is represented by the fastest of them, where times are known.
     """
     problems: dict[tuple[str, ...], dict[str, CaseValues]] = {}
     for case in cases:
@@ -191,7 +191,7 @@ def by_problem(cases: Iterable[CaseValues]) -> dict[tuple[str, ...], dict[str, C
 
 
 def problem_of(case: CaseValues) -> tuple[str, ...]:
-    """What the case computes, whoever does: run, kernel, pass, workload."""
+    """The problem that the case solves: run, kernel, pass, workload."""
     return tuple(case.key[name] for name in ("run_id", "kernel", "pass", "workload"))
 
 

@@ -34,7 +34,7 @@ COLUMNS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class LineMetric:
-    """What is known of a line. ``column`` is its name on ncu's source page, empty where ncu has none."""
+    """A metric of a source line. ``column`` is its name on ncu's source page, empty where ncu has none."""
 
     name: str
     label: str
@@ -71,7 +71,7 @@ LINE_METRICS: dict[str, LineMetric] = {
 
 
 def of_another(owner: str, found: pd.DataFrame, sources: Mapping[str, str]) -> tuple[pd.DataFrame, dict[str, str]]:
-    """The same lines and texts with ``owner/`` before each file: another library's files may be called as a kernel's own."""
+    """The same lines and texts with ``owner/`` before each file name: another library may have a file of the same name."""
     return found.assign(file=f"{owner}/" + found["file"]), {f"{owner}/{name}": text for name, text in sources.items()}
 
 

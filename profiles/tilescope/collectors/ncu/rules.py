@@ -79,6 +79,6 @@ def launches(table: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, set[int]]
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """No rows: a rule is text. Reads the artefact, so that a damaged one is told. Raises ValueError for one."""
+    """No rows, as a rule is text. Reads the artefact, so that a damaged one is reported. Raises ValueError for one."""
     rule_file.load(artefact)
     return schema.frame([])

@@ -86,7 +86,7 @@ def divide(page: str, details: pd.DataFrame, cases: Sequence[Case]) -> dict[Case
 
 
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """No rows: what is known of lines is not in the run's table."""
+    """No rows: values of source lines are not in the run's table."""
     return schema.frame([])
 
 

@@ -18,11 +18,11 @@ from tilescope.table.line_values import LINE_METRICS
 
 
 def parse(page: str, case: Case, compiled: Mapping[str, list[compiled_text.Text]] | None = None) -> pd.DataFrame:
-    """ncu's source page of one case (``--page source --csv --print-source cuda,sass``). An absent cell gives no row.
+    """Values of source lines from ncu's source page of one case (``--page source --csv --print-source cuda,sass``).
 
-    ``compiled`` maps a kernel function to its SASS with lines, as ``compiled_text.read`` gives it: where it is instruction
-    for instruction the code that ran, what a line calls is counted with that line. Raises NcuFormatError without
-    a page.
+    An absent cell gives no row. ``compiled`` maps a kernel function to its SASS with lines, from
+    ``compiled_text.read``. Where it is the code that ran, instruction for instruction, what a line calls is counted
+    with that line. Raises NcuFormatError without a page.
     """
     rows: list[dict[str, Any]] = []
     for index, launch in enumerate(launches(page)):

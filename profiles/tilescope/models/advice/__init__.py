@@ -1,4 +1,4 @@
-"""Advice: why a kernel is slow, by which values, what mending it could win at most, and how.
+"""Advice: why a kernel is slow, the values that show it, the potential speedup, and the remedy.
 
 Pure: frame -> findings. A rule is one function in RULES that looks at a ``Subject`` and yields ``Finding``s. It needs
 its counters: what is absent gives no finding. With compiler and interpreter alone the findings are predictions.
@@ -59,12 +59,12 @@ def findings(
     kernels: Mapping[str, Mapping[str, object]] | None = None,
     beside: pd.DataFrame | None = None,
 ) -> list[Finding]:
-    """What the rules find in every case of the table, those with most to win first (see ``rank``).
+    """Findings of all rules about every case of the table, those with most to win first (see ``rank``).
 
-    Of each measured case one finding, the last (``DISTANCE``), says how far it is from its roof; one at its roof says so
-    itself. ``kernels`` is ``Run.kernels``. Of a sweep the table needs all configs of a problem: they are held against each
-    other. ``beside`` are all rows of these kernels where the table has not all: other implementations show what a
-    computation needs.
+    Each measured case has one finding, the last (``DISTANCE``), about how far it is from its roof; a case at its roof
+    has one that says so instead. ``kernels`` is ``Run.kernels``. Of a sweep the table needs all configs of a problem,
+    which are compared with each other. ``beside`` are all rows of these kernels where the table has not all: other
+    implementations show what a computation needs.
     """
     swept: dict[tuple[str, ...], list[CaseValues]] = {}
     for case in gather(table):

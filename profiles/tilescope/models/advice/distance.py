@@ -1,4 +1,4 @@
-"""How far a measured case is from its roof, whatever else is found. Pure."""
+"""The rule on distance: how far a measured case is from its roof, whatever else is found. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _REACHED = 0.97
 
 
 def distance(subject: Subject, found: Iterable[Finding]) -> Iterator[Finding]:
-    """What is left to win, and whether any rule in ``found`` explains it. Ranks last: it is no cure.
+    """The distance left to the roof, and whether any finding in ``found`` explains it. Ranks last: it is no remedy.
 
-    A computation that must pass over its input twice is held against the roof of two passes.
+    A computation that must pass over its input twice is compared with the roof of two passes.
     """
     fraction = subject.row["floor_fraction"]
     rules = {finding.rule for finding in found if finding.bound is None or finding.bound.clock == "gpu_time"}

@@ -64,8 +64,10 @@ def extra_bytes(subject: Subject) -> Iterator[Finding]:
 
 
 def _concerned(subject: Subject, moved: Mapping[int | None, float], source: str) -> float:
-    """The share of GPU time that is in proportion to bytes: all of a launch that HBM keeps busy, else what they take at the
-    roof. All of it where nothing was timed.
+    """The share of GPU time that is in proportion to bytes.
+
+    That is all of a launch that keeps HBM busy, else the time its bytes take at the roof. It is 1 where nothing was
+    timed.
     """
     roof, time = subject.roof(subject.row["memory_roof"]), subject.row["gpu_time"]
     if not (subject.measured and roof and time > 0):

@@ -1,6 +1,6 @@
-"""Whether a computation needs all of its input before it can use any of it, as a scale of the whole tensor does. Pure.
+"""Computations that need all of their input before they can use any of it, as a scale of the whole tensor does. Pure.
 
-No kernel can then do with one pass over the input: the minimum is two, and advice to do all in one launch is wrong.
+No kernel can then do with one pass over the input: the minimum is two, and advice to use a single launch is wrong.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _PARTIAL = 1 / 256
 
 
 def two_passes(cases: Iterable[CaseValues]) -> frozenset[tuple[str, str]]:
-    """Kernels and passes of which every case shows the dependence, whatever its implementation and workload.
+    """Kernels and passes where every case shows the dependence, whatever its implementation and workload.
 
-    One that does without disproves the need: a loss is one value of all logits too, but no gradient waits for it.
+    One case without it disproves the need: a loss is one value of all logits too, but no gradient waits for it.
     """
     shown: dict[tuple[str, str], bool] = {}
     for case in cases:
@@ -32,10 +32,10 @@ def two_passes(cases: Iterable[CaseValues]) -> frozenset[tuple[str, str]]:
 
 
 def _depends(case: CaseValues) -> bool:
-    """A launch makes one value of all the input, and a later one reads all of the input again.
+    """Whether a launch makes one value of all the input, and a later launch reads all of the input again.
 
-    The interpreter's distinct bytes are exact. Instead of one value there may be partial results, if each program of the
-    later launch reads all of these: it then asks for them as many times as there are programs.
+    The interpreter's distinct bytes are exact. Instead of one value there may be partial results, if each program of
+    the later launch reads all of these: it then requests them as many times as there are programs.
     """
     needed = case.total("algorithm_bytes_read", "model")
     launches = case.launches("interpreter")

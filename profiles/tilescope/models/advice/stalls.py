@@ -75,7 +75,7 @@ _LETTERS = ("lg", "mio", "imc", "gmma")
 
 
 def longest_stall(subject: Subject) -> Iterator[Finding]:
-    """What warps wait for most, where no roof is reached. Bound: 1 / (1 - its share of a warp's cycles)."""
+    """The reason that warps stall for longest, where no roof is reached. Bound: 1 / (1 - its share of a warp's cycles)."""
     if not subject.measured or not subject.row["bound"] or subject.saturation >= _AT_ROOF:
         return
     for launch in subject.launches:

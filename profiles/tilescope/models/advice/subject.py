@@ -1,4 +1,4 @@
-"""What a rule looks at: one case with its summary and its launches, each seen by several collectors. Pure."""
+"""The subject of a rule: one case with its summary and its launches, each seen by several collectors. Pure."""
 
 from __future__ import annotations
 
@@ -60,9 +60,12 @@ class LaunchValues:
 
 @dataclass(frozen=True)
 class Subject:
-    """One case. ``row`` is its line of ``summary.summarise``; ``launches`` are those of Triton code worth a word;
-    ``configs`` the same implementation's cases of a sweep over the same problem; ``two_passes`` whether the computation
-    needs all of its input before it can use any of it (``passes.two_passes``)."""
+    """One case as rules see it. ``row`` is its row of ``summary.summarise``.
+
+    ``launches`` are those of Triton code that matter for its time. ``configs`` are the same implementation's cases of a
+    sweep over the same problem. ``two_passes`` says whether the computation needs all of its input before it can use
+    any of it (``passes.two_passes``).
+    """
 
     case: CaseValues
     row: Mapping[str, Any]
@@ -103,7 +106,7 @@ class Subject:
 
     @property
     def passes(self) -> float:
-        """Bytes that must move where the input does not stay in L2 between the passes over it that are needed."""
+        """Bytes that must move, with a second read of the input where two passes are needed and it does not stay in L2."""
         read = self.total("algorithm_bytes_read", "model")
         again = self.two_passes and read and self.needed > self.device.l2_bytes
         return self.needed + (read.value if again and read else 0.0)
