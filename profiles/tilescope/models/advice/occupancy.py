@@ -133,21 +133,22 @@ def _evidence(launch: LaunchValues, limiter: str) -> list[Evidence | None]:
     return [launch.get(name) for name in names]
 
 
-def _resources(launch: LaunchValues) -> tuple[int, int, int] | None:
+def _now(launch: LaunchValues, target: str) -> tuple[int, int, int, model.Occupancy] | None:
+    """The launch's registers, shared memory and threads, and its occupancy; None where it is not known or 0."""
     found = [launch.get(name) for name in ("registers", "shared_memory", "block_threads")]
     registers, shared, threads = (int(value.value) if value else None for value in found)
-    return None if registers is None or shared is None or threads is None else (registers, shared, threads)
+    if registers is None or shared is None or threads is None or target.rstrip("af") not in model.LIMITS:
+        return None
+    now = model.blocks(target, registers, shared, threads)
+    return (registers, shared, threads, now) if now.blocks else None
 
 
 def _fewer_registers(launch: LaunchValues, target: str) -> tuple[str, float] | None:
     """The most registers with which another block fits: a sentence, and by how much the resident warps grow."""
-    needs = _resources(launch)
-    if needs is None or target.rstrip("af") not in model.LIMITS:
+    known = _now(launch, target)
+    if known is None:
         return None
-    registers, shared, threads = needs
-    now = model.blocks(target, registers, shared, threads)
-    if not now.blocks:
-        return None
+    registers, shared, threads, now = known
     for fewer in range(registers - 1, 15, -1):
         then = model.blocks(target, fewer, shared, threads)
         if then.blocks > now.blocks:
@@ -158,13 +159,10 @@ def _fewer_registers(launch: LaunchValues, target: str) -> tuple[str, float] | N
 
 def _without(limiter: str, launch: LaunchValues, target: str) -> tuple[str, float] | None:
     """The smallest change that lifts this limit: a sentence, and by how much the resident warps grow."""
-    needs = _resources(launch)
-    if needs is None or target.rstrip("af") not in model.LIMITS:
+    known = _now(launch, target)
+    if known is None:
         return None
-    registers, shared, threads = needs
-    now = model.blocks(target, registers, shared, threads)
-    if not now.blocks:
-        return None
+    registers, shared, threads, now = known
     if limiter == "shared_memory":
         room = model.limits(target).shared_memory // (now.blocks + 1) // model.SHARED_STEP * model.SHARED_STEP
         less = room - model.SHARED_RESERVED
