@@ -13,6 +13,7 @@ import pytest
 from bokeh.embed import json_item
 from bokeh.models import Label
 from bokeh.plotting import figure
+from tilescope.hardware.roofs import all_roofs
 from tilescope.models import claims as claims_model
 from tilescope.models import compare as compare_model
 from tilescope.models import roofline as roofline_model
@@ -99,7 +100,7 @@ FRAMES: dict[str, Callable[[], pd.DataFrame]] = {
 }
 DRAWN: dict[str, Callable[[pd.DataFrame, Theme], figure]] = {
     "overview": overview,
-    "roofline": lambda rows, look: roofline(rows, roofline_model.roofs(norms().run.device), look),
+    "roofline": lambda rows, look: roofline(rows, all_roofs(norms().run.device), look),
     "traffic": lambda rows, look: traffic(rows, 1e9, look),
     "speedup": speedup,
     "timeline": timeline,
@@ -245,7 +246,7 @@ def test_on_a_phone_compare_writes_two_lines_without_the_kernel() -> None:
 
 def test_an_empty_frame_of_the_store_has_no_rows_in_any_figure() -> None:
     nothing = schema.frame([])
-    no_roofs = roofline_model.roofs(norms().run.device).head(0)
+    no_roofs = all_roofs(norms().run.device).head(0)
     assert marks(roofline(roofline_model.points(nothing, norms().run.device), no_roofs, LIGHT)) == 0
     assert marks(timeline(timeline_model.timeline(nothing), LIGHT)) == 0
     assert marks(traffic(traffic_model.traffic(nothing), None, LIGHT)) == 0

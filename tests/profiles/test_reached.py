@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tilescope.hardware import ceilings
-from tilescope.models import claims, raised_roofs, roofline, summary
+from tilescope.hardware import ceilings, raised_roofs
+from tilescope.models import claims, roofline, summary
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case

@@ -8,8 +8,7 @@ import re
 
 import pandas as pd
 import pytest
-from tilescope.hardware import occupancy
-from tilescope.models import roofline
+from tilescope.hardware import occupancy, roofs
 from tilescope.runs import staleness, store
 from tilescope.table import schema
 from tilescope.table.case import Case, config_text
@@ -141,11 +140,11 @@ def test_ceilings_were_measured_on_the_device(recordings):
     measured = [loaded.run for loaded in recordings if loaded.run.settings.get("measure_ceilings", True)]
     assert measured
     for run in measured:
-        roofs = [("bf16", "flop/second"), ("fp32", "flop/second")]
+        expected = [("bf16", "flop/second"), ("fp32", "flop/second")]
         if not any("memory roofs" in note and "left out" in note for note in run.notes):
-            roofs.append(("hbm", "byte/second"))
-        for name, unit in roofs:
-            roof = roofline.roof(run.device, name)
+            expected.append(("hbm", "byte/second"))
+        for name, unit in expected:
+            roof = roofs.roof(run.device, name)
             assert roof is not None
             assert (roof.origin, roof.unit) == ("measured", unit)
             sheet = run.device.ceiling(name, "datasheet")

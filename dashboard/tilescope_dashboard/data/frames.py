@@ -10,7 +10,7 @@ import pandas as pd
 from tilescope.hardware import occupancy
 from tilescope.models import preference
 from tilescope.table.case import parse_config
-from tilescope.table.case_table import Facts, by_problem, gather
+from tilescope.table.case_table import CaseValues, by_problem, gather
 from tilescope.table.schema import CASE_COLUMNS, Failure
 
 #: What a heatmap can be coloured by: label, unit, and whether less is better.
@@ -46,7 +46,7 @@ def resources(table: pd.DataFrame) -> pd.DataFrame:
     return known.iloc[np.lexsort((known["launch"].astype("int64"), place))].reset_index(drop=True)
 
 
-def _key(case: Facts, index: Iterable[str]) -> tuple[str, ...]:
+def _key(case: CaseValues, index: Iterable[str]) -> tuple[str, ...]:
     return tuple(case.key[name] for name in index)
 
 
@@ -168,7 +168,7 @@ def _values(rows: pd.DataFrame, index: list[str], target: str) -> pd.DataFrame:
     )
 
 
-def _time(case: Facts) -> dict[str, Any]:
+def _time(case: CaseValues) -> dict[str, Any]:
     """``time`` and ``time_source`` by the clock that is preferred among those that the case has."""
     clocks = {
         "gpu time": case.gpu_time(),
@@ -203,7 +203,9 @@ def largest_problem(table: pd.DataFrame) -> tuple[str, str]:
     forward = bytes_needed[bytes_needed["pass"].eq("forward")]
     rows = forward if len(forward) else bytes_needed
     of_one = rows.groupby(["workload", "pass", "impl"], sort=False)["value"].sum()
-    workload, direction, _ = of_one.idxmax()  # of several, the first: as ``summary.headline`` and ``listings.largest``
+    workload, direction, _ = (
+        of_one.idxmax()
+    )  # of several, the first: as ``summary.representative`` and ``listings.largest``
     return (str(workload), str(direction))
 
 

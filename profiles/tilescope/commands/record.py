@@ -26,12 +26,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     A run that was interrupted is not published.
     """
-    from tilescope import suggest  # noqa: PLC0415
     from tilescope.commands import text_table  # noqa: PLC0415
     from tilescope.jobs import supervisor  # noqa: PLC0415
     from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
     from tilescope.jobs.tuning import plan_tuning  # noqa: PLC0415
     from tilescope.runs import publish, store  # noqa: PLC0415
+    from tilescope.table import suggest  # noqa: PLC0415
 
     async def planned() -> supervisor.Job:
         families: dict[str, list[str]] = {}
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         return await plan(request, arguments.runs)
 
     loaded, interrupted = common.run(planned)
-    print(text_table.text(loaded.table, loaded.run.device.target, loaded.configs))
+    print(text_table.text(loaded.table, loaded.run.device, loaded.configs))
     # That a config does not fit is what a sweep finds out; the run says which.
     failures = [failure for failure in loaded.run.failures if not (arguments.sweep and failure.case)]
     status = common.report(loaded, interrupted, failures)

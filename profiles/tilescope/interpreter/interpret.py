@@ -103,7 +103,7 @@ def run(
 
 
 def floats_only(launch: Launch) -> bool:
-    """Whether a launch reads and writes nothing but floating-point numbers, so that none of it can be an address."""
+    """Whether a launch reads and writes only floating-point numbers, so that none of them can be an address."""
     given = arguments.tensors(launch.arguments)
     return all(isinstance(tensor, torch.Tensor) and tensor.is_floating_point() for tensor in given)
 

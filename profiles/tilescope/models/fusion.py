@@ -1,8 +1,9 @@
-"""Before there is a kernel: what fusing a chain of PyTorch operations could win, from shape, dtype and target alone.
+"""Prediction before there is a kernel: what fusing a chain of PyTorch operations could win, from shape, dtype and
+target.
 
 Unfused, every operation of the chain is a launch that reads its operands from HBM and writes its result back. Fused,
-one launch reads the chain's inputs and writes its result. Both are counted in bytes; memory-bound code can gain at
-most their ratio. Pure; every figure is a prediction.
+one launch reads the chain's inputs and writes its result. Both are counted in bytes; memory-bound code can gain at most
+their ratio. Pure; every figure is a prediction.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from dataclasses import dataclass
 
 from tilescope_kernels.spec import DTYPES
 
-from tilescope.hardware import device
+from tilescope.hardware import device, roofs
 from tilescope.hardware.occupancy import REGISTERS
-from tilescope.models import roofline
-from tilescope.suggest import unknown
 from tilescope.table import units
 from tilescope.table.schema import Device
+from tilescope.table.suggest import unknown
 
 #: The widest load of a thread, in bytes.
 VECTOR = 16
@@ -38,7 +38,7 @@ _TMA = 90
 
 @dataclass(frozen=True)
 class Operation:
-    """What one operation asks of memory, in PyTorch, beside the chain's running value that it reads once.
+    """Memory traffic of one PyTorch operation, beside the chain's running value that it reads once.
 
     ``tensors``, ``rows`` and ``masks``: further operands of the full shape, of one row's shape, and of the full shape
     with one byte an element. ``whole_row``: an element of the result needs the whole row. ``reduces``: the result has
@@ -193,7 +193,7 @@ def count(names: tuple[str, ...], problem: Problem) -> Chain:
 def ask(chain: Chain, problem: Problem, target: str) -> Answer:
     """The answer for a chain whose bytes are counted. Raises ValueError for a target without known figures."""
     gpu = device.for_target(target)
-    roof = roofline.roof(gpu, "hbm")
+    roof = roofs.roof(gpu, "hbm")
     lines = (
         _passes(chain, problem),
         _bound(chain),

@@ -93,7 +93,7 @@ class Profile(LoadedRun):
         return importlib.import_module("tilescope_dashboard.notebook.views").view(self, name, kernel)
 
     def __repr__(self) -> str:
-        return f"{self._headline()}\n{text_table.text(self.table, self.run.device.target, self.configs)}" + "".join(
+        return f"{self._headline()}\n{text_table.text(self.table, self.run.device, self.configs)}" + "".join(
             f"\n{line}" for line in self._failed()
         )
 

@@ -25,8 +25,8 @@ from tilescope.jobs.scratch import Scratch
 from tilescope.notebook import profiling
 from tilescope.notebook.cell_source import CannotCarry
 from tilescope.runs.store import LoadedRun
-from tilescope.suggest import unknown
 from tilescope.table.schema import Failure
+from tilescope.table.suggest import unknown
 
 if TYPE_CHECKING:
     from tilescope_kernels.spec import Cost, KernelSpec, Workload

@@ -1,7 +1,7 @@
-"""What a run's folder says, read: its description, its table, its lines and the text of its sources.
+"""Reads a run's folder: its description, its table, its lines and the text of its sources.
 
-A folder may come from anywhere: every file is read with bounds (``reading``), and what it says is held against the schema.
-Imports neither torch nor triton.
+A folder may come from anywhere: every file is read within limits (``bounded_reading``), and its content is checked
+against the schema. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StoreError(ValueError):
 
 @dataclass(frozen=True)
 class Sources:
-    """Texts by digest, and of every kernel the digests of its files by name."""
+    """Texts of source files by digest, and each kernel's digests by file name."""
 
     texts: Mapping[str, str]
     kernels: Mapping[str, Mapping[str, str]]
@@ -94,7 +94,9 @@ class LoadedRun:
             raise damaged(path, error) from error
 
     def source_text(self, kernel: str, file: str) -> str | None:
-        """The text of ``file``, by name, as this run measured it; None when it was not kept and is not here unchanged."""
+        """The text of ``file``, by name, as this run measured it. None where the run did not keep it and the file here
+        differs.
+        """
         kept = self.sources.get(kernel, {}).get(file)
         facts = self.run.kernels.get(kernel, {})
         path = source_file(str(facts.get("file", "")))
@@ -104,7 +106,7 @@ class LoadedRun:
 
 
 def read_run(folder: Path) -> Run:
-    """What a run says of itself, be it whole or half-written. Raises StoreError as ``open_run`` does."""
+    """The description of a run, whole or half-written. Raises StoreError as ``open_run`` does."""
     path = folder / "run.json"
     try:
         data = bounded_reading.data_of(path, folder, DESCRIPTION)
@@ -146,8 +148,9 @@ def damaged(path: Path, error: Exception) -> StoreError:
 
 
 def text_of(path: Path, sha256: str) -> str | None:
-    """The file's text, or None where its bytes are no longer those of ``sha256`` or are no text. Raises OSError when it
-    cannot be read."""
+    """The file's text; None where its bytes do not have the digest ``sha256`` or are not text. Raises OSError when it
+    cannot be read.
+    """
     content = source_bytes(path)
     if hashlib.sha256(content).hexdigest() != sha256:
         return None

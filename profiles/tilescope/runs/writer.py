@@ -79,10 +79,10 @@ class RunWriter:
 
     @classmethod
     def reopen(cls, folder: Path) -> RunWriter:
-        """A writer that goes on with a run that is not complete, whether its writer died or was told to stop.
+        """A writer that goes on with a run that is not complete, whether its writer died or was stopped.
 
-        What damaged parts held is outstanding again, and noted. Raises StoreError when the run is whole, still being written,
-        or cannot be read.
+        The cases in damaged parts are outstanding again, and noted. Raises StoreError when the run is whole, still
+        being written, or cannot be read.
         """
         writer = cls.__new__(cls)
         writer.final = folder.with_name(folder.name.removeprefix(PARTIAL))
@@ -114,7 +114,7 @@ class RunWriter:
 
     @property
     def rows(self) -> pd.DataFrame:
-        """What was written so far and can be read."""
+        """The rows written so far that can be read."""
         return gathered(self.folder)[0]
 
     def append(self, frame: pd.DataFrame, collector: str = "", case: Case | None = None) -> None:
@@ -164,7 +164,7 @@ class RunWriter:
                 _write_sources(self._sources, self.folder / "sources.json.gz")
 
     def plan(self, cases: Iterable[Case]) -> None:
-        """Notes what the run is of, so that it can go on when it is interrupted."""
+        """Notes the run's cases, so that it can go on when it is interrupted."""
         with self._explained():
             journal.begin(self.folder, cases)
 
@@ -219,7 +219,7 @@ class RunWriter:
         self._lock.close()
 
     def _forget(self, lost: Iterable[Path]) -> None:
-        """Puts damaged parts aside and says what they held."""
+        """Puts damaged parts aside, notes that their cases are to be done again, and returns a message for each."""
         with self._explained():
             said = _forget(self.folder, lost)
         if said:
@@ -281,7 +281,7 @@ def _number(part: Path) -> int:
 
 
 def _owner(part: Path, folder: Path) -> tuple[str, Case | None] | None:
-    """The collector and the case that a part is of; None where its name does not say so."""
+    """The collector and the case whose rows a part holds; None where its name does not say so."""
     _, *owner = part.stem.split(_OF)
     if len(owner) != 2:
         return None
@@ -356,8 +356,9 @@ def _write_json(data: dict[str, Any], path: Path) -> None:
 
 
 def lock(folder: Path) -> IO[str]:
-    """Held as long as the writer lives; the system lets go of it when the process dies. Raises BlockingIOError for one that
-    another holds."""
+    """A lock that holds as long as the writer lives; the system releases it when the process dies. Raises
+    BlockingIOError where another process holds it.
+    """
     # A link or a pipe of that name is none of ours.
     handle = os.fdopen(
         os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666), "w"

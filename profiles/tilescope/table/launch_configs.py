@@ -15,7 +15,7 @@ import pandas as pd
 
 from tilescope.files import bounded_reading, json_shape
 from tilescope.table.case import Case, config_text
-from tilescope.table.case_table import Facts
+from tilescope.table.case_table import CaseValues
 from tilescope.table.schema import CASE_COLUMNS, MEASURED, SOURCES, SchemaError
 
 #: What a collector writes beside its artefact of a case: the case's slug and this.
@@ -109,7 +109,7 @@ def validate(table: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def chosen(cases: Iterable[Facts], launched: pd.DataFrame | None) -> list[str]:
+def chosen(cases: Iterable[CaseValues], launched: pd.DataFrame | None) -> list[str]:
     """What each case ran with; empty where it was given its config, or ``launched``, a frame of ours, does not say.
 
     That is what an autotuner chose of a launch, else all that it was launched with; of several launches each after its

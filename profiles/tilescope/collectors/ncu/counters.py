@@ -118,11 +118,27 @@ def command(argv: Sequence[str], folder: Path) -> list[str]:
     Clocks are left as they are (the card may be shared); caches are flushed before every replay pass.
     Raises NcuError where there is no ncu or no GPU.
     """
-    ncu, gpu = device.find_ncu(), device.detect()
-    if ncu is None or gpu is None:
+    gpu = device.detect()
+    if gpu is None:
         raise NcuError(unavailable() or "ncu cannot run here")
+    return wrapped(argv, folder, "raw", "--metrics", ",".join(counters(capability(gpu.target))))
+
+
+def ncu_path() -> str:
+    """Where ncu is. Raises NcuError where there is none."""
+    path = device.find_ncu()
+    if path is None:
+        raise NcuError(unavailable() or "ncu cannot run here")
+    return path
+
+
+def wrapped(argv: Sequence[str], folder: Path, page: str, *options: str) -> list[str]:
+    """A command line under ncu, which prints its ``page`` into the log in ``folder``. ``options`` say what it collects.
+
+    Raises NcuError where there is no ncu.
+    """
     return [
-        ncu,
+        ncu_path(),
         "--config-file", "off",
         "--target-processes", "application-only",
         "--clock-control", "none",
@@ -130,9 +146,9 @@ def command(argv: Sequence[str], folder: Path) -> list[str]:
         "--replay-mode", "kernel",
         "--nvtx",
         "--nvtx-include", f"regex:{RANGE}.*",
-        "--metrics", ",".join(counters(capability(gpu.target))),
+        *options,
         "--csv",
-        "--page", "raw",
+        "--page", page,
         "--print-units", "base",
         "--log-file", str(folder / LOG),
         *argv,
