@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +48,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def digest(root: Path, paths: set[str]) -> str:
-    """Digest of the names and the content of all files at those paths."""
+@cache
+def digest_of(place: Path) -> bytes:
+    """Digest of the names and the content of all files at a path. Raises UsageError where there is none."""
+    if not place.exists():
+        raise pytest.UsageError(f"a slow test names {place.relative_to(ROOT)}, which does not exist")
     found = hashlib.sha256()
-    for path in sorted(paths):
-        place = root / path
-        if not place.exists():
-            raise pytest.UsageError(f"a slow test names {path}, which does not exist")
-        files = sorted(place.rglob("*")) if place.is_dir() else [place]
-        for file in files:
-            if file.is_file() and "__pycache__" not in file.parts:
-                name = file.relative_to(root).as_posix().encode()
-                content = file.read_bytes()
-                found.update(b"%d %b %d " % (len(name), name, len(content)) + content)
-    return found.hexdigest()
+    for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
+        if file.is_file() and "__pycache__" not in file.parts:
+            name, content = file.relative_to(ROOT).as_posix().encode(), file.read_bytes()
+            found.update(b"%d %b %d " % (len(name), name, len(content)) + content)
+    return found.digest()
 
 
 def digests(items: list[pytest.Item]) -> dict[str, str]:
@@ -69,7 +67,10 @@ def digests(items: list[pytest.Item]) -> dict[str, str]:
     for item in items:
         for mark in item.iter_markers("slow"):
             paths.setdefault(file_of(item), {file_of(item), VERSIONS}).update(mark.args)
-    return {file: digest(ROOT, of) for file, of in paths.items()}
+    return {
+        file: hashlib.sha256(b"".join(digest_of(ROOT / path) for path in sorted(of))).hexdigest()
+        for file, of in paths.items()
+    }
 
 
 def file_of(item: pytest.Item) -> str:

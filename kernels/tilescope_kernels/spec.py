@@ -1,7 +1,6 @@
-"""What a kernel declares about itself.
+"""The declaration of a kernel: ``KernelSpec`` and what it consists of.
 
-This module imports neither torch nor triton, so facts about kernels can be read, sent between
-processes and tested anywhere. Everything else in the project is derived from these facts.
+This module imports neither torch nor triton, so declarations can be read, sent between processes and tested anywhere.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the algorithm cannot avoid, whoever implements it.
+    """The operations and bytes that no implementation of the algorithm can avoid.
 
     ``flops`` counts one addition, multiplication, division or transcendental as one operation and a
     fused multiply-add as two. ``bytes_read`` counts each input once, ``bytes_written`` each output
@@ -110,7 +109,7 @@ class Implementation:
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """Everything the instrument needs to know about one kernel.
+    """The declaration of one kernel: its inputs, implementations, reference, workloads, cost and tolerances.
 
     ``inputs(workload, device)`` draws the keyword arguments from the workload's seed; tensors that
     want a gradient have ``requires_grad`` set unless ``"forward"`` is all of ``passes``.
@@ -132,7 +131,7 @@ class KernelSpec:
     targets: tuple[str, ...] = field(default=("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"))
 
     def workload(self, text: str) -> Workload:
-        """The workload a person means by ``text``: a label (``ragged``) or an id (``1823x781-fp32``).
+        """The workload that ``text`` names: a label (``ragged``) or an id (``1823x781-fp32``).
 
         Raises WorkloadError, saying what would be accepted.
         """

@@ -46,7 +46,7 @@ def synthetic() -> ModuleType:
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> Path:
     """A folder with a measured run, a predicted one, one whose kernel has a hostile name, and a damaged one."""
-    folder = tmp_path_factory.mktemp("runs")
+    folder = tmp_path_factory.mktemp("above") / "runs"
     synthetic.write_run(folder, RUN)
     synthetic.write_run(folder, PREDICTED, measured=False)
     synthetic.write_run(folder, INJECTED, kernels=(synthetic.INJECTED,), measured=False)
@@ -70,18 +70,31 @@ if "tilescope.worker" in sys.orig_argv and json.loads(job.read_text())["action"]
 """
 
 
-class Server:
-    """A ``panel serve`` of the app, and its log; ``first`` is code that the server and its workers run before anything else."""
+#: Before the app of a server that makes no views in spare time: ten of them a page, which most tests never look at.
+_NO_SPARE_TIME = """
+if "panel" in sys.orig_argv:
+    from tilescope_dashboard.session.idle_work import SpareTime
+    SpareTime.start = lambda self: None
+"""
 
-    def __init__(self, runs: Path, folder: Path, host: str = "127.0.0.1", first: str = "") -> None:
-        self.log = folder / "server.log"
+
+class Server:
+    """A ``panel serve`` of the app, and its log.
+
+    ``first`` is code that the server and its workers run before anything else. Views are made in spare time if ``prepares``.
+    """
+
+    def __init__(
+        self, runs: Path, folder: Path, host: str = "127.0.0.1", first: str = "", *, prepares: bool = False
+    ) -> None:
+        self.log, self._checked = folder / "server.log", 0
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self._hold = folder / "hold"
         gate = folder / "gate" / "sitecustomize.py"
         gate.parent.mkdir()
-        gate.write_text(_GATE.format(hold=str(self._hold)) + first)
+        gate.write_text(_GATE.format(hold=str(self._hold)) + ("" if prepares else _NO_SPARE_TIME) + first)
         self.host = host
         self.url = f"http://{host}:{self.port}/app"
         paths = [str(ROOT / part) for part in ("kernels", "profiles", "dashboard")]
@@ -122,6 +135,12 @@ class Server:
         finally:
             self._hold.unlink()
 
+    def failures(self) -> list[str]:
+        """What went wrong since this was last asked."""
+        said = self.log.read_text()
+        new, self._checked = said[self._checked :], len(said)
+        return failures(new)
+
     def stop(self) -> str:
         """End it and give its log."""
         os.killpg(self.process.pid, signal.SIGTERM)
@@ -146,16 +165,33 @@ def failures(log: str) -> list[str]:
     return [rest[found.start() : found.start() + 3000] for found in re.finditer("Traceback", rest)][:2]
 
 
-@pytest.fixture(scope="module")
-def server(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The app on loopback; at the end its log must hold no traceback."""
+@pytest.fixture(scope="session")
+def shared_server(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The app on loopback, for all tests of this process: to start it and open its first page takes as long as several tests."""
     served = Server(runs, tmp_path_factory.mktemp("server"))
     yield served
-    assert not failures(served.stop())
+    served.stop()
+    assert not served.failures()
 
 
-@pytest.fixture
-def outside_server(runs: Path, tmp_path: Path) -> Iterator[Server]:
+@pytest.fixture(scope="session")
+def job_server(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The app on loopback, for tests that start jobs: every page shows the newest one."""
+    served = Server(runs, tmp_path_factory.mktemp("jobs"), prepares=True)
+    yield served
+    served.stop()
+    assert not served.failures()
+
+
+@pytest.fixture(scope="module")
+def server(shared_server: Server) -> Iterator[Server]:
+    """The app on loopback; after a module's tests its log must hold no new traceback."""
+    yield shared_server
+    assert not shared_server.failures()
+
+
+@pytest.fixture(scope="module")
+def outside_server(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The app on this machine's own address, where its clients are not on loopback."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -163,7 +199,7 @@ def outside_server(runs: Path, tmp_path: Path) -> Iterator[Server]:
             address = probe.getsockname()[0]
     except OSError:
         pytest.skip("this machine has no address but loopback")
-    served = Server(runs, tmp_path, address)
+    served = Server(runs, tmp_path_factory.mktemp("outside"), address)
     yield served
     assert not failures(served.stop())
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tilescope.collectors.ncu.rule_file import NcuRule
 from tilescope.models.advice import NVIDIA, Bound, Evidence, Finding, nvidia_rules
 from tilescope.runs import store
 from tilescope.table import schema
@@ -179,7 +180,7 @@ def test_nvidias_rules_stand_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     shown = view(RUN, "softmax")
     assert "Not collected" in shown._nvidia.object
     case = Case("softmax", *[shown._case.value[i] for i in (0, 1, 2, 3)])
-    rule = nvidia_rules.NcuRule(0, "f", "Occupancy", "TheoreticalOccupancy", "OPT", HOSTILE, 0.25, "global")
+    rule = NcuRule(0, "f", "Occupancy", "TheoreticalOccupancy", "OPT", HOSTILE, 0.25, "global")
     monkeypatch.setattr(nvidia_rules, "of_run", lambda folder: list(nvidia_rules.findings(case, [rule])))
     shown._show()
     assert "Theoretical occupancy" in shown._nvidia.object

@@ -96,36 +96,6 @@ def test_autotune_marks_the_best_and_says_why_a_config_failed(visit: Any) -> Non
     page.locator(".tabulator-cell", has_text="needs 262,144 bytes of shared memory").first.wait_for()
 
 
-def test_profile_with_progress_then_the_result_without_a_reload(visit: Any) -> None:
-    page = visit(f"run={PREDICTED}&kernel=vector_add&view=overview")
-    button = profile_button(page)
-    page.get_by_label("eager").uncheck()
-    page.get_by_label("compile", exact=True).uncheck()
-    with visit.server.held():
-        button.click()
-        page.get_by_text("case 1 of 2").first.wait_for()
-        # Another session sees the same job, and a reload does not lose it.
-        other = visit(f"run={PREDICTED}")
-        other.get_by_text("Profiling vector_add").wait_for()
-        other.reload()
-        other.get_by_text("Profiling vector_add").wait_for()
-    page.get_by_text("vector_add: finished in").wait_for()
-    page.wait_for_url(lambda url: PREDICTED not in url)
-    page.get_by_text("Predicted, not measured").first.wait_for()
-    assert page.get_by_text("this run was predicted for a").is_visible() or NVIDIA.exists()
-    other.get_by_role("button", name="Show results").wait_for()
-
-
-def test_cancel_stops_the_job_and_says_so(visit: Any) -> None:
-    page = visit(f"run={PREDICTED}&kernel=softmax")
-    with visit.server.held():
-        profile_button(page).click()
-        page.get_by_role("button", name="Cancel").click()
-        page.get_by_text("softmax: cancelled after").wait_for()
-    page.get_by_role("button", name="Dismiss").click()
-    page.get_by_text("softmax: cancelled after").wait_for(state="hidden")
-
-
 def test_a_choice_that_cannot_run_is_refused_beside_the_button(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
     button = profile_button(page)
@@ -189,11 +159,3 @@ def test_a_phone_sees_the_figures_and_not_the_drawer(visit: Any) -> None:
     drawn(page)
     page.get_by_role("button", name="Profile", exact=True).wait_for(state="hidden")
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
-
-
-def test_who_is_not_on_this_machine_may_look_but_not_launch(chromium: Any, outside_server: Any) -> None:
-    page = chromium.new_page()
-    page.goto(f"{outside_server.url}?run={RUN}&kernel=softmax")
-    page.get_by_text("Profiling can be started only from the machine").wait_for()
-    assert page.get_by_role("button", name="Profile", exact=True).is_disabled()
-    page.close()

@@ -11,6 +11,7 @@ from bokeh.document import Document
 from tilescope.models import claims as claims_model
 from tilescope.models import compare as model
 from tilescope.runs import store
+from tilescope_dashboard.data.run_cache import claimed
 from tilescope_dashboard.figures.claims import claims
 from tilescope_dashboard.figures.compare import MOST, compare
 from tilescope_dashboard.figures.style import DARK, LIGHT, ratio_ticks
@@ -20,7 +21,8 @@ from tilescope_dashboard.views.compare import Compare
 
 #: Panel's own, on pandas 3.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
-NORMS = next(s.id for s in store.list_runs([store.recorded_dir()]) if "rms_norm" in s.kernels and "ncu" in s.sources)
+RECORDED = store.list_runs([store.recorded_dir()])
+NORMS = next(run.id for run in RECORDED if "rms_norm" in run.kernels and "ncu" in run.sources)
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +64,13 @@ def test_rows_without_a_ratio_are_left_out_and_an_open_interval_is_drawn_to_an_e
     assert drawn(compare(some, LIGHT)) == 2
 
 
+def every_claim() -> pd.DataFrame:
+    """Of all recordings; of each they are read once a process, whoever asks."""
+    return claims_model.best(row for run in RECORDED for row in claimed(run.path)[0])
+
+
 def test_claims_are_drawn_for_none_one_and_all() -> None:
-    every = claims_model.claims([store.open_run(s.path) for s in store.list_runs([store.recorded_dir()])])
+    every = every_claim()
     for some in (every.head(0), every.head(1), every):
         plot = claims(some, LIGHT)
         Document().add_root(plot)
@@ -72,7 +79,7 @@ def test_claims_are_drawn_for_none_one_and_all() -> None:
 
 
 def test_a_claim_of_a_single_figure_is_seen_and_said() -> None:
-    every = claims_model.claims([store.open_run(s.path) for s in store.list_runs([store.recorded_dir()])])
+    every = every_claim()
     known = every[every["claim_low"].notna()].drop_duplicates("kernel").head(2)
     said = known.assign(claim=["1.5×", "1.2× to 2×"], claim_low=[1.5, 1.2], claim_high=[1.5, 2.0])
     bands = next(r for r in claims(said, LIGHT).renderers if r.name == "claimed")

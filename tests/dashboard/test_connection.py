@@ -80,6 +80,7 @@ def killable(runs: Path) -> Iterator[Killable]:
     one.kill()
 
 
+@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 def test_a_lost_connection_is_said_in_both_themes_and_so_is_its_return(chromium: Any, killable: Killable) -> None:
     wrong: list[str] = []
     pages = []

@@ -204,6 +204,7 @@ SEEN = """() => {
 TABS = ("Overview", "Advice", "Roofline", "HBM traffic", "Occupancy", "Source", "Compare", "GPU", "Claims")
 
 
+@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(("kernel", "tabs"), [("softmax", TABS), ("matmul", ("Autotune",))])
 def test_every_text_on_the_page_is_readable(

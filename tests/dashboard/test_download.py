@@ -109,14 +109,15 @@ report.render = files.plain = fail
 """
 
 
-@pytest.fixture
-def full_server(runs: Path, tmp_path: Path) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def full_server(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A server that can make no file."""
-    served = sys.modules["tests.dashboard.conftest"].Server(runs, tmp_path, first=NO_ROOM)
+    served = sys.modules["tests.dashboard.conftest"].Server(runs, tmp_path_factory.mktemp("full"), first=NO_ROOM)
     yield served
     assert "No space left on device" in served.stop()
 
 
+@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 @pytest.mark.browser
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
 def test_the_page_says_it_beside_the_button(chromium: Any, full_server: Any, theme: str, width: int) -> None:

@@ -13,6 +13,7 @@ import pytest
 from bokeh.embed import json_item
 from bokeh.models import Label
 from bokeh.plotting import figure
+from tilescope.hardware.roofs import all_roofs
 from tilescope.models import claims as claims_model
 from tilescope.models import compare as compare_model
 from tilescope.models import roofline as roofline_model
@@ -22,6 +23,7 @@ from tilescope.models import traffic as traffic_model
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope_dashboard.data import frames
+from tilescope_dashboard.data.run_cache import claimed
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.claims import claims
 from tilescope_dashboard.figures.compare import compare
@@ -37,16 +39,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame
 PHONE = theme(True, narrow=True)
 
 
-@functools.cache
-def recorded() -> list[store.LoadedRun]:
-    """The runs that the project keeps."""
-    return [store.open_run(summary.path) for summary in store.list_runs([store.recorded_dir()])]
+#: The runs that the project keeps.
+RECORDED = store.list_runs([store.recorded_dir()])
 
 
 @functools.cache
 def norms() -> store.LoadedRun:
     """The one of the norms."""
-    return next(run for run in recorded() if "rms_norm" in run.run.kernels and run.table["impl"].nunique() > 1)
+    of_norms = (store.open_run(found.path) for found in RECORDED if "rms_norm" in found.kernels)
+    return next(run for run in of_norms if run.table["impl"].nunique() > 1)
 
 
 def rows_of_norm() -> pd.DataFrame:
@@ -68,7 +69,7 @@ def repetition() -> pd.DataFrame:
 
 def cells() -> pd.DataFrame:
     """A sweep's configs as the heatmap takes them."""
-    sweep = next(run for run in recorded() if run.run.title == "matrix products: autotune sweeps")
+    sweep = store.open_run(next(run.path for run in RECORDED if run.title == "matrix products: autotune sweeps"))
     found = frames.configs(sweep.table[sweep.table["kernel"] == "matmul"], [])
     return found.assign(value=found["time"], best=False).drop_duplicates(["BLOCK_M", "BLOCK_N"])
 
@@ -94,12 +95,12 @@ FRAMES: dict[str, Callable[[], pd.DataFrame]] = {
     "compare": lambda: compare_model.compare(
         compare_model.Side(norms(), "triton"), compare_model.Side(norms(), "compile"), "rms_norm"
     ),
-    "claims": lambda: claims_model.claims(recorded()),
+    "claims": lambda: claims_model.best(row for run in RECORDED for row in claimed(run.path)[0]),
     "occupancy": steps,
 }
 DRAWN: dict[str, Callable[[pd.DataFrame, Theme], figure]] = {
     "overview": overview,
-    "roofline": lambda rows, look: roofline(rows, roofline_model.roofs(norms().run.device), look),
+    "roofline": lambda rows, look: roofline(rows, all_roofs(norms().run.device), look),
     "traffic": lambda rows, look: traffic(rows, 1e9, look),
     "speedup": speedup,
     "timeline": timeline,
@@ -178,7 +179,9 @@ def test_absent_numbers_are_not_written_as_numbers(name: str) -> None:
     rows = frame(name)
     numbers = [c for c in rows.select_dtypes("float") if c not in ("value", "start", "duration") or name == "autotune"]
     for some in (numbers, *([number] for number in numbers)):
-        plot = DRAWN[name](rows.assign(**dict.fromkeys(some, np.nan)), LIGHT)
+        # A figure's words are of one row, or of all: with some of the rows each of the many is drawn quickly.
+        of_rows = rows if some is numbers else rows.head(12)
+        plot = DRAWN[name](of_rows.assign(**dict.fromkeys(some, np.nan)), LIGHT)
         sent(plot)
         assert not any(text.strip().lower().startswith(("nan", "none", "<na")) for text in written(plot)), some
 
@@ -243,7 +246,7 @@ def test_on_a_phone_compare_writes_two_lines_without_the_kernel() -> None:
 
 def test_an_empty_frame_of_the_store_has_no_rows_in_any_figure() -> None:
     nothing = schema.frame([])
-    no_roofs = roofline_model.roofs(norms().run.device).head(0)
+    no_roofs = all_roofs(norms().run.device).head(0)
     assert marks(roofline(roofline_model.points(nothing, norms().run.device), no_roofs, LIGHT)) == 0
     assert marks(timeline(timeline_model.timeline(nothing), LIGHT)) == 0
     assert marks(traffic(traffic_model.traffic(nothing), None, LIGHT)) == 0

@@ -12,6 +12,7 @@ import pytest
 from bokeh.document import Document
 from bokeh.models import GlyphRenderer, HoverTool, Label, SaveTool
 from bokeh.plotting import figure
+from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline as roofline_model
 from tilescope.models import summary
 from tilescope.models import traffic as traffic_model
@@ -72,7 +73,7 @@ def every_figure(table: pd.DataFrame, synthetic: ModuleType) -> list[figure]:
     held = frames.occupancies(table, "sm_90")
     found = [
         overview(headlines, LIGHT),
-        roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT),
+        roofline(points, all_roofs(synthetic.DEVICE), LIGHT),
         traffic(launches[launches["source"] != "model"], None, LIGHT),
         speedup(traffic_model.speedup(table), LIGHT),
         autotune(cells([]), "A", "B", "second", LIGHT),
@@ -92,7 +93,7 @@ def test_every_figure_takes_any_amount_of_rows(rows: str, table: pd.DataFrame, s
 
 
 def test_a_figure_can_be_in_two_documents_at_once(points: pd.DataFrame, synthetic: ModuleType) -> None:
-    roofs = roofline_model.roofs(synthetic.DEVICE)
+    roofs = all_roofs(synthetic.DEVICE)
     for document in (Document(), Document()):
         document.add_root(roofline(points, roofs, LIGHT))
 
@@ -100,7 +101,7 @@ def test_a_figure_can_be_in_two_documents_at_once(points: pd.DataFrame, syntheti
 def test_roofline_keeps_the_frame_s_order_and_marks_what_was_measured(
     points: pd.DataFrame, synthetic: ModuleType
 ) -> None:
-    plot = roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT)
+    plot = roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
     data = source(plot).data
     assert list(data["intensity"]) == pytest.approx(points["intensity"].tolist())
     for kind, fill, colour in zip(points["kind"], drawn(plot, "fill_color"), drawn(plot, "line_color"), strict=True):
@@ -111,7 +112,7 @@ def test_roofline_keeps_the_frame_s_order_and_marks_what_was_measured(
 
 
 def test_roofline_draws_roofs_above_points_and_labels_both_origins(points: pd.DataFrame, synthetic: ModuleType) -> None:
-    plot = roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT)
+    plot = roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
     place = plot.renderers.index(glyph(plot, "points"))
     roofs = glyph(plot, "roofs")
     assert plot.renderers.index(roofs) > place
@@ -121,11 +122,11 @@ def test_roofline_draws_roofs_above_points_and_labels_both_origins(points: pd.Da
     assert dashes.count("6 4") == 2
     assert "HBM 4.00 TB/s (datasheet 4.80)" in texts(plot)
     assert not any("bf16" in text for text in texts(plot))
-    assert "HBM 4.00 TB/s" in texts(roofline(points, roofline_model.roofs(synthetic.DEVICE), theme(False, narrow=True)))
+    assert "HBM 4.00 TB/s" in texts(roofline(points, all_roofs(synthetic.DEVICE), theme(False, narrow=True)))
 
 
 def test_what_only_reads_is_drawn_under_the_roof_of_reading(points: pd.DataFrame, synthetic: ModuleType) -> None:
-    roofs = roofline_model.roofs(synthetic.DEVICE)
+    roofs = all_roofs(synthetic.DEVICE)
     reading = points.assign(memory_roof=4.2e12)
     plot = roofline(reading, roofs, LIGHT)
     assert "HBM reading 4.20 TB/s (datasheet 4.80)" in texts(plot)
@@ -137,7 +138,7 @@ def test_what_only_reads_is_drawn_under_the_roof_of_reading(points: pd.DataFrame
 def test_a_point_without_a_time_stands_at_the_roof_and_is_dashed(synthetic: ModuleType) -> None:
     predicted = synthetic.frame(measured=False, kernels=("softmax",))
     found = roofline_model.points(predicted, synthetic.DEVICE)
-    plot = roofline(found, roofline_model.roofs(synthetic.DEVICE), LIGHT)
+    plot = roofline(found, all_roofs(synthetic.DEVICE), LIGHT)
     data = source(plot).data
     assert set(drawn(plot, "line_dash")) == {"dashed"}
     assert list(data["height"]) == pytest.approx(found["attainable"].tolist())
@@ -150,17 +151,17 @@ def test_of_very_many_points_those_that_would_be_seen_are_drawn(points: pd.DataF
     many = points.iloc[np.arange(40_000) % len(points)].assign(
         intensity=lambda frame: frame["intensity"] * shifts, performance=lambda frame: frame["performance"] * shifts
     )
-    data = source(roofline(many.reset_index(drop=True), roofline_model.roofs(synthetic.DEVICE), LIGHT)).data
+    data = source(roofline(many.reset_index(drop=True), all_roofs(synthetic.DEVICE), LIGHT)).data
     assert 500 < len(data["row"]) < 10_000
     assert list(data["intensity"]) == many["intensity"].iloc[data["row"]].tolist()
     assert data["intensity"].min() == pytest.approx(many["intensity"].min(), rel=0.03)
     assert data["intensity"].max() == pytest.approx(many["intensity"].max(), rel=0.03)
-    few = source(roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT)).data
+    few = source(roofline(points, all_roofs(synthetic.DEVICE), LIGHT)).data
     assert few["row"].tolist() == list(range(len(points)))
 
 
 def test_a_figure_that_only_has_other_data_is_kept(points: pd.DataFrame, synthetic: ModuleType) -> None:
-    roofs = roofline_model.roofs(synthetic.DEVICE)
+    roofs = all_roofs(synthetic.DEVICE)
     all_of_them = marks(points)
     first = drawing(all_of_them, roofs, LIGHT)
     shown = first.figure()
@@ -186,7 +187,7 @@ def test_a_figure_that_only_has_other_data_is_kept(points: pd.DataFrame, synthet
 
 
 def test_a_point_above_the_roof_is_ringed(points: pd.DataFrame, synthetic: ModuleType) -> None:
-    roofs = roofline_model.roofs(synthetic.DEVICE)
+    roofs = all_roofs(synthetic.DEVICE)
     assert not len(glyph(roofline(points, roofs, LIGHT), "above").data_source.data["x"])
     raised = points.assign(above_roof=[True] + [False] * (len(points) - 1))
     plot = roofline(raised, roofs, LIGHT)
@@ -195,7 +196,7 @@ def test_a_point_above_the_roof_is_ringed(points: pd.DataFrame, synthetic: Modul
 
 
 def test_a_line_joins_the_points_of_a_call_and_of_no_two(points: pd.DataFrame, synthetic: ModuleType) -> None:
-    plot = roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT)
+    plot = roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
     line = glyph(plot, "joined").data_source.data
     calls = points.groupby(["impl", "pass", "workload"])["intensity"].apply(sorted)
     expected = sorted(call for call in calls if len(call) > 1)
@@ -215,7 +216,7 @@ def test_a_figure_fills_its_place_and_is_in_the_page_once() -> None:
 
 
 def test_the_legend_shows_each_implementation_s_own_mark(points: pd.DataFrame, synthetic: ModuleType) -> None:
-    plot = roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT)
+    plot = roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
     keys = glyph(plot, "keys").data_source.data
     said = {item.label.value: (keys["mark"][item.index], keys["line"][item.index]) for item in plot.legend[0].items}
     by_style = dict(zip(drawn(plot, "marker"), drawn(plot, "line_color"), strict=True))
@@ -294,7 +295,7 @@ def test_overview_is_filled_where_timed_and_hollow_where_predicted(synthetic: Mo
 
 
 def test_toolbars_are_quiet_and_saving_asks_for_no_name(points: pd.DataFrame, synthetic: ModuleType) -> None:
-    plot = roofline(points, roofline_model.roofs(synthetic.DEVICE), LIGHT)
+    plot = roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
     assert plot.toolbar.logo is None
     assert plot.sizing_mode == "stretch_width"
     assert [tool.filename for tool in plot.tools if isinstance(tool, SaveTool)] == ["tilescope-roofline"]

@@ -107,6 +107,33 @@ def test_a_config_s_code_is_what_ran_as_the_terminal_has_it() -> None:
     assert (found["registers"], found["code_source"], found["theoretical_occupancy"]) == (212, "torch_profiler", 8 / 64)
 
 
+def test_a_config_s_time_is_by_the_clock_that_the_terminal_prints() -> None:
+    case = Case("softmax", "triton", "forward", "8x8-fp32", "BLOCK=8")
+    times = {"ncu": (5e-6,), "torch_profiler": (2e-6, 3e-6, 4e-6)}
+    rows = [
+        case.row(
+            "gpu_time", value, source, launch=0, function="f", sample=sample if source == "torch_profiler" else None
+        )
+        for source, values in times.items()
+        for sample, value in enumerate(values)
+    ]
+    (found,) = frames.configs(schema.frame(rows), target="sm_90").to_dict("records")
+    assert (found["time"], found["time_source"]) == (3e-6, "torch_profiler, gpu time")
+    untimed = [case.row("interval", 9e-6, "events", sample=0), case.row("graph_time", 7e-6, "events", sample=0)]
+    (found,) = frames.configs(schema.frame(untimed), target="sm_90").to_dict("records")
+    assert (found["time"], found["time_source"]) == (7e-6, "events, graph time")
+
+
+def test_launches_stand_in_the_order_in_which_they_were_made() -> None:
+    case = Case("softmax", "triton", "forward", "8x8-fp32")
+    rows = [
+        case.row(name, value, "ncu", launch=launch, function=function)
+        for launch, function, registers in ((2, "b", 32), (0, "b", 30), (1, "a", 31))
+        for name, value in (("registers", registers), ("block_threads", 128))
+    ]
+    assert frames.resources(schema.frame(rows))["registers"].tolist() == [30, 31, 32]
+
+
 def test_absent_is_a_dash_and_never_a_zero() -> None:
     for nothing in (None, np.nan, pd.NA):
         assert write(nothing, "second") == "–"

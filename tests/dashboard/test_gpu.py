@@ -186,6 +186,7 @@ POWER = """() => {
 }"""
 
 
+@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 @pytest.mark.browser
 def test_readings_arrive_on_the_page_and_stop_when_one_leaves(visit: Any, gpu_server: Any, looked_at: Any) -> None:
     visit.server = gpu_server

@@ -83,7 +83,7 @@ def ask(port: int, target: str, *headers: str, method: str = "GET", host: str = 
     """Status and the rest of an answer. ``host`` is localhost where it is not given, and is left out as ``-``."""
     named = [] if host == "-" else [f"Host: {host or f'localhost:{port}'}"]
     lines = [f"{method} {target} HTTP/1.{0 if host == '-' else 1}", *named, "Connection: close", *headers]
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as place:
+    with socket.create_connection(("127.0.0.1", port), timeout=240) as place:
         place.sendall("\r\n".join([*lines, "", ""]).encode())
         said = b""
         while part := place.recv(65536):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import ModuleType
@@ -25,20 +27,20 @@ RUN, OUTSIDE, LINKED, LEAKY = (
 PRIVATE = "outside_only"
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> Path:
-    """A folder with a run, a link to a run outside of it, and a run with a link to a file outside of it."""
-    above = tmp_path_factory.mktemp("hardening")
-    folder = above / "runs"
-    synthetic.write_run(folder, RUN)
-    outside = synthetic.write_run(above, OUTSIDE, kernels=(PRIVATE,), measured=False)
-    (folder / LINKED).symlink_to(outside)
-    leaky = synthetic.write_run(folder, LEAKY, kernels=("leaky",), measured=False)
-    (above / "private.txt").write_text("private")
+@pytest.fixture(scope="module", autouse=True)
+def _traps(runs: Path, synthetic: ModuleType) -> Iterator[None]:
+    """In the folder of runs: a link to a run outside of it, and a run with a link to a file outside of it."""
+    outside = synthetic.write_run(runs.parent, OUTSIDE, kernels=(PRIVATE,), measured=False)
+    (runs / LINKED).symlink_to(outside)
+    leaky = synthetic.write_run(runs, LEAKY, kernels=("leaky",), measured=False)
+    (runs.parent / "private.txt").write_text("private")
     traces = leaky / "artefacts" / "torch_profiler"
     traces.mkdir(parents=True)
-    (traces / "some.trace.json.gz").symlink_to(above / "private.txt")
-    return folder
+    (traces / "some.trace.json.gz").symlink_to(runs.parent / "private.txt")
+    yield
+    (runs / LINKED).unlink()
+    for made in (outside, leaky):
+        shutil.rmtree(made)
 
 
 @pytest.fixture
@@ -136,6 +138,8 @@ def test_a_run_that_cannot_be_compared_is_said_until_something_else_is_chosen() 
     assert not state.ignored
 
 
+#: More of what others try, each on a page of its own; and a server of its own.
+SLOW = pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 SAID = "is not a run's id: choose one of the runs above"
 #: What the browser itself would send for another address: the page is not loaded again.
 ADDRESS = """text => {
@@ -149,17 +153,22 @@ ADDRESS = """text => {
     ("query", "said"),
     [
         (f"run=../{OUTSIDE}", SAID),
-        (f"run=%2e%2e%2f{OUTSIDE}", SAID),
-        (f"run=%252e%252e%252f{OUTSIDE}", "cannot be shown"),
-        (f"run={RUN}%00", SAID),
-        (f"run={RUN}%0d%0aSet-Cookie:%20a=b", SAID),
-        ("run=/etc/passwd", SAID),
-        (f"run={OUTSIDE}", f"no run '{OUTSIDE}'"),
-        (f"run={LINKED}", "lies outside of the folder of runs"),
         (f"run={RUN}&view=compare&compared=%5B%22..%2f{OUTSIDE}%22%5D", "not compared: "),
-        (f"run={RUN}&compared=..%2f{OUTSIDE}", "not understood: compared="),
         (f"run={RUN}&kernel=a%00b", "not the name of a kernel"),
-        ("run=" + "x" * 60_000, SAID),
+        *(
+            pytest.param(query, said, marks=SLOW)
+            for query, said in [
+                (f"run=%2e%2e%2f{OUTSIDE}", SAID),
+                (f"run=%252e%252e%252f{OUTSIDE}", "cannot be shown"),
+                (f"run={RUN}%00", SAID),
+                (f"run={RUN}%0d%0aSet-Cookie:%20a=b", SAID),
+                ("run=/etc/passwd", SAID),
+                (f"run={OUTSIDE}", f"no run '{OUTSIDE}'"),
+                (f"run={LINKED}", "lies outside of the folder of runs"),
+                (f"run={RUN}&compared=..%2f{OUTSIDE}", "not understood: compared="),
+                ("run=" + "x" * 60_000, SAID),
+            ]
+        ),
     ],
     ids=lambda text: text[:50],
 )
@@ -210,6 +219,7 @@ def test_a_forged_message_opens_no_file_of_ones_own(visit: Any, runs: Path) -> N
 
 
 @pytest.mark.browser
+@SLOW
 def test_a_forged_message_from_elsewhere_starts_no_work(chromium: Any, outside_server: Any, runs: Path) -> None:
     page = chromium.new_page()
     before = sorted(runs.iterdir())
@@ -225,4 +235,14 @@ def test_a_forged_message_from_elsewhere_starts_no_work(chromium: Any, outside_s
     assert page.get_by_text("is being profiled").count() == 0
     assert page.get_by_text("Reading", exact=True).count() == 0
     assert sorted(runs.iterdir()) == before
+    page.close()
+
+
+@pytest.mark.browser
+@SLOW
+def test_who_is_not_on_this_machine_may_look_but_not_launch(chromium: Any, outside_server: Any) -> None:
+    page = chromium.new_page()
+    page.goto(f"{outside_server.url}?run={RUN}&kernel=softmax")
+    page.get_by_text("Profiling can be started only from the machine").wait_for()
+    assert page.get_by_role("button", name="Profile", exact=True).is_disabled()
     page.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -85,12 +86,11 @@ def hostile_run(folder: Path, synthetic: ModuleType) -> Path:
     return writer.finish()
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> Path:
-    folder = tmp_path_factory.mktemp("hostile")
-    hostile_run(folder, synthetic)
-    synthetic.write_run(folder, "20260102-030406-aaaa")
-    return folder
+@pytest.fixture(scope="module", autouse=True)
+def _hostile(runs: Path, synthetic: ModuleType) -> Iterator[None]:
+    made = hostile_run(runs, synthetic)
+    yield
+    shutil.rmtree(made)
 
 
 @pytest.fixture
@@ -153,6 +153,7 @@ def hover_cells(page: Any) -> int:
     return told
 
 
+@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 @pytest.mark.browser
 @pytest.mark.parametrize("kernel", NAMES, ids=["image", "script", "template"])
 def test_every_view_shows_the_name_as_text(watched: Any, looked_at: Any, kernel: str) -> None:

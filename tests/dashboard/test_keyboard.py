@@ -180,6 +180,7 @@ def test_a_number_that_is_typed_is_no_view(visit: Any) -> None:
     assert page.get_by_role("tab", name="Overview").get_attribute("aria-selected") == "true"
 
 
+@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 @pytest.mark.browser
 def test_every_control_of_every_view_has_a_name(visit: Any, looked_at: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")

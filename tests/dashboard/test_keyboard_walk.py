@@ -9,6 +9,7 @@ import pytest
 RUN = "20260102-030405-aaaa"
 
 pytestmark = pytest.mark.browser
+SLOW = pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 
 #: What has the focus, through the shadow roots: its role or tag, its name, and how it shows: the ring around it or around
 #: what is drawn for it, or a field's frame.
@@ -64,7 +65,10 @@ def opened(visit: Any, query: str = "", **settings: Any) -> Any:
     return page
 
 
-@pytest.mark.parametrize(("view", "theme"), [("overview", "light"), ("roofline", "dark"), ("compare", "dark")])
+@pytest.mark.parametrize(
+    ("view", "theme"),
+    [("overview", "light"), pytest.param("roofline", "dark", marks=SLOW), pytest.param("compare", "dark", marks=SLOW)],
+)
 def test_every_stop_shows_the_focus_and_none_is_a_trap(visit: Any, view: str, theme: str) -> None:
     page = opened(visit, f"&view={view}&theme={theme}")
     page.wait_for_timeout(1500)
@@ -134,7 +138,9 @@ def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, buil
     assert (focus(page)["role"], focus(page)["name"]) == ("button", "Export report")
 
 
-def test_a_kernel_is_profiled_without_a_mouse(visit: Any) -> None:
+@SLOW
+def test_a_kernel_is_profiled_without_a_mouse(visit: Any, job_server: Any) -> None:
+    visit.server = job_server
     page = opened(visit)
     page.keyboard.press("Tab")
     # Small, and on no GPU: the compiler and the interpreter alone.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -187,6 +188,15 @@ FIGURES = """() => {
 }"""
 
 
+@pytest.fixture
+def preparing_server(server: Any, runs: Path, tmp_path: Path) -> Iterator[Any]:
+    """The app as people have it, which makes views in spare time."""
+    served = type(server)(runs, tmp_path, prepares=True)
+    yield served
+    served.stop()
+    assert not served.failures()
+
+
 def at_rest(page: Any) -> None:
     """Wait until there is next to nothing to do: a table that waits for something alone asks for thousands of turns."""
     deadline = time.monotonic() + 240
@@ -194,9 +204,11 @@ def at_rest(page: Any) -> None:
         assert time.monotonic() < deadline, f"{calls} in two seconds"
 
 
+@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 def test_a_page_comes_to_rest_and_what_was_out_of_sight_is_up_to_date_when_seen(
-    visit: Any, built: Any, looked_at: Any
+    visit: Any, preparing_server: Any, built: Any, looked_at: Any
 ) -> None:
+    visit.server = preparing_server
     page = visit(f"run={RUN}&kernel=softmax&view=overview")
     built(page, "Overview")
     page.wait_for_function(SETTLED)

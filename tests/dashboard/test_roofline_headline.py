@@ -7,6 +7,7 @@ import math
 import pandas as pd
 import pytest
 from bokeh.models import HoverTool
+from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline as model
 from tilescope.models import summary
 from tilescope.runs import store
@@ -47,7 +48,7 @@ def points(dtype: str = "fp32") -> pd.DataFrame:
 
 
 def test_the_slower_kernel_is_the_lower_mark_and_what_it_executes_is_said() -> None:
-    plot = roofline(points(), model.roofs(GPU), LIGHT)
+    plot = roofline(points(), all_roofs(GPU), LIGHT)
     drawn = next(r for r in plot.renderers if r.name == "points").data_source.data
     heights = sorted(set(drawn["height"]))
     assert heights == pytest.approx([1e11 / 4e-4, 1e11 / 2e-4])
@@ -59,7 +60,7 @@ def test_the_slower_kernel_is_the_lower_mark_and_what_it_executes_is_said() -> N
 @pytest.mark.parametrize(("dtype", "unit", "said"), [("fp32", "flop/s", "Tflop/s"), ("int8", "OP/s", "TOP/s")])
 def test_integers_are_operations_and_no_flop(dtype: str, unit: str, said: str) -> None:
     found = points(dtype)
-    plot = roofline(found, model.roofs(GPU), LIGHT)
+    plot = roofline(found, all_roofs(GPU), LIGHT)
     assert plot.yaxis[0].axis_label == f"performance, {unit}"
     texts = next(r for r in plot.renderers if r.name == "compute").data_source.data["text"]
     assert any(("POP/s" if dtype == "int8" else "Tflop/s") in text for text in texts)
@@ -73,7 +74,7 @@ def test_roofline_and_overview_say_one_number_and_one_word() -> None:
     found = [s for s in store.list_runs([store.recorded_dir()]) if "rms_norm" in s.kernels and "ncu" in s.sources]
     loaded = store.open_run(found[0].path)
     table = loaded.table[loaded.table["kernel"] == "rms_norm"]
-    case = summary.headline(summary.summarise(table, loaded.run.device, loaded.run.kernels))
+    case = summary.representative(summary.summarise(table, loaded.run.device, loaded.run.kernels))
     assert case is not None
     number = write(case["floor_fraction"], "ratio")
     title = headline(model.points(table, loaded.run.device, loaded.run.kernels)).split("</h2>")[0]

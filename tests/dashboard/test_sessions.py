@@ -12,7 +12,7 @@ import panel as pn
 import pytest
 from panel.io.state import state
 from panel.reactive import Syncable
-from tilescope_dashboard.panel_patches import page_lifetime
+from tilescope_dashboard.panel_patches import debounce
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,7 +84,7 @@ class Session:
 
 def test_what_changes_together_is_answered_at_once_and_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Syncable, "_debounce", Syncable._debounce)
-    page_lifetime.answer_soon()
+    debounce.shorten()
     session, widget = Session(), pn.widgets.Select(options=["a", "b"])
     monkeypatch.setattr(state, "_change_callbacks", {})
     for name in ("value", "disabled"):

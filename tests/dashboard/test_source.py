@@ -15,7 +15,7 @@ from tilescope.runs import store
 from tilescope.runs.store import RunWriter
 from tilescope.table import line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.line_values import METRICS
+from tilescope.table.line_values import LINE_METRICS
 from tilescope.table.schema import Device, Run
 from tilescope_dashboard.components import code_pair
 from tilescope_dashboard.data import source_lines
@@ -364,5 +364,5 @@ def test_without_its_text_a_run_shows_numbers_only(run: str) -> None:
 
 
 def test_every_metric_has_a_label_and_a_unit() -> None:
-    assert {metric.unit for metric in METRICS.values()} == {"count", "byte"}
-    assert len({metric.label for metric in METRICS.values()}) == len(METRICS)
+    assert {metric.unit for metric in LINE_METRICS.values()} == {"count", "byte"}
+    assert len({metric.label for metric in LINE_METRICS.values()}) == len(LINE_METRICS)

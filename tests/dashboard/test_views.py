@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from tilescope.models.summary import headline, summarise
+from tilescope.models.summary import representative, summarise
 from tilescope.runs import journal, listings, store
 from tilescope.table.schema import Failure
 from tilescope_dashboard.components import html_text
@@ -256,7 +256,7 @@ def test_occupancy_begins_with_what_stands_for_the_kernel_elsewhere() -> None:
     assert (first["impl"], first["pass"], first["workload"]) == ("triton", *reversed(largest_problem(state.table)))
     assert shown._table.selection == [0]
     # Two workloads move as many bytes: views, headline and the assembly that a recording keeps are of the same one.
-    stands_for = headline(summarise(state.table, state.device, state.loaded.run.kernels))
+    stands_for = representative(summarise(state.table, state.device, state.loaded.run.kernels))
     assert stands_for["workload"] == first["workload"]
     kept = {case.workload for case in listings.largest(state.loaded.run, state.table)}
     assert kept == {first["workload"]}

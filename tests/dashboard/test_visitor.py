@@ -1,15 +1,19 @@
-"""Whose job it is: still theirs when they load their page anew, and nobody else's."""
+"""Jobs in a real browser: their progress and result, and whose they are when a page is loaded anew."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tilescope_dashboard.browser.visitor import Visitor
 
 PREDICTED = "20260102-030406-bbbb"
+NVIDIA = Path("/dev/nvidia0")
 browser = pytest.mark.browser
+SLOW = pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 
 
 def test_a_result_that_was_opened_meanwhile_stays_opened() -> None:
@@ -21,13 +25,56 @@ def test_a_result_that_was_opened_meanwhile_stays_opened() -> None:
     assert visitor.opened == "new"
 
 
-def start(page: Any) -> None:
+def profile_button(page: Any) -> Any:
     button = page.get_by_role("button", name="Profile", exact=True)
     page.wait_for_function("b => !b.disabled", arg=button.element_handle())
-    button.click()
+    return button
+
+
+def start(page: Any) -> None:
+    profile_button(page).click()
     page.get_by_role("button", name="Cancel").wait_for()
 
 
+@pytest.fixture(scope="module")
+def server(job_server: Any) -> Iterator[Any]:
+    yield job_server
+    assert not job_server.failures()
+
+
+@browser
+def test_profile_with_progress_then_the_result_without_a_reload(visit: Any) -> None:
+    page = visit(f"run={PREDICTED}&kernel=vector_add&view=overview")
+    button = profile_button(page)
+    page.get_by_label("eager").uncheck()
+    page.get_by_label("compile", exact=True).uncheck()
+    with visit.server.held():
+        button.click()
+        page.get_by_text("case 1 of 2").first.wait_for()
+        # Another session sees the same job, and a reload does not lose it.
+        other = visit(f"run={PREDICTED}")
+        other.get_by_text("Profiling vector_add").wait_for()
+        other.reload()
+        other.get_by_text("Profiling vector_add").wait_for()
+    page.get_by_text("vector_add: finished in").wait_for()
+    page.wait_for_url(lambda url: PREDICTED not in url)
+    page.get_by_text("Predicted, not measured").first.wait_for()
+    assert page.get_by_text("this run was predicted for a").is_visible() or NVIDIA.exists()
+    other.get_by_role("button", name="Show results").wait_for()
+
+
+@browser
+def test_cancel_stops_the_job_and_says_so(visit: Any) -> None:
+    page = visit(f"run={PREDICTED}&kernel=softmax")
+    with visit.server.held():
+        profile_button(page).click()
+        page.get_by_role("button", name="Cancel").click()
+        page.get_by_text("softmax: cancelled after").wait_for()
+    page.get_by_role("button", name="Dismiss").click()
+    page.get_by_text("softmax: cancelled after").wait_for(state="hidden")
+
+
+@SLOW
 @browser
 def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
@@ -52,6 +99,7 @@ def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any) ->
         other.get_by_text("softmax: cancelled after").wait_for()
 
 
+@SLOW
 @browser
 def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add")
@@ -73,6 +121,7 @@ def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any) -
     assert PREDICTED in page.url
 
 
+@SLOW
 @browser
 def test_what_ended_while_the_page_was_away_is_opened_when_it_is_back(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 # First: it switches the interpreter on.
 from batch_interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned  # isort: skip
 
 import torch
 import torch.nn.functional as F
-from tilescope_kernels import attention as module  # noqa: F401 (the interpreter needs the module, not the function)
 from tilescope_kernels import scaled_dot_product_attention as sdpa
 
 BOTH = ("attention", "causal_attention")
@@ -156,4 +153,4 @@ def check_compiles_whole():
 
 
 if __name__ == "__main__":
-    sys.exit(main(globals()))
+    main(globals())

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from unittest import mock
 
 # First: it switches the interpreter on.
 from batch_interpreted import INF, NAN, close, draw, main, poisoned  # isort: skip
 
-import tilescope_kernels.attention.attention  # noqa: F401 (the package's attribute of that name is the module's function)
 import torch
 import torch.nn.functional as F
 from tilescope_kernels import scaled_dot_product_attention as sdpa
+from tilescope_kernels.attention import attention as MODULE
 from tilescope_kernels.attention import decode as decoding
-
-MODULE = sys.modules["tilescope_kernels.attention"]
 
 
 def served(q, k, v, tolerance=1e-5, **options):
@@ -112,4 +109,4 @@ def check_is_the_same_every_time_and_described_as_it_behaves():
 
 
 if __name__ == "__main__":
-    sys.exit(main(globals()))
+    main(globals())

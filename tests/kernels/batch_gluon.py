@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import sys
-import traceback
-
 import torch
 import torch.nn.functional as F
+from checks import main
 from gluon_on_cpu import launch
 from tilescope_kernels.losses.resident import cross_entropy_resident_kernel
 from tilescope_kernels.norms.layer_norm_backward import layer_norm_backward_shared_kernel
@@ -102,17 +99,5 @@ def check_gradients_of_layer_norm_by_way_of_shared_memory():
                 assert (one.double() - other).norm() / other.norm() <= tolerance, (columns, weighted, tolerance)
 
 
-def main() -> None:
-    results = {}
-    for name, check in list(globals().items()):
-        if name.startswith("check_"):
-            try:
-                check()
-                results[name] = ""
-            except Exception:
-                results[name] = traceback.format_exc()
-    print(json.dumps(results))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main(globals())

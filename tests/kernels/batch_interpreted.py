@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import json
 import os
-import sys
-import traceback
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 from unittest import mock
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -17,9 +12,11 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 import triton
 import triton.language as tl
+from checks import main
 from tilescope_kernels import CATALOG, LayerNorm, add_relu_mul, add_rms_norm, layer_norm, matmul, softmax, vector_add
 from tilescope_kernels._shared.row_tiles import narrow
 from tilescope_kernels._shared.weight_gradients import sum_partials
+from tilescope_kernels.matrix_products import matmul as matmul_module
 from tilescope_kernels.spec import FORWARD
 
 SPECS = {spec.name: spec for spec in CATALOG}
@@ -311,9 +308,8 @@ def check_matmul():
 
 def check_matmul_through_descriptors():
     # fp16, which descriptors serve and the interpreter computes rightly; tiles walk over by a persistent grid.
-    module = sys.modules["tilescope_kernels.matmul"]
-    launched = module.multiprocessors
-    module.multiprocessors = lambda tensor: 2
+    launched = matmul_module.multiprocessors
+    matmul_module.multiprocessors = lambda tensor: 2
     try:
         for config in [c for c in SPECS["matmul"].implementations["triton"].configs if c["TMA"]][::6]:
             a, b = draw(304, 72).half(), draw(72, 264, seed=1).half()
@@ -321,7 +317,7 @@ def check_matmul_through_descriptors():
                 for other in (b, b.T.contiguous().T):
                     close(matmul(one, other, config=config), a.double() @ b.double(), 1e-3)
     finally:
-        module.multiprocessors = launched
+        matmul_module.multiprocessors = launched
 
 
 def check_matmul_strides_and_gradients():
@@ -405,19 +401,5 @@ def check_writes_every_element():
             against_reference(name, workload)
 
 
-def main(namespace: Mapping[str, Any]) -> None:
-    """Runs every ``check_...`` of a module and prints what went wrong, by name."""
-    checks = {name: check for name, check in namespace.items() if name.startswith("check_")}
-    results = {}
-    for name, check in checks.items():
-        try:
-            check()
-            results[name] = ""
-        except Exception:
-            results[name] = traceback.format_exc(limit=-4)
-    print(json.dumps(results))
-
-
 if __name__ == "__main__":
-    importlib.import_module("tilescope_kernels.softmax")
     main(globals())

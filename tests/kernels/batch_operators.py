@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 
 # First: it switches the interpreter on.
@@ -501,4 +500,4 @@ def check_functions_compile_whole():
 
 
 if __name__ == "__main__":
-    sys.exit(main(globals()))
+    main(globals())

@@ -5,15 +5,12 @@ Run by test_quantized; prints what went wrong, by name.
 
 from __future__ import annotations
 
-import json
-import re
-import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 import torch
+from checks import main
 from tilescope.execution import launches
 from tilescope.interpreter import interpret
 from tilescope.interpreter.meter import Meter
@@ -28,16 +25,15 @@ from tilescope_kernels import (
     quantize,
     w8a16_matmul,
 )
-from tilescope_kernels.matrix_products import scaled_matmul
+from tilescope_kernels.matrix_products import fp8_matmul as fp8
+from tilescope_kernels.matrix_products import lora, scaled_matmul
+from tilescope_kernels.matrix_products import w8a16_matmul as w8a16
 from tilescope_kernels.matrix_products.w8a16_matmul import SMALL
 from tilescope_kernels.quantization.nf4 import FRACTIONS
 from tilescope_kernels.quantization.quantize import BLOCK_CONFIGS, SMALLEST, reference
 from tilescope_kernels.spec import FORWARD
 
 SPECS = {spec.name: spec for spec in CATALOG}
-fp8 = sys.modules["tilescope_kernels.fp8_matmul"]
-lora = sys.modules["tilescope_kernels.lora"]
-w8a16 = sys.modules["tilescope_kernels.w8a16_matmul"]
 NAN, INF = float("nan"), float("inf")
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
 STEPS = {INT8: 0.5 / 127, FP8: 2.0**-4}
@@ -437,17 +433,5 @@ def check_nothing_is_launched_for_nothing():
         assert not seen and torch.equal(c, torch.zeros(m, n, dtype=torch.int32))
 
 
-def main(only: str = "") -> None:
-    results = {}
-    for name, check in list(globals().items()):
-        if name.startswith("check_") and re.search(only, name):
-            try:
-                check()
-                results[name] = ""
-            except Exception:
-                results[name] = traceback.format_exc(limit=-4)
-    print(json.dumps(results))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(globals())

@@ -66,4 +66,4 @@ def check_empty():
 
 
 if __name__ == "__main__":
-    sys.exit(main(globals()))
+    main(globals())

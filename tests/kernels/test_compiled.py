@@ -7,16 +7,27 @@ from tilescope_kernels import CATALOG
 
 #: Bytes of shared memory a block may use, by target.
 LIMITS = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
-NAMES = [spec.name for spec in CATALOG]
 TARGETS = {spec.name: {target for target in LIMITS if f"sm_{target}" in spec.targets} for spec in CATALOG}
+#: Compiled in every run; the others when something has changed.
+QUICK = {"softmax", "matmul"}
+SLOW = pytest.mark.slow(
+    "kernels", "profiles/tilescope", *(f"tests/kernels/{file}" for file in ("conftest.py", "batch_compiled.py"))
+)
+
+
+def of(*names):
+    """A test of each of those kernels."""
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else SLOW) for name in names])
 
 
 @pytest.fixture
-def launches(batch):
-    return batch("batch_compiled.py")
+def launches(batch, request):
+    """The launches of the kernels that this run asks for."""
+    mine = [item for item in request.session.items if item.path == request.path]
+    return batch("batch_compiled.py", *dict.fromkeys(item.callspec.params["name"] for item in mine))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@of(*TARGETS)
 def test_compiles_for_every_target_within_its_shared_memory(launches, name):
     mine = [row for row in launches if row["kernel"] == name]
     assert {row["target"] for row in mine} == TARGETS[name]
@@ -24,15 +35,17 @@ def test_compiles_for_every_target_within_its_shared_memory(launches, name):
         assert row["shared"] <= LIMITS[row["target"]], row
 
 
-@pytest.mark.parametrize("name", NAMES)
+@of(*TARGETS)
 def test_large_workloads_move_16_bytes_an_access(launches, name):
     for row in launches:
         if row["kernel"] == name and row["workload"] == "large":
             assert row["wide"], row
 
 
-def test_matmul_uses_tensor_cores(launches):
-    assert all(row["tensor"] for row in launches if row["kernel"] == "matmul")
+@of("matmul")
+def test_matmul_uses_tensor_cores(launches, name):
+    mine = [row for row in launches if row["kernel"] == name]
+    assert mine and all(row["tensor"] for row in mine)
 
 
 def _functions(launches, name, workload="large", target=90):
@@ -40,37 +53,41 @@ def _functions(launches, name, workload="large", target=90):
     return {row["function"] for row in mine if row["workload"] == workload}
 
 
-@pytest.mark.parametrize("name", ["attention", "causal_attention"])
+@of("attention", "causal_attention")
 def test_hoppers_attention_is_hoppers(launches, name):
     assert "attention_hopper_kernel" in _functions(launches, name)
     for target in (80, 100, 120):
         assert "attention_kernel" in _functions(launches, name, "grouped", target)
 
 
-def test_wide_layer_norms_go_back_through_shared_memory_where_there_is_enough(launches):
+@of("layer_norm")
+def test_wide_layer_norms_go_back_through_shared_memory_where_there_is_enough(launches, name):
     for target in (80, 90, 100):
-        assert "layer_norm_backward_shared_kernel" in _functions(launches, "layer_norm", "wide", target)
-    assert "layer_norm_backward_kernel" in _functions(launches, "layer_norm", "wide", 120)
+        assert "layer_norm_backward_shared_kernel" in _functions(launches, name, "wide", target)
+    assert "layer_norm_backward_kernel" in _functions(launches, name, "wide", 120)
 
 
-@pytest.mark.parametrize("name", ["softmax", "layer_norm", "add_rms_norm", "rms_norm", "gelu", "swiglu", "geglu"])
+@of("softmax", "layer_norm", "add_rms_norm", "rms_norm", "gelu", "swiglu", "geglu")
 def test_backward_launches_are_seen(launches, name):
     assert any("backward" in function for function in _functions(launches, name))
 
 
-def test_a_gradient_that_came_with_the_loss_is_only_scaled(launches):
+@of("cross_entropy")
+def test_a_gradient_that_came_with_the_loss_is_only_scaled(launches, name):
     expected = {"reduce_losses_kernel", "cross_entropy_resident_kernel", "scale_rows_kernel"}
-    assert _functions(launches, "cross_entropy") == expected
+    assert _functions(launches, name) == expected
 
 
-def test_hoppers_fp8_blocks_are_hoppers(launches):
-    assert _functions(launches, "fp8_matmul_blocks") == {"fp8_matmul_blocks_hopper_kernel"}
+@of("fp8_matmul_blocks")
+def test_hoppers_fp8_blocks_are_hoppers(launches, name):
+    assert _functions(launches, name) == {"fp8_matmul_blocks_hopper_kernel"}
     for target in (100, 120):
-        assert _functions(launches, "fp8_matmul_blocks", "small", target) == {"fp8_matmul_blocks_kernel"}
+        assert _functions(launches, name, "small", target) == {"fp8_matmul_blocks_kernel"}
 
 
-def test_hoppers_large_w8a16_is_hoppers(launches):
-    assert _functions(launches, "w8a16_matmul") == {"w8a16_matmul_hopper_kernel"}
-    others = [row for row in launches if row["kernel"] == "w8a16_matmul" and row["target"] != 90]
+@of("w8a16_matmul")
+def test_hoppers_large_w8a16_is_hoppers(launches, name):
+    assert _functions(launches, name) == {"w8a16_matmul_hopper_kernel"}
+    others = [row for row in launches if row["kernel"] == name and row["target"] != 90]
     assert {row["target"] for row in others} == {80, 100, 120}
     assert not any("hopper" in row["function"] for row in others)

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 NAN, INF = float("nan"), float("inf")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+CPU = "cpu" if INTERPRETED else pytest.param("cpu", marks=pytest.mark.slow("kernels"))
 GPU = pytest.param(
     "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 )
@@ -39,7 +40,7 @@ if INTERPRETED:
     ]
 
 
-@pytest.fixture(params=["cpu", GPU])
+@pytest.fixture(params=[CPU, GPU])
 def device(request, monkeypatch):
     if request.param == "cpu" and not INTERPRETED:
         monkeypatch.setenv("TILESCOPE_USE_TRITON", "0")
@@ -189,6 +190,8 @@ LAYOUTS = {
 }
 
 
+# Of what is routed to PyTorch, quick enough for every run: it shows that the comparison holds what is right to be right.
+@pytest.mark.parametrize("device", ["cpu", GPU], indirect=True)
 @each_dtype
 @each_operation
 def test_values_and_gradients(device, operation, dtype):

@@ -13,8 +13,9 @@ import pytest
 import torch
 import transformer_block as example
 
+SCRIPTS = {"batch_block.py": set()}
 DEVICES = [
-    "cpu",
+    pytest.param("cpu", marks=pytest.mark.slow("kernels", "notebooks/transformer_block.py")),
     pytest.param(
         "cuda",
         marks=[
@@ -110,8 +111,8 @@ def test_either_model_loads_the_other_s_weights():
     plain.load_state_dict(ours.state_dict())
 
 
-def test_gradients_of_the_interpreted_kernels(batch):
-    wrong = batch("batch_block.py")["check_gradients"]
+@pytest.mark.slow("notebooks/transformer_block.py")
+def test_gradients_of_the_interpreted_kernels(wrong):
     assert not wrong, wrong
 
 

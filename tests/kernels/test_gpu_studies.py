@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tilescope_kernels.studies import SPECS
+from tilescope_kernels import FAMILIES
 
 pytestmark = [
     pytest.mark.gpu,
@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
 ]
 
-BY_NAME = {spec.name: spec for spec in SPECS}
+BY_NAME = {spec.name: spec for spec in FAMILIES["studies"]}
 SHAPES = {
     "tma_copy": ("3x16", "1823x784"),
     "strided_copy": ("1423763x7", "65536x32"),

@@ -64,6 +64,7 @@ run
 
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.slow("dashboard", "profiles/tilescope"),
     pytest.mark.skipif(
         importlib.util.find_spec("jupyterlab") is None, reason="no JupyterLab: pip install 'tilescope[jupyter]'"
     ),

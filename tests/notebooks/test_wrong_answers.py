@@ -19,6 +19,7 @@ from tilescope.notebook.opened_run import Profile
 
 pytest.importorskip("triton")
 
+SLOW = pytest.mark.slow("notebooks", "profiles/tilescope")
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks" / "puzzles"
 HEAD = "import torch\nimport triton\nimport triton.language as tl\n"
 UNMASKED = "touches memory outside of its tensors (mask those lanes, or look at the offsets), at: "
@@ -132,7 +133,9 @@ def said_of(puzzle: str, folder: Path) -> dict[str, str]:
     return said
 
 
-@pytest.mark.parametrize("puzzle", ANSWERS)
+@pytest.mark.parametrize(
+    "puzzle", [name if name == "vector_add" else pytest.param(name, marks=SLOW) for name in ANSWERS]
+)
 def test_the_verdict_says_what_is_wrong_and_where_to_look(
     puzzle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +154,7 @@ def test_every_puzzle_has_wrong_answers() -> None:
     assert set(ANSWERS) == set(puzzles.PUZZLES)
 
 
+@SLOW
 def test_a_loop_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "detect", lambda: None)
     monkeypatch.setattr(puzzles, "_LIMIT", 15)

@@ -1,27 +1,84 @@
-"""Fixtures for jobs of fake collectors (see ``fake_jobs``)."""
+"""What several files share: recordings, each opened once, and fake collectors for workers that start without torch.
+
+torch takes two seconds a process, and no fake asks for a tensor.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tilescope.jobs import questions
-from tilescope.jobs.job import Catalog
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun
 
 from .fake_jobs import KIT, OWN
 
+FIXTURES = Path(__file__).parent / "fixtures"
+#: Recordings that stand for all where a test is of each: a family by every collector, a kernel's source lines, a sweep.
+EVERY_RUN = {"20261121-125608-a760", "20261124-050520-0bc2", "20261124-050903-5c97"}
 
-@pytest.fixture
-def kit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The fake collectors can be imported here and in the worker, and runs go to ``tmp_path``."""
-    monkeypatch.syspath_prepend(str(KIT))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH", "")])))
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for a ``recording`` is of each; in most runs of the tests of a few."""
+    if "recording" in metafunc.fixturenames:
+        folders = sorted(path.parent for path in store.recorded_dir().glob("*/run.json"))
+        assert {folder.name for folder in folders} >= EVERY_RUN
+        slow = pytest.mark.slow("profiles/recorded", "profiles/tilescope")
+        cases = [pytest.param(f, id=f.name, marks=() if f.name in EVERY_RUN else slow) for f in folders]
+        metafunc.parametrize("recording", cases, indirect=True)
 
 
 @pytest.fixture(scope="session")
-def catalog() -> Catalog:
-    """What the kernel declares."""
-    return asyncio.run(questions.describe([OWN]))
+def opened() -> Callable[[Path], LoadedRun]:
+    """``open_run``, once a folder."""
+    return functools.cache(store.open_run)
+
+
+@pytest.fixture
+def recording(request: pytest.FixtureRequest, opened: Callable[[Path], LoadedRun]) -> LoadedRun:
+    return opened(request.param)
+
+
+@pytest.fixture(scope="session")
+def recordings(opened: Callable[[Path], LoadedRun]) -> list[LoadedRun]:
+    """All of them, oldest first."""
+    return [opened(run.path) for run in reversed(store.list_runs([store.recorded_dir()]))]
+
+
+def search(*folders: Path) -> str:
+    """``PYTHONPATH`` with those folders in front."""
+    return os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH", "")]))
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake collectors can be imported here and in the worker, where nothing stands behind torch and the catalog."""
+    monkeypatch.syspath_prepend(str(KIT))
+    monkeypatch.setenv("PYTHONPATH", search(FIXTURES / "light", KIT))
+
+
+@pytest.fixture
+def kit(fakes: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The fakes, and runs go to a folder of the test."""
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+
+
+@pytest.fixture
+def torch_and_catalog(fakes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the worker, torch is torch, and the catalog whole."""
+    _, _, path = os.environ["PYTHONPATH"].partition(os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", path)
+
+
+@pytest.fixture(scope="session")
+def catalog() -> list[dict[str, Any]]:
+    """What the kernel of the fakes declares."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", search(FIXTURES / "light"))
+        return asyncio.run(questions.describe([OWN]))

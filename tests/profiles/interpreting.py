@@ -45,23 +45,27 @@ def constructs(module: str) -> list[str]:
     return [line[4 : line.index("(")] for line in lines if line.endswith("() -> Launched:")]
 
 
-def interpret(module: str) -> dict[str, dict[str, Any]]:
-    """What came of each construct, by name: ``problems`` (none: it is right), ``error``, ``counted`` without values."""
+def interpret(*modules: str) -> dict[str, dict[str, Any]]:
+    """What came of each construct of those modules, by name: ``problems`` (none: it is right), ``error``, ``counted`` without values."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "interpreting.py"), module],
+        [sys.executable, str(HERE / "interpreting.py"), *modules],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), "CUDA_VISIBLE_DEVICES": ""},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([*ROOTS, os.environ.get("PYTHONPATH", "")]),
+            "CUDA_VISIBLE_DEVICES": "",
+        },
     )
     assert done.returncode == 0, done.stderr
     return {answer["name"]: answer for answer in map(json.loads, done.stdout.splitlines())}
 
 
-def main(module: str) -> None:
+def main(*modules: str) -> None:
     """One line of JSON for each construct."""
-    found = importlib.import_module(f"language.{module}")
-    for name in constructs(module):
+    for module, name in [(one, name) for one in modules for name in constructs(one)]:
+        found = importlib.import_module(f"language.{module}")
         answer: dict[str, Any] = {"name": name, "problems": [], "error": None, "counted": None}
         with contextlib.suppress(Exception):
             answer["counted"] = _run(getattr(found, name), values=False)[1]
@@ -125,4 +129,4 @@ def _run(construct: Callable[[], Launched], *, values: bool) -> tuple[Launched, 
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,13 +206,8 @@ def test_the_distance_to_the_roof_is_said(fraction: float, said: str) -> None:
     assert only.title == said and only.bound is None
 
 
-#: Oldest first.
-RECORDED = sorted(path.parent for path in store.recorded_dir().glob("*/run.json"))
-
-
-@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
-def test_of_every_measured_case_the_distance_is_said_once_and_last(folder: Path) -> None:
-    loaded = store.open_run(folder)
+def test_of_every_measured_case_the_distance_is_said_once_and_last(recording: store.LoadedRun) -> None:
+    loaded = recording
     table, device, kernels = loaded.table, loaded.run.device, loaded.run.kernels
     by_case: dict[tuple[str, ...], list[Finding]] = {}
     for finding in advice.findings(table, device, kernels):

@@ -20,7 +20,7 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.schema import Device, Failure, Run
 
-from .fake_jobs import KIT, OWN
+from .fake_jobs import OWN
 
 ROOTS = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles", "dashboard")]
 GOOD = ["--impl", "good", "--workload", "small"]
@@ -103,7 +103,7 @@ def test_bad_input_is_one_line_and_status_2(capsys, arguments, said):
     assert "Traceback" not in err
 
 
-@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.usefixtures("torch_and_catalog", "no_gpu")
 def test_an_unknown_kernel_of_the_catalog(capsys):
     status, _, err = tilescope(capsys, "profile", "sofmax", "--collect", "fakes.quick")
     assert "unknown kernel 'sofmax': did you mean 'softmax'?" in err
@@ -233,7 +233,7 @@ def test_a_command_of_another_package_is_added_and_a_broken_one_says_so(capsys, 
 def test_interrupting_keeps_the_finished_cases(tmp_path):
     command = [sys.executable, "-m", "tilescope", "profile", OWN, "--impl", "good,hangs", "--workload", "small",
                "--collect", "fakes.quick"]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(KIT), *ROOTS])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], *ROOTS])}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:

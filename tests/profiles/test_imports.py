@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tilescope.runs import store
-from tilescope.table import schema
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOTS = {
@@ -105,14 +102,3 @@ def test_no_package_is_called_kernels():
     assert {path.name for path in (ROOT / "kernels").iterdir() if path.is_dir()} - {"__pycache__"} == {
         "tilescope_kernels"
     }
-
-
-def test_recorded_runs_are_small_and_whole():
-    recorded = [path for path in store.recorded_dir().glob("*") if path.is_dir()]
-    for folder in recorded:
-        loaded = store.open_run(folder)
-        schema.validate(loaded.table)
-        assert not loaded.table.empty
-        json.dumps(loaded.run.to_json())
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        assert size < 1_000_000, f"{folder.name} has {size:,} bytes: everyone who clones pays"

@@ -18,16 +18,17 @@ CASES = {
     for direction in ("forward", "backward")
     for dtype in ("fp32", "bf16")
 }
+REFUSED = {name: Case(f"{FILE}:SINE", name, "forward", "1000-fp32", "") for name in ("fullgraph", "gpu_only", "warps")}
 
 
 @pytest.fixture(scope="module")
 def counted() -> dict[str, Any]:
-    return capture("interpreter", list(CASES.values()))
+    return capture("interpreter", [*CASES.values(), *REFUSED.values()])
 
 
 @pytest.fixture(scope="module")
 def checked() -> dict[str, Any]:
-    return capture("check", list(CASES.values()))
+    return capture("check", [*CASES.values(), REFUSED["fullgraph"], REFUSED["warps"]])
 
 
 @pytest.mark.parametrize(("name", "direction", "dtype"), CASES)
@@ -49,22 +50,22 @@ def test_an_operator_of_ones_own_is_checked(checked: dict[str, Any], name: str, 
     assert 0 < found["relative_error"] < 1e-6
 
 
-@pytest.mark.parametrize("collector", ["interpreter", "check"])
-def test_what_must_be_compiled_as_a_whole_does_not_apply(collector: str) -> None:
-    (answer,) = capture(collector, [Case(f"{FILE}:SINE", "fullgraph", "forward", "1000-fp32", "")]).values()
+@pytest.mark.parametrize("collector", ["counted", "checked"])
+def test_what_must_be_compiled_as_a_whole_does_not_apply(collector: str, request: pytest.FixtureRequest) -> None:
+    answer = request.getfixturevalue(collector)[REFUSED["fullgraph"].id]
     assert answer["error"] == "NotApplicable"
     assert answer["message"] == "torch.compile generates its kernels on a GPU only"
 
 
-def test_an_operator_for_gpus_only_does_not_apply() -> None:
-    (answer,) = capture("interpreter", [Case(f"{FILE}:SINE", "gpu_only", "forward", "1000-fp32", "")]).values()
+def test_an_operator_for_gpus_only_does_not_apply(counted: dict[str, Any]) -> None:
+    answer = counted[REFUSED["gpu_only"].id]
     assert answer["error"] == "NotApplicable"
     assert answer["message"] == "gpu_only calls tilescope_tests::gpu_sine, which runs on a GPU only"
 
 
-@pytest.mark.parametrize("collector", ["interpreter", "check"])
-def test_what_is_not_interpreted_is_skipped_and_said(collector: str) -> None:
-    (answer,) = capture(collector, [Case(f"{FILE}:SINE", "warps", "forward", "1000-fp32", "")]).values()
+@pytest.mark.parametrize("collector", ["counted", "checked"])
+def test_what_is_not_interpreted_is_skipped_and_said(collector: str, request: pytest.FixtureRequest) -> None:
+    answer = request.getfixturevalue(collector)[REFUSED["warps"].id]
     assert answer["error"] == "NotApplicable"
     assert answer["message"].startswith("warps_kernel, program (0, 0, 0), line ")
     assert answer["message"].endswith("Triton's interpreter has no num_warps")

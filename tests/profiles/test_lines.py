@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope.collectors import compiled_text
-from tilescope.collectors.ncu import ncu_csv
+from tilescope.collectors import compiled_text, compiler, interpreter
+from tilescope.collectors.ncu import ncu_csv, source_page
 from tilescope.runs import listings, store
 from tilescope.runs.publish import publish
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError
@@ -33,7 +33,7 @@ def by_line(frame: pd.DataFrame, metric: str, function: str = "softmax_kernel") 
 
 @pytest.fixture(scope="module")
 def sampled() -> pd.DataFrame:
-    return line_values.sampled(TEXT, CASE)
+    return source_page.parse(TEXT, CASE)
 
 
 def test_a_line_adds_up_to_what_ncu_prints_for_it(sampled: pd.DataFrame) -> None:
@@ -71,23 +71,23 @@ def test_an_absent_cell_gives_no_row() -> None:
     # Warp stalls, as ncu prints what it could not sample.
     place = next(i for i, cell in enumerate(cells) if cell == '"21"')
     cells[place] = '"-"'
-    found = by_line(line_values.sampled(TEXT[:row] + ",".join(cells) + TEXT[end:], CASE), "stall_samples")
+    found = by_line(source_page.parse(TEXT[:row] + ",".join(cells) + TEXT[end:], CASE), "stall_samples")
     assert found["probe_kernels.py", 9] == 3820 - 21
-    assert "sass_instructions" not in set(line_values.sampled(TEXT, CASE)["metric"])
+    assert "sass_instructions" not in set(source_page.parse(TEXT, CASE)["metric"])
 
 
 def test_launches_of_one_function_stay_apart() -> None:
-    twice = line_values.sampled(TEXT + TEXT, CASE)
+    twice = source_page.parse(TEXT + TEXT, CASE)
     assert list(twice["launch"].unique()) == [0, 1, 2, 3]
-    assert [launch.function for launch in line_values.launches(TEXT + TEXT)] == ["softmax_kernel", "mm_kernel"] * 2
+    assert [launch.function for launch in source_page.launches(TEXT + TEXT)] == ["softmax_kernel", "mm_kernel"] * 2
     once = TEXT[: TEXT.index('"File Path"', TEXT.index("mm_kernel") - 200)]
-    assert line_values.sampled(once + once, CASE).groupby("launch")["value"].sum().nunique() == 1
+    assert source_page.parse(once + once, CASE).groupby("launch")["value"].sum().nunique() == 1
 
 
 def same_code(caller: dict[str, int], spoil: bool = False) -> list[compiled_text.Text]:
     """The launch's own instructions as the compiler would list them, library lines given to their callers."""
     code, line = [], 0
-    launch = ncu_csv.read_source(line_values.launches(TEXT)[0].text)
+    launch = ncu_csv.read_source(source_page.launches(TEXT)[0].text)
     first = min(int(address, 16) for address in launch["Address"] if address.startswith("0x"))
     for number, address, instruction in zip(launch["Line No"], launch["Address"], launch["Source (SASS)"], strict=True):
         line = caller.get(number, int(number)) if number else line
@@ -99,18 +99,18 @@ def same_code(caller: dict[str, int], spoil: bool = False) -> list[compiled_text
 
 def test_what_a_line_calls_counts_with_it_where_the_compiler_saw_the_same_code() -> None:
     code = same_code({"170": 10, "191": 10, "263": 12, "293": 12})
-    found = by_line(line_values.sampled(TEXT, CASE, {"softmax_kernel": code}), "stall_samples")
+    found = by_line(source_page.parse(TEXT, CASE, {"softmax_kernel": code}), "stall_samples")
     assert {file for file, _ in found} == {"probe_kernels.py"}
     assert found["probe_kernels.py", 10] == 86 + 443 + 1470
     assert found["probe_kernels.py", 12] == 406 + 412 + 244
-    other = line_values.sampled(TEXT, CASE, {"softmax_kernel": same_code({"191": 10}, spoil=True)})
+    other = source_page.parse(TEXT, CASE, {"softmax_kernel": same_code({"191": 10}, spoil=True)})
     assert by_line(other, "stall_samples")["standard.py", 191] == 1470
 
 
 def test_the_interpreters_lines() -> None:
     counts = {"7": {"requested_bytes_read": 64, "sectors_read": 2}, "0": {"requested_bytes_read": 1}}
     launches = [{"function": "aten::add"}, {"function": "f", "file": "k.py", "lines": counts}]
-    found = line_values.requested(launches, CASE)
+    found = interpreter.lines_of(launches, CASE)
     assert found[["launch", "line", "metric", "value", "unit"]].to_numpy().tolist() == [
         [1, 7, "requested_bytes_read", 64.0, "byte"], [1, 7, "sectors_read", 2.0, "count"],
     ]  # fmt: skip
@@ -119,7 +119,7 @@ def test_the_interpreters_lines() -> None:
 
 def test_the_compilers_lines() -> None:
     sass = "/*0000*/  LDC R1, c[0x0][0x28]  // k.py:5\n.L_x_0:\n/*0010*/  EXIT  // k.py:6\n/*0020*/  BRA  // k.py:6\n/*0030*/  NOP\n"
-    found = line_values.compiled([{"function": "f", "file": "k.py", "stages": {"sass": sass}}], CASE)
+    found = compiler.lines_of([{"function": "f", "file": "k.py", "stages": {"sass": sass}}], CASE)
     assert dict(zip(found["line"], found["value"], strict=True)) == {5: 1.0, 6: 2.0}
 
 
@@ -131,7 +131,7 @@ def test_rows_that_mean_nothing_are_refused(row: dict[str, object]) -> None:
 
 def test_text_without_a_source_page_is_refused() -> None:
     with pytest.raises(ncu_csv.NcuFormatError, match="source page"):
-        line_values.sampled("==PROF== nothing", CASE)
+        source_page.parse("==PROF== nothing", CASE)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tilescope.collectors.ncu import counters, ncu_csv, rules, source
 from tilescope.hardware import device
-from tilescope.table import schema
+from tilescope.table import launch_configs, schema
 from tilescope.table.case import Case
 from tilescope.table.metrics import METRICS
 
@@ -348,4 +348,4 @@ def test_capture_counts_one_call_after_warming_up(monkeypatch: pytest.MonkeyPatc
     opened = happened.index(f"open tilescope:{CASE.slug}")
     assert happened[:opened] == ["call"] * counters.WARMUP + ["synchronize"]
     assert happened[opened + 1 :] == ["call", "synchronize", "close 7"]
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [CASE.slug + launch_configs.SUFFIX]

@@ -9,10 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tilescope.collectors import OPTIONAL, load
-from tilescope.collectors.ncu import counters
+from tilescope.collectors.ncu import counters, source_page
 from tilescope.collectors.ncu import source as collector
 from tilescope.hardware import device
-from tilescope.table import line_values
 from tilescope.table.case import Case
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -39,9 +38,9 @@ def test_the_page_is_divided_among_the_cases() -> None:
     )
     found = collector.divide(PAGE, order, [SOFTMAX, MATMUL])
     assert set(found) == {SOFTMAX, MATMUL}
-    assert [launch.function for launch in line_values.launches(found[MATMUL])] == ["mm_kernel"]
-    whole = line_values.sampled(PAGE, SOFTMAX)
-    alone = line_values.sampled(found[SOFTMAX], SOFTMAX)
+    assert [launch.function for launch in source_page.launches(found[MATMUL])] == ["mm_kernel"]
+    whole = source_page.parse(PAGE, SOFTMAX)
+    alone = source_page.parse(found[SOFTMAX], SOFTMAX)
     pd.testing.assert_frame_equal(alone, whole[whole["function"] == "softmax_kernel"])
 
 
@@ -52,7 +51,7 @@ def test_launches_of_one_function_go_to_their_cases_in_order() -> None:
         ("softmax_kernel", SOFTMAX), ("softmax_kernel", None), ("softmax_kernel", larger), ("softmax_kernel", larger)
     )
     found = collector.divide(one * 4, order, [SOFTMAX, larger])
-    assert [len(line_values.launches(found[case])) for case in (SOFTMAX, larger)] == [1, 2]
+    assert [len(source_page.launches(found[case])) for case in (SOFTMAX, larger)] == [1, 2]
 
 
 @pytest.mark.parametrize("printed", [True, False], ids=["in the log", "in the report"])

@@ -205,7 +205,7 @@ def test_a_spec_that_a_file_holds_is_found_there(tmp_path, monkeypatch):
     assert profiling.reference_to(mine_in_a_file.MINE, tmp_path) == f"{file}:MINE"
 
 
-@pytest.mark.usefixtures("kit")
+@pytest.mark.usefixtures("fakes")
 def test_what_listening_raises_ends_the_job(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
 
@@ -311,7 +311,7 @@ def test_a_function_of_a_cell_is_profiled_from_end_to_end(notebook, tmp_path, mo
     assert staleness.stale_kernels(run) == ["triple"]
 
 
-@pytest.mark.usefixtures("kit")
+@pytest.mark.usefixtures("fakes")
 def test_interrupting_keeps_what_is_done_and_says_where(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
     threads = []

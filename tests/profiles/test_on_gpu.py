@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from tilescope.collectors import events, torch_profiler
 from tilescope.collectors.ncu import counters
 from tilescope.hardware import device
-from tilescope.table import schema
+from tilescope.table import launch_configs, schema
 from tilescope.table.case import Case
 
 ADD = Case("vector_add", "triton", "forward", "4194304-fp32")
@@ -58,6 +59,30 @@ def test_torch_profiler(case: Case, tmp_path: Path) -> None:
     assert out.stat().st_size < 100_000
 
 
+@pytest.mark.parametrize("collector", [events, torch_profiler], ids=["events", "torch_profiler"])
+def test_the_config_that_an_autotuner_chose_is_recorded(collector: ModuleType, tmp_path: Path) -> None:
+    from tilescope.execution import execute
+
+    case = Case(f"{Path(__file__).parent / 'small_kernels.py'}:TIMES", "triton", "backward", "5000-fp32")
+    spec, out = execute.load_spec(case.kernel), tmp_path / f"a{collector.SUFFIX}"
+    collector.capture(case, spec, out, SETTINGS)
+    (row,) = launch_configs.beside(out, case, "events").to_dict("records")
+    best = spec.implementations["triton"].call.__globals__["scale_kernel"].best_config
+    assert row["function"] == "scale_kernel"
+    assert row["autotuned"] == f"BLOCK={best.kwargs['BLOCK']},num_warps={best.num_warps},num_stages={best.num_stages}"
+    assert "EVEN=False" in row["launched"]
+
+
+def test_what_kernels_choose_by_themselves_is_recorded(tmp_path: Path) -> None:
+    from tilescope.execution import execute
+
+    for case in (BACKWARD, Case("matmul", "triton", "forward", "4096x4096x4096-bf16"), SOFTMAX):
+        events.capture(case, execute.load_spec(case.kernel), tmp_path / "a.json", SETTINGS)
+        found = launch_configs.beside(tmp_path / "a.json", case, "events")
+        assert len(found) > 0 or case is SOFTMAX
+        assert found["launched"].str.contains("num_warps=").all()
+
+
 @pytest.mark.ncu
 @pytest.mark.skipif(counters.unavailable() is not None, reason=str(counters.unavailable()))
 def test_ncu(tmp_path: Path) -> None:
@@ -68,7 +93,7 @@ def test_ncu(tmp_path: Path) -> None:
         "from tilescope.collectors.ncu.counters import counters as ncu\n"
         f"for data in {[case.to_json() for case in cases]!r}:\n"
         "    case = Case(**data)\n"
-        "    ncu.capture(case, execute.load_spec(case.kernel), Path('unused'), {})\n"
+        f"    ncu.capture(case, execute.load_spec(case.kernel), Path({str(tmp_path / 'unused')!r}), {{}})\n"
     )
     done = subprocess.run(
         counters.command([sys.executable, str(script)], tmp_path), capture_output=True, text=True, check=False
@@ -82,3 +107,5 @@ def test_ncu(tmp_path: Path) -> None:
     assert tables[ADD]["launch"].nunique() == 1
     assert tables[SOFTMAX]["launch"].nunique() > 1
     assert tables[BACKWARD]["launch"].nunique() >= 1
+    launched = launch_configs.beside(tmp_path / (ADD.slug + counters.SUFFIX), ADD, "ncu")
+    assert launched["function"].tolist() == tables[ADD]["function"].unique().tolist()

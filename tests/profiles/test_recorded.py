@@ -2,58 +2,62 @@
 
 from __future__ import annotations
 
-import functools
+import json
 import math
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope.hardware import occupancy
-from tilescope.models import roofline
+from tilescope.hardware import occupancy, roofs
 from tilescope.runs import staleness, store
+from tilescope.table import schema
 from tilescope.table.case import Case, config_text
 
 from .capturing import capture
 
 FOLDERS = sorted(path for path in store.recorded_dir().iterdir() if path.is_dir())
-KERNELS = {name: facts["passes"] for folder in FOLDERS for name, facts in store.open_run(folder).run.kernels.items()}
+#: Read from the files: opening all recordings takes five seconds.
+KERNELS = {
+    name: facts["passes"]
+    for folder in FOLDERS
+    for name, facts in json.loads((folder / "run.json").read_text())["kernels"].items()
+}
 CASE = ["kernel", "impl", "pass", "workload", "config"]
+of_all = pytest.mark.slow("profiles/recorded", "profiles/tilescope")
 
 
-@functools.cache
-def opened(folder: Path) -> store.LoadedRun:
-    return store.open_run(folder)
+@pytest.fixture(scope="module")
+def rows(recordings) -> pd.DataFrame:
+    return pd.concat([loaded.table for loaded in recordings], ignore_index=True)
 
 
-@functools.cache
-def rows() -> pd.DataFrame:
-    return pd.concat([opened(folder).table for folder in FOLDERS], ignore_index=True)
-
-
-def launches(source: str, *metrics: str) -> pd.DataFrame:
+def launches(rows: pd.DataFrame, source: str, *metrics: str) -> pd.DataFrame:
     """One row a recorded launch, one column a metric."""
-    found = rows()
-    found = found[(found["source"] == source) & found["metric"].isin(metrics) & found["launch"].notna()]
+    found = rows[(rows["source"] == source) & rows["metric"].isin(metrics) & rows["launch"].notna()]
     index = ["run_id", *CASE, "launch", "function"]
     return found.groupby([*index, "metric"])["value"].median().unstack("metric").reset_index()
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_recording_is_whole_measured_and_small(folder):
-    loaded = opened(folder)
+def test_a_recording_is_whole_measured_and_small(recording):
+    loaded, folder = recording, recording.folder
     assert loaded.run.complete
+    assert not schema.validate(loaded.table).empty
+    json.dumps(loaded.run.to_json())
     assert loaded.run.device.measured
     assert loaded.run.device.name == "NVIDIA H200"
     assert {"torch", "triton", "driver"} <= loaded.run.versions.keys()
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
-    names, by_line = {path.name for path in folder.iterdir()}, {"lines.parquet", "sources.json.gz", "listings.json.xz"}
+    names, by_line = (
+        {path.name for path in folder.iterdir()},
+        {"lines.parquet", "configs.parquet", "sources.json.gz", "listings.json.xz"},
+    )
     assert {"run.json", "table.parquet"} <= names <= {"run.json", "table.parquet", *by_line}
     assert set(loaded.table["kernel"]) == set(loaded.run.kernels)
 
 
+@pytest.mark.slow("profiles/recorded", "profiles/tilescope", "kernels")
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_recording_says_which_of_its_kernels_have_changed_since(folder):
+def test_a_recording_says_which_of_its_kernels_have_changed_since(opened, folder):
     loaded = opened(folder)
     run = loaded.run
     said = [name for name in run.kernels for note in run.notes if re.search(rf"\b{name}\b.*changed since", note)]
@@ -65,20 +69,19 @@ def test_nothing_of_the_machine_is_recorded(folder):
     assert not re.search(r"/(tmp|home|root|opt|usr|var)/", (folder / "run.json").read_text())
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_another_librarys_lines_are_not_those_of_the_kernels_own_file(folder):
-    loaded = opened(folder)
+def test_another_librarys_lines_are_not_those_of_the_kernels_own_file(recording):
+    loaded = recording
     for (kernel, impl), rows in loaded.lines.groupby(["kernel", "impl"]):
         foreign = bool(loaded.run.kernels[kernel]["implementations"][impl].get("requires"))
         assert set(rows["file"].str.startswith(f"{impl}/")) == {foreign}
 
 
+@of_all
 @pytest.mark.parametrize(("kernel", "direction"), [(k, d) for k, passes in KERNELS.items() for d in passes])
-def test_every_kernel_by_every_collector(kernel, direction):
-    found = rows()
-    found = found[(found["kernel"] == kernel) & (found["pass"] == direction) & (found["config"] == "")]
+def test_every_kernel_by_every_collector(recordings, rows, kernel, direction):
+    found = rows[(rows["kernel"] == kernel) & (rows["pass"] == direction) & (rows["config"] == "")]
     assert found["workload"].nunique() >= 2
-    runs = [opened(folder).run for folder in FOLDERS if kernel in opened(folder).run.kernels]
+    runs = [loaded.run for loaded in recordings if kernel in loaded.run.kernels]
     collected = {name for run in runs for name in run.settings["collectors"]}
     # A recording that lacks some says so in its notes.
     assert collected >= {"check", "events", "torch_profiler", "ncu"} or all(run.notes for run in runs)
@@ -117,11 +120,11 @@ def _no_kernel(rows: pd.DataFrame) -> bool:
 ROUND = ("layer_norm_linear", "rms_norm_gelu_linear")
 
 
-def test_the_workloads_reach_past_the_l2_and_are_ragged():
-    needed = rows()
-    needed = needed[needed["metric"].str.startswith("algorithm_bytes_") & (needed["impl"] == "triton")]
+@of_all
+def test_the_workloads_reach_past_the_l2_and_are_ragged(recordings, rows):
+    needed = rows[rows["metric"].str.startswith("algorithm_bytes_") & (rows["impl"] == "triton")]
     moved = needed.groupby(["kernel", "pass", "workload", "metric"])["value"].max().unstack("metric").sum(axis=1)
-    l2 = opened(FOLDERS[0]).run.device.l2_bytes
+    l2 = recordings[0].run.device.l2_bytes
     # A convolution's time is its arithmetic, whatever the caches hold.
     assert (moved.groupby("kernel").max().drop("conv2d") > 2 * l2).all()
     dims = (
@@ -132,25 +135,27 @@ def test_the_workloads_reach_past_the_l2_and_are_ragged():
     assert dims.all()
 
 
-def test_ceilings_were_measured_on_the_device():
-    measured = [opened(folder).run for folder in FOLDERS if opened(folder).run.settings.get("measure_ceilings", True)]
+@of_all
+def test_ceilings_were_measured_on_the_device(recordings):
+    measured = [loaded.run for loaded in recordings if loaded.run.settings.get("measure_ceilings", True)]
     assert measured
     for run in measured:
-        roofs = [("bf16", "flop/second"), ("fp32", "flop/second")]
+        expected = [("bf16", "flop/second"), ("fp32", "flop/second")]
         if not any("memory roofs" in note and "left out" in note for note in run.notes):
-            roofs.append(("hbm", "byte/second"))
-        for name, unit in roofs:
-            roof = roofline.roof(run.device, name)
+            expected.append(("hbm", "byte/second"))
+        for name, unit in expected:
+            roof = roofs.roof(run.device, name)
             assert roof is not None
             assert (roof.origin, roof.unit) == ("measured", unit)
             sheet = run.device.ceiling(name, "datasheet")
             assert 0.5 * sheet.value < roof.value <= sheet.value
 
 
-def test_sweeps_tried_every_config():
+@of_all
+def test_sweeps_tried_every_config(recordings):
     """Timed, or said to fail; of the product all are timed."""
     swept = {}
-    for run in map(opened, FOLDERS):
+    for run in recordings:
         timed = run.table[(run.table["metric"] == "gpu_time") & (run.table["config"] != "")]
         assert (timed.groupby([*CASE, "launch"])["sample"].nunique() >= 20).all()
         failed = [tuple(failure.case.split("/")[i] for i in (0, 1, -1)) for failure in run.run.failures]
@@ -165,11 +170,12 @@ def test_sweeps_tried_every_config():
     assert len({kernel for kernel, _ in swept}) >= 30
 
 
-def test_theoretical_occupancy_is_what_ncu_says_of_every_launch():
+@of_all
+def test_theoretical_occupancy_is_what_ncu_says_of_every_launch(rows):
     limits = ["registers", "shared_memory", "warps", "blocks", "barriers"]
     names = [f"occupancy_limit_{name}" for name in limits]
     asked = ["registers", "shared_memory", "shared_memory_configured", "block_threads", "barriers"]
-    found = launches("ncu", *names, *asked, "theoretical_occupancy")
+    found = launches(rows, "ncu", *names, *asked, "theoretical_occupancy")
     assert len(found) > 500
     for launch in found.dropna(subset=names).to_dict("records"):
         mine = occupancy.blocks(
@@ -186,9 +192,10 @@ def test_theoretical_occupancy_is_what_ncu_says_of_every_launch():
         assert mine.ratio == pytest.approx(launch["theoretical_occupancy"], abs=6e-5), launch
 
 
-def test_tensor_operations_of_matmul_are_those_of_its_tiles():
+@of_all
+def test_tensor_operations_of_matmul_are_those_of_its_tiles(rows):
     types = {"bf16": "tensor_ops_bf16", "fp16": "tensor_ops_fp16"}
-    found = launches("ncu", *types.values(), "grid_blocks")
+    found = launches(rows, "ncu", *types.values(), "grid_blocks")
     found = found[(found["kernel"] == "matmul") & (found["impl"] == "triton") & (found["config"] == "")]
     exact = 0
     for launch in found.to_dict("records"):
@@ -229,15 +236,16 @@ def side_by_side(on_gpu, compiled):
     return numbered[0].merge(numbered[1].drop(columns="launch"), on=[*nth, "nth"])
 
 
-def test_the_offline_compiler_finds_what_the_gpu_reported():
+@pytest.mark.slow("profiles/recorded", "profiles/tilescope", "kernels")
+def test_the_offline_compiler_finds_what_the_gpu_reported(recordings, rows):
     """Compiled here, without a GPU: registers and shared memory as the GPU's launches had them, spills as ptxas said there."""
-    on_gpu, said = launches("torch_profiler", *RESOURCES), launches("compiler", *SPILLS)
+    on_gpu, said = launches(rows, "torch_profiler", *RESOURCES), launches(rows, "compiler", *SPILLS)
     merged = side_by_side(on_gpu, said)
     assert len(merged) == len(said[said["impl"] == "triton"])
     # Left to itself a product times its configs on the GPU and may choose another than the guess made here: a sweep
     # names the config. Every config of it would take minutes: one in eight.
     merged = merged[(merged["config"] != "") | ~merged["kernel"].isin(TIMED)]
-    changed = {(folder.name, name) for folder in FOLDERS for name in staleness.stale_kernels(opened(folder))}
+    changed = {(loaded.run.id, name) for loaded in recordings for name in staleness.stale_kernels(loaded)}
     merged = merged[[pair not in changed for pair in zip(merged["run_id"], merged["kernel"], strict=True)]]
     swept = merged.loc[merged["config"] != "", "config"].drop_duplicates().iloc[::8]
     merged = merged[(merged["config"] == "") | merged["config"].isin(swept)]
@@ -259,8 +267,9 @@ def test_the_offline_compiler_finds_what_the_gpu_reported():
     assert compared > 55
 
 
-def test_the_gpu_spills_where_the_compiler_says_so():
-    merged = side_by_side(launches("ncu", "spill_loads", "spill_stores"), launches("compiler", *SPILLS))
+@of_all
+def test_the_gpu_spills_where_the_compiler_says_so(rows):
+    merged = side_by_side(launches(rows, "ncu", "spill_loads", "spill_stores"), launches(rows, "compiler", *SPILLS))
     assert len(merged) > 50
     assert ((merged["spill_stores"] > 0) == (merged["spill_bytes_stored"] > 0)).all()
     assert ((merged["spill_loads"] > 0) == (merged["spill_bytes_loaded"] > 0)).all()

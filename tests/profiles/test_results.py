@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from tilescope.commands import text_table
+from tilescope.hardware.device import for_target
 from tilescope.table import schema
 from tilescope.table.case import Case
 
+DEVICE = for_target("sm_90")
 A = Case("softmax", "triton", "forward", "8x8-fp32")
 B = Case("softmax", "eager", "backward", "8x8-fp32")
 
@@ -25,7 +27,7 @@ def table():
 
 
 def test_launches_are_added_up_or_set_side_by_side():
-    row = text_table.results(table()).iloc[1]
+    row = text_table.results(table(), DEVICE).iloc[1]
     assert row["gpu_time"] == 4e-6  # the median repetition of both launches, by the profiler
     assert row["registers"] == (255, 255)  # what ran, not what the compiler was given
     assert row["requested"] == (2 * 5_695_052, None)
@@ -34,7 +36,7 @@ def test_launches_are_added_up_or_set_side_by_side():
 
 
 def test_the_text_has_what_was_measured_only():
-    lines = text_table.text(table()).splitlines()
+    lines = text_table.text(table(), DEVICE).splitlines()
     assert len(lines) == 2
     assert "4.00 µs" in lines[1]
     assert "255" in lines[1]
@@ -44,7 +46,7 @@ def test_the_text_has_what_was_measured_only():
 
 
 def test_an_empty_table_says_so():
-    assert text_table.text(schema.frame([])) == "no case gave a result"
+    assert text_table.text(schema.frame([]), DEVICE) == "no case gave a result"
 
 
 def test_columns_are_aligned():

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from tilescope.collectors.ncu import counters
 from tilescope.hardware import device
+from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -228,7 +229,7 @@ def test_no_roof_no_fraction() -> None:
     assert pd.isna(point["attainable"])
     assert pd.isna(point["fraction"])
     assert point["performance"] == pytest.approx(2e12)
-    assert roofline.roofs(bare).empty
+    assert all_roofs(bare).empty
 
 
 @pytest.mark.parametrize("rows", [[], [SOFTMAX.row("registers", 32, "compiler", launch=0, function="k0")]])
@@ -245,7 +246,7 @@ def test_an_empty_workload_divides_by_nothing() -> None:
 
 
 def test_roofs() -> None:
-    roofs = roofline.roofs(TOY)
+    roofs = all_roofs(TOY)
     assert len(roofs) == len(TOY.ceilings)
     assert set(roofs.loc[roofs["kind"] == "memory", "name"]) == {"hbm", "hbm_read", "l2"}
     assert set(roofs.loc[roofs["kind"] == "compute", "name"]) == {"fp32", "bf16"}

@@ -164,7 +164,7 @@ def test_helpers_of_the_library_lie_above_its_studies(measured):
     _, loaded = measured
     study = store.source_file("tilescope_kernels/studies/compile_modes.py")
     assert study == store.source_file("studies/compile_modes.py")  # as the first recordings name it
-    gated = (study.parent.parent / "gated.py").read_text()
+    gated = (study.parent.parent / "elementwise" / "gated.py").read_text()
     kernels = {"modes": {"file": "tilescope_kernels/studies/compile_modes.py", "sha256": digest(study.read_text())}}
     assert staleness.stale_kernels(loaded({"modes": {"gated.py": gated}}, kernels)) == []
     other = gated.replace("def swiglu(", "def swiglu(_, ")
@@ -225,3 +225,92 @@ def test_a_helper_that_nothing_is_seen_to_import_counts_whole(measured):
         assert staleness.stale_kernels(loaded({"own": kept}, kernels)) == []
         (here / changed).write_text(kept[changed].replace("= ", "= -"))
         assert staleness.stale_kernels(loaded({"own": kept}, kernels)) == ["own"]
+
+
+SOFT = """import triton.language as tl
+import triton
+from family import _launch, _pieces
+from family._pieces import LOG
+def _kernel(x): return LOG, _pieces.load(x, tl)
+def softmax(x): return _kernel(x), _launch.size(x), _scale(x)
+def _scale(pieces): return 2 * pieces
+@softmax.register
+def _(x): return x
+"""
+PIECES = """import triton.language as tl
+LOG = 1.5
+def load(x, tl): return tl.load(x, _masked(x))
+def _masked(x): return tl.where(x)
+def unused(x): return x
+"""
+LAUNCH = "def size(x): return x\n"
+KEPT = {"softmax.py": SOFT, "_pieces.py": PIECES}
+#: The same code in folders: a file moved, another renamed, definitions carried from one to another.
+MOVED = {
+    "__init__.py": "",
+    "rows/__init__.py": "",
+    "rows/softmax.py": SOFT.replace(
+        "from family import _launch, _pieces", "from family._shared import launching, row_tiles"
+    )
+    .replace("from family._pieces import LOG", "from ._scales import LOG, _scale")
+    .replace("_pieces.load", "row_tiles.load")
+    .replace("_launch.size", "launching.size")
+    .replace("def _scale(pieces): return 2 * pieces\n", ""),
+    "rows/_scales.py": "LOG = 1.5\ndef _scale(pieces): return 2 * pieces\n",
+    "_shared/__init__.py": "",
+    "_shared/launching.py": LAUNCH,
+    "_shared/row_tiles.py": "from family._shared.masks import _masked\ndef load(x, tl): return tl.load(x, _masked(x))\n",
+    "_shared/masks.py": "import triton.language as tl\n# of a piece\ndef _masked(x): return tl.where(x)\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "was", "now", "stale"),
+    [
+        ("rows/softmax.py", "", "", False),
+        ("_shared/launching.py", "return x", "return 2 * x", False),  # not kept
+        ("_shared/masks.py", "tl.where(x)", "tl.where(2 * x)", True),
+        ("_shared/masks.py", "triton.language", "triton.experimental", True),
+        ("_shared/masks.py", "import", "where = 1\nimport", False),
+        ("_shared/masks.py", "import", "def load(): return 1\nimport", False),
+        ("_shared/row_tiles.py", "_masked(x)", "masked(x)", True),
+        ("_shared/row_tiles.py", "_masked\n", "unmasked as _masked\n", True),
+        ("_shared/row_tiles.py", "def load", "def _load", True),
+        ("rows/_scales.py", "2 *", "3 *", True),
+        ("rows/_scales.py", "LOG = 1.5", "LOG = 1", True),
+        ("rows/_scales.py", "def", "pieces = 1\ndef", False),  # a function's own variable
+        ("rows/_scales.py", "def", "LOG.more = 1\ndef", True),
+        ("rows/softmax.py", "row_tiles.load", "launching.load", True),
+        ("rows/softmax.py", "launching.size", "launching.other", True),
+        ("rows/softmax.py", "launching, row_tiles", "row_tiles\nimport launching", True),  # another library's
+        ("rows/softmax.py", "def _(x): return x", "def _(x): return 2", True),
+    ],
+)  # fmt: skip
+def test_code_may_move_within_its_package(measured, tmp_path, monkeypatch, file, was, now, stale):  # noqa: PLR0917
+    _, loaded = measured
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text in MOVED.items():
+        path = tmp_path / "family" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        assert was in text or name != file
+        path.write_text(text.replace(was, now, 1) if name == file else text)
+    kernels = {"own": {"file": "family/softmax.py", "sha256": digest(SOFT)}}
+    assert staleness.stale_kernels(loaded({"own": KEPT}, kernels)) == (["own"] if stale else [])
+
+
+def test_a_file_that_moved_without_kept_texts_is_known_by_its_bytes(measured, tmp_path, monkeypatch):
+    _, loaded = measured
+    monkeypatch.syspath_prepend(tmp_path)
+    moved = tmp_path / "family" / "rows" / "softmax.py"
+    moved.parent.mkdir(parents=True)
+    (tmp_path / "family" / "__init__.py").touch()
+    moved.write_text(SOFT)
+    kernels = {"own": {"file": "family/softmax.py", "sha256": digest(SOFT)}}
+    assert store.source_file("family/softmax.py") == moved
+    assert staleness.stale_kernels(loaded(kernels=kernels)) == []
+    moved.write_text(SOFT + "# more\n")
+    assert staleness.stale_kernels(loaded(kernels=kernels)) == ["own"]
+    (moved.parent.parent / "other").mkdir()
+    (moved.parent.parent / "other" / "softmax.py").write_text(SOFT)
+    assert store.source_file("family/softmax.py") is None  # which of the two cannot be known
+    assert store.source_file("/elsewhere/softmax.py") is None

@@ -168,7 +168,7 @@ def test_workers_die_with_their_supervisor_and_the_run_can_be_recovered(tmp_path
         "asyncio.run(supervisor.run(job))\n"
     )
     roots = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(KIT), *roots])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], *roots])}
     pids = tmp_path / "pids"
     arguments = [sys.executable, "-c", script, OWN, str(pids), json.dumps(catalog)]
     with subprocess.Popen(arguments, env=environment) as parent:
@@ -199,15 +199,20 @@ def test_describe_says_what_is_wrong_with_a_file(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_describe_takes_a_persons_own_workloads():
+@pytest.mark.usefixtures("torch_and_catalog")
+def test_describe_takes_a_persons_own_workloads(catalog):
     (entry,) = asyncio.run(questions.describe([OWN], ["24-fp16", "large"]))
     assert entry["selected"] == ["24-fp16", "64-fp32"]
     assert [workload["id"] for workload in entry["workloads"]] == ["8-fp32", "64-fp32", "24-fp16"]
     assert entry["cost"]["24-fp16"]["forward"]["flops"] == 24
+    same = entry.keys() - {"selected", "workloads", "cost"}
+    assert {name: entry[name] for name in same} == {name: catalog[0][name] for name in same}, "alike without torch"
     with pytest.raises(WorkerError, match="own has no workload '3x3-fp32': give N-DTYPE"):
         asyncio.run(questions.describe([OWN], ["3x3-fp32"]))
 
 
+@pytest.mark.slow("kernels", "profiles/tilescope")
+@pytest.mark.usefixtures("torch_and_catalog")
 def test_a_run_says_where_the_interpreter_counts_another_kernel_than_a_gpu_runs():
     """Kernels in Gluon serve GPUs alone; in the interpreter, and on older GPUs, others stand in for them."""
     wide = [Case("layer_norm", "triton", direction, "4x8208-bf16") for direction in ("forward", "backward")]
@@ -218,6 +223,8 @@ def test_a_run_says_where_the_interpreter_counts_another_kernel_than_a_gpu_runs(
     assert note.startswith("interpreter counted ") and note.endswith(": layer_norm/triton/backward/4x8208-bf16")
     assert " where sm_90 runs layer_norm_backward_shared_kernel" in note
     assert loaded.run.versions["ptxas"] == ptxas.version("sm_90")
+    assert set(loaded.configs["source"]) == {"compiler"}
+    assert "layer_norm_backward_shared_kernel" in set(loaded.configs["function"])
 
 
 def test_one_holder_of_a_gpu_at_a_time(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
+SLOW = pytest.mark.slow("tests/conftest.py")
 INI = """[pytest]
 testpaths = tests
 addopts = -p no:cacheprovider
@@ -74,7 +75,9 @@ def ran(tree: Path, *arguments: str, **environment: str) -> tuple[set[str], str]
     return set(re.findall(r"::(test_\w+)", done.stdout)), done.stdout
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "1", "--dist", "loadfile")], ids=["one process", "xdist"])
+@pytest.mark.parametrize(
+    "processes", [(), pytest.param(("-n", "1", "--dist", "loadfile"), marks=SLOW)], ids=["one process", "xdist"]
+)
 def test_a_slow_test_runs_until_it_has_passed_with_what_decides_it(tree: Path, processes: tuple[str, ...]) -> None:
     assert "test_slow" in ran(tree, *processes)[0], "nothing is known of it"
     assert not (tree / "tests" / "passed.json").exists(), "only a run of all tests records"
@@ -85,6 +88,7 @@ def test_a_slow_test_runs_until_it_has_passed_with_what_decides_it(tree: Path, p
     assert "1 tests left out: they need a GPU" in printed
 
 
+@SLOW
 @pytest.mark.parametrize("changed", ["code/kernel.py", "code/new.py", "tests/test_code.py", "constraints.txt"])
 def test_any_change_of_what_decides_it_has_it_run(tree: Path, changed: str) -> None:
     ran(tree, "--slow", "all")
@@ -93,17 +97,20 @@ def test_any_change_of_what_decides_it_has_it_run(tree: Path, changed: str) -> N
     assert "test_slow" in ran(tree)[0]
 
 
+@SLOW
 def test_neither_a_failure_nor_a_selection_is_recorded(tree: Path) -> None:
     for arguments, environment in ((("--slow", "all"), {"BROKEN": "1"}), (("--slow", "all", "-k", "quick"), {})):
         ran(tree, *arguments, **environment)
         assert "test_slow" in ran(tree)[0]
 
 
+@SLOW
 def test_none_leaves_slow_tests_out_and_a_browser_is_marked(tree: Path) -> None:
     assert "test_slow" not in ran(tree, "--slow", "none")[0]
     assert ran(tree, "-m", "browser")[0] == {"test_in_a_browser"}
 
 
+@SLOW
 def test_what_starts_a_browser_begins_first(tree: Path) -> None:
     (tree / "tests" / "test_app.py").write_text("def test_first():\n    pass\n")
     printed = ran(tree)[1]

@@ -14,7 +14,7 @@ import pandas as pd
 import param
 from panel.custom import JSComponent
 from tilescope.collectors.compiled_text import STAGES, Text
-from tilescope.table.line_values import METRICS
+from tilescope.table.line_values import LINE_METRICS
 
 from tilescope_dashboard.data import source_lines
 from tilescope_dashboard.data.source_lines import Column
@@ -142,7 +142,7 @@ def _cell(value: float | None, share: float | None, column: Column) -> str:
         return f'<td class="heat">{ABSENT}</td>'
     return (
         f'<td class="heat {_kind(column)}" style="--share: {share * 100:.1f}%">'
-        f"{escape(write(value, METRICS[column.metric].unit))}<small>{_percent(share)}</small></td>"
+        f"{escape(write(value, LINE_METRICS[column.metric].unit))}<small>{_percent(share)}</small></td>"
     )
 
 

@@ -10,8 +10,8 @@ import pandas as pd
 from tilescope.hardware import occupancy
 from tilescope.models import preference
 from tilescope.table.case import parse_config
-from tilescope.table.case_table import gather
-from tilescope.table.schema import CASE_COLUMNS, SOURCES, Failure
+from tilescope.table.case_table import CaseValues, by_problem, gather
+from tilescope.table.schema import CASE_COLUMNS, Failure
 
 #: What a heatmap can be coloured by: label, unit, and whether less is better.
 COLOURINGS = {
@@ -22,8 +22,6 @@ COLOURINGS = {
     "theoretical_occupancy": ("theoretical occupancy", "ratio", False),
 }
 _SPILLS = ("spill_bytes_stored", "spill_bytes_loaded")
-#: Clocks in the order they are preferred for comparing configs of one kernel.
-_CLOCKS = ("gpu_time", "graph_time", "interval")
 _LAUNCH = ("registers", "shared_memory", "block_threads", "barriers", "shared_memory_configured",
            "theoretical_occupancy", "achieved_occupancy", "estimated_occupancy", "grid_blocks", "waves", *_SPILLS)  # fmt: skip
 
@@ -38,17 +36,18 @@ def launches(table: pd.DataFrame, metrics: Iterable[str] = _LAUNCH) -> pd.DataFr
 
 
 def resources(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a launch with what it takes of a multiprocessor, from the most direct source that knows its registers."""
+    """One row a launch with what it takes of a multiprocessor, from the source that ``tilescope.models.preference`` takes at its word."""
     known = launches(table).dropna(subset=["registers", "block_threads"])
-    if known.empty:
-        return known
-    return _most_direct(known, CASE_COLUMNS).reset_index(drop=True)
+    told = {_key(case, CASE_COLUMNS): preference.source_of(case) for case in gather(table)}
+    by = [told[key] for key in known[CASE_COLUMNS].itertuples(index=False, name=None)]
+    known = known[known["source"] == by]
+    # A case's launches in the order in which they were made.
+    place = known.groupby(CASE_COLUMNS, sort=False).ngroup()
+    return known.iloc[np.lexsort((known["launch"].astype("int64"), place))].reset_index(drop=True)
 
 
-def _most_direct(rows: pd.DataFrame, index: Iterable[str]) -> pd.DataFrame:
-    """The rows of each case that come from the most direct of its sources."""
-    rank = rows["source"].map({source: place for place, source in enumerate(SOURCES)})
-    return rows[rank == rank.groupby([rows[c] for c in index]).transform("min")]
+def _key(case: CaseValues, index: Iterable[str]) -> tuple[str, ...]:
+    return tuple(case.key[name] for name in index)
 
 
 def occupancies(table: pd.DataFrame, target: str) -> pd.DataFrame:
@@ -64,10 +63,7 @@ def occupancies(table: pd.DataFrame, target: str) -> pd.DataFrame:
     )
 
 
-_LIMITS = {
-    "registers": "registers", "shared_memory": "shared memory", "warps": "warps", "blocks": "block slots",
-    "barriers": "barriers",
-}  # fmt: skip
+_LIMITS = {metric.removeprefix("occupancy_limit_"): text for metric, text in preference.LIMITERS.items()}
 
 
 def limiter_text(limiters: Iterable[str]) -> str:
@@ -134,7 +130,7 @@ def configs(table: pd.DataFrame, failures: Iterable[Failure] = (), target: str =
     cells = [{**facts, "reason": reasons.get(key, "")} for key, facts in known.items()]
     frame = pd.DataFrame(cells, columns=[*index, "reason"])
     if len(rows):
-        frame = frame.join(pd.concat([_times(rows, index), _code(rows, index, target)], axis="columns"), on=index)
+        frame = frame.join(_values(rows, index, target), on=index)
     frame = frame.reindex(columns=[*index, *COLOURINGS, "time_source", "code_source", "reason"])
     return frame.join(pd.DataFrame([_parameters(c) for c in frame["config"]], index=frame.index))
 
@@ -153,37 +149,32 @@ def _parameters(config: str) -> dict[str, int]:
         return {}
 
 
-def _times(rows: pd.DataFrame, index: list[str]) -> pd.DataFrame:
-    """``time`` and ``time_source`` of each case, by the clock that is preferred among those that it has."""
-    times = rows[rows["metric"].isin(_CLOCKS)]
-    # A call's time is the sum over its launches, sample by sample.
-    calls = times.groupby([*index, "metric", "source", "sample"], dropna=False)["value"].sum()
-    medians = calls.groupby([*index, "metric", "source"]).median().rename("time").reset_index()
-    order = medians.assign(clock=medians["metric"].map(_CLOCKS.index), rank=medians["source"].map(SOURCES.index))
-    best = order.sort_values(["clock", "rank"], kind="stable").drop_duplicates(index)
-    best["time_source"] = best["source"].astype(str) + ", " + best["metric"].astype(str).str.replace("_", " ")
-    return best.set_index(index)[["time", "time_source"]]
-
-
-def _code(rows: pd.DataFrame, index: list[str], target: str) -> pd.DataFrame:
-    """What the code of each case takes: of its longest launch, by the source that ``tilescope.models.preference`` takes at its word."""
-    cells: list[dict[str, Any]] = []
+def _values(rows: pd.DataFrame, index: list[str], target: str) -> pd.DataFrame:
+    """Time and resources of each case: of the longest launch, by the source that ``tilescope.models.preference`` takes at its word."""
+    cells: dict[tuple[str, ...], dict[str, Any]] = {}
     for case in gather(rows):
-        found = preference.main_resources(case, target)
-        if found is not None:
-            cells.append(
-                {
-                    **{name: case.key[name] for name in index},
-                    "registers": found.registers,
-                    "shared_memory": found.shared_memory,
-                    "spills": found.spill_bytes,
-                    "theoretical_occupancy": found.theoretical_occupancy,
-                    "code_source": found.source,
-                }
-            )
-    numbers = ["registers", "shared_memory", "spills", "theoretical_occupancy"]
-    frame = pd.DataFrame(cells, columns=[*index, *numbers, "code_source"])
-    return frame.astype(dict.fromkeys(numbers, "float64")).set_index(index)
+        found = cells[_key(case, index)] = _time(case)
+        if taken := preference.main_resources(case, target):
+            found |= {
+                "registers": taken.registers,
+                "shared_memory": taken.shared_memory,
+                "spills": taken.spill_bytes,
+                "theoretical_occupancy": taken.theoretical_occupancy,
+                "code_source": taken.source,
+            }
+    frame = pd.DataFrame(list(cells.values()), pd.MultiIndex.from_tuples(cells, names=index))
+    return frame.reindex(columns=[*COLOURINGS, "time_source", "code_source"]).astype(
+        dict.fromkeys(COLOURINGS, "float64")
+    )
+
+
+def _time(case: CaseValues) -> dict[str, Any]:
+    """``time`` and ``time_source`` by the clock that is preferred among those that the case has."""
+    clocks = {
+        "gpu time": case.gpu_time(),
+        **{name: case.spread(name.replace(" ", "_")) for name in ("graph time", "interval")},
+    }
+    return next(({"time": s.value, "time_source": f"{s.source}, {name}"} for name, s in clocks.items() if s), {})
 
 
 def _none(columns: Iterable[str]) -> pd.DataFrame:
@@ -197,18 +188,11 @@ def default_configs(table: pd.DataFrame) -> pd.DataFrame:
     """
     if not (table["config"] != "").any():
         return table
-    problem = ["kernel", "impl", "pass", "workload"]
     own = table["config"] == ""
-    swept = table[~own.groupby([table[c] for c in problem]).transform("any")]
-    times = (
-        swept[swept["metric"] == "gpu_time"]
-        .groupby([*problem, "config", "source", "sample"], dropna=False)["value"]
-        .sum()
-    )
-    ranked = times.groupby([*problem, "config"]).median().sort_values(kind="stable").reset_index()[[*problem, "config"]]
-    best = pd.concat([ranked, swept[[*problem, "config"]]]).drop_duplicates(problem)
-    kept = pd.MultiIndex.from_frame(swept[[*problem, "config"]]).isin(pd.MultiIndex.from_frame(best))
-    return pd.concat([table[own], swept[kept]]).sort_index()
+    swept = table[~own.groupby([table[c] for c in ("kernel", "impl", "pass", "workload")]).transform("any")]
+    fastest = {_key(case, CASE_COLUMNS) for of in by_problem(gather(swept)).values() for case in of.values()}
+    kept = swept.index[pd.MultiIndex.from_frame(swept[CASE_COLUMNS]).isin(fastest)] if fastest else []
+    return table[own | table.index.isin(kept)]
 
 
 def largest_problem(table: pd.DataFrame) -> tuple[str, str]:
@@ -219,7 +203,9 @@ def largest_problem(table: pd.DataFrame) -> tuple[str, str]:
     forward = bytes_needed[bytes_needed["pass"].eq("forward")]
     rows = forward if len(forward) else bytes_needed
     of_one = rows.groupby(["workload", "pass", "impl"], sort=False)["value"].sum()
-    workload, direction, _ = of_one.idxmax()  # of several, the first: as ``summary.headline`` and ``listings.largest``
+    workload, direction, _ = (
+        of_one.idxmax()
+    )  # of several, the first: as ``summary.representative`` and ``listings.largest``
     return (str(workload), str(direction))
 
 

@@ -37,7 +37,7 @@ def _library(runs: tuple[store.Summary, ...]) -> pd.DataFrame:
             every = headlines(open_cached(run.path))
         except (store.StoreError, OSError):
             continue
-        found = summary.headline(every[every["kernel"] == name])
+        found = summary.representative(every[every["kernel"] == name])
         if found is not None:
             rows.append(
                 {

@@ -100,7 +100,9 @@ def _open(path: Path) -> LoadedRun:
 @functools.lru_cache(maxsize=64)
 def _summarised(path: Path, changed: float) -> pd.DataFrame:
     loaded = _read(path, changed)
-    return summary.summarise(frames.default_configs(loaded.table), loaded.run.device, loaded.run.kernels)
+    return summary.summarise(
+        frames.default_configs(loaded.table), loaded.run.device, loaded.run.kernels, loaded.configs
+    )
 
 
 @functools.lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-from tilescope.table.line_values import METRICS
+from tilescope.table.line_values import LINE_METRICS
 from tilescope.table.schema import MEASURED, SOURCES
 
 from tilescope_dashboard.data.frames import with_first
@@ -43,7 +43,7 @@ class Column:
 
     @property
     def label(self) -> str:
-        return METRICS[self.metric].label
+        return LINE_METRICS[self.metric].label
 
     @property
     def text(self) -> str:
@@ -91,7 +91,7 @@ def files(rows: pd.DataFrame) -> list[str]:
 def columns(rows: pd.DataFrame) -> list[Column]:
     """What the rows hold, metric by metric, the most direct source first."""
     known = set(rows[["metric", "source"]].itertuples(index=False, name=None))
-    return [Column(metric, source) for metric in METRICS for source in SOURCES if (metric, source) in known]
+    return [Column(metric, source) for metric in LINE_METRICS for source in SOURCES if (metric, source) in known]
 
 
 def first_columns(known: Sequence[Column], most: int) -> list[Column]:
@@ -105,7 +105,7 @@ def first_columns(known: Sequence[Column], most: int) -> list[Column]:
 
 def described(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows in the order of the file, with each metric's ``label``."""
-    labels = {metric.name: metric.label for metric in METRICS.values()}
+    labels = {metric.name: metric.label for metric in LINE_METRICS.values()}
     return rows.assign(label=rows["metric"].map(labels)).sort_values(["file", "line"], kind="stable", ignore_index=True)
 
 

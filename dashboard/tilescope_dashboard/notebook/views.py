@@ -9,7 +9,7 @@ from typing import Any
 
 import panel as pn
 from tilescope.runs.store import LoadedRun
-from tilescope.suggest import unknown
+from tilescope.table.suggest import unknown
 
 from tilescope_dashboard.notebook import compressed_scripts
 from tilescope_dashboard.notebook.background import Ground

@@ -1,1 +1,14 @@
-"""What Panel and Bokeh do not do yet, each for the version that it names."""
+"""Corrections of Panel and Bokeh, each for the version that ``FOR`` names.
+
+``tests/dashboard/test_panel_patches.py`` shows each fault without its correction, so it fails when upstream mends one: then
+the module goes. ``page_lifetime.settle`` puts in place those that every page needs; ``serving.guard`` those of the server.
+"""
+
+#: Module to the distribution and version whose fault it corrects.
+FOR = {
+    "component_files": ("panel", "1.9.4"),
+    "debounce": ("panel", "1.9.4"),
+    "delivery": ("panel", "1.9.4"),
+    "model_defaults": ("bokeh", "3.9.2"),
+    "page_lifetime": ("panel", "1.9.4"),
+}

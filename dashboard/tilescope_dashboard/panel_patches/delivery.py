@@ -1,4 +1,4 @@
-"""What changes on a page reaches its browser now, and not only when something else changes.
+"""Delivery of what changes on a page, now and not only when something else changes.
 
 Panel 1.9.4 queues what it cannot write at once, and starts a task that writes the queue. A task that has just written takes
 away the mark by which the next knows that there is something for it: what was queued in the turn before that stays, until

@@ -1,4 +1,4 @@
-"""How a session's page is begun and let go of, where Panel 1.9 and its Material UI need help."""
+"""Begin and end of a session's page, where Panel 1.9.4 and its Material UI need help."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 from panel.io.resources import JS_VERSION, LOCAL_DIST
-from panel.reactive import Syncable
 
 from tilescope_dashboard.data import catalog
-from tilescope_dashboard.panel_patches import delivery, model_defaults
+from tilescope_dashboard.panel_patches import debounce, delivery, model_defaults
 from tilescope_dashboard.serving import guard
 
 #: Objects that are made before the youngest are looked through; a page alone is more than a hundred thousand.
 _YOUNG = 20_000
-#: In milliseconds: what of a widget changes together reaches the server within this.
-_TOGETHER = 5
 #: The page's HTML: Material UI's, which begins to import its widgets at once.
 TEMPLATE = Path(__file__).parents[1] / "templates" / "page.html"
 #: Style sheets of tables that Panel does not put into the page's head.
@@ -30,24 +27,19 @@ _OF_TABLES = ("css/loading.css", "bundled/theme/material.css")
 
 @functools.cache
 def settle() -> None:
-    """Once a process, before its first page is built: what has been imported stays, and need not be looked through for garbage
-    with every page. It is most of what there is: looking through it was a fifth of the time that a page took. Defaults of models
-    are looked up once, widgets are answered soon, and what is sent arrives. The kernels are asked for: the form waits for them.
-    What the server may be asked is watched, if it has not been from its start."""
+    """Puts the corrections in place, once a process, before its first page is built.
+
+    What has been imported stays and is most of what there is: to look through it for garbage was a fifth of the time that a
+    page took, so it is frozen. The kernels are asked for, as the form waits for them.
+    """
     guard.install()
     catalog.ask()
     model_defaults.remember()
     delivery.complete()
-    answer_soon()
+    debounce.shorten()
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
-
-
-def answer_soon() -> None:
-    """From here on in this process. Panel waits for 50 ms before it acts on a change, which is right for a slider that is
-    dragged; no view has one."""
-    Syncable._debounce = _TOGETHER
 
 
 def from_here() -> None:

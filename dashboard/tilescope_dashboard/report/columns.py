@@ -21,7 +21,7 @@ TIMES = (
 CASES = (
     *TIMES, Column("floor", "floor", "second"), Column("floor_origin", "roof"),
     Column("bytes_ratio", "HBM traffic vs minimum", "times"), Column("bytes_source", "bytes from"),
-    Column("why", "why"),
+    Column("chosen", "chosen config"), Column("why", "why"),
 )  # fmt: skip
 POINTS = (
     *_CASE, Column("kind", "point"), Column("level", "level"), Column("flops", "operations needed", "flop"),

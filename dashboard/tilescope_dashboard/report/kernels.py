@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
+from tilescope.hardware.roofs import all_roofs
 from tilescope.models import advice, roofline, summary, traffic
 from tilescope.models.advice import Finding, nvidia_rules
 from tilescope.runs.store import LoadedRun
@@ -31,7 +32,7 @@ def kernel(loaded: LoadedRun, name: str, headlines: pd.DataFrame) -> KernelPart:
     run = loaded.run
     table = loaded.table[loaded.table["kernel"] == name]
     plain = frames.default_configs(table)
-    case = summary.headline(headlines)
+    case = summary.representative(headlines)
     same = headlines["workload"].eq(case["workload"]) if case else slice(0)
     parts = [
         _roofline(loaded, plain), *_traffic(plain), _autotune(loaded, name, table), _occupancy(loaded, plain, case),
@@ -51,7 +52,7 @@ def _headline(case: dict[str, Any] | None) -> str:
     """``81.2 % of roofline, 3.57× vs eager (triton, 8192x16384-bf16, forward)``."""
     if case is None:
         return "This run says nothing about it."
-    where = ", ".join(filter(None, [case["impl"], case["workload"], case["pass"], case["config"]]))
+    where = ", ".join(filter(None, [case["impl"], case["workload"], case["pass"], case["config"] or case["chosen"]]))
     reached = [
         f"{write(case['gpu_time'], 'second')} of GPU time" if case["measured"] else "Predicted, not measured",
         *([f"{write(case['floor_fraction'], 'ratio')} of roofline"] if case["floor_fraction"] > 0 else []),
@@ -65,7 +66,7 @@ def _advice(loaded: LoadedRun, table: pd.DataFrame, headlines: pd.DataFrame) -> 
     """What the rules say of the largest case of each pass: ours, then NVIDIA's where they were collected."""
     theirs = nvidia_rules.of_run(loaded.folder)
     for direction, rows in headlines.groupby("pass", sort=False):
-        case = summary.headline(rows) or {}
+        case = summary.representative(rows) or {}
         key = tuple(case[column] for column in _CASE)
         of_sweep = table[(table[_CASE[:-1]] == list(key[:-1])).all(axis="columns")]
         of_case = of_sweep[of_sweep["config"] == key[-1]]
@@ -95,7 +96,7 @@ def _roofline(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
     return Part(
         "Roofline",
         said,
-        (partial(draw_roofline, whole, roofline.roofs(run.device)),),
+        (partial(draw_roofline, whole, all_roofs(run.device)),),
         Table(whole, columns.points(whole["pipe"])),
     )
 

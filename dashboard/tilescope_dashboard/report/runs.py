@@ -29,8 +29,12 @@ def run_part(loaded: LoadedRun, chosen: str = "") -> RunPart:
     """The run, or the kernel ``chosen`` of it. A kernel that it lacks leaves it without a case."""
     run = loaded.run
     names = [name for name in run.kernels if chosen in ("", name)]
-    table = loaded.table[loaded.table["kernel"].isin(names)]
-    headlines = timed(summary.summarise(frames.default_configs(table), run.device, run.kernels))
+    told = loaded.table["kernel"].isin(names)
+    # The same frame where that is all of it: what models gather of one they gather once.
+    table = loaded.table if told.all() else loaded.table[told]
+    headlines = timed(summary.summarise(frames.default_configs(table), run.device, run.kernels, loaded.configs))
+    # Runs of before 2026-11-25 do not say it of any case.
+    shown = tuple(c for c in columns.CASES if c.name != "chosen" or headlines["chosen"].ne("").any())
     return RunPart(
         run=run,
         warnings=tuple(_warnings(loaded)),
@@ -38,7 +42,7 @@ def run_part(loaded: LoadedRun, chosen: str = "") -> RunPart:
             title="Every case",
             text=_FLOOR if len(headlines) else "This run says nothing about it.",
             drawings=(partial(overview, headlines),) if len(headlines) else (),
-            table=Table(headlines, columns.CASES),
+            table=Table(headlines, shown),
             wide=True,
         ),
         kernels=tuple(kernel(loaded, name, headlines[headlines["kernel"] == name]) for name in names),

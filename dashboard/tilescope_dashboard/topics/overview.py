@@ -22,7 +22,7 @@ def of_kernel(kernel: str, case: Mapping[str, Any] | None, about: str = "") -> s
 
 def of_case(case: Mapping[str, Any]) -> str:
     """The numbers of a row of ``tilescope.models.summary.summarise``, and why they are what they are."""
-    where = f"{case['impl']}, {case['workload']}, {case['pass']}"
+    where = ", ".join(filter(None, (case["impl"], case["workload"], case["pass"], case["chosen"])))
     return f'{html_text.stats(_stats(case))}<p>{escape(case["why"])} <span class="quiet">({escape(where)})</span></p>'
 
 

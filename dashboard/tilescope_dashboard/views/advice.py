@@ -57,7 +57,9 @@ class Advice(View):
         """The kernel's headline case, else the first there is, else None."""
         loaded = self.state.loaded
         headlines = run_cache.headlines(loaded) if loaded and options else None
-        head = None if headlines is None else summary.headline(headlines[headlines["kernel"] == self.state.kernel])
+        head = (
+            None if headlines is None else summary.representative(headlines[headlines["kernel"] == self.state.kernel])
+        )
         case = tuple(head[name] for name in _CASE) if head else None
         return case if case in options.values() else next(iter(options.values()), None)
 

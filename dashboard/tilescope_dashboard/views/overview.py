@@ -64,7 +64,7 @@ class Overview(View):
     def _say(self) -> None:
         """The chosen kernel's headline."""
         state, rows = self.state, self._headlines
-        case = summary.headline(rows[rows["kernel"] == state.kernel]) if len(rows) else None
+        case = summary.representative(rows[rows["kernel"] == state.kernel]) if len(rows) else None
         self._head.object = headline.of_kernel(state.kernel, case, str(state.facts.get("summary", "")))
         self._first.show(case)
         if case is None and state.kernel:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import panel as pn
 from tilescope.hardware import ceilings
+from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline as model
 
 from tilescope_dashboard.components import html_text
@@ -81,7 +82,7 @@ class Roofline(View):
         chosen = self._choices.of(self._all)
         self._points = self._all[chosen].reset_index(drop=True)
         self._head.object = headline(self._points)
-        drawn = drawing(self._marks.where(chosen), model.roofs(self.state.device), self.state.look)
+        drawn = drawing(self._marks.where(chosen), all_roofs(self.state.device), self.state.look)
         shown = source(self._chart.draw(drawn))
         if shown is not None and shown is not self._source:
             shown.selected.on_change("indices", self._select_row)

@@ -1,1 +1,1 @@
-"""What several families use. Private to the package."""
+"""Helpers that several families use. Private to the package."""

@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def _gate(x, ACTIVATION: tl.constexpr):
-    """The factor that ``x`` is multiplied by: every activation here is ``x * gate(x)``."""
+    """The gate of an activation: each one here is ``x * gate(x)``."""
     if ACTIVATION == 0:
         return 1.0 / (1.0 + tl.exp(-x))
     elif ACTIVATION == 1:
@@ -29,7 +29,7 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def activate_with_derivative(x, ACTIVATION: tl.constexpr):
-    """The same, and its derivative ``gate + x * gate'``."""
+    """The activation of ``x`` and its derivative ``gate + x * gate'``."""
     gate = _gate(x, ACTIVATION)
     if ACTIVATION == 0:
         slope = gate * (1.0 - gate)

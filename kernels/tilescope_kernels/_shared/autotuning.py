@@ -20,7 +20,7 @@ def tuned(
     key: Sequence[str],
     prune: Callable[..., list[triton.Config]],
 ) -> Any:
-    """The kernel under an autotuner, which remembers its choice by ``key``: extents as a rule."""
+    """Wrap a kernel in an autotuner, which keeps one choice for each value of the arguments named in ``key``."""
     return triton.autotune(
         [_config(known) for known in configs],
         key=list(key),
@@ -35,15 +35,15 @@ def autotuned(
     key: Sequence[str],
     prune: Callable[..., list[triton.Config]],
 ) -> tuple[Any, Any]:
-    """The kernel under an autotuner without descriptors and, second, under one that has all ``configs``.
+    """Wrap a kernel in two autotuners: one of the configs without tensor descriptors, one of all ``configs``.
 
-    An autotuner prunes only before it chooses: one alone would give operands that descriptors cannot reach (such as
-    unaligned ones) the choice made for others of the same extents.
+    An autotuner prunes only before it chooses. A single one would give operands that descriptors cannot reach, such as
+    unaligned ones, the choice that it made for others of the same extents.
     """
     pointers = [known for known in configs if not known["TMA"]]
     return tuned(kernel, pointers, key, prune), tuned(kernel, configs, key, prune)
 
 
 def workspace(size: int, alignment: int, stream: int | None) -> torch.Tensor:
-    """Where Triton keeps a launch's tensor descriptors; PyTorch's allocations are aligned to 512 bytes."""
+    """Allocate the memory of a launch's tensor descriptors. PyTorch aligns it to 512 bytes."""
     return torch.empty(size, dtype=torch.int8, device="cuda")

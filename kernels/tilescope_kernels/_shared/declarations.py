@@ -1,4 +1,4 @@
-"""What the declarations of kernels share: random inputs, and an implementation through torch.compile."""
+"""Helpers of the kernels' declarations: random inputs, and an implementation through torch.compile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilescope_kernels.spec import DTYPES, Workload
 
 
 def generator(workload: Workload, device: Any) -> torch.Generator | None:
-    """Random numbers from the workload's seed on the device; None for ``meta``, where nothing has a value."""
+    """A random number generator with the workload's seed on the device. None for ``meta``, whose tensors have no values."""
     if torch.device(device).type == "meta":
         return None
     return torch.Generator(device=device).manual_seed(workload.seed)
@@ -28,9 +28,9 @@ def normal(
     shift: float = 0.0,
     requires_grad: bool = False,
 ) -> torch.Tensor:
-    """Normal deviates with that mean and standard deviation, in the workload's dtype.
+    """A tensor of normal deviates of mean ``shift`` and standard deviation ``scale``, in the workload's dtype.
 
-    Never zeros: a GPU draws less power on zeros and runs up to 13 % faster than on data.
+    Zeros would not do: a GPU draws less power on them and runs up to 13 % faster than on data.
     """
     dtype = getattr(torch, DTYPES[workload.dtype][0])
     values = torch.empty(shape, dtype=dtype if dtype.is_floating_point and dtype.itemsize > 1 else None, device=device)
@@ -40,7 +40,7 @@ def normal(
 
 
 def compiled(eager: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.compile(eager)`` with static shapes, built at the first call because importing dynamo takes seconds."""
+    """``torch.compile(eager)`` with static shapes. It is built at the first call, because importing dynamo takes seconds."""
 
     @functools.cache
     def build() -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""What every launcher shares: when Triton is used, what it refuses, and how big the device is."""
+"""Helpers of every launcher: whether Triton is used, checks of the tensors, and properties of the GPU."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ FLOATING = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def use_triton() -> bool:
-    """False when ``TILESCOPE_USE_TRITON=0`` routes every function to its plain-PyTorch reference."""
+    """Whether functions launch Triton kernels. ``TILESCOPE_USE_TRITON=0`` has them run their PyTorch reference instead."""
     return os.environ.get("TILESCOPE_USE_TRITON", "1") != "0"
 
 
 def _reaches_a_gpu() -> bool:
-    """Whether a launch would go to a GPU: not interpreted, and nobody stands in for ``JITFunction.run``."""
+    """Whether a launch goes to a GPU: it is not interpreted, and ``JITFunction.run`` is Triton's own."""
     interpreted = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
     # Whoever catches launches replaces the method, so its globals are no longer those of triton's own module.
     return not interpreted and getattr(jit.JITFunction.run, "__globals__", None) is vars(jit)
 
 
 def check_tensors(**tensors: torch.Tensor | None) -> None:
-    """Raises ValueError naming the first tensor that a kernel cannot serve beside the first of them.
+    """Check that all tensors have one dtype of ``FLOATING`` and are on one device. None is skipped.
 
-    All must have one dtype of ``FLOATING`` and be on one device: a CUDA device, unless the launch is caught
-    (by a collector) or interpreted. None is skipped.
+    It must be a CUDA device, unless a collector catches the launch or it is interpreted. Raises ValueError naming the
+    first tensor that does not fit.
     """
     _check(tensors, mixed=False)
 
 
 def check_mixed(**tensors: torch.Tensor | None) -> None:
-    """As ``check_tensors``, but fp32 may stand beside 16 bits: as weights of fp32 do where activations are autocast."""
+    """As ``check_tensors``, but fp32 is allowed beside 16 bits, as autocast activations have it beside fp32 weights."""
     _check(tensors, mixed=True)
 
 
@@ -62,7 +62,7 @@ def _check(tensors: Mapping[str, torch.Tensor | None], mixed: bool) -> None:
 
 
 def check_no_grad(function: str, **tensors: torch.Tensor) -> None:
-    """Raises ValueError when a gradient would be wanted of a function that has none, rather than lose it silently."""
+    """Raises ValueError where a tensor requires a gradient, for functions that have none and would lose it silently."""
     if torch.is_grad_enabled():
         for name, tensor in tensors.items():
             if tensor.requires_grad:
@@ -70,7 +70,7 @@ def check_no_grad(function: str, **tensors: torch.Tensor) -> None:
 
 
 def device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Makes the tensor's GPU current, where Triton launches; does nothing for tensors that are not on one."""
+    """A context in which the tensor's GPU is the current device, where Triton launches. Does nothing off the GPU."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
 
 
@@ -80,10 +80,10 @@ def _multiprocessors(device: torch.device) -> int:
 
 
 def multiprocessors(tensor: torch.Tensor) -> int:
-    """Multiprocessors of the tensor's GPU, which persistent grids are sized by.
+    """Number of SMs of the tensor's GPU, the size of persistent grids.
 
-    132, an H200's, where the tensor is on none: a launch that is compiled offline or interpreted then has the
-    grid that it has on the GPU our figures speak about.
+    132, an H200's, for a tensor on no GPU: a launch that is compiled offline or interpreted has the grid that it has on
+    the GPU of the recordings.
     """
     return _multiprocessors(tensor.device) if tensor.is_cuda else 132
 
@@ -97,8 +97,8 @@ def _capability(device: torch.device) -> int:
 def capability(tensor: torch.Tensor) -> int:
     """Compute capability of the GPU that a launch is for, such as 90 for Hopper; 0 where it is interpreted.
 
-    That is the tensor's own GPU; for a tensor without data, which is compiled for, the target that Triton was given.
-    Kernels in Gluon are chosen by it, which no interpreter serves.
+    For a meta tensor it is that of the target that Triton compiles for. Kernels in Gluon, which the interpreter does not
+    run, are chosen by it.
     """
     if tensor.is_cuda:
         return _capability(tensor.device)
@@ -117,7 +117,7 @@ def _shared_memory(device: torch.device) -> int:
 
 
 def shared_memory(tensor: torch.Tensor) -> int:
-    """Bytes of shared memory that a block may have on that GPU; an H200's where a launch is interpreted.
+    """Bytes of shared memory that a thread block may have on the tensor's GPU; an H200's where a launch is interpreted.
 
     By compute capability: CUDA C++ Programming Guide, technical specifications.
     """
@@ -127,6 +127,6 @@ def shared_memory(tensor: torch.Tensor) -> int:
 
 
 def split_config(config: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """A config's kernel parameters (upper case) and its launch options (``num_warps``, ``num_stages``)."""
+    """Split a config into kernel parameters (upper case) and launch options (``num_warps``, ``num_stages``)."""
     parameters = {name: value for name, value in config.items() if name.isupper()}
     return parameters, {name: value for name, value in config.items() if not name.isupper()}

@@ -1,4 +1,4 @@
-"""A row's maximum and sum of exponentials in one read, for the kernels that need them of rows of any length."""
+"""Online softmax: maximum and sum of exponentials of a row of any length, in one read."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def exp(x):
-    """e to the power of fp32 ``x``, 0 below 2^-126, where ``tl.exp`` is exact: for that it takes three instructions more."""
+    """e to the power of fp32 ``x``. Results below 2^-126 are 0; ``tl.exp`` keeps them, with three more instructions."""
     return tl.exp2(x * LOG2_E)
 
 
 @triton.jit
 def _add(x, largest, total):
-    """Each lane's running maximum and sum of exponentials with a piece of ``x`` (lanes, width) more."""
+    """Update each lane's running maximum and sum of exponentials with a piece of ``x`` (lanes, width)."""
     raised = tl.maximum(largest, tl.max(x, axis=1))
     shift = finite(raised)
     return raised, total * exp(largest - shift) + tl.sum(exp(x - shift[:, None]), axis=1)
@@ -27,10 +27,10 @@ def _add(x, largest, total):
 
 @triton.jit
 def whole_part(start, columns, WIDTH: tl.constexpr, SKEWED: tl.constexpr):
-    """(where it begins, elements before it, its length) of what is in whole 16 bytes of a row that begins at ``start``.
+    """Begin, elements before it, and length of the part of a row that whole 16-byte accesses cover.
 
-    Of rows that all begin at 16 bytes that is the row; rows that are ``SKEWED`` have an end on either side. It may begin
-    behind a row of few columns, and is then empty.
+    The row begins at element ``start``. Where all rows are 16-byte aligned, the part is the row. ``SKEWED`` rows are not,
+    and have a rest at either end. In a row of few columns the part may be empty, and then begins behind the row.
     """
     if SKEWED:
         before = ((WIDTH - start % WIDTH) % WIDTH).to(tl.int32)
@@ -46,7 +46,7 @@ def whole_part(start, columns, WIDTH: tl.constexpr, SKEWED: tl.constexpr):
 
 @triton.jit
 def ends(before, length, columns, WIDTH: tl.constexpr):
-    """Offsets (2 * WIDTH,) from its whole part of a row's other elements, and a mask: they are fewer."""
+    """Offsets (2 * WIDTH,) of the elements outside of a row's ``whole_part``, counted from its begin, and their mask."""
     lane = tl.arange(0, 2 * WIDTH)
     return lane - before + tl.where(lane < before, 0, length), lane < columns - length
 
@@ -57,15 +57,14 @@ def sum_exp(
     LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr, SUM: tl.constexpr = False, KEEP: tl.constexpr = False,
     counts=None,
 ):  # fmt: skip
-    """(maximum, shift, sum of ``exp(x - shift)``, sum if ``SUM``) of a row's ``columns`` in fp32.
+    """Maximum, shift, sum of ``exp(x - shift)`` and (if ``SUM``) plain sum of a row's ``columns``, in fp32.
 
-    ``x_ptr``, ``before`` and ``length`` are those of its ``whole_part``.
-    Milakov and Gimelshein, arXiv:1805.02867. The shift is the maximum, or 0 where that is an infinity. ``KEEP`` asks the
-    caches for the row, which will be read again. Of a row that does not count only the ends are read, which are asked for
-    before ``counts`` need be known.
+    The shift is the maximum, or 0 where that is an infinity. ``x_ptr``, ``before`` and ``length`` are those of the row's
+    ``whole_part``. ``KEEP`` asks the caches to keep the row for another read. Where ``counts`` is false only the row's
+    ends are read. Infinities and NaN are as in ``torch.logsumexp``.
 
-    A step reads ``LANES`` pieces of ``WIDTH`` elements, 16 bytes each, so that one thread holds a piece: its maximum
-    needs no exchange and its running sum is scaled once a piece. Infinities and NaN as ``torch.logsumexp``.
+    A step reads ``LANES`` pieces of ``WIDTH`` elements, 16 bytes each, and one thread holds a piece. So its maximum needs
+    no exchange, and its running sum is scaled once a piece (Milakov and Gimelshein, arXiv:1805.02867).
     """
     step: tl.constexpr = LANES * WIDTH
     policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
@@ -106,13 +105,13 @@ def sum_exp(
 
 @triton.jit
 def finite(largest):
-    """What to subtract: not an infinity, whose difference from itself would be NaN."""
+    """The maximum as a shift: 0 instead of an infinity, whose difference from itself is NaN."""
     return tl.where(tl.abs(largest) == float("inf"), 0.0, largest)
 
 
 @triton.jit
 def merge(largest, total, other_largest, other_total):
-    """Maximum and sum of exponentials of two sets of numbers together, each sum of those minus its ``finite`` maximum."""
+    """Merge maximum and sum of exponentials of two sets. Each sum is relative to the ``finite`` maximum of its set."""
     raised = tl.maximum(largest, other_largest)
     shift = finite(raised)
     scaled = total * tl.exp2((largest - shift) * LOG2_E)

@@ -1,4 +1,7 @@
-"""Launchers as PyTorch operators, which torch.compile keeps whole and ``torch.library.opcheck`` can test."""
+"""Registration of launchers as PyTorch operators, and what operators take and return.
+
+torch.compile does not trace into an operator, and ``torch.library.opcheck`` can test it.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +14,28 @@ from tilescope_kernels._shared import launching
 
 
 def operator(name: str, mutates: Iterable[str] = ()) -> Callable[[Callable[..., Any]], Any]:
-    """Registers the decorated launcher as ``torch.ops.tilescope.name``. ``mutates`` names the arguments it writes."""
+    """Register the decorated launcher as ``torch.ops.tilescope.name``. ``mutates`` names the arguments it writes."""
     return torch.library.custom_op(f"tilescope::{name}", mutates_args=tuple(mutates))
 
 
 def pack(config: Mapping[str, int] | None) -> str:
-    """A config as an operator takes it, whose schema knows no mappings: ``"BLOCK=1024 num_warps=4"``, or nothing."""
+    """Write a config as text, ``"BLOCK=1024 num_warps=4"``: an operator's schema has no mappings. None is empty text."""
     return " ".join(f"{name}={value}" for name, value in (config or {}).items())
 
 
 def unpack(text: str) -> dict[str, int] | None:
-    """The config that ``pack`` was given; None for none."""
+    """Read the config that ``pack`` wrote."""
     pairs = (item.split("=") for item in text.split())
     return {name: int(value) for name, value in pairs} or None
 
 
 def wants_grad(*tensors: torch.Tensor | None) -> bool:
-    """Whether autograd will ask for a gradient of any of them, so that a forward pass must keep what that needs."""
+    """Whether autograd will ask for a gradient of any tensor, so that the forward pass must save for the backward pass."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:
-    """The dtype that ``torch.autocast`` gives products on the tensor's device; None outside of it."""
+    """The dtype of ``torch.autocast`` on the tensor's device; None where autocast is off."""
     kind = tensor.device.type
     if kind not in ("cuda", "cpu") or not torch.is_autocast_enabled(kind):
         return None
@@ -40,13 +43,13 @@ def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:
 
 
 def as_rows(x: torch.Tensor, columns: int) -> torch.Tensor:
-    """``x`` as a matrix of that many columns: rows any distance apart, a row's elements neighbours. Copies if it must."""
+    """View ``x`` as a matrix of so many columns with stride 1 along a row and any stride between rows. Copies if it must."""
     flat = x.reshape(x.numel() // max(columns, 1), columns)
     return flat if flat.stride(1) == 1 else flat.contiguous()
 
 
 def check_integers(dtypes: tuple[torch.dtype, ...] = (torch.int32,), **tensors: torch.Tensor) -> None:
-    """Raises ValueError naming the first tensor that is not of one of ``dtypes``, or that no GPU kernel can reach."""
+    """Raises ValueError naming the first tensor whose dtype is not in ``dtypes``, or that is not on a CUDA device."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"{name} must be a tensor, not {type(tensor).__name__}")

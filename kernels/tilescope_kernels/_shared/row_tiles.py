@@ -1,7 +1,7 @@
-"""Rows held in registers as pieces of 16 bytes a thread, for passes that read a row once.
+"""Row tiles: a row held in registers as pieces of 16 bytes a thread, so that a pass reads it once.
 
-One block of the next power of two has idle lanes, of 5120 columns nearly two in five, and a mask for every element. Of
-pieces only the last one is masked, and none where they fill the row: LayerNorm of 13000x5120 in bf16 took 93 us in a
+One block of the next power of two masks every element and leaves lanes idle, for 5120 columns nearly two in five. Of
+pieces only the last one is masked, or none where they fill the row. LayerNorm of 13000x5120 in bf16 took 93 us in a
 block and 69 in pieces, that of 16384x4096 74 and 69 (a copy: 66 and 67; H200, 2026-11-22, torch 2.11, triton 3.6).
 """
 
@@ -19,13 +19,13 @@ _LEAST = 2049
 
 @triton.jit
 def aligned(count, WIDTH: tl.constexpr):
-    """``count``, known to be a multiple of ``WIDTH``, so that the compiler knows it too and accesses 16 bytes at once."""
+    """``count``, a multiple of ``WIDTH``, in a form that shows it to the compiler, which then uses 16-byte accesses."""
     return count // WIDTH * WIDTH
 
 
 @triton.jit
 def columns_of(PIECE: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr):
-    """Columns (LANES, WIDTH) of a row's piece."""
+    """Columns (LANES, WIDTH) of a piece of a row."""
     return PIECE * LANES * WIDTH + tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
 
 
@@ -34,7 +34,7 @@ def load_piece(
     x_ptr, columns, other, PIECE: tl.constexpr,
     LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, KEEP: tl.constexpr = False,
 ):  # fmt: skip
-    """One piece of a row, with ``other`` beyond its end. ``KEEP`` asks the caches for it, which other programs will read."""
+    """Load a piece of a row, with ``other`` beyond the row's end. ``KEEP`` asks the caches to keep it for other programs."""
     policy: tl.constexpr = "evict_last" if KEEP else ""
     column = columns_of(PIECE, LANES, WIDTH)
     if WHOLE or PIECE + 1 < STEPS:
@@ -49,7 +49,7 @@ def load_pieces(
     x_ptr, columns, other,
     LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, KEEP: tl.constexpr = False,
 ):  # fmt: skip
-    """All of a row's pieces, asked for at once, as ``load_piece``."""
+    """Load all pieces of a row at once, as ``load_piece`` does."""
     held = ()
     for i in tl.static_range(STEPS):
         held += (load_piece(x_ptr, columns, other, i, LANES, WIDTH, STEPS, WHOLE, KEEP),)
@@ -68,10 +68,10 @@ def zero_beyond(
 
 @triton.jit
 def narrow(x, columns):
-    """``x`` as it was read, for values in fp32 to be made of it once more after a sum over their row of ``columns``.
+    """``x`` as it was read, hidden from the compiler, so that it converts ``x`` to fp32 again after a sum over the row.
 
-    Otherwise the compiler sees one conversion and keeps fp32 values while threads wait for the sum: twice the registers,
-    so half the programs a multiprocessor. Softmax's backward pass of 8192x16384 in bf16 took 195 us and takes 190, an
+    Otherwise the compiler keeps the fp32 values of the first conversion while threads wait for the sum. They take twice
+    the registers and halve the occupancy. Softmax's backward pass of 8192x16384 in bf16 took 195 us and takes 190, an
     addition 188 (H200, 2026-11-23, torch 2.11, triton 3.6). fp32 is itself.
     """
     if x.dtype.primitive_bitwidth == 16:
@@ -86,7 +86,7 @@ def store_piece(
     y_ptr, y, columns, PIECE: tl.constexpr,
     LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Writes one piece, in the dtype of ``y_ptr``."""
+    """Store a piece of a row, in the dtype of ``y_ptr``."""
     column = columns_of(PIECE, LANES, WIDTH)
     if WHOLE or PIECE + 1 < STEPS:
         tl.store(y_ptr + column, y.to(y_ptr.dtype.element_ty))
@@ -95,9 +95,9 @@ def store_piece(
 
 
 def in_pieces(x: torch.Tensor, options: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]] | None:
-    """LANES, WIDTH, STEPS and WHOLE for the rows of ``x``, and launch options; None where a block serves them better.
+    """Kernel parameters (LANES, WIDTH, STEPS, WHOLE) and launch options for the rows of ``x`` in pieces.
 
-    That is where rows are short, or do not start at 16 bytes. ``num_warps`` of ``options`` prevails.
+    None where a block is faster: rows that are short or do not start at 16 bytes. ``num_warps`` in ``options`` prevails.
     """
     columns = x.shape[1]
     width = 16 // x.element_size()

@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def tile_origin(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
-    """First row and column of a tile; tiles that run at the same time share GROUP_M rows of operands, so L2 has them."""
+    """First row and column of a tile. Tiles that run at the same time share GROUP_M rows of tiles, so their operands hit L2."""
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     first_m = tile // (GROUP_M * tiles_n) * GROUP_M

@@ -1,4 +1,4 @@
-"""The last step of a weight gradient: the sum of what each program of a persistent grid has added up."""
+"""Weight gradients without atomics: the sum of the partial sums that the programs of a persistent grid have stored."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def column_sums_kernel(partial_ptr, x_ptr, rows, columns, ROWS: tl.constexpr, BL
 
 
 def column_sums(partial: torch.Tensor, x: torch.Tensor) -> None:
-    """Fills fp32 ``partial`` (programs, columns) with sums over shares of the rows of contiguous ``x`` (rows, columns)."""
+    """Fill fp32 ``partial`` (programs, columns) with partial sums over the rows of contiguous ``x`` (rows, columns)."""
     rows, columns = x.shape
     block = 1024
     with device_of(x):
@@ -49,12 +49,12 @@ def column_sums(partial: torch.Tensor, x: torch.Tensor) -> None:
 
 
 def sums_dtype(x: torch.Tensor, weight: torch.Tensor | None) -> torch.dtype:
-    """Of a norm's weight gradients: the weight's, or where there is none that of ``x``."""
+    """The dtype of a norm's weight gradients: that of the weight, or of ``x`` where there is no weight."""
     return x.dtype if weight is None else weight.dtype
 
 
 def sum_partials(partial: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Sums fp32 ``partial`` (outputs, programs, columns) over its programs: (outputs, columns) in ``dtype``."""
+    """The sum over programs of fp32 ``partial`` (outputs, programs, columns), as (outputs, columns) in ``dtype``."""
     outputs, programs, columns = partial.shape
     out = torch.empty((outputs, columns), dtype=dtype, device=partial.device)
     # Narrow blocks, because a few thousand columns must occupy every multiprocessor; 32 fp32 columns fill a cache line.

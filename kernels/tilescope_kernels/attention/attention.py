@@ -1,9 +1,8 @@
 """Scaled dot-product attention in one pass over keys and values: the scores of all pairs never exist.
 
-FlashAttention-2 (Dao, arXiv:2307.08691), with grouped queries (Ainslie et al., arXiv:2305.13245) and a backward pass
-without atomics, so that gradients are the same every time. The kernels are in ``_attention_kernels``; on Hopper, heads of
-128 columns in 16 bits go forward through ``_attention_hopper``, and few queries over many keys, where no gradient is
-wanted, through ``_attention_decode``.
+FlashAttention-2 (Dao, arXiv:2307.08691) with grouped queries (Ainslie et al., arXiv:2305.13245). The backward pass has
+no atomics, so gradients are the same every time. The kernels are in ``flash``. On Hopper, heads of 128 columns in 16 bits
+go forward through ``hopper``. Few queries over many keys go through ``decode`` where no gradient is wanted.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from tilescope_kernels._shared.launching import (
     use_triton,
 )
 from tilescope_kernels._shared.operators import operator, pack, unpack, wants_grad
+from tilescope_kernels.attention.attention_cost import DIMS, causal_cost, cost
 from tilescope_kernels.attention.decode import decode, decode_serves
 from tilescope_kernels.attention.flash import (
     attention_backward_kv_kernel,
@@ -43,14 +43,14 @@ HEAD_DIMS = (16, 32, 64, 128)
 
 
 def _forward(*parts: int) -> dict[str, int]:
-    """Queries, keys, warps, stages, TMA and, for Hopper's kernel, SPECIALIZED."""
+    """The forward part of a config, of queries, keys, warps, stages, TMA and SPECIALIZED (1 for Hopper's kernel)."""
     return dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "TMA", "SPECIALIZED"), parts, strict=True))
 
 
 def _config(
     forward: tuple[int, int, int, int, int], kv: tuple[int, int, int, int], q: tuple[int, int, int, int]
 ) -> dict[str, int]:
-    """A forward kernel of warps that all do the same, and queries, keys, warps and stages of both backward kernels."""
+    """A config of the portable forward kernel and of queries, keys, warps and stages of both backward kernels."""
     tiles = ("M", "N", "WARPS", "STAGES")
     backward = [
         (f"{loop}_{name}", value)
@@ -105,12 +105,12 @@ def _tma_serves(*tensors: torch.Tensor) -> bool:
 
 
 def _specializes(*tensors: torch.Tensor) -> bool:
-    """Whether Hopper's kernel serves them."""
+    """Whether Hopper's kernel can compute these operands."""
     return capability(tensors[0]) == 90 and tensors[0].shape[3] in (64, 128) and _tma_serves(*tensors)
 
 
 def _chosen(q: torch.Tensor, causal: bool, config: str, specializes: bool = False) -> dict[str, int]:
-    """The config that was asked for, or the best known for the dtype and the GPU, in tiles for every multiprocessor."""
+    """The config that was asked for, or the best known for the dtype and the GPU. Few tiles get smaller ones."""
     asked = unpack(config)
     if asked:
         return asked
@@ -127,7 +127,7 @@ def _chosen(q: torch.Tensor, causal: bool, config: str, specializes: bool = Fals
 
 
 def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None:
-    """A descriptor of (1, 1, rows, columns) tiles of a tensor (batch, heads, rows, columns), where one is wanted."""
+    """A descriptor of (1, 1, rows, columns) tiles of a tensor (batch, heads, rows, columns); None without ``tma``."""
     if not tma:
         return None
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, tensor.shape[3]])
@@ -137,7 +137,7 @@ def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None
 def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The result, and each row's log2 of its sum of 2^score when ``save`` asks for it, else nothing."""
+    """The result and, if ``save``, the log-sum-exp of each row in base 2; else an empty tensor."""
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     o = torch.empty_like(q)
     lse = torch.empty((batch, heads, queries) if save else (0,), dtype=torch.float32, device=q.device)
@@ -245,7 +245,7 @@ _attention.register_autograd(_differentiate, setup_context=_save)
 
 
 def _neighbours(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with a row's elements next to each other. Copies if it must."""
+    """The tensor with stride 1 along its last dimension. Copies if it must."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -309,7 +309,7 @@ def scaled_dot_product_attention(
 def reference(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool, enable_gqa: bool
 ) -> torch.Tensor:
-    """The same in plain PyTorch, one operation at a time."""
+    """Attention in plain PyTorch, one operation at a time."""
     if enable_gqa:
         group = query.shape[1] // key.shape[1]
         key, value = (tensor.repeat_interleave(group, 1) for tensor in (key, value))
@@ -321,7 +321,7 @@ def reference(
 
 
 def _sdpa(backend: SDPBackend) -> Any:
-    """PyTorch's function, held to one of its backends."""
+    """PyTorch's function on one of its backends."""
 
     def call(
         query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool, enable_gqa: bool
@@ -347,43 +347,8 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def causal_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """The same, with a causal mask."""
+    """As ``inputs``, with a causal mask."""
     return _inputs(workload, device, True)
-
-
-def _cost(workload: Workload, direction: str, pairs: int) -> Cost:
-    """Of ``pairs`` of query and key a head."""
-    batch, kv_heads, group, queries, keys, columns = workload.dims.values()
-    heads = batch * kv_heads * group
-    q_size = heads * queries * columns * workload.itemsize
-    kv_size = 2 * batch * kv_heads * keys * columns * workload.itemsize
-    pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
-    if direction == FORWARD:
-        return Cost(4 * heads * pairs * columns, bytes_read=q_size + kv_size, bytes_written=q_size, pipe=pipe)
-    # Reads q, o, do, k and v; writes dq, dk and dv.
-    return Cost(
-        10 * heads * pairs * columns, bytes_read=3 * q_size + kv_size, bytes_written=q_size + kv_size, pipe=pipe
-    )
-
-
-def cost(workload: Workload, direction: str) -> Cost:
-    """Both products, 4 operations a pair of query and key and column; backward five, 10. Each tensor is moved once.
-
-    The softmax is not counted, as is usual, nor is the saved log-sum-exp: 4 bytes a row that this forward pass writes
-    where a gradient is wanted, and the backward reads beside a sum of o * do of the same size. A backward pass without
-    atomics computes two of its five products twice.
-    """
-    return _cost(workload, direction, workload.dims["queries"] * workload.dims["keys"])
-
-
-def causal_cost(workload: Workload, direction: str) -> Cost:
-    """The same for the pairs that a causal mask leaves, about half of them."""
-    queries, keys = workload.dims["queries"], workload.dims["keys"]
-    seen = min(queries, keys)
-    return _cost(workload, direction, seen * (seen + 1) // 2 + (queries - seen) * keys)
-
-
-DIMS = ("batch", "kv_heads", "group", "queries", "keys", "columns")
 
 
 def _workload(extents: tuple[int, ...], dtype: str, label: str) -> Workload:

@@ -1,9 +1,8 @@
-"""Attention of few queries over many keys, as in decoding: keys are split over programs, and the parts put together.
+"""Attention of few queries over many keys, as in decoding: programs split the keys, a second launch merges the parts.
 
-Flash-Decoding (Dao, Haziza, Massa and Sizov, 2023). One query a head has nothing to share its keys with but the other
-heads of its group, so the time is that of reading keys and values once, and the GPU is filled by cutting the keys. A
-program takes all queries of a group of heads, whose rows lie in one tile, over one span of keys. Without atomics: the
-result is the same every time.
+Flash-Decoding (Dao, Haziza, Massa and Sizov, 2023). The time is that of reading keys and
+values once, and only splitting the keys fills the GPU. A program takes one span of keys and all queries of a group of
+heads, which share those keys and lie in one tile. There are no atomics, so the result is the same every time.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def attention_combine_kernel(
     o_ptr, totals_ptr, sums_ptr, o_strides, kv_heads, queries, splits,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """One row of the result a program: its parts, brought to one largest score. ``SPLITS`` is at least ``splits``."""
+    """Merge the parts of one row of the result a program. ``SPLITS`` is at least ``splits``."""
     rows = GROUP * queries
     row = tl.program_id(0) % rows
     head = tl.program_id(0) // rows
@@ -96,15 +95,16 @@ def attention_combine_kernel(
 
 
 def decode_serves(queries: int, keys: int, causal: bool, save: bool) -> bool:
-    """Whether so few queries see so many keys. Not with a causal mask, which leaves them as many keys as queries.
+    """Whether queries are few and keys many enough for this kernel.
 
-    Nor where a gradient is wanted, whose pass has no use for parts.
+    Never with a causal mask, under which queries see no more keys than there are queries. Never where a gradient is
+    wanted, because the backward pass cannot use the parts.
     """
     return queries <= _QUERIES and keys >= _KEYS and not causal and not save
 
 
 def _tiles(q: torch.Tensor) -> Mapping[str, int]:
-    """Keys of a block, warps and stages."""
+    """Keys of a block, number of warps and number of stages."""
     if q.dtype == torch.float32:  # on the CUDA cores
         return {"BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
     return {"BLOCK_N": 64, "num_warps": 4, "num_stages": 3 if shared_memory(q) >= 163 * 1024 else 2}
@@ -112,7 +112,7 @@ def _tiles(q: torch.Tensor) -> Mapping[str, int]:
 
 @functools.cache
 def _span(units: int, keys: int, block: int, slots: int) -> int:
-    """Keys of a program, in whole blocks, of ``units`` that are each cut alike: those that end first on so many slots."""
+    """Keys of a program, in whole blocks, with which ``units`` that are all split alike end first on so many slots."""
 
     def time(splits: int) -> tuple[int, int]:
         span = triton.cdiv(triton.cdiv(keys, splits), block) * block
@@ -123,7 +123,7 @@ def _span(units: int, keys: int, block: int, slots: int) -> int:
 
 
 def decode(o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_scale: float) -> None:
-    """Writes ``o`` (batch, heads, queries, columns). ``score_scale`` is the scores' scale * log2(e)."""
+    """Write the result to ``o`` (batch, heads, queries, columns). ``score_scale`` is the scores' scale * log2(e)."""
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     group, tiles = heads // kv_heads, _tiles(q)
     rows = group * queries

@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _origin(strides, batch, head, start):
-    """Elements before a tile. Only this needs 64 bits: offsets within a tile stay 32 bits wide."""
+    """Offset of a tile in elements, in 64 bits. Offsets within a tile stay 32 bits wide."""
     return (
         tl.cast(batch, tl.int64) * strides[0]
         + tl.cast(head, tl.int64) * strides[1]
@@ -23,7 +23,7 @@ def _origin(strides, batch, head, start):
 
 @triton.jit
 def _place(extent, heads, BLOCK: tl.constexpr, BACKWARDS: tl.constexpr):
-    """This program's batch, head and first row: blocks of one head follow each other, so that L2 has its other tensors.
+    """This program's batch, head and first row. Blocks of one head follow each other, so its other tensors hit L2.
 
     ``BACKWARDS`` starts with a head's last rows. Under a causal mask they see the most keys: the long programs start
     first and the short ones fill the end.
@@ -65,7 +65,7 @@ def _store_rows(
 
 @triton.jit
 def _visible(query, key, keys, CAUSAL: tl.constexpr):
-    """Whether a query may look at a key: one that exists and, if ``CAUSAL``, is not after it."""
+    """Whether a query sees a key: the key exists and, if ``CAUSAL``, is not after the query."""
     visible = key < keys
     if CAUSAL:
         visible = visible & (key <= query)
@@ -74,7 +74,7 @@ def _visible(query, key, keys, CAUSAL: tl.constexpr):
 
 @triton.jit
 def _key_bounds(start, queries_end, keys, BLOCK: tl.constexpr, CAUSAL: tl.constexpr):
-    """Where the blocks of keys end that queries ``start`` and on all see whole, and where those end that any sees."""
+    """Ends of two ranges of keys for a block of queries from ``start`` on: seen by every query, and seen by any."""
     if CAUSAL:
         end = tl.minimum(keys, queries_end)
         whole = tl.minimum(start + 1, keys) // BLOCK * BLOCK
@@ -91,7 +91,7 @@ def _attend(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Adds keys ``first`` to ``last`` to the running sums; only where ``MASKED`` may a query not see one of them."""
+    """Add keys ``first`` to ``last`` to the running sums. ``MASKED``: some query does not see some key."""
     for start in tl.range(first, last, BLOCK_N):
         k = _rows(k_ptr, k_tiles, k_strides, batch, head, start, keys, BLOCK_N, COLUMNS, MASKED)
         scores = tl.dot(q, k.T, input_precision="ieee")
@@ -168,7 +168,7 @@ def _attended(
     first, last, queries, score_scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Adds to dK and dV what queries ``first`` to ``last`` of one head owe them. Scores are transposed: keys x queries."""
+    """Add the contributions of queries ``first`` to ``last`` of one head to dK and dV. Scores are (keys, queries)."""
     for start in range(first, last, BLOCK_M):
         query = start + tl.arange(0, BLOCK_M)
         q = _rows(q_ptr, q_tiles, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, not EVEN)
@@ -235,7 +235,7 @@ def _attending(
     first, last, keys, score_scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Adds to dQ what keys ``first`` to ``last`` owe it."""
+    """Add the contributions of keys ``first`` to ``last`` to dQ."""
     for start in range(first, last, BLOCK_N):
         k = _rows(k_ptr, k_tiles, k_strides, batch, head, start, keys, BLOCK_N, COLUMNS, MASKED)
         p = tl.exp2(tl.dot(q, k.T, input_precision="ieee") * score_scale - lse[:, None])

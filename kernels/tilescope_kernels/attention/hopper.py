@@ -1,8 +1,8 @@
-"""Attention's forward pass on Hopper, whose warps divide the work: FlashAttention-3 (Shah et al., arXiv:2407.08608).
+"""Warp-specialized forward pass of attention on Hopper: FlashAttention-3 (Shah et al., arXiv:2407.08608).
 
-One warp loads, two groups of four multiply. In Gluon, because Triton's own division of a loop compiles for this one and
-never ends on an H200 (triton 3.6). While a group's tensor cores have one block's values to add up, its other units weigh
-the next block's scores, and the other group is at the other of the two.
+One warp loads and two warpgroups multiply. While a warpgroup's tensor cores multiply the values of one block, its other
+units compute the softmax of the next block's scores, and the two warpgroups take turns. The kernel is in Gluon, because
+with Triton's own warp specialization this loop compiles and never ends on an H200 (triton 3.6).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
 
 
 def query_tiles(tensor: torch.Tensor) -> TensorDescriptor:
-    """A descriptor of a group's queries."""
+    """A descriptor of the queries of one warpgroup."""
     return tiles(tensor, _ROWS.value)
 
 
@@ -44,7 +44,7 @@ def _load(
     q_tiles, k_tiles, v_tiles, qs, ks, vs, ready, free, batch, head, kv_head, start, blocks,
     BLOCK: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The queries of both groups, then keys and values from the last block to the first."""
+    """Load the queries of both warpgroups, then keys and values from the last block to the first."""
     mbarrier.expect(ready.index(0), 2 * q_tiles.block_type.nbytes)
     for group in gl.static_range(2):
         tma.async_copy_global_to_shared(
@@ -69,7 +69,7 @@ def _load(
 def _score(
     q, ks, ready, step, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, SCORES: gl.constexpr
 ):  # fmt: skip
-    """Starts the product with the keys of block ``step``, once they are there."""
+    """Wait for the keys of block ``step`` and start the product with them."""
     slot = step % STAGES
     mbarrier.wait(ready.index(1 + slot), (step // STAGES) & 1)
     k = ks.index(slot).reshape([BLOCK, COLUMNS]).permute([1, 0])
@@ -80,7 +80,7 @@ def _score(
 def _weigh(
     scores, largest, query, start, keys, score_scale, CAUSAL: gl.constexpr, MASKED: gl.constexpr, SCORES: gl.constexpr
 ):  # fmt: skip
-    """Two to the power of scores less the largest of their row so far, and that; as in ``_attention_kernels``."""
+    """2^(score - largest score of the row so far), and that largest score, as in ``flash``."""
     if MASKED:
         key = start + gl.arange(0, scores.shape[1], layout=gl.SliceLayout(0, SCORES))[None, :]
         visible = key < keys
@@ -97,7 +97,7 @@ def _step(
     BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
     SCORES: gl.constexpr, TOTAL: gl.constexpr,
 ):  # fmt: skip
-    """The scores of block ``step``, weighed while the weights ``p`` of the block before multiply its values."""
+    """The softmax weights of block ``step``, computed while the weights ``p`` of the block before multiply its values."""
     before = (step - 1) % STAGES
     scores = _score(q, ks, ready, step, BLOCK, COLUMNS, STAGES, SCORES)
     mbarrier.wait(ready.index(1 + STAGES + before), ((step - 1) // STAGES) & 1)
@@ -120,7 +120,7 @@ def _attend(
     GROUP: gl.constexpr, o_tiles, lse_ptr, qs, ks, vs, ready, free, batch, head, heads, start, blocks, whole, queries,
     keys, score_scale, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
 ):  # fmt: skip
-    """One group's queries: the blocks of keys that one of them may not see whole first, then the other ``whole`` ones."""
+    """The queries of one warpgroup: first the blocks of keys that need a mask, then the ``whole`` ones without."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     TOTAL: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     start += GROUP * _ROWS

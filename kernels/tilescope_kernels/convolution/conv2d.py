@@ -29,7 +29,7 @@ def _gathered(
     dilation_h, dilation_w, first_pixel, first_filter, KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_M pixels, in the order they have in memory, by BLOCK_N filters, through pointers."""
+    """Sums of a tile of BLOCK_M pixels, in memory order, by BLOCK_N filters, through pointers."""
     pixel = first_pixel + tl.arange(0, BLOCK_M)
     column = pixel % out_width * stride_w - pad_w
     row = pixel // out_width % out_height * stride_h - pad_h
@@ -62,7 +62,7 @@ def _gathered(
 
 @triton.jit
 def _finished(total, bias_ptr, first_filter, filters, BLOCK_N: tl.constexpr, RELU: tl.constexpr):
-    """The bias added, and negative numbers made 0 (NaN stays NaN)."""
+    """Add the bias and apply ReLU, under which NaN stays NaN."""
     if bias_ptr is not None:
         filter_ = first_filter + tl.arange(0, BLOCK_N)
         total += tl.load(bias_ptr + filter_, mask=filter_ < filters, other=0.0).to(tl.float32)[None, :]
@@ -185,7 +185,7 @@ def _out_shape(
 
 @functools.cache
 def _rectangle(pixels: int, batch: int, rows: int, columns: int) -> tuple[int, int, int]:
-    """Images, rows and columns, powers of two that make ``pixels``, whose tiles cover the result with the least waste."""
+    """Images, rows and columns of a tile of ``pixels``, powers of two that cover the result with the least waste."""
     powers = [1 << i for i in range(pixels.bit_length())]
     shapes = [(pixels // (r * c), r, c) for c in powers for r in powers if r * c <= pixels]
     extents = (batch, rows, columns)
@@ -209,7 +209,7 @@ def _tma_serves(x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int]) ->
 
 
 def _default(x: torch.Tensor, pixels: int, filters: int) -> Mapping[str, int]:
-    """The config where none is given: large tiles, unless most multiprocessors would have none."""
+    """The config where none is given: large tiles, unless most SMs would have none."""
     if x.dtype == torch.float32:
         return _FULL_PRECISION
     few = triton.cdiv(pixels, 128) * triton.cdiv(filters, 128) < multiprocessors(x) / 2
@@ -329,7 +329,7 @@ def reference(
     groups: int = 1,
     relu: bool = False,
 ) -> torch.Tensor:
-    """The same in plain PyTorch: the convolution (cuDNN's on a GPU), then ReLU."""
+    """Convolution (cuDNN's on a GPU), then ReLU, in plain PyTorch."""
     y = F.conv2d(input, weight, bias, stride, padding, dilation, groups)
     return F.relu(y) if relu else y
 

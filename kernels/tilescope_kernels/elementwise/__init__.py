@@ -1,1 +1,1 @@
-"""Kernels that compute each element by itself."""
+"""Elementwise kernels."""

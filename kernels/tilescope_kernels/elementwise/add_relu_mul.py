@@ -85,7 +85,7 @@ def add_relu_mul(
 
 
 def reference(x: torch.Tensor, y: torch.Tensor, scale: float) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return torch.relu(x + y) * scale
 
 

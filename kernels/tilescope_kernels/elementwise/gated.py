@@ -105,7 +105,7 @@ _SILU, _GELU = 0, {"none": 1, "tanh": 2}
 
 
 def _grid(gate: torch.Tensor, up: torch.Tensor, block: int) -> tuple[tuple[int], tuple[int, int, int], bool]:
-    """The grid, the arguments (gate's stride, up's stride, columns), and whether all is one row: both contiguous."""
+    """The grid, three arguments (strides of gate and up, columns), and whether both are contiguous, as one row."""
     rows, columns = gate.shape
     flat = gate.is_contiguous() and up.is_contiguous()
     if flat:
@@ -219,12 +219,12 @@ class SwiGLUMLP(torch.nn.Module):
 
 
 def swiglu_reference(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return F.silu(gate) * up
 
 
 def geglu_reference(gate: torch.Tensor, up: torch.Tensor, approximate: str = "tanh") -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return F.gelu(gate, approximate=approximate) * up
 
 

@@ -127,7 +127,7 @@ def gelu(x: torch.Tensor, approximate: str = "none", *, config: Mapping[str, int
 
 
 def reference(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return F.gelu(x, approximate=approximate)
 
 

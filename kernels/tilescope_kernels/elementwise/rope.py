@@ -149,7 +149,7 @@ _rope.register_autograd(_differentiate, setup_context=_save)
 
 
 class _InPlace(torch.autograd.Function):
-    """An operator that writes its inputs cannot have a gradient of its own."""
+    """Autograd of the rotation in place, which an operator that writes its inputs cannot have itself."""
 
     @staticmethod
     def forward(
@@ -249,7 +249,7 @@ def _rotate_half(x: torch.Tensor) -> torch.Tensor:
 def reference(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in plain PyTorch, as model code writes it."""
+    """The reference in plain PyTorch, as model code writes it."""
     cos, sin = cos[:, None], sin[:, None]
     q_out, k_out = (x * cos + _rotate_half(x) * sin for x in (q, k))
     return q_out.to(q.dtype), k_out.to(k.dtype)

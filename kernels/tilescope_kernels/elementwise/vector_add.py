@@ -1,4 +1,4 @@
-"""``x + y``: the smallest kernel there is, and so the measure of what streaming costs."""
+"""``x + y``: the smallest kernel, whose time is that of streaming its tensors through memory."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def vector_add(x: torch.Tensor, y: torch.Tensor, *, config: Mapping[str, int] | 
 
 
 def reference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return x + y
 
 
 def eager(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """One operation in PyTorch, too: here there is nothing to fuse."""
+    """``x + y`` in PyTorch, which is one operation, too."""
     return torch.add(x, y)
 
 

@@ -1,8 +1,10 @@
-"""Cross-entropy of logits: one pass for the loss, and the gradient either at once or in the backward pass.
+"""Cross-entropy of logits: the loss in one pass, and the gradient either with the loss or in the backward pass.
 
-At once, the program that has just read a row reads it again, from L2 where 132 rows of 256 KB fit, and writes the gradient;
-where a long row fits the chip, in ``_cross_entropy_resident``, not even that. The backward pass then has nothing to do but to return it, or to multiply it where the loss was scaled. Otherwise the
-backward pass needs the logits and two numbers a row (its log-sum-exp, in parts): two reads and one write in all.
+With the loss, a program reads the row that it has just read again, mostly from L2, and writes its gradient. Long rows stay on
+chip and are read once (``resident``). The backward pass then returns the gradient, multiplied where the loss was scaled.
+
+In the backward pass, the gradient needs the logits and two numbers a row, the parts of the log-sum-exp. That is two reads
+and one write in all.
 """
 
 from __future__ import annotations
@@ -13,11 +15,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import triton
-import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, split_config, use_triton
-from tilescope_kernels._shared.online_softmax import LOG2_E, ends, sum_exp, whole_part
 from tilescope_kernels._shared.operators import (
     as_rows,
     autocast_dtype,
@@ -27,163 +27,11 @@ from tilescope_kernels._shared.operators import (
     unpack,
     wants_grad,
 )
-from tilescope_kernels._shared.row_tiles import columns_of
+from tilescope_kernels.losses.cross_entropy_kernels import cross_entropy_backward_kernel, cross_entropy_kernel
+from tilescope_kernels.losses.gradient_scaling import scaled
 from tilescope_kernels.losses.mean import count_rows, reduced
 from tilescope_kernels.losses.resident import cross_entropy_resident_kernel, plan
 from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
-
-
-@triton.jit
-def _gradient_piece(
-    dx_ptr, x_ptr, column, mask, target, has_target, shift, log, scale, smoothing, columns, SMOOTH: tl.constexpr
-):
-    # Nobody reads these bytes again: they should not drive out rows that other programs will.
-    x = tl.load(x_ptr + column, mask=mask, eviction_policy="evict_first").to(tl.float32)
-    # The shift is subtracted apart: beside large logits, its sum with the logarithm would be rounded too coarsely.
-    dx = tl.exp2((x - shift) * LOG2_E - log * LOG2_E)
-    if SMOOTH:
-        dx -= smoothing / columns
-    if has_target:
-        dx = tl.where(column == target, dx - (1.0 - smoothing), dx)
-    dx *= scale
-    tl.store(dx_ptr + column, dx.to(dx_ptr.dtype.element_ty), mask=mask, cache_modifier=".cs")
-
-
-@triton.jit
-def _gradient_row(
-    dx_ptr, x_ptr, before, length, columns, target, shift, log, scale, smoothing,
-    SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr,
-):  # fmt: skip
-    """``scale * (softmax(x) - (1 - smoothing) * onehot(target) - smoothing / columns)`` of one row, from its end.
-
-    Backwards, because what was read last is what caches still have. Pointers, ``before`` and ``length`` are those of the
-    row's ``whole_part``.
-    """
-    step: tl.constexpr = LANES * WIDTH
-    offsets = columns_of(0, LANES, WIDTH)
-    steps = length // step
-    # In 32 bits, for it is compared with every column of a step; what is no column stays none.
-    target = tl.where((target >= 0) & (target < columns), target - before, columns).to(tl.int32)
-    # Only the row's ends have a mask, which costs instructions. One step in many has the target: the others need not look.
-    start = steps * step
-    mask = start + offsets < length
-    _gradient_piece(
-        dx_ptr, x_ptr, start + offsets, mask, target, (target >= start) & (target < length),
-        shift, log, scale, smoothing, columns, SMOOTH,
-    )  # fmt: skip
-    for index in range(0, steps):
-        start = (steps - 1 - index) * step
-        _gradient_piece(
-            dx_ptr, x_ptr, start + offsets, None, target, (target >= start) & (target < start + step),
-            shift, log, scale, smoothing, columns, SMOOTH,
-        )  # fmt: skip
-    if SKEWED:
-        offset, inside = ends(before, length, columns, WIDTH)
-        _gradient_piece(
-            dx_ptr, x_ptr, offset, inside, target, (target < 0) | (target >= length),
-            shift, log, scale, smoothing, columns, SMOOTH,
-        )  # fmt: skip
-
-
-@triton.jit
-def _zero_row(
-    dx_ptr, before, length, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr
-):  # fmt: skip
-    offsets = columns_of(0, LANES, WIDTH)
-    for start in range(0, length, LANES * WIDTH):
-        zeros = tl.zeros((LANES, WIDTH), dx_ptr.dtype.element_ty)
-        tl.store(dx_ptr + start + offsets, zeros, mask=start + offsets < length)
-    if SKEWED:
-        offset, inside = ends(before, length, columns, WIDTH)
-        tl.store(dx_ptr + offset, tl.zeros((2 * WIDTH,), dx_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def cross_entropy_kernel(
-    loss_ptr, parts_ptr, dx_ptr, x_ptr, target_ptr, count_ptr, x_stride, rows, columns, ignore_index, smoothing,
-    SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr,
-):  # fmt: skip
-    """Rows ``program, program + programs, ...``. ``parts`` and ``dx`` may be None, ``dx`` may be ``x``.
-
-    ``count`` divides ``dx`` unless None.
-    """
-    scale = 1.0
-    if dx_ptr is not None and count_ptr is not None:
-        scale = 1.0 / tl.load(count_ptr).to(tl.float32)
-    for index in range(tl.program_id(0), rows, tl.num_programs(0)):
-        row = index + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
-        target = tl.load(target_ptr + row)
-        counts = target != ignore_index
-        begin, before, length = whole_part(row * x_stride, columns, WIDTH, SKEWED)
-        x_row = x_ptr + begin
-        # A target that is no column makes the loss NaN; it must not make the kernel read beyond the row. Read before
-        # the row is reduced, which all threads await: none may have overwritten it by then.
-        inside = counts & (target >= 0) & (target < columns)
-        chosen = tl.load(x_row + (target - before), mask=inside, other=float("nan")).to(tl.float32)
-        _, shift, exponentials, total = sum_exp(
-            x_row, before, length, columns, LANES, WIDTH, SKEWED, SMOOTH, dx_ptr is not None, counts
-        )
-        # An infinity where a logit is one, or where all are -inf; softmax is then not defined.
-        log = tl.log(exponentials)
-        log = tl.where(tl.abs(log) == float("inf"), float("nan"), log)
-        loss = log + (shift - chosen)
-        if SMOOTH:
-            loss = (1.0 - smoothing) * loss + smoothing * (log + (shift - total / columns))
-        tl.store(loss_ptr + row, tl.where(counts, loss, 0.0))
-        if parts_ptr is not None:
-            tl.store(parts_ptr + 2 * row, tl.where(counts, shift, 0.0))
-            tl.store(parts_ptr + 2 * row + 1, tl.where(counts, log, 0.0))
-        if dx_ptr is not None:
-            dx_row = dx_ptr + begin
-            if counts:
-                _gradient_row(
-                    dx_row, x_row, before, length, columns, target, shift, log, scale, smoothing,
-                    SMOOTH, LANES, WIDTH, SKEWED,
-                )  # fmt: skip
-            else:
-                _zero_row(dx_row, before, length, columns, LANES, WIDTH, SKEWED)
-
-
-@triton.jit
-def cross_entropy_backward_kernel(
-    dx_ptr, dloss_ptr, x_ptr, target_ptr, parts_ptr, count_ptr, dloss_stride, x_stride, columns, ignore_index, smoothing,
-    SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr,
-):  # fmt: skip
-    """``dx`` of one row a program, from the logits and the parts of their log-sum-exp: one read, one write.
-
-    ``SKEWED`` rows of x and dx begin at the same distance from 16 bytes.
-    """
-    row = tl.program_id(0).to(tl.int64)
-    target = tl.load(target_ptr + row)
-    begin, before, length = whole_part(row * x_stride, columns, WIDTH, SKEWED)
-    dx_ptr += begin if SKEWED else row * columns
-    if target == ignore_index:
-        _zero_row(dx_ptr, before, length, columns, LANES, WIDTH, SKEWED)
-    else:
-        scale = tl.load(dloss_ptr + row * dloss_stride).to(tl.float32)
-        if count_ptr is not None:
-            scale /= tl.load(count_ptr).to(tl.float32)
-        shift, log = tl.load(parts_ptr + 2 * row), tl.load(parts_ptr + 2 * row + 1)
-        _gradient_row(
-            dx_ptr, x_ptr + begin, before, length, columns, target, shift, log, scale, smoothing,
-            SMOOTH, LANES, WIDTH, SKEWED,
-        )  # fmt: skip
-
-
-@triton.jit
-def scale_rows_kernel(x_ptr, factor_ptr, factor_stride, rows, columns, BLOCK: tl.constexpr):
-    """Multiplies rows ``program, program + programs, ...`` by their factors, in place, but for those of factor 1."""
-    offsets = tl.arange(0, BLOCK)
-    for index in range(tl.program_id(0), rows, tl.num_programs(0)):
-        row = index + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
-        factor = tl.load(factor_ptr + row * factor_stride).to(tl.float32)
-        if factor != 1.0:
-            x_row = x_ptr + row * columns
-            for start in range(0, columns, BLOCK):
-                mask = start + offsets < columns
-                x = tl.load(x_row + start + offsets, mask=mask).to(tl.float32) * factor
-                tl.store(x_row + start + offsets, x.to(x_ptr.dtype.element_ty), mask=mask)
-
 
 #: ``ACCESSES`` of 16 bytes a thread and step are in flight together. ``PROGRAMS`` a multiprocessor walk the rows where
 #: the gradient is computed at once; 0 is a program for each row, and what the other passes have.
@@ -210,7 +58,7 @@ REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 def _tile(
     x: torch.Tensor, config: Mapping[str, int] | None, known: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """LANES and WIDTH for the rows of ``x``, and launch options: ``known`` at most where no config is given."""
+    """LANES and WIDTH for the rows of ``x``, and launch options. Without a config they are those of ``known`` at most."""
     chosen, options = split_config(config or {})
     width = 16 // x.element_size()
     pieces = triton.next_power_of_2(triton.cdiv(x.shape[1], width))
@@ -223,7 +71,7 @@ def rows_loss(
     x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, config: Mapping[str, int] | None, *,
     parts: torch.Tensor | None = None, dx: torch.Tensor | None = None, count: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Each row's loss in fp32; fills ``parts`` and ``dx`` (of the strides of ``x``; may be ``x``), where given."""
+    """The fp32 loss of each row. Fills ``parts`` and ``dx`` where given; ``dx`` has the strides of ``x`` and may be ``x``."""
     rows, columns = x.shape
     loss = torch.empty(rows, dtype=torch.float32, device=x.device)
     if rows == 0:
@@ -247,7 +95,7 @@ def rows_loss(
 
 
 def result_dtype(x: torch.Tensor) -> torch.dtype:
-    """The loss's: that of ``x``, but fp32 under autocast, as PyTorch's losses have it."""
+    """The dtype of the loss: that of ``x``, but fp32 under autocast, as in PyTorch."""
     return torch.float32 if autocast_dtype(x) is not None else x.dtype
 
 
@@ -262,7 +110,7 @@ def _cross_entropy(
     save: bool,
     config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The loss, the parts of each row's log-sum-exp when ``save`` asks for them, and for a mean how many rows count."""
+    """The loss, the parts of each row's log-sum-exp if ``save``, and for a mean the number of rows that count."""
     parts = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
     rows = rows_loss(x, target, ignore_index, smoothing, unpack(config), parts=parts if save else None)
     loss, count = reduced(rows, target, ignore_index, reduction, dtype)
@@ -339,7 +187,7 @@ def _with_gradient(
     dtype: torch.dtype,
     config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The loss, its gradient for an incoming gradient of 1, and what ``_cross_entropy`` saves."""
+    """The loss, its gradient for an incoming gradient of 1, and the tensors that ``_cross_entropy`` saves."""
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     parts = torch.empty((x.shape[0], 2), dtype=torch.float32, device=x.device)
     divisor = count_rows(target, ignore_index) if reduction == 1 else None
@@ -362,34 +210,6 @@ def _(
     parts = torch.empty((x.shape[0], 2), dtype=torch.float32, device=x.device)
     loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype)
     return loss, dx, parts, torch.empty(() if reduction == 1 else 0, dtype=torch.int64, device=x.device)
-
-
-@operator("scale_rows_", mutates=("x",))
-def scale_rows_(x: torch.Tensor, factor: torch.Tensor) -> None:
-    """Multiplies the rows of a contiguous matrix by one factor, or by one each, without waiting for its value."""
-    rows, columns = x.shape
-    if x.numel():
-        # As many as fit the multiprocessors: most losses have the factor 1, and then programs are all that it costs.
-        programs = min(rows, 16 * multiprocessors(x))
-        with device_of(x):
-            scale_rows_kernel[(programs,)](
-                x, factor, factor.stride(0) if factor.dim() else 0, rows, columns, BLOCK=4096
-            )
-
-
-@scale_rows_.register_fake
-def _(x: torch.Tensor, factor: torch.Tensor) -> None: ...
-
-
-def scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """The gradient that was computed with the loss, times the loss's own: in place, so autograd refuses a second pass.
-
-    What traces (torch.compile) cannot follow a saved tensor that changes: there the product is a new tensor.
-    """
-    if type(gradient) is not torch.Tensor:
-        return gradient * (factor[:, None] if factor.dim() else factor)
-    scale_rows_(gradient if gradient.dim() == 2 else gradient[None], factor)
-    return gradient
 
 
 def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -421,7 +241,7 @@ _with_gradient.register_autograd(_scale_gradient, setup_context=_save_gradient)
 
 
 def check_loss(target: torch.Tensor, weight: Any, reduction: str, label_smoothing: float) -> None:
-    """Raises ValueError for what the losses here cannot serve."""
+    """Raises ValueError for arguments that the losses here do not support."""
     check_integers((torch.int64, torch.int32), target=target)
     if weight is not None:
         raise ValueError("weight is given: classes cannot be weighted here; use torch.nn.functional.cross_entropy")
@@ -440,12 +260,13 @@ def cross_entropy(
     As ``torch.nn.functional.cross_entropy``: ``x`` is (classes), (N, classes) or (N, classes, ...) in fp32, fp16 or
     bf16, ``target`` () or (N) or (N, ...) in int64 or int32; rows of ``ignore_index`` count for nothing, and the mean of
     no rows is NaN. The loss has the dtype of ``x``, and is fp32 under autocast. A target that is neither a class nor
-    ``ignore_index`` makes it NaN. ``gradient_in_forward`` computes the gradient with the loss: less time where a backward
-    pass follows, more where none does or where the loss was scaled first. None is True for a reduced loss, but False in
-    fp16, where small gradients would be lost before a scaled loss could save them, and under torch.compile, which would
-    copy what is scaled. Gradients are the same every time. ``config`` is one of
-    ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: class weights, probabilities as
-    targets, other dtypes, shapes that do not fit, devices without CUDA.
+    ``ignore_index`` makes it NaN. Gradients are the same every time.
+
+    ``gradient_in_forward`` computes the gradient with the loss. It saves time where a backward pass follows, and costs
+    time where none does or where the loss is scaled first. None is True for a reduced loss. It is False in fp16, where
+    small gradients would underflow before the scaled loss is known, and under torch.compile, which would copy the
+    gradient to scale it. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for class weights,
+    probabilities as targets, other dtypes, shapes that do not fit, and devices without CUDA.
     """
     if not use_triton():
         return F.cross_entropy(
@@ -498,7 +319,7 @@ class CrossEntropyLoss(torch.nn.Module):
 
 
 def reference(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return F.cross_entropy(x, target)
 
 
@@ -510,7 +331,7 @@ def gradient_later(
 
 
 def eager(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """log_softmax, the target's entry, their mean: the logits are read, and written once more."""
+    """log_softmax, gather and mean: the log-probabilities of all classes are written and read."""
     return -torch.log_softmax(x, -1).gather(-1, target[:, None]).mean()
 
 
@@ -522,7 +343,7 @@ def liger(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``x`` of rows x columns, standard normal, and a ``target`` a row, every class as likely."""
+    """``x`` of rows x columns, standard normal, and a uniformly drawn ``target`` for each row."""
     numbers = generator(workload, device)
     rows, columns = workload.dims["rows"], workload.dims["columns"]
     target = torch.empty(rows, dtype=torch.int64, device=device)
@@ -532,11 +353,11 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Forward reads logits and targets and writes the loss; a step writes dx, too.
+    """Forward reads logits and targets and writes the loss. A step writes dx, too.
 
-    That a row must be read again once its sum is known is no part of the floor: a cache can hold it. Nor are the parts
-    of each row's log-sum-exp, 8 bytes. Operations an element: forward, subtract, exponential, add. A step: those again
-    without the sum, subtract the target's share, scale.
+    A row is counted as read once, because a cache can hold it until its sum is known. The parts of each row's log-sum-exp,
+    8 bytes, are not counted. Operations an element: forward, subtract, exponential, add. A step adds subtract,
+    exponential, subtract the target's share, scale.
     """
     rows, size = workload.dims["rows"], workload.elements * workload.itemsize
     if direction == FORWARD:

@@ -1,8 +1,8 @@
 """Linear layer and cross-entropy together, a chunk of rows at a time: the logits of all rows never exist.
 
-Each chunk's logits come from cuBLAS; one Triton pass turns them into their own gradient, in place; two more products
-add it up into the inputs' and the weight's. All in the forward pass, whose three products are what eager code takes, too.
-(The scheme of Liger-Kernel, Hsu et al., arXiv:2410.10989.)
+cuBLAS computes the logits of a chunk, one Triton pass overwrites them with their gradient, and two more products add that
+gradient to those of the inputs and the weight. All of it happens in the forward pass, with the three products that eager
+code has, too. The scheme is Liger-Kernel's (Hsu et al., arXiv:2410.10989).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import check_tensors, use_triton
 from tilescope_kernels._shared.operators import autocast_dtype, operator, pack, unpack, wants_grad
-from tilescope_kernels.losses.cross_entropy import REDUCTIONS, check_loss, result_dtype, rows_loss, scaled
+from tilescope_kernels.losses.cross_entropy import REDUCTIONS, check_loss, result_dtype, rows_loss
+from tilescope_kernels.losses.gradient_scaling import scaled
 from tilescope_kernels.losses.mean import count_rows, reduced
 from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
 
@@ -35,9 +36,9 @@ _ALIGNED = 8
 
 
 def _chunks(rows: int, columns: int, classes: int, lent: bool, asked: int) -> tuple[list[slice], int]:
-    """The rows of each chunk, and for how many rows of logits to allocate memory: about twice what ``x`` takes.
+    """The rows of each chunk, and the number of rows of logits to allocate: about twice the memory of ``x``.
 
-    ``lent``: half of that, because chunks use what of dx is not yet written as well; the first ones are then larger.
+    ``lent`` halves it, because chunks also use the part of dx that is not written yet. The first chunks are then larger.
     """
     wanted = rows * columns * (1 if lent else 2) // classes
     least = min(rows, asked or max(_TILE, wanted // _TILE * _TILE))
@@ -57,7 +58,7 @@ def _linear_cross_entropy(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, ignore_index: int,
     smoothing: float, reduction: int, dtype: torch.dtype, wants_dx: bool, wants_dw: bool, wants_db: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The loss and its gradient by x, weight and bias, each empty unless asked for."""
+    """The loss and the gradients of x, weight and bias. A gradient that is not wanted is empty."""
     (rows, columns), classes = x.shape, weight.shape[0]
     chosen = unpack(config)
     count = count_rows(target, ignore_index) if reduction == 1 else None
@@ -202,7 +203,7 @@ class LinearCrossEntropy(torch.nn.Linear):
 
 
 def reference(x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return F.cross_entropy(F.linear(x, linear_weight), target)
 
 
@@ -236,9 +237,9 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """One product forward, three in a step; x, weight and targets read, and in a step the two's gradients written.
+    """One product forward, three in a step. Reads x, weight and targets; a step writes the gradients of x and weight.
 
-    Logits are no part of the floor, though a chunk of them at a time is written and read.
+    The logits, of which one chunk at a time is written and read, are not counted.
     """
     rows, columns, classes = (workload.dims[name] for name in SPEC.dims)
     pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"

@@ -1,4 +1,4 @@
-"""The last step of a loss: rows' losses to one number, and how many rows count."""
+"""Reduction of the rows' losses to one number, and the number of rows that count."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 64 * 1024
 def reduce_losses_kernel(
     out_ptr, count_ptr, loss_ptr, target_ptr, rows, ignore_index, MEAN: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """In one program, so always in the same order. Without ``loss`` it counts rows only; ``count`` may be None."""
+    """Reduce in one program, so always in the same order. Without ``loss`` it counts rows only; ``count`` may be None."""
     lane = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     counted = tl.zeros((BLOCK,), tl.int32)
@@ -50,7 +50,7 @@ def _launch(
 
 
 def count_rows(target: torch.Tensor, ignore_index: int) -> torch.Tensor:
-    """How many elements of ``target`` are not ``ignore_index``: int64 without dimensions."""
+    """The number of elements of ``target`` that are not ``ignore_index``: an int64 scalar tensor."""
     if target.numel() > _MOST:
         return (target != ignore_index).sum()
     count = torch.empty((), dtype=torch.int64, device=target.device)
@@ -61,7 +61,7 @@ def count_rows(target: torch.Tensor, ignore_index: int) -> torch.Tensor:
 def reduced(
     loss: torch.Tensor, target: torch.Tensor, ignore_index: int, reduction: int, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows' fp32 losses as ``reduction`` asks, in ``dtype``, and for a mean how many count.
+    """The fp32 losses of rows, reduced, in ``dtype``, and for a mean the number of rows that count.
 
     ``reduction`` is 0 for all of them, 1 for their mean over the rows that count, 2 for their sum.
     """

@@ -1,7 +1,7 @@
-"""Cross-entropy and its gradient at once, each row read once: it stays on chip between its sum and its gradient.
+"""Cross-entropy and its gradient in one read: a row stays on chip between its sum and its gradient.
 
-A row of 128256 logits in 16 bits is 250 KB: more than shared memory, less than that and some registers. In Gluon, for
-Triton's language has no say over either; there the row comes from L2 the second time.
+A row of 128256 logits in 16 bits takes 250 KB, which fits shared memory and registers together. The kernel is in Gluon,
+because Triton's language controls neither. The kernel in Triton's language reads the row a second time, from L2.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _merge(largest, total, other_largest, other_total):
 
 @gluon.jit
 def _add(words, largest, total, plain, here, DTYPE: gl.constexpr, SMOOTH: gl.constexpr):
-    """One tile more in each thread's maximum, sum of exponentials and plain sum of what is ``here``.
+    """Update each thread's maximum, sum of exponentials and plain sum with a tile. ``here`` is the mask.
 
     The sum is rescaled once for all that a thread holds of the tile, so an element costs one exponential.
     """
@@ -86,14 +86,14 @@ def _grade(ptr, words, largest, factor, bias, here, DTYPE: gl.constexpr, SMOOTH:
 
 @gluon.jit
 def _fetch(place, ptr, wanted):
-    """Starts a copy that passes by the registers, as a group of its own."""
+    """Start an asynchronous copy to shared memory, as a group of its own."""
     async_copy.async_copy_global_to_shared(place, ptr, mask=wanted)
     async_copy.commit_group()
 
 
 @gluon.jit
 def _tail_of(x_words, here, wanted, FIRST: gl.constexpr, TILE: gl.constexpr, TAIL: gl.constexpr, DTYPE: gl.constexpr):
-    """The row's last tiles, in registers; two -inf a word where there is nothing, which add nothing to a sum."""
+    """Load the row's last tiles to registers. Masked words hold two -inf, which add nothing to a sum."""
     NOTHING: gl.constexpr = -8323200 if gl.bfloat16 == DTYPE else -67044352
     tail = ()
     for t in gl.static_range(TAIL):
@@ -107,7 +107,7 @@ def _loss(
     loss_ptr, parts_ptr, row, largest, total, plain, target, chosen, scale, counts, smoothing, columns,
     SMOOTH: gl.constexpr,
 ):  # fmt: skip
-    """Threads meet; stores the row's loss. Returns what its gradient takes: maximum, factor, bias, the target's value."""
+    """Reduce over threads and store the row's loss. Returns maximum, factor, bias and target's value for the gradient."""
     largest, total = gl.reduce((largest, total), 0, _merge)
     # 0 where all logits are -inf, NaN where one is +inf or NaN; softmax is then not defined.
     defined = (total > 0.0) & (total < float("inf"))
@@ -148,7 +148,7 @@ def _take(
     x_words, even, odd, largest, total, plain, everywhere, wanted,
     HALF: gl.constexpr, TILE: gl.constexpr, LAYOUT: gl.constexpr, DTYPE: gl.constexpr, SMOOTH: gl.constexpr,
 ):  # fmt: skip
-    """Fetches a row, with nothing to overlap it with, and sums it but for its last tiles."""
+    """Fetch the first row, which overlaps with nothing, and sum all but its last tiles."""
     for j in range(HALF):
         _fetch(even.index(j), x_words + 2 * j * TILE, wanted)
         _fetch(odd.index(j), x_words + (2 * j + 1) * TILE, wanted)
@@ -165,7 +165,7 @@ def _replace(
     HALF: gl.constexpr, AHEAD: gl.constexpr, TILE: gl.constexpr, LAYOUT: gl.constexpr, DTYPE: gl.constexpr,
     SMOOTH: gl.constexpr,
 ):  # fmt: skip
-    """Makes a row in shared memory its gradient, tile by tile; fetches the next, and sums it but for its last tiles."""
+    """Write a row's gradient from shared memory, tile by tile, while the next row is fetched and all but its last tiles summed."""
     for i in gl.static_range(AHEAD):
         words = even.index(i).load(LAYOUT)
         if i > 0:
@@ -196,7 +196,7 @@ def _await_last(
     even, odd, largest, total, plain, everywhere,
     HALF: gl.constexpr, AHEAD: gl.constexpr, LAYOUT: gl.constexpr, DTYPE: gl.constexpr, SMOOTH: gl.constexpr,
 ):  # fmt: skip
-    """Sums the ``2 * AHEAD`` tiles that ``_replace`` has asked for and left."""
+    """Sum the last ``2 * AHEAD`` tiles that ``_replace`` has fetched."""
     for i in gl.static_range(AHEAD):
         async_copy.wait_group(2 * AHEAD - 1 - 2 * i)
         come = even.index(HALF - AHEAD + i).load(LAYOUT)
@@ -292,10 +292,9 @@ def cross_entropy_resident_kernel(
 
 
 def plan(x: torch.Tensor, dx: torch.Tensor) -> tuple[int, dict[str, int]] | None:
-    """Programs and the kernel's parameters and warps for the rows of ``x``; None where it does not serve them.
+    """Number of programs, kernel parameters and warps for the rows of ``x``; None where this kernel cannot take them.
 
-    Programs share a multiprocessor where their rows fit, for then one has something to do while another's threads meet;
-    they have half the warps.
+    Programs share an SM where their rows fit, each with half the warps: one computes while another waits at a barrier.
     """
     rows, columns = x.shape
     if capability(x) == 0 or x.element_size() != 2 or columns < _LEAST:

@@ -1,8 +1,8 @@
-"""FP8 products with scales of 1x128 and 128x128 on Hopper: one warp loads, three groups of four multiply.
+"""FP8 products with scales of 1x128 and 128x128 on Hopper: one warp loads and three warpgroups multiply.
 
-Tensor cores add up the 128 products that share scales; the other units scale those sums and add them to the totals in
-fp32. While one group scales, the others' products keep the tensor cores busy. In Gluon, for Triton's language has no say
-over which warps do what.
+Tensor cores add up the 128 products that share scales. The other units scale those sums and accumulate them in fp32. While
+one warpgroup scales, the products of the others keep the tensor cores busy. The kernel is in Gluon, because Triton's
+language does not assign work to warps.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products.hopper_pipeline import _STAGES, _advance
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
-from tilescope_kernels.quantization.quantize import GROUP
+from tilescope_kernels.quantization.quantize_kernels import GROUP
 
 #: Elements along K that share scales, and columns that share a scale of b: a step's, and a tile's.
 _GROUP = gl.constexpr(GROUP)
@@ -33,23 +34,13 @@ _GROUPS, _ROWS = gl.constexpr(3), gl.constexpr(64)
 _BLOCK_M = gl.constexpr(_GROUPS.value * _ROWS.value)
 #: Rows of tiles that are walked together: L2 still has their operands.
 _GROUP_M = gl.constexpr(8)
-#: Steps along K whose operands are in shared memory.
-_STAGES = gl.constexpr(4)
 #: Registers of a thread that multiplies and of one that loads.
 _MULTIPLYING, _LOADING = gl.constexpr(160), gl.constexpr(24)
 
 
 @gluon.jit
-def _advance(slot, phase):
-    """The next stage of the ring, and the parity of its use: without the division of a running count."""
-    slot += 1
-    wrapped = slot == _STAGES
-    return gl.where(wrapped, 0, slot), gl.where(wrapped, phase ^ 1, phase)
-
-
-@gluon.jit
 def _load(a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, tiles):
-    """Operands of every tile of this program, as far ahead as the ring is free: the next tile's during an epilogue."""
+    """Load the operands of this program's tiles as far ahead as the ring allows, the next tile's during an epilogue."""
     slot = gl.to_tensor(0)
     # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
     phase = gl.to_tensor(1)
@@ -71,7 +62,7 @@ def _multiply(
     WHICH: gl.constexpr, c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
     scale_am, scale_ak, scale_bk, scale_bn,
 ):  # fmt: skip
-    """This group's 64 rows of every tile of this program. A step's scales are on their way during the step before."""
+    """Multiply this warpgroup's 64 rows of this program's tiles. A step's scales are loaded during the step before."""
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 32])
     LINE: gl.constexpr = gl.SliceLayout(1, LAYOUT)
     blocks = (K + _GROUP - 1) // _GROUP
@@ -155,7 +146,7 @@ def _count(c: torch.Tensor) -> int:
 
 
 def serves(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
-    """Whether the kernel can compute ``c`` of ``a`` and ``b`` as (N, K), and has a tile for every multiprocessor."""
+    """Whether the kernel can compute ``c`` of ``a`` and ``b`` as (N, K), and has a tile for every SM."""
     return (
         capability(a) == 90
         and c.dtype in (torch.bfloat16, torch.float16)
@@ -166,14 +157,14 @@ def serves(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
 
 
 def _tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
-    """A descriptor of (rows, 128) tiles. The stride of a single column may be any number: it is left out."""
+    """A descriptor of (rows, 128) tiles. The column stride is taken to be 1: PyTorch gives a single column any stride."""
     dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}.get(tensor.dtype, gl.float8e4nv)
     layout = gl.NVMMASharedLayout.get_default_for([rows, GROUP], dtype)
     return TensorDescriptor(tensor, list(tensor.shape), [tensor.stride(0), 1], [rows, GROUP], layout)
 
 
 def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> None:
-    """Writes ``c`` for operands that ``serves`` accepts; scales with any strides."""
+    """Write ``c`` for operands that ``serves`` accepts. Scales may have any strides."""
     with device_of(a):
         fp8_matmul_blocks_hopper_kernel[(min(_count(c), multiprocessors(a)),)](
             _tiles(a, _ROWS.value), _tiles(b, GROUP), _tiles(c, _ROWS.value), scale_a, scale_b, *c.shape, a.shape[1],

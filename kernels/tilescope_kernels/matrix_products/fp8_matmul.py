@@ -1,6 +1,6 @@
 """FP8 (e4m3) matrix products: one scale an operand, one a row of ``a`` and a column of ``b``, or one a block.
 
-On Hopper, large products with a scale a block go through ``_fp8_blocks_hopper``.
+On Hopper, large products with a scale a block go through ``fp8_blocks_hopper``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import fp8_blocks_hopper, scaled_matmul
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands
-from tilescope_kernels.quantization.quantize import GROUP
+from tilescope_kernels.quantization.quantize_kernels import GROUP
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 _GROUP = tl.constexpr(GROUP)
@@ -28,7 +28,7 @@ _GROUP = tl.constexpr(GROUP)
 
 @triton.jit
 def _step(total, a, b_tiles, scale_a, scale_b_ptr, scale_bn, start_n, start_k, N):
-    """``total`` and the scaled product of ``a`` with a tile of b. Past the last column there are no scales."""
+    """Add the scaled product of ``a`` and a tile of b to ``total``. Past the last column there are no scales."""
     scale_b = tl.load(scale_b_ptr + start_n // _GROUP * scale_bn, mask=start_n < N, other=0.0)
     return total + tl.dot(a, b_tiles.load([start_n, start_k]).T) * (scale_a * scale_b)[:, None]
 
@@ -44,8 +44,8 @@ def fp8_matmul_blocks_kernel(
     """Tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile a program.
 
     128 products along K share scales, so their sum is scaled and added up in fp32. One scale of b serves ``BLOCK_N``
-    columns, at most 128. A tile is 1, 2 or 4 ``PARTS`` of those beside each other: they share what is read of a, one
-    part is scaled while the next is multiplied, and only those two need registers for products.
+    columns, at most 128. A tile is 1, 2 or 4 ``PARTS`` of so many columns, which share the operand a. One part is scaled
+    while the next is multiplied, and only those two hold registers for products.
     """
     if TMA:
         a_tiles = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_am, 1], [BLOCK_M, _GROUP])
@@ -240,7 +240,7 @@ def fp8_matmul(
 
 
 def reference(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
-    """The same in plain PyTorch: fp32, rounded to bf16; fp64 where ``a`` is."""
+    """The reference in plain PyTorch: fp32, rounded to bf16; fp64 where ``a`` is."""
     wide = torch.float64 if a.dtype == torch.float64 else torch.float32
     if scale_a.dim() == 2 and (scale_a.shape[1] > 1 or scale_b.shape != (1, b.shape[1])):
         scale_a = scale_a.repeat_interleave(GROUP, 1)[:, : a.shape[1]]

@@ -92,7 +92,7 @@ def int8_matmul(
 def reference(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The same in plain PyTorch, through fp64, which is exact: int32, or with scales bf16, or fp64 where they are."""
+    """The reference in plain PyTorch, through fp64, which is exact: int32, or with scales bf16, or fp64 where they are."""
     product = a.double() @ b.double()
     if scale_a is None or scale_b is None:
         return product.to(torch.int32)
@@ -129,7 +129,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def row_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """The same with a scale, between 0.01 and 0.02, a row of a and a column of b."""
+    """As ``inputs``, with scales between 0.01 and 0.02 for the rows of a and the columns of b."""
     scales = [torch.empty(shape, device=device) for shape in ((workload.dims["m"], 1), (1, workload.dims["n"]))]
     numbers = generator(workload, device)
     if numbers is not None:
@@ -145,7 +145,7 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 def row_cost(workload: Workload, direction: str) -> Cost:
-    """The same with scales read and a bf16 result."""
+    """As ``cost``, with scales read and a bf16 result."""
     m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
     read = m * k + k * n + 4 * (m + n)
     return Cost(flops=2 * m * n * k, bytes_read=read, bytes_written=2 * m * n, pipe="int8")

@@ -1,9 +1,9 @@
 """A linear layer with a low-rank update, ``x @ W.T + alpha * (x @ A.T) @ B.T``: y is written once and never read.
 
 The update lengthens the product's sum by the rank: after the last columns of x and W come those of ``alpha * x @ A.T``
-and B. What they are multiplied with is found by a launch before (x is read twice, the second time from L2 where it
-fits), or, ``INLINE``, beside the product by every tile (x is read once, but a tile of 256 columns does 64 / 256 more work
-at rank 64).
+and B. A launch before the product computes ``alpha * x @ A.T``, which reads x twice, the second time from L2 where it
+fits. Or, with ``INLINE``, every tile computes it beside the product: x is read once, but at rank 64 a tile of 256
+columns does 64 / 256 more work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def lora_down_kernel(
     down_ptr, x_ptr, a_ptr, alpha, M, K, R, x_stride, a_stride,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, RANK: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """``alpha * x @ A.T`` of ``BLOCK_M`` rows: a read of x."""
+    """``alpha * x @ A.T`` of ``BLOCK_M`` rows a program."""
     start_m = tl.program_id(0) * BLOCK_M
     down = tl.zeros((BLOCK_M, RANK), tl.float32)
     for start_k in range(0, K, BLOCK_K):
@@ -158,7 +158,7 @@ def _tma_serves(
 
 
 def _fits(known: Mapping[str, int], x: torch.Tensor, rank: int) -> bool:
-    """Whether a config's tiles at 16 bits fit the shared memory of the GPU that ``x`` is on: an H200's if on none."""
+    """Whether a config's tiles at 16 bits fit the shared memory of the GPU of ``x``, or of an H200 if it is on none."""
     limit = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin if x.is_cuda else 227 * 1024
     m, n, k = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
     padded = _padded(rank)
@@ -168,7 +168,7 @@ def _fits(known: Mapping[str, int], x: torch.Tensor, rank: int) -> bool:
 
 
 def _padded(rank: int) -> int:
-    """``RANK``: a power of two, and at least what tensor cores take."""
+    """The rank padded to ``RANK``: a power of two, and no less than tensor cores take."""
     return max(16, triton.next_power_of_2(rank))
 
 
@@ -281,7 +281,7 @@ def lora_linear(
 def reference(
     x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float
 ) -> torch.Tensor:
-    """The same in plain PyTorch: three products and two elementwise operations."""
+    """The reference in plain PyTorch: three products and two elementwise operations."""
     return F.linear(x, weight) + alpha * F.linear(F.linear(x, lora_a), lora_b)
 
 

@@ -1,4 +1,4 @@
-"""``a @ b`` of two matrices, tiles of the result walked in groups so that their operands stay in L2, and autotuned."""
+"""``a @ b`` of two matrices, autotuned. Tiles are walked in groups, so that their operands stay in L2."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def matmul_kernel(
 ):  # fmt: skip
     """A tile a program, or, with ``TMA``, tiles ``program, program + programs, ...`` through tensor descriptors.
 
-    ``A_COLUMNS`` and ``B_COLUMNS`` tell that neighbours in memory stand in a column, as in a transposed matrix.
-    ``SPECIALIZE`` gives loads and arithmetic warps of their own (Hopper, 4 warps; ignored elsewhere).
+    ``A_COLUMNS`` and ``B_COLUMNS``: the matrix is column-major, as a transposed one is. ``SPECIALIZE`` gives loads and
+    arithmetic warps of their own (Hopper, 4 warps; ignored elsewhere).
     """
     if TMA:
         if A_COLUMNS:
@@ -147,14 +147,14 @@ CONFIGS = _sweep()
 
 
 def _columns(matrix: torch.Tensor) -> bool:
-    """Whether neighbours in memory stand in a column of the matrix, not in a row."""
+    """Whether the matrix is column-major."""
     return matrix.stride(0) == 1 and matrix.stride(1) != 1
 
 
 def _tma_serves(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether tensor descriptors can reach the operands: 16-byte aligned rows, or columns, of neighbouring 16-bit elements.
+    """Whether tensor descriptors can reach the operands: 16-byte aligned rows or columns of 16-bit elements.
 
-    Not where there are no descriptors in hardware: before Hopper.
+    Never before Hopper, which has no tensor descriptors in hardware.
     """
     if a.element_size() != 2 or min(*a.shape, *b.shape) < 16:
         return False
@@ -185,7 +185,7 @@ matmul_tuned = autotuned(matmul_kernel, (*TUNED, *TUNED_FP32), ("M", "N", "K", "
 
 
 def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
-    """The config where nothing can be timed: the largest tile that still gives every multiprocessor one."""
+    """The config where nothing can be timed: the largest tile that still gives every SM one."""
     if a.dtype == torch.float32:
         return TUNED_FP32[0]
     if triton.cdiv(a.shape[0], 128) * triton.cdiv(b.shape[1], 256) < multiprocessors(a):
@@ -262,7 +262,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Mapping[str, int] | None
 
 
 def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return a @ b
 
 

@@ -1,6 +1,6 @@
-"""The product of two matrices of one-byte elements, FP8 or INT8, with scales put in at its end.
+"""The product of two matrices of one-byte elements, FP8 or INT8, which is scaled at its end.
 
-``a`` is (M, K) and ``b`` (K, N), both with neighbours along K: the only order in which tensor cores take bytes.
+``a`` is (M, K) and ``b`` (K, N), both with stride 1 along K: the only order in which tensor cores take bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pointer_operands(
 
 @triton.jit
 def _scaled(total, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, SCALES: tl.constexpr):
-    """``total`` times one scale each (``SCALES`` 1), or times those of its rows and columns (2); as it is (0)."""
+    """``total`` times a scale of each operand (``SCALES`` 1), times scales of rows and columns (2), or unscaled (0)."""
     if SCALES == 1:
         return total.to(tl.float32) * (tl.load(scale_a_ptr) * tl.load(scale_b_ptr))
     elif SCALES == 2:
@@ -155,7 +155,7 @@ def tma_serves(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
 
 
 def _descriptors_pay(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
-    """Whether descriptors serve and are worth it: INT8 through pointers is up to a tenth faster on an H200."""
+    """Whether descriptors can be used and are faster. INT8 through pointers is up to a tenth faster on an H200."""
     return a.dtype != torch.int8 and tma_serves(a, b, c)
 
 
@@ -172,7 +172,7 @@ def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_:
 
 
 def fits_device(known: Mapping[str, int], c: torch.Tensor) -> bool:
-    """Whether a config's operands and tile fit the shared memory of the GPU that ``c`` is on: an H200's if on none."""
+    """Whether a config's operands and tile fit the shared memory of the GPU of ``c``, or of an H200 if it is on none."""
     limit = 227 * 1024
     if c.is_cuda:
         limit = torch.cuda.get_device_properties(c.device).shared_memory_per_block_optin
@@ -186,7 +186,7 @@ scaled_matmul_tuned = autotuned(scaled_matmul_kernel, TUNED, ("M", "N", "K", "SC
 
 
 def default(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, int]:
-    """The config where nothing can be timed: the largest tile that still gives every multiprocessor one."""
+    """The config where nothing can be timed: the largest tile that still gives every SM one."""
     if triton.cdiv(c.shape[0], 128) * triton.cdiv(c.shape[1], 256) < multiprocessors(a):
         return TUNED[-1]
     return next(known for known in TUNED if known["TMA"] <= _descriptors_pay(a, b, c) and fits_device(known, c))

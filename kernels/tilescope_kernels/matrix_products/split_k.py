@@ -1,12 +1,12 @@
-"""Matrix products of 16 bits that large tiles through descriptors do not serve: few tiles, and rows at odd addresses.
+"""16-bit matrix products with few tiles or with unaligned rows, which large tiles through descriptors do not serve.
 
-Few rows, or a small result, leave multiprocessors without a tile: here tiles are small and many of their blocks along K
-are in flight. Where even those are few, and for the last tiles of a large product, which would be a wave of their own,
-tiles are cut along K (as in Stream-K: Osama, Merrill, Cecka, Garland and Owens, arXiv:2301.03598, whole waves first). The
-parts wait in fp32 and a second launch adds them up, in one order: the result is the same every time.
+Few rows, or a small result, leave SMs without a tile. Here tiles are small, and many of their blocks along K are in
+flight. Where even those are few, tiles are split along K. So are the last tiles of a large product, which would be a wave
+of their own (Stream-K, whole waves first: Osama, Merrill, Cecka, Garland and Owens, arXiv:2301.03598). The parts are
+stored in fp32 and a second launch adds them up in one order, so the result is the same every time.
 
-Tensor descriptors cannot reach rows that do not start at 16 bytes, as those of an odd number of elements. Such operands
-are copied into rows that do, and a large result is written to such rows and copied from there.
+Tensor descriptors cannot reach rows that do not start at 16 bytes, such as rows of an odd number of elements. Such
+operands are copied to aligned rows, and a large result is written to aligned rows and copied from there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def matmul_split_kernel(
     A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Pieces ``program, program + programs, ...``, each of ``SPLITS`` of a tile, from ``first_tile`` on.
+    """Parts ``program, program + programs, ...`` of tiles from ``first_tile`` on. A tile has ``SPLITS`` parts.
 
     Whole tiles go to c: through ``c_tiles``, or by pointers where that is None because c's rows are not aligned. Parts go
     to ``parts`` (pieces, BLOCK_M, BLOCK_N) in fp32. The rest as in ``matmul_kernel``.
@@ -64,7 +64,7 @@ def add_parts_kernel(
     c_ptr, parts_ptr, M, N, stride_cm, whole,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """``ROWS`` rows of a tile of c a program: the sum of their parts."""
+    """Add up the parts of ``ROWS`` rows of a tile of c a program."""
     index = tl.program_id(0) // (BLOCK_M // ROWS)
     row = tl.program_id(0) % (BLOCK_M // ROWS) * ROWS
     start_m, start_n = tile_origin(whole + index, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -81,7 +81,7 @@ def add_parts_kernel(
 
 @triton.jit
 def copy_rows_kernel(out_ptr, x_ptr, rows, columns, stride, out_stride, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """``ROWS`` rows by ``BLOCK`` columns a program, into rows that start at 16 bytes."""
+    """Copy ``ROWS`` rows by ``BLOCK`` columns a program, to rows that start at 16 bytes."""
     blocks = tl.cdiv(columns, BLOCK)
     row = tl.program_id(0) // blocks * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -91,25 +91,25 @@ def copy_rows_kernel(out_ptr, x_ptr, rows, columns, stride, out_stride, ROWS: tl
 
 
 def _columns(matrix: torch.Tensor) -> bool:
-    """Whether neighbours in memory stand in a column of the matrix, not in a row."""
+    """Whether the matrix is column-major."""
     return matrix.stride(0) == 1 and matrix.stride(1) != 1
 
 
 def _is_aligned(matrix: torch.Tensor) -> bool:
-    """Whether a tensor descriptor can reach a matrix of 16-bit elements: neighbours in rows or columns, 16 bytes apart."""
+    """Whether a tensor descriptor can reach a matrix of 16-bit elements: its rows, or columns, start at 16 bytes."""
     inner, outer = sorted(matrix.stride())
     return inner == 1 and outer > 0 and outer % 8 == 0 and matrix.data_ptr() % 16 == 0
 
 
 def _room(matrix: torch.Tensor) -> torch.Tensor:
-    """A new matrix of that shape, whose rows start at 128 bytes."""
+    """Allocate a matrix of that shape, whose rows start at 128 bytes."""
     rows, columns = matrix.shape
     room = torch.empty((rows, triton.cdiv(columns, 64) * 64), dtype=matrix.dtype, device=matrix.device)
     return room[:, :columns]
 
 
 def _copy_rows(out: torch.Tensor, x: torch.Tensor) -> None:
-    """Writes the rows of ``out``, and 0 into what stands between them."""
+    """Copy to the rows of ``out``, and write 0 to the padding between them."""
     rows, columns = x.shape
     copy_rows_kernel[(triton.cdiv(rows, 4) * triton.cdiv(columns, 1024),)](
         out, x, rows, columns, x.stride(0), out.stride(0), ROWS=4, BLOCK=1024, num_warps=4
@@ -117,7 +117,7 @@ def _copy_rows(out: torch.Tensor, x: torch.Tensor) -> None:
 
 
 def _aligned(matrix: torch.Tensor) -> torch.Tensor:
-    """The matrix where a descriptor can reach it: itself, or a copy whose rows, or columns, start at 16 bytes."""
+    """The matrix itself where a descriptor can reach it, else a copy whose rows, or columns, start at 16 bytes."""
     if _is_aligned(matrix):
         return matrix
     turned = _columns(matrix)
@@ -130,7 +130,7 @@ def _aligned(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _descriptor(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """A descriptor of (rows, columns) tiles, or of (columns, rows) ones where neighbours stand in a column."""
+    """A descriptor of (rows, columns) tiles, or of (columns, rows) tiles of a column-major matrix."""
     if _columns(matrix):
         matrix, rows, columns = matrix.T, columns, rows
     return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns])
@@ -143,7 +143,7 @@ def _plan(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scra
 
 
 def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
-    """How to compute the product where that pays: rows that descriptors cannot reach, or few tiles. None for others.
+    """The plan of a product with few tiles, or with rows that descriptors cannot reach. None where this does not pay.
 
     In bf16 on an H100 (2026-11-24, torch 2.11, triton 3.6, kernels of one CUDA graph over rotated inputs, cuBLAS in
     brackets): 1024x1024x1024 6.8 us (7.1), 128x4096x4096 16.5 (18.4), 64x4096x4096 16.1 (16.5), 16x8192x8192 50.5 (51.1),
@@ -172,7 +172,7 @@ def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
 
 
 def split_matmul(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, plan: Mapping[str, int]) -> None:
-    """Writes ``c``, contiguous, as ``plan`` says."""
+    """Write the product to contiguous ``c`` as ``plan`` says."""
     (m, k), n = a.shape, b.shape[1]
     tile_m, tile_n, tile_k, splits = (plan[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLITS"))
     tiles, programs = triton.cdiv(m, tile_m) * triton.cdiv(n, tile_n), multiprocessors(a)

@@ -1,7 +1,7 @@
-"""Products of 16-bit rows and INT8 weights on Hopper: one warp loads, two groups of four convert and multiply.
+"""Products of 16-bit rows and INT8 weights on Hopper: one warp loads, two warpgroups convert and multiply.
 
-While one group converts its weights, the other's products keep the tensor cores busy: in Triton's language every warp
-waits for the same loads, so all convert at once and the tensor cores wait. Hence Gluon, where a group waits for itself.
+While one warpgroup converts its weights, the products of the other keep the tensor cores busy. The kernel is in Gluon: in
+Triton's language every warp waits for the same loads, so all convert at once and the tensor cores wait.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products.hopper_pipeline import _STAGES, _advance
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 
 #: Groups of warps that multiply, and the weights' rows of each, a tensor core instruction's.
@@ -32,23 +33,13 @@ _BLOCK_M = gl.constexpr(256)
 _BLOCK_K = gl.constexpr(64)
 #: Rows of tiles that are walked together: L2 still has their operands.
 _GROUP_N = gl.constexpr(16)
-#: Steps along K whose operands are in shared memory.
-_STAGES = gl.constexpr(4)
 #: Registers of a thread that multiplies and of one that loads.
 _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(24)
 
 
 @gluon.jit
-def _advance(slot, phase):
-    """The next stage of the ring, and the parity of its use: without the division of a running count."""
-    slot += 1
-    wrapped = slot == _STAGES
-    return gl.where(wrapped, 0, slot), gl.where(wrapped, phase ^ 1, phase)
-
-
-@gluon.jit
 def _load(x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, tiles):
-    """Operands of every tile of this program, as far ahead as the ring is free: the next tile's during an epilogue."""
+    """Load the operands of this program's tiles as far ahead as the ring allows, the next tile's during an epilogue."""
     slot = gl.to_tensor(0)
     # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
     phase = gl.to_tensor(1)
@@ -69,7 +60,7 @@ def _load(x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, tile
 def _multiply(
     WHICH: gl.constexpr, y_tiles, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, tiles
 ):  # fmt: skip
-    """This group's 64 rows of weights of every tile. A step's weights are converted while the step before multiplies."""
+    """Multiply this warpgroup's 64 rows of weights. A step's weights are converted while the step before multiplies."""
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, _BLOCK_M, 16])
     CONVERTED: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
     LINE: gl.constexpr = gl.SliceLayout(1, LAYOUT)
@@ -142,7 +133,7 @@ def _count(y: torch.Tensor) -> int:
 
 
 def serves(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether the kernel can compute ``y`` of ``x`` and ``weight``, and has a tile for every multiprocessor."""
+    """Whether the kernel can compute ``y`` of ``x`` and ``weight``, and has a tile for every SM."""
     return (
         capability(x) == 90
         and y.dtype in (torch.bfloat16, torch.float16)
@@ -153,7 +144,7 @@ def serves(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
-    """A descriptor of (rows, 64) tiles. The stride of a single column may be any number: it is left out."""
+    """A descriptor of (rows, 64) tiles. The column stride is taken to be 1: PyTorch gives a single column any stride."""
     dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.int8: gl.int8}[tensor.dtype]
     columns = _BLOCK_K.value
     layout = gl.NVMMASharedLayout.get_default_for([rows, columns], dtype)
@@ -161,7 +152,7 @@ def _tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
 
 
 def launch(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> None:
-    """Writes ``y`` for operands that ``serves`` accepts."""
+    """Write ``y`` for operands that ``serves`` accepts."""
     with device_of(x):
         w8a16_matmul_hopper_kernel[(min(_count(y), multiprocessors(x)),)](
             _tiles(x, _BLOCK_M.value), _tiles(weight, _ROWS.value), _tiles(y, _BLOCK_M.value), scale, *y.shape, x.shape[1],

@@ -1,9 +1,8 @@
 """``x @ (weight * scale).T`` of 16-bit activations and INT8 weights, which are converted on their way to the tensor cores.
 
-An INT8 number is exact in fp16 and bf16, and a scale belongs to a whole row of weights, so it multiplies the sum.
-Tiles are computed as ``weight @ x.T``: tensor cores take their left operand from registers, where it was converted, but
-the right one from shared memory only, where it would first have to be written again. On Hopper, large products go
-through ``_w8a16_hopper``.
+An INT8 number is exact in fp16 and bf16, and a scale belongs to a whole row of weights, so it multiplies the sum. Tiles
+are computed as ``weight @ x.T``, because tensor cores can take the left operand from the registers that it was converted
+in, but the right one from shared memory only. On Hopper, large products go through ``w8a16_hopper``.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def w8a16_few_rows_kernel(
     y_ptr, x_ptr, weight_ptr, scale_ptr, M, N, K, x_stride, weight_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """A tile a program, of few rows; ``program_id(1)`` tells which of SPLIT parts of K to add up.
+    """A tile of few rows a program. ``program_id(1)`` is the part of K to add up, one of SPLIT.
 
     Weights stand second here: the small tensor-core instructions that this shape takes read 8 of them from shared memory
     at once, where the others read 2. Of several parts, y is (SPLIT, M, N) in fp32, not scaled.
@@ -116,7 +115,7 @@ def w8a16_few_rows_kernel(
 
 @triton.jit
 def w8a16_sum_kernel(y_ptr, partial_ptr, scale_ptr, size, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
-    """y, scaled, from its parts: added up in one order, so the result is the same every time."""
+    """Add up the parts of y in one order, so that the result is the same every time, and scale it."""
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < size
     total = tl.zeros((BLOCK,), tl.float32)
@@ -207,7 +206,7 @@ def _chosen(x: torch.Tensor, weight: torch.Tensor) -> Mapping[str, int] | None:
 def _few_rows(
     x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, y: torch.Tensor, config: Mapping[str, int]
 ) -> torch.Tensor:
-    """Writes the product, of few rows, to y, which it returns."""
+    """Write a product of few rows to y and return y."""
     (m, k), n, split = x.shape, weight.shape[0], config["SPLIT"]
     out = torch.empty((split, m, n), dtype=torch.float32, device=x.device) if split > 1 else y
     options = {name: value for name, value in config.items() if name not in ("GROUP_N", "TMA")}
@@ -281,7 +280,7 @@ def w8a16_matmul(
 
 
 def reference(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """The same in plain PyTorch, in fp32 or, where ``x`` is fp64, in fp64."""
+    """The reference in plain PyTorch, in fp32 or, where ``x`` is fp64, in fp64."""
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     return torch.nn.functional.linear(x.to(wide), weight.to(wide) * scale.to(wide)).to(x.dtype)
 

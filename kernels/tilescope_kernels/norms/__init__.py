@@ -1,1 +1,1 @@
-"""Normalisations of rows, with residuals and linear layers."""
+"""LayerNorm and RMSNorm, alone, with a residual addition and with a linear layer."""

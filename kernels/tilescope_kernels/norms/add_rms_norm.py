@@ -1,4 +1,4 @@
-"""Residual addition and RMSNorm in one pass: 4 tensors of traffic where the addition and a fused norm take 5."""
+"""Residual addition and RMSNorm in one pass. It moves 4 tensors, where the addition and a fused norm move 5."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_rms_norm_kernel(
 def add_rms_norm_backward_kernel(
     dx_ptr, partial_ptr, dy_ptr, dsum_ptr, sum_ptr, weight_ptr, rstd_ptr, rows, columns, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Gradient of x and residual alike, of rows ``program, program + programs, ...``, and their share of dW.
+    """The gradient that x and residual share, of rows ``program, program + programs, ...``, and a partial sum of dW.
 
     With n = sum * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) + dsum and dW = sum of dy * n over rows
     (Zhang and Sennrich, arXiv:1910.07467). ``dsum`` is None where the new residual has no gradient.
@@ -91,7 +91,7 @@ _MOST = 16384
 
 
 def _warps(x: torch.Tensor) -> int:
-    """Warps for a row of ``x``: 16 elements a thread, two 16-byte accesses an operand at 16 bits, in 16 warps at most."""
+    """Number of warps for a row of ``x``: 16 elements a thread, two 16-byte accesses at 16 bits, in 16 warps at most."""
     # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
     elements = 8 if x.shape[1] * x.element_size() % 16 else 16
     return min(16, max(1, triton.next_power_of_2(x.shape[1]) // (32 * elements)))
@@ -101,7 +101,7 @@ def _warps(x: torch.Tensor) -> int:
 def _add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """y, x + residual, and 1 / RMS of each row when ``save`` asks for it, else nothing."""
+    """y, x + residual and, if ``save``, 1 / RMS of each row; else an empty tensor."""
     rows, columns = x.shape
     dtype = torch.promote_types(x.dtype, residual.dtype)
     y, total = (torch.empty((rows, columns), dtype=dtype, device=x.device) for _ in range(2))
@@ -132,7 +132,7 @@ def _add_rms_norm_backward(
     dy: torch.Tensor, dsum: torch.Tensor | None, total: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor,
     sums: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The gradient of x and residual alike, and dW when ``sums`` asks for it, else nothing."""
+    """The gradient that x and residual share and, if ``sums``, dW; else an empty tensor."""
     rows, columns = total.shape
     if rows and sums and (both := backward_in_pieces(dy, dsum, total, weight, rstd, unpack(config) or {})):
         return both
@@ -237,7 +237,7 @@ class AddRMSNorm(torch.nn.Module):
 def reference(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     total = x + residual
     return F.rms_norm(total, total.shape[-1:], weight, eps), total
 

@@ -1,7 +1,7 @@
-"""LayerNorm's backward pass for rows whose sums for dW and dB fill the registers: the rows wait in shared memory.
+"""LayerNorm's backward pass with rows in shared memory, for rows whose sums for dW and dB fill the registers.
 
-In Gluon, for Triton's language has no say over shared memory: there the row competes with the sums for registers, and dB
-needs a pass of its own that reads dy again.
+The kernel is in Gluon, because Triton's language does not control shared memory. There the row competes with the sums for
+registers, and dB needs a pass of its own that reads dy again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _add(first, second, other_first, other_second):
 
 @gluon.jit
 def _copy(shared, ptr, columns, wanted, WHOLE: gl.constexpr, LAYOUT: gl.constexpr):
-    """Start to copy a row, if it is wanted, in 16 bytes an access that pass by the registers."""
+    """Start an asynchronous copy of a row to shared memory, 16 bytes an access, if the row is wanted."""
     column = gl.arange(0, shared.shape[0], layout=LAYOUT)
     mask = gl.full([shared.shape[0]], True, gl.int1, LAYOUT) & wanted
     if not WHOLE:
@@ -28,7 +28,7 @@ def _copy(shared, ptr, columns, wanted, WHOLE: gl.constexpr, LAYOUT: gl.constexp
 
 @gluon.jit
 def _copy_both(x_row, dy_row, x_ptr, dy_ptr, columns, wanted, WHOLE: gl.constexpr, LAYOUT: gl.constexpr):
-    """Those of a row, as one group."""
+    """Start the copies of x and dy of a row, as one group."""
     _copy(x_row, x_ptr, columns, wanted, WHOLE, LAYOUT)
     _copy(dy_row, dy_ptr, columns, wanted, WHOLE, LAYOUT)
     async_copy.commit_group()
@@ -44,7 +44,7 @@ def _row_sums(
     x_row, dy_row, weights, mean, columns,
     PIECE: gl.constexpr, PIECES: gl.constexpr, WHOLE: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """Sums over a row of g = dy * weight and of g * (x - mean), for which threads wait for each other once."""
+    """Sums over a row of g = dy * weight and of g * (x - mean), in one reduction over threads."""
     sum_g = gl.zeros([PIECE], gl.float32, LAYOUT)
     sum_gx = gl.zeros([PIECE], gl.float32, LAYOUT)
     for i in gl.static_range(PIECES):

@@ -1,15 +1,15 @@
 """LayerNorm into a linear layer, and RMSNorm through GELU into a linear layer, without gradients.
 
-What can be saved is small: at 8192 x 4096 into 4096 columns, writing the normed rows and reading them back takes a
-twelfth of the product's time. Normalising tiles as the product loads them costs more than that, for every tile of
-columns does it again, on the way from shared memory to the tensor cores. So:
+Fusion saves little here: at 8192 x 4096 into 4096 columns, writing the normed rows and reading them back takes a twelfth
+of the product's time. Normalising tiles as the product loads them costs more than that, because every tile of columns
+repeats it on the way from shared memory to the tensor cores. So:
 
-- LayerNorm is linear but for two numbers a row, and may move behind the product:
+- LayerNorm is linear but for two numbers a row, and can be applied after the product:
   ``LN(x) @ W.T = rstd * (x @ (W * g).T - mean * (W @ g)) + W @ b``. One pass over x for the statistics and one over W for
-  ``W * g`` replace the pass that reads and writes x, which is less where x has over twice the rows of W. Nor are normed
-  rows rounded to 16 bits; ``W * g`` is, and its sum is taken after that, so that the mean cancels as exactly as it is
-  summed. Where W is not that small, the norm stays ahead of cuBLAS's product.
-- GELU is not linear, so its rows are normed ahead, too. They can be so in chunks that stay in L2 until multiplied.
+  ``W * g`` replace the pass that reads and writes x. That is less traffic where x has over twice the rows of W. Normed
+  rows are not rounded to 16 bits. ``W * g`` is, and is summed after rounding, so the mean cancels up to the error of that sum. For other
+  shapes the norm runs before cuBLAS's product.
+- GELU is not linear, so its rows are normed before the product, in chunks that can stay in L2 until they are multiplied.
 """
 
 from __future__ import annotations
@@ -21,132 +21,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import triton
-import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tilescope_kernels._shared.activations import activate
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
-from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.norms.norm_linear_kernels import (
+    norm_linear_kernel,
+    norm_linear_prepare_kernel,
+    normed_rows_kernel,
+)
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
-
-
-@triton.jit
-def norm_linear_prepare_kernel(
-    mean_ptr, rstd_ptr, folded_ptr, sums_ptr, shift_ptr, x_ptr, w_ptr, norm_weight_ptr, norm_bias_ptr, bias_ptr,
-    x_stride, w_stride, rows, columns, eps, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """One row a program: first those of x, for their mean and 1 / standard deviation, then those of W.
-
-    A row of W becomes ``folded = W * g``, rounded, its sum, and ``shift = W @ b + bias``.
-    """
-    row = tl.program_id(0)
-    column = tl.arange(0, BLOCK)
-    mask = column < columns
-    if row < rows:
-        x = tl.load(x_ptr + row.to(tl.int64) * x_stride + column, mask=mask, other=0.0).to(tl.float32)
-        mean = tl.sum(x) / columns
-        centred = tl.where(mask, x - mean, 0.0)
-        tl.store(mean_ptr + row, mean)
-        tl.store(rstd_ptr + row, tl.rsqrt(tl.sum(centred * centred) / columns + eps))
-    else:
-        row -= rows
-        w = tl.load(w_ptr + row.to(tl.int64) * w_stride + column, mask=mask, other=0.0).to(tl.float32)
-        folded = w
-        if norm_weight_ptr is not None:
-            folded = w * tl.load(norm_weight_ptr + column, mask=mask, other=0.0).to(tl.float32)
-        folded = folded.to(folded_ptr.dtype.element_ty)
-        tl.store(folded_ptr + row.to(tl.int64) * columns + column, folded, mask=mask)
-        tl.store(sums_ptr + row, tl.sum(folded.to(tl.float32)))
-        shift = 0.0
-        if norm_bias_ptr is not None:
-            shift += tl.sum(w * tl.load(norm_bias_ptr + column, mask=mask, other=0.0).to(tl.float32))
-        if bias_ptr is not None:
-            shift += tl.load(bias_ptr + row).to(tl.float32)
-        tl.store(shift_ptr + row, shift)
-
-
-@triton.jit
-def _corrected(
-    total, mean_ptr, rstd_ptr, sums_ptr, shift_ptr, M, N, start_m, start_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
-):  # fmt: skip
-    """``rstd * (total - mean * sums) + shift``."""
-    m = start_m + tl.arange(0, BLOCK_M)
-    n = start_n + tl.arange(0, BLOCK_N)
-    mean = tl.load(mean_ptr + m, mask=m < M, other=0.0)[:, None]
-    rstd = tl.load(rstd_ptr + m, mask=m < M, other=0.0)[:, None]
-    sums = tl.load(sums_ptr + n, mask=n < N, other=0.0)[None, :]
-    shift = tl.load(shift_ptr + n, mask=n < N, other=0.0)[None, :]
-    return rstd * (total - mean * sums) + shift
-
-
-@triton.jit
-def norm_linear_kernel(
-    y_ptr, x_ptr, w_ptr, y_tiles, x_tiles, w_tiles, mean_ptr, rstd_ptr, sums_ptr, shift_ptr, M, N, K, x_stride,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, EVEN_K: tl.constexpr,
-):  # fmt: skip
-    """x (M, K) times w (N, K) transposed, corrected row by row; tiles ``program, program + programs, ...``.
-
-    Through tensor descriptors, or through pointers where there are none. ``EVEN_K``: K fills its last block.
-    """
-    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-    if x_tiles is not None:
-        # Flattened, the loop over K runs into the next tile's, whose loads start under this tile's epilogue.
-        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-            start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-            total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-            for step in range(0, tl.cdiv(K, BLOCK_K)):
-                x = x_tiles.load([start_m, step * BLOCK_K])
-                w = w_tiles.load([start_n, step * BLOCK_K])
-                total = tl.dot(x, w.T, total)
-            y = _corrected(total, mean_ptr, rstd_ptr, sums_ptr, shift_ptr, M, N, start_m, start_n, BLOCK_M, BLOCK_N)
-            y_tiles.store([start_m, start_n], y.to(y_ptr.dtype.element_ty))
-    else:
-        start_m, start_n = tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
-        m = tl.arange(0, BLOCK_M)[:, None]
-        n = tl.arange(0, BLOCK_N)[None, :]
-        k = tl.arange(0, BLOCK_K)
-        # Only a tile's origin needs 64 bits; offsets within it stay 32 bits wide.
-        x_rows = x_ptr + start_m.to(tl.int64) * x_stride + m * x_stride + k[None, :]
-        w_rows = w_ptr + start_n.to(tl.int64) * K + n * K + k[:, None]
-        valid_m = start_m + m < M
-        valid_n = start_n + n < N
-        total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        for start_k in range(0, K, BLOCK_K):
-            if EVEN_K:
-                x = tl.load(x_rows + start_k, mask=valid_m, other=0.0)
-                w = tl.load(w_rows + start_k, mask=valid_n, other=0.0)
-            else:
-                x = tl.load(x_rows + start_k, mask=valid_m & (k[None, :] < K - start_k), other=0.0)
-                w = tl.load(w_rows + start_k, mask=valid_n & (k[:, None] < K - start_k), other=0.0)
-            # "ieee": fp32 operands are multiplied as fp32, not rounded to tf32.
-            total = tl.dot(x, w, total, input_precision="ieee")
-        y = _corrected(total, mean_ptr, rstd_ptr, sums_ptr, shift_ptr, M, N, start_m, start_n, BLOCK_M, BLOCK_N)
-        y_tile = y_ptr + start_m.to(tl.int64) * N + start_n + m * N + n
-        tl.store(y_tile, y.to(y_ptr.dtype.element_ty), mask=valid_m & valid_n)
-
-
-@triton.jit
-def normed_rows_kernel(
-    y_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, x_stride, columns, eps, RMS_GELU: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    """One row a program, read once: ``layer_norm(x)``, or ``gelu(rms_norm(x))``."""
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    mask = column < columns
-    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0).to(tl.float32)
-    if not RMS_GELU:
-        x = tl.where(mask, x - tl.sum(x) / columns, 0.0)
-    y = x * tl.rsqrt(tl.sum(x * x) / columns + eps)
-    # Every row reads the norm's parameters again, and x never.
-    if norm_weight_ptr is not None:
-        y *= tl.load(norm_weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
-    if norm_bias_ptr is not None:
-        y += tl.load(norm_bias_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
-    if RMS_GELU:
-        y = activate(y, 1)
-    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
 def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int) -> dict[str, int]:
@@ -186,8 +71,8 @@ def _tma_serves(x: torch.Tensor, columns_out: int) -> bool:
 def _default(x: torch.Tensor, columns_out: int) -> Mapping[str, int]:
     """The config where none is given.
 
-    Ahead of the product x is moved twice; behind it x once and W, of ``columns_out`` rows, twice. A product for few
-    tiles takes small ones, so that every multiprocessor has one.
+    A norm before the product moves x twice. A norm after it moves x once and W, of ``columns_out`` rows, twice. Products
+    of few tiles get smaller ones, so that every SM has one.
     """
     if x.shape[0] <= 2 * columns_out:
         return AHEAD[0]
@@ -203,7 +88,7 @@ def _ahead(
     x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
     bias: torch.Tensor | None, eps: float, rms_gelu: bool, config: Mapping[str, int],
 ) -> torch.Tensor:  # fmt: skip
-    """Rows normed chunk by chunk into one buffer, each multiplied before the next."""
+    """The norm before the product: rows are normed chunk by chunk to one buffer, and multiplied from there."""
     (m, k), n = x.shape, weight.shape[0]
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
     step = min(m, config["CHUNK"] or m)
@@ -227,7 +112,7 @@ def _behind(
     x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
     bias: torch.Tensor | None, eps: float, config: Mapping[str, int],
 ) -> torch.Tensor:  # fmt: skip
-    """x times the folded weight, corrected with each row's statistics."""
+    """The norm after the product: x times the folded weight, corrected with each row's statistics."""
     (m, k), n = x.shape, weight.shape[0]
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
     blocks = {name: value for name, value in config.items() if name != "TMA"}
@@ -261,7 +146,7 @@ def _layer_norm_linear(
     x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
     bias: torch.Tensor | None, eps: float, config: str,
 ) -> torch.Tensor:  # fmt: skip
-    """Rows of x (M, K), 1 apart along K, and a contiguous weight (N, K) to (M, N)."""
+    """The result (M, N) of x (M, K), with stride 1 along K, and a contiguous weight (N, K)."""
     if x.shape[0] == 0 or weight.shape[0] == 0:
         return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
     chosen = unpack(config) or _default(x, weight.shape[0])
@@ -283,7 +168,7 @@ def _rms_norm_gelu_linear(
     x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float,
     config: str,
 ) -> torch.Tensor:  # fmt: skip
-    """Rows of x (M, K), 1 apart along K, and a weight (N, K) to (M, N)."""
+    """The result (M, N) of x (M, K), with stride 1 along K, and a weight (N, K)."""
     if x.shape[0] == 0 or weight.shape[0] == 0:
         return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
     return _ahead(x, norm_weight, None, weight, bias, eps, True, unpack(config) or AHEAD[0])
@@ -298,7 +183,7 @@ def _(
 
 
 def _check(function: str, weight: torch.Tensor, bias: torch.Tensor | None, **others: torch.Tensor | None) -> int:
-    """Columns of x, after checking what both functions share. ``others`` starts with x; the rest are the norm's."""
+    """Check the arguments of both functions and return the columns of x. ``others`` are x, then the norm's parameters."""
     check_tensors(**others, weight=weight, bias=bias)
     x = others["x"]
     if x is None or x.dim() == 0:
@@ -335,9 +220,9 @@ def layer_norm_linear(
     """``linear(layer_norm(x), weight, bias)`` of x (..., columns), over the last dimension; no gradient.
 
     ``norm_weight`` and ``norm_bias`` (columns) and ``bias`` (columns out) may be None; ``weight`` is (columns out,
-    columns). One dtype (fp32, fp16, bf16), accumulated in fp32; where the product is cuBLAS's, with what that does to fp32.
-    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: other dtypes, shapes that do not fit,
-    rows of more than 128 KB, gradients, devices without CUDA.
+    columns). All have one dtype (fp32, fp16, bf16). Sums are fp32; cuBLAS's products follow PyTorch's settings for fp32.
+    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do not fit, rows
+    of more than 128 KB, gradients, and devices without CUDA.
     """
     if not use_triton():
         return layer_norm_reference(x, norm_weight, norm_bias, weight, bias, eps)
@@ -358,8 +243,8 @@ def rms_norm_gelu_linear(
 ) -> torch.Tensor:
     """``linear(gelu(rms_norm(x)), weight, bias)``, otherwise as ``layer_norm_linear``; GELU by the error function.
 
-    ``eps`` is that of fp32 by default. ``config`` is one of ``AHEAD``. The product is cuBLAS's, with what that
-    does to fp32.
+    ``eps`` is that of fp32 by default. ``config`` is one of ``AHEAD``. The product is cuBLAS's, which follows
+    PyTorch's settings for fp32.
     """
     if not use_triton():
         return gelu_reference(x, norm_weight, weight, bias, eps)
@@ -377,7 +262,7 @@ def layer_norm_reference(
     bias: torch.Tensor | None = None,
     eps: float = 1e-5,
 ) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return F.linear(F.layer_norm(x, x.shape[-1:], norm_weight, norm_bias, eps), weight, bias)
 
 
@@ -388,7 +273,7 @@ def gelu_reference(
     bias: torch.Tensor | None = None,
     eps: float | None = None,
 ) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return F.linear(F.gelu(F.rms_norm(x, x.shape[-1:], norm_weight, eps)), weight, bias)
 
 
@@ -407,7 +292,7 @@ def layer_norm_inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def gelu_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """The same without the norm's bias."""
+    """As ``layer_norm_inputs``, without the norm's bias."""
     drawn = layer_norm_inputs(workload, device)
     return {name: value for name, value in drawn.items() if name != "norm_bias"}
 

@@ -151,7 +151,7 @@ _SUMMED = 16384
 
 
 def _warps(x: torch.Tensor) -> int:
-    """Warps for a row of ``x``: 16 elements a thread, two 16-byte accesses an operand at 16 bits, in 16 warps at most."""
+    """Number of warps for a row of ``x``: 16 elements a thread, two 16-byte accesses at 16 bits, in 16 warps at most."""
     # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
     elements = 8 if x.shape[1] * x.element_size() % 16 else 16
     return min(16, max(1, triton.next_power_of_2(x.shape[1]) // (32 * elements)))
@@ -161,7 +161,7 @@ def _warps(x: torch.Tensor) -> int:
 def _rms_norm(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """y, and 1 / RMS of each row when ``save`` asks for it, else nothing."""
+    """y and, if ``save``, 1 / RMS of each row; else an empty tensor."""
     rows, columns = x.shape
     y = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     rstd = torch.empty(rows if save else 0, dtype=torch.float32, device=x.device)
@@ -199,7 +199,7 @@ def _(
 def _rms_norm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor, sums: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """dx, and dW when ``sums`` asks for it, else nothing."""
+    """dx and, if ``sums``, dW; else an empty tensor."""
     rows, columns = x.shape
     if rows and sums and (both := backward_in_pieces(dy, None, x, weight, rstd, unpack(config) or {})):
         return both
@@ -270,8 +270,8 @@ def rms_norm(
 ) -> torch.Tensor:
     """RMSNorm of ``x`` over its trailing ``normalized_shape``, computed in fp32; once differentiable.
 
-    As ``torch.nn.functional.rms_norm``: ``weight`` has that shape and the dtype of ``x`` (fp32, fp16, bf16), which the
-    result has, or fp32; ``eps`` is added to the mean square, by default the epsilon of fp32, in which it is computed.
+    As ``torch.nn.functional.rms_norm``. ``weight`` has the shape ``normalized_shape`` and the dtype of ``x`` (fp32, fp16,
+    bf16) or fp32. The result has the dtype of ``x``. ``eps``, by default that of fp32, is added to the mean square.
     Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what
     it cannot serve: other dtypes, shapes that do not fit, rows of more than 128 KB, devices without CUDA.
     """
@@ -301,7 +301,7 @@ class RMSNorm(torch.nn.RMSNorm):
 
 
 def reference(x: torch.Tensor, weight: torch.Tensor | None, eps: float | None) -> torch.Tensor:
-    """The same in plain PyTorch, over the last dimension."""
+    """RMSNorm in plain PyTorch, over the last dimension."""
     return F.rms_norm(x, x.shape[-1:], weight, eps)
 
 

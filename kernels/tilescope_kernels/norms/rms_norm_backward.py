@@ -1,7 +1,7 @@
-"""RMSNorm's backward pass for rows in pieces: each program's share of dW stays in registers beside the row it works on.
+"""RMSNorm's backward pass for rows in pieces: a program keeps its partial sum of dW in registers beside its row.
 
-Rows are copied ahead to shared memory, and no lane is idle. In a block of the next power of two, with every row awaited
-in turn, 13000x5120 in bf16 took 170 us and takes 114, 8192x8192 138 and 106, 65536x1024 159 and 111, 131072x512 226 and
+Rows are copied ahead to shared memory, and no lane is idle. In a block of the next power of two, with one row loaded after
+the other, 13000x5120 in bf16 took 170 us and takes 114, 8192x8192 138 and 106, 65536x1024 159 and 111, 131072x512 226 and
 117 (an addition of two such tensors: 96 to 99; H200, 2026-11-22 and 23, torch 2.11, triton 3.6).
 """
 
@@ -29,7 +29,7 @@ def rms_norm_backward_pieces_kernel(
     dx_ptr, partial_ptr, dy_ptr, dsum_ptr, x_ptr, weight_ptr, rstd_ptr, x_stride, rows, columns,
     LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """``dx`` of rows ``program, program + programs, ...`` and their share of dW.
+    """``dx`` of rows ``program, program + programs, ...`` and a partial sum of dW.
 
     With n = x * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) + dsum and dW = sum of dy * n over rows (Zhang
     and Sennrich, arXiv:1910.07467). ``dsum``, a second gradient of x, and ``weight`` may be None. ``STAGES - 1`` rows are
@@ -75,7 +75,7 @@ def rms_norm_backward_pieces_kernel(
 
 
 def _plan(row: int, shared: int) -> tuple[int, int, int, int]:
-    """Warps, programs a multiprocessor, rows ahead and the shared memory for them, of rows of so many bytes."""
+    """Warps, programs an SM, rows copied ahead and their shared memory, for rows of so many bytes."""
     if row > _SHORT:
         # Two programs, where their registers hold sums for dW and the weight beside a row of each operand.
         return (4, 2, 2, shared) if row <= 10240 else (8, 1, 2, shared)
@@ -88,7 +88,7 @@ def backward_in_pieces(
     dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor,
     config: Mapping[str, int],
 ) -> tuple[torch.Tensor, torch.Tensor] | None:  # fmt: skip
-    """dx and dW; None for rows that are too short or too long, or do not start at 16 bytes. ``config`` prevails."""
+    """dx and dW; None for rows that are too short, too long or not 16-byte aligned. ``config`` prevails."""
     rows, columns = x.shape
     size = x.element_size()
     width = 16 // size

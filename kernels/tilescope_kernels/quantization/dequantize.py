@@ -1,4 +1,4 @@
-"""Codes times their scales, back to numbers: what ``quantize`` returned, at any granularity."""
+"""Dequantization: codes times their scales, at any granularity of ``quantize``."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels.quantization.quantize import (
     BLOCK_CONFIGS,
-    GROUP,
     LARGEST,
     TARGETS,
-    block_addresses,
     default,
     inputs,
     reference,
     workloads,
 )
+from tilescope_kernels.quantization.quantize_kernels import GROUP, block_addresses
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 _GROUP = tl.constexpr(GROUP)
@@ -34,7 +33,7 @@ def dequantize_kernel(
     x_ptr, q_ptr, scale_ptr, q_stride, groups, columns, scale_row, scale_block,
     ROWS_A_SCALE: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """``GROUPS`` blocks of 1x128 a program; any granularity, for a block never has more than one scale."""
+    """``GROUPS`` blocks of 1x128 a program, at any granularity: a block never has more than one scale."""
     row, column, mask, _ = block_addresses(groups, columns, GROUPS)
     q = tl.load(q_ptr + row * q_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
     # Along one dimension a thread loads one scale; the block's layout would have each load all it multiplies with.
@@ -55,7 +54,7 @@ def _dequantize_flat(x_ptr, q_ptr, scale, element, mask):
 def dequantize_flat_kernel(
     x_ptr, q_ptr, scale_ptr, n, columns, scale_row, scale_block, ROWS_A_SCALE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """``BLOCK`` neighbours a program, across rows that lie close together: wide accesses although no row starts at one."""
+    """``BLOCK`` neighbours a program across contiguous rows: wide accesses although rows are not 16-byte aligned."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     row = start // columns
     element = tl.arange(0, BLOCK)
@@ -139,7 +138,7 @@ def dequantize(
 
 
 def _rows_a_scale(q: torch.Tensor, scale: torch.Tensor) -> int:
-    """Rows that share a scale: 128 where ``scale`` is of tiles, else 1. Raises ValueError where it fits nothing."""
+    """The number of rows that share a scale: 128 for scales of tiles, else 1. Raises ValueError for other shapes."""
     blocks = triton.cdiv(q.shape[-1], GROUP)
     tiled = (triton.cdiv(q.shape[0], GROUP), blocks)
     if scale.dim() == 0 or tuple(scale.shape) in ((*q.shape[:-1], 1), (*q.shape[:-1], blocks)):
@@ -154,7 +153,7 @@ def _rows_a_scale(q: torch.Tensor, scale: torch.Tensor) -> int:
 
 
 def _spread(scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """``scale`` of any granularity brought to the shape of ``x``, or to what broadcasts to it."""
+    """``scale`` of any granularity in a shape that broadcasts to ``x``."""
     if scale.dim() == 0 or scale.shape[-1] == 1 == _rows_a_scale(x, scale):
         return scale
     columns = scale.repeat_interleave(GROUP, -1)[..., : x.shape[-1]]

@@ -1,4 +1,4 @@
-"""NF4 codes back to numbers, in the layout of bitsandbytes: two codes a byte, the first in the high half.
+"""NF4 dequantization, in the layout of bitsandbytes: two codes a byte, the first in the high half.
 
 A block of 64 neighbouring elements shares its largest magnitude; a code picks one of 16 fractions of it. The fractions
 are quantiles of a normal distribution (Dettmers et al., QLoRA, arXiv:2305.14314, appendix E).
@@ -36,7 +36,7 @@ _FRACTIONS = tl.constexpr(FRACTIONS)
 
 @triton.jit
 def _fractions():
-    """The 16 fractions as a block, which ``tl.gather`` keeps in shared memory."""
+    """The 16 fractions as a block for ``tl.gather``, which keeps it in shared memory."""
     code = tl.arange(0, 16)
     fractions = tl.zeros((16,), tl.float32)
     for known in tl.static_range(16):
@@ -46,7 +46,7 @@ def _fractions():
 
 @triton.jit
 def _dequantize_blocks(x_ptr, codes_ptr, absmax_ptr, left, BLOCKS: tl.constexpr, WHOLE: tl.constexpr):
-    """``BLOCKS`` blocks from where the pointers are, ``left`` elements at most; ``WHOLE`` if there are as many."""
+    """Dequantize ``BLOCKS`` blocks, ``left`` elements at most. ``WHOLE``: there are as many."""
     block = tl.arange(0, BLOCKS)
     pair = block[:, None] * (_BLOCK // 2) + tl.arange(0, _BLOCK // 2)[None, :]
     element = block[:, None] * _BLOCK + tl.arange(0, _BLOCK)[None, :]
@@ -113,7 +113,7 @@ def nf4_dequantize(
     *,
     config: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """The tensor of ``shape`` that NF4 codes stand for, in ``dtype`` (fp32, fp16, bf16), computed in fp32.
+    """The tensor of ``shape`` that NF4 codes represent, in ``dtype`` (fp32, fp16, bf16), computed in fp32.
 
     ``codes`` (uint8, any shape, ceil(n / 2) bytes of n elements) and ``absmax`` (fp32, any shape, ceil(n / 64) of them)
     are as ``nf4_quantize`` and bitsandbytes' ``quantize_4bit(..., blocksize=64, quant_type="nf4")`` give them.
@@ -152,7 +152,7 @@ def nf4_quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def reference(codes: torch.Tensor, absmax: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """The same in plain PyTorch, in the dtype of ``absmax``."""
+    """The reference in plain PyTorch, in the dtype of ``absmax``."""
     n = math.prod(shape)
     fractions = torch.tensor(FRACTIONS, dtype=absmax.dtype, device=codes.device)
     flat = codes.reshape(-1).int()
@@ -172,7 +172,7 @@ def fused(
 
 
 def eager(codes: torch.Tensor, absmax: torch.Tensor, shape: tuple[int, ...], like: torch.dtype) -> torch.Tensor:
-    """Halves of bytes, table and magnitudes, one after the other; in fp64 where the magnitudes are."""
+    """Unpack, look up and scale, one operation after the other, in fp64 where the magnitudes are fp64."""
     x = reference(codes, absmax, shape)
     return x if x.dtype == torch.float64 else x.to(like)
 
@@ -194,7 +194,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Half a byte of code an element and a magnitude a block read, one multiplication and one write an element."""
+    """Reads half a byte an element and a magnitude a block. One multiplication and one write an element."""
     n = workload.elements
     read = triton.cdiv(n, 2) + 4 * triton.cdiv(n, BLOCK)
     return Cost(flops=n, bytes_read=read, bytes_written=n * workload.itemsize)

@@ -14,145 +14,27 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, split_config, use_triton
 from tilescope_kernels._shared.one_byte import check_has_fp8
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
+from tilescope_kernels.quantization.quantize_kernels import (
+    GROUP,
+    SMALLEST,
+    absmax_kernel,
+    quantize_blocks_kernel,
+    quantize_long_rows_kernel,
+    quantize_rows_kernel,
+    quantize_tensor_kernel,
+    quantize_tiles_kernel,
+)
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
-#: Side of a tile and length of a block, in elements.
-GROUP = 128
-#: The least magnitude that a group is scaled by.
-SMALLEST = 1e-30
 #: The largest code of each dtype.
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 #: What shares a scale: rows and columns of a group, 0 for all there are.
 GRANULARITIES = {"tensor": (0, 0), "row": (1, 0), "block": (1, GROUP), "tile": (GROUP, GROUP)}
-
-_SMALLEST = tl.constexpr(SMALLEST)
-_GROUP = tl.constexpr(GROUP)
-#: 1.5 * 2^23: added to a number below 2^22 it leaves no bits for a fraction, so the sum is rounded half to even, and
-#: the sum's low byte is the integer in two's complement.
-_ROUNDER = tl.constexpr(12582912.0)
-
-
-@triton.jit
-def _codes(x, inverse, kind: tl.constexpr):
-    """``x * inverse`` (fp32) rounded half to even to ``kind``, int8 or float8e4nv."""
-    if kind == tl.int8:
-        return (x.to(tl.float32) * inverse + _ROUNDER).to(tl.int32, bitcast=True).to(tl.int8)
-    else:
-        return (x.to(tl.float32) * inverse).to(kind)
-
-
-@triton.jit
-def quantize_rows_kernel(
-    q_ptr, scale_ptr, x_ptr, x_stride, rows, columns, LARGEST: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """``ROWS`` whole rows a program, held at their own width: one read, one write."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    column = tl.arange(0, BLOCK)[None, :]
-    mask = (row < rows) & (column < columns)
-    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
-    # Magnitudes in the input's dtype: of x as fp32 the compiler would keep a copy for the codes.
-    absmax = tl.maximum(tl.max(tl.abs(x), axis=1, keep_dims=True).to(tl.float32), _SMALLEST)
-    q = _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty)
-    tl.store(q_ptr + row * columns + column, q, mask=mask)
-    tl.store(scale_ptr + row, absmax / LARGEST, mask=row < rows)
-
-
-@triton.jit
-def quantize_long_rows_kernel(q_ptr, scale_ptr, x_ptr, x_stride, columns, LARGEST: tl.constexpr, BLOCK: tl.constexpr):
-    """One row a program, in blocks: two reads, the second from L2 where rows allow, one write."""
-    row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_stride
-    q_ptr += row * columns
-    offsets = tl.arange(0, BLOCK)
-    largest = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, columns, BLOCK):
-        x = tl.load(x_ptr + start + offsets, mask=start + offsets < columns, other=0.0)
-        largest = tl.maximum(largest, tl.abs(x).to(tl.float32))
-    absmax = tl.maximum(tl.max(largest, axis=0), _SMALLEST)
-    # Backwards: the row's end was read last and is the likeliest to be in a cache still.
-    blocks = tl.cdiv(columns, BLOCK)
-    for block in range(0, blocks):
-        start = (blocks - 1 - block) * BLOCK
-        mask = start + offsets < columns
-        x = tl.load(x_ptr + start + offsets, mask=mask, other=0.0, eviction_policy="evict_first")
-        tl.store(q_ptr + start + offsets, _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty), mask=mask)
-    tl.store(scale_ptr + row, absmax / LARGEST)
-
-
-@triton.jit
-def block_addresses(groups, columns, GROUPS: tl.constexpr):
-    """Row, column and mask of ``GROUPS`` blocks of 1x128, and their own numbers, counted along the rows."""
-    # 32 bits, in which division is cheap, count the blocks of 2^38 elements.
-    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)[:, None]
-    a_row = tl.cdiv(columns, _GROUP)
-    column = group % a_row * _GROUP + tl.arange(0, _GROUP)[None, :]
-    return (group // a_row).to(tl.int64), column, (group < groups) & (column < columns), group
-
-
-@triton.jit
-def quantize_blocks_kernel(
-    q_ptr, scale_ptr, x_ptr, x_stride, groups, columns, LARGEST: tl.constexpr, GROUPS: tl.constexpr
-):
-    """``GROUPS`` blocks of 1x128 a program."""
-    row, column, mask, group = block_addresses(groups, columns, GROUPS)
-    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
-    absmax = tl.maximum(tl.max(tl.abs(x), axis=1, keep_dims=True).to(tl.float32), _SMALLEST)
-    q = _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty)
-    tl.store(q_ptr + row * columns + column, q, mask=mask)
-    tl.store(scale_ptr + group, absmax / LARGEST, mask=group < groups)
-
-
-@triton.jit
-def quantize_tiles_kernel(q_ptr, scale_ptr, x_ptr, x_stride, rows, columns, LARGEST: tl.constexpr, TILES: tl.constexpr):
-    """``TILES`` tiles of 128x128 a program, neighbours in a row of tiles."""
-    row = tl.program_id(1).to(tl.int64) * _GROUP + tl.arange(0, _GROUP)[:, None]
-    a_row = tl.cdiv(columns, _GROUP)
-    for step in tl.static_range(TILES):
-        tile = tl.program_id(0) * TILES + step
-        column = tile * _GROUP + tl.arange(0, _GROUP)[None, :]
-        mask = (row < rows) & (column < columns)
-        x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
-        absmax = tl.maximum(tl.max(tl.max(tl.abs(x), axis=1), axis=0).to(tl.float32), _SMALLEST)
-        q = _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty)
-        tl.store(q_ptr + row * columns + column, q, mask=mask)
-        tl.store(scale_ptr + tl.program_id(1) * a_row + tile, absmax / LARGEST, mask=tile < a_row)
-
-
-@triton.jit
-def absmax_kernel(partial_ptr, x_ptr, x_stride, groups, columns, GROUPS: tl.constexpr):
-    """The largest magnitude of every ``num_programs(0)``-th of the tensor's pieces of ``GROUPS`` blocks of 1x128."""
-    a_row = tl.cdiv(columns, _GROUP)
-    largest = tl.zeros((GROUPS, _GROUP), tl.float32)
-    pieces = tl.cdiv(groups, GROUPS)
-    for piece in range(tl.program_id(0), pieces, tl.num_programs(0)):
-        group = piece * GROUPS + tl.arange(0, GROUPS)[:, None]
-        column = group % a_row * _GROUP + tl.arange(0, _GROUP)[None, :]
-        mask = (group < groups) & (column < columns)
-        x = tl.load(x_ptr + (group // a_row).to(tl.int64) * x_stride + column, mask=mask, other=0.0)
-        largest = tl.maximum(largest, tl.abs(x).to(tl.float32))
-    tl.store(partial_ptr + tl.program_id(0), tl.max(tl.max(largest, axis=1), axis=0))
-
-
-@triton.jit
-def quantize_tensor_kernel(
-    q_ptr, scale_ptr, partial_ptr, x_ptr, x_stride, groups, columns, partials,
-    LARGEST: tl.constexpr, GROUPS: tl.constexpr, PARTIALS: tl.constexpr,
-):  # fmt: skip
-    """Codes of ``GROUPS`` blocks of 1x128, under one scale that each program finds again from ``absmax_kernel``'s."""
-    index = tl.arange(0, PARTIALS)
-    largest = tl.max(tl.load(partial_ptr + index, mask=index < partials, other=0.0), axis=0)
-    absmax = tl.maximum(largest, _SMALLEST)
-    row, column, mask, _ = block_addresses(groups, columns, GROUPS)
-    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
-    q = _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty)
-    tl.store(q_ptr + row * columns + column, q, mask=mask)
-    tl.store(scale_ptr, absmax / LARGEST, mask=tl.program_id(0) == 0)
 
 
 #: ``ROWS`` is the rows of one program, which holds up to 128 KB: where they do not fit, it takes one.
@@ -178,9 +60,9 @@ _PARTIALS = 1024
 
 
 def default(x: torch.Tensor, configs: tuple[dict[str, int], ...]) -> dict[str, int]:
-    """The first of ``configs``; where rows do not start at 16 bytes, with few elements a thread.
+    """The first of ``configs``, or one of few elements a thread where rows are not 16-byte aligned.
 
-    Such rows are read one element at a time, and each needs its own address and mask.
+    Such rows are read one element at a time, and each element needs its own address and mask.
     """
     unaligned = {"TILES": 1, "num_warps": 32} if "TILES" in configs[0] else {"GROUPS": 16, "num_warps": 8}
     return unaligned if x.shape[1] % 16 else configs[0]
@@ -261,12 +143,12 @@ def quantize(
     *,
     config: Mapping[str, int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes of ``x`` (..., columns; fp32, fp16, bf16; any strides) and their fp32 scales; ``x`` is about codes * scales.
+    """Codes of ``x`` (..., columns) and their fp32 scales, so that ``x`` is about codes * scales. No gradient.
 
-    ``dtype`` is ``torch.int8`` (rounded half to even, -127 to 127) or ``torch.float8_e4m3fn`` (rounded as PyTorch
-    does). ``granularity`` says what shares a scale, and so the shape of the scales: ``"tensor"`` (), ``"row"``
-    (..., 1), ``"block"`` of 128 in a row (..., ceil(columns / 128)), ``"tile"`` of 128x128 of a matrix (ceil(rows /
-    128), ceil(columns / 128)). Zeros, NaN and infinities: see the module. No gradient.
+    ``x`` is fp32, fp16 or bf16 and has any strides. ``dtype`` is ``torch.int8`` (rounded half to even, -127 to 127) or
+    ``torch.float8_e4m3fn`` (rounded as PyTorch does). ``granularity`` is the group that shares a scale: ``"tensor"``
+    has scales (), ``"row"`` (..., 1), ``"block"`` of 128 in a row (..., ceil(columns / 128)), ``"tile"`` of 128x128 of a
+    matrix (ceil(rows / 128), ceil(columns / 128)). Zeros, NaN and infinities: see the module.
 
     All but ``"tensor"`` read ``x`` once (rows of more than 128 KB twice). ``config`` is one of ``ROW_CONFIGS``,
     ``TILE_CONFIGS`` or else ``BLOCK_CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve.
@@ -292,14 +174,14 @@ def quantize(
 
 
 def reference(x: torch.Tensor, dtype: torch.dtype, granularity: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in plain PyTorch, in fp32 or, where ``x`` is fp64, in fp64."""
+    """Quantization in plain PyTorch, in fp32 or, where ``x`` is fp64, in fp64."""
     finite = x.nan_to_num(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
     scaled, scale = _scaled(x, finite, dtype, granularity)
     return _rounded(scaled.nan_to_num(nan=0.0) if dtype == torch.int8 else scaled, dtype), scale
 
 
 def unfused(x: torch.Tensor, dtype: torch.dtype, granularity: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The formula for numbers that are finite, one operation at a time, as model code is often written."""
+    """Quantization of finite numbers, one operation at a time, as model code is often written."""
     scaled, scale = _scaled(x, x, dtype, granularity)
     return _rounded(scaled, dtype), scale
 
@@ -312,7 +194,7 @@ def _rounded(scaled: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _scaled(
     x: torch.Tensor, measured: torch.Tensor, dtype: torch.dtype, granularity: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``x`` over the scales that follow from ``measured``, not rounded yet, and those scales."""
+    """``x`` divided by its scales, not rounded, and the scales, which are computed from ``measured``."""
     groups, members = _grouped(x, granularity), _grouped(measured, granularity)
     # An axis of length 0 has no largest element.
     shape = [1 if axis in _MEMBERS[granularity] else extent for axis, extent in enumerate(members.shape)]
@@ -336,7 +218,7 @@ _MEMBERS = {"tensor": (0, 1), "row": (1,), "block": (1, 3), "tile": (1, 3)}
 
 
 def _grouped(x: torch.Tensor, granularity: str) -> torch.Tensor:
-    """``x`` as (rows, columns) or, for blocks and tiles, as (rows / high, high, columns / 128, 128), padded by zeros."""
+    """``x`` as (rows, columns) or, for blocks and tiles, as (rows / high, high, columns / 128, 128), padded with zeros."""
     high, wide = GRANULARITIES[granularity]
     matrix = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     if not wide:
@@ -364,16 +246,16 @@ def _spec(
         return unfused(x, dtype, granularity)
 
     def precise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """``reference``; beside fp64 inputs, codes as numbers, because PyTorch compares no FP8 with fp64."""
+        """``reference``, with fp64 codes for fp64 inputs, because PyTorch cannot compare FP8 with fp64."""
         q, scale = reference(x, dtype, granularity)
         return q.to(x.dtype) if x.dtype == torch.float64 else q, scale
 
     def cost(workload: Workload, direction: str) -> Cost:
-        """x read, codes and fp32 scales written; one multiplication an element, two divisions a group.
+        """Reads x, writes codes and fp32 scales. One multiplication an element, two divisions a group.
 
-        With one scale no code is known before every element has been read. That x is read again then is no part of the
-        floor, for a cache can hold it: 16-bit elements that none holds take 5 bytes instead of 3, so at most 60 % of the
-        roof. Nor are the magnitudes that programs hand on, 8 bytes each.
+        With one scale, no code is known before every element has been read. The second read of x is not counted, because
+        a cache can hold x. Where none does, a 16-bit element takes 5 bytes instead of 3, at most 60 % of the roof. Nor are
+        the partial magnitudes counted, 8 bytes each.
         """
         groups = math.prod(_scale_shape((workload.dims["rows"], workload.dims["columns"]), granularity))
         return Cost(

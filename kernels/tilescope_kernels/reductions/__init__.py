@@ -1,1 +1,1 @@
-"""Kernels that reduce rows, or count."""
+"""Reductions of rows, and a histogram."""

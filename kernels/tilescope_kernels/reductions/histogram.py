@@ -1,4 +1,4 @@
-"""A histogram by atomics: one atomic an element, or one a bin of each program's own counts."""
+"""A histogram by atomics: one atomic an element, or one for each bin that a program has counted in shared memory."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ def histogram(x: torch.Tensor, bins: int, *, config: Mapping[str, int] | None = 
 
 
 def histogram_naive(x: torch.Tensor, bins: int, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
-    """The same with one atomic addition an element, for any number of bins. ``config`` is one of ``NAIVE_CONFIGS``."""
+    """``histogram`` with one atomic addition an element and any number of bins. ``config`` is one of ``NAIVE_CONFIGS``."""
     if not use_triton():
         return reference(x, bins)
     return _histogram(_checked(x, bins), bins, True, pack(config))
 
 
 def reference(x: torch.Tensor, bins: int) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     x = x.reshape(-1)
     return torch.bincount(x[(x >= 0) & (x < bins)].long(), minlength=bins).to(torch.int32)
 
@@ -115,7 +115,7 @@ def eager(x: torch.Tensor, bins: int) -> torch.Tensor:
 
 
 def scatter(x: torch.Tensor, bins: int) -> torch.Tensor:
-    """The same by scattered additions, which torch.compile can trace."""
+    """A histogram by scattered additions, which torch.compile can trace."""
     return torch.zeros(bins, dtype=torch.int32, device=x.device).index_add_(0, x, torch.ones_like(x))
 
 

@@ -1,8 +1,8 @@
-"""Each row's maximum and log-sum-exp in one pass: what softmax and cross-entropy rest on, by itself.
+"""Maximum and log-sum-exp of each row in one pass: the reduction behind softmax and cross-entropy.
 
-Two passes need no more than a maximum and a sum; one pass must scale the sum whenever the maximum rises (Milakov and
-Gimelshein, arXiv:1805.02867). Here it may rise once for every 16 bytes that a thread reads, not for every element:
-an exponential an element and a little, where the plain recurrence takes two.
+One pass must rescale the sum whenever the maximum rises (Milakov and Gimelshein, arXiv:1805.02867). Here it rises at most
+once for every 16 bytes that a thread reads. That takes little more than one exponential an element, where the plain
+recurrence takes two.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CONFIGS = tuple({"ACCESSES": accesses, "num_warps": warps} for accesses in (2, 1
 
 
 def _config(columns: int) -> dict[str, int]:
-    """The best known on an H200: fewer threads meet at the end of a short row, and more rows are under way."""
+    """The best config known on an H200. Short rows have fewer threads to reduce over, and more rows are in flight."""
     if columns <= 4096:
         return {"ACCESSES": 4, "num_warps": 1}
     return {"ACCESSES": 2, "num_warps": 4 if columns <= 32768 else 8}
@@ -86,7 +86,7 @@ def online_max(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> t
 
 
 def reference(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return x.amax(-1), x.logsumexp(-1)
 
 

@@ -1,4 +1,4 @@
-"""The sum of each row: a reduction that is nothing but its reads."""
+"""The sum of each row: a reduction whose time is that of its reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 @triton.jit
 def row_sum_kernel(out_ptr, x_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """``ROWS`` rows a program, in blocks of columns. Each lane adds up its own; lanes meet once, after the loop."""
+    """``ROWS`` rows a program, in blocks of columns. Lanes add up apart and are reduced once, after the loop."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     x_ptr += row * x_stride + column
@@ -39,7 +39,7 @@ CONFIGS = tuple(
 
 
 def _config(columns: int) -> dict[str, int]:
-    """The best known on an H200: more programs for short rows, and less that is masked of those that do not fill steps."""
+    """The best config known on an H200: more programs for short rows, fewer masked lanes for rows that do not fill steps."""
     if columns <= 1024:
         return {"BLOCK": 2048, "num_warps": 2}
     if columns < 4096 or columns % 2048:
@@ -85,7 +85,7 @@ def row_sum(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torc
 
 
 def reference(x: torch.Tensor) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return x.sum(-1)
 
 

@@ -38,10 +38,9 @@ def softmax_pieces_kernel(
     y_ptr, x_ptr, x_stride, columns,
     LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """One row a program, in pieces of its dtype: as fp32 exponentials, two wide rows would not fit a multiprocessor.
+    """One row a program, in pieces of its dtype: as fp32 exponentials, two wide rows would not fit an SM.
 
-    Each thread has the maximum and the sum of what it holds, and threads exchange both at once: one wait for all the
-    others instead of two.
+    Each thread computes the maximum and the sum of its elements, and one reduction over threads merges both.
     """
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * aligned(x_stride, WIDTH)
@@ -116,7 +115,7 @@ def softmax_rows_backward_kernel(dx_ptr, dy_ptr, y_ptr, rows, columns, ROWS: tl.
 def softmax_pieces_backward_kernel(
     dx_ptr, dy_ptr, y_ptr, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr
 ):
-    """The same for one row a program, in pieces."""
+    """``dx`` of one row a program, in pieces."""
     own = tl.program_id(0).to(tl.int64) * aligned(columns, WIDTH)
     dy = load_pieces(dy_ptr + own, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
     y = load_pieces(y_ptr + own, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
@@ -131,7 +130,7 @@ def softmax_pieces_backward_kernel(
 
 @triton.jit
 def softmax_blocks_backward_kernel(dx_ptr, dy_ptr, y_ptr, columns, BLOCK: tl.constexpr):
-    """The same for one row a program, in blocks: four reads, two of them from a cache, and one write."""
+    """``dx`` of one row a program, in blocks: four reads, two of them from a cache, and one write."""
     row = tl.program_id(0).to(tl.int64)
     dx_ptr += row * columns
     dy_ptr += row * columns
@@ -179,7 +178,7 @@ def _in_pieces(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[
     if columns <= _ROWS or columns * x.element_size() > _HELD_IN_PIECES or chosen.get("ROWS", 1) > 1:
         return None
     if 12288 <= columns <= 16384:
-        # Where norms take 16, which exchange less: 133 us against 138 for 8192x16384 in bf16 (as ``_pieces``).
+        # Where norms take 16, which exchange less: 133 us against 138 for 8192x16384 in bf16 (as in ``row_tiles``).
         options.setdefault("num_warps", 8)
     return in_pieces(x, options)
 
@@ -187,9 +186,9 @@ def _in_pieces(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[
 def _backward_in_pieces(
     y: torch.Tensor, config: Mapping[str, int] | None
 ) -> tuple[dict[str, int], dict[str, int]] | None:
-    """The same for the backward pass. A power of two of columns is a block without idle lanes, and as quick.
+    """As ``_in_pieces``, for the backward pass. A block of a power of two of columns has no idle lanes and is as fast.
 
-    13000x5120 in bf16 took 111 us in a block and takes 99, as an addition does (H200, 2026-11-23, as ``_pieces``).
+    13000x5120 in bf16 took 111 us in a block and takes 99, as an addition does (H200, 2026-11-23, as in ``row_tiles``).
     """
     columns = y.shape[1]
     chosen, options = split_config(config or {})
@@ -221,7 +220,7 @@ def _walked(config: Mapping[str, int] | None, warps: int) -> dict[str, int]:
 
 
 def _warps(x: torch.Tensor, block: int, elements: int, most: int) -> int:
-    """Warps of a program that holds ``block`` elements, so many of them a thread."""
+    """Number of warps of a program that holds ``block`` elements, so many of them a thread."""
     # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
     aligned = x.shape[1] * x.element_size() % 16 == 0
     return min(most, max(1, block // (32 * (elements if aligned else min(elements, 8)))))
@@ -323,7 +322,7 @@ def softmax(x: torch.Tensor, dim: int = -1, *, config: Mapping[str, int] | None 
 
 
 def reference(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return F.softmax(x, dim)
 
 

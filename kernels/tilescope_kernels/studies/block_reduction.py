@@ -1,7 +1,7 @@
-"""What does a reduction keep in shared memory? The sum of each row, three ways.
+"""How much shared memory does a reduction take? The sum of each row in three ways.
 
-A thread adds up what it reads in registers, the 32 threads of a warp exchange registers, and only warps of one row have
-to meet in shared memory: 4 bytes a warp. So it matters how often they meet, and whether they have to.
+A thread adds up in registers, and the 32 threads of a warp exchange registers. Only the warps of one row use shared memory,
+4 bytes a warp. So the time depends on how often they do, and whether they must.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _variant(rows_by_warp: bool, every_block: bool) -> Callable[..., torch.Tenso
 
 
 def reference(x: torch.Tensor) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return x.sum(-1)
 
 

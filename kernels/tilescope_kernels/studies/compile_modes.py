@@ -1,4 +1,4 @@
-"""What do the modes of torch.compile bring a feed-forward block with a fused kernel in it, and what do they cost first?
+"""How much do the modes of torch.compile speed up a feed-forward block with a fused kernel, and how long do they compile?
 
 ``MODES`` compares default, reduce-overhead (CUDA graphs) and max-autotune on one SwiGLU MLP. ``REGIONS`` compares a stack
 of them compiled whole with one of them compiled once and called for every layer: less to compile, fewer chances to fuse.
@@ -22,7 +22,7 @@ from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 def _mlp(
     activated: Callable[..., torch.Tensor], x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor
 ) -> torch.Tensor:
-    """What ``SwiGLUMLP`` computes, of its three weights."""
+    """The function of ``SwiGLUMLP``, with its three weights as arguments."""
     return F.linear(activated(F.linear(x, gate), F.linear(x, up)), down)
 
 
@@ -37,7 +37,7 @@ def fused_mlp(
 
 
 def plain_mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return _mlp(swiglu_reference, x, gate, up, down)
 
 
@@ -57,7 +57,7 @@ def fused_stack(
 
 
 def plain_stack(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return _stack(plain_mlp, x, gate, up, down)
 
 
@@ -66,7 +66,7 @@ def _residual(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch
 
 
 def _mode(function: Callable[..., torch.Tensor], mode: str) -> Callable[..., torch.Tensor]:
-    """``torch.compile(function, mode=mode)`` with static shapes, built at the first call: importing dynamo takes seconds."""
+    """``torch.compile(function, mode=mode)`` with static shapes, built at the first call, because importing dynamo takes seconds."""
 
     @functools.cache
     def build() -> Callable[..., torch.Tensor]:
@@ -87,7 +87,7 @@ _layer = _mode(_residual, "default")
 
 
 def regional_stack(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
-    """One layer compiled, called for every layer: their shapes are the same, so one compilation serves all."""
+    """Compile one layer and call it for every layer. All have the same shapes, so one compilation serves all."""
     for weights in zip(gate, up, down, strict=True):
         x = _layer(x, *weights)
     return x
@@ -114,7 +114,7 @@ def mlp_inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def stack_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """The same, with weights for every layer."""
+    """As ``mlp_inputs``, with weights for every layer."""
     return _drawn(workload, device, (workload.dims["layers"],))
 
 
@@ -132,12 +132,12 @@ def _cost(workload: Workload, layers: int, residual: int) -> Cost:
 
 
 def mlp_cost(workload: Workload, direction: str) -> Cost:
-    """x and three weights read, the result written. What lies between the products no implementation here can avoid."""
+    """Reads x and three weights and writes the result. Tensors between the products are not counted."""
     return _cost(workload, 1, 0)
 
 
 def stack_cost(workload: Workload, direction: str) -> Cost:
-    """The same for every layer's weights, with four operations an element of x a layer for RMSNorm and one addition."""
+    """As ``mlp_cost`` for the weights of every layer, plus four operations an element and layer for RMSNorm and one addition."""
     return _cost(workload, workload.dims["layers"], 5)
 
 

@@ -1,7 +1,7 @@
-"""What does it cost when the 32 threads of a warp access elements that are not neighbours?
+"""What does uncoalesced access cost, where the 32 threads of a warp access elements that are not neighbours?
 
-Both copies move every element once. A warp of one touches 32 neighbours, four sectors at 4 bytes; a warp of the other
-touches elements ``stride`` apart, a 32-byte sector each, of which it uses one element.
+Both copies move every element once. A warp of the first accesses 32 neighbours: four sectors for elements of 4 bytes. A
+warp of the second accesses elements ``stride`` apart: one element of each 32-byte sector.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def unit_copy(x: torch.Tensor, stride: int, *, config: Mapping[str, int] | None 
 
 
 def strided_copy(x: torch.Tensor, stride: int, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
-    """The same by elements that are ``stride`` apart, an element of every one of them before the next."""
+    """A copy of a vector whose neighbouring threads access elements ``stride`` apart."""
     if not use_triton():
         return reference(x, stride)
     x = _check(x, stride)
@@ -86,7 +86,7 @@ def strided_copy(x: torch.Tensor, stride: int, *, config: Mapping[str, int] | No
 
 
 def reference(x: torch.Tensor, stride: int) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return x.clone()
 
 
@@ -97,7 +97,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """One read, one write. What a strided warp moves beyond that is what the study is about."""
+    """One read and one write an element. The traffic of strided access beyond that is what the study measures."""
     size = workload.dims["n"] * workload.itemsize
     return Cost(flops=0, bytes_read=size, bytes_written=size)
 

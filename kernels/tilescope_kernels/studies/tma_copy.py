@@ -74,7 +74,7 @@ def copy_through_pointers(x: torch.Tensor, *, config: Mapping[str, int] | None =
 
 
 def copy_through_descriptors(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
-    """The same through tensor descriptors, which reach rows of a multiple of 16 bytes from an aligned address."""
+    """A copy of a matrix through tensor descriptors. Its rows are a multiple of 16 bytes, at an aligned address."""
     if not use_triton():
         return reference(x)
     x = _check(x)
@@ -84,7 +84,7 @@ def copy_through_descriptors(x: torch.Tensor, *, config: Mapping[str, int] | Non
 
 
 def reference(x: torch.Tensor) -> torch.Tensor:
-    """The same in plain PyTorch."""
+    """The reference in plain PyTorch."""
     return x.clone()
 
 

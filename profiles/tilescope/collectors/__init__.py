@@ -14,7 +14,8 @@ A collector module has:
 and may have ``parse_lines(artefact, case) -> (DataFrame, dict)`` (values of single source lines, as ``tilescope.table.line_values``
 has them, and the text of the source files by name), ``command(argv, folder) -> list[str]`` (wraps the worker's command line), ``environment() -> dict``
 (variables for the worker's process) and ``finish(folder, cases) -> None`` (after the worker ended: turns what the
-wrapper wrote into one artefact a case).
+wrapper wrote into one artefact a case). One that runs Triton kernels says with which configs, beside its artefact
+(``tilescope.table.launch_configs``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a kernel's PTX says, and what NVIDIA's assembler reports when it turns it into machine code. Pure text."""
+"""Figures read off a kernel's PTX and off what NVIDIA's assembler reports about it. Pure text."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def block_threads(ptx: str) -> int | None:
 
 
 def complaint(stderr: str) -> str:
-    """The first line of ptxas's that says what is wrong: the last one only says that something was."""
+    """The line of ptxas's output that says what is wrong: the first one, as the last only says that something was."""
     said = [line.strip() for line in stderr.splitlines() if line.strip()]
     wrong = (line for line in said if re.search(r"\b(error|fatal)\s*:", line))
     return re.sub(r"^ptxas \S+, ", "", next(wrong, said[-1] if said else "no word of why"))

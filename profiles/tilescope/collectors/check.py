@@ -1,9 +1,9 @@
-"""Is it right? An implementation's outputs and gradients against the reference in fp64.
+"""Correctness: an implementation's outputs and gradients compared with the reference in fp64.
 
-On a GPU where there is one, in the workload's own dtype; otherwise in Triton's interpreter, in fp32, where a mistake
-shows that rounding to bf16 could hide. Memory that the implementation allocates begins as NaN, so an element it forgets
-to write shows. Beside the error of a whole result stands that of its worst row: among a million right rows a wrong one
-hardly moves the former.
+It runs on a GPU where there is one, in the workload's own dtype. Otherwise it runs in Triton's interpreter, in fp32,
+where a mistake shows that rounding to bf16 could hide. Memory that the implementation allocates begins as NaN, so an
+element that it forgets to write shows. The error of the worst row stands beside that of the whole result: among a
+million right rows a wrong one hardly moves the latter.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
 
 def require(case: Case, spec: Any) -> dict[str, float]:
-    """The error of the case on this GPU and the tolerance, by the names of their metrics, before something else is done to it.
+    """Checks the case on this GPU before something else is done to it; returns its error and tolerance by metric.
 
-    Raises CheckFailed when the error, of the whole or of a row, is above what is accepted, shapes differ, or a result is NaN
-    where the reference's is not.
+    Raises CheckFailed when the error, of the whole or of a row, is above what is accepted, shapes differ, or a result
+    is NaN where the reference's is not.
     """
     errors = _on_gpu(case, spec).values()
     found = _metrics([whole for whole, _ in errors], [row for _, row in errors], spec.tolerance.get(case.dtype))
@@ -107,7 +107,7 @@ def require(case: Case, spec: Any) -> dict[str, float]:
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """The largest relative error of any output or gradient and of any of their rows, and what is accepted of either.
 
-    Artefacts of before rows were compared have none of the rows'.
+    Artefacts written before rows were compared have no row errors.
     """
     data = bounded_reading.data_of(artefact)
     by_row = data["row_errors"].values() if "row_errors" in data else None

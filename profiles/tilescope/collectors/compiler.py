@@ -16,16 +16,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope.collectors import assembly
+from tilescope.collectors import assembly, compiled_text
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import occupancy
-from tilescope.table import line_values, schema
+from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.case import Case
 
 if TYPE_CHECKING:
@@ -83,6 +85,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     artefact = {"target": target, **_versions(target), "launches": records, "sources": sources}
     with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
         json.dump(artefact, file, default=str)
+    launch_configs.write(out, case, [_launched(launch, record) for launch, record in zip(caught, records, strict=True)])
 
 
 @bounded_reading.parser
@@ -112,13 +115,34 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
 def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str]]:
     """Values of source lines, and the source files by name."""
     data = load(artefact)
-    return line_values.compiled(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
+    return lines_of(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
+
+
+def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
+    """How many SASS instructions each source line became. ``launches`` are the artefact's records."""
+    rows: list[dict[str, Any]] = []
+    for index, launch in enumerate(launches):
+        function, file = launch["function"], launch["file"]
+        code = compiled_text.read("sass", launch["stages"]["sass"], file)
+        counted = Counter(text.line for text in code if text.line and text.address is not None)
+        for line, count in sorted(counted.items()):
+            values = {"sass_instructions": count}
+            rows += line_values.rows(case, "compiler", values, launch=index, function=function, file=file, line=line)
+    return line_values.frame(rows)
 
 
 def load(artefact: Path) -> dict[str, Any]:
     """What ``capture`` wrote: ``target``, the versions, ``sources`` and a record a launch under ``launches``."""
     data: dict[str, Any] = bounded_reading.data_of(artefact)
     return data
+
+
+def _launched(launch: Launch, record: Mapping[str, Any]) -> launch_configs.Launched:
+    """What was compiled. An autotuner times on a GPU: its first config stands for what it would choose there."""
+    given, parameters = launch.constants, launch.arguments
+    options = {**given, "num_warps": record["num_warps"], "num_stages": record["num_stages"]}
+    constants = {name: value for name, value in given.items() if name in parameters}
+    return launch_configs.launched(launch.name, constants, SimpleNamespace(**options), launch.config)
 
 
 def _compile(launch: Launch, target: str) -> dict[str, Any]:
@@ -175,7 +199,7 @@ def _compile(launch: Launch, target: str) -> dict[str, Any]:
 
 
 def _lacks_data(error: Exception) -> str:
-    """What could not be done on tensors without data, where that is what the error says; else empty."""
+    """What the error says could not be done on tensors without data; empty where it says something else."""
     if "cannot be called on meta tensors" in str(error):
         return "reads a tensor's value"
     # PyTorch's own operators say so where their outputs' shapes depend on what is in the inputs.
@@ -184,7 +208,7 @@ def _lacks_data(error: Exception) -> str:
 
 
 def _gist(error: BaseException) -> str:
-    """The last line that says something: Triton's messages begin with the source they are about."""
+    """The line of the error that says what is wrong: Triton's messages begin with the source they are about."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]

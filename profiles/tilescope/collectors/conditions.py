@@ -1,4 +1,4 @@
-"""How each collector measures: what a run records beside its values, so that another can be held against it. Pure."""
+"""Measuring conditions of each collector, which a run records so that another can be compared with it. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ _CLOCKS = "left as they are"
 
 
 def conditions(names: Iterable[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """By collector, of those that measure: ``cache_control``, ``clock_control`` and, as the settings or its defaults have
-    them, ``warmup``, ``repetitions`` and ``rotate`` (sets of inputs taken in turn)."""
+    """Conditions by collector, of those that measure.
+
+    Each has ``cache_control``, ``clock_control`` and, from the settings or the collector's defaults, ``warmup``,
+    ``repetitions`` and ``rotate`` (sets of inputs taken in turn).
+    """
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         if name not in _CACHES:

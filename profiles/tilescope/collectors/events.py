@@ -38,7 +38,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     """
     import torch  # noqa: PLC0415 - only the worker may import torch
 
-    from tilescope.execution import cold, execute  # noqa: PLC0415
+    from tilescope.execution import cold, execute, observe  # noqa: PLC0415
 
     repetitions = int(settings.get("repetitions", REPETITIONS))
     warmup = int(settings.get("warmup", WARMUP))
@@ -51,6 +51,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         artefact["flush_bytes"] = flush.nbytes
         for _ in range(max(warmup, rotate)):
             run()
+        observe.once(run, out, case)
         artefact["peak_memory"] = _peak_memory(run)
         artefact["interval"] = intervals(run, repetitions, flush)
         try:

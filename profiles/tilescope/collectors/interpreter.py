@@ -1,9 +1,9 @@
-"""What a case asks of memory, counted exactly with no GPU.
+"""Memory requests of a case, counted exactly with no GPU.
 
-Triton launches run in Triton's interpreter, every load and store counted; PyTorch operators, in unfused code and
-around launches, count their inputs and outputs. Requested bytes are each access in full, unique bytes each byte once a
-launch: what the memory must move at least. Sector efficiency takes one load or store instruction of a whole block at a
-time: the distinct bytes it touches over the 32-byte sectors they lie in.
+Triton launches run in Triton's interpreter, with every load and store counted. PyTorch operators, in unfused code and
+around launches, count their inputs and outputs. Requested bytes count each access in full. Unique bytes count each byte
+once a launch: what the memory must move at least. Sector efficiency is taken of one load or store instruction of a
+whole block at a time: the distinct bytes it touches over the 32-byte sectors they lie in.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from tilescope.files import bounded_reading, json_shape
+from tilescope.interpreter import TESTED
 from tilescope.table import line_values, schema
 from tilescope.table.case import Case
 
 if TYPE_CHECKING:
     from tilescope.execution.launches import Launch
-    from tilescope.interpreter.meter import Meter
+from tilescope.interpreter.meter import Meter
 
 SUFFIX = ".json.gz"
 #: Seconds a case may take unless the settings say otherwise.
@@ -43,10 +44,10 @@ _FIGURES = (
 def unavailable() -> str | None:
     """Why kernels cannot be interpreted here, or None."""
     if sys.platform != "linux" or importlib.util.find_spec("triton") is None:
-        return "the interpreter needs Triton, which runs on Linux: pip install triton"
+        return f"the interpreter needs Triton, which runs on Linux: pip install triton (tested: {', '.join(TESTED)})"
     triton, numpy = (_version(name) for name in ("triton", "numpy"))
     if triton < (3, 7) and numpy >= (2, 4):
-        return "Triton before 3.7 cannot interpret with numpy 2.4 or later: pip install 'numpy<2.4'"
+        return f"Triton before 3.7 cannot interpret with numpy 2.4 or later: pip install 'numpy<2.4', or triton {TESTED[-1]}"
     return None
 
 
@@ -55,17 +56,17 @@ def _version(name: str) -> tuple[int, ...]:
 
 
 def must_compile(error: RuntimeError) -> bool:
-    """Whether it is what torch.compile says of a function that may not be run as it is written."""
+    """Whether torch.compile refuses to run the function uncompiled."""
     return "torch.compile with fullgraph=True" in str(error)
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
-    """Count the case and write the artefact. What torch.compile may leave as it is written is counted so.
+    """Counts the case and writes the artefact. What torch.compile may run uncompiled is counted uncompiled.
 
     ``settings["progress"]``, a function of one text, is told how far a launch is. Raises NotApplicable for what
-    torch.compile would generate and, as soon as it is clear, for a case that would take longer than
-    ``settings["interpreter_limit"]`` seconds (40) or asks for what is not interpreted; InterpretationFailed when a
-    kernel goes wrong.
+    torch.compile would generate, for what the interpreter does not support and, as soon as it is clear, for a case that
+    would take longer than ``settings["interpreter_limit"]`` seconds (40). Raises InterpretationFailed when a kernel
+    goes wrong.
     """
     from tilescope.execution import execute, pytorch_traffic  # noqa: PLC0415 (they import torch and triton)
     from tilescope.interpreter import blocks, interpret  # noqa: PLC0415 (they import torch and triton)
@@ -116,7 +117,21 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
 def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str]]:
     """Values of source lines, and the source files by name."""
     data = bounded_reading.data_of(artefact)
-    return line_values.requested(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
+    return lines_of(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
+
+
+def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
+    """What each source line asked of memory. ``launches`` are the artefact's records; a PyTorch operator has no lines."""
+    return line_values.frame(
+        row
+        for index, launch in enumerate(launches)
+        for line, values in launch.get("lines", {}).items()
+        if int(line) > 0
+        for row in line_values.rows(
+            case, "interpreter", values,
+            launch=index, function=launch["function"], file=launch["file"], line=int(line),
+        )
+    )  # fmt: skip
 
 
 class _LaunchSeen(Exception):

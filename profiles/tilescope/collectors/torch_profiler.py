@@ -48,19 +48,20 @@ def unavailable() -> str | None:
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
     """Profiles the case's repetitions, each with a cold L2, and writes the trimmed trace.
 
-    With ``settings["check_first"]``, as in sweeps, the result is held against the reference before: a wrong one is not timed,
-    and CheckFailed says how wrong it is.
+    With ``settings["check_first"]``, as in sweeps, the result is first compared with the reference. A wrong one is not
+    timed: CheckFailed says how wrong it is.
     """
     import torch  # noqa: PLC0415 - only the worker may import torch
     from torch.profiler import ProfilerActivity, profile, record_function  # noqa: PLC0415
 
-    from tilescope.execution import cold, execute  # noqa: PLC0415
+    from tilescope.execution import cold, execute, observe  # noqa: PLC0415
 
     checked = check.require(case, spec) if settings.get("check_first") else {}
     run = execute.prepare(spec, case, "cuda", rotate=int(settings.get("rotate", ROTATE)))
     flush = cold.Flush()
     for _ in range(int(settings.get("warmup", WARMUP))):
         run()
+    observe.once(run, out, case)
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         # The profiler's own start-up falls on the first calls.

@@ -75,7 +75,7 @@ def _indented(line: str) -> str:
 
 def _choose(loaded: LoadedRun, arguments: argparse.Namespace) -> Any:
     """The rows that were asked for; by default the largest workload of each kernel and pass, of its Triton code."""
-    from tilescope.suggest import unknown  # noqa: PLC0415
+    from tilescope.table.suggest import unknown  # noqa: PLC0415
 
     table = loaded.table
     for column, wanted in (("kernel", arguments.kernel), ("impl", arguments.impl), ("pass", arguments.direction),
@@ -94,7 +94,7 @@ def _largest(rows: Any, loaded: LoadedRun, impl: str) -> Any:
     """The rows of the workload with the longest floor, and of the Triton code where ``impl`` is not chosen."""
     from tilescope.models import summary  # noqa: PLC0415
 
-    head = summary.headline(summary.summarise(rows, loaded.run.device, loaded.run.kernels))
+    head = summary.representative(summary.summarise(rows, loaded.run.device, loaded.run.kernels))
     if head is None:
         return rows
     return rows[(rows["workload"] == head["workload"]) & (rows["impl"] == (impl or head["impl"]))]

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         title="check",
     )
     loaded, interrupted = running.run(lambda: plan(request, arguments.runs))
-    found = text_table.results(loaded.table, loaded.run.device.target)
+    found = text_table.results(loaded.table, loaded.run.device)
     found = found[found["relative_error"].notna()]
     headings, rows = text_table.cells(found)
     limits = found[["relative_error", "tolerance", "row_error", "row_tolerance"]].astype("float64")

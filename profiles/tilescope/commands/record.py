@@ -26,13 +26,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     A run that was interrupted is not published.
     """
-    from tilescope import suggest  # noqa: PLC0415
     from tilescope.commands import text_table  # noqa: PLC0415
     from tilescope.jobs import questions  # noqa: PLC0415
     from tilescope.jobs.job import Job  # noqa: PLC0415
     from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
     from tilescope.jobs.tuning import plan_tuning  # noqa: PLC0415
     from tilescope.runs import publish, store  # noqa: PLC0415
+    from tilescope.table import suggest  # noqa: PLC0415
 
     async def planned() -> Job:
         families: dict[str, list[str]] = {}
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         return await plan(request, arguments.runs)
 
     loaded, interrupted = running.run(planned)
-    print(text_table.text(loaded.table, loaded.run.device.target))
+    print(text_table.text(loaded.table, loaded.run.device, loaded.configs))
     # That a config does not fit is what a sweep finds out; the run says which.
     failures = [failure for failure in loaded.run.failures if not (arguments.sweep and failure.case)]
     status = running.report(loaded, interrupted, failures)

@@ -67,7 +67,7 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
     device = loaded.run.device
     predicted = "" if device.measured else ": predicted, no such GPU took part"
     print(f"{device.name} ({loaded.run.settings['target']}){predicted}")
-    print(text_table.text(loaded.table, device.target))
+    print(text_table.text(loaded.table, device, loaded.configs))
     return report(loaded, interrupted, loaded.run.failures)
 
 

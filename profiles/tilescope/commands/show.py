@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("not complete: it was cancelled, or its process died; the finished cases follow")
     for kernel in staleness.stale_kernels(loaded):
         print(f"note: {kernel} has changed since this run")
-    print(text_table.text(loaded.table, run.device.target))
+    print(text_table.text(loaded.table, run.device, loaded.configs))
     running.report(loaded, False, run.failures)
     return 0
 

@@ -2,63 +2,60 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from tilescope.models import preference
+from tilescope.models import preference, summary
+from tilescope.models.preference import Resources
 from tilescope.table import units
-from tilescope.table.case_table import Facts, gather
-from tilescope.table.schema import CASE_COLUMNS
+from tilescope.table.schema import CASE_COLUMNS, Device
 
 #: Launches of a case whose values are told one by one.
 MOST_LAUNCHES = 4
 
 
-def results(table: pd.DataFrame, target: str = "") -> pd.DataFrame:
-    """One row a case, in the order of the table: the case's columns, and as numbers or tuples of one number a launch
+def results(table: pd.DataFrame, device: Device, launched: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The rows of ``summary.summarise`` as a terminal shows them, values of launches as tuples of one number a launch.
 
-    ``gpu_time`` (seconds, all launches together, median), ``interval`` (seconds, median), ``registers``,
-    ``shared_memory`` (bytes), ``spills`` (bytes stored and loaded), ``occupancy`` (theoretical), ``limiter`` (text),
-    ``requested`` and ``unique`` (bytes read, bytes written), ``moved`` (the same, seen at the HBM), ``relative_error``
-    and its ``tolerance``, ``row_error`` (that of the worst row) and its ``row_tolerance``. What was not measured is None.
-    Whose word counts is ``preference``'s to say; ``target`` is the architecture of the run's device.
+    The columns are those of the case and ``gpu_time`` (seconds), ``interval`` (seconds), ``registers``, ``shared_memory``
+    (bytes), ``spills`` (bytes stored and loaded), ``occupancy`` (theoretical), ``limiter`` (text), ``requested`` and
+    ``unique`` (bytes read, bytes written), ``moved`` (the same, seen at the HBM), ``relative_error`` and its ``tolerance``,
+    ``row_error`` (that of the worst row) and its ``row_tolerance``, and ``chosen`` (see ``summarise``, as of ``launched``). What was not measured is None.
     """
-    rows = [{name: case.key[name] for name in CASE_COLUMNS} | _facts(case, target) for case in gather(table)]
-    return pd.DataFrame(rows, columns=[*CASE_COLUMNS, *_NAMES], dtype=object)
+    rows = summary.summarise(table, device, launched=launched).to_dict("records")
+    launches = preference.of_cases(table, device.target)
+    shown = [_shown(row, of_case) for row, of_case in zip(rows, launches, strict=True)]
+    return pd.DataFrame(shown, columns=[*CASE_COLUMNS, *_NAMES], dtype=object)
 
 
 _NAMES = ("gpu_time", "interval", "registers", "shared_memory", "spills", "occupancy", "limiter", "requested", "unique",
-          "moved", "relative_error", "tolerance", "row_error", "row_tolerance")  # fmt: skip
+          "moved", "relative_error", "tolerance", "row_error", "row_tolerance", "chosen")  # fmt: skip
+_NUMBERS = ("gpu_time", "interval", "relative_error", "tolerance", "row_error", "row_tolerance")
 
 
-#: What a check gives of a case.
-_CHECKED = ("relative_error", "tolerance", "row_error", "row_tolerance")
-
-
-def _facts(case: Facts, target: str) -> dict[str, Any]:
-    taken = preference.resources(case, target)
-    time, interval = case.gpu_time(), case.spread("interval", "events")
+def _shown(row: Mapping[Any, Any], launches: Sequence[Resources]) -> dict[str, Any]:
     return {
-        "gpu_time": time.value if time else None,
-        "interval": interval.value if interval else None,
-        "registers": _each([launch.registers for launch in taken]),
-        "shared_memory": _each([launch.shared_memory for launch in taken]),
-        "spills": _each([launch.spill_bytes for launch in taken]),
-        "occupancy": _each([launch.theoretical_occupancy for launch in taken]),
-        "limiter": _limiter([launch.limiter for launch in taken if launch.limiter]),
-        "requested": _pair(case, "requested_bytes", "interpreter"),
-        "unique": _pair(case, "unique_bytes", "interpreter"),
-        "moved": _pair(case, "dram_bytes", "ncu"),
-        **{name: total.value if total else None for name, total in ((name, case.total(name)) for name in _CHECKED)},
+        **{name: row[name] for name in CASE_COLUMNS},
+        **{name: _known(row[name]) for name in _NUMBERS},
+        "registers": _each([launch.registers for launch in launches]),
+        "shared_memory": _each([launch.shared_memory for launch in launches]),
+        "spills": _each([launch.spill_bytes for launch in launches]),
+        "occupancy": _each([launch.theoretical_occupancy for launch in launches]),
+        "limiter": _limiter([launch.limiter for launch in launches if launch.limiter]),
+        "requested": _pair(row, "requested_bytes"),
+        "unique": _pair(row, "unique_bytes"),
+        "moved": _pair(row, "dram_bytes"),
+        "chosen": row["chosen"] or None,
     }
 
 
-def text(table: pd.DataFrame, target: str = "") -> str:
+def text(table: pd.DataFrame, device: Device, launched: pd.DataFrame | None = None) -> str:
     """``results`` as lines of text; cases and columns that nobody filled are left out."""
-    found = results(table, target)
+    found = results(table, device, launched)
     found = found[found[list(_NAMES)].notna().any(axis="columns")]
     return render(*cells(found)) if len(found) else "no case gave a result"
 
@@ -87,6 +84,7 @@ def cells(
         "tolerance": ("allowed", lambda v: f"{v:.0e}"),
         "row_error": ("worst row", lambda v: f"{v:.2e}"),
         "row_tolerance": ("allowed", lambda v: f"{v:.0e}"),
+        "chosen": ("chosen config", str),
     }  # fmt: skip
     unnamed = [name for name in CASE_COLUMNS if name not in (*name_by, "config")]
     filled = {n for n in headings if n not in unnamed and any(v is not None and v != "" for v in found[n])}
@@ -142,9 +140,13 @@ def _each(values: Sequence[float | None]) -> tuple[float, ...] | None:
     return known or None
 
 
-def _pair(case: Facts, stem: str, source: str) -> tuple[float | None, float | None] | None:
-    read, written = (case.total(stem + suffix, source) for suffix in ("_read", "_written"))
-    return (read.value if read else None, written.value if written else None) if read or written else None
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _pair(row: Mapping[Any, Any], stem: str) -> tuple[float | None, float | None] | None:
+    read, written = (_known(row[f"{stem}_{way}"]) for way in ("read", "written"))
+    return None if read is None and written is None else (read, written)
 
 
 def _limiter(texts: Sequence[str]) -> str | None:

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     loaded, interrupted = running.run(plan)
     why = {failure.case: failure.message for failure in loaded.run.failures}
-    found = text_table.results(loaded.table, loaded.run.device.target)
+    found = text_table.results(loaded.table, loaded.run.device)
     remarks = [
         why.get(Case(arguments.kernel, row["impl"], row["pass"], row["workload"], row["config"]).id, "")
         for _, row in found.iterrows()

@@ -1,4 +1,4 @@
-"""From a case to something that can be called: the only road from a kernel's declaration to its launches.
+"""Makes a callable of a case: the only way from a kernel's declaration to its launches.
 
 Imports torch, so only worker-side code may import it.
 """
@@ -27,7 +27,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 class NotApplicable(Exception):
-    """The collector has nothing to say about this case, and why. Not a failure of the case."""
+    """A case that the collector cannot handle, and why. Not a failure of the case."""
 
 
 def load_spec(ref: str) -> KernelSpec:

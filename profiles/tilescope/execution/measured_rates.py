@@ -1,7 +1,7 @@
-"""Measured roofs: what this GPU really reaches, found with plain programs on random data.
+"""Measured roofs: the rates that this GPU reaches with plain programs on random data.
 
-Worker-side (imports torch and triton). Copies and cuBLAS products stand for what a very good program gets; they are
-drawn beside the datasheet's roofs. Bandwidths are bytes over time by CUDA events, the median of several runs.
+Worker-side (imports torch and triton). Copies and cuBLAS products stand for what a very good program gets. Bandwidths
+are bytes over time by CUDA events, the median of several runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ends a process when the one that started it dies, however that dies: nothing is left behind that nobody waits for."""
+"""Ends a process when its parent dies, however the parent dies: no process is left behind."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 
 def die_with(parent: int) -> bool:
-    """Has the system kill this process when ``parent`` dies; dead already, this process ends here.
+    """Has the system kill this process when ``parent`` dies. If it is dead already, this process ends here.
 
-    False where that cannot be had: ``parent`` is not this process's parent, or the system is not Linux. The system
-    goes by the parent's thread that forked, which therefore has to live as long as the child is wanted.
+    False where that is not possible: ``parent`` is not this process's parent, or the system is not Linux. The system
+    watches the parent's thread that forked, so that thread has to live as long as the child is wanted.
     """
     before = os.getppid()
     prctl = getattr(ctypes.CDLL(None), "prctl", None)

@@ -1,4 +1,4 @@
-"""Writing that lasts: a file is whole and on the disk before it has its name. Imports neither torch nor triton."""
+"""Atomic, durable writes: a file gets its name only when it is whole and on the disk. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ _CANNOT = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EROFS, errno.EBADF})
 
 
 def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Lets ``write`` make a file beside ``path``, which then takes its place: whoever looks sees the old one or the new."""
+    """Lets ``write`` make a file beside ``path``, then puts it in that place: a reader sees the old file or the new
+    one.
+    """
     scratch = path.with_name(f"{path.name}.tmp")
     write(scratch)
     sync(scratch)
@@ -42,8 +44,9 @@ def append(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until the file or folder is on the disk. A file system that cannot say so is let be; so is a file that another
-    process has just removed."""
+    """Waits until the file or folder is on the disk. A file system that cannot sync is accepted, and so is a file that
+    another process has just removed.
+    """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:

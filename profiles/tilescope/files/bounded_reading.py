@@ -1,8 +1,8 @@
-"""Files of a run, which may come from anywhere, read with bounds.
+"""Reads of files that may come from anywhere, within limits.
 
-What is read is an ordinary file, and where a folder is named one that lies in it: no device, pipe or link out. It has at most
-so many bytes, packed and unpacked, and what it says is nested at most so deep. All that is wrong is one error of one line.
-Imports neither torch nor triton.
+Only an ordinary file is read: no device, no pipe, no link out of the folder that it is to lie in. Its size is limited,
+packed and unpacked, and so is the depth of its JSON. Any fault becomes one error of one line. Imports neither torch nor
+triton.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ def text(raw: bytes, most: int = CELLS) -> str:
 
 
 def data(raw: bytes, most: int = UNPACKED) -> Any:
-    """The JSON value that the bytes, which may be packed, hold. Raises Unreadable for what is none, or more than may be."""
+    """The JSON value in the bytes, which may be packed. Raises Unreadable where there is none, or one beyond the
+    limits.
+    """
     plain = unpacked(raw, most)
     if sum(plain.count(mark) for mark in (b"[", b"{", b",")) > VALUES:
         raise Unreadable(f"it holds more than {VALUES} values")
@@ -126,7 +128,7 @@ def data_of(path: Path, within: Path | None = None, most: int = UNPACKED) -> Any
 
 
 def _check(found: Any, escapes: bool) -> None:
-    """Raises Unreadable for what is nested too deep, a number that no count is, and a text that is none."""
+    """Raises Unreadable for nesting that is too deep, a whole number that is too large, and text that is not valid."""
     waiting = [(found, 0)]
     while waiting:
         value, depth = waiting.pop()
@@ -154,8 +156,10 @@ def check_text(value: str) -> None:
 
 
 def parser(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """``function``, whose first argument is the path of an artefact and which reads only that: whatever it trips over is in
-    the artefact, and becomes an error of one line that names it. FileNotFoundError passes."""
+    """Decorates a parser of artefacts: any error in it becomes one line that names the artefact.
+
+    The first argument of ``function`` is the artefact's path, and it reads only that file. FileNotFoundError passes.
+    """
 
     @functools.wraps(function)
     def parse(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:

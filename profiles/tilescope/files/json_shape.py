@@ -1,4 +1,4 @@
-"""Values of JSON held against annotations: what was read is what the code takes it for, or an error says where it is not."""
+"""JSON values checked against type annotations: the code gets what it expects, or an error that says where it does not."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ class Misfit(ValueError):
 
 
 def fit(value: Any, kind: Any, where: str) -> Any:
-    """``value`` as the annotation ``kind`` has it: a dataclass is made of an object and a tuple of an array, the rest stays.
+    """``value`` if it has the type ``kind``; dataclasses are made of objects and tuples of arrays.
 
-    Of a dataclass fields that it does not know are left out; one whose metadata has a ``shape`` is held against that. Of a
-    TypedDict every key may be absent or unknown. A float is finite. Raises Misfit.
+    Unknown fields of a dataclass are left out. A field whose metadata has a ``shape`` is checked against that instead
+    of its annotation. A TypedDict may lack keys and have others. A float must be finite. Raises Misfit, which names the
+    place ``where``.
     """
     if kind is Any:
         return value

@@ -1,4 +1,4 @@
-"""Names that come from a run and become a part of a path: checked in one place."""
+"""Names that come from a run and become part of a path, checked in one place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _SOURCE = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]{1,200}")
 
 
 def file_name(text: str, what: str) -> str:
-    """The text, which names a file or folder and no other place. Raises ValueError for all else; ``what`` it is of."""
+    """The text, if it can name a file or folder and nothing else. Raises ValueError otherwise; ``what`` says what it
+    was to name.
+    """
     if not _ID.fullmatch(text):
         shown = ascii(text if len(text) <= _LONGEST else text[:_LONGEST])
         raise ValueError(f"{shown} cannot be {what}: use letters, digits, dots and dashes, {_LONGEST} at most")

@@ -1,9 +1,9 @@
-"""The assembler that makes machine code of PTX: the one Triton brings, or the one that its variable names.
+"""The assembler that turns PTX into machine code: the one Triton brings, or the one that its variable names.
 
-Inductor sets that variable in its own process when it first compiles, from then on for every kernel of that process. The
-version of PTX that Triton writes follows the assembler and its cache's key does not, so one process would leave PTX in
-the cache that another's assembler refuses. Workers are therefore told from the start which one it is, and a run records
-it. Imports neither torch nor triton.
+Inductor sets that variable in its own process when it first compiles. Triton writes PTX in the assembler's version, but
+its cache's key leaves that version out. One process could therefore leave PTX in the cache that another's assembler
+refuses. So workers are told from the start which assembler to use, and a run records it. Imports neither torch nor
+triton.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _BLACKWELL = 100
 
 
 def environment() -> dict[str, str]:
-    """The variables that hold Triton to its assemblers in a worker; a person's own prevail. Empty without triton."""
+    """Variables that fix Triton's assemblers in a worker. A person's own settings win. Empty without triton."""
     found = {variable: _path(binary, variable) for binary, variable in _BINARIES}
     return {variable: str(path) for variable, path in found.items() if path}
 
 
 def version(target: str) -> str | None:
-    """What assembles for ``target`` (such as sm_90): ``12.8.93`` is CUDA 12.8's. None where it is not found."""
+    """Version of the assembler for ``target`` (``sm_90``), as ``12.8.93`` for CUDA 12.8's. None where it is not found."""
     digits = re.search(r"\d+", target)
     path = _path(*_BINARIES[digits is not None and int(digits[0]) >= _BLACKWELL])
     number = re.search(r"\bV(\d+(?:\.\d+)+)", output([str(path), "--version"])) if path else None

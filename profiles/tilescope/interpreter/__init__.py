@@ -1,5 +1,9 @@
-"""Triton's language in NumPy, a whole grid of programs at a time: what the interpreter collector runs kernels in.
+"""Triton's own interpreter, with hooks that count accesses, leave values out and correct narrow floats.
 
-``numpy_language`` puts it in place of the interpreter's own operations; ``blocks`` holds values, ``narrow`` the formats below fp32 that
-NumPy lacks, ``kernel_source`` makes a kernel run in its own namespace. Worker-side only: it imports torch and triton.
+``triton_hooks`` replaces methods of the interpreter's builder while a launch runs; ``blocks`` holds values, ``narrow``
+the formats below fp32 that NumPy lacks, ``kernel_source`` makes a kernel run in its own namespace. Worker-side only, but
+for this file: the rest imports torch and triton.
 """
+
+#: Versions of Triton whose interpreter the tests of every construct pass with.
+TESTED = ("3.6.0", "3.9.0")

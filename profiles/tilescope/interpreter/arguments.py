@@ -1,4 +1,4 @@
-"""What a kernel's parameters are to it, and which memory they lead to. Imports torch and triton."""
+"""A kernel's arguments as its body sees them, and the memory they lead to. Imports torch and triton."""
 
 from __future__ import annotations
 

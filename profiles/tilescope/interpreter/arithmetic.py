@@ -1,4 +1,4 @@
-"""Arithmetic of Triton's language in numpy: floating-point operations counted, values left out where they may be.
+"""Hooks for arithmetic: floating-point operations counted, values left out where they may be, narrow floats corrected.
 
 Triton's own interpreter computes with the codes of bfloat16 and of 8-bit floats as if they were integers. Here they are
 decoded, computed in fp32 and rounded once. Imports torch and triton.
@@ -20,7 +20,7 @@ from tilescope.interpreter.meter import Counting
 
 #: Builder methods that compute with floating-point numbers, element by element, with the flops of one. fadd is apart.
 _FLOATING = {
-    **dict.fromkeys(("fsub", "fmul", "fdiv", "frem", "precise_divf"), 1),
+    **dict.fromkeys(("fsub", "fmul", "fdiv", "frem", "precise_divf", "approx_divf", "fneg"), 1),
     **dict.fromkeys(("exp", "exp2", "log", "log2", "sqrt", "precise_sqrt", "rsqrt", "sin", "cos", "erf"), 1),
     "fma": 2,
     **dict.fromkeys(("floor", "ceil", "clampf", "minimumf", "minnumf", "maximumf", "maxnumf"), 0),
@@ -36,6 +36,13 @@ _BITS = (
 )
 #: Those that move elements about; the first argument, or the first two, are blocks.
 _SHAPE = ("reshape", "trans", "expand_dims", "broadcast", "cat", "join", "split", "splat", "unsplat")
+#: Those that are right for the codes of narrow floats; any other would take them for integers, or for other floats.
+_NARROW = frozenset({
+    *_FLOATING, *_SHAPE, "fadd", "dot", "select", "fabs", "addptr", "bitcast", "si_to_fp", "ui_to_fp", "fp_to_si", "fp_to_ui",
+    "fp_ext", "fp_trunc", "int_cast", "fp_to_fp",
+})  # fmt: skip
+#: Parts of the names of methods that move elements as they are.
+_MOVING = ("load", "store", "atomic", "descriptor", "gather", "print", "assert")
 #: Marks a product that nothing has been added to yet.
 _PRODUCT = "tilescope.product"
 _TOWARDS_ZERO = interpreter._ir.ROUNDING_MODE.RTZ
@@ -74,6 +81,9 @@ class Arithmetic:
             for name in dir(self.original):
                 if name.startswith("create_") and name not in methods and "descriptor" not in name:
                     methods[name] = self.guarded(getattr(self.original, name))
+        for name in dir(self.original):
+            if name.startswith("create_") and not _serves_narrow(name.removeprefix("create_")):
+                methods[name] = _refusing_narrow(name, methods.get(name, getattr(self.original, name)))
         return methods
 
     def in_fp32(self, create: Callable[..., Any]) -> Callable[..., Any]:
@@ -194,6 +204,24 @@ class _Results(list[Any]):
 def _is_narrow(value: Any) -> bool:
     coded = isinstance(value, TensorHandle) and value.data.dtype != np.bool_
     return coded and value.dtype.scalar.name in narrow.FORMATS
+
+
+def _serves_narrow(name: str) -> bool:
+    """Whether a builder's method is known to be right for operands of a narrow format."""
+    return name in _NARROW or any(part in name for part in _MOVING)
+
+
+def _refusing_narrow(name: str, create: Callable[..., Any]) -> Callable[..., Any]:
+    """The same method, for all but narrow floats: it would compute with their codes."""
+
+    def created(*args: Any, **kwargs: Any) -> Any:
+        for block in (*args, *kwargs.values()):
+            if _is_narrow(block) and not is_opaque(block):
+                said = f"{name.removeprefix('create_')} of {block.dtype.scalar.name}"
+                raise NotServed(f"{said} is not interpreted: convert to float32 first")
+        return create(*args, **kwargs)
+
+    return created
 
 
 def _constant(kind: str) -> Callable[[float], Any]:

@@ -21,7 +21,7 @@ class NeedsValues(Exception):
 
 
 class NotServed(Exception):
-    """A kernel asks for what is not interpreted, or has no meaning off the GPU. One line."""
+    """An operation that the interpreter does not support, or that has no meaning off the GPU. One line."""
 
 
 class Opaque(TensorHandle):  # type: ignore[misc]

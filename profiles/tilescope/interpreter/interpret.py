@@ -21,7 +21,7 @@ from tilescope.interpreter import accesses, arguments
 from tilescope.interpreter.blocks import NeedsValues, NotServed
 from tilescope.interpreter.memory import OutOfTime
 from tilescope.interpreter.meter import Counting, Meter
-from tilescope.interpreter.numpy_language import numpy_language
+from tilescope.interpreter.triton_hooks import hooked
 
 #: A launch is shared out when the rest of it would take this many seconds.
 WORTH_SHARING = 2.0
@@ -74,7 +74,7 @@ def run(
     counting = Counting(meter, values, source, clock.deadline)
     constants = launch.constants
     given = {n: value if n in constants else arguments.as_block(value) for n, value in launch.arguments.items()}
-    with numpy_language(python, counting) as kernel, np.errstate(all="ignore"):
+    with hooked(python, counting) as kernel, np.errstate(all="ignore"):
         interpreter_builder.set_grid_dim(*launch.grid)
 
         def interpret(number: int) -> None:
@@ -103,7 +103,7 @@ def run(
 
 
 def floats_only(launch: Launch) -> bool:
-    """Whether a launch reads and writes nothing but floating-point numbers, so that none of it can be an address."""
+    """Whether a launch reads and writes only floating-point numbers, so that none of them can be an address."""
     given = arguments.tensors(launch.arguments)
     return all(isinstance(tensor, torch.Tensor) and tensor.is_floating_point() for tensor in given)
 

@@ -1,8 +1,8 @@
-"""A kernel's Python with the meaning that Triton's compiler gives it, where Python's own differs.
+"""Rewrites a kernel's Python to mean what Triton's compiler takes it for, where Python's own meaning differs.
 
-Numbers that are assigned or returned are scalar blocks; ``and``, ``or`` and ``not`` work on whole blocks; ``min``, ``max`` and ``range`` are
-the language's; functions of the language that a file imports by name are the ones in use. The function is compiled anew
-in a namespace of its own: the module it comes from is left as it is. Imports triton.
+Numbers that are assigned or returned are scalar blocks. ``and``, ``or`` and ``not`` work on whole blocks. ``min``,
+``max`` and ``range`` are the language's. Functions of the language that a file imports by name are the ones in use. The
+function is compiled anew in a namespace of its own: the module it comes from is left as it is. Imports triton.
 """
 
 from __future__ import annotations

@@ -88,7 +88,9 @@ class Memory:
         if kind == ir.DESCRIPTOR_REDUCE_KIND.ADD and floating:
             operation = ir.ATOMIC_OP.FADD
         options = (ir.MEM_SEMANTIC.RELAXED, ir.MEM_SYNC_SCOPE.GPU)
-        self.atomic_rmw(operation, pointers, value, TensorHandle(mask, tl.int1), *options)
+        # Triton before 3.7 has the mask as a bare array.
+        mask = mask if isinstance(mask, TensorHandle) else TensorHandle(mask, tl.int1)
+        self.atomic_rmw(operation, pointers, value, mask, *options)
 
     def _atomic(self, pointers: Any, mask: Any) -> None:
         addresses = self._addresses(pointers, mask)

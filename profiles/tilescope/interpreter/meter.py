@@ -1,4 +1,4 @@
-"""What one launch asked of memory and arithmetic, as it is being counted. Pure numpy."""
+"""Counters of what one launch asks of memory and arithmetic. Pure NumPy."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Meter:
 
 @dataclass
 class Counting:
-    """One launch's interpretation: what counts it (None: nobody), and how.
+    """How one launch is interpreted, and the meter that counts it (None: nobody counts).
 
     Without ``values`` floating-point numbers are left out. ``source`` is the file whose lines accesses belong to,
     ``deadline`` the ``time.perf_counter()`` at which it must stop.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescope.hardware import device
+from tilescope.interpreter import TESTED
 from tilescope.runs import store
 
 #: The driver's own account of its settings.
@@ -146,7 +147,8 @@ def interpreter(probe: dict[str, Any]) -> Finding:
     found = f"numpy {probe['numpy']} with triton {probe['triton']}"
     if _numbers(probe["numpy"]) >= NUMPY_LIMIT and _numbers(probe["triton"]) < (3, 7):
         return Finding("interpreter", False, f"{found}: they do not work together", "pip install 'numpy<2.4'")
-    return Finding("interpreter", True, found)
+    tested = "" if probe["triton"].split("+")[0] in TESTED else f", tested with {' and '.join(TESTED)}"
+    return Finding("interpreter", True, found + tested)
 
 
 def ncu() -> Finding:

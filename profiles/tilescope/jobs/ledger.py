@@ -18,9 +18,9 @@ import pandas as pd
 
 from tilescope.jobs.job import Job, OnEvent, WorkerError
 from tilescope.runs import journal, store
-from tilescope.table import line_values, schema
+from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Failure, Run
+from tilescope.table.schema import SOURCES, Failure, Run
 
 #: Begins the note of a run that says which of its cases are outstanding.
 OUTSTANDING = "not complete: "
@@ -114,6 +114,8 @@ class Ledger:
                 if self.job.is_foreign(case):
                     lines, sources = line_values.of_another(case.impl, lines, sources)
                 self.writer.append_lines(case.name, lines, sources)
+            if name in SOURCES:
+                self.writer.append_configs(await asyncio.to_thread(launch_configs.beside, artefact, case, name))
         except store.StoreError:
             raise
         except Exception as error:

@@ -16,8 +16,8 @@ from tilescope.hardware import ceilings, device
 from tilescope.jobs import questions
 from tilescope.jobs.job import ON_GPU, Catalog, Job
 from tilescope.runs import store
-from tilescope.suggest import unknown
 from tilescope.table.case import Case, config_text, parse_config
+from tilescope.table.suggest import unknown
 
 AUTO, ALL = "auto", "all"
 #: Architecture to compile for where there is no GPU.

@@ -1,7 +1,7 @@
-"""Chrome traces: torch.profiler's own, where a run kept it, or one made again from the table.
+"""Chrome traces: torch.profiler's own where a run kept it, or one made from the table.
 
-Perfetto (ui.perfetto.dev), chrome://tracing and others open both, compressed with gzip as they are. The format is
-Google's "Trace Event Format"; its times are in microseconds.
+Perfetto (ui.perfetto.dev), chrome://tracing and others open both, still compressed with gzip. The format is Google's
+"Trace Event Format"; its times are in microseconds.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope.collectors import torch_profiler
 from tilescope.runs import artefacts
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case
 
-SUFFIX = torch_profiler.SUFFIX
+#: How a trace's file name ends.
+SUFFIX = ".json.gz"
 _GPU, _CPU = 0, 1
 
 
 def kept(loaded: LoadedRun, case: Case) -> Path | None:
     """torch.profiler's trace of all the case's repetitions, with the CPU's operators in the first; None if not kept."""
-    return artefacts.find(loaded.folder, "torch_profiler", case, SUFFIX)
+    return artefacts.find(loaded.folder, "torch_profiler", case)
 
 
 def made(launches: pd.DataFrame) -> bytes:

@@ -1,9 +1,10 @@
-"""What texts say of fused kernels, what the bytes allow, and what was measured at every recorded size, side by side.
+"""Claims about fused kernels: what published texts say, what the bytes allow, and what was measured, at every recorded
+size.
 
-Runs -> frame, pure but for a look at whether a kernel's source has changed since. Only what was measured counts, and of
-implementations only those whose results were right. The bound is the bytes of the unfused implementation over those of
-the fused one (``traffic.speedup``'s prediction): a memory-bound program gains no more by moving less, though an unfused
-one whose launches are slow for other reasons can lose more than that.
+Runs -> frame; it also looks whether a kernel's source has changed since. Only measured times of right results count.
+The bound is the bytes of the unfused implementation over those of the fused one (``traffic.speedup``'s prediction). A
+memory-bound program gains no more than that by moving less, though an unfused one whose launches are slow for other
+reasons can lose more.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tilescope.models import compare, published_claims, roofline, summary, traffic
+from tilescope.hardware import roofs
+from tilescope.models import compare, published_claims, summary, traffic
 from tilescope.runs.staleness import stale_kernels
 from tilescope.runs.store import LoadedRun
-from tilescope.table.case_table import GPU_TIME_SOURCES, Facts, by_problem, gather, problem_of
+from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, by_problem, gather, problem_of
 
 #: What rows are made of. Most of a recording is something else, and to gather that takes as long again.
 _NEEDED = {
@@ -67,7 +69,7 @@ COLUMNS = {
 
 
 def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
-    """``best`` of what each of the runs says."""
+    """``best`` over all of the runs."""
     return best(row for loaded in runs for row in of_run(loaded))
 
 
@@ -104,7 +106,7 @@ def best(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
 
 
 def of_run(loaded: LoadedRun) -> list[dict[str, Any]]:
-    """A row a kernel, pass and workload that the run measured of the Triton implementation, with right results.
+    """One row a kernel, pass and workload that the run measured of the Triton implementation with right results.
 
     It has ``COLUMNS``, and in ``workloads`` how many of them the run has.
     """
@@ -134,13 +136,13 @@ def of_run(loaded: LoadedRun) -> list[dict[str, Any]]:
 
 
 def disagree(rows: pd.DataFrame, other: str) -> pd.Series:
-    """Where ours is ahead of ``other`` (of ``OVER``) by one of the two clocks and behind by the other."""
+    """Rows where ours is ahead of ``other`` (of ``OVER``) by one of the two clocks and behind by the other."""
     gpu, interval = rows[f"over_{other}"], rows[f"interval_{other}"]
     return gpu.notna() & interval.notna() & ((gpu > 1) != (interval > 1))
 
 
 def verdicts(rows: pd.DataFrame) -> pd.Series:
-    """By kernel and pass of which something is claimed: what came of it over all sizes, in words, by GPU time."""
+    """What became of each claim over all sizes, in words, by GPU time; by kernel and pass."""
     claimed = rows[rows["verdict"] != ""]
     found: dict[tuple[str, str], str] = {}
     for (kernel, direction), sizes in claimed.groupby(["kernel", "pass"], sort=False):
@@ -159,17 +161,21 @@ def _worth(row: dict[str, Any]) -> tuple[bool, int, int, str]:
     return not row["changed"], compared, row["workloads"], row["run"]
 
 
-def _right(case: Facts, failed: set[str]) -> bool:
-    """Whether no check found the case's results wrong: neither by its error nor so that there was none to give."""
+def _right(case: CaseValues, failed: set[str]) -> bool:
+    """Whether no check found the results wrong, by their error or because there was none to give."""
     name = "/".join(case.key[column] for column in ("kernel", "impl", "pass", "workload"))
     return not case.wrong() and not any(known == name or known.endswith(f":{name}") for known in failed)
 
 
 def _row(
-    case: Facts, ours: Mapping[str, Any], others: Mapping[str, Facts], bounds: Mapping[Any, float], loaded: LoadedRun
+    case: CaseValues,
+    ours: Mapping[str, Any],
+    others: Mapping[str, CaseValues],
+    bounds: Mapping[Any, float],
+    loaded: LoadedRun,
 ) -> dict[str, Any]:
     device = loaded.run.device
-    near = roofline.of_roof(ours, device)
+    near = roofs.of_roof(ours, device)
     ratios = {name: _ratios(case, others.get(name)) for name in ("eager", "compile", *summary.LIBRARIES)}
     timed = [name for name in summary.LIBRARIES if ratios[name]["over"] > 0]
     library = min(timed, key=lambda name: ratios[name]["over"], default="")
@@ -198,7 +204,7 @@ def _row(
 _ABSENT = dict.fromkeys(("over", "low", "high", "interval"), math.nan)
 
 
-def _ratios(ours: Facts, other: Facts | None) -> dict[str, float]:
+def _ratios(ours: CaseValues, other: CaseValues | None) -> dict[str, float]:
     """The other's time over ours by either clock, and the interval of the ratio of GPU times."""
     if other is None or other is ours:
         return _ABSENT

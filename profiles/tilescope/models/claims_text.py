@@ -1,4 +1,4 @@
-"""The claims as GitHub's Markdown: a line a kernel and pass, from the worst of its sizes to the best."""
+"""Claims as a Markdown table: one row a kernel and pass, with its worst and its best size."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _span(values: pd.Series) -> str:
 
 
 def _below(rows: pd.DataFrame) -> list[str]:
-    """What a reader of the table must know of all of it, counted from its rows."""
+    """Notes below the table, with counts from its rows."""
     late = sum(int((disagree(rows, other) & (rows[f"over_{other}"] > 1)).sum()) for other in OVER)
     compared = sum(int((rows[f"over_{other}"].notna() & rows[f"interval_{other}"].notna()).sum()) for other in OVER)
     behind = sum(int((rows[f"over_{other}"] < 1).sum()) for other in OVER)

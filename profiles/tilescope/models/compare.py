@@ -1,9 +1,9 @@
-"""What changed between two sides: two runs, or two implementations or configs of one. Pure: runs -> frame.
+"""Comparison of two sides: two runs, or two implementations or configs of one. Pure: runs -> frame.
 
 A time ratio is only given where both sides were measured on the same device, with the same settings, by the same clock.
 Its interval is the percentile bootstrap of the ratio of medians (Efron and Tibshirani, "An Introduction to the
-Bootstrap", 1993) over the repetitions that the runs keep; where it holds 1, no difference can be told. Repetitions of one
-run share its clocks and temperature, so what differs from run to run is not in it.
+Bootstrap", 1993) over the repetitions that the runs keep. An interval that contains 1 means that no difference can be
+told. Repetitions of one run share its clocks and temperature, so variation from run to run is not in it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pandas as pd
 
 from tilescope.models import summary
 from tilescope.runs.store import LoadedRun
-from tilescope.table.case_table import GPU_TIME_SOURCES, Facts, gather
+from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, gather
 
 #: Settings that say what was run, not how it was measured.
 _INDIFFERENT = frozenset(
@@ -59,7 +59,7 @@ class CompareError(ValueError):
 
 @dataclass(frozen=True)
 class Side:
-    """A run, or what one implementation of it did. ``impl`` empty is every implementation, each beside its own."""
+    """A run, or one implementation of it. An empty ``impl`` is every implementation, each compared with its own."""
 
     loaded: LoadedRun
     impl: str = ""
@@ -71,7 +71,7 @@ class Side:
 
 
 def obstacles(base: Side, other: Side) -> list[str]:
-    """Why times of the two sides say nothing about the code: devices or ways of measuring that differ, a line each."""
+    """Reasons why times of the two sides cannot be compared: devices or settings that differ, a line each."""
     ours, theirs = base.loaded.run, other.loaded.run
     found = []
     if not (ours.device.measured and theirs.device.measured):
@@ -86,7 +86,7 @@ def obstacles(base: Side, other: Side) -> list[str]:
 
 
 def changes(base: Side, other: Side) -> list[str]:
-    """What else differs between the two runs and may explain a difference: versions and sources, a line each."""
+    """Other differences between the two runs that may explain their times: versions and sources, a line each."""
     ours, theirs = base.loaded.run, other.loaded.run
     found = []
     for name in dict.fromkeys([*ours.versions, *theirs.versions]):
@@ -124,8 +124,8 @@ def compare(base: Side, other: Side, kernel: str = "") -> pd.DataFrame:
     return frame.loc[places].reset_index(drop=True)
 
 
-def _cases(side: Side, kernel: str) -> dict[tuple[str, ...], tuple[Facts, dict[str, Any]]]:
-    """The side's cases and their summaries, by what the two sides must share."""
+def _cases(side: Side, kernel: str) -> dict[tuple[str, ...], tuple[CaseValues, dict[str, Any]]]:
+    """The side's cases and their summary rows, by the columns that the two sides must share."""
     table = side.loaded.table
     table = table[(table["kernel"] == kernel) | (kernel == "")]
     named = [*_PROBLEM, "config"] if side.impl else [*_PROBLEM, "impl", "config"]
@@ -140,7 +140,7 @@ def _cases(side: Side, kernel: str) -> dict[tuple[str, ...], tuple[Facts, dict[s
 
 
 def _row(
-    mine: Facts, ours: dict[str, Any], others: Facts, theirs: dict[str, Any], fair: bool
+    mine: CaseValues, ours: dict[str, Any], others: CaseValues, theirs: dict[str, Any], fair: bool
 ) -> dict[str, Any]:  # fmt: skip
     row = {name: ours[name] for name in (*_PROBLEM, "impl", "config")}
     row |= {"other_impl": theirs["impl"], "other_config": theirs["config"]}
@@ -185,6 +185,6 @@ def side(text: str, find: Any, open_run: Any) -> Side:
 
 
 def worst(rows: Sequence[pd.DataFrame]) -> float:
-    """The largest ratio that is slower for certain, taken at the near end of its interval; 0 where there is none."""
+    """The largest certain slowdown: the lower end of its ratio's interval. 0 where nothing is slower for certain."""
     lows = [frame.loc[frame["verdict"] == "slower", "ratio_low"].max() for frame in rows]
     return max((float(low) for low in lows if not math.isnan(low)), default=0.0)

@@ -1,8 +1,9 @@
-"""Before there is a kernel: what fusing a chain of PyTorch operations could win, from shape, dtype and target alone.
+"""Prediction before there is a kernel: what fusing a chain of PyTorch operations could win, from shape, dtype and
+target.
 
 Unfused, every operation of the chain is a launch that reads its operands from HBM and writes its result back. Fused,
-one launch reads the chain's inputs and writes its result. Both are counted in bytes; memory-bound code can gain at
-most their ratio. Pure; every figure is a prediction.
+one launch reads the chain's inputs and writes its result. Both are counted in bytes; memory-bound code can gain at most
+their ratio. Pure; every figure is a prediction.
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilescope.hardware import device
+from tilescope_kernels.spec import DTYPES
+
+from tilescope.hardware import device, roofs
 from tilescope.hardware.occupancy import REGISTERS
-from tilescope.models import roofline
-from tilescope.suggest import unknown
 from tilescope.table import units
 from tilescope.table.schema import Device
+from tilescope.table.suggest import unknown
 
-#: Bytes of an element.
-ITEMSIZE = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 #: The widest load of a thread, in bytes.
 VECTOR = 16
 #: Below this time, in seconds, a launch costs more than its bytes.
@@ -38,7 +38,7 @@ _TMA = 90
 
 @dataclass(frozen=True)
 class Operation:
-    """What one operation asks of memory, in PyTorch, beside the chain's running value that it reads once.
+    """Memory traffic of one PyTorch operation, beside the chain's running value that it reads once.
 
     ``tensors``, ``rows`` and ``masks``: further operands of the full shape, of one row's shape, and of the full shape
     with one byte an element. ``whole_row``: an element of the result needs the whole row. ``reduces``: the result has
@@ -89,7 +89,7 @@ class Problem:
     @property
     def bytes(self) -> int:
         """Bytes of one tensor of that shape."""
-        return self.elements * ITEMSIZE[self.dtype]
+        return self.elements * DTYPES[self.dtype][1]
 
     @property
     def columns(self) -> int:
@@ -97,7 +97,7 @@ class Problem:
 
     @property
     def row_bytes(self) -> int:
-        return self.columns * ITEMSIZE[self.dtype]
+        return self.columns * DTYPES[self.dtype][1]
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ def parse_problem(text: str) -> Problem:
     if not match:
         raise ValueError(f"shape {text!r} is not sizes and a dtype, as in 16384x4096-bf16")
     shape = tuple(int(size) for size in match[1].split("x"))
-    if match[2] not in ITEMSIZE:
-        raise ValueError(unknown("dtype", match[2], ITEMSIZE))
+    if match[2] not in DTYPES:
+        raise ValueError(unknown("dtype", match[2], DTYPES))
     if 0 in shape:
         raise ValueError(f"shape {text!r} is empty: every size must be at least 1")
     return Problem(shape, match[2])
@@ -193,7 +193,7 @@ def count(names: tuple[str, ...], problem: Problem) -> Chain:
 def ask(chain: Chain, problem: Problem, target: str) -> Answer:
     """The answer for a chain whose bytes are counted. Raises ValueError for a target without known figures."""
     gpu = device.for_target(target)
-    roof = roofline.roof(gpu, "hbm")
+    roof = roofs.roof(gpu, "hbm")
     lines = (
         _passes(chain, problem),
         _bound(chain),
@@ -244,7 +244,7 @@ def _cache(chain: Chain, problem: Problem, gpu: Device) -> Line:
 
 def _vector(chain: Chain, problem: Problem) -> Line:
     size, what = (problem.row_bytes, "a row") if chain.aligned_rows else (problem.bytes, "the tensor")
-    loads = f"loads of {VECTOR // ITEMSIZE[problem.dtype]} elements a thread"
+    loads = f"loads of {VECTOR // DTYPES[problem.dtype][1]} elements a thread"
     if size % VECTOR == 0:
         return Line("vectors", f"{what} of {size:,} bytes is a multiple of {VECTOR}: {loads}", True)
     if not chain.aligned_rows:

@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tilescope_kernels.spec import DTYPES
+
 from tilescope.models.fusion import Chain, Problem, parse_problem
 
 #: Longest a function may take to be counted, in seconds; most of it is torch's import.
@@ -24,9 +26,6 @@ _ROW_NAMES = ("weight", "bias", "gamma", "beta")
 #: Operators that need a whole row at once, and those whose arithmetic, not memory, is their bound.
 _WHOLE_ROW = re.compile(r"_?(log_)?softmax|.*norm|sum|mean|amax|amin|max|min|var(_mean)?|std|cumsum|logsumexp|prod")
 _PRODUCTS = re.compile(r"(add|b|baddb)?mm|convolution|.*attention.*|dot|mv|addmv")
-_DTYPES = {
-    "fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn", "int8": "int8",
-}  # fmt: skip
 
 
 def trace(place: str, shape: str) -> Chain:
@@ -55,7 +54,7 @@ def count(place: str, problem: Problem) -> Chain:
     from tilescope.execution import pytorch_traffic  # noqa: PLC0415 - brings torch along
 
     function = _function(place)
-    dtype = getattr(torch, _DTYPES[problem.dtype])
+    dtype = getattr(torch, DTYPES[problem.dtype][0])
     tensors = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.default is inspect.Parameter.empty:

@@ -1,7 +1,7 @@
-"""Which source's word counts for a value: the one place that says so, for the terminal, the app, reports and notebooks.
+"""Which source's value counts where several have one: decided here for the terminal, the app, reports and notebooks.
 
-What was measured stands before what was predicted, and a case's resources are all from one source: registers of one with
-the occupancy of another would be of no launch that there ever was. Pure: facts -> plain objects.
+Measured values come before predicted ones. A case's resources are all from one source: registers of one with the
+occupancy of another would describe no launch. Pure: case values -> plain objects.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from tilescope.hardware import occupancy
-from tilescope.table.case_table import Facts
+from tilescope.table.case_table import CaseValues, gather
 
 #: Sources that know what a launch takes of a multiprocessor, the most direct one first.
 RESOURCES = ("ncu", "torch_profiler", "compiler")
@@ -27,9 +29,10 @@ LIMITERS = {
 
 @dataclass(frozen=True)
 class Resources:
-    """What one launch takes, all by ``source``, which gave it the number ``launch``; None for what is not known.
+    """What one launch takes of a multiprocessor; None for what is not known.
 
-    ``spill_bytes`` is the compiler's, and only where it compiled what ran. ``blocks`` is the least of the limits.
+    All of it is by ``source``, which calls the launch ``launch``. ``spill_bytes`` is the compiler's, and only where it
+    compiled the code that ran. ``blocks`` is the least of the limits.
     """
 
     source: str
@@ -42,8 +45,8 @@ class Resources:
     blocks: float | None
 
 
-def source_of(case: Facts) -> str | None:
-    """The source whose word counts for the case's resources; None where nobody knows them."""
+def source_of(case: CaseValues) -> str | None:
+    """The source that counts for the case's resources; None where no source knows them."""
     for metric in ("registers", "theoretical_occupancy", *LIMITERS):
         for source in RESOURCES:
             if case.values.get((metric, source)):
@@ -51,10 +54,11 @@ def source_of(case: Facts) -> str | None:
     return None
 
 
-def resources(case: Facts, target: str = "") -> list[Resources]:
+def resources(case: CaseValues, target: str = "") -> list[Resources]:
     """What each launch of the case takes, in order.
 
-    torch.profiler says nothing of occupancy: it follows from what it says and from ``target`` (``sm_90``), where that is given.
+    torch.profiler gives no occupancy. It is computed from its registers, shared memory and threads where ``target``
+    (``sm_90``) is given.
     """
     source = source_of(case)
     if source is None:
@@ -64,15 +68,20 @@ def resources(case: Facts, target: str = "") -> list[Resources]:
     return [_of_launch(case, source, launch, target) for launch in sorted(known)]
 
 
-def main_resources(case: Facts, target: str = "") -> Resources | None:
-    """Those of the launch that takes longest: what stands for the case where there is room for one number."""
+def of_cases(table: pd.DataFrame, target: str = "") -> list[list[Resources]]:
+    """``resources`` of every case of the table, in the order of its first row, as ``summary.summarise`` has them."""
+    return [resources(case, target) for case in gather(table)]
+
+
+def main_resources(case: CaseValues, target: str = "") -> Resources | None:
+    """Resources of the launch that takes longest, which stands for the case."""
     source = source_of(case)
     known = resources(case, target)
     longest = case.main_launch(source) if source else None
     return next((found for found in known if found.launch == longest), known[0] if known else None)
 
 
-def _of_launch(case: Facts, source: str, launch: int, target: str) -> Resources:
+def _of_launch(case: CaseValues, source: str, launch: int, target: str) -> Resources:
     def value(metric: str) -> float | None:
         found = case.at(metric, launch, source)
         return found.value if found else None
@@ -97,9 +106,12 @@ def _of_launch(case: Facts, source: str, launch: int, target: str) -> Resources:
     )
 
 
-def _spills(case: Facts, source: str, launch: int, registers: float | None) -> float | None:
-    """Bytes of spills in the code of the launch: the compiler's, whose launch of the same place among those of its function
-    has as many registers. Another number means that an autotuner ran another config than the compiler was given."""
+def _spills(case: CaseValues, source: str, launch: int, registers: float | None) -> float | None:
+    """Bytes that the launch's code spills, from the compiler.
+
+    The compiler's launch is the one at the same place among those of its function, and must have as many registers:
+    with another number an autotuner ran another config than the compiler compiled.
+    """
     place = launch if source == "compiler" else _compiled(case, source, launch)
     if place is None:
         return None
@@ -111,7 +123,7 @@ def _spills(case: Facts, source: str, launch: int, registers: float | None) -> f
     return sum(known.value for known in spilled if known)
 
 
-def _compiled(case: Facts, source: str, launch: int) -> int | None:
+def _compiled(case: CaseValues, source: str, launch: int) -> int | None:
     """The compiler's number of a launch that another source numbered."""
     ours, theirs = case.functions.get(source, {}), case.functions.get("compiler", {})
     if len(ours) == len(theirs):

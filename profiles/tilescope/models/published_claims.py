@@ -1,6 +1,7 @@
-"""What texts that many read say of a kernel's speed, each with the address where it is said.
+"""Published claims about a kernel's speed, each with the address of the text.
 
-``about`` a figure is read as within 10 % of it, ``on par`` as within 5 %: texts give neither more digits nor an interval.
+``about`` a figure is read as within 10 % of it, ``on par`` as within 5 %: the texts give neither more digits nor an
+interval.
 """
 
 from __future__ import annotations
@@ -49,5 +50,5 @@ CLAIMS = (
 
 
 def of(kernel: str, direction: str) -> Claim | None:
-    """What is said of a kernel's pass, or None."""
+    """The published claim about a kernel's pass, or None."""
     return next((claim for claim in CLAIMS if (claim.kernel, claim.direction) == (kernel, direction)), None)

@@ -1,36 +1,22 @@
-"""The hierarchical roofline: where a case or a launch stands, and under which roofs.
+"""The hierarchical roofline: the points of cases and launches, and the roofs above them.
 
-After Williams, Waterman and Patterson, "Roofline" (2009), one memory roof a level and one compute roof a pipe. Up to
-three kinds of points: what the *algorithm* needs (declared cost), what the program *requested* (interpreter) and what
-the hardware *moved* (ncu). Pure: frame -> frame.
+After Williams, Waterman and Patterson, "Roofline" (2009), with one memory roof a level and one compute roof a pipe.
+There are up to three kinds of points: what the *algorithm* needs (declared cost), what the program *requested*
+(interpreter) and what the hardware *moved* (ncu). Pure: frame -> frame.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from tilescope.hardware.ceilings import DATASHEET, MEASURED, MEMORY_LEVELS
-from tilescope.table.case_table import KEYS, Facts, Known, declared_pipe, gather
-from tilescope.table.schema import Ceiling, Device
-
-#: Hardware work counters and the pipe that does the work. Half-precision work on CUDA cores is set against their
-#: fp32 roof: no pipe of its own is declared for it.
-WORK = {
-    "tensor_ops_bf16": "bf16",
-    "tensor_ops_fp16": "fp16",
-    "tensor_ops_tf32": "tf32",
-    "tensor_ops_fp8": "fp8",
-    "tensor_ops_int8": "int8",
-    "tensor_ops_fp64": "fp64",
-    "flops_fp64": "fp64",
-    "flops_fp32": "fp32",
-    "flops_fp16": "fp32",
-}
+from tilescope.hardware.roofs import WORK, Roofs, hbm_roof, pipe_of, roof
+from tilescope.table.case_table import KEYS, CaseValues, Known, gather
+from tilescope.table.schema import Device
 
 #: Bytes that the hardware moved at each level: counters that are summed, the first complete set counts. At L2 what
 #: crosses to the multiprocessors comes first, because that is what the measured L2 roof counts.
@@ -43,12 +29,6 @@ MOVED = {
 #: A launch counts as above the memory roof when its bandwidth passes it by more than the roof's own uncertainty.
 _TOLERANCE = 1.02
 
-#: Share of writes in the bytes that must move, up to which a case only reads.
-_READS = 0.02
-
-#: Arithmetic intensity (flop/byte) from which work without evidence is taken for tensor-core work.
-_TENSOR_INTENSITY = 64
-
 COLUMNS = [
     *KEYS, "launch", "function", "kind", "level", "pipe", "flops", "flops_source", "bytes", "bytes_source", "intensity",
     "gpu_time", "time_source", "performance", "bandwidth", "memory_roof", "compute_roof", "origin", "attainable",
@@ -56,75 +36,21 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-#: What gives the roof of a name (see ``roof``).
-Roofs = Callable[[str], Ceiling | None]
-
-
-def roof(device: Device, name: str) -> Ceiling | None:
-    """The measured roof of that name, else the datasheet's, else None."""
-    return device.ceiling(name, MEASURED) or device.ceiling(name, DATASHEET)
-
-
-def hbm_roof(case: Facts, known: Roofs) -> Ceiling | None:
-    """The roof of HBM for what the case must move: that of reading, which is higher, where it does little else.
-
-    That roof is measured or absent: no datasheet tells it apart.
-    """
-    read, written = (case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written"))
-    reads = read and written and written.value <= _READS * (read.value + written.value)
-    return (known("hbm_read") if reads else None) or known("hbm")
-
-
-class OfRoof(NamedTuple):
-    """How near a case comes to its roof. ``fraction`` of ``name``, as in ``measured copy bandwidth``, which is the rate of
-    ``pipe`` or, where that is empty, the bandwidth of HBM.
-    """
-
-    fraction: float
-    name: str
-    pipe: str
-
-
-def of_roof(row: Mapping[str, Any], device: Device) -> OfRoof:
-    """Share of the roof that a row of ``summary.summarise`` reaches: the one number, and the one name of the roof, that
-    every view and table gives. NaN where nothing was timed, and no name where no cost is known.
-    """
-    fraction = float(row["floor_fraction"])
-    rate = roof(device, str(row["pipe"])) if row["performance_fraction"] == fraction else None
-    if rate:
-        return OfRoof(fraction, f"{rate.origin} {rate.name} rate", rate.name)
-    return OfRoof(fraction, bandwidth(device, str(row["memory_roof"])) if row["memory_roof"] else "", "")
-
-
-def bandwidth(device: Device, name: str) -> str:
-    """What people call a roof of HBM, with its origin: ``measured copy bandwidth``."""
-    found = roof(device, name)
-    origin = found.origin if found else ""
-    kind = {"hbm": "copy ", "hbm_read": "read "}[name] if origin == MEASURED else ""
-    return f"{origin} {kind}bandwidth"
-
-
-def roofs(device: Device) -> pd.DataFrame:
-    """Every roof: name, kind (``memory`` or ``compute``), value (byte/second or flop/second), unit, origin, note."""
-    rows = [
-        (c.name, "memory" if c.name in MEMORY_LEVELS else "compute", c.value, c.unit, c.origin, c.note)
-        for c in device.ceilings
-    ]
-    return pd.DataFrame(rows, columns=["name", "kind", "value", "unit", "origin", "note"])
-
-
 def points(
     table: pd.DataFrame, device: Device, kernels: Mapping[str, Mapping[str, object]] | None = None
 ) -> pd.DataFrame:
     """One row a point: a case (``launch`` absent) or one launch, of one kind, at one memory level.
 
-    ``flops`` are the operations that the algorithm needs, for every kind: work that a kernel does beyond them is no
-    performance. What was counted instead stands in ``executed``, and ``executed_ratio`` is its ratio to ``flops``; of a launch
-    among several ``flops`` are its share by ``executed``. Without a declared cost ``flops`` are those executed. ``flops`` and
-    ``bytes`` have their sources; ``intensity`` is in flop/byte; ``gpu_time`` in seconds, absent where nothing
-    was timed; ``performance`` (flop/second) and ``bandwidth`` (byte/second) absent with it. ``attainable`` is the height of
-    the roofs at that intensity, ``fraction`` how much of it is reached, ``origin`` which roofs that refers to; at HBM they
-    are those of ``hbm_roof``.
+    ``flops`` are the operations that the algorithm needs, for every kind: operations beyond them are no performance.
+    ``executed`` is what was counted instead, and ``executed_ratio`` its ratio to ``flops``. A launch among several has
+    a share of ``flops`` by its ``executed``. Without a declared cost ``flops`` are those executed. ``flops_source`` and
+    ``bytes_source`` say where the two come from.
+
+    ``intensity`` is in flop/byte, ``gpu_time`` in seconds, ``performance`` in flop/second, ``bandwidth`` in
+    byte/second; the last three are absent where nothing was timed. ``attainable`` is the height of the roofs at that
+    intensity, ``fraction`` how much of it is reached, ``origin`` which roofs those are. At HBM they are those of
+    ``roofs.hbm_roof``.
+
     ``above_roof`` marks a point that moved bytes faster than the memory roof allows: part of its data stayed in a
     nearer cache. ``requested`` bytes are given at L1, where requests arrive, and at HBM, whose traffic they bound.
     ``kernels`` is ``Run.kernels``; without it the pipe of declared work is inferred.
@@ -138,17 +64,19 @@ def points(
     return frame.astype({"launch": "Int32", "above_roof": "bool", **dict.fromkeys(numbers, "float64")})
 
 
-def _held_against(case: Facts, known: Roofs) -> Roofs:
+def _held_against(case: CaseValues, known: Roofs) -> Roofs:
     """The roofs as they are for one case."""
     hbm = hbm_roof(case, known)
     return lambda name: hbm if name == "hbm" else known(name)
 
 
-def _points(case: Facts, known: Roofs, kernels: Mapping[str, Mapping[str, object]] | None) -> Iterator[dict[str, Any]]:
+def _points(
+    case: CaseValues, known: Roofs, kernels: Mapping[str, Mapping[str, object]] | None
+) -> Iterator[dict[str, Any]]:
     time = case.gpu_time()
     whole = Known(time.value, time.source) if time else None
     pipe = pipe_of(case, kernels)
-    needed = _sum(case, ("algorithm_bytes_read", "algorithm_bytes_written"), None, "model")
+    needed = case.needed_bytes()
     declared = case.total("algorithm_flops", "model")
     if needed and declared:
         place = Place(None, "algorithm", "hbm")
@@ -181,7 +109,7 @@ def _points(case: Facts, known: Roofs, kernels: Mapping[str, Mapping[str, object
 
 
 def _needed(
-    case: Facts, launch: int | None, source: str, executed: Known | None, together: Known | None
+    case: CaseValues, launch: int | None, source: str, executed: Known | None, together: Known | None
 ) -> Known | None:
     """The algorithm's operations in a launch (None: in the case), which are what performance counts.
 
@@ -197,7 +125,7 @@ def _needed(
     return Known(declared.value * executed.value / together.value, declared.source)
 
 
-def moved_bytes(case: Facts, level: str, launch: int | None = None) -> Known | None:
+def moved_bytes(case: CaseValues, level: str, launch: int | None = None) -> Known | None:
     """Bytes that ncu saw move at a memory level, of one launch or (None) of all.
 
     None at L1 where tensor-memory loads go past the counter: it then shows less than L2 sent.
@@ -210,7 +138,7 @@ def moved_bytes(case: Facts, level: str, launch: int | None = None) -> Known | N
     return found
 
 
-def work(case: Facts, launch: int | None, known: Roofs) -> tuple[Known, str] | None:
+def work(case: CaseValues, launch: int | None, known: Roofs) -> tuple[Known, str] | None:
     """Operations that ncu counted, and the pipe that they keep busy longest. None where that was not counted."""
     done: dict[str, float] = {}
     for metric, pipe in WORK.items():
@@ -229,35 +157,11 @@ def work(case: Facts, launch: int | None, known: Roofs) -> tuple[Known, str] | N
     return Known(sum(done.values()), "ncu"), dominant
 
 
-def pipe_of(case: Facts, kernels: Mapping[str, Mapping[str, object]] | None = None) -> str:
-    """The pipe that bounds the case's arithmetic.
-
-    What the kernel declares; else the tensor pipe of its dtype where ncu or the compiler saw tensor work, or where
-    the algorithm's intensity leaves little else; else the CUDA cores.
-    """
-    declared = declared_pipe(case, kernels)
-    if declared:
-        return declared
-    dtype = case.key["dtype"]
-    tensor = {"fp32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8": "int8", "fp64": "fp64"}.get(dtype)
-    counted = [k.value for metric in WORK if metric.startswith("tensor") and (k := case.total(metric, "ncu"))]
-    compiled = case.total("tensor_instructions", "compiler")
-    if counted or compiled:
-        evident = any(counted) or bool(compiled and compiled.value)
-    else:
-        flops = case.total("algorithm_flops", "model")
-        needed = _sum(case, ("algorithm_bytes_read", "algorithm_bytes_written"), None, "model")
-        evident = bool(flops and needed and flops.value > _TENSOR_INTENSITY * needed.value)
-    if tensor and evident:
-        return tensor
-    return "fp64" if dtype == "fp64" else "fp32"
-
-
-def _at(case: Facts, metric: str, launch: int | None, source: str) -> Known | None:
+def _at(case: CaseValues, metric: str, launch: int | None, source: str) -> Known | None:
     return case.total(metric, source) if launch is None else case.at(metric, launch, source)
 
 
-def _sum(case: Facts, metrics: tuple[str, ...], launch: int | None, source: str) -> Known | None:
+def _sum(case: CaseValues, metrics: tuple[str, ...], launch: int | None, source: str) -> Known | None:
     """The metrics added up; None when one of them is absent."""
     found = [_at(case, metric, launch, source) for metric in metrics]
     values = [known.value for known in found if known]
@@ -279,7 +183,7 @@ class Place(NamedTuple):
 
 
 def _point(
-    case: Facts,
+    case: CaseValues,
     known: Roofs,
     place: Place,
     pipe: str,

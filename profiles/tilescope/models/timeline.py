@@ -1,7 +1,7 @@
-"""Launches in the order in which the GPU ran them, the gaps between them, and whether the CPU is to blame.
+"""Timelines: launches in the order in which the GPU ran them, with the gaps between them and the part the CPU caused.
 
-Pure: frame -> frame. Starts, durations and calls are torch.profiler's, all on one clock that it aligns; a launch without
-a start, as ncu's are, is not on the timeline.
+Pure: frame -> frame. Starts, durations and calls are torch.profiler's, all on one clock that it aligns. A launch
+without a start, as ncu's are, is not on the timeline.
 """
 
 from __future__ import annotations

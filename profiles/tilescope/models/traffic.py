@@ -12,7 +12,17 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope.table.case_table import KEYS, Facts, Known, by_problem, gather, problem_of
+from tilescope.table.case_table import (
+    KEYS,
+    CaseValues,
+    Known,
+    Spread,
+    by_problem,
+    gather,
+    gpu_times,
+    problem_of,
+    value_of,
+)
 
 #: The implementation that the others are compared with: PyTorch's operations one after the other.
 BASELINE = "eager"
@@ -61,17 +71,17 @@ def speedup(table: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
         if other is None or case.key["impl"] == baseline:
             continue
         mine, theirs = _same(case, other)
-        time, other_time = _same_time(case, other)
+        time, other_time = gpu_times(case, other) or (None, None)
         rows.append(
             {
                 **case.key,
                 "baseline": baseline,
-                "bytes": _value(mine),
-                "baseline_bytes": _value(theirs),
+                "bytes": value_of(mine),
+                "baseline_bytes": value_of(theirs),
                 "bytes_source": mine.source if mine else "",
                 "predicted": _ratio(theirs, mine),
-                "gpu_time": _value(time),
-                "baseline_gpu_time": _value(other_time),
+                "gpu_time": value_of(time),
+                "baseline_gpu_time": value_of(other_time),
                 "time_source": time.source if time else "",
                 "actual": _ratio(other_time, time),
             }
@@ -79,7 +89,7 @@ def speedup(table: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=SPEEDUP_COLUMNS)
 
 
-def moved(case: Facts, source: str) -> Known | None:
+def moved(case: CaseValues, source: str) -> Known | None:
     """Bytes read and written by all launches together, as that source saw them."""
     for names in BYTES[source]:
         read, written = (case.total(name, source) for name in names)
@@ -88,7 +98,7 @@ def moved(case: Facts, source: str) -> Known | None:
     return None
 
 
-def by_launch(case: Facts, source: str) -> dict[int | None, float]:
+def by_launch(case: CaseValues, source: str) -> dict[int | None, float]:
     """Bytes that each launch moved through HBM, as that source counted them; of the whole case where it saw no launches."""
     found: dict[int | None, float] = {}
     places: list[int | None] = [*case.launches(source)]
@@ -101,7 +111,7 @@ def by_launch(case: Facts, source: str) -> dict[int | None, float]:
     return found
 
 
-def cold_chain(case: Facts, l2_bytes: int) -> bool:
+def cold_chain(case: CaseValues, l2_bytes: int) -> bool:
     """Whether the HBM bytes that ncu counted of several launches may be far more than a call moves.
 
     It empties the caches before each launch, so what one leaves in L2 for the next is read again from HBM. Launches that each
@@ -114,9 +124,9 @@ def cold_chain(case: Facts, l2_bytes: int) -> bool:
     return bool(counted) and (not l2_bytes or max(counted.values()) <= l2_bytes)
 
 
-def _rows(case: Facts) -> Iterator[dict[str, Any]]:
+def _rows(case: CaseValues) -> Iterator[dict[str, Any]]:
     floor = [case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
-    common = {**case.key, "floor_read": _value(floor[0]), "floor_written": _value(floor[1])}
+    common = {**case.key, "floor_read": value_of(floor[0]), "floor_written": value_of(floor[1])}
     for source, choices in BYTES.items():
         launches: list[int | None] = [*case.launches(source)]
         for launch in launches or [None]:
@@ -141,7 +151,7 @@ def _rows(case: Facts) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def _same(case: Facts, other: Facts) -> tuple[Known | None, Known | None]:
+def _same(case: CaseValues, other: CaseValues) -> tuple[Known | None, Known | None]:
     for source in ("interpreter", "ncu"):
         mine, theirs = moved(case, source), moved(other, source)
         if mine and theirs:
@@ -149,17 +159,5 @@ def _same(case: Facts, other: Facts) -> tuple[Known | None, Known | None]:
     return None, None
 
 
-def _same_time(case: Facts, other: Facts) -> tuple[Known | None, Known | None]:
-    for source in ("torch_profiler", "ncu"):
-        mine, theirs = case.spread("gpu_time", source), other.spread("gpu_time", source)
-        if mine and theirs:
-            return Known(mine.value, source), Known(theirs.value, source)
-    return None, None
-
-
-def _value(known: Known | None) -> float:
-    return known.value if known else math.nan
-
-
-def _ratio(above: Known | None, below: Known | None) -> float:
+def _ratio(above: Known | Spread | None, below: Known | Spread | None) -> float:
     return above.value / below.value if above and below and below.value else math.nan

@@ -27,9 +27,10 @@ _ROWS = 20
 _COLUMNS = {
     "kernel": "kernel", "impl": "impl.", "pass": "pass", "workload": "workload", "config": "config", "gpu_time": "GPU time",
     "floor_fraction": "of roofline", "bytes_ratio": "bytes ratio", "registers": "registers",
-    "theoretical_occupancy": "occupancy", "relative_error": "rel. error", "from": "from", "why": "why",
+    "theoretical_occupancy": "occupancy", "relative_error": "rel. error", "chosen": "chosen config",
+    "from": "from", "why": "why",
 }  # fmt: skip
-_TEXT = ("kernel", "impl", "pass", "workload", "config", "from", "why")
+_TEXT = ("kernel", "impl", "pass", "workload", "config", "chosen", "from", "why")
 _STYLE = "text-align: {align}; padding: 4px 8px; vertical-align: top; font-variant-numeric: tabular-nums; {wrap}"
 #: Characters of the longest text that is not broken into lines.
 _LONG = 24
@@ -61,7 +62,7 @@ class Profile(LoadedRun):
     @property
     def summary(self) -> pd.DataFrame:
         """One row a case: ``tilescope.models.summary.summarise``."""
-        return summarise(self.table, self.run.device, self.run.kernels)
+        return summarise(self.table, self.run.device, self.run.kernels, self.configs)
 
     def roofline(self, kernel: str = "") -> Any:
         """The app's roofline view of one kernel (the run's first). Raises ValueError for one the run does not have."""
@@ -92,7 +93,7 @@ class Profile(LoadedRun):
         return importlib.import_module("tilescope_dashboard.notebook.views").view(self, name, kernel)
 
     def __repr__(self) -> str:
-        return f"{self._title()}\n{text_table.text(self.table, self.run.device.target)}" + "".join(
+        return f"{self._title()}\n{text_table.text(self.table, self.run.device, self.configs)}" + "".join(
             f"\n{line}" for line in self._failed()
         )
 

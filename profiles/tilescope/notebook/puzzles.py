@@ -26,8 +26,8 @@ from tilescope.notebook import profiling
 from tilescope.notebook.cell_source import CannotCarry
 from tilescope.notebook.puzzle_list import PUZZLES
 from tilescope.runs.store import LoadedRun
-from tilescope.suggest import unknown
 from tilescope.table.schema import Failure
+from tilescope.table.suggest import unknown
 
 if TYPE_CHECKING:
     from tilescope_kernels.spec import Cost, KernelSpec, Workload

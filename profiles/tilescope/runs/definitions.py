@@ -1,164 +1,167 @@
-"""Which of the definitions in a few Python files one of them comes to, and what those are without comments."""
+"""Definitions of Python files, and what the names that they use stand for.
+
+A definition is what a file binds at its top level: a function, a class, a constant.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any, NamedTuple
 
-#: The name of what has none, or the same as others: a file's statements that define nothing, functions named ``_``.
+#: The name of top-level statements that bind none, and of functions named ``_``.
 NAMELESS = ""
+#: The kinds of target: a definition that can be read, a whole module that can, code of the package that was not kept, and
+#: what is in another library.
+DEFINITION, MODULE, NOT_KEPT, LIBRARY = "definition", "module", "not kept", "library"
+
+
+class Target(NamedTuple):
+    """What a name in a file stands for: its kind, the file or the library's module that it is in, and its name there."""
+
+    kind: str
+    file: str
+    name: str
+
+
+class Statement(NamedTuple):
+    """A top-level statement: its file, its number among those there that bind the same name, and its text."""
+
+    file: str
+    at: int
+    text: str
 
 
 @dataclass(frozen=True)
 class File:
-    """What a file defines at its top level, by name, without docstrings, and where each imported name comes from."""
+    """A file's top-level statements, as text, by the name they bind, and each imported name's module and name there.
 
-    code: Mapping[str, tuple[str, ...]]
-    uses: Mapping[str, frozenset[str]]
-    #: (the module's file, the name there, or none for the module itself)
+    The name there is empty for the module itself. A relative import's module keeps its dots.
+    """
+
+    code: Mapping[str, list[str]]
     imports: Mapping[str, tuple[str, str]]
 
 
-@lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)
 def read(text: str) -> File:
-    """The definitions of a Python file, without the tolerances of its specs. One that is none has a single nameless one, its text."""
-    code: dict[str, tuple[str, ...]] = {}
-    uses: dict[str, frozenset[str]] = {}
-    imports: dict[str, tuple[str, str]] = {}
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return File({NAMELESS: (text,)}, {}, {})
-    _strip_docstrings(tree)
-    _strip_tolerances(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            imports.update(_imported(node))
-    for node in tree.body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            continue
-        names = _defined(node)
-        entries = {f"{names[0]} {key}": entry for key, entry in _take_implementations(node)}
-        for defined, part in [(names, node), *(((name,), entry) for name, entry in entries.items())]:
-            found, dumped = (
-                frozenset(inner.id for inner in ast.walk(part) if isinstance(inner, ast.Name)),
-                ast.dump(part),
-            )
-            for name in defined:
-                code[name] = (*code.get(name, ()), dumped)
-                uses[name] = uses.get(name, frozenset()) | found
-        uses[names[0]] |= entries.keys()
-    return File(code, uses, imports)
+    """Split a file into its statements. Raises SyntaxError for what is no Python."""
+    tree = ast.parse(text)
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    code: dict[str, list[str]] = {}
+    for node in without_docstring(tree):
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
+            for name in _bound(node):
+                code.setdefault(name, []).append("\n".join(lines[first - 1 : node.end_lineno]))
+    return File(code, dict(_imports(tree.body)))
 
 
-def reached(texts: Mapping[str, str], root: str) -> dict[str, frozenset[str]]:
-    """The names that ``root``, of which everything counts, comes to in each of ``texts``, by file name.
+class Code:
+    """Files of one package, or beside each other in a folder, that import one another. Files are named by strings."""
 
-    A file that it is not seen to import, such as one behind a package's ``__init__``, counts whole.
-    """
-    found: dict[str, set[str]] = {}
-    _follow(texts, [(root, name) for name in _all(read(texts[root]))], found)
-    for file in texts.keys() - found.keys():
-        _follow(texts, [(file, name) for name in _all(read(texts[file]))], found)
-    return {file: frozenset(names) for file, names in found.items()}
+    def __init__(self, package: str) -> None:
+        self.package = package
+        self._targets: dict[tuple[str, str], Target | None] = {}
+
+    def text(self, file: str) -> str:
+        """The file's text."""
+        raise NotImplementedError
+
+    def locate(self, module: str, importer: str) -> str | None:
+        """The file of a module as ``importer`` names it, None where it is not among these."""
+        raise NotImplementedError
+
+    def named(self, base: str) -> str | None:
+        """The file of that base name."""
+        raise NotImplementedError
+
+    def statements(self, file: str, name: str) -> list[Statement]:
+        """The statements of a file that bind a name."""
+        return [Statement(file, at, text) for at, text in enumerate(read(self.text(file)).code.get(name, ()))]
+
+    def names(self, file: str) -> set[str]:
+        """The names that a file defines."""
+        return read(self.text(file)).code.keys() - {NAMELESS}
+
+    def target(self, file: str, name: str) -> Target | None:
+        """What a name at the top level of a file stands for; None where the file neither defines nor imports it."""
+        if (file, name) not in self._targets:
+            known = read(self.text(file))
+            found = Target(DEFINITION, file, name) if name in known.code else None
+            if found is None and name in known.imports:
+                found = self._imported(file, *known.imports[name])
+            self._targets[file, name] = found
+        return self._targets[file, name]
+
+    def member(self, module: Target, name: str) -> Target | None:
+        """What an attribute of a module of these files stands for."""
+        return self.target(module.file, name) if module.kind == MODULE else Target(NOT_KEPT, "", name)
+
+    def owns(self, module: str, importer: str) -> bool:
+        """Whether a module is one of these files or of their package, and not another library's."""
+        if self.package:
+            return module.partition(".")[0] in ("", self.package)
+        return self.locate(module, importer) is not None
+
+    def _imported(self, importer: str, module: str, name: str) -> Target | None:
+        if not self.owns(module, importer):
+            return Target(LIBRARY, module, name)
+        whole = self.locate(module, importer)
+        if name:
+            if whole is not None and (found := self.target(whole, name)):
+                return found
+            whole = self.locate(f"{module}.{name}" if module.strip(".") else module + name, importer)
+        return Target(NOT_KEPT, "", name or module.rpartition(".")[2]) if whole is None else Target(MODULE, whole, "")
 
 
-def same_code(one: str, other: str) -> bool:
-    """Whether ``other`` has all that ``one`` defines, as it is there but for comments, docstrings and line breaks. What it
-    defines beside that is nothing that ``one`` could have come to."""
-    return one == other or same(frozenset(_all(read(one))), one, other)
+class Recorded(Code):
+    """Texts that a run kept, by the file's base name."""
+
+    def __init__(self, texts: Mapping[str, str], today: Code) -> None:
+        super().__init__(today.package)
+        self.texts, self._today = texts, today
+
+    def owns(self, module: str, importer: str) -> bool:
+        return super().owns(module, importer) or self._today.owns(module, importer)
+
+    def text(self, file: str) -> str:
+        return self.texts[file]
+
+    def locate(self, module: str, importer: str) -> str | None:
+        return self.named(f"{module.rpartition('.')[2]}.py")
+
+    def named(self, base: str) -> str | None:
+        return base if base in self.texts else None
 
 
-def same(names: frozenset[str], one: str, other: str) -> bool:
-    """Whether these definitions of two versions of a file, and what they import, are the same; and what else they use is not
-    defined anew."""
-    before, after = read(one), read(other)
-    used = frozenset[str]().union(*(before.uses.get(name, ()) for name in names))
-    return (
-        all(before.code.get(name) == after.code.get(name) for name in names)
-        and all(before.imports.get(name) == after.imports.get(name) for name in used)
-        and after.code.keys().isdisjoint(used - before.code.keys())
-    )
+def without_docstring(node: Any) -> list[ast.stmt]:
+    """The statements in a node's body, but for its docstring."""
+    documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+    return list(node.body[documented and ast.get_docstring(node, clean=False) is not None :])
 
 
-def _follow(texts: Mapping[str, str], waiting: list[tuple[str, str]], found: dict[str, set[str]]) -> None:
-    while waiting:
-        file, name = waiting.pop()
-        if name in found.setdefault(file, set()):
-            continue
-        found[file].add(name)
-        known = read(texts[file])
-        # Whoever imports a file runs its statements.
-        waiting += [(file, NAMELESS), *((file, used) for used in known.uses.get(name, ()) if used in known.code)]
-        for used in known.uses.get(name, ()):
-            module, original = known.imports.get(used, ("", ""))
-            if module in texts and original:
-                waiting.append((module, original))
-            elif (whole := f"{original}.py" if original else module) in texts:
-                waiting += [(whole, each) for each in _all(read(texts[whole]))]
-
-
-def _all(file: File) -> Iterator[str]:
-    yield NAMELESS
-    yield from file.code
-
-
-def _defined(node: ast.stmt) -> tuple[str, ...]:
+def _bound(node: ast.stmt) -> set[str]:
+    """The names that a top-level statement binds, or ``NAMELESS``."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return (NAMELESS if node.name == "_" else node.name,)
+        return {NAMELESS if node.name == "_" else node.name}
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    names = tuple(part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
-    return names or (NAMELESS,)
+    parts = (part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
+    return {part.id for part in parts if isinstance(part.ctx, ast.Store)} or {NAMELESS}
 
 
-def _take_implementations(node: ast.stmt) -> list[tuple[str, ast.expr]]:
-    """Take the entries out of a spec's ``implementations={...}``: each is a definition of its own, for one that is added
-    changes none of the others."""
-    call = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
-    taken: list[tuple[str, ast.expr]] = []
-    for keyword in call.keywords if isinstance(call, ast.Call) else ():
-        told = keyword.value
-        if keyword.arg == "implementations" and isinstance(told, ast.Dict):
-            entries = list(zip(told.keys, told.values, strict=True))
-            taken += [(str(key.value), value) for key, value in entries if isinstance(key, ast.Constant)]
-            told.keys = [key for key, _ in entries if not isinstance(key, ast.Constant)]
-            told.values = [value for key, value in entries if not isinstance(key, ast.Constant)]
-    return taken
-
-
-def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Each name that an import makes, with the module's file and the name there, which is empty for the module itself."""
-    for alias in node.names:
+def _imports(nodes: Iterable[Any]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Each name that an import makes, in functions too, with the module and the name there, empty for the module itself."""
+    for node in nodes:
         if isinstance(node, ast.Import):
-            yield alias.asname or alias.name.split(".")[0], (f"{alias.name.rpartition('.')[2]}.py", "")
+            for alias in node.names:
+                first = alias.name.partition(".")[0]
+                yield alias.asname or first, (alias.name if alias.asname else first, "")
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield alias.asname or alias.name, ("." * node.level + (node.module or ""), alias.name)
         else:
-            module = (node.module or "").rpartition(".")[2]
-            yield alias.asname or alias.name, (f"{module}.py", alias.name)
-
-
-def _strip_tolerances(tree: ast.Module) -> None:
-    """Take out of specs what error is accepted, and constants that serve for that alone: nothing launches by it."""
-    taken: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "KernelSpec":
-            said = [keyword for keyword in node.keywords if keyword.arg == "tolerance"]
-            taken |= {name.id for keyword in said for name in ast.walk(keyword) if isinstance(name, ast.Name)}
-            node.keywords = [keyword for keyword in node.keywords if keyword not in said]
-    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    alone = taken - read
-    tree.body = [
-        node
-        for node in tree.body
-        if not (isinstance(node, (ast.Assign, ast.AnnAssign)) and alone and alone.issuperset(_defined(node)))
-    ]
-
-
-def _strip_docstrings(tree: ast.Module) -> None:
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-            and ast.get_docstring(node, clean=False) is not None
-        ):
-            node.body = node.body[1:]
+            for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+                yield from _imports(getattr(node, block, ()))

@@ -1,4 +1,4 @@
-"""What of a run is done, written beside its parts: all that it takes to go on with one that was interrupted."""
+"""The journal of a run that is being written: its cases, and what is done of them. An interrupted run goes on by it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _LARGEST = 256 * bounded_reading.MIB
 
 @dataclass(frozen=True)
 class Settled:
-    """A case, by id, that needs no more of a collector, and why: ``result``, ``error`` or ``skipped``; ``lost`` takes it back."""
+    """A case, by id, that needs no more of a collector, and why: ``result``, ``error`` or ``skipped``. ``lost`` takes
+    it back.
+    """
 
     collector: str
     case: str
@@ -29,33 +31,32 @@ class Settled:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """The cases that a run is of, in order, and what was settled of them."""
+class Journal:
+    """The cases of a run, in order, and what was settled of them."""
 
     cases: tuple[Case, ...]
     settled: tuple[Settled, ...]
 
 
 def begin(folder: Path, cases: Iterable[Case]) -> None:
-    """Notes what is to be done by the run that is written in ``folder``."""
+    """Begins the journal of the run that is written in ``folder``."""
     _append(folder, {"cases": [case.to_json() for case in cases]})
 
 
 def settle(folder: Path, settled: Settled) -> None:
-    """Notes one thing that is done; it is on disk when this returns."""
+    """Adds one entry; it is on disk when this returns."""
     _append(folder, asdict(settled))
 
 
 def kept(folder: Path) -> bool:
-    """Whether the run in ``folder`` says what it takes to go on with it."""
+    """Whether the run in ``folder`` has a journal to go on by."""
     return bounded_reading.is_inside(folder / FILE, folder)
 
 
-def read(folder: Path) -> Progress | None:
-    """What was noted; None where nothing was. A line that its writer did not live to finish is left out, and one that makes
-    no sense.
+def read(folder: Path) -> Journal | None:
+    """The journal; None where there is none. Unfinished and damaged lines are left out.
 
-    Raises Unreadable where there is no ordinary file.
+    Raises Unreadable where it is not an ordinary file.
     """
     try:
         raw = bounded_reading.content(folder / FILE, folder, _LARGEST)
@@ -77,7 +78,7 @@ def read(folder: Path) -> Progress | None:
             settled.pop((done.collector, done.case), None)
         else:
             settled.setdefault((done.collector, done.case), done)
-    return Progress(cases, tuple(settled.values()))
+    return Journal(cases, tuple(settled.values()))
 
 
 def _value(line: bytes) -> Any:

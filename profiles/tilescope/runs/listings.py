@@ -1,4 +1,4 @@
-"""The stages of a run's kernels: read from what the compiler collector wrote, and kept small for a recording.
+"""Compiled stages of a run's kernels: read from the compiler's artefacts, and kept small for a recording.
 
 Imports neither torch nor triton.
 """
@@ -24,16 +24,10 @@ _KEPT = "listings.json.xz"
 
 @dataclass(frozen=True)
 class Compiled:
-    """One launch as it was compiled: ``stages`` maps ``ttgir``, ``ptx`` and ``sass`` to their text."""
+    """One launch as it was compiled.
 
-    function: str
-    file: str
-    stages: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class _Launch:
-    """The same as it was written: old ones lack the file."""
+    ``stages`` maps ``ttgir``, ``ptx`` and ``sass`` to their text; ``file`` is empty in old runs, which did not keep it.
+    """
 
     function: str
     stages: Mapping[str, str]
@@ -45,11 +39,11 @@ def of_case(folder: Path, case: Case) -> list[Compiled]:
 
     ``case.kernel`` is the kernel's name as the run's table has it. Raises ValueError for a damaged file.
     """
-    kept, found = folder / _KEPT, artefacts.find(folder, "compiler", case, ".json.gz")
+    kept, found = folder / _KEPT, artefacts.find(folder, "compiler", case)
     try:
         if found is not None:
-            return _read(bounded_reading.data_of(found, folder)["launches"])
-        return _read(bounded_reading.data_of(kept, folder).get(case.id, []))
+            return _fit(bounded_reading.data_of(found, folder)["launches"])
+        return _fit(bounded_reading.data_of(kept, folder).get(case.id, []))
     except FileNotFoundError:
         return []
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -76,7 +70,7 @@ def keep(folder: Path, cases: Iterable[Case], target: Path) -> None:
 
 
 def largest(run: Run, table: pd.DataFrame) -> list[Case]:
-    """Of each kernel, implementation and direction the case with the default config that moves most bytes at least."""
+    """The case that must move the most bytes, of each kernel, implementation and direction; without a config only."""
     cases = table.loc[table["config"] == "", ["kernel", "impl", "pass", "workload"]].drop_duplicates()
     found: dict[tuple[str, str, str], Case] = {}
     for case in (Case(*values) for values in cases.itertuples(index=False, name=None)):
@@ -92,6 +86,6 @@ def _bytes(run: Run, case: Case) -> float:
     return float(cost.get("bytes_read", 0) + cost.get("bytes_written", 0))
 
 
-def _read(launches: object) -> list[Compiled]:
-    found: list[_Launch] = json_shape.fit(launches, list[_Launch], "launches")
-    return [Compiled(launch.function, launch.file, launch.stages) for launch in found]
+def _fit(launches: object) -> list[Compiled]:
+    found: list[Compiled] = json_shape.fit(launches, list[Compiled], "launches")
+    return found

@@ -35,9 +35,11 @@ def write(frame: pd.DataFrame, path: Path) -> None:
 
 
 def read(path: Path, validate: Validate, columns: Mapping[str, str], within: Path | None = None) -> pd.DataFrame:
-    """The frame in the file, of the dtypes that ``columns`` has, after ``validate``. ``within`` as ``reading.content`` has it.
+    """The frame in the file, with the dtypes of ``columns``, after ``validate``. ``within`` as in
+    ``bounded_reading.content``.
 
-    Raises FileNotFoundError, Unreadable for what is no such file, or what ``validate`` raises.
+    Raises FileNotFoundError, Unreadable for a file that is not a Parquet file of these columns, or what ``validate``
+    raises.
     """
     raw = bounded_reading.content(path, within)
     try:

@@ -1,4 +1,4 @@
-"""Which revision of the source a run speaks about."""
+"""The git revision of the source that a run measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def git_revision(file: Path) -> str:
 
 
 def changed_since(revision: str) -> bool:
-    """Whether the revision of a run is one that its source had been changed from, uncommitted."""
+    """Whether the source had uncommitted changes when the run recorded this ``revision``."""
     return revision.endswith("+")
 
 

@@ -1,8 +1,7 @@
-"""A run made fit to be kept beside the code: some of its kernels, their table, source lines and description, and nothing
-of the machine.
+"""Recordings: runs reduced to some kernels, their table, source lines and description, with nothing of the machine.
 
-Artefacts stay behind (they are megabytes) but for the compiler's listings of each kernel's largest case, and so do the
-tracebacks of failures, which name folders. Imports neither torch nor triton.
+Artefacts stay behind, as they are megabytes; only the compiler's listings of each kernel's largest case are kept.
+Tracebacks of failures stay behind too, as they name folders. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from tilescope import suggest
 from tilescope.files import names
 from tilescope.runs import listings
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError, list_runs, open_run, read_run
+from tilescope.table import suggest
 from tilescope.table.schema import Run, Workload
 
 
@@ -66,6 +65,8 @@ def publish(
         scratch.append(table)
         for name in kept:
             scratch.append_lines(name, by_line[by_line["kernel"] == name], loaded.sources.get(name, {}))
+        launched = loaded.configs
+        scratch.append_configs(launched[launched["kernel"].isin(kept) & launched["workload"].isin(table["workload"])])
         listings.keep(loaded.folder, listings.largest(run, table), scratch.folder)
         if target.is_dir():
             shutil.rmtree(target)
@@ -100,7 +101,7 @@ def _ids(run: Run, asked: Sequence[str]) -> set[str]:
 
 
 def replaced_by(published: Path) -> list[Path]:
-    """The other runs beside ``published`` that have its title: what it was recorded anew for."""
+    """The other runs beside ``published`` with the same title: those that it replaces."""
     title = open_run(published).run.title
     return [
         summary.path
@@ -112,7 +113,7 @@ def replaced_by(published: Path) -> list[Path]:
 def cut_off(table: pd.DataFrame) -> list[str]:
     """Kernels of an interrupted run that a collector had begun and not finished, in order.
 
-    A collector that said something of one implementation's case is expected to say something of each of them.
+    A collector that has a result for one case of an implementation is expected to have one for each of them.
     """
     found = []
     for kernel, rows in table.groupby("kernel", sort=False):

@@ -1,7 +1,7 @@
-"""What a run's folder says, read: its description, its table, its lines and the text of its sources.
+"""Reads a run's folder: its description, its table, its lines and the text of its sources.
 
-A folder may come from anywhere: every file is read with bounds (``reading``), and what it says is held against the schema.
-Imports neither torch nor triton.
+A folder may come from anywhere: every file is read within limits (``bounded_reading``), and its content is checked
+against the schema. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import itertools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +20,14 @@ import pandas as pd
 
 from tilescope.files import bounded_reading, json_shape
 from tilescope.runs import parquet
-from tilescope.table import line_values, schema
+from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.schema import Run, SchemaError
 
-LINES = "lines.parquet"
+LINES, CONFIGS = "lines.parquet", "configs.parquet"
 #: Bytes of a run's description, and of a source file.
 DESCRIPTION, SOURCE = 32 * bounded_reading.MIB, 16 * bounded_reading.MIB
+#: Folders of a package that are searched for a file that has moved.
+PACKAGES = 1000
 
 
 class StoreError(ValueError):
@@ -35,7 +39,7 @@ class StoreError(ValueError):
 
 @dataclass(frozen=True)
 class Sources:
-    """Texts by digest, and of every kernel the digests of its files by name."""
+    """Texts of source files by digest, and each kernel's digests by file name."""
 
     texts: Mapping[str, str]
     kernels: Mapping[str, Mapping[str, str]]
@@ -61,6 +65,17 @@ class LoadedRun:
             return line_values.frame([])
 
     @functools.cached_property
+    def configs(self) -> pd.DataFrame:
+        """With which config each Triton launch was made, as ``tilescope.table.launch_configs`` describes it; empty where the run does not say.
+
+        Raises StoreError for a damaged file.
+        """
+        try:
+            return read_frame(self.folder / CONFIGS, launch_configs.validate, launch_configs.COLUMNS, self.folder)
+        except FileNotFoundError:
+            return launch_configs.frame([])
+
+    @functools.cached_property
     def sources(self) -> Mapping[str, Mapping[str, str]]:
         """The text of every kernel's source files by name, as they were when the run was made; empty where none were kept.
 
@@ -79,7 +94,9 @@ class LoadedRun:
             raise damaged(path, error) from error
 
     def source_text(self, kernel: str, file: str) -> str | None:
-        """The text of ``file``, by name, as this run measured it; None when it was not kept and is not here unchanged."""
+        """The text of ``file``, by name, as this run measured it. None where the run did not keep it and the file here
+        differs.
+        """
         kept = self.sources.get(kernel, {}).get(file)
         facts = self.run.kernels.get(kernel, {})
         path = source_file(str(facts.get("file", "")))
@@ -89,7 +106,7 @@ class LoadedRun:
 
 
 def read_run(folder: Path) -> Run:
-    """What a run says of itself, be it whole or half-written. Raises StoreError as ``open_run`` does."""
+    """The description of a run, whole or half-written. Raises StoreError as ``open_run`` does."""
     path = folder / "run.json"
     try:
         data = bounded_reading.data_of(path, folder, DESCRIPTION)
@@ -131,8 +148,9 @@ def damaged(path: Path, error: Exception) -> StoreError:
 
 
 def text_of(path: Path, sha256: str) -> str | None:
-    """The file's text, or None where its bytes are no longer those of ``sha256`` or are no text. Raises OSError when it
-    cannot be read."""
+    """The file's text; None where its bytes do not have the digest ``sha256`` or are not text. Raises OSError when it
+    cannot be read.
+    """
     content = source_bytes(path)
     if hashlib.sha256(content).hexdigest() != sha256:
         return None
@@ -151,17 +169,29 @@ def source_bytes(path: Path) -> bytes:
 
 
 def source_file(file: str) -> Path | None:
-    """Where a kernel's recorded ``file`` lies here: below the installed package, or at its own path; None for no Python file."""
+    """Where a kernel's recorded ``file`` lies here: below the installed package or at its own path, or else wherever the
+    package now has the one file of that base name. None where there is none, and for no Python file."""
     if not file.endswith(".py"):
         return None
     # Recordings of before 2026-11-22 name a study's file without its package.
-    for name in (file, f"tilescope_kernels/{file}"):
-        package, _, rest = name.partition("/")
-        for root in _roots(package) if rest else ():
-            if bounded_reading.is_inside(root / rest, root):
-                return root / rest
-    path = Path(file)
-    return path if bounded_reading.is_inside(path, Path(path.absolute().anchor)) else None
+    parts = [name.partition("/") for name in (file, f"tilescope_kernels/{file}")]
+    roots = [
+        (root, rest) for package, _, rest in parts if rest and not rest.startswith("/") for root in _roots(package)
+    ]
+    places = [*((root / rest, root) for root, rest in roots), (Path(file), Path(Path(file).absolute().anchor))]
+    found = next((path for path, root in places if bounded_reading.is_inside(path, root)), None)
+    # Another package's file of that name is none of the recorded one's, where that package is here.
+    moved = (file_below(root, rest.rpartition("/")[2]) for root, rest in roots if rest == roots[0][1])
+    return found or next(filter(None, moved), None)
+
+
+def file_below(folder: Path, name: str) -> Path | None:
+    """The one file of that base name in a package's folder and its subfolders; None where there is none, or several."""
+    folders = itertools.islice(os.walk(folder), PACKAGES)
+    found = [
+        path for at, _, files in folders if name in files and bounded_reading.is_inside(path := Path(at, name), folder)
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _roots(package: str) -> list[Path]:

@@ -2,57 +2,94 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Mapping
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from tilescope.files import bounded_reading, names
-from tilescope.runs import definitions, store
+from tilescope.runs import definitions, reader, same_code, store
 
 
-def stale_kernels(loaded: store.LoadedRun) -> list[str]:
+def stale_kernels(run: store.LoadedRun) -> list[str]:
     """Names of the run's kernels whose code is no longer what was measured.
 
-    That is the code of the file that declares the kernel, and what it comes to in those that what it launched is in, as far
-    as the run kept them; comments and docstrings are no code. A run that kept no texts knows the declaring file's bytes alone.
+    That is all that the file which declares the kernel defines, and what it reaches in the files that its launches are in,
+    as far as the run kept them. Comments and docstrings are no code, and it does not matter which file of the package code
+    is in. A run that kept no texts knows the declaring file's bytes alone.
     """
     try:
-        sources = loaded.sources
+        sources = run.sources
     except store.StoreError:  # damaged: whoever wants to read the texts is told
         sources = {}
-    return [name for name, facts in loaded.run.kernels.items() if _may_have_changed(facts, sources.get(name, {}))]
+    found: dict[Any, bool] = {}
+    stale = []
+    for name, facts in run.run.kernels.items():
+        file, measured, kept = str(facts.get("file", "")), str(facts.get("sha256", "")), sources.get(name, {})
+        # Kernels of one file share its texts.
+        key = (file, measured, frozenset(kept.items()))
+        if key not in found:
+            found[key] = _may_have_changed(file, measured, kept)
+        if found[key]:
+            stale.append(name)
+    return stale
 
 
-def _may_have_changed(facts: Mapping[str, Any], kept: Mapping[str, str]) -> bool:
+def _may_have_changed(file: str, measured: str, kept: Mapping[str, str]) -> bool:
     """Code that cannot be read, then or now, is not known to be the same."""
     try:
-        return _has_changed(facts, kept)
+        return _has_changed(file, measured, kept)
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError, LookupError):
         return True
 
 
-def _has_changed(facts: Mapping[str, Any], kept: Mapping[str, str]) -> bool:
-    path = store.source_file(str(facts.get("file", "")))
+def _has_changed(file: str, measured: str, kept: Mapping[str, str]) -> bool:
+    path = store.source_file(file)
     if path is None:
         return False
-    today, measured = store.source_bytes(path), facts.get("sha256")
-    if sha256(today).hexdigest() != measured:
-        text = kept.get(path.name, "")
-        if sha256(text.encode()).hexdigest() != measured or not definitions.same_code(text, today.decode()):
-            return True
-    # Helpers lie beside it, or above it in the same package; other libraries' files, which a run keeps too, do not.
-    folders = [path.parent, *(folder for folder in path.parents[1:2] if (folder / "__init__.py").is_file())]
-    helpers = {
-        file: store.source_bytes(helper).decode()
-        for file in kept.keys() - {path.name}
-        if names.is_source(file)
-        and (
-            helper := next(
-                (folder / file for folder in folders if bounded_reading.is_inside(folder / file, folder)), None
-            )
-        )
-    }
-    if all(kept[file] == text for file, text in helpers.items()):  # to read code takes longer than to compare texts
-        return False
-    reached = definitions.reached({**kept, path.name: kept.get(path.name) or today.decode()}, path.name)
-    return not all(definitions.same(reached[file], kept[file], text) for file, text in helpers.items())
+    today = _Today(path.absolute())
+    content = store.source_bytes(path)
+    unchanged = sha256(content).hexdigest() == measured
+    root = content.decode() if unchanged else kept.get(path.name, "")
+    if sha256(root.encode()).hexdigest() != measured:
+        return True
+    # Other libraries' files, which a run keeps too, are named by a path.
+    texts = {path.name: root, **{name: text for name, text in kept.items() if names.is_source(name)}}
+    found = {name: today.named(name) for name in texts}
+    if unchanged and all(there and today.text(there) == texts[name] for name, there in found.items()):
+        return False  # To read code takes longer than to compare texts.
+    return not same_code.same(definitions.Recorded(texts, today), path.name, today, str(path.absolute()))
+
+
+class _Today(definitions.Code):
+    """The package that a file is in as it is now; of a file in no package, the files beside it."""
+
+    def __init__(self, path: Path) -> None:
+        packages = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents))
+        self._beside, self._top = path.parent, packages[-1] if packages else path.parent
+        super().__init__(self._top.name if packages else "")
+        self._texts: dict[str, str] = {}
+        self._module = functools.cache(self._file_of)
+
+    def text(self, file: str) -> str:
+        if file not in self._texts:
+            self._texts[file] = store.source_bytes(Path(file)).decode()
+        return self._texts[file]
+
+    def locate(self, module: str, importer: str) -> str | None:
+        name = module.lstrip(".")
+        level = len(module) - len(name)
+        folder = Path(importer).parents[level - 1] if level else self._top.parent if self.package else self._top
+        return self._module("/".join([str(folder), *filter(None, name.split("."))]))
+
+    def _file_of(self, module: str) -> str | None:
+        places = (f"{module}.py", f"{module}/__init__.py")
+        return next((place for place in places if bounded_reading.is_inside(Path(place), self._top)), None)
+
+    def named(self, base: str) -> str | None:
+        places = (self._beside / base, self._top / base)
+        near = next((place for place in places if bounded_reading.is_inside(place, self._top)), None)
+        there = near or (reader.file_below(self._top, base) if self.package else None)
+        return str(there) if there else None

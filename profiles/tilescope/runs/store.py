@@ -1,11 +1,13 @@
-"""Runs on disk: one folder a run, written beside its final name and renamed when whole.
+"""Runs on disk: where they are, which there are, and how one is opened. ``reader`` reads a folder, ``writer`` writes one.
 
-``run.json`` says what was run, ``table.parquet`` holds the table, ``artefacts/<collector>/`` what the collectors wrote.
-Where a collector knows single source lines there are ``lines.parquet`` with their values and ``sources.json.gz`` with the
-text of the files as they were. While a run is being written it is called ``.partial-<id>`` and its rows lie in ``parts/``
-(``line-parts/``), one file a finished case, so that nothing is lost with the process. ``progress.jsonl`` says what is done;
-a run that was interrupted keeps it, to go on by. Here runs are found and listed; ``loaded`` reads one and ``writing`` writes
-one. Imports neither torch nor triton.
+A run is a folder, written beside its final name and renamed when it is whole. ``run.json`` says what was run,
+``table.parquet`` holds the table, and ``artefacts/<collector>/`` what the collectors wrote. Where a collector knows single
+source lines there are ``lines.parquet`` with their values and ``sources.json.gz`` with the text of the files as they were.
+``configs.parquet`` says with which config each Triton launch was made.
+
+While a run is being written it is called ``.partial-<id>``. Its rows lie in ``parts/`` (``line-parts/``, ``config-parts/``), one file a
+finished case, so that nothing is lost with the process. ``progress.jsonl`` is its journal; an interrupted run keeps it, to
+go on by. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tilescope.files import bounded_reading
-from tilescope.models import raised_roofs
+from tilescope.hardware import raised_roofs
 from tilescope.runs import journal
 from tilescope.runs.reader import LINES, LoadedRun, StoreError, read_run, read_table, source_bytes, source_file, text_of
 from tilescope.runs.writer import MODEL, PARTIAL, RunWriter, check_writable, gathered, is_being_written, parts, recover
@@ -88,11 +90,14 @@ def open_run(path: Path | str) -> LoadedRun:
         raise StoreError(half_written(folder))
     run = read_run(folder)
     table = read_table(folder / "table.parquet", folder)
-    return LoadedRun(raised_roofs.raised(run, table), table, folder)
+    loaded = LoadedRun(raised_roofs.raised(run, table), table, folder)
+    # Shown wherever the table is: when they are damaged, it is said here.
+    _ = loaded.configs
+    return loaded
 
 
 def open_partial(folder: Path) -> tuple[LoadedRun, list[str]]:
-    """The finished cases of a run that is half-written, left as it is, and what is to be said of it, a line each.
+    """The finished cases of a half-written run, which is left as it is, and messages about it, a line each.
 
     Raises StoreError where its description cannot be read.
     """
@@ -133,12 +138,12 @@ def find(text: str, folders: Iterable[Path] | None = None) -> Path:
 
 
 def find_interrupted(text: str, folders: Iterable[Path] | None = None) -> Path:
-    """``find``, but that ``latest`` is the newest of the person's own runs that was interrupted and says how to go on."""
+    """As ``find``, but ``latest`` is the person's newest run that was interrupted and has a journal to go on by."""
     return _latest_that(_is_interrupted, "was interrupted, so there is none to go on with", text, folders)
 
 
 def find_half_written(text: str, folders: Iterable[Path] | None = None) -> Path:
-    """``find``, but that ``latest`` is the newest of the person's own runs whose writer died."""
+    """As ``find``, but ``latest`` is the person's newest run whose writer died."""
     return _latest_that(_is_half_written, "is half-written, so there is none to recover", text, folders)
 
 
@@ -224,7 +229,7 @@ def _stamp(file: Path) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=4096)
 def _remembered(path: Path, stamp: tuple[tuple[int, int], ...]) -> Summary:
-    """A list of runs is asked for often, and reading every table for it takes seconds when there are many."""
+    """A run's line in the list, cached: reading every table for each list would take seconds."""
     return _summarise(path)
 
 
@@ -258,7 +263,7 @@ def _summarise(path: Path) -> Summary:
 
 
 def half_written(folder: Path) -> str:
-    """What is to be said of a run that is half-written: who is at it, or what can be done."""
+    """A message about a half-written run: who is writing it, or what can be done."""
     name = folder.name.removeprefix(PARTIAL)
     if is_being_written(folder):
         return f"{name} is still being written: wait for its job"

@@ -25,14 +25,16 @@ import pandas as pd
 
 from tilescope.files import atomic_writing, bounded_reading, names
 from tilescope.runs import journal, parquet
-from tilescope.runs.reader import LINES, LoadedRun, StoreError, read_frame, read_run, read_table
-from tilescope.table import line_values, schema
+from tilescope.runs.reader import CONFIGS, LINES, LoadedRun, StoreError, read_frame, read_run, read_table
+from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.case import Case
 from tilescope.table.schema import Failure, Run
 
 PARTIAL = ".partial-"
 #: Folders of parts, by the file that they are put together to.
-_PARTS = {"table.parquet": "parts", LINES: "line-parts"}
+_PARTS = {"table.parquet": "parts", LINES: "line-parts", CONFIGS: "config-parts"}
+#: Those that stand beside the table: what their rows are held against.
+_BESIDE = {LINES: line_values, CONFIGS: launch_configs}
 #: What stands between a part's number, the collector and the case that it is of.
 _OF = "@"
 #: Owner of the rows that no collector made.
@@ -77,10 +79,10 @@ class RunWriter:
 
     @classmethod
     def reopen(cls, folder: Path) -> RunWriter:
-        """A writer that goes on with a run that is not complete, whether its writer died or was told to stop.
+        """A writer that goes on with a run that is not complete, whether its writer died or was stopped.
 
-        What damaged parts held is outstanding again, and noted. Raises StoreError when the run is whole, still being written,
-        or cannot be read.
+        The cases in damaged parts are outstanding again, and noted. Raises StoreError when the run is whole, still
+        being written, or cannot be read.
         """
         writer = cls.__new__(cls)
         writer.final = folder.with_name(folder.name.removeprefix(PARTIAL))
@@ -112,7 +114,7 @@ class RunWriter:
 
     @property
     def rows(self) -> pd.DataFrame:
-        """What was written so far and can be read."""
+        """The rows written so far that can be read."""
         return gathered(self.folder)[0]
 
     def append(self, frame: pd.DataFrame, collector: str = "", case: Case | None = None) -> None:
@@ -133,13 +135,21 @@ class RunWriter:
 
         Raises SchemaError when the rows are not ``tilescope.table.line_values``'s.
         """
-        with self._explained():
-            if not frame.empty:
-                folder = self.folder / "line-parts"
-                folder.mkdir(exist_ok=True)
-                number = max((_number(part) for part in folder.iterdir()), default=0) + 1
-                parquet.write(line_values.validate(frame), folder / _part(number))
+        self._append_beside(LINES, frame)
         self.keep_sources({kernel: sources})
+
+    def append_configs(self, frame: pd.DataFrame) -> None:
+        """Adds configs of launches. Raises SchemaError when the rows are not ``tilescope.table.launch_configs``'s."""
+        self._append_beside(CONFIGS, frame)
+
+    def _append_beside(self, name: str, frame: pd.DataFrame) -> None:
+        if frame.empty:
+            return
+        with self._explained():
+            folder = self.folder / _PARTS[name]
+            folder.mkdir(exist_ok=True)
+            number = max((_number(part) for part in folder.iterdir()), default=0) + 1
+            parquet.write(_BESIDE[name].validate(frame), folder / _part(number))
 
     def keep_sources(self, kernels: Mapping[str, Mapping[str, str]]) -> None:
         """Keeps the text of each kernel's files, by name; of one that is kept already the first text stays."""
@@ -154,7 +164,7 @@ class RunWriter:
                 _write_sources(self._sources, self.folder / "sources.json.gz")
 
     def plan(self, cases: Iterable[Case]) -> None:
-        """Notes what the run is of, so that it can go on when it is interrupted."""
+        """Notes the run's cases, so that it can go on when it is interrupted."""
         with self._explained():
             journal.begin(self.folder, cases)
 
@@ -209,7 +219,7 @@ class RunWriter:
         self._lock.close()
 
     def _forget(self, lost: Iterable[Path]) -> None:
-        """Puts damaged parts aside and says what they held."""
+        """Puts damaged parts aside, notes that their cases are to be done again, and returns a message for each."""
         with self._explained():
             said = _forget(self.folder, lost)
         if said:
@@ -271,7 +281,7 @@ def _number(part: Path) -> int:
 
 
 def _owner(part: Path, folder: Path) -> tuple[str, Case | None] | None:
-    """The collector and the case that a part is of; None where its name does not say so."""
+    """The collector and the case whose rows a part holds; None where its name does not say so."""
     _, *owner = part.stem.split(_OF)
     if len(owner) != 2:
         return None
@@ -301,13 +311,14 @@ def _forget(folder: Path, lost: Iterable[Path]) -> list[str]:
 def _seal(folder: Path, final: Path, table: pd.DataFrame) -> Path:
     """The table of all parts, then the rename that makes the run visible; only then may the parts go."""
     parquet.write(table, folder / "table.parquet")
-    by_line = []
-    for part in parts(folder, "line-parts"):
-        # Values of lines come with the rows of their case, which is settled: what is damaged is left out.
-        with contextlib.suppress(StoreError):
-            by_line.append(read_frame(part, line_values.validate, line_values.COLUMNS, folder))
-    if by_line:
-        parquet.write(pd.concat(by_line, ignore_index=True), folder / LINES)
+    for name, of in _BESIDE.items():
+        found = []
+        for part in parts(folder, _PARTS[name]):
+            # These come with the rows of their case, which is settled: what is damaged is left out.
+            with contextlib.suppress(StoreError):
+                found.append(read_frame(part, of.validate, of.COLUMNS, folder))
+        if found:
+            parquet.write(pd.concat(found, ignore_index=True), folder / name)
     if read_run(folder).complete:
         (folder / journal.FILE).unlink(missing_ok=True)
     atomic_writing.rename(folder, final)
@@ -345,8 +356,9 @@ def _write_json(data: dict[str, Any], path: Path) -> None:
 
 
 def lock(folder: Path) -> IO[str]:
-    """Held as long as the writer lives; the system lets go of it when the process dies. Raises BlockingIOError for one that
-    another holds."""
+    """A lock that holds as long as the writer lives; the system releases it when the process dies. Raises
+    BlockingIOError where another process holds it.
+    """
     # A link or a pipe of that name is none of ours.
     handle = os.fdopen(
         os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666), "w"

@@ -1,4 +1,4 @@
-"""A case: something that yields launches."""
+"""A case: one implementation of one kernel on one workload, which yields launches when it is called."""
 
 from __future__ import annotations
 

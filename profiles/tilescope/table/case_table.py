@@ -1,4 +1,4 @@
-"""What the table knows of each case, gathered for the models: a metric's value by launch, most direct source first.
+"""Values of each case, gathered from the table for the models: by metric and launch, the most direct source first.
 
 Pure: frame -> plain objects. Medians over repetitions; what is absent is None, never 0.
 """
@@ -40,7 +40,7 @@ class Spread(NamedTuple):
 
 
 @dataclass
-class Facts:
+class CaseValues:
     """One case. ``key`` holds its identifying columns.
 
     ``values`` maps (metric, source) to launch -> median; launch None is the whole case. ``functions`` maps a source to
@@ -85,14 +85,19 @@ class Facts:
         """GPU time of the case in seconds."""
         return self.spread("gpu_time", *GPU_TIME_SOURCES)
 
+    def needed_bytes(self) -> Known | None:
+        """Bytes that the algorithm must move, read and written, as the kernel's cost declares them."""
+        read, written = (self.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written"))
+        return Known(read.value + written.value, "model") if read and written else None
+
     def wrong(self) -> bool:
-        """Whether the check of its results found them wrong: its times are those of another function."""
+        """Whether the check found the results wrong. The times are then those of another function."""
         pairs = (("relative_error", "tolerance"), ("row_error", "row_tolerance"))
         found = [(self.total(error), self.total(accepted)) for error, accepted in pairs]
         return any(error.value > accepted.value for error, accepted in found if error and accepted)
 
     def launch_time(self, launch: int, seen_by: str) -> Known | None:
-        """GPU time of a launch that ``seen_by`` numbered, from a source that saw as many launches."""
+        """GPU time of the launch that the source ``seen_by`` calls ``launch``, from a source that saw as many launches."""
         count = len(self.functions.get(seen_by, {}))
         alike = [source for source in GPU_TIME_SOURCES if len(self.functions.get(source, {})) == count]
         return self.at("gpu_time", launch, *alike) if alike else None
@@ -106,11 +111,11 @@ class Facts:
 
 #: The tables that were gathered last, at most so many: views ask several models about one, and of 100,000 launches this takes
 #: seconds.
-_last: tuple[tuple[weakref.ref[pd.DataFrame], list[Facts]], ...] = ()
+_last: tuple[tuple[weakref.ref[pd.DataFrame], list[CaseValues]], ...] = ()
 _MOST = 3
 
 
-def gather(table: pd.DataFrame) -> list[Facts]:
+def gather(table: pd.DataFrame) -> list[CaseValues]:
     """Every case of the table, in the order of its first row. The table must not be changed afterwards."""
     global _last  # noqa: PLW0603 - exchanged as a whole, as threads gather too
     known = next((facts for of, facts in _last if of() is table), None)
@@ -121,8 +126,8 @@ def gather(table: pd.DataFrame) -> list[Facts]:
     return list(known)
 
 
-def _gather(table: pd.DataFrame) -> list[Facts]:
-    cases: dict[tuple[str, ...], Facts] = {}
+def _gather(table: pd.DataFrame) -> list[CaseValues]:
+    cases: dict[tuple[str, ...], CaseValues] = {}
     if table.empty:
         return []
     whose = [*KEYS, "metric", "source"]
@@ -135,7 +140,7 @@ def _gather(table: pd.DataFrame) -> list[Facts]:
     values = medians["value"].to_numpy(dtype="float64")[order].tolist()
     owners = medians[whose].iloc[order[starts]].itertuples(index=False, name=None)
     for (*key, metric, source), start, end in zip(owners, starts, [*starts[1:], len(order)], strict=True):
-        case = cases.setdefault(tuple(key), Facts(dict(zip(KEYS, key, strict=True))))
+        case = cases.setdefault(tuple(key), CaseValues(dict(zip(KEYS, key, strict=True))))
         numbers = (None if math.isnan(launch) else int(launch) for launch in launches[start:end])
         case.values[metric, source] = dict(zip(numbers, values[start:end], strict=True))
     named = table.loc[table["launch"].notna(), [*KEYS, "source", "launch", "function"]].drop_duplicates()
@@ -148,7 +153,21 @@ def _gather(table: pd.DataFrame) -> list[Facts]:
     return list(cases.values())
 
 
-def declared_pipe(case: Facts, kernels: Mapping[str, Mapping[str, object]] | None) -> str | None:
+def value_of(known: Known | Spread | None) -> float:
+    """The value, NaN where it is absent."""
+    return known.value if known else math.nan
+
+
+def gpu_times(case: CaseValues, other: CaseValues) -> tuple[Spread, Spread] | None:
+    """GPU times of two cases by the same clock, the first that has both; None where none has."""
+    for source in GPU_TIME_SOURCES:
+        mine, theirs = case.spread("gpu_time", source), other.spread("gpu_time", source)
+        if mine and theirs:
+            return mine, theirs
+    return None
+
+
+def declared_pipe(case: CaseValues, kernels: Mapping[str, Mapping[str, object]] | None) -> str | None:
     """The pipe that the kernel's cost declares for the case, from ``Run.kernels``; None where it is not said."""
     found: object = (kernels or {}).get(case.key["kernel"], {})
     for step in ("cost", case.key["workload"], case.key["pass"], "pipe"):
@@ -156,12 +175,12 @@ def declared_pipe(case: Facts, kernels: Mapping[str, Mapping[str, object]] | Non
     return found if isinstance(found, str) else None
 
 
-def by_problem(cases: Iterable[Facts]) -> dict[tuple[str, ...], dict[str, Facts]]:
-    """Cases that solve the same problem (run, kernel, pass, workload), by implementation; the default config only.
+def by_problem(cases: Iterable[CaseValues]) -> dict[tuple[str, ...], dict[str, CaseValues]]:
+    """Cases by problem (run, kernel, pass, workload) and then by implementation; of those without a config only.
 
-    An implementation that ran with configs only is there with the fastest of them, where times are known.
+    An implementation that ran only with configs is represented by the fastest of them, where times are known.
     """
-    problems: dict[tuple[str, ...], dict[str, Facts]] = {}
+    problems: dict[tuple[str, ...], dict[str, CaseValues]] = {}
     for case in cases:
         problem = problem_of(case)
         others = problems.setdefault(problem, {})
@@ -171,11 +190,11 @@ def by_problem(cases: Iterable[Facts]) -> dict[tuple[str, ...], dict[str, Facts]
     return problems
 
 
-def problem_of(case: Facts) -> tuple[str, ...]:
-    """What the case computes, whoever does: run, kernel, pass, workload."""
+def problem_of(case: CaseValues) -> tuple[str, ...]:
+    """The problem that the case solves: run, kernel, pass, workload."""
     return tuple(case.key[name] for name in ("run_id", "kernel", "pass", "workload"))
 
 
-def _rank(case: Facts) -> tuple[bool, float]:
+def _rank(case: CaseValues) -> tuple[bool, float]:
     time = case.gpu_time()
     return (bool(case.key["config"]), time.value if time else float("inf"))

@@ -1,7 +1,7 @@
-"""The one table, and the facts about the run it belongs to.
+"""The table's schema, and the description of the run it belongs to.
 
-The table is tidy: one value a row, in base SI units (seconds, bytes, hertz; ratios between 0 and 1),
-each with its provenance in ``source``. What was not measured has no row. Imports neither torch nor triton.
+The table is tidy: one value a row, in base SI units (seconds, bytes, hertz; ratios between 0 and 1), each with its
+provenance in ``source``. What was not measured has no row. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Failure:
     detail: str = ""
 
     def concerns(self, kernel: str) -> bool:
-        """Whether it is of a case of the kernel with that name (``Case.name``), which a person's own file stands before."""
+        """Whether the case is one of the kernel with that name (``Case.name``), wherever the kernel was declared."""
         return self.case.startswith(f"{kernel}/") or f".py:{kernel}/" in self.case
 
 
@@ -133,8 +133,8 @@ class Workload(TypedDict, total=False):
     dims: Mapping[str, int]
 
 
-class Facts(TypedDict, total=False):
-    """What a run keeps of a kernel. Every part may be absent, and there may be others."""
+class KernelFacts(TypedDict, total=False):
+    """What a kernel's spec declared, as a run keeps it. Every part may be absent, and there may be others."""
 
     summary: str
     file: str
@@ -174,7 +174,7 @@ class Run:
     id: str
     started: str
     device: Device
-    kernels: Mapping[str, Mapping[str, Any]] = field(metadata={"shape": Mapping[str, Facts]})
+    kernels: Mapping[str, Mapping[str, Any]] = field(metadata={"shape": Mapping[str, KernelFacts]})
     versions: Mapping[str, str]
     settings: Mapping[str, Any] = field(metadata={"shape": Settings})
     git_revision: str = ""
@@ -190,7 +190,9 @@ class Run:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Run:
-        """Raises SchemaError when the run was written by a newer schema, or a field is absent or of another kind than here."""
+        """The run that ``data`` describes. Raises SchemaError for a newer schema, and for a field that is absent or of
+        another type.
+        """
         version = data.get("schema_version")
         if not isinstance(version, int):
             raise SchemaError("not a run: it has no schema_version")
@@ -207,7 +209,9 @@ class Run:
         return run
 
     def check(self) -> None:
-        """Raises ValueError for an id or a collector that cannot name a folder, and for a device that cannot be."""
+        """Raises ValueError for an id or a collector that cannot name a folder, and for impossible figures of the
+        device.
+        """
         names.file_name(self.id, "a run's id")
         for collector in self.settings.get("collectors", ()):
             names.file_name(collector, "a collector's name")
@@ -233,7 +237,12 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     if unknown:
         raise SchemaError(f"unknown metric {unknown[0]!r}: add it to METRICS")
     table["unit"] = table["metric"].map({name: metric.unit for name, metric in METRICS.items()})
-    for column, dtype in COLUMNS.items():
+    return with_dtypes(table, COLUMNS)
+
+
+def with_dtypes(table: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
+    """The table, changed in place, with the dtype that ``columns`` names for each column; absent text becomes empty."""
+    for column, dtype in columns.items():
         if dtype == "str":
             # A column that no row sets has no strings to fill among.
             table[column] = table[column].astype("object").fillna("")

@@ -13,7 +13,7 @@ from tilescope_kernels import CATALOG, FAMILIES
 from tilescope_kernels.spec import KernelSpec, Workload, WorkloadError
 
 from tilescope.execution import execute
-from tilescope.suggest import unknown
+from tilescope.table.suggest import unknown
 
 
 def catalog(kernels: Iterable[str] = (), workloads: Iterable[str] = ()) -> list[dict[str, Any]]:

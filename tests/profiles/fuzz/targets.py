@@ -25,7 +25,7 @@ from tilescope import cli, collectors
 from tilescope.files import atomic_writing
 from tilescope.models import summary
 from tilescope.runs import journal, listings, store
-from tilescope.table import line_values, schema
+from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.case import Case
 from tilescope.table.schema import Run
 
@@ -146,6 +146,9 @@ def write_run(runs: Path, name: str, half: bool = False) -> Path:
             writer.settle(journal.Settled(collector, case.id, "result"))
             artefact = writer.artefact_path(collector, case, collectors.load(collector).SUFFIX)
             artefact.write_bytes(sample(collector, case))
+            launch_configs.write(artefact, case, [launch_configs.launched("k", {"BLOCK": 64}, None, ["BLOCK"])])
+            if collector != "check":
+                writer.append_configs(launch_configs.beside(artefact, case, collector))
     writer.append_lines(cases()[0].kernel, by_line, {"a.py": "def a():\n    return 1\n"})
     writer.settle(journal.Settled("ncu", cases()[-1].id, "skipped", "for a reason\u2028and another"))
     if half:
@@ -237,7 +240,7 @@ def run_mutant(rng: random.Random, place: Path) -> None:
     loaded = told(store.open_run, folder)
     if loaded is None or BAD not in listed or listed[BAD].error:
         return
-    told(summary.summarise, loaded.table, loaded.run.device, loaded.run.kernels)
+    told(summary.summarise, loaded.table, loaded.run.device, loaded.run.kernels, loaded.configs)
     told(lambda: loaded.lines)
     told(lambda: loaded.sources)
     told(lambda: [loaded.source_text(name, "a.py") for name in loaded.run.kernels])

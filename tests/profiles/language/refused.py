@@ -9,6 +9,7 @@ from interpreting import Launched
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra import cuda, libdevice
+from triton.runtime.interpreter import InterpreterBuilder, interpreter_builder
 
 N = 32
 
@@ -88,6 +89,27 @@ def gluon_kernel(x_ptr, out_ptr, N: gl.constexpr):
 
 def gluon_is_another_language() -> Launched:
     return _launched(gluon_kernel)
+
+
+def novel(x):
+    """What a later version of Triton's language may have."""
+    return tl.tensor(interpreter_builder.create_novel(x.handle), x.type)
+
+
+@triton.jit
+def novel_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(out_ptr + at, novel(tl.load(x_ptr + at)))
+
+
+def an_unknown_method_of_the_builder() -> Launched:
+    InterpreterBuilder.create_novel = lambda _, block: block
+    x, out = torch.randn(N), torch.empty(N)
+    novel_kernel[(1,)](x, out, N)
+    assert torch.equal(out, x)  # of fp32 it is interpreted
+    narrow = x.bfloat16()
+    novel_kernel[(1,)](narrow, torch.empty_like(narrow), N)
+    return Launched(out, out, x)
 
 
 @triton.jit

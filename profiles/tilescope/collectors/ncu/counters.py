@@ -120,11 +120,27 @@ def command(argv: Sequence[str], folder: Path) -> list[str]:
     Clocks are left as they are (the card may be shared); caches are flushed before every replay pass.
     Raises NcuError where there is no ncu or no GPU.
     """
-    ncu, gpu = device.find_ncu(), device.detect()
-    if ncu is None or gpu is None:
+    gpu = device.detect()
+    if gpu is None:
         raise NcuError(unavailable() or "ncu cannot run here")
+    return wrapped(argv, folder, "raw", "--metrics", ",".join(counters(capability(gpu.target))))
+
+
+def ncu_path() -> str:
+    """Where ncu is. Raises NcuError where there is none."""
+    path = device.find_ncu()
+    if path is None:
+        raise NcuError(unavailable() or "ncu cannot run here")
+    return path
+
+
+def wrapped(argv: Sequence[str], folder: Path, page: str, *options: str) -> list[str]:
+    """A command line under ncu, which prints its ``page`` into the log in ``folder``. ``options`` say what it collects.
+
+    Raises NcuError where there is no ncu.
+    """
     return [
-        ncu,
+        ncu_path(),
         "--config-file", "off",
         "--target-processes", "application-only",
         "--clock-control", "none",
@@ -132,9 +148,9 @@ def command(argv: Sequence[str], folder: Path) -> list[str]:
         "--replay-mode", "kernel",
         "--nvtx",
         "--nvtx-include", f"regex:{RANGE}.*",
-        "--metrics", ",".join(counters(capability(gpu.target))),
+        *options,
         "--csv",
-        "--page", "raw",
+        "--page", page,
         "--print-units", "base",
         "--log-file", str(folder / LOG),
         *argv,
@@ -144,17 +160,18 @@ def command(argv: Sequence[str], folder: Path) -> list[str]:
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
     """Runs the case once where ncu counts. Compiling and tuning happen before, outside of the ranges.
 
-    Writes nothing: ncu's report is the artefact, and ``finish`` divides it among the cases.
+    Writes with which configs it ran, and nothing else: ncu's report is the artefact, and ``finish`` divides it among the cases.
     """
     import torch  # noqa: PLC0415 - only the worker may import torch
 
-    from tilescope.execution import execute  # noqa: PLC0415
+    from tilescope.execution import execute, observe  # noqa: PLC0415
 
     if spec.workload(case.workload).elements == 0:
         raise execute.NotApplicable("an empty workload launches nothing to count")
     run = execute.prepare(spec, case, "cuda")
-    for _ in range(max(1, min(int(settings.get("warmup", WARMUP)), WARMUP))):
+    for _ in range(min(int(settings.get("warmup", WARMUP)), WARMUP) - 1):
         run()
+    observe.once(run, out, case)
     torch.cuda.synchronize()
     counted = torch.cuda.nvtx.range_start(RANGE + case.slug)
     try:

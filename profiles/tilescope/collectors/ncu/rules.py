@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from tilescope.collectors.ncu import counters, ncu_csv
+from tilescope.collectors.ncu import counters, ncu_csv, rule_file
 from tilescope.files import bounded_reading
-from tilescope.hardware import device
-from tilescope.models.advice import nvidia_rules
 from tilescope.table import schema
 from tilescope.table.case import Case
 
@@ -37,26 +35,8 @@ def command(argv: Sequence[str], folder: Path) -> list[str]:
 
     Raises NcuError where there is no ncu.
     """
-    path = device.find_ncu()
-    if path is None:
-        raise counters.NcuError(unavailable() or "ncu cannot run here")
-    return [
-        path,
-        "--config-file", "off",
-        "--target-processes", "application-only",
-        "--clock-control", "none",
-        "--cache-control", "all",
-        "--replay-mode", "kernel",
-        "--nvtx",
-        "--nvtx-include", f"regex:{counters.RANGE}.*",
-        *(part for section in SECTIONS for part in ("--section", section)),
-        "--apply-rules", "yes",
-        "--csv",
-        "--page", "details",
-        "--print-units", "base",
-        "--log-file", str(folder / counters.LOG),
-        *argv,
-    ]  # fmt: skip
+    asked = (part for section in SECTIONS for part in ("--section", section))
+    return counters.wrapped(argv, folder, "details", *asked, "--apply-rules", "yes")
 
 
 def finish(folder: Path, cases: Sequence[Case]) -> None:
@@ -72,9 +52,9 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
         if cases:
             raise counters.NcuError(counters.explain(text) or "ncu ended without a word about its rules") from error
         return
-    rules = nvidia_rules.read(text)
+    rules = rule_file.read(text)
     for case, own in launches(table, cases).items():
-        nvidia_rules.write(folder / (case.slug + SUFFIX), case, [rule for rule in rules if rule.launch in own])
+        rule_file.write(folder / (case.slug + SUFFIX), case, [rule for rule in rules if rule.launch in own])
 
 
 def launches(table: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, set[int]]:
@@ -97,6 +77,6 @@ def launches(table: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, set[int]]
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """No rows: a rule is text. Reads the artefact, so that a damaged one is told. Raises ValueError for one."""
-    nvidia_rules.load(artefact)
+    """No rows, as a rule is text. Reads the artefact, so that a damaged one is reported. Raises ValueError for one."""
+    rule_file.load(artefact)
     return schema.frame([])

@@ -16,10 +16,9 @@ from typing import Any
 import pandas as pd
 
 from tilescope.collectors import compiled_text, compiler
-from tilescope.collectors.ncu import counters, ncu_csv, rules
+from tilescope.collectors.ncu import counters, ncu_csv, rules, source_page
 from tilescope.files import bounded_reading
-from tilescope.hardware import device
-from tilescope.table import line_values, schema
+from tilescope.table import schema
 from tilescope.table.case import Case
 
 SUFFIX = ".csv.gz"
@@ -39,25 +38,9 @@ def command(argv: Sequence[str], folder: Path) -> list[str]:
 
     Raises NcuError where there is no ncu.
     """
-    return [
-        _ncu(),
-        "--config-file", "off",
-        "--target-processes", "application-only",
-        "--clock-control", "none",
-        "--cache-control", "all",
-        "--replay-mode", "kernel",
-        "--nvtx",
-        "--nvtx-include", f"regex:{counters.RANGE}.*",
-        "--section", "SourceCounters",
-        "--import-source", "yes",
-        "--csv",
-        "--page", "details",
-        "--print-units", "base",
-        "--log-file", str(folder / counters.LOG),
-        "--export", str(folder / REPORT),
-        "--force-overwrite",
-        *argv,
-    ]  # fmt: skip
+    kept = ("--export", str(folder / REPORT), "--force-overwrite")
+    options = ("--section", "SourceCounters", "--import-source", "yes", *kept)
+    return counters.wrapped(argv, folder, "details", *options)
 
 
 def finish(folder: Path, cases: Sequence[Case]) -> None:
@@ -90,7 +73,7 @@ def divide(page: str, details: pd.DataFrame, cases: Sequence[Case]) -> dict[Case
     names = details.drop_duplicates("ID").set_index("ID")["Kernel Name"]
     waiting = [(int(launch), name) for launch, name in names.items()]
     found: dict[Case, list[str]] = {}
-    for tables in line_values.launches(page):
+    for tables in source_page.launches(page):
         place = next((i for i, (_, name) in enumerate(waiting) if name == tables.function), None)
         if place is None:
             continue
@@ -102,7 +85,7 @@ def divide(page: str, details: pd.DataFrame, cases: Sequence[Case]) -> dict[Case
 
 
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """No rows: what is known of lines is not in the run's table."""
+    """No rows: values of source lines are not in the run's table."""
     return schema.frame([])
 
 
@@ -111,7 +94,7 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
     """Values of source lines; no source files. Where the compiler saw the case too, its lines tell who calls what."""
     page = bounded_reading.text(bounded_reading.content(artefact))
     compiled = artefact.parent.parent / "compiler" / (case.slug + compiler.SUFFIX)
-    return line_values.sampled(page, case, _code(compiled) if compiled.is_file() else None), {}
+    return source_page.parse(page, case, _code(compiled) if compiled.is_file() else None), {}
 
 
 def _code(artefact: Path) -> dict[str, list[compiled_text.Text]]:
@@ -132,15 +115,8 @@ def _page(report: Path, name: str, *options: str) -> str:
     """A page of the report. Raises NcuFormatError where there is no report, NcuError where it cannot be read."""
     if not report.is_file():
         raise ncu_csv.NcuFormatError("ncu left no report")
-    command = [_ncu(), "--import", str(report), "--page", name, "--csv", *options]
+    command = [counters.ncu_path(), "--import", str(report), "--page", name, "--csv", *options]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         raise counters.NcuError(counters.explain(done.stdout + done.stderr) or "ncu cannot read its own report back")
     return done.stdout
-
-
-def _ncu() -> str:
-    path = device.find_ncu()
-    if path is None:
-        raise counters.NcuError(unavailable() or "ncu cannot run here")
-    return path

@@ -1,4 +1,4 @@
-"""Advice: why a kernel is slow, by which values, what mending it could win at most, and how.
+"""Advice: why a kernel is slow, the values that show it, the potential speedup, and the remedy.
 
 Pure: frame -> findings. A rule is one function in RULES that looks at a ``Subject`` and yields ``Finding``s. It needs
 its counters: what is absent gives no finding. With compiler and interpreter alone the findings are predictions.
@@ -16,7 +16,7 @@ from tilescope.models.advice.distance import distance
 from tilescope.models.advice.finding import DISTANCE, NVIDIA, OURS, Bound, Evidence, Finding, rank
 from tilescope.models.advice.passes import two_passes
 from tilescope.models.advice.subject import Subject, launches
-from tilescope.table.case_table import Facts, gather, problem_of
+from tilescope.table.case_table import CaseValues, gather, problem_of
 from tilescope.table.schema import Device
 
 __all__ = ["DISTANCE", "NVIDIA", "OURS", "RULES", "Bound", "Evidence", "Finding", "findings", "rank"]
@@ -59,14 +59,14 @@ def findings(
     kernels: Mapping[str, Mapping[str, object]] | None = None,
     beside: pd.DataFrame | None = None,
 ) -> list[Finding]:
-    """What the rules find in every case of the table, those with most to win first (see ``rank``).
+    """Findings of all rules about every case of the table, those with most to win first (see ``rank``).
 
-    Of each measured case one finding, the last (``DISTANCE``), says how far it is from its roof; one at its roof says so
-    itself. ``kernels`` is ``Run.kernels``. Of a sweep the table needs all configs of a problem: they are held against each
-    other. ``beside`` are all rows of these kernels where the table has not all: other implementations show what a
-    computation needs.
+    Each measured case has one finding, the last (``DISTANCE``), about how far it is from its roof; a case at its roof
+    has one that says so instead. ``kernels`` is ``Run.kernels``. Of a sweep the table needs all configs of a problem,
+    which are compared with each other. ``beside`` are all rows of these kernels where the table has not all: other
+    implementations show what a computation needs.
     """
-    swept: dict[tuple[str, ...], list[Facts]] = {}
+    swept: dict[tuple[str, ...], list[CaseValues]] = {}
     for case in gather(table):
         if case.key["config"]:
             swept.setdefault((*problem_of(case), case.key["impl"]), []).append(case)

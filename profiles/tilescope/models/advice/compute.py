@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilescope.models import roofline
+from tilescope.hardware import roofs
 from tilescope.models.advice.finding import Bound, Finding
 from tilescope.models.advice.subject import Subject
 
 #: The tensor pipe of a dtype, where the kernel declares none.
 _TENSOR = {"fp32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8": "int8"}
-_COUNTED = tuple(metric for metric in roofline.WORK if metric.startswith("tensor_"))
+_COUNTED = tuple(metric for metric in roofs.WORK if metric.startswith("tensor_"))
 #: Flop per byte from which work is a matrix product in all but name.
 _INTENSITY = 64
 #: From this share of a pipe's roof on, it is what holds the kernel back.
@@ -63,7 +63,7 @@ def at_the_rate(subject: Subject) -> Iterator[Finding]:
         return
     yield subject.finding(
         "at-the-rate",
-        f"At the {pipe} roof: {use * 100:.0f} % of the {roofline.of_roof(subject.row, subject.device).name}",
+        f"At the {pipe} roof: {use * 100:.0f} % of the {roofs.of_roof(subject.row, subject.device).name}",
         "Only fewer or cheaper operations help: a narrower dtype for the operands of tl.dot, or work left out (skip "
         "tiles that a mask empties).",
         [

@@ -11,7 +11,7 @@ from tilescope.models.advice.finding import Bound, Finding
 from tilescope.models.advice.subject import Subject
 from tilescope.table import units
 from tilescope.table.case import parse_config
-from tilescope.table.case_table import GPU_TIME_SOURCES, Facts
+from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues
 
 #: Less than this is no news: configs of one sweep that differ only in what their pass does not use, and so run the same
 #: code, came out up to 0.8 % apart, and of every fifth such pair the interval leaves out 1 (norms, H200, 2026-11-24).
@@ -48,7 +48,7 @@ def quicker_config(subject: Subject) -> Iterator[Finding]:
     )
 
 
-def _text(case: Facts, source: str) -> str:
+def _text(case: CaseValues, source: str) -> str:
     """The median of a case's GPU time and its 5 % and 95 % quantiles."""
     found = case.spread("gpu_time", source)
     return "{} ({} to {})".format(*(units.text(v, "second", 4) for v in found[:3])) if found else ""

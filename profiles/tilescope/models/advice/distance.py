@@ -1,10 +1,10 @@
-"""How far a measured case is from its roof, whatever else is found. Pure."""
+"""The rule on distance: how far a measured case is from its roof, whatever else is found. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tilescope.models import roofline
+from tilescope.hardware import roofs
 from tilescope.models.advice import stalls
 from tilescope.models.advice.finding import DISTANCE, Evidence, Finding
 from tilescope.models.advice.subject import Subject
@@ -16,15 +16,15 @@ _REACHED = 0.97
 
 
 def distance(subject: Subject, found: Iterable[Finding]) -> Iterator[Finding]:
-    """What is left to win, and whether any rule in ``found`` explains it. Ranks last: it is no cure.
+    """The distance left to the roof, and whether any finding in ``found`` explains it. Ranks last: it is no remedy.
 
-    A computation that must pass over its input twice is held against the roof of two passes.
+    A computation that must pass over its input twice is compared with the roof of two passes.
     """
     fraction = subject.row["floor_fraction"]
     rules = {finding.rule for finding in found if finding.bound is None or finding.bound.clock == "gpu_time"}
     if not (subject.measured and fraction > 0) or rules & _SAID:
         return
-    roof = roofline.of_roof(subject.row, subject.device).name
+    roof = roofs.of_roof(subject.row, subject.device).name
     needed = subject.needed
     if subject.two_passes and needed and subject.passes > needed:
         share = needed / subject.passes
@@ -56,7 +56,7 @@ def _next(subject: Subject, fraction: float) -> str:
 
 
 def _evidence(subject: Subject) -> list[Evidence | None]:
-    pipe = roofline.of_roof(subject.row, subject.device).pipe
+    pipe = roofs.of_roof(subject.row, subject.device).pipe
     work = ["algorithm_flops"] if pipe else ["algorithm_bytes_read", "algorithm_bytes_written"]
     return [
         subject.of_row("gpu_time", subject.row["time_source"]),

@@ -1,4 +1,4 @@
-"""What a rule says: what is wrong, by which values, what mending it could win at most, and how. Pure."""
+"""Findings: what is wrong, the values that show it, the potential speedup, and the remedy. Pure."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Bound:
-    """How many times faster the case could be at most if this were mended, and the formula that says so.
+    """The potential speedup if this were fixed, as a ratio, and the formula it comes from.
 
-    ``clock`` is the time that would shrink: ``gpu_time`` or ``interval``. Clocks are never mixed. ``timed`` says that the
-    cure was tried: then it is what the cure wins.
+    ``clock`` is the time that would shrink: ``gpu_time`` or ``interval``. Clocks are never mixed. ``timed`` means that
+    the remedy was measured: the ratio is then what it wins.
     """
 
     ratio: float

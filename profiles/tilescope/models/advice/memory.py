@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from tilescope.hardware import roofs
 from tilescope.models import roofline, traffic
 from tilescope.models.advice.finding import Evidence, Finding
-from tilescope.models.advice.subject import Launch, Subject
+from tilescope.models.advice.subject import LaunchValues, Subject
 
 #: From this many times the ideal on, traffic is worth a word: less is rounding, tails and metadata.
 _EXCESS = 1.1
@@ -63,8 +64,10 @@ def extra_bytes(subject: Subject) -> Iterator[Finding]:
 
 
 def _concerned(subject: Subject, moved: Mapping[int | None, float], source: str) -> float:
-    """The share of GPU time that is in proportion to bytes: all of a launch that HBM keeps busy, else what they take at the
-    roof. All of it where nothing was timed.
+    """The share of GPU time that is in proportion to bytes.
+
+    That is all of a launch that keeps HBM busy, else the time its bytes take at the roof. It is 1 where nothing was
+    timed.
     """
     roof, time = subject.roof(subject.row["memory_roof"]), subject.row["gpu_time"]
     if not (subject.measured and roof and time > 0):
@@ -139,7 +142,7 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _sectors(launch: Launch, way: str) -> tuple[float, list[Evidence | None]]:
+def _sectors(launch: LaunchValues, way: str) -> tuple[float, list[Evidence | None]]:
     """Sectors that loads or stores touch over those that their bytes fill, 1 where that is not known; and what says so."""
     sectors, width = launch.get(f"sectors_per_{way}", "ncu"), launch.get(f"widest_{way}", "compiler")
     share = launch.get(f"sector_efficiency_{_WAYS[way]}", "interpreter")
@@ -150,7 +153,7 @@ def _sectors(launch: Launch, way: str) -> tuple[float, list[Evidence | None]]:
     return 1.0, []
 
 
-def _asked(subject: Subject, launch: Launch, way: str) -> Evidence | None:
+def _asked(subject: Subject, launch: LaunchValues, way: str) -> Evidence | None:
     """The bytes that the launch loads or stores; a single one's are the algorithm's at least."""
     requested = launch.get(f"requested_bytes_{_WAYS[way]}", "interpreter")
     alone = requested is None and subject.row["launches"] == 1
@@ -186,7 +189,7 @@ def at_the_roof(subject: Subject) -> Iterator[Finding]:
         return
     yield subject.finding(
         "at-the-roof",
-        f"At the HBM roof: {use * 100:.0f} % of the {roofline.of_roof(subject.row, subject.device).name}",
+        f"At the HBM roof: {use * 100:.0f} % of the {roofs.of_roof(subject.row, subject.device).name}",
         "Only moving fewer bytes helps: fuse with the operation before or after (its result then never leaves the "
         "registers), or store a narrower dtype. 'tilescope fuse' says what a chain would win.",
         [
@@ -222,7 +225,7 @@ def spills(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def _spill_ratio(launch: Launch, code: list[Evidence | None]) -> tuple[float | None, str]:
+def _spill_ratio(launch: LaunchValues, code: list[Evidence | None]) -> tuple[float | None, str]:
     requested = _added([launch.get(f"requested_bytes_{way}", "interpreter") for way in ("read", "written")])
     through = launch.get("l1_bytes", "ncu")
     if not requested:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tilescope.hardware import occupancy as model
 from tilescope.models.advice.finding import Evidence, Finding
-from tilescope.models.advice.subject import Launch, Subject
+from tilescope.models.advice.subject import LaunchValues, Subject
 
 #: Occupancy up to here hides too little latency for a kernel that waits for memory.
 _LOW = 0.5
@@ -96,7 +96,7 @@ def partial_waves(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def _low(subject: Subject) -> Iterator[tuple[Launch, list[str], float]]:
+def _low(subject: Subject) -> Iterator[tuple[LaunchValues, list[str], float]]:
     """Launches with too few warps to hide latency where that matters: what limits them, and their occupancy."""
     if subject.saturation >= _ENOUGH or subject.row["bound"] in ("", "compute"):
         return
@@ -113,12 +113,12 @@ def _low(subject: Subject) -> Iterator[tuple[Launch, list[str], float]]:
         yield launch, [n for n, limit in limits.items() if limit and limit.value == slots.value], ratio.value
 
 
-def _spills(launch: Launch) -> bool:
+def _spills(launch: LaunchValues) -> bool:
     names = ("spill_bytes_stored", "spill_bytes_loaded", "spill_stores", "spill_loads")
     return any(value.value > 0 for name in names if (value := launch.get(name)))
 
 
-def _least(launch: Launch) -> Evidence | None:
+def _least(launch: LaunchValues) -> Evidence | None:
     """The smallest of the limits: blocks that fit on one multiprocessor."""
     for source in ("ncu", "compiler"):
         limits = [limit for name in _LIMITS if (limit := launch.get(f"occupancy_limit_{name}", source))]
@@ -127,27 +127,28 @@ def _least(launch: Launch) -> Evidence | None:
     return None
 
 
-def _evidence(launch: Launch, limiter: str) -> list[Evidence | None]:
+def _evidence(launch: LaunchValues, limiter: str) -> list[Evidence | None]:
     own = {"registers": "registers", "shared_memory": "shared_memory"}.get(limiter, "block_threads")
     names = ["theoretical_occupancy", f"occupancy_limit_{limiter}", own, "achieved_occupancy"]
     return [launch.get(name) for name in names]
 
 
-def _resources(launch: Launch) -> tuple[int, int, int] | None:
+def _now(launch: LaunchValues, target: str) -> tuple[int, int, int, model.Occupancy] | None:
+    """The launch's registers, shared memory and threads, and its occupancy; None where it is not known or 0."""
     found = [launch.get(name) for name in ("registers", "shared_memory", "block_threads")]
     registers, shared, threads = (int(value.value) if value else None for value in found)
-    return None if registers is None or shared is None or threads is None else (registers, shared, threads)
-
-
-def _fewer_registers(launch: Launch, target: str) -> tuple[str, float] | None:
-    """The most registers with which another block fits: a sentence, and by how much the resident warps grow."""
-    needs = _resources(launch)
-    if needs is None or target.rstrip("af") not in model.LIMITS:
+    if registers is None or shared is None or threads is None or target.rstrip("af") not in model.LIMITS:
         return None
-    registers, shared, threads = needs
     now = model.blocks(target, registers, shared, threads)
-    if not now.blocks:
+    return (registers, shared, threads, now) if now.blocks else None
+
+
+def _fewer_registers(launch: LaunchValues, target: str) -> tuple[str, float] | None:
+    """The most registers with which another block fits: a sentence, and by how much the resident warps grow."""
+    known = _now(launch, target)
+    if known is None:
         return None
+    registers, shared, threads, now = known
     for fewer in range(registers - 1, 15, -1):
         then = model.blocks(target, fewer, shared, threads)
         if then.blocks > now.blocks:
@@ -156,15 +157,12 @@ def _fewer_registers(launch: Launch, target: str) -> tuple[str, float] | None:
     return None
 
 
-def _without(limiter: str, launch: Launch, target: str) -> tuple[str, float] | None:
+def _without(limiter: str, launch: LaunchValues, target: str) -> tuple[str, float] | None:
     """The smallest change that lifts this limit: a sentence, and by how much the resident warps grow."""
-    needs = _resources(launch)
-    if needs is None or target.rstrip("af") not in model.LIMITS:
+    known = _now(launch, target)
+    if known is None:
         return None
-    registers, shared, threads = needs
-    now = model.blocks(target, registers, shared, threads)
-    if not now.blocks:
-        return None
+    registers, shared, threads, now = known
     if limiter == "shared_memory":
         room = model.limits(target).shared_memory // (now.blocks + 1) // model.SHARED_STEP * model.SHARED_STEP
         less = room - model.SHARED_RESERVED

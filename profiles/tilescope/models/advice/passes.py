@@ -1,13 +1,13 @@
-"""Whether a computation needs all of its input before it can use any of it, as a scale of the whole tensor does. Pure.
+"""Computations that need all of their input before they can use any of it, as a scale of the whole tensor does. Pure.
 
-No kernel can then do with one pass over the input: the minimum is two, and advice to do all in one launch is wrong.
+No kernel can then do with one pass over the input: the minimum is two, and advice to use a single launch is wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilescope.table.case_table import Facts
+from tilescope.table.case_table import CaseValues
 
 #: A launch that reads this share of the algorithm's input reads all of it: the rest may be an operand of its own.
 _ALL = 0.9
@@ -17,10 +17,10 @@ _VALUE = 16
 _PARTIAL = 1 / 256
 
 
-def two_passes(cases: Iterable[Facts]) -> frozenset[tuple[str, str]]:
-    """Kernels and passes of which every case shows the dependence, whatever its implementation and workload.
+def two_passes(cases: Iterable[CaseValues]) -> frozenset[tuple[str, str]]:
+    """Kernels and passes where every case shows the dependence, whatever its implementation and workload.
 
-    One that does without disproves the need: a loss is one value of all logits too, but no gradient waits for it.
+    One case without it disproves the need: a loss is one value of all logits too, but no gradient waits for it.
     """
     shown: dict[tuple[str, str], bool] = {}
     for case in cases:
@@ -31,11 +31,11 @@ def two_passes(cases: Iterable[Facts]) -> frozenset[tuple[str, str]]:
     return frozenset(problem for problem, depends in shown.items() if depends)
 
 
-def _depends(case: Facts) -> bool:
-    """A launch makes one value of all the input, and a later one reads all of the input again.
+def _depends(case: CaseValues) -> bool:
+    """Whether a launch makes one value of all the input, and a later launch reads all of the input again.
 
-    The interpreter's distinct bytes are exact. Instead of one value there may be partial results, if each program of the
-    later launch reads all of these: it then asks for them as many times as there are programs.
+    The interpreter's distinct bytes are exact. Instead of one value there may be partial results, if each program of
+    the later launch reads all of these: it then requests them as many times as there are programs.
     """
     needed = case.total("algorithm_bytes_read", "model")
     launches = case.launches("interpreter")
@@ -51,13 +51,13 @@ def _depends(case: Facts) -> bool:
     return False
 
 
-def _by_each(case: Facts, launch: int, nbytes: float) -> bool:
+def _by_each(case: CaseValues, launch: int, nbytes: float) -> bool:
     """Whether each program of the launch reads these bytes: a good part of them, as a mask may leave some out."""
     blocks = case.at("grid_blocks", launch)
     again = _bytes(case, "requested_bytes_read", launch) - _bytes(case, "unique_bytes_read", launch)
     return blocks is not None and blocks.value > 1 and again >= _ALL * (blocks.value - 1) * nbytes
 
 
-def _bytes(case: Facts, metric: str, launch: int) -> float:
+def _bytes(case: CaseValues, metric: str, launch: int) -> float:
     known = case.at(metric, launch, "interpreter")
     return known.value if known else 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilescope.models.advice.finding import Finding
-from tilescope.models.advice.subject import Launch, Subject
+from tilescope.models.advice.subject import LaunchValues, Subject
 from tilescope.table.metrics import METRICS
 
 #: A reason below this share of a warp's cycles explains nothing: a dozen of them share these.
@@ -75,7 +75,7 @@ _LETTERS = ("lg", "mio", "imc", "gmma")
 
 
 def longest_stall(subject: Subject) -> Iterator[Finding]:
-    """What warps wait for most, where no roof is reached. Bound: 1 / (1 - its share of a warp's cycles)."""
+    """The reason that warps stall for longest, where no roof is reached. Bound: 1 / (1 - its share of a warp's cycles)."""
     if not subject.measured or not subject.row["bound"] or subject.saturation >= _AT_ROOF:
         return
     for launch in subject.launches:
@@ -84,7 +84,7 @@ def longest_stall(subject: Subject) -> Iterator[Finding]:
             yield _stalled(subject, launch, reason, share)
 
 
-def shares(launch: Launch) -> dict[str, float]:
+def shares(launch: LaunchValues) -> dict[str, float]:
     """The share of a warp's cycles that each reason takes, the largest first; empty where none were counted."""
     found = {reason: value.value for reason in _REASONS if (value := launch.get(f"stall_{reason}", "ncu"))}
     cycles = sum(found.values())
@@ -97,7 +97,7 @@ def name(reason: str) -> str:
     return " ".join(word.upper() if word in _LETTERS else word.capitalize() for word in reason.split("_"))
 
 
-def _stalled(subject: Subject, launch: Launch, reason: str, share: float) -> Finding:
+def _stalled(subject: Subject, launch: LaunchValues, reason: str, share: float) -> Finding:
     meaning, remedy = _STALLS[reason]
     if reason == "barrier" and launch.uses_tensor_cores:
         remedy = _PRODUCTS

@@ -1,4 +1,4 @@
-"""What a rule looks at: one case with its summary and its launches, each seen by several collectors. Pure."""
+"""The subject of a rule: one case with its summary and its launches, each seen by several collectors. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilescope.models import roofline, summary
+from tilescope.hardware import roofs
+from tilescope.models import bound
 from tilescope.models.advice.finding import Bound, Evidence, Finding
-from tilescope.table.case_table import Facts, Known
+from tilescope.table.case_table import CaseValues, Known, value_of
 from tilescope.table.metrics import METRICS
 from tilescope.table.schema import SOURCES, Device
 
@@ -21,13 +22,13 @@ _TRITON, _INDUCTOR = "triton", "triton_"
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchValues:
     """One launch of a case. ``places`` maps a source to the number it gave the launch.
 
     ``share`` of the case's GPU time, None where a time is not known.
     """
 
-    case: Facts
+    case: CaseValues
     function: str
     places: Mapping[str, int]
     share: float | None
@@ -59,15 +60,18 @@ class Launch:
 
 @dataclass(frozen=True)
 class Subject:
-    """One case. ``row`` is its line of ``summary.summarise``; ``launches`` are those of Triton code worth a word;
-    ``configs`` the same implementation's cases of a sweep over the same problem; ``two_passes`` whether the computation
-    needs all of its input before it can use any of it (``passes.two_passes``)."""
+    """One case as rules see it. ``row`` is its row of ``summary.summarise``.
 
-    case: Facts
+    ``launches`` are those of Triton code that matter for its time. ``configs`` are the same implementation's cases of a
+    sweep over the same problem. ``two_passes`` says whether the computation needs all of its input before it can use
+    any of it (``passes.two_passes``).
+    """
+
+    case: CaseValues
     row: Mapping[str, Any]
     device: Device
-    launches: tuple[Launch, ...]
-    configs: tuple[Facts, ...] = ()
+    launches: tuple[LaunchValues, ...]
+    configs: tuple[CaseValues, ...] = ()
     two_passes: bool = False
 
     @property
@@ -93,18 +97,16 @@ class Subject:
     @property
     def launch_bound(self) -> bool:
         """Whether launches are too short for what happens in them to matter."""
-        return summary.launch_bound(self.row)
+        return bound.launch_bound(self.row)
 
     @property
     def needed(self) -> float:
         """Bytes that the algorithm must move, as its cost declares them; NaN where it does not."""
-        ways = [self.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
-        known = [value.value for value in ways if value]
-        return sum(known) if len(known) == len(ways) else math.nan
+        return value_of(self.case.needed_bytes())
 
     @property
     def passes(self) -> float:
-        """Bytes that must move where the input does not stay in L2 between the passes over it that are needed."""
+        """Bytes that must move, with a second read of the input where two passes are needed and it does not stay in L2."""
         read = self.total("algorithm_bytes_read", "model")
         again = self.two_passes and read and self.needed > self.device.l2_bytes
         return self.needed + (read.value if again and read else 0.0)
@@ -126,10 +128,10 @@ class Subject:
 
     def roof(self, name: str) -> Evidence | None:
         """A roof of the device."""
-        ceiling = roofline.roof(self.device, name)
+        ceiling = roofs.roof(self.device, name)
         return Evidence(f"roof_{name}", ceiling.value, ceiling.unit, ceiling.origin) if ceiling else None
 
-    def bound(self, ratio: float, formula: str, launch: Launch | None = None, *, hides: bool = False) -> Bound:
+    def bound(self, ratio: float, formula: str, launch: LaunchValues | None = None, *, hides: bool = False) -> Bound:
         """What making the launch (None: all) ``ratio`` times faster wins for the case.
 
         Amdahl's law (1967) over the launch's share of GPU time, ``1 / (1 - s + s / ratio)``; with no share known the
@@ -154,7 +156,7 @@ class Subject:
         values: list[Evidence | None],
         bound: Bound | None = None,
         *,
-        launch: Launch | None = None,
+        launch: LaunchValues | None = None,
     ) -> Finding:
         """A finding about this case; absent values are left out of its evidence."""
         key = self.case.key
@@ -179,7 +181,7 @@ def evidence(metric: str, known: Known) -> Evidence:
     return Evidence(metric, known.value, METRICS[metric].unit, known.source)
 
 
-def launches(case: Facts) -> Iterator[Launch]:
+def launches(case: CaseValues) -> Iterator[LaunchValues]:
     """The case's launches, each with the number that every source gave it.
 
     Sources that saw equally many agree by position. Others agree by function name and how often it came before: the
@@ -201,10 +203,10 @@ def launches(case: Facts) -> Iterator[Launch]:
             if source != primary and place is not None:
                 places[source] = place
         share = times[number] / whole if len(times) == len(numbers) and whole > 0 else None
-        yield Launch(case, case.functions[primary][number], places, share)
+        yield LaunchValues(case, case.functions[primary][number], places, share)
 
 
-def _named(case: Facts, source: str) -> dict[int, tuple[str, int]]:
+def _named(case: CaseValues, source: str) -> dict[int, tuple[str, int]]:
     """A launch's number to its function and how many launches of that function came before."""
     before: Counter[str] = Counter()
     named = {}

@@ -1,8 +1,8 @@
-"""Roofs as high as they must be: what a case of a run did reach is no more than the device can do.
+"""Measured roofs, raised to what the run's own cases reached.
 
-A measured roof is what one program reached, cuBLAS or a copy, and others may do better: an int8 product of Triton's is
-faster than ``torch._int_mm``, and what reads twice as much as it writes is faster than a copy. So the roof of a run is the
-larger of the two, never more than the datasheet says. Pure.
+A measured roof is what one program reached, cuBLAS or a copy. Others may do better: Triton's int8 product is faster
+than ``torch._int_mm``, and a kernel that reads twice as much as it writes is faster than a copy. A run's roof is
+therefore the larger of the two, and never above the datasheet's. Pure.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from tilescope.hardware import ceilings
+from tilescope.hardware import ceilings, roofs
 from tilescope.hardware.ceilings import DATASHEET, MEASURED
-from tilescope.models import roofline
 from tilescope.table import units
-from tilescope.table.case_table import Facts, gather
+from tilescope.table.case_table import gather
 from tilescope.table.schema import Ceiling, Device, Run
 
 #: How the note of a roof begins that a case of the run raised.
@@ -27,7 +26,7 @@ BEST = "best case of this run"
 #: What the rates are made of, and what says which pipe they are of. Most of a run is something else.
 _NEEDED = {
     "gpu_time", "relative_error", "tolerance", "tensor_instructions", "algorithm_flops", "algorithm_bytes_read",
-    "algorithm_bytes_written", *roofline.WORK,
+    "algorithm_bytes_written", *roofs.WORK,
 }  # fmt: skip
 #: A shorter time is mostly that of a launch and the clock's own error.
 _SHORT = 5e-6
@@ -38,7 +37,7 @@ _IMPOSSIBLE = 1.05
 
 
 class Rate(NamedTuple):
-    """The rate at which a case of a run used the roof of a name, and which case."""
+    """A rate that a case reached (in the unit of its roof), the roof's name, and the case in words."""
 
     roof: str
     value: float
@@ -46,9 +45,9 @@ class Rate(NamedTuple):
 
 
 def raised(run: Run, table: pd.DataFrame) -> Run:
-    """The run with its device's roofs as high as its own cases reached, and a remark on each that cannot be true.
+    """The run with its device's roofs raised to what its cases reached, and a note on each rate that cannot be true.
 
-    Published figures are those that are known today: a run keeps those of its day.
+    Datasheet figures are today's: a run on disk keeps those of its day.
     """
     device = _published(run.device)
     if not device.measured:
@@ -72,18 +71,20 @@ def raised(run: Run, table: pd.DataFrame) -> Run:
 def rates(
     table: pd.DataFrame, device: Device, kernels: Mapping[str, Mapping[str, object]] | None = None
 ) -> Iterator[Rate]:
-    """What each case reached of the roof that it is held against. A case whose result was wrong did something else."""
-    known: roofline.Roofs = functools.partial(roofline.roof, device)
+    """What each case reached of the roof it is compared with. Cases with wrong results are left out: they did something
+    else.
+    """
+    known: roofs.Roofs = functools.partial(roofs.roof, device)
     for case in gather(table[table["metric"].isin(_NEEDED)]):
-        time, needed = case.gpu_time(), _needed(case)
-        if time is None or time.value < _SHORT or _wrong(case):
+        time, needed = case.gpu_time(), case.needed_bytes()
+        if time is None or time.value < _SHORT or case.wrong():
             continue
-        flops, memory = case.total("algorithm_flops", "model"), roofline.hbm_roof(case, known)
+        flops, memory = case.total("algorithm_flops", "model"), roofs.hbm_roof(case, known)
         name = " ".join(filter(None, (case.key[part] for part in ("kernel", "impl", "pass", "workload", "config"))))
         if flops:
-            yield Rate(roofline.pipe_of(case, kernels), flops.value / time.value, name)
-        if memory and needed > _PAST_L2 * device.l2_bytes:
-            yield Rate(memory.name, needed / time.value, name)
+            yield Rate(roofs.pipe_of(case, kernels), flops.value / time.value, name)
+        if memory and needed and needed.value > _PAST_L2 * device.l2_bytes:
+            yield Rate(memory.name, needed.value / time.value, name)
 
 
 def _lifted(ceiling: Ceiling, best: Rate | None, device: Device) -> Ceiling:
@@ -110,13 +111,3 @@ def _published(device: Device) -> Device:
     kept = tuple(c for c in device.ceilings if c.origin != DATASHEET or not sheet)
     known = tuple(dataclasses.replace(c, unit=ceilings.unit(c.name)) for c in kept)
     return dataclasses.replace(device, ceilings=(*sheet, *known))
-
-
-def _needed(case: Facts) -> float:
-    ways = [case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
-    return sum(known.value for known in ways if known)
-
-
-def _wrong(case: Facts) -> bool:
-    error, tolerance = case.total("relative_error"), case.total("tolerance")
-    return bool(error and tolerance and error.value > tolerance.value)

@@ -1,12 +1,12 @@
-"""Triton's language in numpy, as its interpreter has it, with every access reported to a meter.
+"""Hooks into Triton's own interpreter, in place while a launch is interpreted.
 
-Triton's interpreter builds no code: its builder's methods compute with numpy arrays. Those methods are replaced while a
-launch is interpreted. They
+Triton's interpreter builds no code: its builder's methods compute with numpy arrays. The hooks replace those methods. They
 
 * report each access, with its addresses, to a ``Meter``, and each floating-point operation;
 * can leave floating-point values out (``values=False``): where memory is touched seldom depends on them, and without
   them a large workload takes seconds. Should an address, a mask or a branch depend on one, ``NeedsValues`` is raised;
-* compute with bfloat16 and 8-bit floats as the hardware does, which Triton 3.6's interpreter does not.
+* compute with bfloat16 and 8-bit floats as the hardware does, which Triton's interpreter does not; a method that they do
+  not know is refused on such operands.
 
 Patches ``triton.language`` while it is in use, so it belongs in a worker. Imports triton.
 """
@@ -45,8 +45,8 @@ _ABSENT = interpreter._MISSING
 
 
 @contextlib.contextmanager
-def numpy_language(function: Any, counting: Counting) -> Iterator[Callable[..., Any]]:
-    """Triton's language, in numpy. Yields the function as plain Python."""
+def hooked(function: Any, counting: Counting) -> Iterator[Callable[..., Any]]:
+    """Puts the hooks in place. Yields the function as plain Python."""
     rewritten: dict[Any, Any] = {}
 
     def rewrite(python: Any) -> Any:

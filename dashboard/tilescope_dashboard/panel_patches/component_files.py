@@ -1,7 +1,8 @@
-"""Files of components: Panel 1.9.4 imports whatever module their address names, before it asks who wants it.
+"""Files of components, for which nothing is imported.
 
-``/components/unittest.__main__/x/css/y`` ended the server. Here nothing is imported for an address: what a page of ours is
-made of has been, and only classes of these packages have files to give.
+Panel 1.9.4 imports whatever module the address of a component's file names, before it asks who wants it:
+``/components/unittest.__main__/x/css/y`` ended the server. What a page of ours is made of has been imported already, and
+only classes of the packages below have files to give.
 """
 
 from __future__ import annotations

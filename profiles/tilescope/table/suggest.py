@@ -1,4 +1,4 @@
-"""Did you mean …?"""
+"""Suggestions for a name that is not known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def unknown(what: str, text: str, known: Iterable[str]) -> str:
-    """``unknown kernel 'sofmax': did you mean 'softmax'?``, or the names there are."""
+    """An error message: ``unknown kernel 'sofmax': did you mean 'softmax'?``, or all known names where none is close."""
     names = list(known)
     close = difflib.get_close_matches(text, names, n=1)
     return f"unknown {what} {text!r}: " + (f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(names)}")

@@ -1,0 +1,54 @@
+"""Scaling of a gradient that was computed with the loss, by the gradient that arrives in the backward pass."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.launching import device_of, multiprocessors
+from tilescope_kernels._shared.operators import operator
+
+
+@triton.jit
+def scale_rows_kernel(x_ptr, factor_ptr, factor_stride, rows, columns, BLOCK: tl.constexpr):
+    """Multiply rows ``program, program + programs, ...`` by their factors in place. Rows of factor 1 are skipped."""
+    offsets = tl.arange(0, BLOCK)
+    for index in range(tl.program_id(0), rows, tl.num_programs(0)):
+        row = index + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        factor = tl.load(factor_ptr + row * factor_stride).to(tl.float32)
+        if factor != 1.0:
+            x_row = x_ptr + row * columns
+            for start in range(0, columns, BLOCK):
+                mask = start + offsets < columns
+                x = tl.load(x_row + start + offsets, mask=mask).to(tl.float32) * factor
+                tl.store(x_row + start + offsets, x.to(x_ptr.dtype.element_ty), mask=mask)
+
+
+@operator("scale_rows_", mutates=("x",))
+def scale_rows_(x: torch.Tensor, factor: torch.Tensor) -> None:
+    """Multiply the rows of a contiguous matrix in place, by one factor or one each, without copying factors to the host."""
+    rows, columns = x.shape
+    if x.numel():
+        # As many as fit the multiprocessors: most losses have the factor 1, and then programs are all that it costs.
+        programs = min(rows, 16 * multiprocessors(x))
+        with device_of(x):
+            scale_rows_kernel[(programs,)](
+                x, factor, factor.stride(0) if factor.dim() else 0, rows, columns, BLOCK=4096
+            )
+
+
+@scale_rows_.register_fake
+def _(x: torch.Tensor, factor: torch.Tensor) -> None: ...
+
+
+def scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """The gradient that was computed with the loss, times the loss's incoming gradient, in place.
+
+    The saved tensor changes, so autograd refuses a second backward pass. While torch.compile traces, which cannot follow
+    that, the product is a new tensor.
+    """
+    if type(gradient) is not torch.Tensor:
+        return gradient * (factor[:, None] if factor.dim() else factor)
+    scale_rows_(gradient if gradient.dim() == 2 else gradient[None], factor)
+    return gradient

@@ -1,0 +1,192 @@
+"""The Triton kernels of ``layer_norm``: rows in one block or in pieces forward, and two kernels backward."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.row_tiles import aligned, load_piece, load_pieces, narrow, store_piece, zero_beyond
+
+
+@triton.jit
+def layer_norm_kernel(
+    y_ptr, stats_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, rows, columns, eps,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """``ROWS`` rows a program. Optional pointers are None; ``stats`` are each row's mean and 1 / standard deviation."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    valid = column < columns
+    mask = (row < rows) & valid
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0)
+    mean = tl.sum(x.to(tl.float32), axis=1, keep_dims=True) / columns
+    centred = tl.where(valid, x.to(tl.float32) - mean, 0.0)
+    rstd = tl.rsqrt(tl.sum(centred * centred, axis=1, keep_dims=True) / columns + eps)
+    # The row waits for that sum in 16 bits, and is centred again, written the other way round, or the compiler would
+    # see one expression and keep fp32 values, which halve the programs that fit a multiprocessor.
+    y = (mean - x.to(tl.float32)) * -rstd
+    # Read after the reductions: the weights hit L1, and would hold registers while the row is awaited.
+    if weight_ptr is not None:
+        y *= tl.load(weight_ptr + column, mask=valid, eviction_policy="evict_last").to(tl.float32)
+    if bias_ptr is not None:
+        y += tl.load(bias_ptr + column, mask=valid, eviction_policy="evict_last").to(tl.float32)
+    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+    if stats_ptr is not None:
+        tl.store(stats_ptr + 2 * row, mean, mask=row < rows)
+        tl.store(stats_ptr + 2 * row + 1, rstd, mask=row < rows)
+
+
+@triton.jit
+def _add(total, squares, other_total, other_squares):
+    return total + other_total, squares + other_squares
+
+
+@triton.jit
+def layer_norm_pieces_kernel(
+    y_ptr, stats_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, columns, eps,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, ONCE: tl.constexpr,
+):  # fmt: skip
+    """One row a program, in pieces.
+
+    ``ONCE`` sums distances from one element and their squares, so that threads wait for each other once. That is exact
+    enough for 16-bit results. Otherwise the mean is computed first.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * aligned(x_stride, WIDTH)
+    y_ptr += row * aligned(columns, WIDTH)
+    # Of three elements the middle one, lest it is an outlier: far from the mean, squares would drown the variance.
+    first = tl.load(x_ptr).to(tl.float32)
+    second = tl.load(x_ptr + 1).to(tl.float32)
+    third = tl.load(x_ptr + 2).to(tl.float32)
+    near = tl.maximum(tl.minimum(first, second), tl.minimum(tl.maximum(first, second), third))
+    held = load_pieces(x_ptr, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
+    if not ONCE:
+        total = tl.zeros((LANES,), tl.float32)
+        for i in tl.static_range(STEPS):
+            apart = zero_beyond(held[i].to(tl.float32) - near, columns, i, LANES, WIDTH, STEPS, WHOLE)
+            total += tl.sum(apart, axis=1)
+        near += tl.sum(total, axis=0) / columns
+    total = tl.zeros((LANES,), tl.float32)
+    squares = tl.zeros((LANES,), tl.float32)
+    for i in tl.static_range(STEPS):
+        apart = zero_beyond(held[i].to(tl.float32) - near, columns, i, LANES, WIDTH, STEPS, WHOLE)
+        total += tl.sum(apart, axis=1)
+        squares += tl.sum(apart * apart, axis=1)
+    total, squares = tl.reduce((total, squares), 0, _add)
+    away = total / columns
+    rstd = tl.rsqrt(squares / columns - away * away + eps)
+    mean = near + away
+    # Where the row waiting in 16 bits makes room for another program: not at 16 warps with 32 elements a thread.
+    LONG: tl.constexpr = STEPS * WIDTH >= (33 if LANES > 256 else 32)  # noqa: SIM300
+    for i in tl.static_range(STEPS):
+        x = narrow(held[i], columns) if LONG else held[i]
+        y = (x.to(tl.float32) - mean) * rstd
+        if weight_ptr is not None:
+            y *= load_piece(weight_ptr, columns, 0.0, i, LANES, WIDTH, STEPS, WHOLE, KEEP=True).to(tl.float32)
+        if bias_ptr is not None:
+            y += load_piece(bias_ptr, columns, 0.0, i, LANES, WIDTH, STEPS, WHOLE, KEEP=True).to(tl.float32)
+        store_piece(y_ptr, y, columns, i, LANES, WIDTH, STEPS, WHOLE)
+    if stats_ptr is not None:
+        # Side by side, in one sector a row. Apart, 16384x4096 in bf16 took 72 us for 69 where L2 was full of what others had
+        # written; where it was clean, 66 both ways (H200, 2026-11-23, torch 2.11, triton 3.6).
+        tl.store(stats_ptr + 2 * row, mean)
+        tl.store(stats_ptr + 2 * row + 1, rstd)
+
+
+#: What a program of the backward pass keeps in registers while a row's sums are awaited, beside its sums for dW: nothing
+#: of the row, which it reads again; the row, in 16 bits; or the row, the weight and sums for dB.
+_NOTHING, _ROW, _ALL = (tl.constexpr(kept) for kept in range(3))
+
+
+@triton.jit
+def _weighted(dy, weight_ptr, column, mask, POLICY: tl.constexpr):
+    g = dy.to(tl.float32)
+    if weight_ptr is not None:
+        g *= tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy=POLICY).to(tl.float32)
+    return g
+
+
+@triton.jit
+def layer_norm_backward_kernel(
+    dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, rows, columns,
+    BLOCK: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """``dx`` of rows ``program, program + programs, ...`` and, unless ``partial`` is None, their dW and (``_ALL``) dB.
+
+    With n = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - n * mean(g * n)), dW = sum of dy * n and
+    dB = sum of dy over rows (Ba, Kiros and Hinton, arXiv:1607.06450). Each program adds its rows' share in registers.
+    """
+    program = tl.program_id(0)
+    programs = tl.num_programs(0)
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    dw = tl.zeros((BLOCK,), tl.float32)
+    db = tl.zeros((BLOCK,), tl.float32)
+    if weight_ptr is not None and KEEP == _ALL:
+        weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
+    for row in tl.range(program, rows, programs, num_stages=STAGES):
+        start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        x_row = x_ptr + start * x_stride + column
+        dy_row = dy_ptr + start * columns + column
+        x = tl.load(x_row, mask=mask, other=0.0)
+        dy = tl.load(dy_row, mask=mask, other=0.0)
+        mean = tl.load(stats_ptr + 2 * start)
+        rstd = tl.load(stats_ptr + 2 * start + 1)
+        if KEEP != _ALL:
+            g = _weighted(dy, weight_ptr, column, mask, "evict_last")
+        else:
+            g = dy.to(tl.float32)
+            if weight_ptr is not None:
+                g *= weight.to(tl.float32)
+        mean_g = tl.sum(g, axis=0) / columns
+        if KEEP == _ROW:
+            # In other products than below, or the compiler would keep their fp32 values, for which there is no room. What
+            # cancels in this difference is less than 16-bit x has lost.
+            inner = (tl.sum(g * x.to(tl.float32), axis=0) / columns - mean * mean_g) * rstd
+            normed = x.to(tl.float32) * rstd - mean * rstd
+        else:
+            normed = (x.to(tl.float32) - mean) * rstd
+            inner = tl.sum(g * normed, axis=0) / columns
+        if KEEP == _NOTHING:
+            # From this multiprocessor's L1. Another eviction policy keeps the compiler from merging the loads.
+            x = tl.load(x_row, mask=mask, other=0.0, eviction_policy="evict_first")
+            dy = tl.load(dy_row, mask=mask, other=0.0, eviction_policy="evict_first")
+            normed = (x.to(tl.float32) - mean) * rstd
+        if KEEP != _ALL:
+            g = _weighted(dy, weight_ptr, column, mask, "")
+        # A padding lane's dy is 0, so it adds nothing. Sums that are not stored are not computed.
+        dw += dy.to(tl.float32) * normed
+        db += dy.to(tl.float32)
+        dx = (g - (mean_g + normed * inner)) * rstd
+        tl.store(dx_ptr + start * columns + column, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+    if partial_ptr is not None:
+        partial_ptr += program.to(tl.int64) * columns
+        tl.store(partial_ptr + column, dw, mask=mask)
+        if KEEP == _ALL:
+            tl.store(partial_ptr + programs.to(tl.int64) * columns + column, db, mask=mask)
+
+
+@triton.jit
+def layer_norm_weights_kernel(
+    partial_ptr, dy_ptr, x_ptr, stats_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """dW and dB of ``BLOCK`` columns over every ``num_programs(1)``-th tile of rows, where a row's do not fit."""
+    slab = tl.program_id(1)
+    slabs = tl.num_programs(1)
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    dw = tl.zeros((ROWS, BLOCK), tl.float32)
+    db = tl.zeros((ROWS, BLOCK), tl.float32)
+    for start in range(slab * ROWS, rows, slabs * ROWS):
+        row = start + tl.arange(0, ROWS)[:, None]
+        mask = (row < rows) & (column < columns)
+        place = row.to(tl.int64)
+        x = tl.load(x_ptr + place * x_stride + column, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + place * columns + column, mask=mask, other=0.0).to(tl.float32)
+        mean = tl.load(stats_ptr + 2 * place, mask=row < rows, other=0.0)
+        rstd = tl.load(stats_ptr + 2 * place + 1, mask=row < rows, other=0.0)
+        dw += dy * ((x - mean) * rstd)
+        db += dy
+    partial_ptr += slab.to(tl.int64) * columns
+    valid = column < columns
+    tl.store(partial_ptr + column, tl.sum(dw, axis=0, keep_dims=True), mask=valid)
+    tl.store(partial_ptr + slabs.to(tl.int64) * columns + column, tl.sum(db, axis=0, keep_dims=True), mask=valid)

@@ -1,0 +1,133 @@
+"""The Triton kernels of ``quantize``: one for each granularity, two for a scale a tensor, and one for long rows."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+#: Side of a tile and length of a block, in elements.
+GROUP = 128
+#: The least magnitude that a group is scaled by.
+SMALLEST = 1e-30
+_SMALLEST = tl.constexpr(SMALLEST)
+_GROUP = tl.constexpr(GROUP)
+#: 1.5 * 2^23: added to a number below 2^22 it leaves no bits for a fraction, so the sum is rounded half to even, and
+#: the sum's low byte is the integer in two's complement.
+_ROUNDER = tl.constexpr(12582912.0)
+
+
+@triton.jit
+def _codes(x, inverse, kind: tl.constexpr):
+    """``x * inverse`` (fp32) rounded half to even to ``kind``, int8 or float8e4nv."""
+    if kind == tl.int8:
+        return (x.to(tl.float32) * inverse + _ROUNDER).to(tl.int32, bitcast=True).to(tl.int8)
+    else:
+        return (x.to(tl.float32) * inverse).to(kind)
+
+
+@triton.jit
+def quantize_rows_kernel(
+    q_ptr, scale_ptr, x_ptr, x_stride, rows, columns, LARGEST: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """``ROWS`` whole rows a program, held at their own width: one read, one write."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    mask = (row < rows) & (column < columns)
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
+    # Magnitudes in the input's dtype: of x as fp32 the compiler would keep a copy for the codes.
+    absmax = tl.maximum(tl.max(tl.abs(x), axis=1, keep_dims=True).to(tl.float32), _SMALLEST)
+    q = _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty)
+    tl.store(q_ptr + row * columns + column, q, mask=mask)
+    tl.store(scale_ptr + row, absmax / LARGEST, mask=row < rows)
+
+
+@triton.jit
+def quantize_long_rows_kernel(q_ptr, scale_ptr, x_ptr, x_stride, columns, LARGEST: tl.constexpr, BLOCK: tl.constexpr):
+    """One row a program, in blocks: two reads, the second from L2 where rows allow, one write."""
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_stride
+    q_ptr += row * columns
+    offsets = tl.arange(0, BLOCK)
+    largest = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, columns, BLOCK):
+        x = tl.load(x_ptr + start + offsets, mask=start + offsets < columns, other=0.0)
+        largest = tl.maximum(largest, tl.abs(x).to(tl.float32))
+    absmax = tl.maximum(tl.max(largest, axis=0), _SMALLEST)
+    # Backwards: the row's end was read last and is the likeliest to be in a cache still.
+    blocks = tl.cdiv(columns, BLOCK)
+    for block in range(0, blocks):
+        start = (blocks - 1 - block) * BLOCK
+        mask = start + offsets < columns
+        x = tl.load(x_ptr + start + offsets, mask=mask, other=0.0, eviction_policy="evict_first")
+        tl.store(q_ptr + start + offsets, _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty), mask=mask)
+    tl.store(scale_ptr + row, absmax / LARGEST)
+
+
+@triton.jit
+def block_addresses(groups, columns, GROUPS: tl.constexpr):
+    """Row, column and mask of ``GROUPS`` blocks of 1x128, and the blocks' indices, counted along the rows."""
+    # 32 bits, in which division is cheap, count the blocks of 2^38 elements.
+    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)[:, None]
+    a_row = tl.cdiv(columns, _GROUP)
+    column = group % a_row * _GROUP + tl.arange(0, _GROUP)[None, :]
+    return (group // a_row).to(tl.int64), column, (group < groups) & (column < columns), group
+
+
+@triton.jit
+def quantize_blocks_kernel(
+    q_ptr, scale_ptr, x_ptr, x_stride, groups, columns, LARGEST: tl.constexpr, GROUPS: tl.constexpr
+):
+    """``GROUPS`` blocks of 1x128 a program."""
+    row, column, mask, group = block_addresses(groups, columns, GROUPS)
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
+    absmax = tl.maximum(tl.max(tl.abs(x), axis=1, keep_dims=True).to(tl.float32), _SMALLEST)
+    q = _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty)
+    tl.store(q_ptr + row * columns + column, q, mask=mask)
+    tl.store(scale_ptr + group, absmax / LARGEST, mask=group < groups)
+
+
+@triton.jit
+def quantize_tiles_kernel(q_ptr, scale_ptr, x_ptr, x_stride, rows, columns, LARGEST: tl.constexpr, TILES: tl.constexpr):
+    """``TILES`` tiles of 128x128 a program, neighbours in a row of tiles."""
+    row = tl.program_id(1).to(tl.int64) * _GROUP + tl.arange(0, _GROUP)[:, None]
+    a_row = tl.cdiv(columns, _GROUP)
+    for step in tl.static_range(TILES):
+        tile = tl.program_id(0) * TILES + step
+        column = tile * _GROUP + tl.arange(0, _GROUP)[None, :]
+        mask = (row < rows) & (column < columns)
+        x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
+        absmax = tl.maximum(tl.max(tl.max(tl.abs(x), axis=1), axis=0).to(tl.float32), _SMALLEST)
+        q = _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty)
+        tl.store(q_ptr + row * columns + column, q, mask=mask)
+        tl.store(scale_ptr + tl.program_id(1) * a_row + tile, absmax / LARGEST, mask=tile < a_row)
+
+
+@triton.jit
+def absmax_kernel(partial_ptr, x_ptr, x_stride, groups, columns, GROUPS: tl.constexpr):
+    """The largest magnitude of every ``num_programs(0)``-th of the tensor's pieces of ``GROUPS`` blocks of 1x128."""
+    a_row = tl.cdiv(columns, _GROUP)
+    largest = tl.zeros((GROUPS, _GROUP), tl.float32)
+    pieces = tl.cdiv(groups, GROUPS)
+    for piece in range(tl.program_id(0), pieces, tl.num_programs(0)):
+        group = piece * GROUPS + tl.arange(0, GROUPS)[:, None]
+        column = group % a_row * _GROUP + tl.arange(0, _GROUP)[None, :]
+        mask = (group < groups) & (column < columns)
+        x = tl.load(x_ptr + (group // a_row).to(tl.int64) * x_stride + column, mask=mask, other=0.0)
+        largest = tl.maximum(largest, tl.abs(x).to(tl.float32))
+    tl.store(partial_ptr + tl.program_id(0), tl.max(tl.max(largest, axis=1), axis=0))
+
+
+@triton.jit
+def quantize_tensor_kernel(
+    q_ptr, scale_ptr, partial_ptr, x_ptr, x_stride, groups, columns, partials,
+    LARGEST: tl.constexpr, GROUPS: tl.constexpr, PARTIALS: tl.constexpr,
+):  # fmt: skip
+    """Codes of ``GROUPS`` blocks of 1x128. Each program computes the one scale from the partial magnitudes."""
+    index = tl.arange(0, PARTIALS)
+    largest = tl.max(tl.load(partial_ptr + index, mask=index < partials, other=0.0), axis=0)
+    absmax = tl.maximum(largest, _SMALLEST)
+    row, column, mask, _ = block_addresses(groups, columns, GROUPS)
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
+    q = _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty)
+    tl.store(q_ptr + row * columns + column, q, mask=mask)
+    tl.store(scale_ptr, absmax / LARGEST, mask=tl.program_id(0) == 0)

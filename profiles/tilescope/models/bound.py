@@ -1,0 +1,205 @@
+"""What holds a case back, and the sentence that says so with figures. Pure: a row of ``summary.summarise`` -> text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tilescope.hardware import ceilings, roofs
+from tilescope.table import units
+from tilescope.table.case_table import CaseValues
+from tilescope.table.schema import Device
+
+#: From this share of a roof on, that roof is what holds a case back.
+_SATURATED = 0.6
+#: Kernels shorter than this spend a good part of their time starting and draining.
+_SHORT = 5e-6
+#: Bytes moved beyond the algorithm's that are worth a word: less is rounding, tails and metadata.
+_EXTRA_BYTES = 1.1
+
+
+def bound(row: Mapping[str, Any]) -> str:
+    """What holds the case back: ``memory``, ``compute``, ``latency``, or nothing where no cost is known.
+
+    Predicted, it is the larger of the two floors. Measured, it is the roof that the case comes close to, else latency.
+    """
+    if not row["measured"] or not row["bound"]:
+        return str(row["bound"])
+    if max(_memory_use(row), _or_zero(row["performance_fraction"])) < _SATURATED:
+        return "latency"
+    return "compute" if _or_zero(row["performance_fraction"]) > _memory_use(row) else "memory"
+
+
+def launch_bound(row: Mapping[str, Any]) -> bool:
+    """Whether the case's launches are so short that starting and draining them is most of it: no roof is near."""
+    return bool(row["bound"] == "latency" and row["gpu_time"] / (row["launches"] or 1) < _SHORT)
+
+
+def _memory_use(row: Mapping[str, Any]) -> float:
+    """Share of the HBM roof in use: by the bytes that really moved, where they were counted."""
+    needed = _or_zero(row["bandwidth_fraction"])
+    counted = row["bytes_source"] == "ncu" and not row["bytes_cold"]
+    moved = needed * _or_zero(row["bytes_ratio"]) if counted else 0.0
+    return max(needed, moved)
+
+
+def sentence(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
+    """One sentence with figures about what holds the case back. Others say that the result is wrong or the CPU is late."""
+    sentences = []
+    if row["relative_error"] > row["tolerance"]:
+        sentences.append(
+            f"Wrong: the error against the reference, {row['relative_error']:.2g}, is above {row['tolerance']:.2g}."
+        )
+    elif row["row_error"] > row["row_tolerance"]:
+        sentences.append(
+            f"Wrong: a row's error against the reference, {row['row_error']:.2g}, is above {row['row_tolerance']:.2g}."
+        )
+    sentences.append(_explain(row, case, device))
+    if row["cpu_bound"]:
+        sentences.append(
+            f"The CPU is late: the interval is {_text(row['interval'], 'second')} for {_text(row['gpu_time'], 'second')} of GPU time."
+        )
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _explain(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
+    if not row["measured"]:
+        return _timed_only(row) or _predicted(row, device)
+    if not row["bound"]:
+        return f"Takes {_text(row['gpu_time'], 'second')} of GPU time; no cost is declared to compare it with."
+    return {"memory": _memory, "compute": _compute, "latency": _latency}[row["bound"]](row, case, device)
+
+
+def _timed_only(row: Mapping[str, Any]) -> str:
+    """For a case with events and nothing else: a graph's replay is the closest they come to GPU time."""
+    seconds = row["interval"] if math.isnan(row["graph_time"]) else row["graph_time"]
+    if not seconds > 0:  # not measured, or shorter than the clock's tick
+        return ""
+    floor = row["floor"]
+    against = f", where the floor is {_text(floor, 'second')} ({_percent(floor / seconds)})" if floor > 0 else ""
+    return f"Timed by events only: {_text(seconds, 'second')} a call{against}; torch_profiler or ncu would say why."
+
+
+def _predicted(row: Mapping[str, Any], device: Device) -> str:
+    parts = []
+    if row["bound"] and row["floor"] > 0:
+        limit = "HBM bandwidth" if row["bound"] == "memory" else f"{row['pipe']} rate"
+        parts.append(
+            f"Predicted, not measured: {row['bound']}-bound, at least {_text(row['floor'], 'second')} at the {row['floor_origin']} "
+            f"{limit} of {device.name}"
+        )
+    if not math.isnan(row["bytes_ratio"]):
+        parts.append(f"its launches touch {row['bytes_ratio']:.2f}x the bytes the algorithm needs")
+    if not math.isnan(row["blocks"]):
+        parts.append(f"{row['limiter']} {_allow(row)}")
+    if row["spill_bytes"] > 0:
+        parts.append(f"it spills {_text(row['spill_bytes'], 'byte')} a thread")
+    return _capital("; ".join(parts) + ".") if parts else ""
+
+
+def _memory(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
+    use, ratio = _memory_use(row), row["bytes_ratio"]
+    roof = f"the {roofs.bandwidth(device, row['memory_roof'])}"
+    if row["bytes_source"] != "ncu":
+        return f"Memory-bound: the bytes the algorithm needs take {_percent(use)} of {roof}; no counters say what really moved."
+    if row["bytes_cold"]:
+        return (
+            f"Memory-bound: the bytes the algorithm needs take {_percent(use)} of {roof}; its {row['launches']} launches move up to "
+            f"{ratio:.2f}x of them, each launch counted with cold caches."
+        )
+    moved = f"Memory-bound: moves {ratio:.2f}x the bytes the algorithm needs at {_percent(use)} of {roof}"
+    if ratio < 1 / _EXTRA_BYTES:
+        return f"{moved}; the rest stayed in L2."
+    if ratio <= _EXTRA_BYTES:
+        rest = (
+            "nothing left but to fuse with a neighbour" if use > 0.9 else "more bytes in flight would bring it closer"
+        )
+        return f"{moved}; {rest}."
+    launches = row["launches"]
+    # Whether one can do the work of all is not known: a scale of the whole tensor needs all of it before its first use.
+    if launches and launches > 1:
+        return f"{moved}; if its {launches} launches can be one, it could be up to {ratio:.1f}x faster."
+    return f"{moved}; reading each byte once could make it up to {ratio:.1f}x faster."
+
+
+def _compute(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
+    rate = _text(row["performance"], ceilings.unit(row["pipe"]))
+    found = roofs.roof(device, row["pipe"])
+    what = f"{found.origin} {row['pipe']} rate" if found else f"{row['pipe']} rate"
+    return f"Compute-bound: {rate} is {_percent(row['performance_fraction'])} of the {what}."
+
+
+def _latency(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
+    launches = row["launches"] or 1
+    each = row["gpu_time"] / launches
+    if launch_bound(row):
+        count = "one launch" if launches == 1 else f"{launches} launches"
+        return (
+            f"Launch-bound: {count} of {_text(each, 'second')} where the work needs {_text(row['floor'], 'second')}; "
+            "more work a launch, or fewer launches, is all that helps."
+        )
+    use = f"neither memory ({_percent(_memory_use(row))}) nor {row['pipe']} arithmetic ({_percent(row['performance_fraction'])}) is busy"
+    parts = [use]
+    if row["bytes_source"] == "ncu" and row["bytes_ratio"] > _EXTRA_BYTES:
+        cold = ", each launch counted with cold caches" if row["bytes_cold"] else ""
+        parts.append(f"moves {'up to ' * bool(cold)}{row['bytes_ratio']:.2f}x the bytes the algorithm needs{cold}")
+    if row["theoretical_occupancy"] < 0.5:
+        parts.append(f"{row['limiter']} {_allow(row)}")
+    if row["spill_bytes"] > 0:
+        parts.append(f"spills {_text(row['spill_bytes'], 'byte')} a thread")
+    stall = _longest_stall(case)
+    if stall:
+        parts.append(f"warps wait longest on {stall}")
+    return f"Latency-bound: {'; '.join(parts)}."
+
+
+def _allow(row: Mapping[str, Any]) -> str:
+    blocks = "block" if row["blocks"] == 1 else "blocks"
+    verb = "allow" if "," in row["limiter"] or row["limiter"] != "shared memory" else "allows"
+    return (
+        f"{verb} {row['blocks']:.0f} {blocks} per multiprocessor ({_percent(row['theoretical_occupancy'])} occupancy)"
+    )
+
+
+#: What a stall means to a person. ``selected`` and ``not_selected`` are no stalls.
+_STALLS = {
+    "long_scoreboard": "data from L2 or HBM",
+    "short_scoreboard": "shared memory or special functions",
+    "barrier": "barriers",
+    "lg_throttle": "the queue of global loads and stores",
+    "mio_throttle": "the queue of shared-memory instructions",
+    "math_pipe_throttle": "busy arithmetic pipes",
+    "gmma": "tensor cores",
+    "wait": "fixed instruction latency",
+    "drain": "stores to drain at the end",
+    "membar": "memory fences",
+    "no_instruction": "instructions to fetch",
+    "imc_miss": "constants to fetch",
+    "tex_throttle": "the texture queue",
+    "branch_resolving": "branches",
+    "sleeping": "sleeping",
+}
+
+
+def _longest_stall(case: CaseValues) -> str | None:
+    launch = case.main_launch("ncu")
+    found = {n: k.value for n in _STALLS if (k := case.at(f"stall_{n}", launch, "ncu"))}
+    longest = max(found, key=lambda name: found[name], default=None)
+    return _STALLS[longest] if longest and found[longest] > 0 else None
+
+
+def _or_zero(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
+
+
+def _text(value: float, unit: str) -> str:
+    return units.text(value, unit)
+
+
+def _percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{share * 100:.0f} %"
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]

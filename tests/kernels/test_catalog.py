@@ -1,0 +1,92 @@
+"""The lazy package: what is imported when, and that one line of the catalog adds a kernel."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pkgutil
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tilescope_kernels as kernels
+from tilescope_kernels import catalog
+
+PACKAGE = Path(kernels.__file__).parent
+NEW = '''"""Twice a vector."""
+
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+
+def twice(x):
+    return x + x
+
+
+def inputs(workload, device):
+    import torch
+
+    return {"x": torch.ones(workload.dims["n"], device=device)}
+
+
+def cost(workload, direction):
+    return Cost(workload.elements, workload.elements * workload.itemsize, workload.elements * workload.itemsize)
+
+
+SPEC = KernelSpec("twice", "x + x", ("n",), {"eager": Implementation(twice)}, twice, inputs, (Workload({"n": 8}, "fp32"),), cost, {"fp32": 0})
+'''
+
+
+def python(code: str, root: Path = PACKAGE.parent) -> str:
+    """What a new process prints that imports the package from below ``root``."""
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_declarations_import_neither_torch_nor_triton():
+    code = "import sys, tilescope_kernels.spec, tilescope_kernels.catalog; dir(tilescope_kernels); print(*sys.modules)"
+    imported = set(python(code).split())
+    assert "tilescope_kernels.spec" in imported
+    assert not {"torch", "triton"} & imported
+    assert not {name for name in imported if name.startswith("tilescope_kernels.elementwise")}
+
+
+def test_a_function_brings_its_module_and_operator_alone():
+    code = (
+        "import sys, torch; from tilescope_kernels import softmax; "
+        "print(softmax.__module__, hasattr(torch.ops.tilescope, 'softmax'), hasattr(torch.ops.tilescope, 'gelu'))"
+    )
+    assert python(code).split() == ["tilescope_kernels.reductions.softmax", "True", "False"]
+
+
+def test_every_name_is_offered_and_no_module_shadows_one():
+    assert set(kernels.__all__) == {"CATALOG", "FAMILIES", *catalog.EXPORTS}
+    assert set(kernels.__all__) <= set(dir(kernels))
+    for name, module in catalog.EXPORTS.items():
+        assert getattr(kernels, name).__module__ == f"tilescope_kernels.{module}"
+    assert not {module.name for module in pkgutil.iter_modules(kernels.__path__)} & set(kernels.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = kernels.nothing
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = catalog.nothing
+
+
+def test_type_checkers_are_told_what_the_catalog_says():
+    (block,) = (node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If))
+    told = {alias.asname: f"{node.module}.{alias.name}" for node in block.body for alias in node.names}
+    homes = {"CATALOG": "catalog", "FAMILIES": "catalog", **catalog.EXPORTS}
+    assert told == {name: f"tilescope_kernels.{module}.{name}" for name, module in homes.items()}
+
+
+def test_a_file_and_a_line_add_a_kernel(tmp_path):
+    copy = tmp_path / "tilescope_kernels"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "elementwise" / "twice.py").write_text(NEW)
+    table = (copy / "catalog.py").read_text()
+    line = '    Entry("elementwise", "elementwise.twice", "SPEC", "twice"),\n'
+    (copy / "catalog.py").write_text(table.replace("ENTRIES = (\n", f"ENTRIES = (\n{line}", 1))
+    code = "import tilescope_kernels as k; print(k.CATALOG[0].name, k.FAMILIES['elementwise'][0].name, k.twice(4), 'twice' in dir(k))"
+    assert python(code, tmp_path).split() == ["twice", "twice", "8", "True"]

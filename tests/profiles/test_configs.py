@@ -1,0 +1,230 @@
+"""With which config a launch was made: seen as Triton makes it, kept with the run, and told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+import triton
+import triton.language as tl
+from tilescope.collectors import compiler
+from tilescope.commands import text_table
+from tilescope.execution import execute, observe, offline
+from tilescope.files import bounded_reading
+from tilescope.models import summary
+from tilescope.runs import store
+from tilescope.runs.publish import publish
+from tilescope.runs.store import LoadedRun, RunWriter
+from tilescope.table import launch_configs, schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Device, Run
+from triton.compiler.compiler import max_shared_mem
+from triton.runtime import driver
+
+CASE = Case("twice", "triton", "forward", "5000-fp32")
+DEVICE = Device("H", "sm_90", 132, 1, 1, True)
+FILE = Path(__file__).parent / "small_kernels.py"
+
+#: How long a trial takes, by its place: the second config is the fastest.
+TRIALS = [3.0, 1.0, 2.0]
+tried: list[float] = []
+
+
+def bench(call: Callable[[], Any], quantiles: Any) -> list[float]:
+    call()
+    tried.append(TRIALS[len(tried)])
+    return [tried[-1]] * 3
+
+
+@triton.autotune(
+    [triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128}, num_warps=2), triton.Config({"BLOCK": 256})],
+    key=["n"],
+    do_bench=bench,
+)
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def twice_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr, EVEN: tl.constexpr, TYPE: tl.constexpr):  # noqa: PLR0917
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n).to(TYPE)
+    tl.store(y_ptr + offsets, x * 2, mask=offsets < n)
+
+
+@triton.jit
+def copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr = 32):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < n), mask=offsets < n)
+
+
+class Accepts(offline.OfflineDriver):
+    """A GPU that takes every launch and does nothing: all of Triton's own way there is gone."""
+
+    def __init__(self) -> None:
+        super().__init__("sm_90")
+        self.launched: list[tuple[Any, ...]] = []
+        self.utils = SimpleNamespace(
+            get_device_properties=lambda device: {"max_shared_mem": 227 << 10},
+            load_binary=lambda *of: ("module", 1, 32, 0, 1024),
+        )
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Any:
+        return lambda *arguments: self.launched.append((metadata.name, metadata.num_warps))
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Accepts]:
+    accepts = Accepts()
+    monkeypatch.setattr(driver, "_active", accepts)
+    for function in (twice_kernel.fn.fn, copy_kernel):
+        monkeypatch.setattr(function, "device_caches", type(function.device_caches)(function.create_binder))
+    monkeypatch.setattr(twice_kernel, "cache", {})
+    tried.clear()
+    yield accepts
+    max_shared_mem.cache_clear()
+
+
+def call() -> None:
+    x = torch.zeros(5000)
+    twice_kernel[lambda meta: (triton.cdiv(5000, meta["BLOCK"]),)](x, x, 5000, TYPE=tl.float32)
+    copy_kernel[(4,)](x, x, 5000, num_warps=8)
+
+
+def test_what_an_autotuner_chose_is_seen_and_its_trials_are_not(gpu: Accepts) -> None:
+    before = triton.JITFunction.run, triton.runtime.Autotuner.run
+    with observe.launches() as seen:
+        # Kernels look whether anybody stands in for it, and would take another way.
+        assert triton.JITFunction.run is before[0]
+        call()
+    assert (triton.JITFunction.run, triton.runtime.Autotuner.run) == before
+    assert tried == TRIALS
+    assert len(gpu.launched) == len(TRIALS) + 2
+    twice, copy = seen
+    assert twice == {
+        "function": "twice_kernel",
+        "config": {"BLOCK": 128, "EVEN": False, "TYPE": "fp32", "num_warps": 2, "num_stages": 3},
+        "autotuned": ["BLOCK", "num_warps", "num_stages"],
+    }
+    assert copy == {
+        "function": "copy_kernel", "config": {"BLOCK": 32, "num_warps": 8, "num_stages": 3}, "autotuned": [],
+    }  # fmt: skip
+    # By now the choice is remembered, as it is when a collector looks.
+    with observe.launches() as again:
+        call()
+    assert again == seen
+    assert tried == TRIALS
+
+
+def test_a_launch_is_told_beside_the_artefact(gpu: Accepts, tmp_path: Path) -> None:
+    artefact = tmp_path / "any.json"
+    observe.once(call, artefact, CASE)
+    found = launch_configs.validate(launch_configs.beside(artefact, CASE, "events"))
+    assert found[["launch", "function", "autotuned", "source"]].to_numpy().tolist() == [
+        [0, "twice_kernel", "BLOCK=128,num_warps=2,num_stages=3", "events"],
+        [1, "copy_kernel", "", "events"],
+    ]
+    assert found["launched"].tolist()[0] == "BLOCK=128,EVEN=False,TYPE=fp32,num_warps=2,num_stages=3"
+    assert set(found["kernel"]) == {"twice"}
+    assert launch_configs.beside(artefact, Case("other", *"abc"), "events").empty
+
+
+def test_an_object_is_told_by_its_name_and_not_by_its_address() -> None:
+    constants = {"F": bench, "T": torch.float16, "O": object(), "C": tl.constexpr(4), "N": None, "S": "tf32"}
+    options = SimpleNamespace(num_warps=4, num_stages=1, num_ctas=2, maxnreg=None)
+    found = launch_configs.launched("k", constants, options)
+    assert found["config"] == {
+        "F": "bench", "T": "torch.float16", "O": "object", "C": 4, "N": None, "S": "tf32", "num_warps": 4, "num_stages": 1, "num_ctas": 2,
+    }  # fmt: skip
+
+
+def test_the_compiler_says_what_it_was_given(tmp_path: Path) -> None:
+    case = Case(f"{FILE}:TIMES", "triton", "backward", "5000-fp32")
+    artefact = tmp_path / f"a{compiler.SUFFIX}"
+    compiler.capture(case, execute.load_spec(case.kernel), artefact, {"target": "sm_90"})
+    (row,) = launch_configs.beside(artefact, case, "compiler").to_dict("records")
+    assert (row["kernel"], row["function"]) == ("TIMES", "scale_kernel")
+    assert row["launched"] == "BLOCK=1024,EVEN=False,num_warps=2,num_stages=3"
+    assert row["autotuned"] == "BLOCK=1024,num_warps=2,num_stages=3"
+
+
+def rows(source: str, *launches: tuple[str, str, str], case: Case = CASE) -> list[dict[str, Any]]:
+    known = {"kernel": case.name, "impl": case.impl, "pass": case.direction, "workload": case.workload}
+    return [
+        {**known, "dtype": case.dtype, "config": case.config, "source": source, "launch": number, "function": function,
+         "launched": launched, "autotuned": autotuned}
+        for number, (function, launched, autotuned) in enumerate(launches)
+    ]  # fmt: skip
+
+
+def told(*given: list[dict[str, Any]], case: Case = CASE) -> str:
+    table = schema.frame([case.row("gpu_time", 1e-6, "torch_profiler", launch=0, function="k")])
+    launched = launch_configs.frame([row for some in given for row in some])
+    (chosen,) = summary.summarise(table, DEVICE, {}, launched)["chosen"]
+    assert text_table.results(table, DEVICE, launched)["chosen"].tolist() == [chosen or None]
+    return str(chosen)
+
+
+def test_whose_config_is_told() -> None:
+    fast, other, guess = ([("k", f"BLOCK={b},EVEN=True,num_warps=4", f"BLOCK={b},num_warps=4")] for b in (64, 128, 256))
+    assert told(rows("events", *fast), rows("ncu", *fast), rows("compiler", *guess)) == "BLOCK=64,num_warps=4"
+    assert told(rows("compiler", *guess)) == "BLOCK=256,num_warps=4 (predicted)"
+    # Each process chooses anew, and may choose another.
+    both = told(rows("ncu", *other), rows("torch_profiler", *fast))
+    assert both == "BLOCK=64,num_warps=4 (torch_profiler); BLOCK=128,num_warps=4 (ncu)"
+    two = [("first", "A=1", ""), ("second", "A=2", ""), ("first", "A=1", "")]
+    assert told(rows("events", *two)) == "first: A=1; second: A=2"
+    six = [(f"k{n}", "A=1", "") for n in range(6)]
+    assert told(rows("events", *six)).endswith("k3: A=1; and 2 more")
+    assert told() == ""
+    given = Case("twice", "triton", "forward", "5000-fp32", "BLOCK=64")
+    assert told(rows("events", *fast, case=given), case=given) == ""
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> LoadedRun:
+    run = Run("20261120-221530-3fa9", "2026-11-20T22:15:30", DEVICE, {"twice": {"file": ""}}, {}, {})
+    writer = RunWriter(tmp_path / "runs", run)
+    writer.append(schema.frame([CASE.row("gpu_time", 1e-6, "torch_profiler", launch=0, function="k")]))
+    for source in ("torch_profiler", "events"):
+        writer.append_configs(launch_configs.frame(rows(source, ("k", "BLOCK=64,EVEN=True", "BLOCK=64"))))
+    return store.open_run(writer.finish())
+
+
+def test_configs_come_back_as_they_were(loaded: LoadedRun, tmp_path: Path) -> None:
+    assert loaded.configs["source"].tolist() == ["torch_profiler", "events"]
+    assert dict(loaded.configs.dtypes.astype(str)) == dict(launch_configs.frame([]).dtypes.astype(str))
+    assert sorted(path.name for path in loaded.folder.iterdir()) == ["configs.parquet", "run.json", "table.parquet"]
+    kept = store.open_run(publish(loaded, tmp_path / "kept"))
+    pd.testing.assert_frame_equal(kept.configs, loaded.configs)
+    assert "BLOCK=64" in text_table.text(kept.table, kept.run.device, kept.configs)
+
+
+def test_a_run_that_goes_on_keeps_them(loaded: LoadedRun) -> None:
+    run = json.loads((loaded.folder / "run.json").read_text())
+    (loaded.folder / "run.json").write_text(json.dumps({**run, "complete": False}))
+    writer = RunWriter.reopen(loaded.folder)
+    writer.append_configs(launch_configs.frame(rows("ncu", ("k", "BLOCK=64", ""))))
+    assert store.open_run(writer.finish()).configs["source"].tolist() == ["torch_profiler", "events", "ncu"]
+
+
+def test_runs_from_before_do_not_say(loaded: LoadedRun) -> None:
+    (loaded.folder / "configs.parquet").unlink()
+    old = store.open_run(loaded.folder)
+    assert old.configs.empty
+    assert "chosen config" not in text_table.text(old.table, old.run.device, old.configs)
+
+
+def test_damaged_ones_are_told_when_the_run_is_opened(loaded: LoadedRun, tmp_path: Path) -> None:
+    (loaded.folder / "configs.parquet").write_bytes(b"PAR1damaged")
+    with pytest.raises(store.StoreError, match=r"configs\.parquet cannot be read"):
+        store.open_run(loaded.folder)
+    for wrong in ({"launch": -1}, {"source": "nobody"}):
+        with pytest.raises(schema.SchemaError):
+            launch_configs.validate(launch_configs.frame([{**rows("events", ("k", "A=1", ""))[0], **wrong}]))
+    tmp_path.joinpath(CASE.slug + launch_configs.SUFFIX).write_text('[{"function": 3}]')
+    with pytest.raises(bounded_reading.Unreadable, match="function is a whole number"):
+        launch_configs.beside(tmp_path / "any", CASE, "events")
