@@ -19,12 +19,13 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.data import frames
+from tilescope_dashboard.data.units import short
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.marks import marks
 from tilescope_dashboard.figures.occupancy import TITLES, occupancy
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.figures.roofline import drawing, roofline, source
-from tilescope_dashboard.figures.style import DARK, LIGHT, short, theme
+from tilescope_dashboard.figures.style import DARK, LIGHT, theme
 from tilescope_dashboard.figures.traffic import speedup, traffic
 
 

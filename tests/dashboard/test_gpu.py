@@ -18,7 +18,8 @@ from tilescope_dashboard.data.telemetry import Gpu, Sample, Sampler
 from tilescope_dashboard.figures.gpu import FIGURES, columns, readings
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views import gpu, gpu_feed
+from tilescope_dashboard.session.telemetry import TelemetryFeed
+from tilescope_dashboard.views import gpu
 from tilescope_dashboard.views.gpu import GpuView, headline
 from tilescope_dashboard.views.jobs import gpu_strip
 
@@ -154,7 +155,7 @@ def test_the_strip_is_there_while_a_job_runs(sampler: Sampler, monkeypatch: pyte
 
 def test_a_feed_outside_a_page_watches_without_ticking(sampler: Sampler) -> None:
     heard: list[int] = []
-    one = gpu_feed.Feed(sampler, lambda: heard.append(1))
+    one = TelemetryFeed(sampler, lambda: heard.append(1))
     one.start()
     one.start()
     wait(sampler, 2)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from tilescope_dashboard.session import access
+from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import JobManager, JobState
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.form import choices
 from tilescope_dashboard.views.form.fields import ProfileFields
 from tilescope_dashboard.views.form.profile import ProfileForm
-from tilescope_dashboard.views.jobs.following import Following
 from tilescope_dashboard.views.jobs.progress import Progress
 
 
@@ -24,7 +24,7 @@ def test_who_may_not_launch_starts_reads_and_ends_nothing_whatever_the_page_says
 ) -> None:
     (tmp_path / "kernel.py").write_text("SPEC = 1\n")
     monkeypatch.setenv(access.OWN_FILES, str(tmp_path))
-    monkeypatch.setattr(Following, "each_second", lambda self, wanted: None)
+    monkeypatch.setattr(JobFollower, "each_second", lambda self, wanted: None)
     monkeypatch.setattr(choices, "entry_of", lambda catalog, name: {"name": "softmax"})
     monkeypatch.setattr(ProfileFields, "fill", lambda self, entry: None)
     monkeypatch.setattr(ProfileFields, "request", lambda self, entry: entry)

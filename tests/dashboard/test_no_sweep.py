@@ -75,7 +75,7 @@ def test_a_sweep_is_said_to_be_under_way_as_long_as_it_is(monkeypatch: pytest.Mo
         state.runs = [run for run in state.runs if not run.recorded]  # one of those has a sweep
         shown = NoSweep(state, manager)
         asked: list[Any] = []
-        shown._following._doc = SimpleNamespace(add_next_tick_callback=asked.append)
+        shown._follower._doc = SimpleNamespace(add_next_tick_callback=asked.append)
         shown.show(missing=True)
         assert "Those of softmax are being profiled" in shown._text.object
         assert shown._layout.objects == [shown._text]

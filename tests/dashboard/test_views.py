@@ -15,9 +15,10 @@ from tilescope.models.summary import headline, summarise
 from tilescope.runs import journal, listings, store
 from tilescope.table.schema import Failure
 from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data.best_run import SHOWN_FIRST, first_shown
 from tilescope_dashboard.data.frames import largest_problem
 from tilescope_dashboard.session.access import is_local
-from tilescope_dashboard.session.state import SHOWN_FIRST, State, preferred
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.base import View
@@ -201,20 +202,20 @@ def test_without_a_gpu_a_recording_is_opened_first(monkeypatch: pytest.MonkeyPat
         return store.Summary(identity, Path(identity), **facts)
 
     runs = [summary("mine"), summary("other", recorded=True), summary("h200", recorded=True, measured=True)]
-    monkeypatch.setattr("tilescope_dashboard.session.state.no_gpu", lambda: "none here")
-    assert preferred(runs) == ("h200", "")
+    monkeypatch.setattr("tilescope_dashboard.data.best_run.no_gpu", lambda: "none here")
+    assert first_shown(runs) == ("h200", "")
     both = summary("both", recorded=True, measured=True, kernels=("matmul", SHOWN_FIRST))
-    assert preferred([*runs, both]) == ("both", SHOWN_FIRST)
-    assert preferred([*runs, both], "matmul") == ("both", "matmul")
+    assert first_shown([*runs, both]) == ("both", SHOWN_FIRST)
+    assert first_shown([*runs, both], "matmul") == ("both", "matmul")
     # A later recording of one workload says less than one of all.
     one, all_of_them = (
         summary(name, recorded=True, measured=True, kernels=("matmul",), cases=cases)
         for name, cases in (("one", 5), ("all", 40))
     )
-    assert preferred([one, all_of_them], "matmul") == ("all", "matmul")
-    monkeypatch.setattr("tilescope_dashboard.session.state.no_gpu", lambda: None)
-    assert preferred([*runs, both]) == ("mine", "")
-    assert preferred([]) == ("", "")
+    assert first_shown([one, all_of_them], "matmul") == ("all", "matmul")
+    monkeypatch.setattr("tilescope_dashboard.data.best_run.no_gpu", lambda: None)
+    assert first_shown([*runs, both]) == ("mine", "")
+    assert first_shown([]) == ("", "")
 
 
 @pytest.mark.parametrize(

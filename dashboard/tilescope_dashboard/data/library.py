@@ -10,8 +10,8 @@ import pandas as pd
 from tilescope.models import summary
 from tilescope.runs import store
 
+from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.run_cache import headlines, open_cached
-from tilescope_dashboard.session.state import telling
 
 _RUNS = ("started", "title", "device", "what", "kernels", "sources", "cases", "state")
 
@@ -30,7 +30,7 @@ def _library(runs: tuple[store.Summary, ...]) -> pd.DataFrame:
     names = dict.fromkeys(name for found in reversed(runs) for name in found.kernels if not found.error)
     rows: list[dict[str, Any]] = []
     for name in names:
-        run = telling(runs, name)
+        run = best_run(runs, name)
         if run is None:
             continue
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilescope.runs import store
 
-from tilescope_dashboard.figures.style import short
+from tilescope_dashboard.data.units import short
 
 #: No folder's name, but a way to another folder, or what no screen shows.
 _NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")

@@ -8,8 +8,8 @@ from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
 
 from tilescope_dashboard.data import sweeps
-from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.style import FONT, GLYPH_FONT, Theme, blank, empty, short, ticks
+from tilescope_dashboard.data.units import short, write
+from tilescope_dashboard.figures.style import FONT, GLYPH_FONT, Theme, blank, empty, ticks
 
 
 def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme) -> figure:

@@ -8,7 +8,8 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LegendItem
 from bokeh.plotting import figure
 
-from tilescope_dashboard.figures.style import Theme, blank, empty, legend, problem, ratio_ticks, short, ticks
+from tilescope_dashboard.data.units import short
+from tilescope_dashboard.figures.style import Theme, blank, empty, legend, problem, ratio_ticks, ticks
 
 #: Rows that are drawn: more are no longer read.
 MOST = 40

@@ -6,8 +6,8 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LegendItem, Range1d, Span
 from bokeh.plotting import figure
 
-from tilescope_dashboard.data.units import times, write
-from tilescope_dashboard.figures.style import Theme, blank, colour, empty, legend, mark, problem, short, ticks
+from tilescope_dashboard.data.units import short, times, write
+from tilescope_dashboard.figures.style import Theme, blank, colour, empty, legend, mark, problem, ticks
 
 #: Letters of a row's label, on a phone and on a wider page.
 _LONGEST = {True: 22, False: 34}

@@ -21,7 +21,7 @@ from bokeh.transform import transform
 from tilescope.hardware import ceilings
 from tilescope.table.units import SYMBOLS
 
-from tilescope_dashboard.data.units import write
+from tilescope_dashboard.data.units import short, write
 from tilescope_dashboard.figures.marks import Marks, Style, Words, marks
 from tilescope_dashboard.figures.redraw import Columns, Drawing
 from tilescope_dashboard.figures.style import (
@@ -32,7 +32,6 @@ from tilescope_dashboard.figures.style import (
     empty,
     legend,
     mark,
-    short,
     ticks,
     written_as,
 )  # fmt: skip

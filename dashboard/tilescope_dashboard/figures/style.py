@@ -28,6 +28,7 @@ from bokeh.plotting import figure
 from tilescope.table.units import SYMBOLS
 
 from tilescope_dashboard.data.exports import stem
+from tilescope_dashboard.data.units import short
 
 FONT = "Inter, Roboto, 'Helvetica Neue', Arial, sans-serif"
 #: The same for a text glyph, which takes a bare string for a column's name.
@@ -289,11 +290,6 @@ def ratio_ticks(low: float, high: float, most: int = 9) -> list[float]:
 def problem(kernel: str, direction: str) -> str:
     """A kernel's name and its pass as figures label them: a nabla stands for gradients."""
     return kernel + {"backward": " ∇", "forward+backward": " +∇"}.get(direction, "")
-
-
-def short(text: str, limit: int = 28) -> str:
-    """The text, cut in the middle where it is longer than ``limit``: both ends of a mangled name tell something."""
-    return text if len(text) <= limit else f"{text[: limit * 2 // 3]}…{text[-(limit // 3 - 1) :]}"
 
 
 def distinct(names: Iterable[str], limit: int) -> dict[str, str]:

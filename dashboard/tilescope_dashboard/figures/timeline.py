@@ -7,8 +7,8 @@ from bokeh.models import ColumnDataSource, CustomJSTickFormatter, HoverTool, Leg
 from bokeh.plotting import figure
 from tilescope.models.timeline import labels
 
-from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.style import Theme, blank, distinct, empty, hatch, legend, short
+from tilescope_dashboard.data.units import short, write
+from tilescope_dashboard.figures.style import Theme, blank, distinct, empty, hatch, legend
 
 #: Launches that get a bar of their own, those that were asked for and then the longest; the others share bars.
 MOST = 2_000

@@ -7,7 +7,7 @@ from bokeh.models import ColumnDataSource, HoverTool, Label, LegendItem, Range1d
 from bokeh.plotting import figure
 from tilescope.table.schema import MEASURED
 
-from tilescope_dashboard.data.units import times, write
+from tilescope_dashboard.data.units import short, times, write
 from tilescope_dashboard.figures.style import (
     FONT,
     GLYPH_FONT,
@@ -18,7 +18,6 @@ from tilescope_dashboard.figures.style import (
     empty,
     hatch,
     legend,
-    short,
     ticks,
 )
 

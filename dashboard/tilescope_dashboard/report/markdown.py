@@ -9,8 +9,7 @@ from typing import TypeVar
 import pandas as pd
 from tilescope.models.advice import NVIDIA, Finding
 
-from tilescope_dashboard.data.units import ABSENT, times
-from tilescope_dashboard.figures.style import short
+from tilescope_dashboard.data.units import ABSENT, short, times
 from tilescope_dashboard.report import columns
 from tilescope_dashboard.report.content import Column, Comparison, Report, RunPart, Table
 from tilescope_dashboard.report.kernels import top

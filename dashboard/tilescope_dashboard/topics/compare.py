@@ -8,8 +8,8 @@ import pandas as pd
 from tilescope.models import verdicts
 
 from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data.units import short
 from tilescope_dashboard.figures.compare import MOST
-from tilescope_dashboard.figures.style import short
 
 _NOTHING = "Choose a baseline: another implementation, or another run."
 _READING = (

@@ -6,8 +6,7 @@ import pandas as pd
 from tilescope.models.timeline import plain_name
 
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.style import short
+from tilescope_dashboard.data.units import short, write
 from tilescope_dashboard.figures.timeline import MOST
 
 _NOTHING = (

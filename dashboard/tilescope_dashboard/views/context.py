@@ -10,8 +10,9 @@ import param
 from tilescope.runs import journal
 
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.figures.style import short
-from tilescope_dashboard.session.state import State, no_gpu
+from tilescope_dashboard.data.best_run import no_gpu
+from tilescope_dashboard.data.units import short
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import Export
 
 

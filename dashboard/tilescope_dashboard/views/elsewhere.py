@@ -13,9 +13,10 @@ import param
 from tilescope.runs import store
 
 from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.run_cache import open_cached
 from tilescope_dashboard.session.scheduling import in_turn
-from tilescope_dashboard.session.state import State, telling
+from tilescope_dashboard.session.state import State
 
 #: Whether a run has what is sought of the kernel of that name.
 Found = Callable[[store.LoadedRun, str], bool]
@@ -73,12 +74,12 @@ class Elsewhere(pn.viewable.Viewer):
 
 
 def having(runs: Iterable[store.Summary], kernel: str, found: Found) -> store.Summary | None:
-    """Of the runs in which what is sought of the kernel is ``found`` the one that says most of it (``state.telling``).
+    """Of the runs in which what is sought of the kernel is ``found`` the one that says most of it (``best_run``).
 
     None where there is none.
     """
     left = list(runs)
-    while (run := telling(left, kernel)) is not None:
+    while (run := best_run(left, kernel)) is not None:
         try:
             if found(open_cached(run.path), kernel):
                 return run

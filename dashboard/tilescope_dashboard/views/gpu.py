@@ -13,9 +13,9 @@ from tilescope_dashboard.components.tables import renew, table
 from tilescope_dashboard.data.telemetry import Gpu, Sample, held, slowed
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.gpu import FIGURES, readings
+from tilescope_dashboard.session.telemetry import TelemetryFeed, label, sampler
 from tilescope_dashboard.topics.device import described
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.gpu_feed import Feed, label, sampler
 
 _COLUMNS = {
     "gpu": ("GPU", "text"),
@@ -41,7 +41,7 @@ class GpuView(View):
     name_in_address, title, live = "gpu", "GPU", True
 
     def build(self) -> list[Any]:
-        self._feed = Feed(sampler(), self._tell)
+        self._feed = TelemetryFeed(sampler(), self._tell)
         self._head, self._table, self._device = html_text.pane(), table(_COLUMNS), cards.pane()
         self._charts = {name: chart() for name in FIGURES}
         self._grid = side_by_side(self._charts.values(), 300)

@@ -8,7 +8,6 @@ import pandas as pd
 from tilescope.runs import store
 from tilescope.table.schema import MEASURED
 
-from tilescope_dashboard.data import command_line
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.elsewhere import Elsewhere
 
@@ -46,7 +45,7 @@ def lines_from(run: store.LoadedRun, kernel: str) -> str:
 
 def _made(state: State) -> str:
     anywhere, on_gpu = (
-        escape(command_line.about(state, "profile", "--collect", collectors)) for collectors in (_ANYWHERE, _ON_GPU)
+        escape(state.command("profile", "--collect", collectors)) for collectors in (_ANYWHERE, _ON_GPU)
     )
     return (
         f"<p>They come with the compiler and the interpreter, which need no GPU: <code>{anywhere}</code>. On a GPU "

@@ -7,12 +7,12 @@ from typing import Any
 
 from tilescope.runs import store
 
-from tilescope_dashboard.data import command_line, sweeps
+from tilescope_dashboard.data import sweeps
+from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import JobManager, JobState
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import autotune as headline
 from tilescope_dashboard.views.elsewhere import Elsewhere
-from tilescope_dashboard.views.jobs.following import Following
 
 
 class NoSweep(Elsewhere):
@@ -22,7 +22,7 @@ class NoSweep(Elsewhere):
         super().__init__(state=state, **settings)
         self._jobs, self._job, self._missing = jobs, None, False
         state.param.watch(lambda _: self._draw(), ["runs", "catalog", "may_launch"])
-        self._following = Following(jobs, self._changed)
+        self._follower = JobFollower(jobs, self._changed)
 
     def show(self, missing: bool) -> None:
         """Say where to find a sweep of the state's kernel, if it is ``missing``."""
@@ -41,7 +41,7 @@ class NoSweep(Elsewhere):
         elif self._job:
             self.say(headline.under_way(state.kernel))
         else:
-            command, implementations = command_line.about(state, "tune"), state.facts.get("implementations", {})
+            command, implementations = state.command("tune"), state.facts.get("implementations", {})
             made = headline.nothing(state.kernel, implementations, command, form=state.may_launch)
             self.seek(with_sweep, described, otherwise=made)
 

@@ -95,6 +95,6 @@ class Timeline(View):
         chosen = launches["function"].str.contains(self._filter.value or "", case=False, regex=False)
         self._head.object = headline(launches, sums)
         self._chart.object = timeline(launches.assign(chosen=chosen), self.state.look)
-        self._traces.objects = links(self.state, launches)
+        self._traces.objects = links(self.state.loaded, launches, self.state.origin)
         fill(self._totals, sums)
         fill(self._table, launches.assign(number=launches["launch"].astype("float64") + 1)[chosen])

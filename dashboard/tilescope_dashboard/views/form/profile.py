@@ -9,12 +9,12 @@ import panel_material_ui as pmui
 import param
 
 from tilescope_dashboard.components import html_text
+from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import JobManager, JobState
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.form import choices
 from tilescope_dashboard.views.form.fields import ProfileFields
 from tilescope_dashboard.views.form.user_kernel import OwnKernel
-from tilescope_dashboard.views.jobs.following import Following
 from tilescope_dashboard.views.jobs.job_text import beside_the_button
 
 
@@ -36,7 +36,7 @@ class ProfileForm(pn.viewable.Viewer):
         self._button.on_click(self._profile)
         self._kernel.param.watch(self._chosen, "value")
         state.param.watch(self._fill, ["catalog", "catalog_error", "kernel", "loaded", "may_launch"])
-        self._following = Following(jobs, self._say)
+        self._follower = JobFollower(jobs, self._say)
         self._fill()
         # What is said stands above the button: below it, it would be off a phone's screen.
         self._layout = pn.Column(

@@ -13,7 +13,7 @@ from tilescope_dashboard.components.charts import chart, side_by_side
 from tilescope_dashboard.data.telemetry import Gpu, held
 from tilescope_dashboard.figures.gpu import readings
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.gpu_feed import Feed, label, sampler
+from tilescope_dashboard.session.telemetry import TelemetryFeed, label, sampler
 
 _SHOWN = ("sm_clock", "power", "temperature")
 _HEIGHT = 130
@@ -26,7 +26,7 @@ class Strip(pn.viewable.Viewer):
 
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._feed, self._on = Feed(sampler(), self._tell), False
+        self._feed, self._on = TelemetryFeed(sampler(), self._tell), False
         self._said, self._charts = html_text.pane(), {name: chart() for name in _SHOWN}
         row = side_by_side(self._charts.values(), 220, "4px")
         self._layout = pn.Column(self._said, row, sizing_mode="stretch_width", margin=0, visible=False)

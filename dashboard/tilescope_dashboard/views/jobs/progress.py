@@ -10,9 +10,9 @@ import panel_material_ui as pmui
 import param
 
 from tilescope_dashboard.components import html_text
+from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import CANCELLING, JobManager, JobState
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.jobs.following import Following
 from tilescope_dashboard.views.jobs.gpu_strip import Strip
 from tilescope_dashboard.views.jobs.job_text import describe, log
 from tilescope_dashboard.views.jobs.other_jobs import OtherJobs
@@ -50,7 +50,7 @@ class Progress(pn.viewable.Viewer):
         self._seen = jobs.current.number if jobs.current and not jobs.current.active else 0
         state.param.watch(lambda _: self.draw(), "run")
         self.own.param.watch(lambda _: self.draw(), "known")
-        self._following = Following(jobs, self.draw)
+        self._follower = JobFollower(jobs, self.draw)
         self.draw()
 
     @property
@@ -66,7 +66,7 @@ class Progress(pn.viewable.Viewer):
             return
         if self._layout.visible and not self._place.objects:
             self._place.append(self._layout)
-        self._following.each_second(job.active)
+        self._follower.each_second(job.active)
         self._strip.follow(job.active)
         self._text.object = describe(job)
         self._offer(job)

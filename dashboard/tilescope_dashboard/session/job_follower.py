@@ -10,7 +10,7 @@ import panel as pn
 from tilescope_dashboard.session.jobs import JobManager
 
 
-class Following:
+class JobFollower:
     """Calls ``draw`` after changes of any job, once for all that come at a time, until the session ends."""
 
     def __init__(self, jobs: JobManager, draw: Callable[[], Any]) -> None:
