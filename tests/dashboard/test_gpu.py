@@ -19,8 +19,9 @@ from tilescope_dashboard.figures.gpu import FIGURES, columns, readings
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.session.telemetry import TelemetryFeed
+from tilescope_dashboard.topics.gpu import sentence
 from tilescope_dashboard.views import gpu
-from tilescope_dashboard.views.gpu import GpuView, headline
+from tilescope_dashboard.views.gpu import GpuView
 from tilescope_dashboard.views.jobs import gpu_strip
 
 RUN = "20260102-030405-aaaa"
@@ -87,11 +88,11 @@ def test_one_gpu_needs_no_legend() -> None:
 
 def test_the_headline_speaks_of_the_busiest() -> None:
     other = Gpu(1, "Other")
-    assert headline([(other, Sample(1.0, 0.1)), (DEVICE, SAMPLES[0])]) == (
+    assert sentence([(other, Sample(1.0, 0.1)), (DEVICE, SAMPLES[0])]).title == (
         "0 · Synthetic <b>GPU</b>: 50.0 % busy, 600 W of 700 W, clocks held by power cap"
     )
-    assert headline([(other, Sample(1.0, 0.1, power=50.0))]) == "1 · Other: 10.0 % busy, 50 W"
-    assert headline([]) == "Waiting for the first reading…"
+    assert sentence([(other, Sample(1.0, 0.1, power=50.0))]).title == "1 · Other: 10.0 % busy, 50 W"
+    assert sentence([]).title == "Waiting for the first reading…"
 
 
 def wait(sampler: Sampler, count: int) -> None:

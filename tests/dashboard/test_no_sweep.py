@@ -96,5 +96,5 @@ def test_a_hostile_name_stays_text() -> None:
     shown = NoSweep(State(run=PREDICTED, kernel="<script>x"), JobManager())
     shown.show(missing=True)
     assert "<script>" not in shown._text.object
-    assert "<script>" not in no_sweep.headline.under_way("<script>x")
+    assert "<script>" not in no_sweep.under_way("<script>x")
     assert jobs.shared() is jobs.shared()

@@ -18,11 +18,11 @@ from tilescope.table.case import Case
 from tilescope.table.line_values import METRICS
 from tilescope.table.schema import Device, Run
 from tilescope_dashboard.components import code_pair
-from tilescope_dashboard.data import source_lines
-from tilescope_dashboard.data.source_lines import Column, Launch
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.notebook import views
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import source as topic
+from tilescope_dashboard.topics.source import FunctionLaunch, LineMetric
 from tilescope_dashboard.views import no_lines
 from tilescope_dashboard.views.elsewhere import having
 from tilescope_dashboard.views.no_lines import with_lines
@@ -35,8 +35,8 @@ INJECTED = "<script>document.title='injected'</script>"
 DEVICE = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
 CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")
 SWEPT = dataclasses.replace(CASE, config="BLOCK=64")
-STALLS, CODE = Column("stall_samples", "ncu"), Column("sass_instructions", "compiler")
-BYTES = Column("requested_bytes_read", "interpreter")
+STALLS, CODE = LineMetric("stall_samples", "ncu"), LineMetric("sass_instructions", "compiler")
+BYTES = LineMetric("requested_bytes_read", "interpreter")
 SOURCE = f"""import triton
 
 LIMIT = 4
@@ -56,7 +56,7 @@ SASS = (
 )
 
 
-def rows(column: Column, by_line: dict[int, float], case: Case = CASE, **place: object) -> list[dict]:
+def rows(column: LineMetric, by_line: dict[int, float], case: Case = CASE, **place: object) -> list[dict]:
     at = {"launch": 0, "function": "softmax_kernel", "file": "softmax.py", **place}
     return [case.row(column.metric, value, column.source, line=line, **at) for line, value in by_line.items()]
 
@@ -82,55 +82,59 @@ def cells(markup: str, line: int) -> list[str]:
 def test_launches_are_matched_across_sources_by_their_function(frame: pd.DataFrame) -> None:
     more = line_values.frame(rows(STALLS, {8: 1.0}, launch=5) + rows(STALLS, {20: 7.0}, function="other"))
     both = pd.concat([frame, more], ignore_index=True)
-    found = source_lines.launches(both)
-    assert found == [Launch("softmax_kernel", 0), Launch("softmax_kernel", 1), Launch("other", 0)]
+    found = topic.launches(both)
+    assert found == [
+        FunctionLaunch("softmax_kernel", 0),
+        FunctionLaunch("softmax_kernel", 1),
+        FunctionLaunch("other", 0),
+    ]
     assert found[1].label == "softmax_kernel, launch 2"
-    first = source_lines.of_launch(both, found[0])
+    first = topic.of_launch(both, found[0])
     assert set(first["source"]) == {"compiler", "ncu", "interpreter"}
-    assert source_lines.of_launch(both, found[1])["value"].tolist() == [1.0]
+    assert topic.of_launch(both, found[1])["value"].tolist() == [1.0]
 
 
 def test_shares_are_of_the_whole_launch_and_absent_values_are_absent(frame: pd.DataFrame) -> None:
-    own = source_lines.of_launch(frame, Launch("softmax_kernel", 0))
-    stalls = source_lines.by_line(own, STALLS)
+    own = topic.of_launch(frame, FunctionLaunch("softmax_kernel", 0))
+    stalls = topic.by_line(own, STALLS)
     assert stalls.to_dict() == {("softmax.py", 8): 60.0, ("standard.py", 191): 20.0}
-    assert source_lines.shares(stalls).tolist() == [0.75, 0.25]
-    assert source_lines.hottest(own, STALLS, "softmax.py") == (8, 0.75)
-    assert source_lines.hottest(own, STALLS, "else.py") is None
-    assert source_lines.shares(pd.Series([0.0])).tolist() == [0.0]
-    assert source_lines.files(own) == ["softmax.py", "standard.py"]
+    assert topic.shares(stalls).tolist() == [0.75, 0.25]
+    assert topic.hottest(own, STALLS, "softmax.py") == (8, 0.75)
+    assert topic.hottest(own, STALLS, "else.py") is None
+    assert topic.shares(pd.Series([0.0])).tolist() == [0.0]
+    assert topic.files(own) == ["softmax.py", "standard.py"]
 
 
 def test_tritons_cases_come_before_the_others_and_a_config_last() -> None:
     said = [("liger", ""), ("triton", "BLOCK=8"), ("triton", ""), ("eager", "")]
     frame = pd.DataFrame([{"impl": i, "pass": "forward", "workload": "8", "config": c} for i, c in said])
-    assert [(case[0], case[3]) for case in source_lines.cases(frame).values()] == [
+    assert [(case[0], case[3]) for case in topic.cases(frame).values()] == [
         ("triton", ""), ("liger", ""), ("eager", ""), ("triton", "BLOCK=8"),
     ]  # fmt: skip
 
 
 def test_columns_begin_with_where_the_time_goes(frame: pd.DataFrame) -> None:
-    known = source_lines.columns(frame)
+    known = topic.metrics(frame)
     assert [column.text for column in known] == [
         "stall samples (ncu)", "bytes requested, read (interpreter)", "SASS instructions (compiler)",
     ]  # fmt: skip
-    assert source_lines.first_columns(known, 3) == known[:2]
-    assert source_lines.first_columns(known, 1) == [STALLS]
-    assert source_lines.first_columns(known[2:], 3) == [CODE]
-    assert source_lines.first_columns([Column("shared_wavefronts", "ncu")], 3) == [Column("shared_wavefronts", "ncu")]
-    assert source_lines.first_columns([], 3) == []
+    assert topic.first_metrics(known, 3) == known[:2]
+    assert topic.first_metrics(known, 1) == [STALLS]
+    assert topic.first_metrics(known[2:], 3) == [CODE]
+    assert topic.first_metrics([LineMetric("shared_wavefronts", "ncu")], 3) == [LineMetric("shared_wavefronts", "ncu")]
+    assert topic.first_metrics([], 3) == []
 
 
 def test_an_excerpt_is_of_the_functions_that_have_lines() -> None:
-    assert source_lines.excerpt(SOURCE, [8, 9]) == [(6, 9)]
-    assert source_lines.excerpt(SOURCE, [8, 13]) == [(6, 9), (12, 13)]
+    assert topic.excerpt(SOURCE, [8, 9]) == [(6, 9)]
+    assert topic.excerpt(SOURCE, [8, 13]) == [(6, 9), (12, 13)]
     # Outside of every function, none known, or no Python: all of it.
-    assert source_lines.excerpt(SOURCE, [3, 8]) == source_lines.excerpt(SOURCE, []) == [(1, 13)]
-    assert source_lines.excerpt("def broken(:\n    pass\n", [2]) == [(1, 2)]
+    assert topic.excerpt(SOURCE, [3, 8]) == topic.excerpt(SOURCE, []) == [(1, 13)]
+    assert topic.excerpt("def broken(:\n    pass\n", [2]) == [(1, 2)]
 
 
 def test_the_listing_says_values_shares_and_provenance(frame: pd.DataFrame) -> None:
-    own = source_lines.of_launch(frame, Launch("softmax_kernel", 0))
+    own = topic.of_launch(frame, FunctionLaunch("softmax_kernel", 0))
     markup = code_pair.source(SOURCE, "softmax.py", own, [STALLS, CODE], [(6, 9)])
     assert cells(markup, 8)[:2] == ["6075 %", "3075 %"]
     # ncu has nothing of the line: not a zero.

@@ -139,7 +139,7 @@ def test_the_overview_names_the_first_finding_and_opens_advice_on_it() -> None:
     advice = Advice(State(run=RUN, kernel="softmax", view="advice"))
     advice.refresh()
     # The same finding of the same case as the view it opens.
-    title = html_text.headline(advice._head.object)
+    title = html_text.title_of(advice._head.object)
     assert title.startswith("At the HBM roof")
     assert title in shown._first._text.object
     shown._first._button.param.trigger("clicks")
@@ -158,7 +158,7 @@ def test_a_row_of_the_overview_brings_its_own_finding_and_not_the_kernels() -> N
     shown.refresh()
     row = list(shown._headlines["kernel"]).index("layer_norm")
     shown._table.selection = [row]
-    assert html_text.headline(shown._head.object) == "layer_norm"
+    assert html_text.title_of(shown._head.object) == "layer_norm"
     assert "At the HBM roof" in shown._first._text.object
     assert shown._first._layout.objects == [shown._first._line, shown._first._button]
     case = shown._headlines.iloc[row]
@@ -167,7 +167,7 @@ def test_a_row_of_the_overview_brings_its_own_finding_and_not_the_kernels() -> N
     assert shown.state.case == f"{case['impl']} · {case['pass']} · {case['workload']}"
     shown.state.param.update(view="overview", kernel="matmul")
     shown.clear()
-    assert html_text.headline(shown._head.object) == "matmul"
+    assert html_text.title_of(shown._head.object) == "matmul"
     assert shown._first._layout.objects == []
 
 

@@ -11,7 +11,7 @@ from tilescope.models import summary
 from tilescope.runs import store
 
 from tilescope_dashboard.data.best_run import best_run
-from tilescope_dashboard.data.run_cache import headlines, open_cached
+from tilescope_dashboard.data.run_cache import open_cached, summaries
 
 _RUNS = ("started", "title", "device", "what", "kernels", "sources", "cases", "state")
 
@@ -34,7 +34,7 @@ def _library(runs: tuple[store.Summary, ...]) -> pd.DataFrame:
         if run is None:
             continue
         try:
-            every = headlines(open_cached(run.path))
+            every = summaries(open_cached(run.path))
         except (store.StoreError, OSError):
             continue
         found = summary.headline(every[every["kernel"] == name])

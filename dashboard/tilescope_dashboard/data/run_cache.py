@@ -38,7 +38,7 @@ def open_cached(path: Path) -> LoadedRun:
     return _read(path, _changed(path))
 
 
-def headlines(loaded: LoadedRun) -> pd.DataFrame:
+def summaries(loaded: LoadedRun) -> pd.DataFrame:
     """``summary.summarise`` of the run without its sweeps. The caller must not change the frame."""
     return _summarised(loaded.folder, _changed(loaded.folder))
 

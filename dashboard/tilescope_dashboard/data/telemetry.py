@@ -45,6 +45,11 @@ class Gpu:
     memory: float | None = None
     sm_clock_limit: float | None = None
 
+    @property
+    def label(self) -> str:
+        """Its name with its number, which tells it from its likes."""
+        return f"{self.index} · {self.name}"
+
 
 @dataclass(frozen=True)
 class Sample:

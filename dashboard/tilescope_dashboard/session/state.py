@@ -136,7 +136,7 @@ class State(param.Parameterized):
         return self.loaded.run.device if self.loaded else None
 
     @property
-    def facts(self) -> Mapping[str, Any]:
+    def declared(self) -> Mapping[str, Any]:
         """What the chosen kernel declares: from the catalog, else as the run noted it."""
         for entry in self.catalog:
             if self.kernel in (entry["name"], entry["kernel"]):

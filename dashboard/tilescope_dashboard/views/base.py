@@ -66,7 +66,7 @@ class View(pn.viewable.Viewer):
 
     def _about(self) -> str:
         """What a figure of this view shows, for who cannot see it."""
-        return ". ".join(filter(None, [self.title, "" if self.live else html_text.headline(self._head.object)]))
+        return ". ".join(filter(None, [self.title, "" if self.live else html_text.title_of(self._head.object)]))
 
     def clear(self) -> None:
         """Choose no row in any table."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from html import escape
 from typing import Any
 
 from tilescope.runs import store
@@ -11,8 +12,10 @@ from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import JobManager, JobState
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.topics import autotune as headline
 from tilescope_dashboard.views.elsewhere import Elsewhere
+
+#: The label in the profile form.
+_TICK = "every config (autotune)"
 
 
 class NoSweep(Elsewhere):
@@ -39,10 +42,10 @@ class NoSweep(Elsewhere):
         if not self._missing:
             self.say("")
         elif self._job:
-            self.say(headline.under_way(state.kernel))
+            self.say(under_way(state.kernel))
         else:
-            command, implementations = state.command("tune"), state.facts.get("implementations", {})
-            made = headline.nothing(state.kernel, implementations, command, form=state.may_launch)
+            command, implementations = state.command("tune"), state.declared.get("implementations", {})
+            made = how_to_make(state.kernel, implementations, command, form=state.may_launch)
             self.seek(with_sweep, described, otherwise=made)
 
 
@@ -59,3 +62,20 @@ def with_sweep(run: store.LoadedRun, kernel: str) -> bool:
 def described(run: store.LoadedRun, kernel: str) -> str:
     """How many configs of the kernel a run has."""
     return f"{sweeps.size(run.table, kernel)} configs"
+
+
+def how_to_make(kernel: str, implementations: Mapping[str, Mapping[str, Any]], command: str, form: bool) -> str:
+    """How to have configs in the view: by the profile ``form``, where there is one, or a command; escaped.
+
+    ``implementations`` are as the kernel declares them, empty where that is not known.
+    """
+    name = escape(kernel or "a kernel")
+    if implementations and not any(known.get("configs") for known in implementations.values()):
+        return f"<p>{name} declares none.</p>"
+    by_form = f"tick '{_TICK}' in the form and profile it, or " if form else ""
+    return f"<p>To have those of {name}, {by_form}run <code>{escape(command)}</code>.</p>"
+
+
+def under_way(kernel: str) -> str:
+    """That they are being made; escaped."""
+    return f"<p>Those of {escape(kernel)} are being profiled: the progress stands above the views.</p>"

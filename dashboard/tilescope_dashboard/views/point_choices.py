@@ -10,6 +10,7 @@ import panel as pn
 import panel_material_ui as pmui
 
 from tilescope_dashboard.figures.roofline import LEVELS
+from tilescope_dashboard.topics.roofline import chosen as points_of
 from tilescope_dashboard.views.choice import Choice
 
 _ALL = "all"
@@ -38,11 +39,8 @@ class PointChoices(pn.viewable.Viewer):
 
     def of(self, points: pd.DataFrame) -> pd.Series:
         """Which of the points are chosen."""
-        chosen = points["level"].isin(self.levels.value) & (points["launch"].notna() == self.each.value)
-        for column, choice in self._columns.items():
-            if choice.value != _ALL:
-                chosen &= points[column] == choice.value
-        return chosen
+        held = {column: choice.value for column, choice in self._columns.items() if choice.value != _ALL}
+        return points_of(points, self.levels.value, self.each.value, held)
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout

@@ -13,7 +13,7 @@ from tilescope_dashboard.components.charts import chart, side_by_side
 from tilescope_dashboard.data.telemetry import Gpu, held
 from tilescope_dashboard.figures.gpu import readings
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.session.telemetry import TelemetryFeed, label, sampler
+from tilescope_dashboard.session.telemetry import TelemetryFeed, sampler
 
 _SHOWN = ("sm_clock", "power", "temperature")
 _HEIGHT = 130
@@ -58,7 +58,7 @@ class Strip(pn.viewable.Viewer):
 
     def _tell(self) -> None:
         lasts = [(gpu, self._feed.last(gpu)) for gpu in self._gpus]
-        said = "; ".join(f"{label(gpu)}: clocks {_why(sample.reasons)}" for gpu, sample in lasts if sample)
+        said = "; ".join(f"{gpu.label}: clocks {_why(sample.reasons)}" for gpu, sample in lasts if sample)
         self._said.object = f'<p class="small">{html_text.plain(said)}</p>'
 
     def __panel__(self) -> pn.viewable.Viewable:
