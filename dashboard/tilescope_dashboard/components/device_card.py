@@ -24,7 +24,7 @@ def described(device: Device | None) -> str:
     )
     sizes = [
         ("architecture", device.target, ""),
-        ("multiprocessors", write(device.multiprocessors, "count"), ""),
+        ("SMs", write(device.multiprocessors, "count"), ""),
         ("L2", write(device.l2_bytes, "byte"), ""),
         ("memory", write(device.memory_bytes, "byte"), ""),
     ]

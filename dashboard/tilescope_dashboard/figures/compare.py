@@ -41,7 +41,7 @@ def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure
         y_range=names[::-1],
         x_range=ends,
     )
-    said = "speedup over the baseline" if of_base else "time over the base's"
+    said = "speedup vs baseline" if of_base else "time vs baseline"
     plot.xaxis.axis_label, plot.xaxis.formatter = said, ticks("times")
     plot.xaxis.ticker = plot.xgrid.ticker = FixedTicker(ticks=ratio_ticks(*ends, most=5 if look.narrow else 8))
     plot.yaxis.major_label_text_color = look.ink

@@ -38,7 +38,7 @@ _GAP_HOVER = """
   <b>@impl</b>: gap of @gap_text before launch @number: @function<br>@cause
 </div>
 """
-LATE, IN_TIME, UNKNOWN = "gap, CPU called late", "gap, CPU called in time", "gap, cause unknown"
+LATE, IN_TIME, UNKNOWN = "GPU idle: waiting on the CPU", "GPU idle: launch gap", "GPU idle: cause unknown"
 
 
 def timeline(launches: pd.DataFrame, look: Theme) -> figure:

@@ -152,7 +152,7 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
     known = gains[gains["predicted"].notna() | gains["actual"].notna()] if len(gains) else gains
     if known.empty:
         return empty(
-            look, "speedup", "A speed-up needs the bytes or the time of eager and of another implementation.", 200
+            look, "speedup", "A speedup needs the bytes or the time of eager and of another implementation.", 200
         )
     impls = list(dict.fromkeys(known["impl"]))[::-1]
     lanes = distinct(impls, 14)
@@ -163,7 +163,7 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
         x_range=Range1d(max(0, low - 0.35 * (top - low) - 0.1), top + 0.35 * (top - low) + 0.1),
     )  # fmt: skip
     plot.y_range.range_padding = 0.2  # for the numbers above the first mark
-    plot.xaxis.axis_label = "speed-up over eager"
+    plot.xaxis.axis_label = "speedup vs eager"
     plot.xaxis.formatter = ticks("times")
     plot.xaxis.ticker.desired_num_ticks = 5
     plot.ygrid.grid_line_color = None
@@ -207,6 +207,6 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
         )
         if known[name].notna().any()
     ]  # fmt: skip
-    plot.add_tools(HoverTool(renderers=marks, tooltips=[("", "@impl"), ("speed-up", "@text")]))
+    plot.add_tools(HoverTool(renderers=marks, tooltips=[("", "@impl"), ("speedup", "@text")]))
     legend(plot, look, key)
     return plot
