@@ -22,7 +22,7 @@ from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.notebook import views
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import source as topic
-from tilescope_dashboard.topics.source import FunctionLaunch, LineMetric
+from tilescope_dashboard.topics.source import FunctionLaunch, LineColumn
 from tilescope_dashboard.views import no_lines
 from tilescope_dashboard.views.elsewhere import having
 from tilescope_dashboard.views.no_lines import with_lines
@@ -35,8 +35,8 @@ INJECTED = "<script>document.title='injected'</script>"
 DEVICE = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
 CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")
 SWEPT = dataclasses.replace(CASE, config="BLOCK=64")
-STALLS, CODE = LineMetric("stall_samples", "ncu"), LineMetric("sass_instructions", "compiler")
-BYTES = LineMetric("requested_bytes_read", "interpreter")
+STALLS, CODE = LineColumn("stall_samples", "ncu"), LineColumn("sass_instructions", "compiler")
+BYTES = LineColumn("requested_bytes_read", "interpreter")
 SOURCE = f"""import triton
 
 LIMIT = 4
@@ -56,7 +56,7 @@ SASS = (
 )
 
 
-def rows(column: LineMetric, by_line: dict[int, float], case: Case = CASE, **place: object) -> list[dict]:
+def rows(column: LineColumn, by_line: dict[int, float], case: Case = CASE, **place: object) -> list[dict]:
     at = {"launch": 0, "function": "softmax_kernel", "file": "softmax.py", **place}
     return [case.row(column.metric, value, column.source, line=line, **at) for line, value in by_line.items()]
 
@@ -114,15 +114,15 @@ def test_tritons_cases_come_before_the_others_and_a_config_last() -> None:
 
 
 def test_columns_begin_with_where_the_time_goes(frame: pd.DataFrame) -> None:
-    known = topic.metrics(frame)
+    known = topic.line_columns(frame)
     assert [column.text for column in known] == [
         "stall samples (ncu)", "bytes requested, read (interpreter)", "SASS instructions (compiler)",
     ]  # fmt: skip
-    assert topic.first_metrics(known, 3) == known[:2]
-    assert topic.first_metrics(known, 1) == [STALLS]
-    assert topic.first_metrics(known[2:], 3) == [CODE]
-    assert topic.first_metrics([LineMetric("shared_wavefronts", "ncu")], 3) == [LineMetric("shared_wavefronts", "ncu")]
-    assert topic.first_metrics([], 3) == []
+    assert topic.first_columns(known, 3) == known[:2]
+    assert topic.first_columns(known, 1) == [STALLS]
+    assert topic.first_columns(known[2:], 3) == [CODE]
+    assert topic.first_columns([LineColumn("shared_wavefronts", "ncu")], 3) == [LineColumn("shared_wavefronts", "ncu")]
+    assert topic.first_columns([], 3) == []
 
 
 def test_an_excerpt_is_of_the_functions_that_have_lines() -> None:

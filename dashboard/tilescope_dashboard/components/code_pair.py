@@ -19,7 +19,7 @@ from tilescope.table.line_values import METRICS
 from tilescope_dashboard.data.units import ABSENT, write
 from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.topics import source as topic
-from tilescope_dashboard.topics.source import LineMetric
+from tilescope_dashboard.topics.source import LineColumn
 
 #: The bars' colour on a light ground and on a dark one: text on it keeps a contrast of 7 to 1, whatever one sees of hues.
 _HEAT = {False: "#f5c08a", True: "#6b3e0c"}
@@ -48,7 +48,7 @@ def pair(left: str, right: str, look: Theme) -> str:
 
 
 def source(
-    text: str, file: str, rows: pd.DataFrame, columns: Sequence[LineMetric], spans: Iterable[tuple[int, int]]
+    text: str, file: str, rows: pd.DataFrame, columns: Sequence[LineColumn], spans: Iterable[tuple[int, int]]
 ) -> str:
     """The lines in ``spans`` of a file with a heat cell a column.
 
@@ -83,7 +83,7 @@ def source(
     )
 
 
-def elsewhere(rows: pd.DataFrame, file: str, columns: Sequence[LineMetric]) -> str:
+def elsewhere(rows: pd.DataFrame, file: str, columns: Sequence[LineColumn]) -> str:
     """Lines of other files that ncu counted apart, by what they have of the first column; empty where there are none."""
     others = {column: topic.by_line(rows[rows["file"] != file], column) for column in columns}
     others = {column: series for column, series in others.items() if not series.empty}
@@ -128,7 +128,7 @@ def _at(line: Text) -> str:
     return f' data-line="{line.line}"' if line.line else ""
 
 
-def _kind(column: LineMetric) -> str:
+def _kind(column: LineColumn) -> str:
     return "measured" if column.measured else "predicted"
 
 
@@ -137,7 +137,7 @@ def _gap(first: int, last: int, columns: int) -> str:
     return f'<tr class="gap"><td colspan="{columns + 2}">{said}</td></tr>'
 
 
-def _cell(value: float | None, share: float | None, column: LineMetric) -> str:
+def _cell(value: float | None, share: float | None, column: LineColumn) -> str:
     if value is None or share is None:
         return f'<td class="heat">{ABSENT}</td>'
     return (

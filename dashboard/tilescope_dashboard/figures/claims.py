@@ -76,7 +76,9 @@ def _claimed(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
         "row", left="low", right="high", height=0.62, fill_color=look.muted, fill_alpha=0.3, line_color=look.muted,
         line_width="edge", source=source, name="claimed",
     )  # fmt: skip
-    plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("published claim", "@text"), ("in", "@where")]))
+    plot.add_tools(
+        HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("published claim", "@text"), ("in", "@where")])
+    )
     return LegendItem(label="published claim", renderers=[drawn])
 
 

@@ -51,8 +51,8 @@ class FunctionLaunch:
 
 
 @dataclass(frozen=True)
-class LineMetric:
-    """A metric of lines as one source knows it."""
+class LineColumn:
+    """A column of values beside the source: a metric of lines as one source knows it."""
 
     metric: str
     source: str
@@ -108,15 +108,15 @@ def files(rows: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(order["file"]))
 
 
-def metrics(rows: pd.DataFrame) -> list[LineMetric]:
+def line_columns(rows: pd.DataFrame) -> list[LineColumn]:
     """What the rows hold, metric by metric, the most direct source first."""
     known = set(rows[["metric", "source"]].itertuples(index=False, name=None))
-    return [LineMetric(metric, source) for metric in METRICS for source in SOURCES if (metric, source) in known]
+    return [LineColumn(metric, source) for metric in METRICS for source in SOURCES if (metric, source) in known]
 
 
-def first_metrics(known: Sequence[LineMetric], most: int) -> list[LineMetric]:
+def first_columns(known: Sequence[LineColumn], most: int) -> list[LineColumn]:
     """What to show at first: at most that many, each metric from its most direct source."""
-    found: dict[str, LineMetric] = {}
+    found: dict[str, LineColumn] = {}
     for column in known:
         found.setdefault(column.metric, column)
     chosen = [next((found[metric] for metric in group if metric in found), None) for group in _FIRST]
@@ -135,7 +135,7 @@ def first_case(found: pd.DataFrame, problem: tuple[str, str]) -> tuple[str, ...]
     return next((case for case in known if case[1:] == (direction, workload, "")), known[0])
 
 
-def by_line(rows: pd.DataFrame, column: LineMetric) -> pd.Series:
+def by_line(rows: pd.DataFrame, column: LineColumn) -> pd.Series:
     """Values by ``(file, line)``; a line without one is not among them."""
     own = rows[(rows["metric"] == column.metric) & (rows["source"] == column.source)]
     return own.groupby(["file", "line"])["value"].sum()
@@ -147,7 +147,7 @@ def shares(values: pd.Series) -> pd.Series:
     return values / total if total else values * 0.0
 
 
-def hottest(rows: pd.DataFrame, column: LineMetric, file: str) -> tuple[int, float] | None:
+def hottest(rows: pd.DataFrame, column: LineColumn, file: str) -> tuple[int, float] | None:
     """The line of ``file`` with the largest share of a column, and that share; None where the file has nothing."""
     share = shares(by_line(rows, column))
     own = share[share.index.get_level_values("file") == file]

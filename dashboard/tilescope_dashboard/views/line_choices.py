@@ -11,7 +11,7 @@ import panel_material_ui as pmui
 from tilescope.table import line_values
 
 from tilescope_dashboard.topics import source as topic
-from tilescope_dashboard.topics.source import FunctionLaunch, LineMetric
+from tilescope_dashboard.topics.source import FunctionLaunch, LineColumn
 
 
 class LineChoices(pn.viewable.Viewer):
@@ -48,7 +48,7 @@ class LineChoices(pn.viewable.Viewer):
         return self._launch.value
 
     @property
-    def columns(self) -> list[LineMetric]:
+    def columns(self) -> list[LineColumn]:
         """The chosen columns, in the order in which they were."""
         return list(self._columns.value)
 
@@ -71,11 +71,11 @@ class LineChoices(pn.viewable.Viewer):
     def _choose(self) -> None:
         """The chosen launch's rows and columns."""
         self.rows = topic.of_launch(self._of_case, self.launch)
-        known = topic.metrics(self.rows)
+        known = topic.line_columns(self.rows)
         kept = [column for column in self.columns if self._picked and column in known]
         self._filling = True
         self._columns.param.update(
-            options={column.text: column for column in known}, value=kept or topic.first_metrics(known, self._most)
+            options={column.text: column for column in known}, value=kept or topic.first_columns(known, self._most)
         )
         self._filling = False
         self._launch_chosen()
