@@ -24,7 +24,7 @@ from tilescope.table.schema import Device
 _SATURATED = 0.6
 #: Kernels shorter than this spend a good part of their time starting and draining.
 _SHORT = 5e-6
-#: The CPU is late when the interval is both this much longer than the GPU time, and by this many seconds.
+#: Launch overhead limits a call when the interval is both this much longer than the GPU time, and by this many seconds.
 _LATE_RATIO, _LATE = 1.3, 10e-6
 #: Bytes moved beyond the algorithm's that are worth a word: less is rounding, tails and metadata.
 _EXTRA_BYTES = 1.1
@@ -233,7 +233,7 @@ def _memory_use(row: Mapping[str, Any]) -> float:
 
 
 def _why(row: Mapping[str, Any], case: Facts, device: Device) -> str:
-    """One plain sentence with figures; a second where the CPU is late or the result wrong."""
+    """One plain sentence with figures; a second where launch overhead limits it or the result wrong."""
     sentences = []
     if row["relative_error"] > row["tolerance"]:
         sentences.append(
@@ -245,7 +245,7 @@ def _why(row: Mapping[str, Any], case: Facts, device: Device) -> str:
     sentences.append(_explain(row, case, device))
     if row["cpu_bound"]:
         sentences.append(
-            f"The CPU is late: the interval is {_text(row['interval'], 'second')} for {_text(row['gpu_time'], 'second')} of GPU time."
+            f"Launch overhead: the call takes {_text(row['interval'], 'second')} for {_text(row['gpu_time'], 'second')} of GPU time."
         )
     return " ".join(sentence for sentence in sentences if sentence)
 
@@ -344,9 +344,7 @@ def _latency(row: Mapping[str, Any], case: Facts, device: Device) -> str:
 def _allow(row: Mapping[str, Any]) -> str:
     blocks = "block" if row["blocks"] == 1 else "blocks"
     verb = "allow" if "," in row["limiter"] or row["limiter"] != "shared memory" else "allows"
-    return (
-        f"{verb} {row['blocks']:.0f} {blocks} per multiprocessor ({_percent(row['theoretical_occupancy'])} occupancy)"
-    )
+    return f"{verb} {row['blocks']:.0f} {blocks} per SM ({_percent(row['theoretical_occupancy'])} occupancy)"
 
 
 #: What a stall means to a person. ``selected`` and ``not_selected`` are no stalls.
