@@ -14,7 +14,7 @@ from tilescope_dashboard.figures.style import DARK, FONT, LIGHT, Theme
 from tilescope_dashboard.panel_patches import page_lifetime
 from tilescope_dashboard.session.access import may_launch
 from tilescope_dashboard.session.jobs import shared
-from tilescope_dashboard.session.scheduling import in_turn
+from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
@@ -23,7 +23,7 @@ from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.gpu import GpuView
-from tilescope_dashboard.views.jobs.progress import Progress
+from tilescope_dashboard.views.jobs.job_panel import JobPanel
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
@@ -90,7 +90,7 @@ def build() -> pmui.Page:
     page.param.watch(lambda event: setattr(state, "theme", "dark" if event.new else "light"), "dark_theme")
     width.param.watch(lambda event: fit(page, state, event.new is width.small), "current")
     # The browser has seconds of scripts to load before it asks for what is in the page: made meanwhile, it costs no time.
-    in_turn(functools.partial(furnish, state, side, main))
+    next_tick(functools.partial(furnish, state, side, main))
     pn.state.on_session_destroyed(page_lifetime.release)
     return page
 
@@ -98,7 +98,7 @@ def build() -> pmui.Page:
 def furnish(state: State, side: pn.Column, main: pn.Column) -> None:
     """Put into the page what it is for."""
     try:
-        progress = Progress(state, shared())
+        progress = JobPanel(state, shared())
         main.extend([Context(state), progress, Navigation(state, VIEWS)])
     except Exception as error:  # else the page would stay empty
         main.append(trouble(error))
@@ -107,19 +107,18 @@ def furnish(state: State, side: pn.Column, main: pn.Column) -> None:
 
 
 def phone() -> bool:
-    """What the browser says of itself, before its width is known: the drawer must not flash over a phone's page."""
+    """Whether the browser calls itself mobile, before its width is known: the drawer must not flash over a phone's page."""
     return "Mobi" in str((pn.state.headers or {}).get("User-Agent", ""))
 
 
 def fit(page: pmui.Page, state: State, narrow: bool) -> None:
     """On a narrow page the sidebar lies over the figures: open it only when asked."""
     state.narrow = narrow
-    in_turn(functools.partial(setattr, page, "sidebar_open", not narrow))
+    next_tick(functools.partial(setattr, page, "sidebar_open", not narrow))
 
 
-async def later(state: State, side: pn.Column, progress: Progress) -> None:
-    """What can wait until the page is there: the form; and what takes seconds, which collectors run here and the catalog (once
-    a process).
+async def later(state: State, side: pn.Column, progress: JobPanel) -> None:
+    """Fill the sidebar once the page is there: with the form, the collectors that run here, and the catalog (once a process).
 
     The form is many widgets: the numbers are on the page sooner when it comes after them. It comes filled, as far as that
     takes no waiting: a widget's options that change while the browser draws it for the first time may be lost.
@@ -140,7 +139,7 @@ async def later(state: State, side: pn.Column, progress: Progress) -> None:
 
 
 def trouble(error: BaseException) -> pn.pane.HTML:
-    """What is shown in place of a page that could not be built."""
+    """A notice in place of a page that could not be built."""
     LOG.error("the page could not be built", exc_info=error)
     return html_text.pane(html_text.notice("error", "Tilescope could not start.", f"{type(error).__name__}: {error}"))
 

@@ -141,7 +141,7 @@ def test_without_a_gpu_the_view_says_why(sampler: Sampler, nvml: ModuleType, mon
 
 def test_the_strip_is_there_while_a_job_runs(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_strip.device, "lock_name", lambda: "GPU-1")
-    shown = gpu_strip.Strip(State(run=RUN, kernel="softmax"))
+    shown = gpu_strip.GpuStrip(State(run=RUN, kernel="softmax"))
     assert not shown._layout.visible
     shown.follow(True)
     wait(sampler, 2)

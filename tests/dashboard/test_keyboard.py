@@ -158,7 +158,7 @@ def test_every_view_has_a_key(visit: Any) -> None:
     for name in (names[0], names[-1], names[-2]):
         page.keyboard.press("[")
         page.get_by_role("tab", name=name, exact=True, selected=True).wait_for()
-    # Behind AltGr it is the same key; with Ctrl it is the browser's.
+    # AfterPaint AltGr it is the same key; with Ctrl it is the browser's.
     press = "key => document.dispatchEvent(new KeyboardEvent('keydown', key))"
     page.evaluate(press, {"key": "]", "ctrlKey": True, "altKey": True})
     page.get_by_role("tab", name=names[-1], exact=True, selected=True).wait_for()

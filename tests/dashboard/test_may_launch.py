@@ -15,7 +15,7 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.form import choices
 from tilescope_dashboard.views.form.fields import ProfileFields
 from tilescope_dashboard.views.form.profile import ProfileForm
-from tilescope_dashboard.views.jobs.progress import Progress
+from tilescope_dashboard.views.jobs.job_panel import JobPanel
 
 
 @pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
@@ -42,7 +42,7 @@ def test_who_may_not_launch_starts_reads_and_ends_nothing_whatever_the_page_says
             form._own.field.value = "kernel.py:SPEC"
         # Nobody has had a page for it for an hour: whoever may start work may end it.
         jobs.jobs.append(JobState(1, "first", left=time.monotonic() - 3600))
-        Progress(state, jobs)._stop(None)
+        JobPanel(state, jobs)._stop(None)
         for _ in range(20):
             await asyncio.sleep(0)
         return done

@@ -23,9 +23,9 @@ from tilescope_dashboard.notebook import views
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.topics.source import FunctionLaunch, LineColumn
-from tilescope_dashboard.views import no_lines
-from tilescope_dashboard.views.elsewhere import having
-from tilescope_dashboard.views.no_lines import with_lines
+from tilescope_dashboard.views import missing_lines
+from tilescope_dashboard.views.missing import having
+from tilescope_dashboard.views.missing_lines import with_lines
 from tilescope_dashboard.views.source import Source
 
 #: Panel's own, on pandas 3.1.
@@ -268,14 +268,14 @@ def test_a_narrow_page_begins_with_one_column(run: str) -> None:
 def test_a_kernel_without_lines_says_what_to_do(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)
     view = shown(run, "matmul")
-    said = view._nowhere._text.object
+    said = view._missing._text.object
     assert "<code>tilescope profile matmul --collect compiler,interpreter</code>" in said
     assert "<code>tilescope profile matmul --collect compiler,interpreter,ncu_source</code>" in said
-    assert view._nowhere._layout.objects == [view._nowhere._text]
+    assert view._missing._layout.objects == [view._missing._text]
     assert not view._body.visible
     view.state.kernel = "softmax"
     assert view._body.visible
-    assert view._nowhere._layout.objects == []
+    assert view._missing._layout.objects == []
 
 
 def another(folder: Path, identity: str, facts: dict, found: pd.DataFrame | None = None, title: str = "") -> str:
@@ -294,12 +294,12 @@ def test_another_run_that_has_the_lines_is_one_click_away(run: str, tmp_path: Pa
     view = shown(bare)
     assert "knows nothing of single lines" in view._head.object
     assert not view._body.visible
-    assert view._nowhere._layout.objects == [view._nowhere._text, view._nowhere._button]
-    view._nowhere._button.param.trigger("clicks")
+    assert view._missing._layout.objects == [view._missing._text, view._missing._button]
+    view._missing._button.param.trigger("clicks")
     assert view.state.loaded.lines["kernel"].eq("softmax").any()
     assert view.state.kernel == "softmax"
     assert view._body.visible
-    assert view._nowhere._layout.objects == []
+    assert view._missing._layout.objects == []
 
 
 def test_the_run_on_offer_is_named_with_what_knows_its_lines(tmp_path: Path, frame: pd.DataFrame) -> None:
@@ -314,7 +314,7 @@ def test_the_run_on_offer_is_named_with_what_knows_its_lines(tmp_path: Path, fra
     assert found.id == there
     state = State(run="", kernel="softmax")
     state.param.update(run="", runs=listed)
-    nowhere = no_lines.NoLines(state)
+    nowhere = missing_lines.MissingLines(state)
     nowhere.show(line_values.frame([]))
     said = nowhere._text.object
     assert "&lt;script&gt;" in said
@@ -333,16 +333,16 @@ def test_where_all_lines_are_predicted_the_run_with_measured_ones_is_offered(
     measured = another(tmp_path, "20260103-000000-0003", {"softmax": {}}, frame)
     view = shown(predicted)
     assert view._body.visible
-    assert "Another run has lines that were measured" in view._nowhere._text.object
-    view._nowhere._button.param.trigger("clicks")
+    assert "Another run has lines that were measured" in view._missing._text.object
+    view._missing._button.param.trigger("clicks")
     assert view.state.run == measured
-    assert view._nowhere._layout.objects == []
+    assert view._missing._layout.objects == []
 
 
 def test_an_own_kernel_is_profiled_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     mine = another(tmp_path, "20260103-000000-0001", {"MINE": {"file": "/my kernels/<b>.py", "sha256": ""}})
-    said = shown(mine, "MINE")._nowhere._text.object
+    said = shown(mine, "MINE")._missing._text.object
     assert (
         "<code>tilescope profile &#x27;/my kernels/&lt;b&gt;.py:MINE&#x27; --collect compiler,interpreter</code>"
         in said
@@ -355,8 +355,8 @@ def test_in_a_notebook_the_view_knows_its_own_run_only(run: str, tmp_path: Path)
     assert "LDG.E R1" in made._code.markup
     bare = another(tmp_path, "20260103-000000-0001", {"softmax": {}})
     made = views.view(store.open_run(store.find(bare)), "source")
-    assert made._nowhere._layout.objects == [made._nowhere._text]
-    assert "tilescope profile softmax" in made._nowhere._text.object
+    assert made._missing._layout.objects == [made._missing._text]
+    assert "tilescope profile softmax" in made._missing._text.object
 
 
 def test_without_its_text_a_run_shows_numbers_only(run: str) -> None:

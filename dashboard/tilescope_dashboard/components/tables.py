@@ -37,7 +37,7 @@ _FOLLOWED = {"ratio": (100, " %"), "times": (1, "×"), "watt": (1, " W"), "celsi
 
 
 def _formatter(unit: str) -> Any:
-    """How a column in that unit is written; the value below stays a number, so it sorts as one."""
+    """Formatter of a column in that unit; the value below stays a number, so it sorts as one."""
     if unit == "second":
         return _template(_SCALED % ("s", _DOWN, "[1e-9,'n']"))
     if unit in _SYMBOLS:

@@ -1,4 +1,4 @@
-"""Which run to look at: the one that says most of a kernel, and the first that a visitor sees."""
+"""Choice of a run: the most complete one of a kernel, and the first that a visitor sees."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def first_shown(runs: Sequence[store.Summary], kernel: str = "") -> tuple[str, s
 
 
 def best_run(runs: Sequence[store.Summary], kernel: str) -> store.Summary | None:
-    """The run that says most of the kernel: measured before predicted, the person's own before a recording,
+    """The most complete run of the kernel: measured before predicted, the person's own before a recording,
     by most collectors, whole, of recordings the one of most cases, then the newest."""
     holding = [s for s in runs if not s.error and kernel in s.kernels]
     return _fullest(holding) if holding else None

@@ -1,4 +1,4 @@
-"""What there is to look at: every kernel that some run speaks of, and every run. Runs to frames."""
+"""Lists of every kernel in some run, and of every run. Runs to frames."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ CLOSE = 0.02
 
 
 def size(table: pd.DataFrame, kernel: str) -> int:
-    """How many configs of the kernel a run's table has; with one there is nothing to choose from."""
+    """Number of the kernel's configs in a run's table; with one there is nothing to choose from."""
     return int(table.loc[table["kernel"] == kernel, "config"].replace("", pd.NA).nunique())
 
 
@@ -65,12 +65,12 @@ def parameters(cells: pd.DataFrame) -> list[str]:
 
 
 def names(cells: pd.DataFrame) -> pd.Series:
-    """What people call the sweep of each config: its implementation, pass and workload."""
+    """Name of each config's sweep: its implementation, pass and workload."""
     return cells[["impl", "pass", "workload"]].apply(" · ".join, axis=1, result_type="reduce").astype(object)
 
 
 def spread(values: pd.Series) -> float | None:
-    """How far the largest value lies above the least, as a part of it; None where there are not two, or none above 0."""
+    """Relative distance of the largest value from the least; None for fewer than two values, or a least one of 0."""
     known = values.dropna()
     return float(known.max() / known.min() - 1) if len(known) > 1 and known.min() > 0 else None
 
@@ -101,7 +101,7 @@ def _times(rows: pd.DataFrame, index: list[str]) -> pd.DataFrame:
 
 
 def _code(rows: pd.DataFrame, index: list[str], target: str) -> pd.DataFrame:
-    """What the code of each case takes: of its longest launch, by the source that ``tilescope.models.preference`` takes at its word."""
+    """Resources of each case's longest launch, from the source that ``tilescope.models.preference`` prefers."""
     cells: list[dict[str, Any]] = []
     for case in gather(rows):
         found = preference.main_resources(case, target)

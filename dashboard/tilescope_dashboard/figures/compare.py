@@ -1,4 +1,4 @@
-"""How much faster or slower each case is than the other side's, with its interval."""
+"""Speedup or slowdown of each case against the other side, with its interval."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure
 
 
 def _label(row: dict, narrow: bool) -> str:
-    """What was compared: another implementation, or the same in another run. In two lines where there is little room; the
+    """Label of a comparison: another implementation, or the same in another run. In two lines where there is little room; the
     kernel is in the headline then.
     """
     other = f"{row['other_impl']} {row['other_config']}".strip()

@@ -1,4 +1,4 @@
-"""How close each kernel comes to its floor."""
+"""Distance of each kernel from its floor."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _marks(rows: pd.DataFrame, column: str, look: Theme) -> figure:
 
 
 def _rows(rows: pd.DataFrame, longest: int) -> tuple[list[int], dict[int, str], dict[int, str]]:
-    """Where each of ``rows`` stands (0 is the top, then downwards), the places' labels, and kernels' names at theirs."""
+    """The place of each of ``rows`` (0 is the top, then downwards), the places' labels, and those of kernels' names."""
     records = rows.to_dict("records")
     grouped = any(len(_label(row)) > longest for row in records)
     stands: dict[tuple[str, str, str], int] = {}

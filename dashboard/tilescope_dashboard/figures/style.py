@@ -1,4 +1,4 @@
-"""What every figure shares: colours, marks, fonts, and an empty state."""
+"""Colours, marks, fonts and the empty state of all figures."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ _WRITERS = {
 
 
 def ticks(unit: str) -> CustomJSTickFormatter:
-    """How an axis in that unit is written. A new one each time: a Bokeh model belongs to one document."""
+    """Tick formatter of an axis in that unit. A new one each time: a Bokeh model belongs to one document."""
     return CustomJSTickFormatter(code=_WRITERS[unit])
 
 
@@ -228,7 +228,7 @@ _WRITTEN = """
 
 
 def written_as(unit: str) -> CustomJSHover:
-    """How a hover writes a number in that unit: ``second``, ``flop/byte``, ``flop/second`` or ``byte/second``."""
+    """Hover formatter of numbers in that unit: ``second``, ``flop/byte``, ``flop/second`` or ``byte/second``."""
     return CustomJSHover(args={"unit": SYMBOLS.get(unit, unit)}, code=_WRITTEN)
 
 

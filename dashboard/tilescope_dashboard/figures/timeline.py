@@ -105,7 +105,7 @@ def reduced(launches: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _longest(values: pd.Series) -> pd.Series:
-    """Which are among the ``MOST`` largest; of equal ones all or none, so that no end of the timeline is preferred."""
+    """Mask of the ``MOST`` largest values; of equal ones all or none, so that no end of the timeline is preferred."""
     return values.rank(method="max", ascending=False) <= MOST
 
 

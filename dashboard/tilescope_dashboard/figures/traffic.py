@@ -145,7 +145,7 @@ def _reduced(rows: pd.DataFrame) -> list[dict]:
 
 
 def speedup(gains: pd.DataFrame, look: Theme) -> figure:
-    """What the saved bytes predict (hollow) and what the clock says (filled), each against eager.
+    """Speedup that the saved bytes predict (hollow) and that was measured (filled), each vs eager.
 
     ``gains`` has ``impl``, ``predicted`` and ``actual`` (ratios; absent where not known).
     """

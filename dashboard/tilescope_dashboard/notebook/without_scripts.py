@@ -1,4 +1,4 @@
-"""What a view says where no script may run: in a notebook that is not trusted, or on a code host. Pure HTML, all escaped."""
+"""A view as plain HTML, where no script may run: in a notebook that is not trusted, or on a code host."""
 
 from __future__ import annotations
 

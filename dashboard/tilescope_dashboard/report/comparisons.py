@@ -1,4 +1,4 @@
-"""What changed from one side to another, as a report shows it. Pure: two sides -> content."""
+"""Comparison of two sides in a report. Pure: two sides -> content."""
 
 from __future__ import annotations
 

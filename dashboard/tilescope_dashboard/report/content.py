@@ -1,4 +1,4 @@
-"""What a report holds, whatever it is written as. Frozen values; the renderers turn them into HTML or Markdown."""
+"""Content of a report, whatever it is written as. Frozen values; the renderers turn them into HTML or Markdown."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class RunPart:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What changed from ``base`` to ``other``. ``obstacles`` say why no times are compared; ``changes`` what else differs.
+    """Changes from ``base`` to ``other``. ``obstacles`` say why no times are compared; ``changes`` what else differs.
 
     ``part`` is None where they have no case in common.
     """

@@ -44,7 +44,7 @@ def kernel(loaded: LoadedRun, name: str, cases: pd.DataFrame) -> KernelPart:
 
 
 def _advice(loaded: LoadedRun, table: pd.DataFrame, cases: pd.DataFrame) -> Iterator[Part]:
-    """What the rules say of the largest case of each pass: ours, then NVIDIA's where they were collected."""
+    """Findings on the largest case of each pass: ours, then NVIDIA's where they were collected."""
     theirs = nvidia_rules.of_run(loaded.folder)
     for direction, rows in cases.groupby("pass", sort=False):
         case = summary.headline(rows) or {}

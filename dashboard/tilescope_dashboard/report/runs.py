@@ -55,7 +55,7 @@ def run_part(loaded: LoadedRun, chosen: str = "") -> RunPart:
 
 
 def _warnings(loaded: LoadedRun) -> Iterator[str]:
-    """What one must know before believing the numbers."""
+    """Reasons to doubt the numbers."""
     run = loaded.run
     stale = staleness.stale_kernels(loaded)
     if not run.device.measured:

@@ -1,4 +1,4 @@
-"""Jobs as one session follows them: they change in the server's loop, and are drawn in turns of the session's own."""
+"""Redraws of one session when a job changes: jobs change in the server's loop, a session draws at its own ticks."""
 
 from __future__ import annotations
 

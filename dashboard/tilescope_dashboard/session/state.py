@@ -1,4 +1,4 @@
-"""What one session looks at: a run, a kernel in it, a view, a theme. Views derive everything else from it."""
+"""State of one session: its run, kernel, view and theme. Views derive everything else from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 
 class State(param.Parameterized):
-    """Small state that the address holds (``run``, ``kernel``, ``case``, ``view``, ``theme``, ``compared``) and what follows from it.
+    """State that the address holds (``run``, ``kernel``, ``case``, ``view``, ``theme``, ``compared``) and what follows from it.
 
     ``catalog`` is ``tilescope.jobs.supervisor.describe``'s answer, empty until it came; ``catalog_error`` why it did not. ``error`` says why the chosen run
     cannot be shown. ``may_launch`` is False for a client that is not on this machine.
@@ -56,7 +56,7 @@ class State(param.Parameterized):
         self.runs = store.list_runs()
 
     def take(self, values: Mapping[str, Any]) -> None:
-        """Follow as much of an address as can be: one of its values has been refused, and with it all of them."""
+        """Take the valid values of an address of which one was refused, and note the others in ``ignored``."""
         good, others = url_state.texts(values)
         self.param.update(**good)
         if others:
@@ -93,7 +93,7 @@ class State(param.Parameterized):
         self.param.update(**changes)
 
     def _folder(self) -> Path:
-        """Where the run lies. Raises StoreError for one that an address must not open."""
+        """Folder of the run. Raises StoreError for one that an address must not open."""
         return url_state.run_folder(self.run)
 
     def _follow(self) -> None:
@@ -115,7 +115,7 @@ class State(param.Parameterized):
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """What the numbers come from, for a saved file's name: the kernel, the run, whose id is its date, and the GPU."""
+        """Origin of the numbers, for a saved file's name: the kernel, the run, whose id is its date, and the GPU."""
         return self.kernel, self.run, self.device.name if self.device else ""
 
     @property
@@ -137,7 +137,7 @@ class State(param.Parameterized):
 
     @property
     def declared(self) -> Mapping[str, Any]:
-        """What the chosen kernel declares: from the catalog, else as the run noted it."""
+        """Declaration of the chosen kernel: from the catalog, else as the run noted it."""
         for entry in self.catalog:
             if self.kernel in (entry["name"], entry["kernel"]):
                 return entry

@@ -27,7 +27,7 @@ def cases(table: pd.DataFrame) -> dict[str, tuple[str, ...]]:
 
 
 def nothing(kernel: str) -> Sentence:
-    """That there is no case to advise on."""
+    """The sentence where there is no case to advise on."""
     return Sentence("Advice", _NOTHING.format(kernel) if kernel else "Choose a kernel to get advice on it.")
 
 
@@ -42,7 +42,7 @@ def sentence(found: Sequence[Finding], sources: Collection[str]) -> Sentence:
 
 
 def nvidia_sentence(found: Sequence[Finding]) -> Sentence:
-    """What NVIDIA's own findings are, or how to have them."""
+    """The sentence over NVIDIA's findings, or how to collect them."""
     if found:
         return Sentence("NVIDIA's rules", "Nsight Compute's own, for each launch; its estimates are its own too.")
     how = "on a GPU, 'tilescope profile KERNEL --collect ncu_rules' asks for them"

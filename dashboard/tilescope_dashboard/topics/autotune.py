@@ -31,7 +31,7 @@ def columns(cells: pd.DataFrame, varying: Iterable[str]) -> tuple[Column, ...]:
 
 
 def colourings(cells: pd.DataFrame) -> dict[str, str]:
-    """What the configs can be coloured by, by its label: columns of ``sweeps.COLOURINGS`` with values."""
+    """Columns that the configs can be coloured by, by their labels: those of ``sweeps.COLOURINGS`` with values."""
     return {label: column for column, (label, _, _) in COLOURINGS.items() if cells[column].notna().any()}
 
 

@@ -40,7 +40,7 @@ def listed(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def sentence(rows: pd.DataFrame) -> Sentence:
-    """How many of the claims hold, where it was measured, and how often the two clocks disagree."""
+    """Counts of the claims that hold, where they were measured, and how often the two clocks disagree."""
     judged = model.verdicts(rows)
     counts = judged.map(lambda words: _VERDICTS.get(words, "depend on the size")).value_counts()
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
@@ -49,7 +49,7 @@ def sentence(rows: pd.DataFrame) -> Sentence:
 
 
 def reading(recordings: int) -> Sentence:
-    """That the recordings are still being read."""
+    """The sentence while the recordings are still being read."""
     return Sentence("Claims", f"Reading {recordings} recordings …")
 
 

@@ -1,4 +1,4 @@
-"""Compare: what changed from one run to another, or from one implementation to another."""
+"""Compare: speedup over a baseline, another run or another implementation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _READING = (
 
 
 def baselines(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary]) -> dict[str, str]:
-    """What the kernel's run can be held against: ``RUN`` or ``RUN:IMPLEMENTATION``, by what a selector shows."""
+    """Baselines that the kernel's run can be compared with, ``RUN`` or ``RUN:IMPLEMENTATION``, by what a selector shows."""
     if loaded is None or kernel not in loaded.run.kernels:
         return {}
     mine = loaded.table[(loaded.table["kernel"] == kernel)]
@@ -59,7 +59,7 @@ def baselines(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summar
 
 
 def name_of(token: str, runs: Iterable[store.Summary]) -> str:
-    """What a title calls the baseline: an implementation, or a run."""
+    """Name of the baseline in a title: an implementation, or a run."""
     run, _, impl = token.partition(":")
     return impl or next((s.title for s in runs if s.id == run and s.title), run)
 

@@ -1,4 +1,4 @@
-"""GPU: what the GPUs of this machine are doing now."""
+"""GPU: live readings of this machine's GPUs."""
 
 from __future__ import annotations
 

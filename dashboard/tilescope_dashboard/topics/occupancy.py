@@ -99,7 +99,7 @@ def curve(row: Mapping[str, Any], target: str, resource: str) -> pd.DataFrame:
 
 
 def point(row: Mapping[str, Any], resource: str, measured: bool = True) -> dict[str, Any]:
-    """Where the launch ``row`` stands on its ``curve``; what it achieved only if it was ``measured`` on that GPU."""
+    """Place of the launch ``row`` on its ``curve``, with the achieved occupancy if it was ``measured`` on that GPU."""
     value = row["block_threads"] / 32 if resource == "warps" else row[resource]
     return {**row, "value": value, "achieved": row["achieved_occupancy"] if measured else None}
 

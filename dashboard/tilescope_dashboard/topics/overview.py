@@ -70,7 +70,7 @@ def timed(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def stats(case: Mapping[str, Any]) -> list[Stat]:
-    """What is known of a row of ``tilescope.models.summary.summarise``, the most telling first."""
+    """Known numbers of a row of ``tilescope.models.summary.summarise``, the most important first."""
     spread = (
         f"{write(case['gpu_time_low'], 'second')} – {write(case['gpu_time_high'], 'second')}, {case['time_source']}"
     )

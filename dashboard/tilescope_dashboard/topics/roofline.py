@@ -53,7 +53,7 @@ def shared(points: pd.DataFrame) -> list[str]:
 def chosen(
     points: pd.DataFrame, levels: Collection[str] = ("hbm",), each: bool = False, held: Mapping[str, str] | None = None
 ) -> pd.Series:
-    """Which of the points are shown: those of ``levels``, of ``each`` launch or of whole calls, with the ``held`` values."""
+    """Mask of the points that are shown: those of ``levels``, of ``each`` launch or of whole calls, with the ``held`` values."""
     found = points["level"].isin(levels) & (points["launch"].notna() == each)
     for column, value in (held or {}).items():
         found &= points[column] == value

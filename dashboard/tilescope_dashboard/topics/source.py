@@ -1,4 +1,4 @@
-"""Source: what is known of the lines of one launch, from frames of ``tilescope.table.line_values``."""
+"""Source: values of the lines of one launch, from frames of ``tilescope.table.line_values``."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ def files(rows: pd.DataFrame) -> list[str]:
 
 
 def line_columns(rows: pd.DataFrame) -> list[LineColumn]:
-    """What the rows hold, metric by metric, the most direct source first."""
+    """Columns that the rows hold, metric by metric, the most direct source first."""
     known = set(rows[["metric", "source"]].itertuples(index=False, name=None))
     return [LineColumn(metric, source) for metric in METRICS for source in SOURCES if (metric, source) in known]
 
 
 def first_columns(known: Sequence[LineColumn], most: int) -> list[LineColumn]:
-    """What to show at first: at most that many, each metric from its most direct source."""
+    """Columns to show at first: at most that many, each metric from its most direct source."""
     found: dict[str, LineColumn] = {}
     for column in known:
         found.setdefault(column.metric, column)
@@ -186,5 +186,5 @@ def sentence(launch: str, hottest: tuple[int, float] | None, metric: str, apart:
 
 
 def no_text(file: str) -> str:
-    """That the launch's own file is missing."""
+    """A notice that the launch's own file is missing."""
     return _NO_TEXT.format(file)

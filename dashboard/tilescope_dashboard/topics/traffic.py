@@ -36,7 +36,7 @@ def problems(launches: pd.DataFrame) -> dict[str, tuple[str, str]]:
 
 
 def sources(launches: pd.DataFrame) -> dict[str, str]:
-    """What has counted bytes here, by what a selector shows."""
+    """Sources that counted bytes here, by what a selector shows."""
     known = set(_counted(launches)["source"])
     return {said: source for source, said in _COUNTED.items() if source in known}
 

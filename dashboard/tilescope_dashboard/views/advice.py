@@ -1,4 +1,4 @@
-"""Advice: why one case of the kernel is slow, what NVIDIA's rules say of it, and what fusing a chain could win."""
+"""Advice: findings on one case of the kernel, NVIDIA's own, and the gain of fusing a chain of operations."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tilescope_dashboard.components import cards, html_text
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.topics import advice as topic
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
 from tilescope_dashboard.views.fusion import FusionForm
+from tilescope_dashboard.views.missing import Missing, rows_of
 
 
 class Advice(View):
@@ -23,12 +23,12 @@ class Advice(View):
 
     def build(self) -> list[Any]:
         self._case = pmui.Select(label="case", options=[], sizing_mode="stretch_width", max_width=620, size="small")
-        self._head, self._nowhere = html_text.pane(), Elsewhere(self.state)
+        self._head, self._missing = html_text.pane(), Missing(self.state)
         self._cards, self._nvidia, self._fusion = cards.pane(), cards.pane(), FusionForm()
         self._filling = False
         self._case.param.watch(lambda event: self._filling or self._choose(event.new), "value")
         self.state.param.watch(self._changed, "case")
-        return [self._head, self._nowhere, self._case, self._cards, self._nvidia, self._fusion]
+        return [self._head, self._missing, self._case, self._cards, self._nvidia, self._fusion]
 
     def update(self) -> None:
         options = topic.cases(self.state.table)
@@ -56,9 +56,9 @@ class Advice(View):
         if loaded is None or case is None:
             self._head.object = html_text.heading(*topic.nothing(self.state.kernel))
             self._cards.object = self._nvidia.object = ""
-            self._nowhere.seek(rows_of())
+            self._missing.seek(rows_of())
             return
-        self._nowhere.say("")
+        self._missing.say("")
         table = self.state.table
         sources = set(table.loc[(table[topic.OF_KERNEL] == list(case)).all(axis="columns"), "source"])
         of_kernel = (self.state.kernel, *case)

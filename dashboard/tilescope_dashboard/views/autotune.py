@@ -16,7 +16,7 @@ from tilescope_dashboard.session.jobs import shared
 from tilescope_dashboard.topics import autotune as topic
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.config_choices import ConfigChoices
-from tilescope_dashboard.views.no_sweep import NoSweep
+from tilescope_dashboard.views.missing_sweep import MissingSweep
 
 
 class Autotune(View):
@@ -25,12 +25,12 @@ class Autotune(View):
     name_in_address, title = "autotune", "Autotune"
 
     def build(self) -> list[Any]:
-        self._head, self._nowhere = html_text.pane(), NoSweep(self.state, shared())
+        self._head, self._missing = html_text.pane(), MissingSweep(self.state, shared())
         self._choices, self._chart = ConfigChoices(self._draw), chart()
         self._table = pn.Column(sizing_mode="stretch_width", margin=0)
         self._body = pn.Column(self._choices, self._chart, self._table, sizing_mode="stretch_width", margin=0)
         self._of: tuple[Any, ...] = ()
-        return [self._head, self._nowhere, self._body]
+        return [self._head, self._missing, self._body]
 
     def update(self) -> None:
         loaded, kernel = self.state.loaded, self.state.kernel
@@ -38,7 +38,7 @@ class Autotune(View):
         if self._of != (loaded, kernel):
             self._of = (loaded, kernel)
             self._fill([f for f in loaded.run.failures if f.concerns(kernel)] if loaded else [])
-        self._nowhere.show(missing=not self._body.visible)
+        self._missing.show(missing=not self._body.visible)
         if self._body.visible:
             self._draw()
         else:

@@ -1,4 +1,4 @@
-"""What the views share: they are built once, and brought up to date when they are looked at."""
+"""Base of the views: built once, and brought up to date when looked at."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import Chart
 from tilescope_dashboard.components.tables import Table, downloads
 from tilescope_dashboard.data.exports import stem
-from tilescope_dashboard.session.scheduling import in_turns
+from tilescope_dashboard.session.scheduling import step_by_step
 from tilescope_dashboard.session.state import State
 
 LOG = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class View(pn.viewable.Viewer):
         return pn.Column(shown, downloads(shown, name), sizing_mode="stretch_width", margin=0)
 
     def _about(self) -> str:
-        """What a figure of this view shows, for who cannot see it."""
+        """Text alternative of this view's figures."""
         return ". ".join(filter(None, [self.title, "" if self.live else html_text.title_of(self._head.object)]))
 
     def clear(self) -> None:
@@ -82,13 +82,13 @@ class View(pn.viewable.Viewer):
 
     def gradually(self, steps: Iterator[object]) -> None:
         """Take the steps in turns, for what would keep other sessions waiting; an error in one is shown and ends them."""
-        in_turns(
+        step_by_step(
             lambda: self._attempt(lambda: next(steps, _ENDED)) is not _ENDED,
             urgent=lambda: self.state.view == self.name_in_address,
         )
 
     def _attempt(self, action: Callable[[], object]) -> object:
-        """What it returns; where it fails that is shown in place."""
+        """Return what ``action`` gives; an error in it is shown in place."""
         try:
             result = action()
             self._trouble.visible = False

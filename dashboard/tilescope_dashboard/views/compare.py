@@ -1,4 +1,4 @@
-"""Compare: what changed from the open run to others, or from one implementation of it to another."""
+"""Compare: speedup of the open run over baselines, other runs or implementations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data.run_cache import open_cached
 from tilescope_dashboard.figures.compare import compare
-from tilescope_dashboard.session.scheduling import in_turn
+from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.topics import compare as topic
 from tilescope_dashboard.views.base import View
 
@@ -57,5 +57,5 @@ class Compare(View):
     def _offer(self, name: str, token: str) -> pmui.Button:
         """A comparison in one click, where nothing is compared yet."""
         button = pmui.Button(label=f"with {name}", variant="outlined", size="small", margin=(4, 8))
-        button.on_click(lambda _: in_turn(functools.partial(self.state.param.update, compared=[token])))
+        button.on_click(lambda _: next_tick(functools.partial(self.state.param.update, compared=[token])))
         return button

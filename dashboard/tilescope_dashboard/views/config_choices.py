@@ -1,4 +1,4 @@
-"""Which sweep over configs, over which two of its parameters, and which values of the others."""
+"""Selectors of a sweep, the two parameters it is drawn over, and the values of the others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ConfigChoices(pn.viewable.Viewer):
 
     @property
     def held(self) -> dict[str, str]:
-        """The values of the parameters of which not the best is looked for."""
+        """The parameters that are held at a value, instead of the best over all their values."""
         return {widget.label: widget.value for widget in self._others.objects if widget.value != _BEST}
 
     def fill(self, cells: pd.DataFrame) -> list[str]:

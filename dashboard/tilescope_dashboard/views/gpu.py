@@ -1,4 +1,4 @@
-"""GPU: what the GPUs of this machine are doing now, and what holds their clocks down."""
+"""GPU: live readings of this machine's GPUs, and what holds their clocks down."""
 
 from __future__ import annotations
 

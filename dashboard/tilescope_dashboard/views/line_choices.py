@@ -1,4 +1,4 @@
-"""Which case, which of its launches, and which columns of values one looks at, among the lines that a run knows."""
+"""Selectors of a case, one of its launches, and the columns of values beside its lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Occupancy: what an SM could hold, one resource at a time, on any GPU."""
+"""Occupancy: blocks that an SM could hold, over one resource at a time, on any GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.figures.occupancy import TITLES, occupancy
 from tilescope_dashboard.topics import occupancy as topic
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
+from tilescope_dashboard.views.missing import Missing, rows_of
 
 
 class Occupancy(View):
@@ -25,7 +25,7 @@ class Occupancy(View):
 
     def build(self) -> list[Any]:
         self._target = pmui.Select(label="GPU", options=list(model.LIMITS), width=150, size="small")
-        self._head, self._nowhere = html_text.pane(), Elsewhere(self.state)
+        self._head, self._missing = html_text.pane(), Missing(self.state)
         self._charts = {resource: chart() for resource in TITLES}
         self._table = table(topic.COLUMNS)
         self._rows, self._of, self._settled = pd.DataFrame(), (), True
@@ -35,7 +35,7 @@ class Occupancy(View):
             self._target, side_by_side(self._charts.values(), 310), self.saved(self._table, "launches"),
             sizing_mode="stretch_width", margin=0,
         )  # fmt: skip
-        return [self._head, self._nowhere, self._body]
+        return [self._head, self._missing, self._body]
 
     def update(self) -> None:
         state = self.state
@@ -68,9 +68,9 @@ class Occupancy(View):
         self._body.visible = len(self._rows) > 0
         if self._rows.empty:
             self._head.object = html_text.heading(*topic.NOTHING)
-            self._nowhere.seek(rows_of(topic.NEEDED))
+            self._missing.seek(rows_of(topic.NEEDED))
             return
-        self._nowhere.say("")
+        self._missing.say("")
         look, target = self.state.look, self._target.value
         row = self._rows.iloc[next(iter(self._table.selection), 0)].to_dict()
         self._head.object = html_text.heading(*topic.sentence(row, target))

@@ -19,8 +19,8 @@ from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.session.scheduling import once_loaded
 from tilescope_dashboard.topics import overview as topic
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
 from tilescope_dashboard.views.first_finding import FirstFinding
+from tilescope_dashboard.views.missing import Missing, rows_of
 
 _KERNELS = "Largest forward case, from the most complete run. Click one to look at it."
 _NOWHERE = "<p>No run says anything about it yet: profile it.</p>"
@@ -32,7 +32,7 @@ class Overview(View):
     name_in_address, title = "overview", "Overview"
 
     def build(self) -> list[Any]:
-        self._head, self._nowhere = html_text.pane(), Elsewhere(self.state)
+        self._head, self._missing = html_text.pane(), Missing(self.state)
         self._first, self._chart = FirstFinding(self.state), chart()
         self._kernels, self._table, self._runs = (table(c) for c in (topic.KERNELS, topic.CASES, topic.RUNS))
         self._cases = self._library = pd.DataFrame()
@@ -45,7 +45,7 @@ class Overview(View):
         once_loaded(lambda: below.extend(self._below()))
         kernels = self.saved(self._kernels, "kernels", tuple)
         cases = _text("Every case of this run", f"{topic.READING} Click a row to read it in full.")
-        return [self._head, self._nowhere, self._first, _text("Kernels", _KERNELS), kernels, cases, self._chart, below]
+        return [self._head, self._missing, self._first, _text("Kernels", _KERNELS), kernels, cases, self._chart, below]
 
     def _below(self) -> list[Any]:
         runs = self.saved(self._runs, "runs", tuple)
@@ -66,9 +66,9 @@ class Overview(View):
         self._head.object = of_kernel(state.kernel, case, str(state.declared.get("summary", "")))
         self._first.show(case)
         if case is None and state.kernel:
-            self._nowhere.seek(rows_of(), otherwise=_NOWHERE)
+            self._missing.seek(rows_of(), otherwise=_NOWHERE)
         else:
-            self._nowhere.say("")
+            self._missing.say("")
 
     def _list_runs(self) -> None:
         self._listed = list(self.state.runs)

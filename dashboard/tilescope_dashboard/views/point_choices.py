@@ -1,4 +1,4 @@
-"""Which of a roofline's points: the problem, the pass, the memory levels, and whole cases or each launch."""
+"""Selectors of a roofline's points: the workload, the pass, the memory levels, and whole calls or each launch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PointChoices(pn.viewable.Viewer):
             choice.offer([_ALL, *found], found[0] if column == "pass" and found else _ALL)
 
     def of(self, points: pd.DataFrame) -> pd.Series:
-        """Which of the points are chosen."""
+        """Mask of the chosen points."""
         held = {column: choice.value for column, choice in self._columns.items() if choice.value != _ALL}
         return points_of(points, self.levels.value, self.each.value, held)
 

@@ -15,10 +15,10 @@ from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.figures.marks import marks
 from tilescope_dashboard.figures.roofline import drawing, source
-from tilescope_dashboard.session.scheduling import Behind, in_turn
+from tilescope_dashboard.session.scheduling import AfterPaint, next_tick
 from tilescope_dashboard.topics import roofline as topic
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
+from tilescope_dashboard.views.missing import Missing, rows_of
 from tilescope_dashboard.views.point_choices import PointChoices
 
 
@@ -28,15 +28,15 @@ class Roofline(View):
     name_in_address, title = "roofline", "Roofline"
 
     def build(self) -> list[Any]:
-        self._head, self._nowhere = html_text.pane(), Elsewhere(self.state)
+        self._head, self._missing = html_text.pane(), Missing(self.state)
         self._choices, self._chart = PointChoices(self._filter), chart()
         self._table = table(topic.COLUMNS, pagination="remote")
         self._table.param.watch(self._select_point, "selection")
-        self._source, self._list = None, Behind(self._fill)
+        self._source, self._list = None, AfterPaint(self._fill)
         self._body = pn.Column(
             self._choices, self._chart, self.saved(self._table, "points"), sizing_mode="stretch_width", margin=0
         )
-        return [self._head, self._nowhere, self._body]
+        return [self._head, self._missing, self._body]
 
     def update(self) -> None:
         loaded = self.state.loaded
@@ -45,9 +45,9 @@ class Roofline(View):
         self._body.visible = len(self._all) > 0
         if self._all.empty:
             self._head.object = html_text.heading(*topic.NOTHING)
-            self._nowhere.seek(rows_of(topic.NEEDED))
+            self._missing.seek(rows_of(topic.NEEDED))
             return
-        self._nowhere.say("")
+        self._missing.say("")
         self._marks = marks(self._all)
         self._choices.offer(self._all)
         self._draw()
@@ -87,4 +87,4 @@ class Roofline(View):
             return
         points = np.flatnonzero(np.isin(self._source.data["row"], list(event.new))).tolist()
         if self._source.selected.indices != points:
-            in_turn(partial(setattr, self._source.selected, "indices", points))
+            next_tick(partial(setattr, self._source.selected, "indices", points))

@@ -17,7 +17,7 @@ from tilescope_dashboard.data import frames
 from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.line_choices import LineChoices
-from tilescope_dashboard.views.no_lines import NoLines
+from tilescope_dashboard.views.missing_lines import MissingLines
 
 _NO_ASSEMBLY = (
     "No assembly of this case: a recording keeps the largest default case's, and a run those that it compiled."
@@ -30,22 +30,22 @@ class Source(View):
     name_in_address, title = "source", "Source"
 
     def build(self) -> list[Any]:
-        self._head, self._nowhere, self._missing = html_text.pane(), NoLines(self.state), html_text.pane()
+        self._head, self._missing, self._no_text = html_text.pane(), MissingLines(self.state), html_text.pane()
         self._choices = LineChoices(self._open, self._draw)
         self._code = code_pair.CodePair(sizing_mode="stretch_width", margin=(4, 8))
         self._table = table(topic.COLUMNS)
         self._code.param.watch(lambda _: self._draw(), "stage")
         self._body = pn.Column(
-            self._choices, self._missing, self._code, self.saved(self._table, "lines"),
+            self._choices, self._no_text, self._code, self.saved(self._table, "lines"),
             sizing_mode="stretch_width", margin=0,
         )  # fmt: skip
-        return [self._head, self._nowhere, self._body]
+        return [self._head, self._missing, self._body]
 
     def update(self) -> None:
         loaded = self.state.loaded
         found = loaded.lines[loaded.lines["kernel"] == self.state.kernel] if loaded else line_values.frame([])
         self._body.visible = not found.empty
-        self._nowhere.show(found)
+        self._missing.show(found)
         if found.empty:
             self._head.object = html_text.heading(*topic.NOTHING)
         else:
@@ -59,7 +59,7 @@ class Source(View):
         self._file = next((file for file, text in texts.items() if text is not None), next(iter(texts)))
         self._text = texts[self._file]
         missing = html_text.notice("warning", "No source text:", topic.no_text(self._file))
-        self._missing.object = missing if self._text is None else ""
+        self._no_text.object = missing if self._text is None else ""
         fill(self._table, topic.listed(rows))
         self._draw()
 

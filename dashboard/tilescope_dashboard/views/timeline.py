@@ -1,4 +1,4 @@
-"""Timeline: a call's launches in the order in which they ran, and what the GPU waited for between them."""
+"""Timeline: a call's launches in the order in which they ran, and the gaps between them by cause."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilescope_dashboard.data import frames
 from tilescope_dashboard.figures.timeline import timeline
 from tilescope_dashboard.topics import timeline as topic
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
+from tilescope_dashboard.views.missing import Missing, rows_of
 
 
 class Timeline(View):
@@ -26,7 +26,7 @@ class Timeline(View):
 
     def build(self) -> list[Any]:
         self._filling = False
-        self._head, self._nowhere, self._chart = html_text.pane(), Elsewhere(self.state), chart()
+        self._head, self._missing, self._chart = html_text.pane(), Missing(self.state), chart()
         self._table, self._totals = table(topic.LAUNCHES, pagination="remote"), table(topic.TOTALS)
         self._problem = pmui.Select(label="workload", options={}, size="small", width=280)
         self._sample = pmui.Select(label="repetition", options={}, size="small", width=130)
@@ -39,7 +39,7 @@ class Timeline(View):
             self.saved(self._totals, "totals"), self.saved(self._table, "launches"),
             sizing_mode="stretch_width", margin=0,
         )  # fmt: skip
-        return [self._head, self._nowhere, self._body]
+        return [self._head, self._missing, self._body]
 
     def update(self) -> None:
         self._filling = True
@@ -53,9 +53,9 @@ class Timeline(View):
         self._sample.param.update(options=topic.repetitions(self._sums["sample"]), value=topic.TYPICAL)
         self._body.visible = bool(options)
         if options:
-            self._nowhere.say("")
+            self._missing.say("")
         else:
-            self._nowhere.seek(rows_of(topic.NEEDED))
+            self._missing.seek(rows_of(topic.NEEDED))
         self._filling = False
         self._draw()
 

@@ -1,4 +1,4 @@
-"""HBM traffic: what fusing saves in bytes, and whether the time follows."""
+"""HBM traffic: bytes that fusing saves, and whether the time follows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilescope_dashboard.figures.traffic import speedup, traffic
 from tilescope_dashboard.topics import traffic as topic
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.choice import Choice
-from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
+from tilescope_dashboard.views.missing import Missing, rows_of
 
 
 class Traffic(View):
@@ -25,7 +25,7 @@ class Traffic(View):
     name_in_address, title = "traffic", "HBM traffic"
 
     def build(self) -> list[Any]:
-        self._head, self._nowhere, self._bars, self._gains = html_text.pane(), Elsewhere(self.state), chart(), chart()
+        self._head, self._missing, self._bars, self._gains = html_text.pane(), Missing(self.state), chart(), chart()
         self._table, self._gain_table = table(topic.LAUNCHES), table(topic.SPEEDUPS)
         self._problem, self._counted = Choice("workload", 280, self._draw), Choice("bytes", 220, self._draw)
         self._body = pn.Column(
@@ -33,7 +33,7 @@ class Traffic(View):
             self.saved(self._table, "launches"), self._gains, self.saved(self._gain_table, "speedup"),
             sizing_mode="stretch_width", margin=0,
         )  # fmt: skip
-        return [self._head, self._nowhere, self._body]
+        return [self._head, self._missing, self._body]
 
     def update(self) -> None:
         rows = self.state.usual
@@ -44,11 +44,11 @@ class Traffic(View):
         self._counted.offer(sources, next(iter(sources.values()), None))
         self._body.visible = bool(options)
         if options:
-            self._nowhere.say("")
+            self._missing.say("")
             self._draw()
         else:
             self._head.object = html_text.heading(*topic.NOTHING)
-            self._nowhere.seek(rows_of(topic.NEEDED))
+            self._missing.seek(rows_of(topic.NEEDED))
 
     def _draw(self) -> None:
         workload, direction = self._problem.value

@@ -1,4 +1,4 @@
-"""What the GPU does while a job runs: clock, power and temperature, and what holds the clock down."""
+"""Clock, power and temperature of the GPU while a job runs, and what holds the clock down."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = ("sm_clock", "power", "temperature")
 _HEIGHT = 130
 
 
-class Strip(pn.viewable.Viewer):
+class GpuStrip(pn.viewable.Viewer):
     """A row of small figures of the GPU that jobs run on. It is there, and samples, only while it is told to."""
 
     state = param.ClassSelector(class_=State)

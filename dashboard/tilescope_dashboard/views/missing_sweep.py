@@ -1,4 +1,4 @@
-"""Where to find a sweep over a kernel's configs, which the open run lacks: it is under way, in another run, or to be made."""
+"""A sweep over configs that the open run lacks: one under way, the run that has one, or how to make one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import JobManager, JobState
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.elsewhere import Elsewhere
+from tilescope_dashboard.views.missing import Missing
 
 #: The label in the profile form.
 _TICK = "every config (autotune)"
 
 
-class NoSweep(Elsewhere):
-    """Follows the jobs while it says something: one of them may be the sweep."""
+class MissingSweep(Missing):
+    """Follows the jobs, for one of them may be the sweep."""
 
     def __init__(self, state: State, jobs: JobManager, **settings: Any) -> None:
         super().__init__(state=state, **settings)
@@ -60,12 +60,12 @@ def with_sweep(run: store.LoadedRun, kernel: str) -> bool:
 
 
 def described(run: store.LoadedRun, kernel: str) -> str:
-    """How many configs of the kernel a run has."""
+    """Number of the kernel's configs in a run, in words."""
     return f"{sweeps.size(run.table, kernel)} configs"
 
 
 def how_to_make(kernel: str, implementations: Mapping[str, Mapping[str, Any]], command: str, form: bool) -> str:
-    """How to have configs in the view: by the profile ``form``, where there is one, or a command; escaped.
+    """Ways to have configs in the view: the profile ``form``, where there is one, or a command; escaped.
 
     ``implementations`` are as the kernel declares them, empty where that is not known.
     """
@@ -77,5 +77,5 @@ def how_to_make(kernel: str, implementations: Mapping[str, Mapping[str, Any]], c
 
 
 def under_way(kernel: str) -> str:
-    """That they are being made; escaped."""
+    """Notice that configs are being profiled; escaped."""
     return f"<p>Those of {escape(kernel)} are being profiled: the progress stands above the views.</p>"

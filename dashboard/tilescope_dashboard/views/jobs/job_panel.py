@@ -1,4 +1,4 @@
-"""What a job is doing, in every session: progress, the log's tail, its result, and for whom it is, cancel."""
+"""Panel of the current job, in every session: progress, the log's tail, its result, and a button to cancel one's own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import CANCELLING, JobManager, JobState
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.jobs.gpu_strip import Strip
+from tilescope_dashboard.views.jobs.gpu_strip import GpuStrip
 from tilescope_dashboard.views.jobs.job_text import describe, log
 from tilescope_dashboard.views.jobs.other_jobs import OtherJobs
 from tilescope_dashboard.views.jobs.own_job import OwnJob
 
 
-class Progress(pn.viewable.Viewer):
+class JobPanel(pn.viewable.Viewer):
     """Follows the session's ``own`` job, and with none the newest. The result of its own is shown as soon as it ends.
 
     A job is cancelled by the person who started it only, from any of their pages; by others who may start work once they have gone.
@@ -34,7 +34,7 @@ class Progress(pn.viewable.Viewer):
         self._cancel = pmui.Button(label="Cancel", variant="outlined", size="small", width=96)
         self._show = pmui.Button(label="Show results", variant="contained", size="small", width=130)
         self._close = pmui.Button(label="Dismiss", variant="text", size="small", width=90)
-        self._buttons, self._log, self._strip = pn.Row(margin=0), html_text.pane(), Strip(state)
+        self._buttons, self._log, self._strip = pn.Row(margin=0), html_text.pane(), GpuStrip(state)
         self._others = OtherJobs(lambda job: self.state.may_launch and self._may_end(job), jobs.cancel)
         self._below = pn.Column(sizing_mode="stretch_width", margin=0)
         self._cancel.on_click(self._stop)
