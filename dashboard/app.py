@@ -41,7 +41,7 @@ VIEWS = {
 }
 
 
-def look(colours: Theme) -> dict:
+def page_theme(colours: Theme) -> dict:
     """The page in a figure's colours: a quiet header, so that the data is the loudest thing on it."""
     header = {"backgroundColor": colours.ground, "color": colours.ink, "backgroundImage": "none", "boxShadow": "none",
               "borderBottom": f"1px solid {colours.line}"}  # fmt: skip
@@ -80,44 +80,44 @@ def build() -> pmui.Page:
             template=page_lifetime.TEMPLATE,
             sx={"& .header a, & .header .title": {"color": "inherit !important", "fontSize": "20px"}},
             dark_theme=state.theme == "dark",
-            theme_config={"light": look(LIGHT), "dark": look(DARK)},
+            theme_config={"light": page_theme(LIGHT), "dark": page_theme(DARK)},
             sidebar=[side],
             sidebar_width=300,
             busy_indicator=None,
-            sidebar_open=not phone(),
+            sidebar_open=not is_phone(),
             main=[main, width],
         )
     page.param.watch(lambda event: setattr(state, "theme", "dark" if event.new else "light"), "dark_theme")
-    width.param.watch(lambda event: fit(page, state, event.new is width.small), "current")
+    width.param.watch(lambda event: fit_width(page, state, event.new is width.small), "current")
     # The browser has seconds of scripts to load before it asks for what is in the page: made meanwhile, it costs no time.
-    next_tick(functools.partial(furnish, state, side, main))
+    next_tick(functools.partial(fill_main, state, side, main))
     pn.state.on_session_destroyed(page_lifetime.release)
     return page
 
 
-def furnish(state: State, side: pn.Column, main: pn.Column) -> None:
+def fill_main(state: State, side: pn.Column, main: pn.Column) -> None:
     """Put into the page what it is for."""
     try:
         progress = JobPanel(state, shared())
         main.extend([Context(state), progress, Navigation(state, VIEWS)])
     except Exception as error:  # else the page would stay empty
-        main.append(trouble(error))
+        main.append(start_error(error))
     else:
-        pn.state.onload(functools.partial(later, state, side, progress))
+        pn.state.onload(functools.partial(fill_sidebar, state, side, progress))
 
 
-def phone() -> bool:
+def is_phone() -> bool:
     """Whether the browser calls itself mobile, before its width is known: the drawer must not flash over a phone's page."""
     return "Mobi" in str((pn.state.headers or {}).get("User-Agent", ""))
 
 
-def fit(page: pmui.Page, state: State, narrow: bool) -> None:
+def fit_width(page: pmui.Page, state: State, narrow: bool) -> None:
     """On a narrow page the sidebar lies over the figures: open it only when asked."""
     state.narrow = narrow
     next_tick(functools.partial(setattr, page, "sidebar_open", not narrow))
 
 
-async def later(state: State, side: pn.Column, progress: JobPanel) -> None:
+async def fill_sidebar(state: State, side: pn.Column, progress: JobPanel) -> None:
     """Fill the sidebar once the page is there: with the form, the collectors that run here, and the catalog (once a process).
 
     The form is many widgets: the numbers are on the page sooner when it comes after them. It comes filled, as far as that
@@ -138,7 +138,7 @@ async def later(state: State, side: pn.Column, progress: JobPanel) -> None:
         side.append(form)
 
 
-def trouble(error: BaseException) -> pn.pane.HTML:
+def start_error(error: BaseException) -> pn.pane.HTML:
     """A notice in place of a page that could not be built."""
     LOG.error("the page could not be built", exc_info=error)
     return html_text.pane(html_text.notice("error", "Tilescope could not start.", f"{type(error).__name__}: {error}"))
@@ -155,4 +155,4 @@ pn.extension("tabulator", notifications=True, exception_handler=report_callback_
 try:
     build().servable()
 except Exception as error:  # a script that raises is served as a blank page
-    trouble(error).servable()
+    start_error(error).servable()
