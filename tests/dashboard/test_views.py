@@ -156,12 +156,12 @@ def test_the_overview_has_no_line_of_advice_where_nothing_was_found() -> None:
 def test_a_row_of_the_overview_brings_its_own_finding_and_not_the_kernels() -> None:
     shown = Overview(State(run=RUN, kernel="matmul", view="overview"))
     shown.refresh()
-    row = list(shown._headlines["kernel"]).index("layer_norm")
+    row = list(shown._cases["kernel"]).index("layer_norm")
     shown._table.selection = [row]
     assert html_text.title_of(shown._head.object) == "layer_norm"
     assert "At the HBM roof" in shown._first._text.object
     assert shown._first._layout.objects == [shown._first._line, shown._first._button]
-    case = shown._headlines.iloc[row]
+    case = shown._cases.iloc[row]
     shown._first._button.param.trigger("clicks")
     assert (shown.state.view, shown.state.kernel) == ("advice", "layer_norm")
     assert shown.state.case == f"{case['impl']} · {case['pass']} · {case['workload']}"

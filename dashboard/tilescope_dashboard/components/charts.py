@@ -70,7 +70,7 @@ def _redraw(drawing: Drawing, shown: figure) -> None:
 
 
 def chart() -> Chart:
-    """A place for a figure. A view writes its headline first: it is what the figure's text alternative says."""
+    """A place for a figure. A view writes its title first: it is what the figure's text alternative says."""
     return Chart(sizing_mode="stretch_width", margin=(4, 8))
 
 

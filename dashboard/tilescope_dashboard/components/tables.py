@@ -226,7 +226,7 @@ def renew(widget: Table, frame: pd.DataFrame) -> None:
 
 
 def downloads(widget: Table, name: Callable[[], str]) -> pn.Column:
-    """Two links that save what the table shows, all its pages, unscaled (``files.plain``), as CSV and as Parquet.
+    """Two links that save what the table shows, all its pages, unscaled (``exports.plain``), as CSV and as Parquet.
 
     The file is made, and ``name`` asked for its name without an ending, when a link is pressed; below them stands why it
     could not be.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
@@ -38,6 +38,12 @@ def largest_problem(table: pd.DataFrame) -> tuple[str, str]:
     of_one = rows.groupby(["workload", "pass", "impl"], sort=False)["value"].sum()
     workload, direction, _ = of_one.idxmax()  # of several, the first: as ``summary.headline`` and ``listings.largest``
     return (str(workload), str(direction))
+
+
+def first_problem(table: pd.DataFrame, offered: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+    """The ``largest_problem`` if it is ``offered``, else the first that is; None where none is."""
+    known, largest = list(offered), largest_problem(table)
+    return largest if largest in known else next(iter(known), None)
 
 
 def with_first(rows: pd.DataFrame, wanted: Mapping[str, str]) -> pd.DataFrame:

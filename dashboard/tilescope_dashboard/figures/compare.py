@@ -74,7 +74,7 @@ def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure
 
 def _label(row: dict, narrow: bool) -> str:
     """Label of a comparison: another implementation, or the same in another run. In two lines where there is little room; the
-    kernel is in the headline then.
+    kernel is in the title then.
     """
     other = f"{row['other_impl']} {row['other_config']}".strip()
     where = "" if row["run"] == row["other_run"] else f" in {row['other_run'][-4:]}"

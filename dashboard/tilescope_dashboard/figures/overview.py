@@ -13,17 +13,17 @@ from tilescope_dashboard.figures.style import Theme, blank, colour, empty, legen
 _LONGEST = {True: 22, False: 34}
 
 
-def overview(headlines: pd.DataFrame, look: Theme) -> figure:
+def overview(cases: pd.DataFrame, look: Theme) -> figure:
     """A row a kernel, direction and workload; a mark an implementation, and the floor as a line at 1.
 
     Where something was timed a filled mark is the share of its roof that it reaches; else a hollow one is the bytes
-    its launches touch over the algorithm's. ``headlines`` is ``tilescope.models.summary.summarise``'s frame. Where a label would
+    its launches touch over the algorithm's. ``cases`` is ``tilescope.models.summary.summarise``'s frame. Where a label would
     be too long for the page, each kernel's name has a row of its own, above those of its workloads.
     """
-    timed = headlines[headlines["floor_fraction"].notna()] if len(headlines) else headlines
+    timed = cases[cases["floor_fraction"].notna()] if len(cases) else cases
     if len(timed):
         return _marks(timed, "floor_fraction", look)
-    counted = headlines[headlines["bytes_ratio"].notna()] if len(headlines) else headlines
+    counted = cases[cases["bytes_ratio"].notna()] if len(cases) else cases
     if len(counted):
         return _marks(counted, "bytes_ratio", look)
     return empty(look, "overview", "Nothing was timed or counted in this run.", 160)
@@ -94,9 +94,9 @@ def _rows(rows: pd.DataFrame, longest: int) -> tuple[list[int], dict[int, str], 
     return [stands[_key(row)] for row in records], names, headings
 
 
-def _key(headline: dict) -> tuple[str, str, str]:
-    return headline["kernel"], headline["pass"], headline["workload"]
+def _key(case: dict) -> tuple[str, str, str]:
+    return case["kernel"], case["pass"], case["workload"]
 
 
-def _label(headline: dict) -> str:
-    return f"{problem(headline['kernel'], headline['pass'])} {headline['workload']}"
+def _label(case: dict) -> str:
+    return f"{problem(case['kernel'], case['pass'])} {case['workload']}"

@@ -32,7 +32,7 @@ class State(param.Parameterized):
     view = param.String(default="overview", doc="A view's name; one that is not known means the first.")
     theme = param.String(default="light", doc="dark, or else light.")
     compared = param.List(item_type=str, doc="Runs, or RUN:IMPLEMENTATION, that are held against the run.")
-    case = param.String(doc="The kernel's case, as opened.case_name names it; else its headline case.")
+    case = param.String(doc="The kernel's case, as run_cache.case_name names it; else the one that stands for it.")
 
     runs = param.List(item_type=store.Summary)
     loaded = param.ClassSelector(class_=store.LoadedRun, default=None)

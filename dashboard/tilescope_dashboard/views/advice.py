@@ -44,7 +44,7 @@ class Advice(View):
         self.state.case = run_cache.case_name(case)
 
     def _largest(self, options: dict[str, Any]) -> Any:
-        """The kernel's headline case, else the first there is, else None."""
+        """The case that stands for the kernel, else the first there is, else None."""
         loaded = self.state.loaded
         summaries = run_cache.summaries(loaded) if loaded and options else None
         head = None if summaries is None else summary.headline(summaries[summaries["kernel"] == self.state.kernel])

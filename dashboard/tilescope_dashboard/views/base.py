@@ -23,8 +23,8 @@ _ENDED = object()
 class View(pn.viewable.Viewer):
     """A view of the state. A subclass has ``name_in_address``, ``title``, ``build()`` and ``update()``.
 
-    ``build`` makes the layout once, with a headline ``_head``; ``update`` fills it from the state. An error in ``update``
-    is shown in place. The headline of a ``live`` view changes all the time, too often to be read out for its figures.
+    ``build`` makes the layout once, with its title in ``_head``; ``update`` fills it from the state. An error in ``update``
+    is shown in place. The title of a ``live`` view changes all the time, too often to be read out for its figures.
     """
 
     state = param.ClassSelector(class_=State)

@@ -47,9 +47,7 @@ class Timeline(View):
         self._launches = model.timeline(rows)
         self._sums = model.totals(self._launches)
         options = topic.problems(self._sums)
-        largest = frames.largest_problem(rows)
-        first = largest if largest in options.values() else next(iter(options.values()), None)
-        self._problem.param.update(options=options, value=first)
+        self._problem.param.update(options=options, value=frames.first_problem(rows, options.values()))
         self._sample.param.update(options=topic.repetitions(self._sums["sample"]), value=topic.TYPICAL)
         self._body.visible = bool(options)
         if options:

@@ -39,8 +39,7 @@ class Traffic(View):
         rows = self.state.usual
         self._launches, self._speedups = model.traffic(rows), model.speedup(rows)
         options, sources = topic.problems(self._launches), topic.sources(self._launches)
-        largest = frames.largest_problem(rows)
-        self._problem.offer(options, largest if largest in options.values() else next(iter(options.values()), None))
+        self._problem.offer(options, frames.first_problem(rows, options.values()))
         self._counted.offer(sources, next(iter(sources.values()), None))
         self._body.visible = bool(options)
         if options:
