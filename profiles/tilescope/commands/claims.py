@@ -1,4 +1,4 @@
-"""``tilescope claims``: what people are told, what the bytes allow, what the recordings measured."""
+"""``tilescope claims``: published claims, traffic bounds, and what the recordings measured."""
 
 from __future__ import annotations
 

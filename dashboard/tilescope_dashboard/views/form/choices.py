@@ -1,4 +1,4 @@
-"""What the profile form offers for a kernel, and what it says where it cannot serve. Pure: catalog entry -> choices."""
+"""Choices of the profile form for a kernel, and its notices where it has none. Pure: catalog entry -> choices."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Choices:
 
 
 def choices(entry: Mapping[str, Any]) -> Choices:
-    """What can be chosen for a kernel of the catalog (``tilescope.jobs.supervisor.describe``)."""
+    """Choices for a kernel of the catalog (``tilescope.jobs.supervisor.describe``)."""
     # The quickest to run that has anything to say: an empty problem has not.
     filled = sorted((w for w in entry["workloads"] if w["elements"]), key=lambda w: w["elements"])
     implementations = entry["implementations"]

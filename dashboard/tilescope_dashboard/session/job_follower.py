@@ -1,4 +1,4 @@
-"""Jobs as one session follows them: they change in the server's loop, and are drawn in turns of the session's own."""
+"""Redraws of one session when a job changes: jobs change in the server's loop, a session draws at its own ticks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import panel as pn
 from tilescope_dashboard.session.jobs import JobManager
 
 
-class Following:
+class JobFollower:
     """Calls ``draw`` after changes of any job, once for all that come at a time, until the session ends."""
 
     def __init__(self, jobs: JobManager, draw: Callable[[], Any]) -> None:
