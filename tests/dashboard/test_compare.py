@@ -135,7 +135,7 @@ def test_claims_say_when_they_were_measured_and_with_what_where_one_asks() -> No
     shown.refresh()
     text = unescape(shown._head.object)
     told, _, more = text.partition("<details")
-    assert re.search(r"Measured on NVIDIA H200, \d{4}-\d\d-\d\d( to \d{4}-\d\d-\d\d)?\. The bytes", told)
+    assert re.search(r"Measured on NVIDIA H200, \d{4}-\d\d-\d\d( to \d{4}-\d\d-\d\d)?\. Traffic bound", told)
     assert "triton 3" not in told
     assert "triton 3" in more
     assert more.count("<li>") == more.count("NVIDIA H200") > 0

@@ -240,7 +240,7 @@ def test_the_dashboard_imports_neither_torch_nor_triton() -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"
         "import tilescope_dashboard.report, tilescope_dashboard.session.jobs\n"
-        "from tilescope_dashboard.views import autotune, context, navigation, occupancy, overview; from tilescope_dashboard.views.form import profile; from tilescope_dashboard.views.jobs import progress\n"
+        "from tilescope_dashboard.views import autotune, context, navigation, occupancy, overview; from tilescope_dashboard.views.form import profile; from tilescope_dashboard.views.jobs import job_panel\n"
         "from tilescope_dashboard.views import roofline, traffic"
     )
     paths = [str(Path(__file__).resolve().parents[2] / part) for part in ("kernels", "profiles", "dashboard")]

@@ -47,7 +47,7 @@ def configs(table: pd.DataFrame, failures: Iterable[Failure] = (), target: str =
             key = (impl, direction, workload, dtype, config)
             reasons.setdefault(key, f"{failure.collector}: {failure.message}")
             known.setdefault(key, dict(zip(index, key, strict=True)))
-    cells = [{**facts, "reason": reasons.get(key, "")} for key, facts in known.items()]
+    cells = [{**case, "reason": reasons.get(key, "")} for key, case in known.items()]
     frame = pd.DataFrame(cells, columns=[*index, "reason"])
     if len(rows):
         frame = frame.join(_values(rows, index, target), on=index)

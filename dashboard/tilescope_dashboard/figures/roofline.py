@@ -37,7 +37,6 @@ from tilescope_dashboard.figures.style import (
 )  # fmt: skip
 
 LEVELS = {"hbm": "HBM", "l2": "L2", "l1": "L1"}
-KINDS = {"algorithm": "algorithm", "requested": "requested", "moved": "moved"}
 _SIZES = {"hbm": 13, "l2": 10, "l1": 8}
 _NAN = float("nan")
 #: A mark without a filling.
@@ -219,8 +218,7 @@ def _hover(categories: Categories, plotted: Any) -> HoverTool:
         "case": [short(" · ".join(case), 60) for case in categories.cases],
         "function": [short(name, 44) if name else "whole call" for name in categories.functions],
         "style": [
-            f"{KINDS.get(style.kind, style.kind)} through {LEVELS.get(style.level, style.level)}"
-            f"{', not timed' if style.predicted else ''}"
+            f"{style.kind} through {LEVELS.get(style.level, style.level)}{', not timed' if style.predicted else ''}"
             for style in categories.styles
         ],
     }
@@ -266,7 +264,7 @@ def _keys(points: Marks, look: Theme) -> list[_Key]:
         ("moved", "circle", look.muted),
     ):
         if kind in kinds:
-            keys.append(_Key(KINDS[kind], shape, look.muted, fill))
+            keys.append(_Key(kind, shape, look.muted, fill))
     if any(style.predicted for style in styles):
         keys.append(_Key("not timed", "circle", look.muted, _CLEAR, "dashed"))
     if points.numbers["above_roof"].any():

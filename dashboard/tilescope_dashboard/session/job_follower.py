@@ -22,16 +22,16 @@ class JobFollower:
         """Called in the server's loop, perhaps many times."""
         if not self._pending and self._doc is not None:
             self._pending = True
-            self._doc.add_next_tick_callback(self._in_turn)
+            self._doc.add_next_tick_callback(self._redraw)
 
     def each_second(self, wanted: bool) -> None:
         """Draw each second too, or no longer. On the document: Panel's own periodic callbacks mark every page busy."""
         if wanted and self._ticking is None:
-            self._ticking = self._doc.add_periodic_callback(self._in_turn, 1000)
+            self._ticking = self._doc.add_periodic_callback(self._redraw, 1000)
         elif not wanted and self._ticking is not None:
             self._doc.remove_periodic_callback(self._ticking)
             self._ticking = None
 
-    def _in_turn(self) -> None:
+    def _redraw(self) -> None:
         self._pending = False
         self._draw()

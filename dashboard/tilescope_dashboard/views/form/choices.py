@@ -47,8 +47,8 @@ def choices(entry: Mapping[str, Any]) -> Choices:
         workloads={f"{w['label']} · {w['id']}" if w["label"] else w["id"]: w["id"] for w in entry["workloads"]},
         first=tuple(w["id"] for w in filled[:1]),
         passes=tuple(entry["passes"]),
-        implementations=tuple(name for name, facts in implementations.items() if facts["available"]),
-        configs=any(facts["configs"] for facts in implementations.values()),
+        implementations=tuple(name for name, declared in implementations.items() if declared["available"]),
+        configs=any(declared["configs"] for declared in implementations.values()),
     )
 
 
