@@ -14,7 +14,7 @@ from tilescope_dashboard.figures.style import DARK, FONT, LIGHT, Theme
 from tilescope_dashboard.panel_patches import page_lifetime
 from tilescope_dashboard.session.access import may_launch
 from tilescope_dashboard.session.jobs import shared
-from tilescope_dashboard.session.scheduling import in_turn
+from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
@@ -23,7 +23,7 @@ from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.gpu import GpuView
-from tilescope_dashboard.views.jobs.progress import Progress
+from tilescope_dashboard.views.jobs.job_panel import JobPanel
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
@@ -41,7 +41,7 @@ VIEWS = {
 }
 
 
-def look(colours: Theme) -> dict:
+def page_theme(colours: Theme) -> dict:
     """The page in a figure's colours: a quiet header, so that the data is the loudest thing on it."""
     header = {"backgroundColor": colours.ground, "color": colours.ink, "backgroundImage": "none", "boxShadow": "none",
               "borderBottom": f"1px solid {colours.line}"}  # fmt: skip
@@ -80,46 +80,45 @@ def build() -> pmui.Page:
             template=page_lifetime.TEMPLATE,
             sx={"& .header a, & .header .title": {"color": "inherit !important", "fontSize": "20px"}},
             dark_theme=state.theme == "dark",
-            theme_config={"light": look(LIGHT), "dark": look(DARK)},
+            theme_config={"light": page_theme(LIGHT), "dark": page_theme(DARK)},
             sidebar=[side],
             sidebar_width=300,
             busy_indicator=None,
-            sidebar_open=not phone(),
+            sidebar_open=not is_phone(),
             main=[main, width],
         )
     page.param.watch(lambda event: setattr(state, "theme", "dark" if event.new else "light"), "dark_theme")
-    width.param.watch(lambda event: fit(page, state, event.new is width.small), "current")
+    width.param.watch(lambda event: fit_width(page, state, event.new is width.small), "current")
     # The browser has seconds of scripts to load before it asks for what is in the page: made meanwhile, it costs no time.
-    in_turn(functools.partial(furnish, state, side, main))
+    next_tick(functools.partial(fill_main, state, side, main))
     pn.state.on_session_destroyed(page_lifetime.release)
     return page
 
 
-def furnish(state: State, side: pn.Column, main: pn.Column) -> None:
+def fill_main(state: State, side: pn.Column, main: pn.Column) -> None:
     """Put into the page what it is for."""
     try:
-        progress = Progress(state, shared())
+        progress = JobPanel(state, shared())
         main.extend([Context(state), progress, Navigation(state, VIEWS)])
     except Exception as error:  # else the page would stay empty
-        main.append(trouble(error))
+        main.append(start_error(error))
     else:
-        pn.state.onload(functools.partial(later, state, side, progress))
+        pn.state.onload(functools.partial(fill_sidebar, state, side, progress))
 
 
-def phone() -> bool:
-    """What the browser says of itself, before its width is known: the drawer must not flash over a phone's page."""
+def is_phone() -> bool:
+    """Whether the browser calls itself mobile, before its width is known: the drawer must not flash over a phone's page."""
     return "Mobi" in str((pn.state.headers or {}).get("User-Agent", ""))
 
 
-def fit(page: pmui.Page, state: State, narrow: bool) -> None:
+def fit_width(page: pmui.Page, state: State, narrow: bool) -> None:
     """On a narrow page the sidebar lies over the figures: open it only when asked."""
     state.narrow = narrow
-    in_turn(functools.partial(setattr, page, "sidebar_open", not narrow))
+    next_tick(functools.partial(setattr, page, "sidebar_open", not narrow))
 
 
-async def later(state: State, side: pn.Column, progress: Progress) -> None:
-    """What can wait until the page is there: the form; and what takes seconds, which collectors run here and the catalog (once
-    a process).
+async def fill_sidebar(state: State, side: pn.Column, progress: JobPanel) -> None:
+    """Fill the sidebar once the page is there: with the form, the collectors that run here, and the catalog (once a process).
 
     The form is many widgets: the numbers are on the page sooner when it comes after them. It comes filled, as far as that
     takes no waiting: a widget's options that change while the browser draws it for the first time may be lost.
@@ -139,8 +138,8 @@ async def later(state: State, side: pn.Column, progress: Progress) -> None:
         side.append(form)
 
 
-def trouble(error: BaseException) -> pn.pane.HTML:
-    """What is shown in place of a page that could not be built."""
+def start_error(error: BaseException) -> pn.pane.HTML:
+    """A notice in place of a page that could not be built."""
     LOG.error("the page could not be built", exc_info=error)
     return html_text.pane(html_text.notice("error", "Tilescope could not start.", f"{type(error).__name__}: {error}"))
 
@@ -156,4 +155,4 @@ pn.extension("tabulator", notifications=True, exception_handler=report_callback_
 try:
     build().servable()
 except Exception as error:  # a script that raises is served as a blank page
-    trouble(error).servable()
+    start_error(error).servable()

@@ -49,8 +49,8 @@ def test_the_figure_takes_no_row_one_and_more_than_it_draws(rows: pd.DataFrame) 
 def test_a_mark_says_of_whom_it_speaks(rows: pd.DataFrame) -> None:
     one = rows.head(1).assign(ratio=2.0, ratio_low=1.9, ratio_high=2.1, verdict="slower")
     for of_base, said, axis in (
-        (False, "slower", "time over the base's"),
-        (True, "faster", "speedup over the baseline"),
+        (False, "slower", "time vs baseline"),
+        (True, "faster", "speedup vs baseline"),
     ):
         plot = compare(one, LIGHT, of_base=of_base)
         assert [r.name for r in plot.renderers if r.name in ("slower", "faster", "alike")] == [said]
@@ -135,7 +135,7 @@ def test_claims_say_when_they_were_measured_and_with_what_where_one_asks() -> No
     shown.refresh()
     text = unescape(shown._head.object)
     told, _, more = text.partition("<details")
-    assert re.search(r"Measured on NVIDIA H200, \d{4}-\d\d-\d\d( to \d{4}-\d\d-\d\d)?\. The bytes", told)
+    assert re.search(r"Measured on NVIDIA H200, \d{4}-\d\d-\d\d( to \d{4}-\d\d-\d\d)?\. Traffic bound", told)
     assert "triton 3" not in told
     assert "triton 3" in more
     assert more.count("<li>") == more.count("NVIDIA H200") > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tilescope.table.schema import Ceiling, Device
-from tilescope_dashboard.topics.device import described
+from tilescope_dashboard.components.device_card import described
 
 DEVICE = Device(
     name="<b>GPU</b>", target="sm_90", multiprocessors=132, l2_bytes=50_000_000, memory_bytes=80_000_000_000, measured=True,

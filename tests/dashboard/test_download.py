@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from tilescope_dashboard.components.download import Download, link, reason
 from tilescope_dashboard.components.tables import downloads, fill, table
+from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import Export
 
@@ -73,7 +74,7 @@ def test_an_export_that_fails_says_so_beside_its_button(
 
 
 def test_a_table_that_is_not_saved_says_so_below_its_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = table({"impl": ("impl.", "text")})
+    shown = table([Column("impl", "impl.")])
     fill(shown, pd.DataFrame({"impl": ["triton"]}))
     place = downloads(shown, lambda: "file")
     as_csv, as_parquet = place.select(Download)

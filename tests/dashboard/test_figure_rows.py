@@ -22,7 +22,7 @@ from tilescope.models import timeline as timeline_model
 from tilescope.models import traffic as traffic_model
 from tilescope.runs import store
 from tilescope.table import schema
-from tilescope_dashboard.data import frames
+from tilescope_dashboard.data import frames, sweeps
 from tilescope_dashboard.data.run_cache import claimed
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.claims import claims
@@ -33,6 +33,7 @@ from tilescope_dashboard.figures.roofline import roofline
 from tilescope_dashboard.figures.style import DARK, LIGHT, Theme, columns, distinct, theme
 from tilescope_dashboard.figures.timeline import timeline
 from tilescope_dashboard.figures.traffic import MOST, speedup, traffic
+from tilescope_dashboard.topics import occupancy as topic
 
 #: Bokeh's own, on pandas 3.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
@@ -70,14 +71,14 @@ def repetition() -> pd.DataFrame:
 def cells() -> pd.DataFrame:
     """A sweep's configs as the heatmap takes them."""
     sweep = store.open_run(next(run.path for run in RECORDED if run.title == "matrix products: autotune sweeps"))
-    found = frames.configs(sweep.table[sweep.table["kernel"] == "matmul"], [])
+    found = sweeps.configs(sweep.table[sweep.table["kernel"] == "matmul"], [])
     return found.assign(value=found["time"], best=False).drop_duplicates(["BLOCK_M", "BLOCK_N"])
 
 
 def steps() -> pd.DataFrame:
     """An occupancy's curve."""
-    held = frames.occupancies(rows_of_norm(), "sm_90").iloc[0].to_dict()
-    return frames.occupancy_curve(held, "sm_90", "registers")
+    held = topic.occupancies(rows_of_norm(), "sm_90").iloc[0].to_dict()
+    return topic.curve(held, "sm_90", "registers")
 
 
 #: A frame by the figure's name, and the figure of such a frame.

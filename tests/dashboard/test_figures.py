@@ -19,14 +19,15 @@ from tilescope.models import traffic as traffic_model
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope_dashboard.components.charts import chart
-from tilescope_dashboard.data import frames
+from tilescope_dashboard.data.units import short
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.marks import marks
 from tilescope_dashboard.figures.occupancy import TITLES, occupancy
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.figures.roofline import drawing, roofline, source
-from tilescope_dashboard.figures.style import DARK, LIGHT, short, theme
+from tilescope_dashboard.figures.style import DARK, LIGHT, theme
 from tilescope_dashboard.figures.traffic import speedup, traffic
+from tilescope_dashboard.topics import occupancy as topic
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def every_figure(table: pd.DataFrame, synthetic: ModuleType) -> list[figure]:
     points = roofline_model.points(table, synthetic.DEVICE)
     headlines = summary.summarise(table, synthetic.DEVICE)
     launches = traffic_model.traffic(table)
-    held = frames.occupancies(table, "sm_90")
+    held = topic.occupancies(table, "sm_90")
     found = [
         overview(headlines, LIGHT),
         roofline(points, all_roofs(synthetic.DEVICE), LIGHT),
@@ -79,7 +80,7 @@ def every_figure(table: pd.DataFrame, synthetic: ModuleType) -> list[figure]:
         autotune(cells([]), "A", "B", "second", LIGHT),
     ]
     for resource in TITLES:
-        curve = frames.occupancy_curve(held.iloc[0].to_dict(), "sm_90", resource) if len(held) else pd.DataFrame()
+        curve = topic.curve(held.iloc[0].to_dict(), "sm_90", resource) if len(held) else pd.DataFrame()
         found.append(occupancy(curve, None, resource, LIGHT))
     return found
 
@@ -276,7 +277,7 @@ def test_autotune_marks_the_best_and_keeps_the_failed() -> None:
 
 def test_occupancy_shows_theory_hollow_and_measurement_filled() -> None:
     row = {"registers": 64, "shared_memory": 0, "block_threads": 256, "impl": "triton"}
-    curve = frames.occupancy_curve(row, "sm_90", "registers")
+    curve = topic.curve(row, "sm_90", "registers")
     point = {**row, "value": 64, "occupancy": 0.5, "achieved": 0.44, "limiter": "registers"}
     plot = occupancy(curve, point, "registers", LIGHT)
     assert glyph(plot, "theoretical").glyph.fill_color == LIGHT.ground

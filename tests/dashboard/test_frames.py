@@ -12,13 +12,14 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.schema import Failure
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.data import frames
+from tilescope_dashboard.data import frames, sweeps
 from tilescope_dashboard.data.units import times, write
+from tilescope_dashboard.topics import occupancy as topic
 
 
 def test_a_sweep_is_one_row_a_config_with_what_failed(synthetic: ModuleType) -> None:
     rows, failures = synthetic.sweep_rows()
-    found = frames.configs(schema.frame(rows), failures)
+    found = sweeps.configs(schema.frame(rows), failures)
     assert len(found) == 32
     failed = found[found["reason"] != ""]
     assert set(failed["BLOCK_M"]) == {256}
@@ -26,12 +27,12 @@ def test_a_sweep_is_one_row_a_config_with_what_failed(synthetic: ModuleType) -> 
     best = found.loc[found["time"].idxmin()]
     assert best["config"] == "BLOCK_M=128,BLOCK_N=128,num_warps=8"
     assert best["time_source"] == "torch_profiler, gpu time"
-    assert frames.parameters(found) == ["BLOCK_M", "BLOCK_N", "num_warps"]
+    assert sweeps.parameters(found) == ["BLOCK_M", "BLOCK_N", "num_warps"]
 
 
 def test_a_sweep_of_nothing_but_failures_still_names_its_parameters() -> None:
     case = Case("matmul", "triton", "forward", "64x64x64-bf16", "BLOCK=4,num_warps=8")
-    found = frames.configs(schema.frame([]), [Failure(case.id, "compiler", "no")])
+    found = sweeps.configs(schema.frame([]), [Failure(case.id, "compiler", "no")])
     assert found["BLOCK"].tolist() == [4]
     assert found["reason"].tolist() == ["compiler: no"]
 
@@ -42,13 +43,13 @@ def test_a_config_s_time_is_its_launches_together() -> None:
         case.row("gpu_time", value, "torch_profiler", launch=launch, sample=sample)
         for sample, launch, value in [(0, 0, 1.0), (0, 1, 2.0), (1, 0, 3.0), (1, 1, 4.0), (2, 0, 1.0), (2, 1, 1.0)]
     ]
-    assert frames.configs(schema.frame(rows))["time"].tolist() == [3.0]
+    assert sweeps.configs(schema.frame(rows))["time"].tolist() == [3.0]
 
 
 def test_no_sweep_no_rows() -> None:
-    found = frames.configs(schema.frame([]))
+    found = sweeps.configs(schema.frame([]))
     assert found.empty
-    assert frames.parameters(found) == []
+    assert sweeps.parameters(found) == []
 
 
 def test_default_configs_leave_a_sweep_its_fastest(synthetic: ModuleType) -> None:
@@ -66,7 +67,7 @@ def test_default_configs_leave_a_sweep_its_fastest(synthetic: ModuleType) -> Non
 @pytest.mark.parametrize("resource", ["registers", "shared_memory", "warps"])
 def test_the_curve_goes_through_the_kernel_s_point(resource: str) -> None:
     row = {"registers": 72, "shared_memory": 20_480, "block_threads": 192, "barriers": 1}
-    curve = frames.occupancy_curve(row, "sm_90", resource)
+    curve = topic.curve(row, "sm_90", resource)
     value = 6 if resource == "warps" else row[resource]
     at = curve[curve["value"] <= value].iloc[-1]
     assert at["occupancy"] == occupancy.blocks("sm_90", 72, 20_480, 192).ratio
@@ -78,10 +79,10 @@ def test_occupancies_name_every_limiter_and_use_the_carve_out_of_the_launch(synt
     known = {"registers": 16, "shared_memory": 128, "block_threads": 128, "barriers": 1}
     rows = [case.row(name, value, "ncu", launch=0, function="f") for name, value in known.items()]
     carved = [*rows, case.row("shared_memory_configured", 32_768, "ncu", launch=0, function="f")]
-    assert frames.occupancies(schema.frame(rows), "sm_90")["active_blocks"].tolist() == [16]
-    assert frames.occupancies(schema.frame(carved), "sm_90")["limit_shared_memory"].tolist() == [28]
-    assert frames.occupancies(schema.frame(rows), "sm_90")["limiter"].tolist() == ["warps"]
-    assert frames.occupancies(schema.frame([]), "sm_90").empty
+    assert topic.occupancies(schema.frame(rows), "sm_90")["active_blocks"].tolist() == [16]
+    assert topic.occupancies(schema.frame(carved), "sm_90")["limit_shared_memory"].tolist() == [28]
+    assert topic.occupancies(schema.frame(rows), "sm_90")["limiter"].tolist() == ["warps"]
+    assert topic.occupancies(schema.frame([]), "sm_90").empty
 
 
 def test_measured_resources_are_preferred_to_compiled_ones() -> None:
@@ -91,7 +92,7 @@ def test_measured_resources_are_preferred_to_compiled_ones() -> None:
         for source, registers in (("compiler", 30), ("ncu", 32))
         for name, value in (("registers", registers), ("block_threads", 128))
     ]
-    found = frames.resources(schema.frame(rows))
+    found = topic.resources(schema.frame(rows))
     assert found["registers"].tolist() == [32]
     assert found["source"].tolist() == ["ncu"]
 
@@ -103,7 +104,7 @@ def test_a_config_s_code_is_what_ran_as_the_terminal_has_it() -> None:
         for source, registers in (("compiler", 159), ("torch_profiler", 212))
         for name, value in (("registers", registers), ("shared_memory", 1024), ("block_threads", 256))
     ]
-    (found,) = frames.configs(schema.frame(rows), target="sm_90").to_dict("records")
+    (found,) = sweeps.configs(schema.frame(rows), target="sm_90").to_dict("records")
     assert (found["registers"], found["code_source"], found["theoretical_occupancy"]) == (212, "torch_profiler", 8 / 64)
 
 
@@ -117,10 +118,10 @@ def test_a_config_s_time_is_by_the_clock_that_the_terminal_prints() -> None:
         for source, values in times.items()
         for sample, value in enumerate(values)
     ]
-    (found,) = frames.configs(schema.frame(rows), target="sm_90").to_dict("records")
+    (found,) = sweeps.configs(schema.frame(rows), target="sm_90").to_dict("records")
     assert (found["time"], found["time_source"]) == (3e-6, "torch_profiler, gpu time")
     untimed = [case.row("interval", 9e-6, "events", sample=0), case.row("graph_time", 7e-6, "events", sample=0)]
-    (found,) = frames.configs(schema.frame(untimed), target="sm_90").to_dict("records")
+    (found,) = sweeps.configs(schema.frame(untimed), target="sm_90").to_dict("records")
     assert (found["time"], found["time_source"]) == (7e-6, "events, graph time")
 
 
@@ -131,7 +132,7 @@ def test_launches_stand_in_the_order_in_which_they_were_made() -> None:
         for launch, function, registers in ((2, "b", 32), (0, "b", 30), (1, "a", 31))
         for name, value in (("registers", registers), ("block_threads", 128))
     ]
-    assert frames.resources(schema.frame(rows))["registers"].tolist() == [30, 31, 32]
+    assert topic.resources(schema.frame(rows))["registers"].tolist() == [30, 31, 32]
 
 
 def test_absent_is_a_dash_and_never_a_zero() -> None:

@@ -18,8 +18,10 @@ from tilescope_dashboard.data.telemetry import Gpu, Sample, Sampler
 from tilescope_dashboard.figures.gpu import FIGURES, columns, readings
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views import gpu, gpu_feed
-from tilescope_dashboard.views.gpu import GpuView, headline
+from tilescope_dashboard.session.telemetry import TelemetryFeed
+from tilescope_dashboard.topics.gpu import sentence
+from tilescope_dashboard.views import gpu
+from tilescope_dashboard.views.gpu import GpuView
 from tilescope_dashboard.views.jobs import gpu_strip
 
 RUN = "20260102-030405-aaaa"
@@ -86,11 +88,11 @@ def test_one_gpu_needs_no_legend() -> None:
 
 def test_the_headline_speaks_of_the_busiest() -> None:
     other = Gpu(1, "Other")
-    assert headline([(other, Sample(1.0, 0.1)), (DEVICE, SAMPLES[0])]) == (
+    assert sentence([(other, Sample(1.0, 0.1)), (DEVICE, SAMPLES[0])]).title == (
         "0 · Synthetic <b>GPU</b>: 50.0 % busy, 600 W of 700 W, clocks held by power cap"
     )
-    assert headline([(other, Sample(1.0, 0.1, power=50.0))]) == "1 · Other: 10.0 % busy, 50 W"
-    assert headline([]) == "Waiting for the first reading…"
+    assert sentence([(other, Sample(1.0, 0.1, power=50.0))]).title == "1 · Other: 10.0 % busy, 50 W"
+    assert sentence([]).title == "Waiting for the first reading…"
 
 
 def wait(sampler: Sampler, count: int) -> None:
@@ -139,7 +141,7 @@ def test_without_a_gpu_the_view_says_why(sampler: Sampler, nvml: ModuleType, mon
 
 def test_the_strip_is_there_while_a_job_runs(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_strip.device, "lock_name", lambda: "GPU-1")
-    shown = gpu_strip.Strip(State(run=RUN, kernel="softmax"))
+    shown = gpu_strip.GpuStrip(State(run=RUN, kernel="softmax"))
     assert not shown._layout.visible
     shown.follow(True)
     wait(sampler, 2)
@@ -154,7 +156,7 @@ def test_the_strip_is_there_while_a_job_runs(sampler: Sampler, monkeypatch: pyte
 
 def test_a_feed_outside_a_page_watches_without_ticking(sampler: Sampler) -> None:
     heard: list[int] = []
-    one = gpu_feed.Feed(sampler, lambda: heard.append(1))
+    one = TelemetryFeed(sampler, lambda: heard.append(1))
     one.start()
     one.start()
     wait(sampler, 2)

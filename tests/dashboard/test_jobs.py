@@ -13,8 +13,8 @@ from tilescope.jobs.plan import Request, RequestError
 from tilescope.table.case import Case
 from tilescope_dashboard.session import jobs
 from tilescope_dashboard.session.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, JobManager
+from tilescope_dashboard.views.jobs.job_panel import describe
 from tilescope_dashboard.views.jobs.other_jobs import OtherJobs
-from tilescope_dashboard.views.jobs.progress import describe
 
 CASES = tuple(Case("softmax", impl, "forward", "8x8-fp32") for impl in ("triton", "eager"))
 

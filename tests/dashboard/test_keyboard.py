@@ -41,8 +41,8 @@ ROLES = {
 
 
 def test_the_text_of_a_headline() -> None:
-    assert html_text.headline(html_text.heading("a <b> & c", "more")) == "a <b> & c"
-    assert html_text.headline(html_text.notice("info", escape("x"))) == ""
+    assert html_text.title_of(html_text.heading("a <b> & c", "more")) == "a <b> & c"
+    assert html_text.title_of(html_text.notice("info", escape("x"))) == ""
 
 
 @pytest.mark.parametrize(("view", "said"), [(Roofline, "of roofline at"), (Traffic, "the minimum")])
@@ -61,9 +61,9 @@ def test_a_figure_says_its_headline_and_follows_it(
 
     first = spoken()
     assert all(text.startswith(shown.title) or shown.title in text for text in first)
-    assert all(said in text and html_text.headline(shown._head.object) in text for text in first)
+    assert all(said in text and html_text.title_of(shown._head.object) in text for text in first)
     state.kernel = "layer_norm"
-    assert all(html_text.headline(shown._head.object) in text for text in spoken())
+    assert all(html_text.title_of(shown._head.object) in text for text in spoken())
 
 
 def test_esc_chooses_no_row(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_every_view_has_a_key(visit: Any) -> None:
     for name in (names[0], names[-1], names[-2]):
         page.keyboard.press("[")
         page.get_by_role("tab", name=name, exact=True, selected=True).wait_for()
-    # Behind AltGr it is the same key; with Ctrl it is the browser's.
+    # AfterPaint AltGr it is the same key; with Ctrl it is the browser's.
     press = "key => document.dispatchEvent(new KeyboardEvent('keydown', key))"
     page.evaluate(press, {"key": "]", "ctrlKey": True, "altKey": True})
     page.get_by_role("tab", name=names[-1], exact=True, selected=True).wait_for()

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from tilescope_dashboard.session import access
+from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import JobManager, JobState
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.form import choices
 from tilescope_dashboard.views.form.fields import ProfileFields
 from tilescope_dashboard.views.form.profile import ProfileForm
-from tilescope_dashboard.views.jobs.following import Following
-from tilescope_dashboard.views.jobs.progress import Progress
+from tilescope_dashboard.views.jobs.job_panel import JobPanel
 
 
 @pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
@@ -24,7 +24,7 @@ def test_who_may_not_launch_starts_reads_and_ends_nothing_whatever_the_page_says
 ) -> None:
     (tmp_path / "kernel.py").write_text("SPEC = 1\n")
     monkeypatch.setenv(access.OWN_FILES, str(tmp_path))
-    monkeypatch.setattr(Following, "each_second", lambda self, wanted: None)
+    monkeypatch.setattr(JobFollower, "each_second", lambda self, wanted: None)
     monkeypatch.setattr(choices, "entry_of", lambda catalog, name: {"name": "softmax"})
     monkeypatch.setattr(ProfileFields, "fill", lambda self, entry: None)
     monkeypatch.setattr(ProfileFields, "request", lambda self, entry: entry)
@@ -42,7 +42,7 @@ def test_who_may_not_launch_starts_reads_and_ends_nothing_whatever_the_page_says
             form._own.field.value = "kernel.py:SPEC"
         # Nobody has had a page for it for an hour: whoever may start work may end it.
         jobs.jobs.append(JobState(1, "first", left=time.monotonic() - 3600))
-        Progress(state, jobs)._stop(None)
+        JobPanel(state, jobs)._stop(None)
         for _ in range(20):
             await asyncio.sleep(0)
         return done

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from tilescope_dashboard.session import idle_work
-from tilescope_dashboard.session.idle_work import SpareTime
-from tilescope_dashboard.session.scheduling import Behind
+from tilescope_dashboard.session.idle_work import IdleWork
+from tilescope_dashboard.session.scheduling import AfterPaint
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.gpu import GpuView
 from tilescope_dashboard.views.navigation import Navigation
@@ -49,7 +49,7 @@ class Clock:
 
 def test_spare_time_ends_with_the_work_and_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, done = Clock(monkeypatch), []
-    idle = SpareTime(lambda: done.append(1) or len(done) < 3)
+    idle = IdleWork(lambda: done.append(1) or len(done) < 3)
     idle.start()
     idle.start()
     assert len(clock.waiting) == 1
@@ -67,7 +67,7 @@ def test_spare_time_ends_with_the_work_and_gives_way(monkeypatch: pytest.MonkeyP
 
 def test_spare_time_rests_while_the_person_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, done = Clock(monkeypatch), []
-    idle = SpareTime(lambda: done.append(clock.now) or True)
+    idle = IdleWork(lambda: done.append(clock.now) or True)
     idle.start()
     clock.changed(SimpleNamespace(setter=object(), attr="value"))
     asked = clock.now
@@ -84,7 +84,7 @@ def test_spare_time_rests_while_the_person_is_busy(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_behind_the_figure_is_done_once_and_at_once_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
-    behind = Behind(lambda: done.append(1))
+    behind = AfterPaint(lambda: done.append(1))
     behind.due()
     assert len(done) == 1  # no browser, nothing to wait for
     clock = Clock(monkeypatch)
@@ -100,7 +100,7 @@ def test_what_is_behind_the_figure_is_done_once_and_at_once_where_it_is_needed(m
 
 def test_no_step_is_taken_while_somebody_waits_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, done = Clock(monkeypatch), []
-    SpareTime(lambda: bool(done.append(1))).start()
+    IdleWork(lambda: bool(done.append(1))).start()
     monkeypatch.setattr(idle_work, "stepping", lambda: True)
     clock.turn()
     assert not done
@@ -117,14 +117,14 @@ def test_a_heavy_step_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
         done.append(1)
         return True
 
-    SpareTime(heavy).start()
+    IdleWork(heavy).start()
     clock.turn()
     assert len(done) == 1
     assert not clock.waiting
 
 
 def test_without_a_session_nothing_waits() -> None:
-    SpareTime(lambda: pytest.fail("no")).start()
+    IdleWork(lambda: pytest.fail("no")).start()
 
 
 def test_views_are_made_ready_but_for_the_live_one(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

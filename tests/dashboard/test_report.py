@@ -20,10 +20,11 @@ from tilescope.models.compare import Side
 from tilescope.runs import staleness, store
 from tilescope.table import schema
 from tilescope.table.schema import Failure, Run
+from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.report import markdown, render
 from tilescope_dashboard.report.build import build
-from tilescope_dashboard.report.content import Column, Part, Report
+from tilescope_dashboard.report.content import Part, Report
 from tilescope_dashboard.report.html import html
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import sides
@@ -149,10 +150,10 @@ def test_a_time_is_told_with_its_spread(norms: Side) -> None:
 def test_the_sweep_is_in_it(runs: Path) -> None:
     report = build([side(runs / RUN)])
     matmul = next(kernel for kernel in report.runs[0].kernels if kernel.name == "matmul")
-    sweep = next(part for part in matmul.parts if part.title == "Autotune")
+    sweep = next(part for part in matmul.parts if part.title.startswith("Autotune, triton"))
     assert sweep.table is not None and len(sweep.table.rows) > 30 and len(sweep.drawings) == 1
     failed = [row for row in sweep.table.cells(200) if row[-1] != "–"]
-    assert failed and all(row[1] == "–" for row in failed), "a config that failed has no time, not a zero"
+    assert failed and all(row[0] == "–" for row in failed), "a config that failed has no time, not a zero"
 
 
 @pytest.mark.parametrize("summary", LARGEST, ids=lambda summary: summary.id)
@@ -175,7 +176,7 @@ def fits(summary: store.Summary) -> None:
 def test_a_prediction_says_so_and_has_no_time(runs: Path) -> None:
     report = build([side(runs / PREDICTED)])
     head = report.runs[0].kernels[0]
-    assert head.headline.startswith("Predicted, not measured")
+    assert head.reached.title.startswith("Predicted, not measured")
     assert set(head.largest.rows["time"]) == {"–"}
     text = markdown.markdown(report)
     assert "GPU time (5 to 95 %)" not in text and "HBM traffic vs minimum" in text and "interpreter" in text
@@ -198,14 +199,14 @@ def test_a_run_without_a_value_is_a_report_all_the_same(tmp_path: Path, syntheti
         report = build([bare(tmp_path / str(number), synthetic, names)])
         assert "Environment" in html(report)
         assert "Environment" in markdown.markdown(report)
-        assert [kernel.headline for kernel in report.runs[0].kernels] == ["This run says nothing about it."] * len(
+        assert [kernel.reached.title for kernel in report.runs[0].kernels] == ["This run says nothing about it."] * len(
             names
         )
 
 
 @pytest.mark.parametrize(
     ("unit", "value", "text"),
-    [("second", float("nan"), "–"), ("times", None, "–"), ("", "", "–"), ("spread", "–", "–"), ("", pd.NA, "–"),
+    [("second", float("nan"), "–"), ("times", None, "–"), ("text", "", "–"), ("spread", "–", "–"), ("text", pd.NA, "–"),
      ("count", 0, "0"), ("second", 1.5e-6, "1.50 µs"), ("times", 2.0, "2×")],
 )  # fmt: skip
 def test_what_is_absent_is_a_dash_and_zero_is_zero(unit: str, value: Any, text: str) -> None:
@@ -256,10 +257,10 @@ def test_no_character_of_markup_is_left_in_markdown(tmp_path: Path, synthetic: M
 def test_a_cell_with_a_bar_stays_one_cell(runs: Path, synthetic: ModuleType) -> None:
     report = build([side(runs / PREDICTED)])
     rows = report.runs[0].kernels[0].largest.rows.assign(impl=HOSTILE)
-    text = markdown._Writer(9)._table(rows, markdown.columns.TIMES)
+    text = markdown._Writer(9)._table(rows, markdown.overview.TIMES)
     (table,) = tables(text)
     assert {len(row) for row in table} == {len(table[0])}
-    assert table[1][table[0].index("implementation")].startswith("a|b`c`<b>&amp;")
+    assert table[1][table[0].index("impl.")].startswith("a|b`c`<b>&amp;")
 
 
 # Markdown for a pull request.

@@ -18,7 +18,8 @@ from tilescope.table.schema import CASE_COLUMNS, Run
 from tilescope_dashboard.data import frames, run_cache
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.report import runs as report
-from tilescope_dashboard.topics import overview as headline
+from tilescope_dashboard.topics import occupancy
+from tilescope_dashboard.views import overview
 
 RECORDED = sorted(store.recorded_dir().iterdir())
 #: Columns of ``results``, of a launch each or of the case, and what the other three call them.
@@ -52,7 +53,7 @@ def of_defaults(rows: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
 def check(loaded: store.LoadedRun) -> None:
     terminal = text_table.results(loaded.table, loaded.run.device, loaded.configs).to_dict("records")
     notebook = Profile.of(loaded).summary
-    app = run_cache.headlines(loaded)
+    app = run_cache.summaries(loaded)
     table = report.run_part(loaded).overview.table
     assert table is not None
     assert len(terminal) == len(notebook) >= len(app) > 0
@@ -78,7 +79,7 @@ def check(loaded: store.LoadedRun) -> None:
 def by_launch(loaded: store.LoadedRun, terminal: dict[tuple[str, ...], dict[str, Any]]) -> None:
     """The app's and a report's table of launches, and what the terminal prints of them."""
     defaults = frames.default_configs(loaded.table)
-    held = frames.occupancies(defaults, loaded.run.device.target)
+    held = occupancy.occupancies(defaults, loaded.run.device.target)
     known = {
         key for key in defaults[CASE_COLUMNS].itertuples(index=False, name=None) if several(terminal[key]["registers"])
     }
@@ -109,9 +110,9 @@ def test_the_config_that_ran_is_told_wherever_the_case_is(tmp_path: Path) -> Non
     writer.append_configs(launch_configs.beside(artefact, case, "events"))
     loaded = store.open_run(writer.finish())
     check(loaded)
-    (row,) = run_cache.headlines(loaded).to_dict("records")
+    (row,) = run_cache.summaries(loaded).to_dict("records")
     assert row["chosen"] == "BLOCK=64,num_warps=2"
-    assert "(triton, 8x8-fp32, forward, BLOCK=64,num_warps=2)" in headline.of_case(row)
+    assert "(triton, 8x8-fp32, forward, BLOCK=64,num_warps=2)" in overview.of_case(row)
     table = report.run_part(loaded).overview.table
     assert table is not None
     assert "BLOCK=64,num_warps=2" in table.cells(1)[0]

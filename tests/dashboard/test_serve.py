@@ -328,8 +328,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_file_in_the_allowed_folder_is_named_in_full(own: Path) -> None:
-    assert access.own_kernel(" kernel.py:SPEC ") == f"{own / 'kernel.py'}:SPEC"
-    assert access.own_kernel(f"{own / 'kernel.py'}:SPEC") == f"{own / 'kernel.py'}:SPEC"
+    assert access.user_kernel(" kernel.py:SPEC ") == f"{own / 'kernel.py'}:SPEC"
+    assert access.user_kernel(f"{own / 'kernel.py'}:SPEC") == f"{own / 'kernel.py'}:SPEC"
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_a_file_in_the_allowed_folder_is_named_in_full(own: Path) -> None:
 )  # fmt: skip
 def test_every_other_file_is_refused_in_words(own: Path, given: str) -> None:
     with pytest.raises(ValueError, match=r"give FILE|there is no file"):
-        access.own_kernel(given)
+        access.user_kernel(given)
 
 
 @pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
@@ -373,7 +373,7 @@ def test_who_may_launch(monkeypatch: pytest.MonkeyPatch) -> None:
         SimpleNamespace(session_context=SimpleNamespace(request=SimpleNamespace(_request=None)))
     )
     assert not access.may_launch(client("127.0.0.1", {"X-Forwarded-For": "127.0.0.1, 192.0.2.7"}, {}))
-    # Behind a proxy on this machine, and keeping quiet about it.
+    # AfterPaint a proxy on this machine, and keeping quiet about it.
     assert not access.may_launch(client("127.0.0.1", {"X-Forwarded-For": "192.0.2.7"}, {}))
     assert not access.may_launch(client("127.0.0.1", {"Via": "1.1 proxy"}, {}))
     # With --use-xheaders, the address is what a header says; the socket is somebody else's.

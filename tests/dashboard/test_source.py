@@ -18,14 +18,14 @@ from tilescope.table.case import Case
 from tilescope.table.line_values import LINE_METRICS
 from tilescope.table.schema import Device, Run
 from tilescope_dashboard.components import code_pair
-from tilescope_dashboard.data import source_lines
-from tilescope_dashboard.data.source_lines import Column, Launch
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.notebook import views
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views import no_lines
-from tilescope_dashboard.views.elsewhere import having
-from tilescope_dashboard.views.no_lines import with_lines
+from tilescope_dashboard.topics import source as topic
+from tilescope_dashboard.topics.source import FunctionLaunch, LineColumn
+from tilescope_dashboard.views import missing_lines
+from tilescope_dashboard.views.missing import having
+from tilescope_dashboard.views.missing_lines import with_lines
 from tilescope_dashboard.views.source import Source
 
 #: Panel's own, on pandas 3.1.
@@ -35,8 +35,8 @@ INJECTED = "<script>document.title='injected'</script>"
 DEVICE = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
 CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")
 SWEPT = dataclasses.replace(CASE, config="BLOCK=64")
-STALLS, CODE = Column("stall_samples", "ncu"), Column("sass_instructions", "compiler")
-BYTES = Column("requested_bytes_read", "interpreter")
+STALLS, CODE = LineColumn("stall_samples", "ncu"), LineColumn("sass_instructions", "compiler")
+BYTES = LineColumn("requested_bytes_read", "interpreter")
 SOURCE = f"""import triton
 
 LIMIT = 4
@@ -56,7 +56,7 @@ SASS = (
 )
 
 
-def rows(column: Column, by_line: dict[int, float], case: Case = CASE, **place: object) -> list[dict]:
+def rows(column: LineColumn, by_line: dict[int, float], case: Case = CASE, **place: object) -> list[dict]:
     at = {"launch": 0, "function": "softmax_kernel", "file": "softmax.py", **place}
     return [case.row(column.metric, value, column.source, line=line, **at) for line, value in by_line.items()]
 
@@ -82,55 +82,59 @@ def cells(markup: str, line: int) -> list[str]:
 def test_launches_are_matched_across_sources_by_their_function(frame: pd.DataFrame) -> None:
     more = line_values.frame(rows(STALLS, {8: 1.0}, launch=5) + rows(STALLS, {20: 7.0}, function="other"))
     both = pd.concat([frame, more], ignore_index=True)
-    found = source_lines.launches(both)
-    assert found == [Launch("softmax_kernel", 0), Launch("softmax_kernel", 1), Launch("other", 0)]
+    found = topic.launches(both)
+    assert found == [
+        FunctionLaunch("softmax_kernel", 0),
+        FunctionLaunch("softmax_kernel", 1),
+        FunctionLaunch("other", 0),
+    ]
     assert found[1].label == "softmax_kernel, launch 2"
-    first = source_lines.of_launch(both, found[0])
+    first = topic.of_launch(both, found[0])
     assert set(first["source"]) == {"compiler", "ncu", "interpreter"}
-    assert source_lines.of_launch(both, found[1])["value"].tolist() == [1.0]
+    assert topic.of_launch(both, found[1])["value"].tolist() == [1.0]
 
 
 def test_shares_are_of_the_whole_launch_and_absent_values_are_absent(frame: pd.DataFrame) -> None:
-    own = source_lines.of_launch(frame, Launch("softmax_kernel", 0))
-    stalls = source_lines.by_line(own, STALLS)
+    own = topic.of_launch(frame, FunctionLaunch("softmax_kernel", 0))
+    stalls = topic.by_line(own, STALLS)
     assert stalls.to_dict() == {("softmax.py", 8): 60.0, ("standard.py", 191): 20.0}
-    assert source_lines.shares(stalls).tolist() == [0.75, 0.25]
-    assert source_lines.hottest(own, STALLS, "softmax.py") == (8, 0.75)
-    assert source_lines.hottest(own, STALLS, "else.py") is None
-    assert source_lines.shares(pd.Series([0.0])).tolist() == [0.0]
-    assert source_lines.files(own) == ["softmax.py", "standard.py"]
+    assert topic.shares(stalls).tolist() == [0.75, 0.25]
+    assert topic.hottest(own, STALLS, "softmax.py") == (8, 0.75)
+    assert topic.hottest(own, STALLS, "else.py") is None
+    assert topic.shares(pd.Series([0.0])).tolist() == [0.0]
+    assert topic.files(own) == ["softmax.py", "standard.py"]
 
 
 def test_tritons_cases_come_before_the_others_and_a_config_last() -> None:
     said = [("liger", ""), ("triton", "BLOCK=8"), ("triton", ""), ("eager", "")]
     frame = pd.DataFrame([{"impl": i, "pass": "forward", "workload": "8", "config": c} for i, c in said])
-    assert [(case[0], case[3]) for case in source_lines.cases(frame).values()] == [
+    assert [(case[0], case[3]) for case in topic.cases(frame).values()] == [
         ("triton", ""), ("liger", ""), ("eager", ""), ("triton", "BLOCK=8"),
     ]  # fmt: skip
 
 
 def test_columns_begin_with_where_the_time_goes(frame: pd.DataFrame) -> None:
-    known = source_lines.columns(frame)
+    known = topic.line_columns(frame)
     assert [column.text for column in known] == [
         "stall samples (ncu)", "bytes requested, read (interpreter)", "SASS instructions (compiler)",
     ]  # fmt: skip
-    assert source_lines.first_columns(known, 3) == known[:2]
-    assert source_lines.first_columns(known, 1) == [STALLS]
-    assert source_lines.first_columns(known[2:], 3) == [CODE]
-    assert source_lines.first_columns([Column("shared_wavefronts", "ncu")], 3) == [Column("shared_wavefronts", "ncu")]
-    assert source_lines.first_columns([], 3) == []
+    assert topic.first_columns(known, 3) == known[:2]
+    assert topic.first_columns(known, 1) == [STALLS]
+    assert topic.first_columns(known[2:], 3) == [CODE]
+    assert topic.first_columns([LineColumn("shared_wavefronts", "ncu")], 3) == [LineColumn("shared_wavefronts", "ncu")]
+    assert topic.first_columns([], 3) == []
 
 
 def test_an_excerpt_is_of_the_functions_that_have_lines() -> None:
-    assert source_lines.excerpt(SOURCE, [8, 9]) == [(6, 9)]
-    assert source_lines.excerpt(SOURCE, [8, 13]) == [(6, 9), (12, 13)]
+    assert topic.excerpt(SOURCE, [8, 9]) == [(6, 9)]
+    assert topic.excerpt(SOURCE, [8, 13]) == [(6, 9), (12, 13)]
     # Outside of every function, none known, or no Python: all of it.
-    assert source_lines.excerpt(SOURCE, [3, 8]) == source_lines.excerpt(SOURCE, []) == [(1, 13)]
-    assert source_lines.excerpt("def broken(:\n    pass\n", [2]) == [(1, 2)]
+    assert topic.excerpt(SOURCE, [3, 8]) == topic.excerpt(SOURCE, []) == [(1, 13)]
+    assert topic.excerpt("def broken(:\n    pass\n", [2]) == [(1, 2)]
 
 
 def test_the_listing_says_values_shares_and_provenance(frame: pd.DataFrame) -> None:
-    own = source_lines.of_launch(frame, Launch("softmax_kernel", 0))
+    own = topic.of_launch(frame, FunctionLaunch("softmax_kernel", 0))
     markup = code_pair.source(SOURCE, "softmax.py", own, [STALLS, CODE], [(6, 9)])
     assert cells(markup, 8)[:2] == ["6075 %", "3075 %"]
     # ncu has nothing of the line: not a zero.
@@ -264,14 +268,14 @@ def test_a_narrow_page_begins_with_one_column(run: str) -> None:
 def test_a_kernel_without_lines_says_what_to_do(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)
     view = shown(run, "matmul")
-    said = view._nowhere._text.object
+    said = view._missing._text.object
     assert "<code>tilescope profile matmul --collect compiler,interpreter</code>" in said
     assert "<code>tilescope profile matmul --collect compiler,interpreter,ncu_source</code>" in said
-    assert view._nowhere._layout.objects == [view._nowhere._text]
+    assert view._missing._layout.objects == [view._missing._text]
     assert not view._body.visible
     view.state.kernel = "softmax"
     assert view._body.visible
-    assert view._nowhere._layout.objects == []
+    assert view._missing._layout.objects == []
 
 
 def another(folder: Path, identity: str, facts: dict, found: pd.DataFrame | None = None, title: str = "") -> str:
@@ -290,12 +294,12 @@ def test_another_run_that_has_the_lines_is_one_click_away(run: str, tmp_path: Pa
     view = shown(bare)
     assert "knows nothing of single lines" in view._head.object
     assert not view._body.visible
-    assert view._nowhere._layout.objects == [view._nowhere._text, view._nowhere._button]
-    view._nowhere._button.param.trigger("clicks")
+    assert view._missing._layout.objects == [view._missing._text, view._missing._button]
+    view._missing._button.param.trigger("clicks")
     assert view.state.loaded.lines["kernel"].eq("softmax").any()
     assert view.state.kernel == "softmax"
     assert view._body.visible
-    assert view._nowhere._layout.objects == []
+    assert view._missing._layout.objects == []
 
 
 def test_the_run_on_offer_is_named_with_what_knows_its_lines(tmp_path: Path, frame: pd.DataFrame) -> None:
@@ -310,7 +314,7 @@ def test_the_run_on_offer_is_named_with_what_knows_its_lines(tmp_path: Path, fra
     assert found.id == there
     state = State(run="", kernel="softmax")
     state.param.update(run="", runs=listed)
-    nowhere = no_lines.NoLines(state)
+    nowhere = missing_lines.MissingLines(state)
     nowhere.show(line_values.frame([]))
     said = nowhere._text.object
     assert "&lt;script&gt;" in said
@@ -329,16 +333,16 @@ def test_where_all_lines_are_predicted_the_run_with_measured_ones_is_offered(
     measured = another(tmp_path, "20260103-000000-0003", {"softmax": {}}, frame)
     view = shown(predicted)
     assert view._body.visible
-    assert "Another run has lines that were measured" in view._nowhere._text.object
-    view._nowhere._button.param.trigger("clicks")
+    assert "Another run has lines that were measured" in view._missing._text.object
+    view._missing._button.param.trigger("clicks")
     assert view.state.run == measured
-    assert view._nowhere._layout.objects == []
+    assert view._missing._layout.objects == []
 
 
 def test_an_own_kernel_is_profiled_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     mine = another(tmp_path, "20260103-000000-0001", {"MINE": {"file": "/my kernels/<b>.py", "sha256": ""}})
-    said = shown(mine, "MINE")._nowhere._text.object
+    said = shown(mine, "MINE")._missing._text.object
     assert (
         "<code>tilescope profile &#x27;/my kernels/&lt;b&gt;.py:MINE&#x27; --collect compiler,interpreter</code>"
         in said
@@ -351,8 +355,8 @@ def test_in_a_notebook_the_view_knows_its_own_run_only(run: str, tmp_path: Path)
     assert "LDG.E R1" in made._code.markup
     bare = another(tmp_path, "20260103-000000-0001", {"softmax": {}})
     made = views.view(store.open_run(store.find(bare)), "source")
-    assert made._nowhere._layout.objects == [made._nowhere._text]
-    assert "tilescope profile softmax" in made._nowhere._text.object
+    assert made._missing._layout.objects == [made._missing._text]
+    assert "tilescope profile softmax" in made._missing._text.object
 
 
 def test_without_its_text_a_run_shows_numbers_only(run: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.style import LIGHT
-from tilescope_dashboard.topics.autotune import headline
+from tilescope_dashboard.topics import autotune as topic
 
 SWEEP = {"impl": "triton", "pass": "forward", "workload": "8-fp32", "reason": "", "time_source": "", "code_source": ""}
 
@@ -26,33 +26,33 @@ GRID = swept((4, 1, 27, 100), (4, 2, 27, 200), (8, 1, 27, 100), (8, 2, 27, 200))
 
 
 def test_configs_are_coloured_by_the_first_thing_that_tells_them_apart() -> None:
-    assert sweeps.telling(GRID, ["registers", "shared_memory"]) == "shared_memory"
-    assert sweeps.telling(GRID, ["registers"]) == "registers"
-    assert sweeps.telling(GRID, []) is None
+    assert topic.most_telling(GRID, ["registers", "shared_memory"]) == "shared_memory"
+    assert topic.most_telling(GRID, ["registers"]) == "registers"
+    assert topic.most_telling(GRID, []) is None
 
 
 def test_a_difference_between_sweeps_is_none_between_configs() -> None:
     other = GRID.assign(workload="16-fp32", registers=40.0)
-    assert sweeps.telling(pd.concat([GRID, other]), ["registers", "shared_memory"]) == "shared_memory"
+    assert topic.most_telling(pd.concat([GRID, other]), ["registers", "shared_memory"]) == "shared_memory"
 
 
 def test_the_axes_are_parameters_that_matter() -> None:
-    assert sweeps.by_influence(GRID, ["WARPS", "STAGES"], "shared_memory") == ["STAGES", "WARPS"]
-    assert sweeps.by_influence(GRID, ["WARPS", "STAGES"], None) == ["WARPS", "STAGES"]
+    assert topic.by_influence(GRID, ["WARPS", "STAGES"], "shared_memory") == ["STAGES", "WARPS"]
+    assert topic.by_influence(GRID, ["WARPS", "STAGES"], None) == ["WARPS", "STAGES"]
     hardly = GRID.assign(time=[1.0, 1.5, 1.01, 1.51])
-    assert sweeps.by_influence(hardly, ["WARPS", "STAGES"], "time") == ["STAGES", "WARPS"]
+    assert topic.by_influence(hardly, ["WARPS", "STAGES"], "time") == ["STAGES", "WARPS"]
     spilling = GRID.assign(spills=[0.0, 0.0, 8.0, 8.0])
-    assert sweeps.by_influence(spilling, ["STAGES", "WARPS"], "spills") == ["WARPS", "STAGES"]
+    assert topic.by_influence(spilling, ["STAGES", "WARPS"], "spills") == ["WARPS", "STAGES"]
 
 
 @pytest.mark.parametrize(("column", "said", "stars"), [
     ("registers", "All alike: 27 registers", 0), ("shared_memory", "Best registers: 100", 2),
 ])  # fmt: skip
 def test_where_all_are_alike_none_is_best(column: str, said: str, stars: int) -> None:
-    rows = sweeps.ranked(GRID, "triton · forward · 8-fp32", {}, column, less=True)
-    shown = sweeps.over(rows, "WARPS", "STAGES")
+    rows = topic.ranked(GRID, "triton · forward · 8-fp32", {}, column, less=True)
+    shown = topic.grid(rows, "WARPS", "STAGES")
     assert shown["best"].sum() == stars
-    assert said in headline(rows, shown, "registers", "count")
+    assert said in topic.sentence(rows, shown, "registers", "count").title
     # A scale with one value at both of its ends tells nothing.
     assert len(autotune(shown, "WARPS", "STAGES", "count", LIGHT).below) == (2 if stars else 1)
 
@@ -60,9 +60,9 @@ def test_where_all_are_alike_none_is_best(column: str, said: str, stars: int) ->
 @pytest.mark.parametrize(("slowest", "close"), [(132.1e-6, True), (140e-6, False)])
 def test_times_that_are_nearly_alike_are_told_apart_and_said_to_hardly_matter(slowest: float, close: bool) -> None:
     timed = GRID.assign(time=[131.2e-6, 131.4e-6, 131.9e-6, slowest])
-    rows = sweeps.ranked(timed, "triton · forward · 8-fp32", {}, "time", less=True)
-    shown = sweeps.over(rows, "WARPS", "STAGES")
-    said = headline(rows, shown, "time", "second")
+    rows = topic.ranked(timed, "triton · forward · 8-fp32", {}, "time", less=True)
+    shown = topic.grid(rows, "WARPS", "STAGES")
+    said = topic.sentence(rows, shown, "time", "second").text
     assert ("The cells lie within 0.69 %: what they differ in hardly matters here." in said) is close
     plot = autotune(shown, "WARPS", "STAGES", "second", LIGHT)
     texts = plot.select_one({"name": "cells"}).data_source.data["text"]

@@ -16,18 +16,19 @@ import pytest
 from tilescope_dashboard.components.download import Download
 from tilescope_dashboard.components.tables import downloads, fill, table
 from tilescope_dashboard.data import exports
+from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.figures.style import theme
 
 #: Panel's own, on pandas 3.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 RUN = "20260102-030405-aaaa"
-COLUMNS = {
-    "impl": ("impl.", "text"),
-    "registers": ("registers", "count"),
-    "gpu_time": ("GPU time", "second"),
-    "over": ("of the floor", "times"),
-    "why": ("why", "text"),
-}
+COLUMNS = (
+    Column("impl", "impl.", "text"),
+    Column("registers", "registers", "count"),
+    Column("gpu_time", "GPU time", "second"),
+    Column("over", "of the floor", "times"),
+    Column("why", "why", "text"),
+)
 ROWS = pd.DataFrame(
     {
         "impl": ["triton", "=cmd()", None],
@@ -104,7 +105,9 @@ def test_a_very_long_table_says_that_it_shows_its_first_rows_and_saves_them_all(
 
 
 def test_a_column_of_words_becomes_as_wide_as_they_need_up_to_a_limit_and_never_narrower() -> None:
-    widget = table({"kernel": ("kernel", "text"), "registers": ("registers", "count"), "why": ("why", "text")})
+    widget = table(
+        [Column("kernel", "kernel", "text"), Column("registers", "registers", "count"), Column("why", "why", "text")]
+    )
     narrow = dict(widget.widths)
     fill(widget, pd.DataFrame({"kernel": ["add"], "registers": [10**9]}))
     assert widget.widths == narrow, "short words, and numbers, leave the widths as they are"
@@ -118,7 +121,7 @@ def test_a_column_of_words_becomes_as_wide_as_they_need_up_to_a_limit_and_never_
 
 
 def test_a_title_has_room_for_its_longest_word() -> None:
-    titles = {"a": ("theoretical", "ratio"), "b": ("of the roof", "ratio"), "c": ("rest", "text")}
+    titles = [Column("a", "theoretical", "ratio"), Column("b", "of the roof", "ratio"), Column("c", "rest", "text")]
     widths = table(titles).widths
     assert widths["a"] > 11 * 8 + 20
     assert widths["b"] < widths["a"]

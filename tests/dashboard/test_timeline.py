@@ -148,16 +148,18 @@ def test_the_view_says_what_the_gpu_waited_for_and_fills_its_tables() -> None:
     assert (shown._table.pagination, shown._table.page_size) == ("remote", 12)
 
 
-def test_the_headline_names_the_longest_gap_and_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sentence_names_the_longest_gap_and_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
-    assert "lies before second: the CPU had called in time" in _headline(tmp_path, "a", calls=(-5.0, 9.0))
-    assert "40.0 µs, lies before second: the CPU was late, by 35.0 µs" in _headline(tmp_path, "b", calls=(-5.0, 45.0))
-    said = _headline(tmp_path, "c", calls=())
+    assert "lies before second: the CPU had called in time" in _sentence(tmp_path, "a", calls=(-5.0, 9.0))
+    assert "40.0 µs, lies before second: the GPU waited on the CPU for 35.0 µs" in _sentence(
+        tmp_path, "b", calls=(-5.0, 45.0)
+    )
+    said = _sentence(tmp_path, "c", calls=())
     assert "why is not known" in said
     assert "profile the kernel anew" in said
 
 
-def _headline(folder: Path, end: str, calls: tuple[float, ...]) -> str:
+def _sentence(folder: Path, end: str, calls: tuple[float, ...]) -> str:
     """The view's headline for two launches of 10 us, 40 us apart, called at these microseconds."""
     case = Case("relu", "triton", "forward", "8-fp32")
     found = []

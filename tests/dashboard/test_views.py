@@ -15,9 +15,10 @@ from tilescope.models.summary import representative, summarise
 from tilescope.runs import journal, listings, store
 from tilescope.table.schema import Failure
 from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data.best_run import SHOWN_FIRST, first_shown
 from tilescope_dashboard.data.frames import largest_problem
 from tilescope_dashboard.session.access import is_local
-from tilescope_dashboard.session.state import SHOWN_FIRST, State, preferred
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.base import View
@@ -138,7 +139,7 @@ def test_the_overview_names_the_first_finding_and_opens_advice_on_it() -> None:
     advice = Advice(State(run=RUN, kernel="softmax", view="advice"))
     advice.refresh()
     # The same finding of the same case as the view it opens.
-    title = html_text.headline(advice._head.object)
+    title = html_text.title_of(advice._head.object)
     assert title.startswith("At the HBM roof")
     assert title in shown._first._text.object
     shown._first._button.param.trigger("clicks")
@@ -155,18 +156,18 @@ def test_the_overview_has_no_line_of_advice_where_nothing_was_found() -> None:
 def test_a_row_of_the_overview_brings_its_own_finding_and_not_the_kernels() -> None:
     shown = Overview(State(run=RUN, kernel="matmul", view="overview"))
     shown.refresh()
-    row = list(shown._headlines["kernel"]).index("layer_norm")
+    row = list(shown._cases["kernel"]).index("layer_norm")
     shown._table.selection = [row]
-    assert html_text.headline(shown._head.object) == "layer_norm"
+    assert html_text.title_of(shown._head.object) == "layer_norm"
     assert "At the HBM roof" in shown._first._text.object
     assert shown._first._layout.objects == [shown._first._line, shown._first._button]
-    case = shown._headlines.iloc[row]
+    case = shown._cases.iloc[row]
     shown._first._button.param.trigger("clicks")
     assert (shown.state.view, shown.state.kernel) == ("advice", "layer_norm")
     assert shown.state.case == f"{case['impl']} · {case['pass']} · {case['workload']}"
     shown.state.param.update(view="overview", kernel="matmul")
     shown.clear()
-    assert html_text.headline(shown._head.object) == "matmul"
+    assert html_text.title_of(shown._head.object) == "matmul"
     assert shown._first._layout.objects == []
 
 
@@ -175,7 +176,7 @@ def test_autotune_without_configs_names_the_forms_tick_and_the_command() -> None
     state.runs = [run for run in state.runs if not run.recorded]  # one of those has a sweep
     shown = Autotune(state)
     shown.refresh()
-    said = shown._nowhere._text
+    said = shown._missing._text
     assert "softmax declares none" in said.object
     assert not shown._body.visible
     declared = {"name": "softmax", "kernel": "softmax", "implementations": {"triton": {"configs": [{"BLOCK": 64}]}}}
@@ -201,20 +202,20 @@ def test_without_a_gpu_a_recording_is_opened_first(monkeypatch: pytest.MonkeyPat
         return store.Summary(identity, Path(identity), **facts)
 
     runs = [summary("mine"), summary("other", recorded=True), summary("h200", recorded=True, measured=True)]
-    monkeypatch.setattr("tilescope_dashboard.session.state.no_gpu", lambda: "none here")
-    assert preferred(runs) == ("h200", "")
+    monkeypatch.setattr("tilescope_dashboard.data.best_run.no_gpu", lambda: "none here")
+    assert first_shown(runs) == ("h200", "")
     both = summary("both", recorded=True, measured=True, kernels=("matmul", SHOWN_FIRST))
-    assert preferred([*runs, both]) == ("both", SHOWN_FIRST)
-    assert preferred([*runs, both], "matmul") == ("both", "matmul")
+    assert first_shown([*runs, both]) == ("both", SHOWN_FIRST)
+    assert first_shown([*runs, both], "matmul") == ("both", "matmul")
     # A later recording of one workload says less than one of all.
     one, all_of_them = (
         summary(name, recorded=True, measured=True, kernels=("matmul",), cases=cases)
         for name, cases in (("one", 5), ("all", 40))
     )
-    assert preferred([one, all_of_them], "matmul") == ("all", "matmul")
-    monkeypatch.setattr("tilescope_dashboard.session.state.no_gpu", lambda: None)
-    assert preferred([*runs, both]) == ("mine", "")
-    assert preferred([]) == ("", "")
+    assert first_shown([one, all_of_them], "matmul") == ("all", "matmul")
+    monkeypatch.setattr("tilescope_dashboard.data.best_run.no_gpu", lambda: None)
+    assert first_shown([*runs, both]) == ("mine", "")
+    assert first_shown([]) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_the_dashboard_imports_neither_torch_nor_triton() -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"
         "import tilescope_dashboard.report, tilescope_dashboard.session.jobs\n"
-        "from tilescope_dashboard.views import autotune, context, navigation, occupancy, overview; from tilescope_dashboard.views.form import profile; from tilescope_dashboard.views.jobs import progress\n"
+        "from tilescope_dashboard.views import autotune, context, navigation, occupancy, overview; from tilescope_dashboard.views.form import profile; from tilescope_dashboard.views.jobs import job_panel\n"
         "from tilescope_dashboard.views import roofline, traffic"
     )
     paths = [str(Path(__file__).resolve().parents[2] / part) for part in ("kernels", "profiles", "dashboard")]

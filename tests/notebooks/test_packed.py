@@ -12,6 +12,7 @@ import pytest
 from panel_material_ui import Button
 from tilescope_dashboard.components.html_text import heading, pane
 from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.notebook.compressed_scripts import lender, packed
 from tilescope_dashboard.notebook.without_scripts import below
 from tilescope_dashboard.session.state import State
@@ -68,7 +69,9 @@ class Two(View):
 
     def build(self) -> list[object]:
         self._head = pane(heading("<b>fast & new</b>"))
-        self._table = table({"function": ("function", "text"), "time": ("time", "second"), "none": ("none", "byte")})
+        self._table = table(
+            [Column("function", "function"), Column("time", "time", "second"), Column("none", "none", "byte")]
+        )
         return [self._head, self._table]
 
     def update(self) -> None:

@@ -248,7 +248,7 @@ def test_no_values_make_a_rule_fail(values: dict[tuple[str, str], float]) -> Non
 
 def test_the_remedy_for_registers_names_a_count_with_which_another_block_fits() -> None:
     finding = one(find(OCCUPANCY), "register-pressure")
-    assert "With 96 registers a thread instead of 128 a multiprocessor holds 5 blocks instead of 4" in finding.remedy
+    assert "With 96 registers a thread instead of 128 an SM holds 5 blocks instead of 4" in finding.remedy
     assert finding.bound and finding.bound.ratio == pytest.approx(5 / 4)
 
 

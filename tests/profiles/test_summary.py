@@ -156,7 +156,7 @@ def test_latency_bound_names_the_limiter_and_the_stall() -> None:
     assert (row["bound"], row["limiter"], row["blocks"]) == ("latency", "registers", 1)
     assert row["why"] == (
         "Latency-bound: neither memory (25 %) nor fp32 arithmetic (0 %) is busy; registers allow 1 block per "
-        "multiprocessor (12 % occupancy); warps wait longest on data from L2 or HBM."
+        "SM (12 % occupancy); warps wait longest on data from L2 or HBM."
     )
 
 
@@ -180,7 +180,7 @@ def test_prediction_says_that_it_is_one() -> None:
     assert (row["bound"], row["registers"], row["limiter"]) == ("memory", 64, "registers, shared memory")
     assert row["why"] == (
         "Predicted, not measured: memory-bound, at least 1.00 ms at the measured HBM bandwidth of toy; its launches touch "
-        "1.00x the bytes the algorithm needs; registers, shared memory allow 4 blocks per multiprocessor (50 % occupancy); "
+        "1.00x the bytes the algorithm needs; registers, shared memory allow 4 blocks per SM (50 % occupancy); "
         "it spills 16 B a thread."
     )
 
@@ -196,7 +196,7 @@ def test_only_timed() -> None:
 def test_late_cpu(interval: float, late: bool) -> None:
     row = one([*rows(time=(1e-3,)), *(CASE.row("interval", interval, "events", sample=n) for n in range(3))])
     assert row["cpu_bound"] == late
-    assert ("The CPU is late: the interval is 4.00 ms for 1.00 ms of GPU time." in row["why"]) == late
+    assert ("Launch overhead: the call takes 4.00 ms for 1.00 ms of GPU time." in row["why"]) == late
 
 
 def test_a_tiny_kernel_is_not_called_cpu_bound() -> None:

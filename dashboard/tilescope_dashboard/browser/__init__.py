@@ -1,1 +1,1 @@
-"""What happens in the browser alone; each module has its script beside it."""
+"""Components that work in the browser alone; each module has its script beside it."""

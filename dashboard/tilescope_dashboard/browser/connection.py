@@ -1,4 +1,4 @@
-"""Says on the page that its server no longer answers, and when it does again. What it does is in ``connection.js``."""
+"""Notice on the page while its server does not answer. Its script is ``connection.js``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has the keyboard's focus is seen, in every widget. What it does is in ``focus_ring.js``."""
+"""Visible ring around the widget that has the keyboard's focus. Its script is ``focus_ring.js``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who looks at a page, as far as their browser tells: a job stays theirs when the page is loaded anew."""
+"""Ids that a browser keeps of its visitor and tab: a job stays theirs when the page is loaded anew."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import param
 from panel.custom import JSComponent
 
-from tilescope_dashboard.session.scheduling import in_turn, once_loaded
+from tilescope_dashboard.session.scheduling import next_tick, once_loaded
 
 
 class Visitor(JSComponent):
@@ -30,7 +30,7 @@ class Visitor(JSComponent):
     def _handle_msg(self, data: Any) -> None:
         told = {name: str(data.get(name) or "") for name in ("person", "tab", "opened")}
         # What follows from it while the page is still to come would not reach the browser.
-        once_loaded(lambda: in_turn(lambda: self._take(told)))
+        once_loaded(lambda: next_tick(lambda: self._take(told)))
 
     def _take(self, told: dict[str, str]) -> None:
         self.param.update(**{**told, "opened": self.opened or told["opened"]})

@@ -15,7 +15,7 @@ from panel.io.model import remove_root
 from pyviz_comms import Comm
 
 from tilescope_dashboard.figures.redraw import Drawing
-from tilescope_dashboard.session.scheduling import in_turn
+from tilescope_dashboard.session.scheduling import next_tick
 
 
 class Chart(pn.pane.Bokeh):
@@ -33,7 +33,7 @@ class Chart(pn.pane.Bokeh):
         """Show what is drawn; where its shape is that of what is shown, by data alone. Gives the figure that is shown then."""
         before, self._shape = self._shape, drawing.shape
         if self.object is not None and self._shape == before:
-            in_turn(partial(_redraw, drawing, self.object))
+            next_tick(partial(_redraw, drawing, self.object))
             self._describe()
         else:
             self.object = drawing.figure()
@@ -70,7 +70,7 @@ def _redraw(drawing: Drawing, shown: figure) -> None:
 
 
 def chart() -> Chart:
-    """A place for a figure. A view writes its headline first: it is what the figure's text alternative says."""
+    """A place for a figure. A view writes its title first: it is what the figure's text alternative says."""
     return Chart(sizing_mode="stretch_width", margin=(4, 8))
 
 

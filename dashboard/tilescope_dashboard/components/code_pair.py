@@ -16,10 +16,10 @@ from panel.custom import JSComponent
 from tilescope.collectors.compiled_text import STAGES, Text
 from tilescope.table.line_values import LINE_METRICS
 
-from tilescope_dashboard.data import source_lines
-from tilescope_dashboard.data.source_lines import Column
 from tilescope_dashboard.data.units import ABSENT, write
 from tilescope_dashboard.figures.style import Theme
+from tilescope_dashboard.topics import source as topic
+from tilescope_dashboard.topics.source import LineColumn
 
 #: The bars' colour on a light ground and on a dark one: text on it keeps a contrast of 7 to 1, whatever one sees of hues.
 _HEAT = {False: "#f5c08a", True: "#6b3e0c"}
@@ -48,15 +48,15 @@ def pair(left: str, right: str, look: Theme) -> str:
 
 
 def source(
-    text: str, file: str, rows: pd.DataFrame, columns: Sequence[Column], spans: Iterable[tuple[int, int]]
+    text: str, file: str, rows: pd.DataFrame, columns: Sequence[LineColumn], spans: Iterable[tuple[int, int]]
 ) -> str:
     """The lines in ``spans`` of a file with a heat cell a column.
 
     A bar is the line's share of the launch: solid where it was measured, hatched where it is predicted. A line that has
     one column's value and not another's has a dash there.
     """
-    values = [source_lines.by_line(rows, column) for column in columns]
-    shares = [source_lines.shares(series) for series in values]
+    values = [topic.by_line(rows, column) for column in columns]
+    shares = [topic.shares(series) for series in values]
     head = "".join(
         f'<th scope="col">{escape(c.label)}<small>{escape(c.source)}, {_kind(c)}</small></th>' for c in columns
     )
@@ -83,9 +83,9 @@ def source(
     )
 
 
-def elsewhere(rows: pd.DataFrame, file: str, columns: Sequence[Column]) -> str:
+def elsewhere(rows: pd.DataFrame, file: str, columns: Sequence[LineColumn]) -> str:
     """Lines of other files that ncu counted apart, by what they have of the first column; empty where there are none."""
-    others = {column: source_lines.by_line(rows[rows["file"] != file], column) for column in columns}
+    others = {column: topic.by_line(rows[rows["file"] != file], column) for column in columns}
     others = {column: series for column, series in others.items() if not series.empty}
     if not others:
         return ""
@@ -93,7 +93,7 @@ def elsewhere(rows: pd.DataFrame, file: str, columns: Sequence[Column]) -> str:
     head = "".join(
         f'<th scope="col">{escape(c.label)}<small>{escape(c.source)}, {_kind(c)}</small></th>' for c in others
     )
-    shares = {column: source_lines.shares(source_lines.by_line(rows, column)) for column in others}
+    shares = {column: topic.shares(topic.by_line(rows, column)) for column in others}
     body = "".join(
         f'<tr><th scope="row">{escape(str(name))}:{line}</th>'
         + "".join(_cell(s.get((name, line)), shares[c].get((name, line)), c) for c, s in others.items())
@@ -128,7 +128,7 @@ def _at(line: Text) -> str:
     return f' data-line="{line.line}"' if line.line else ""
 
 
-def _kind(column: Column) -> str:
+def _kind(column: LineColumn) -> str:
     return "measured" if column.measured else "predicted"
 
 
@@ -137,7 +137,7 @@ def _gap(first: int, last: int, columns: int) -> str:
     return f'<tr class="gap"><td colspan="{columns + 2}">{said}</td></tr>'
 
 
-def _cell(value: float | None, share: float | None, column: Column) -> str:
+def _cell(value: float | None, share: float | None, column: LineColumn) -> str:
     if value is None or share is None:
         return f'<td class="heat">{ABSENT}</td>'
     return (

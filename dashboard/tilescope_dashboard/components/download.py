@@ -56,7 +56,7 @@ def link(label: str, make: Callable[[], io.BytesIO], name: Callable[[], str], de
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, in one line: in the system's own words where it is about a file or the disk."""
+    """The error in one line: in the system's own words where it is about a file or the disk."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
     place = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
     return f"{said or type(error).__name__}{place}."

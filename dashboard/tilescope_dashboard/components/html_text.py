@@ -85,7 +85,7 @@ def stats(values: Iterable[tuple[str, str, str]]) -> str:
     return f'<dl class="stats">{cells}</dl>'
 
 
-def headline(markup: str) -> str:
+def title_of(markup: str) -> str:
     """The text of the first heading in ``markup``, empty where there is none."""
     found = re.search(r"<h[23]>(.*?)</h[23]>", markup, re.DOTALL)
     return unescape(re.sub(r"<[^>]*>", "", found[1])) if found else ""

@@ -17,7 +17,7 @@ _AWAY = """:host(.away) { display: block; position: absolute; inset-inline: 0; t
 
 
 class Shown(JSComponent):
-    """Which of the places beside it is seen. What it does in the page is in ``stack.js``."""
+    """Name of the place that is seen. Its script is ``stack.js``."""
 
     shown = param.String(doc="The place's name.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -14,6 +14,7 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.download import Download, link
 from tilescope_dashboard.components.tooltips import AS_TEXT
 from tilescope_dashboard.data import exports
+from tilescope_dashboard.data.columns import Column
 
 _ABSENT = 'value == null || value !== value ? "–" : '
 _SCALED = (
@@ -36,7 +37,7 @@ _FOLLOWED = {"ratio": (100, " %"), "times": (1, "×"), "watt": (1, " W"), "celsi
 
 
 def _formatter(unit: str) -> Any:
-    """How a column in that unit is written; the value below stays a number, so it sorts as one."""
+    """Formatter of a column in that unit; the value below stays a number, so it sorts as one."""
     if unit == "second":
         return _template(_SCALED % ("s", _DOWN, "[1e-9,'n']"))
     if unit in _SYMBOLS:
@@ -129,29 +130,27 @@ class Table(pn.widgets.Tabulator):
         """Send no cells' styles, as there are none: a browser that has not drawn the table yet stumbles over them."""
 
 
-def table(columns: Mapping[str, tuple[str, str]], **options: Any) -> Table:
-    """An empty table. ``columns`` maps a frame's column to its title and unit (``text`` for words).
+def table(columns: Iterable[Column], **options: Any) -> Table:
+    """An empty table with these columns.
 
     The last column takes what room is left; if of words, enough to read some. A table of launches has
     ``pagination="remote"``: a page of it is sent at a time, which is of no use where no server stands behind.
     """
-    last, (_, unit_of_last) = list(columns.items())[-1]
-    readable = [{"field": last, "minWidth": _LEAST}] if unit_of_last == "text" else []
-    numeric = [name for name, (_, unit) in columns.items() if unit != "text"]
+    *others, last = columns
+    readable = [] if last.number else [{"field": last.name, "minWidth": _LEAST}]
+    every = [*others, last]
+    numeric = [column.name for column in every if column.number]
     settings: dict[str, Any] = {"pagination": "local", "page_size": 12, "selectable": 1, **options}
-    widths = {
-        name: max(_NAMED.get(name, _WIDTHS[unit]), _title_width(title))
-        for name, (title, unit) in list(columns.items())[:-1]
-    }
+    widths = {c.name: max(_NAMED.get(c.name, _WIDTHS[c.unit]), _title_width(c.title)) for c in others}
     return Table(
-        pd.DataFrame({name: [] for name in columns}),
-        {name: unit for name, (_, unit) in columns.items()},
-        titles={name: title for name, (title, _) in columns.items()},
-        formatters={name: _formatter(unit) for name, (_, unit) in columns.items()},
+        pd.DataFrame({c.name: [] for c in every}),
+        {c.name: c.unit for c in every},
+        titles={c.name: c.title for c in every},
+        formatters={c.name: _formatter(c.unit) for c in every},
         text_align=dict.fromkeys(numeric, "right"),
         header_align=dict.fromkeys(numeric, "right"),
         # Else each cell takes the focus for an editor that then does not open: hundreds of stops for the Tab key.
-        editors=dict.fromkeys(columns),
+        editors=dict.fromkeys(c.name for c in every),
         show_index=False,
         disabled=True,
         layout="fit_columns",
@@ -227,7 +226,7 @@ def renew(widget: Table, frame: pd.DataFrame) -> None:
 
 
 def downloads(widget: Table, name: Callable[[], str]) -> pn.Column:
-    """Two links that save what the table shows, all its pages, unscaled (``files.plain``), as CSV and as Parquet.
+    """Two links that save what the table shows, all its pages, unscaled (``exports.plain``), as CSV and as Parquet.
 
     The file is made, and ``name`` asked for its name without an ending, when a link is pressed; below them stands why it
     could not be.

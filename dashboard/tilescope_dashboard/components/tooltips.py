@@ -1,4 +1,4 @@
-"""What a table's cell tells in full when the pointer rests on it: text, which Tabulator itself takes for markup."""
+"""Tooltip with a table cell's whole text, as text: Tabulator's own takes it for markup."""
 
 from __future__ import annotations
 

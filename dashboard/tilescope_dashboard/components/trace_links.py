@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 import panel as pn
 from tilescope.files import bounded_reading
 from tilescope.models import chrome_trace
+from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.download import Download, link
 from tilescope_dashboard.data.exports import stem
-from tilescope_dashboard.session.state import State
 
 _OPEN = "Perfetto (ui.perfetto.dev) and chrome://tracing open them as they are."
 _NONE = (
@@ -24,23 +24,26 @@ _NONE = (
 )
 
 
-def links(state: State, launches: pd.DataFrame) -> list[pn.viewable.Viewable]:
-    """A link for a trace of ``launches`` (``tilescope.models.timeline``'s rows), and one for each trace that the run kept."""
-    if launches.empty or state.loaded is None:
+def links(loaded: LoadedRun | None, launches: pd.DataFrame, origin: Sequence[str]) -> list[pn.viewable.Viewable]:
+    """A link for a trace of ``launches`` (``tilescope.models.timeline``'s rows), and one for each trace that the run kept.
+
+    ``origin`` is what the files are named after (``State.origin``).
+    """
+    if launches.empty or loaded is None:
         return []
-    found = [_link("Chrome trace of what is shown", "timeline", state, lambda: chrome_trace.made(launches))]
+    found = [_link("Chrome trace of what is shown", "timeline", origin, lambda: chrome_trace.made(launches))]
     for row in launches.drop_duplicates("impl").to_dict("records"):
         case = Case(row["kernel"], row["impl"], row["pass"], row["workload"], row["config"])
-        path = chrome_trace.kept(state.loaded, case)
+        path = chrome_trace.kept(loaded, case)
         if path is not None:
             what = f"{row['impl']}-{row['pass']}-{row['workload']}"
-            read = functools.partial(bounded_reading.content, path, state.loaded.folder)
-            found.append(_link(f"torch.profiler's trace of {row['impl']}", what, state, read))
+            read = functools.partial(bounded_reading.content, path, loaded.folder)
+            found.append(_link(f"torch.profiler's trace of {row['impl']}", what, origin, read))
     note = _OPEN if len(found) > 1 else f"{_OPEN} {_NONE}"
     said = [pressed.said for pressed in found]
     return [pn.FlexBox(*found, gap="4px", margin=(0, 2)), *said, html_text.pane(f'<p class="small quiet">{note}</p>')]
 
 
-def _link(label: str, what: str, state: State, read: Callable[[], bytes]) -> Download:
-    name = f"{stem(what, *state.origin)}{chrome_trace.SUFFIX}"
+def _link(label: str, what: str, origin: Sequence[str], read: Callable[[], bytes]) -> Download:
+    name = f"{stem(what, *origin)}{chrome_trace.SUFFIX}"
     return link(label, lambda: io.BytesIO(read()), lambda: name, f"Save {name}")

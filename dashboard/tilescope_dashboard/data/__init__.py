@@ -1,1 +1,1 @@
-"""What the views show, as frames: runs, the kernel library, telemetry, and what an address names."""
+"""Runs, the kernel library, sweeps and telemetry as frames and values; units, columns, files to save, and addresses."""

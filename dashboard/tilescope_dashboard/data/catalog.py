@@ -1,4 +1,4 @@
-"""What the kernel library declares, asked of a worker once a process: it imports PyTorch, which takes seconds."""
+"""The kernel library's declarations. A worker reads them once a process: it imports PyTorch, which takes seconds."""
 
 from __future__ import annotations
 

@@ -1,17 +1,18 @@
-"""What a person types to have what a run lacks."""
+"""The command that makes what a run lacks, as a person types it."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tilescope_dashboard.session.state import State
 
+def command(kernel: str, declared: Mapping[str, Any], verb: str, *options: str) -> str:
+    """``tilescope VERB KERNEL OPTIONS``, quoted for a shell but not for HTML. ``declared`` is the kernel as its run noted it.
 
-def about(state: State, verb: str, *options: str) -> str:
-    """``tilescope VERB KERNEL OPTIONS`` for the chosen kernel, as a shell takes it. Not escaped for HTML."""
-    described = state.loaded.run.kernels.get(state.kernel, {}) if state.loaded else {}
-    # A person's own kernel is found by its file; the library's are named below their package.
-    file = str(described.get("file", ""))
-    name = f"{file}:{state.kernel}" if Path(file).is_absolute() else state.kernel or "softmax"
+    A person's own kernel is found by its file; the library's are named below their package.
+    """
+    file = str(declared.get("file", ""))
+    name = f"{file}:{kernel}" if Path(file).is_absolute() else kernel or "softmax"
     return shlex.join(["tilescope", verb, name, *options])

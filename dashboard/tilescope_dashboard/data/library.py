@@ -1,4 +1,4 @@
-"""What there is to look at: every kernel that some run speaks of, and every run. Runs to frames."""
+"""Lists of every kernel in some run, and of every run. Runs to frames."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pandas as pd
 from tilescope.models import summary
 from tilescope.runs import store
 
-from tilescope_dashboard.data.run_cache import headlines, open_cached
-from tilescope_dashboard.session.state import telling
+from tilescope_dashboard.data.best_run import best_run
+from tilescope_dashboard.data.run_cache import open_cached, summaries
 
 _RUNS = ("started", "title", "device", "what", "kernels", "sources", "cases", "state")
 
@@ -30,11 +30,11 @@ def _library(runs: tuple[store.Summary, ...]) -> pd.DataFrame:
     names = dict.fromkeys(name for found in reversed(runs) for name in found.kernels if not found.error)
     rows: list[dict[str, Any]] = []
     for name in names:
-        run = telling(runs, name)
+        run = best_run(runs, name)
         if run is None:
             continue
         try:
-            every = headlines(open_cached(run.path))
+            every = summaries(open_cached(run.path))
         except (store.StoreError, OSError):
             continue
         found = summary.representative(every[every["kernel"] == name])

@@ -1,4 +1,4 @@
-"""Runs read from disk and what is computed of them, kept as long as their files stay as they were."""
+"""Cache of runs read from disk and of what is computed from them, valid while their files do not change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilescope.runs.store import LoadedRun
 from tilescope_dashboard.data import frames
 from tilescope_dashboard.data.url_state import leads_out
 
-#: What tells the cases of a run apart.
+#: Columns that identify a case within a run.
 CASE = ("kernel", "impl", "pass", "workload", "config")
 #: By a run's folder and when it last changed; a few rows each.
 _CLAIMED: dict[tuple[Path, float], tuple[list[dict[str, Any]], str]] = {}
@@ -28,7 +28,7 @@ _USUAL: deque[tuple[weakref.ref[pd.DataFrame], str, pd.DataFrame]] = deque(maxle
 
 
 def case_name(case: Iterable[str]) -> str:
-    """How a selector and the address name one of a kernel's cases: its values of ``CASE`` but the kernel's."""
+    """Name of a kernel's case in a selector and the address: its values of ``CASE`` but the kernel's."""
     return " · ".join(filter(None, case))
 
 
@@ -38,7 +38,7 @@ def open_cached(path: Path) -> LoadedRun:
     return _read(path, _changed(path))
 
 
-def headlines(loaded: LoadedRun) -> pd.DataFrame:
+def summaries(loaded: LoadedRun) -> pd.DataFrame:
     """``summary.summarise`` of the run without its sweeps. The caller must not change the frame."""
     return _summarised(loaded.folder, _changed(loaded.folder))
 

@@ -1,46 +1,74 @@
-"""Sweeps over configs, from ``frames.configs``' frame. Pure: frame -> frame; no UI here."""
+"""Sweeps over configs as frames: a row a config, with its parameters and what they led to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
+from tilescope.models import preference
+from tilescope.table.case import parse_config
+from tilescope.table.case_table import CaseValues, gather
+from tilescope.table.schema import CASE_COLUMNS, Failure
 
-
-def size(table: pd.DataFrame, kernel: str) -> int:
-    """How many configs of the kernel a run's table has; with one there is nothing to choose from."""
-    return int(table.loc[table["kernel"] == kernel, "config"].replace("", pd.NA).nunique())
-
-
-def names(cells: pd.DataFrame) -> pd.Series:
-    """What people call the sweep of each config: its implementation, pass and workload."""
-    return cells[["impl", "pass", "workload"]].apply(" · ".join, axis=1, result_type="reduce").astype(object)
-
-
-def ranked(cells: pd.DataFrame, sweep: str, held: Mapping[str, str], column: str, less: bool) -> pd.DataFrame:
-    """One sweep's configs whose parameters are as ``held`` says, by ``column``, which is also their ``value``.
-
-    The best comes first: the least if ``less``, else the largest; those without a value last.
-    """
-    found = cells[names(cells) == sweep]
-    for name, value in held.items():
-        found = found[found[name].astype(str) == value]
-    return found.assign(value=found[column]).sort_values("value", ascending=less, na_position="last", ignore_index=True)
-
-
-def telling(cells: pd.DataFrame, columns: Iterable[str]) -> str | None:
-    """The first of the columns in which configs of one sweep differ, else the first; None where there is none."""
-    known = list(columns)
-    sweep = names(cells)
-    return next((c for c in known if (cells.groupby(sweep)[c].nunique() > 1).any()), next(iter(known), None))
-
-
+#: What a heatmap can be coloured by: label, unit, and whether less is better.
+COLOURINGS = {
+    "time": ("time", "second", True),
+    "registers": ("registers per thread", "count", True),
+    "shared_memory": ("shared memory per block", "byte", True),
+    "spills": ("spilled bytes per thread", "byte", True),
+    "theoretical_occupancy": ("theoretical occupancy", "ratio", False),
+}
 #: Values that lie within this part of the least one differ by little more than one measurement does from the next.
 CLOSE = 0.02
 
 
+def size(table: pd.DataFrame, kernel: str) -> int:
+    """Number of the kernel's configs in a run's table; with one there is nothing to choose from."""
+    return int(table.loc[table["kernel"] == kernel, "config"].replace("", pd.NA).nunique())
+
+
+def configs(table: pd.DataFrame, failures: Iterable[Failure] = (), target: str = "") -> pd.DataFrame:
+    """One row a config of a sweep: its parameters, ``time``, registers, shared memory, spills, occupancy, ``reason``.
+
+    ``table`` holds one kernel. A config that failed has its reason and no values. ``time_source`` and
+    ``code_source`` name where the time and the resources come from; ``target`` is the architecture of the run's device.
+    """
+    index = [c for c in CASE_COLUMNS if c != "kernel"]
+    rows = table[table["config"] != ""]
+    known = {tuple(key): dict(zip(index, key, strict=True)) for key in rows[index].drop_duplicates().to_numpy()}
+    name = rows["kernel"].iloc[0] if len(rows) else ""
+    reasons: dict[tuple[str, ...], str] = {}
+    for failure in failures:
+        parts = failure.case.split("/")
+        if len(parts) >= 5 and "=" in parts[-1] and (not name or failure.concerns(name)):
+            impl, direction, workload, config = parts[-4:]
+            dtype = next((p for p in workload.split("-")[1:] if not p.startswith("s")), "")
+            key = (impl, direction, workload, dtype, config)
+            reasons.setdefault(key, f"{failure.collector}: {failure.message}")
+            known.setdefault(key, dict(zip(index, key, strict=True)))
+    cells = [{**case, "reason": reasons.get(key, "")} for key, case in known.items()]
+    frame = pd.DataFrame(cells, columns=[*index, "reason"])
+    if len(rows):
+        frame = frame.join(_values(rows, index, target), on=index)
+    frame = frame.reindex(columns=[*index, *COLOURINGS, "time_source", "code_source", "reason"])
+    return frame.join(pd.DataFrame([_parameters(c) for c in frame["config"]], index=frame.index))
+
+
+def parameters(cells: pd.DataFrame) -> list[str]:
+    """The parameters that vary, those with most values first."""
+    names = [c for c in cells.columns if c not in (*CASE_COLUMNS, *COLOURINGS, "time_source", "code_source", "reason")]
+    varying = {n: cells[n].nunique() for n in names if cells[n].nunique() > 1}
+    return sorted(varying, key=lambda n: -varying[n])
+
+
+def names(cells: pd.DataFrame) -> pd.Series:
+    """Name of each config's sweep: its implementation, pass and workload."""
+    return cells[["impl", "pass", "workload"]].apply(" · ".join, axis=1, result_type="reduce").astype(object)
+
+
 def spread(values: pd.Series) -> float | None:
-    """How far the largest value lies above the least, as a part of it; None where there are not two, or none above 0."""
+    """Relative distance of the largest value from the least; None for fewer than two values, or a least one of 0."""
     known = values.dropna()
     return float(known.max() / known.min() - 1) if len(known) > 1 and known.min() > 0 else None
 
@@ -51,41 +79,36 @@ def close(values: pd.Series) -> bool:
     return apart is not None and apart < CLOSE
 
 
-def by_influence(cells: pd.DataFrame, parameters: Sequence[str], column: str | None) -> list[str]:
-    """The parameters in their order, but those first that the column's median depends on by more than ``CLOSE``."""
-    if column is None:
-        return list(parameters)
-
-    def idle(name: str) -> bool:
-        medians = cells.groupby(name)[column].median()
-        return medians.nunique() < 2 or close(medians)
-
-    return sorted(parameters, key=idle)
+def _parameters(config: str) -> dict[str, int]:
+    try:
+        return parse_config(config)
+    except ValueError:
+        return {}
 
 
-def alike(rows: pd.DataFrame) -> bool:
-    """Whether ``ranked``'s rows, more than one, have all one value."""
-    return len(rows) > 1 and bool(rows["value"].notna().all()) and rows["value"].nunique() == 1
-
-
-def best(rows: pd.DataFrame) -> pd.Series | None:
-    """The first of ``ranked``'s rows, if it has a value."""
-    return rows.iloc[0] if len(rows) and pd.notna(rows["value"].iloc[0]) else None
-
-
-def over(rows: pd.DataFrame, across: str, down: str) -> pd.DataFrame:
-    """The best of ``ranked``'s rows for each pair of two parameters' values; ``best`` marks those that no other beats, unless
-    all are alike.
-    """
-    top = best(rows)
-    return rows.drop_duplicates([across, down]).assign(
-        best=lambda c: False if alike(rows) else c["value"] == (0 if top is None else top["value"])
+def _values(rows: pd.DataFrame, index: list[str], target: str) -> pd.DataFrame:
+    """Time and resources of each case: of the longest launch, by the source that ``tilescope.models.preference`` takes at its word."""
+    cells: dict[tuple[str, ...], dict[str, Any]] = {}
+    for case in gather(rows):
+        found = cells[tuple(case.key[name] for name in index)] = _time(case)
+        if taken := preference.main_resources(case, target):
+            found |= {
+                "registers": taken.registers,
+                "shared_memory": taken.shared_memory,
+                "spills": taken.spill_bytes,
+                "theoretical_occupancy": taken.theoretical_occupancy,
+                "code_source": taken.source,
+            }
+    frame = pd.DataFrame(list(cells.values()), pd.MultiIndex.from_tuples(cells, names=index))
+    return frame.reindex(columns=[*COLOURINGS, "time_source", "code_source"]).astype(
+        dict.fromkeys(COLOURINGS, "float64")
     )
 
 
-def with_sources(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with where the time and the resources are from, as one text, in ``sources``."""
-    said = rows[["time_source", "code_source"]].apply(
-        lambda row: "; ".join(str(s) for s in row if pd.notna(s) and s), axis=1, result_type="reduce"
-    )
-    return rows.assign(sources=said.astype(object))
+def _time(case: CaseValues) -> dict[str, Any]:
+    """``time`` and ``time_source`` by the clock that is preferred among those that the case has."""
+    clocks = {
+        "gpu time": case.gpu_time(),
+        **{name: case.spread(name.replace(" ", "_")) for name in ("graph time", "interval")},
+    }
+    return next(({"time": s.value, "time_source": f"{s.source}, {name}"} for name, s in clocks.items() if s), {})

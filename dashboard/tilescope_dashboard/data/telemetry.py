@@ -1,4 +1,4 @@
-"""What NVML says of every GPU here, once a second, while somebody watches. One sampler serves the whole process."""
+"""NVML's readings of every GPU here, once a second, while somebody watches. One sampler serves the whole process."""
 
 from __future__ import annotations
 
@@ -44,6 +44,11 @@ class Gpu:
     uuid: str = ""
     memory: float | None = None
     sm_clock_limit: float | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name with its number, which tells it from its likes."""
+        return f"{self.index} · {self.name}"
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,7 @@ class Sampler:
         return self._stop is not None
 
     def samples(self, index: int, after: float = 0.0) -> list[Sample]:
-        """What is kept of a GPU, the oldest first, as far as it is later than ``after`` (Unix time in seconds)."""
+        """Samples of a GPU, the oldest first, that are later than ``after`` (Unix time in seconds)."""
         return [sample for sample in tuple(self._rings.get(index, ())) if sample.time > after]
 
     def watch(self) -> Callable[[], None]:

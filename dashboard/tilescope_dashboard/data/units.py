@@ -19,3 +19,8 @@ def write(value: Any, unit: str, digits: int = 3) -> str:
 def times(value: Any) -> str:
     """A ratio as a factor: ``2.31×``."""
     return ABSENT if pd.isna(value) else f"{text(float(value), '')}×"
+
+
+def short(text: str, limit: int = 28) -> str:
+    """Cut the text in the middle where it is longer than ``limit``: both ends of a mangled name tell something."""
+    return text if len(text) <= limit else f"{text[: limit * 2 // 3]}…{text[-(limit // 3 - 1) :]}"

@@ -1,4 +1,4 @@
-"""What an address may name. Anyone can write one, so it opens runs in the folders of runs and nothing else."""
+"""Checks of what an address names. Anyone can write one, so it opens runs in the folders of runs and nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from tilescope.runs import store
 
-from tilescope_dashboard.figures.style import short
+from tilescope_dashboard.data.units import short
 
 #: No folder's name, but a way to another folder, or what no screen shows.
 _NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
@@ -37,7 +37,7 @@ def is_kernel(text: str) -> bool:
 
 
 def unopened(compared: Iterable[str]) -> list[str]:
-    """Of runs, or ``RUN:IMPLEMENTATION``, those that cannot be found: why, a line each."""
+    """Why some of the runs, or ``RUN:IMPLEMENTATION``, cannot be found, a line each."""
     said = []
     for token in compared:
         try:
@@ -48,8 +48,8 @@ def unopened(compared: Iterable[str]) -> list[str]:
 
 
 def texts(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The values that are what the state wants, a list of texts for ``compared`` and a text for all else; and the others,
-    as an address writes them."""
+    """The values of the right type, a list of texts for ``compared`` and a text for all else; and the others as
+    ``NAME=VALUE``."""
     good = {
         name: value for name, value in values.items()
         if (isinstance(value, list) and all(isinstance(item, str) for item in value) if name == "compared" else isinstance(value, str))

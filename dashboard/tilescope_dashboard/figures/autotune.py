@@ -8,8 +8,11 @@ from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
 
 from tilescope_dashboard.data import sweeps
-from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.style import FONT, GLYPH_FONT, Theme, blank, empty, short, ticks
+from tilescope_dashboard.data.units import short, write
+from tilescope_dashboard.figures.style import FONT, GLYPH_FONT, Theme, blank, empty, ticks
+
+#: Place and size of a config's cell.
+_CELL = {"x": "across", "y": "down", "width": 0.96, "height": 0.94}
 
 
 def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme) -> figure:
@@ -36,16 +39,10 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
         mapper = LinearColorMapper(palette=palette, low=low, high=high if high > low else low + 1e-12)
         drawn.append(
             plot.rect(
-                "across",
-                "down",
-                0.96,
-                0.94,
-                fill_color={"field": "value", "transform": mapper},
-                line_color=None,
-                source=ColumnDataSource(_columns(good, across, down, unit, palette)),
-                name="cells",
+                source=ColumnDataSource(_columns(good, across, down, unit, palette)), name="cells", **_CELL,
+                fill_color={"field": "value", "transform": mapper}, line_color=None,
             )
-        )
+        )  # fmt: skip
         written = len(columns) <= 8
         if high > low and not (written and sweeps.close(good["value"])):
             plot.add_layout(_bar(mapper, unit, look), "below")
@@ -66,21 +63,11 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
     if len(failed):
         drawn.append(
             plot.rect(
-                "across",
-                "down",
-                0.96,
-                0.94,
-                fill_color=look.ground,
-                line_color=look.muted,
-                line_dash="dashed",
-                hatch_pattern="/",
-                hatch_color=look.muted,
-                hatch_alpha=0.5,
-                hatch_scale=10,
-                source=ColumnDataSource(_columns(failed, across, down, unit, [])),
-                name="failed",
+                source=ColumnDataSource(_columns(failed, across, down, unit, [])), name="failed", **_CELL,
+                fill_color=look.ground, line_color=look.muted, line_dash="dashed", hatch_pattern="/",
+                hatch_color=look.muted, hatch_alpha=0.5, hatch_scale=10,
             )
-        )
+        )  # fmt: skip
     plot.add_tools(
         HoverTool(renderers=drawn, tooltips=[("config", "@config"), ("value", "@text"), ("reason", "@reason")])
     )

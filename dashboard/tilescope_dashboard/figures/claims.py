@@ -1,4 +1,4 @@
-"""What is claimed, what the bytes allow and what was measured, on one scale of speed ratios."""
+"""Published claims, traffic bounds and measured speedups on one scale."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OVER = {"over_eager": "eager", "over_compile": "compile", "over_library": "aten
 
 def claims(rows: pd.DataFrame, look: Theme) -> figure:
     """A row a kernel and pass of ``tilescope.models.claims.best``'s frame: a band for the claim, and for each of the recorded sizes a
-    tick for what the bytes allow and a mark for the measured speed over each other implementation. The scale is logarithmic,
+    tick for the traffic bound and a mark for the measured speed over each other implementation. The scale is logarithmic,
     equal speed a line.
     """
     if rows.empty:
@@ -40,7 +40,7 @@ def claims(rows: pd.DataFrame, look: Theme) -> figure:
         look, "claims", 150 + 30 * rows["row"].nunique(), x_axis_type="log", x_range=_range(rows),
         y_range=list(dict.fromkeys(rows["row"]))[::-1], x_axis_location="above",
     )  # fmt: skip
-    plot.xaxis.axis_label, plot.xaxis.formatter = "times as fast as the other", ticks("times")
+    plot.xaxis.axis_label, plot.xaxis.formatter = "speedup", ticks("times")
     plot.xaxis.ticker = plot.xgrid.ticker = FixedTicker(ticks=ratio_ticks(*_range(rows)))
     plot.yaxis.major_label_text_color = look.ink
     plot.ray(x=1, y=0, angle=math.pi / 2, line_color=look.ink, line_dash=[6, 4], line_width=1.5)
@@ -60,7 +60,7 @@ def claims(rows: pd.DataFrame, look: Theme) -> figure:
 
 
 def _claimed(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
-    """A band from the least to the most that people say; of a single figure its edges are left, as one thick line."""
+    """A band from the least to the most that is published; of a single figure its edges are left, as one thick line."""
     pairs = list(zip(known["claim_low"], known["claim_high"], strict=True))
     source = ColumnDataSource(
         {
@@ -76,8 +76,10 @@ def _claimed(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
         "row", left="low", right="high", height=0.62, fill_color=look.muted, fill_alpha=0.3, line_color=look.muted,
         line_width="edge", source=source, name="claimed",
     )  # fmt: skip
-    plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("people say", "@text"), ("in", "@where")]))
-    return LegendItem(label="people say", renderers=[drawn])
+    plot.add_tools(
+        HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("published claim", "@text"), ("in", "@where")])
+    )
+    return LegendItem(label="published claim", renderers=[drawn])
 
 
 #: A vertical line. Bokeh's own markers have a horizontal one only, which a legend does not turn.
@@ -100,9 +102,9 @@ def _bound(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
         source=source, name="bound",
     )  # fmt: skip
     plot.add_tools(
-        HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("workload", "@workload"), ("bytes allow", "@text")])
+        HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("workload", "@workload"), ("traffic bound", "@text")])
     )
-    return LegendItem(label="bytes allow", renderers=[drawn])
+    return LegendItem(label="traffic bound", renderers=[drawn])
 
 
 def _marks(plot: figure, known: pd.DataFrame, impl: str, look: Theme) -> LegendItem:
@@ -118,7 +120,7 @@ def _marks(plot: figure, known: pd.DataFrame, impl: str, look: Theme) -> LegendI
     drawn = plot.scatter(
         "x", "row", marker=mark(impl, others), size=11, color=colour(impl, look, others), source=source, name=impl
     )
-    said = f"over {'the library' if impl == 'aten' else impl}"
+    said = f"vs {'the library' if impl == 'aten' else impl}"
     of = [("library", "@library")] if impl == "aten" else []
     plot.add_tools(
         HoverTool(

@@ -1,4 +1,4 @@
-"""How much faster or slower each case is than the other side's, with its interval."""
+"""Speedup or slowdown of each case against the other side, with its interval."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LegendItem
 from bokeh.plotting import figure
 
-from tilescope_dashboard.figures.style import Theme, blank, empty, legend, problem, ratio_ticks, short, ticks
+from tilescope_dashboard.data.units import short
+from tilescope_dashboard.figures.style import Theme, blank, empty, legend, problem, ratio_ticks, ticks
 
 #: Rows that are drawn: more are no longer read.
 MOST = 40
@@ -40,7 +41,7 @@ def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure
         y_range=names[::-1],
         x_range=ends,
     )
-    said = "speedup over the baseline" if of_base else "time over the base's"
+    said = "speedup vs baseline" if of_base else "time vs baseline"
     plot.xaxis.axis_label, plot.xaxis.formatter = said, ticks("times")
     plot.xaxis.ticker = plot.xgrid.ticker = FixedTicker(ticks=ratio_ticks(*ends, most=5 if look.narrow else 8))
     plot.yaxis.major_label_text_color = look.ink
@@ -72,8 +73,8 @@ def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure
 
 
 def _label(row: dict, narrow: bool) -> str:
-    """What was compared: another implementation, or the same in another run. In two lines where there is little room; the
-    kernel is in the headline then.
+    """Label of a comparison: another implementation, or the same in another run. In two lines where there is little room; the
+    kernel is in the title then.
     """
     other = f"{row['other_impl']} {row['other_config']}".strip()
     where = "" if row["run"] == row["other_run"] else f" in {row['other_run'][-4:]}"

@@ -1,4 +1,4 @@
-"""A roofline's points as a figure takes them: numbers only, and once what the numbers stand for."""
+"""A roofline's points as a figure takes them: numbers and codes, and once the categories that the codes stand for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REACH = 2_048
 
 
 class Style(NamedTuple):
-    """What a mark's look says."""
+    """The properties that a mark's shape, colour and outline show."""
 
     impl: str
     kind: str
@@ -26,8 +26,8 @@ class Style(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Words:
-    """What the numbers in ``Marks`` stand for: that of number 0 first. ``functions`` are empty for a whole call."""
+class Categories:
+    """The values that the codes in ``Marks`` stand for, that of code 0 first. A function is empty for a whole call."""
 
     styles: Sequence[Style]
     cases: Sequence[tuple[str, ...]]
@@ -41,17 +41,17 @@ class Marks:
 
     ``numbers`` has a row a point: ``intensity`` (flop/byte), ``height`` (flop/s), ``gpu_time`` (s), ``executed`` (operations
     over those needed) and ``memory_roof`` (byte/s) as floats, NaN where absent; ``above_roof``; ``row``, the point's row in the frame that was chosen from; the number of its ``style``, ``case``,
-    ``function`` and ``pipe`` in ``words`` (the pipe's is -1 where none is known); and ``joined``, which the points of one call
+    ``function`` and ``pipe`` in ``categories`` (the pipe's is -1 where none is known); and ``joined``, which the points of one call
     or launch have alike. A point that was not timed stands as high as the roofs would allow.
     """
 
     numbers: pd.DataFrame
-    words: Words
+    categories: Categories
 
     def where(self, chosen: pd.Series) -> Marks:
         """Those of the rows that are chosen, which then are counted anew."""
         kept = self.numbers[chosen.to_numpy()].reset_index(drop=True)
-        return Marks(kept.assign(row=np.arange(len(kept), dtype=np.int32)), self.words)
+        return Marks(kept.assign(row=np.arange(len(kept), dtype=np.int32)), self.categories)
 
     def seen(self) -> Marks:
         """Those that are drawn: all of up to ``_MOST``, else one of those that look alike in each cell of a fine grid.
@@ -64,20 +64,20 @@ class Marks:
         for name in ("intensity", "height"):
             cell = 2 * _REACH * cell + _cells(self.numbers[name].to_numpy())
         _, first = np.unique(cell, return_index=True)
-        return Marks(self.numbers.iloc[np.sort(first)], self.words)
+        return Marks(self.numbers.iloc[np.sort(first)], self.categories)
 
     def styles(self) -> list[Style]:
         """The styles that are present."""
-        return [self.words.styles[number] for number in np.unique(self.numbers["style"])]
+        return [self.categories.styles[number] for number in np.unique(self.numbers["style"])]
 
 
 def marks(points: pd.DataFrame) -> Marks:
     """``points`` as ``tilescope.models.roofline.points`` gives them, in their order."""
     predicted = points["performance"].isna()
-    styles, words = _numbered(points.assign(predicted=predicted), list(Style._fields))
-    cases, case_words = _numbered(points, ["impl", "pass", "workload"])
-    functions, function_words = _numbered(points.assign(function=points["function"].fillna("")), ["function"])
-    pipes, pipe_words = pd.factorize(points["pipe"])
+    styles, style_values = _numbered(points.assign(predicted=predicted), list(Style._fields))
+    cases, case_values = _numbered(points, ["impl", "pass", "workload"])
+    functions, function_values = _numbered(points.assign(function=points["function"].fillna("")), ["function"])
+    pipes, pipe_values = pd.factorize(points["pipe"])
     numbers = pd.DataFrame(
         {
             "intensity": _floats(points["intensity"]),
@@ -94,7 +94,9 @@ def marks(points: pd.DataFrame) -> Marks:
             "joined": _numbered(points, [*CASE_COLUMNS, "launch"])[0],
         }
     )
-    found = Words([Style(*word) for word in words], case_words, [name for (name,) in function_words], list(pipe_words))
+    found = Categories(
+        [Style(*value) for value in style_values], case_values, [name for (name,) in function_values], list(pipe_values)
+    )
     return Marks(numbers, found)
 
 

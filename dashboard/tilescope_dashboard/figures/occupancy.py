@@ -7,7 +7,7 @@ from bokeh.models import ColumnDataSource, HoverTool, Range1d, Span
 from bokeh.plotting import figure
 
 from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.style import GLYPH_FONT, Theme, blank, colour, empty, heading, mark, ticks
+from tilescope_dashboard.figures.style import GLYPH_FONT, Theme, blank, colour, empty, mark, ticks
 
 TITLES = {
     "registers": "registers per thread",
@@ -74,9 +74,3 @@ def _draw_point(plot: figure, point: dict, unit: str, span: tuple[float, float],
         text_color=look.ink, text_font=GLYPH_FONT, text_font_size="12px", text_font_style="bold",
         background_fill_color=look.ground, background_fill_alpha=0.85,
     )  # fmt: skip
-
-
-def titled(plot: figure, text: str, look: Theme) -> figure:
-    """The same figure with a small title."""
-    heading(plot, look, text)
-    return plot

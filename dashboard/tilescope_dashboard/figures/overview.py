@@ -1,4 +1,4 @@
-"""How close each kernel comes to its floor."""
+"""Distance of each kernel from its floor."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LegendItem, Range1d, Span
 from bokeh.plotting import figure
 
-from tilescope_dashboard.data.units import times, write
-from tilescope_dashboard.figures.style import Theme, blank, colour, empty, legend, mark, problem, short, ticks
+from tilescope_dashboard.data.units import short, times, write
+from tilescope_dashboard.figures.style import Theme, blank, colour, empty, legend, mark, problem, ticks
 
 #: Letters of a row's label, on a phone and on a wider page.
 _LONGEST = {True: 22, False: 34}
 
 
-def overview(headlines: pd.DataFrame, look: Theme) -> figure:
+def overview(cases: pd.DataFrame, look: Theme) -> figure:
     """A row a kernel, direction and workload; a mark an implementation, and the floor as a line at 1.
 
     Where something was timed a filled mark is the share of its roof that it reaches; else a hollow one is the bytes
-    its launches touch over the algorithm's. ``headlines`` is ``tilescope.models.summary.summarise``'s frame. Where a label would
+    its launches touch over the algorithm's. ``cases`` is ``tilescope.models.summary.summarise``'s frame. Where a label would
     be too long for the page, each kernel's name has a row of its own, above those of its workloads.
     """
-    timed = headlines[headlines["floor_fraction"].notna()] if len(headlines) else headlines
+    timed = cases[cases["floor_fraction"].notna()] if len(cases) else cases
     if len(timed):
         return _marks(timed, "floor_fraction", look)
-    counted = headlines[headlines["bytes_ratio"].notna()] if len(headlines) else headlines
+    counted = cases[cases["bytes_ratio"].notna()] if len(cases) else cases
     if len(counted):
         return _marks(counted, "bytes_ratio", look)
     return empty(look, "overview", "Nothing was timed or counted in this run.", 160)
@@ -78,7 +78,7 @@ def _marks(rows: pd.DataFrame, column: str, look: Theme) -> figure:
 
 
 def _rows(rows: pd.DataFrame, longest: int) -> tuple[list[int], dict[int, str], dict[int, str]]:
-    """Where each of ``rows`` stands (0 is the top, then downwards), the places' labels, and kernels' names at theirs."""
+    """The place of each of ``rows`` (0 is the top, then downwards), the places' labels, and those of kernels' names."""
     records = rows.to_dict("records")
     grouped = any(len(_label(row)) > longest for row in records)
     stands: dict[tuple[str, str, str], int] = {}
@@ -94,9 +94,9 @@ def _rows(rows: pd.DataFrame, longest: int) -> tuple[list[int], dict[int, str], 
     return [stands[_key(row)] for row in records], names, headings
 
 
-def _key(headline: dict) -> tuple[str, str, str]:
-    return headline["kernel"], headline["pass"], headline["workload"]
+def _key(case: dict) -> tuple[str, str, str]:
+    return case["kernel"], case["pass"], case["workload"]
 
 
-def _label(headline: dict) -> str:
-    return f"{problem(headline['kernel'], headline['pass'])} {headline['workload']}"
+def _label(case: dict) -> str:
+    return f"{problem(case['kernel'], case['pass'])} {case['workload']}"

@@ -16,7 +16,7 @@ Columns = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a figure shows, before it is one.
+    """Content of a figure, before it is one.
 
     ``columns`` are the data of its renderers, by the renderers' names; ``across`` and ``up`` its ranges. ``shape`` is all
     that drawings may differ in besides: those with the same are the same figure with other data. ``build`` makes it, from a

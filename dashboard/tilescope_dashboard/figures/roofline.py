@@ -21,8 +21,8 @@ from bokeh.transform import transform
 from tilescope.hardware import ceilings
 from tilescope.table.units import SYMBOLS
 
-from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.marks import Marks, Style, Words, marks
+from tilescope_dashboard.data.units import short, write
+from tilescope_dashboard.figures.marks import Categories, Marks, Style, marks
 from tilescope_dashboard.figures.redraw import Columns, Drawing
 from tilescope_dashboard.figures.style import (
     GLYPH_FONT,
@@ -32,13 +32,11 @@ from tilescope_dashboard.figures.style import (
     empty,
     legend,
     mark,
-    short,
     ticks,
     written_as,
 )  # fmt: skip
 
 LEVELS = {"hbm": "HBM", "l2": "L2", "l1": "L1"}
-KINDS = {"algorithm": "algorithm", "requested": "requested", "moved": "moved"}
 _SIZES = {"hbm": 13, "l2": 10, "l1": 8}
 _NAN = float("nan")
 #: A mark without a filling.
@@ -74,7 +72,7 @@ def drawing(points: Marks, roofs: pd.DataFrame, look: Theme) -> Drawing:
     placed = numbers[numbers["height"].gt(0) & numbers["intensity"].gt(0)]
     if placed.empty and roofs.empty:
         return _nothing(look)
-    used = _used(roofs, {points.words.pipes[number] for number in placed["pipe"].unique() if number >= 0})
+    used = _used(roofs, {points.categories.pipes[number] for number in placed["pipe"].unique() if number >= 0})
     (left, right), (low, high) = _extent(placed, used)
     columns: dict[str, Columns] = {
         "roofs": _lines(used, left, right),
@@ -84,7 +82,7 @@ def drawing(points: Marks, roofs: pd.DataFrame, look: Theme) -> Drawing:
     shape: tuple = (look,)
     if len(numbers):
         columns |= {"joined": _joined(numbers), "points": _points(numbers), "above": _above(numbers)}
-        shape = (look, points.words, tuple(_keys(points, look)))
+        shape = (look, points.categories, tuple(_keys(points, look)))
     build = partial(_figure, points=points, look=look)
     return Drawing(shape, columns, (left, right), (low, high), build)
 
@@ -102,7 +100,7 @@ def _nothing(look: Theme) -> Drawing:
 def _figure(sources: Mapping[str, ColumnDataSource], points: Marks, look: Theme) -> figure:
     plot = blank(look, "roofline", 460, x_axis_type="log", y_axis_type="log", x_range=(1, 10), y_range=(1, 10))
     plot.xaxis.axis_label = "arithmetic intensity, flop/byte"
-    plot.yaxis.axis_label = f"performance, {SYMBOLS[_unit(points.words.pipes)]}"
+    plot.yaxis.axis_label = f"performance, {SYMBOLS[_unit(points.categories.pipes)]}"
     plot.xaxis.formatter, plot.yaxis.formatter = ticks("decimal"), ticks("decimal")
     if "points" in sources:
         _draw_points(plot, sources, points, look)
@@ -112,7 +110,7 @@ def _figure(sources: Mapping[str, ColumnDataSource], points: Marks, look: Theme)
 
 
 def _unit(pipes: Sequence[str]) -> str:
-    """What performance is counted in: integer operations where any point is of a pipe of integers."""
+    """Unit of performance: integer operations where any point is of a pipe of integers."""
     return next((unit for pipe in pipes if (unit := ceilings.unit(str(pipe))).startswith("op")), "flop/second")
 
 
@@ -169,14 +167,14 @@ def _points(points: pd.DataFrame) -> Columns:
 
 
 def _above(points: pd.DataFrame) -> Columns:
-    """Where a ring is drawn."""
+    """Places of the rings."""
     above = points[points["above_roof"]]
     return {name: above[column].to_numpy() for name, column in _PLACE.items()}
 
 
 def _draw_points(plot: figure, sources: Mapping[str, ColumnDataSource], points: Marks, look: Theme) -> None:
     plot.line("x", "y", source=sources["joined"], name="joined", color=look.muted, line_width=1.2, line_dash="dotted")
-    styled = {name: _looked_up("style", values) for name, values in _looks(points.words.styles, look).items()}
+    styled = {name: _looked_up("style", values) for name, values in _looks(points.categories.styles, look).items()}
     plotted = plot.scatter(
         x="intensity", y="height", marker=styled["mark"], size=styled["size"], fill_color=styled["fill"],
         line_color=styled["colour"], line_dash=styled["dash"], line_width=1.8, fill_alpha=0.9, hover_line_color=look.ink,
@@ -193,7 +191,7 @@ def _draw_points(plot: figure, sources: Mapping[str, ColumnDataSource], points: 
         line_color=look.warning,
         line_width=1.6,
     )
-    plot.add_tools(_hover(points.words, plotted), TapTool(renderers=[plotted]))
+    plot.add_tools(_hover(points.categories, plotted), TapTool(renderers=[plotted]))
     _draw_keys(plot, _keys(points, look), look)
 
 
@@ -203,7 +201,7 @@ def _looked_up(column: str, values: list) -> Any:
 
 
 def _looks(styles: Sequence[Style], look: Theme) -> dict[str, list]:
-    """What a mark looks like, by the number of its style."""
+    """Looks of a mark, by the code of its style."""
     impls = list(dict.fromkeys(style.impl for style in styles))
     return {
         "mark": [mark(style.impl, impls) + _VARIANTS.get(style.kind, "") for style in styles],
@@ -214,15 +212,14 @@ def _looks(styles: Sequence[Style], look: Theme) -> dict[str, list]:
     }
 
 
-def _hover(words: Words, plotted: Any) -> HoverTool:
-    """What is said of a point; its words are looked up, and its numbers written, in the browser."""
+def _hover(categories: Categories, plotted: Any) -> HoverTool:
+    """Hover text of a point; its categories are looked up, and its numbers written, in the browser."""
     said = {
-        "case": [short(" · ".join(case), 60) for case in words.cases],
-        "function": [short(name, 44) if name else "whole call" for name in words.functions],
+        "case": [short(" · ".join(case), 60) for case in categories.cases],
+        "function": [short(name, 44) if name else "whole call" for name in categories.functions],
         "style": [
-            f"{KINDS.get(style.kind, style.kind)} through {LEVELS.get(style.level, style.level)}"
-            f"{', not timed' if style.predicted else ''}"
-            for style in words.styles
+            f"{style.kind} through {LEVELS.get(style.level, style.level)}{', not timed' if style.predicted else ''}"
+            for style in categories.styles
         ],
     }
     lookups = {
@@ -230,7 +227,7 @@ def _hover(words: Words, plotted: Any) -> HoverTool:
     }
     written = {
         "@intensity": written_as("flop/byte"),
-        "@height": written_as(_unit(words.pipes)),
+        "@height": written_as(_unit(categories.pipes)),
         "@gpu_time": written_as("second"),
     }
     written["@executed"] = CustomJSHover(code=_EXECUTED)
@@ -256,7 +253,7 @@ class _Key(NamedTuple):
 
 def _keys(points: Marks, look: Theme) -> list[_Key]:
     """The legend of what is drawn."""
-    known = list(dict.fromkeys(style.impl for style in points.words.styles))
+    known = list(dict.fromkeys(style.impl for style in points.categories.styles))
     styles = points.styles()
     shades = {impl: colour(impl, look, known) for impl in dict.fromkeys(style.impl for style in styles)}
     keys = [_Key(short(impl, 18), mark(impl, known), shade, shade) for impl, shade in shades.items()]
@@ -267,7 +264,7 @@ def _keys(points: Marks, look: Theme) -> list[_Key]:
         ("moved", "circle", look.muted),
     ):
         if kind in kinds:
-            keys.append(_Key(KINDS[kind], shape, look.muted, fill))
+            keys.append(_Key(kind, shape, look.muted, fill))
     if any(style.predicted for style in styles):
         keys.append(_Key("not timed", "circle", look.muted, _CLEAR, "dashed"))
     if points.numbers["above_roof"].any():

@@ -1,4 +1,4 @@
-"""What every figure shares: colours, marks, fonts, and an empty state."""
+"""Colours, marks, fonts and the empty state of all figures."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from bokeh.plotting import figure
 from tilescope.table.units import SYMBOLS
 
 from tilescope_dashboard.data.exports import stem
+from tilescope_dashboard.data.units import short
 
 FONT = "Inter, Roboto, 'Helvetica Neue', Arial, sans-serif"
 #: The same for a text glyph, which takes a bare string for a column's name.
@@ -211,7 +212,7 @@ _WRITERS = {
 
 
 def ticks(unit: str) -> CustomJSTickFormatter:
-    """How an axis in that unit is written. A new one each time: a Bokeh model belongs to one document."""
+    """Tick formatter of an axis in that unit. A new one each time: a Bokeh model belongs to one document."""
     return CustomJSTickFormatter(code=_WRITERS[unit])
 
 
@@ -227,7 +228,7 @@ _WRITTEN = """
 
 
 def written_as(unit: str) -> CustomJSHover:
-    """How a hover writes a number in that unit: ``second``, ``flop/byte``, ``flop/second`` or ``byte/second``."""
+    """Hover formatter of numbers in that unit: ``second``, ``flop/byte``, ``flop/second`` or ``byte/second``."""
     return CustomJSHover(args={"unit": SYMBOLS.get(unit, unit)}, code=_WRITTEN)
 
 
@@ -289,11 +290,6 @@ def ratio_ticks(low: float, high: float, most: int = 9) -> list[float]:
 def problem(kernel: str, direction: str) -> str:
     """A kernel's name and its pass as figures label them: a nabla stands for gradients."""
     return kernel + {"backward": " ∇", "forward+backward": " +∇"}.get(direction, "")
-
-
-def short(text: str, limit: int = 28) -> str:
-    """The text, cut in the middle where it is longer than ``limit``: both ends of a mangled name tell something."""
-    return text if len(text) <= limit else f"{text[: limit * 2 // 3]}…{text[-(limit // 3 - 1) :]}"
 
 
 def distinct(names: Iterable[str], limit: int) -> dict[str, str]:

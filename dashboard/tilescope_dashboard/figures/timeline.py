@@ -7,8 +7,8 @@ from bokeh.models import ColumnDataSource, CustomJSTickFormatter, HoverTool, Leg
 from bokeh.plotting import figure
 from tilescope.models.timeline import labels
 
-from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.style import Theme, blank, distinct, empty, hatch, legend, short
+from tilescope_dashboard.data.units import short, write
+from tilescope_dashboard.figures.style import Theme, blank, distinct, empty, hatch, legend
 
 #: Launches that get a bar of their own, those that were asked for and then the longest; the others share bars.
 MOST = 2_000
@@ -38,7 +38,7 @@ _GAP_HOVER = """
   <b>@impl</b>: gap of @gap_text before launch @number: @function<br>@cause
 </div>
 """
-LATE, IN_TIME, UNKNOWN = "gap, CPU called late", "gap, CPU called in time", "gap, cause unknown"
+LATE, IN_TIME, UNKNOWN = "GPU idle: waiting on the CPU", "GPU idle: launch gap", "GPU idle: cause unknown"
 
 
 def timeline(launches: pd.DataFrame, look: Theme) -> figure:
@@ -105,7 +105,7 @@ def reduced(launches: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _longest(values: pd.Series) -> pd.Series:
-    """Which are among the ``MOST`` largest; of equal ones all or none, so that no end of the timeline is preferred."""
+    """Mask of the ``MOST`` largest values; of equal ones all or none, so that no end of the timeline is preferred."""
     return values.rank(method="max", ascending=False) <= MOST
 
 

@@ -7,7 +7,7 @@ from bokeh.models import ColumnDataSource, HoverTool, Label, LegendItem, Range1d
 from bokeh.plotting import figure
 from tilescope.table.schema import MEASURED
 
-from tilescope_dashboard.data.units import times, write
+from tilescope_dashboard.data.units import short, times, write
 from tilescope_dashboard.figures.style import (
     FONT,
     GLYPH_FONT,
@@ -18,7 +18,6 @@ from tilescope_dashboard.figures.style import (
     empty,
     hatch,
     legend,
-    short,
     ticks,
 )
 
@@ -146,14 +145,14 @@ def _reduced(rows: pd.DataFrame) -> list[dict]:
 
 
 def speedup(gains: pd.DataFrame, look: Theme) -> figure:
-    """What the saved bytes predict (hollow) and what the clock says (filled), each against eager.
+    """Speedup that the saved bytes predict (hollow) and that was measured (filled), each vs eager.
 
     ``gains`` has ``impl``, ``predicted`` and ``actual`` (ratios; absent where not known).
     """
     known = gains[gains["predicted"].notna() | gains["actual"].notna()] if len(gains) else gains
     if known.empty:
         return empty(
-            look, "speedup", "A speed-up needs the bytes or the time of eager and of another implementation.", 200
+            look, "speedup", "A speedup needs the bytes or the time of eager and of another implementation.", 200
         )
     impls = list(dict.fromkeys(known["impl"]))[::-1]
     lanes = distinct(impls, 14)
@@ -164,7 +163,7 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
         x_range=Range1d(max(0, low - 0.35 * (top - low) - 0.1), top + 0.35 * (top - low) + 0.1),
     )  # fmt: skip
     plot.y_range.range_padding = 0.2  # for the numbers above the first mark
-    plot.xaxis.axis_label = "speed-up over eager"
+    plot.xaxis.axis_label = "speedup vs eager"
     plot.xaxis.formatter = ticks("times")
     plot.xaxis.ticker.desired_num_ticks = 5
     plot.ygrid.grid_line_color = None
@@ -208,6 +207,6 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
         )
         if known[name].notna().any()
     ]  # fmt: skip
-    plot.add_tools(HoverTool(renderers=marks, tooltips=[("", "@impl"), ("speed-up", "@text")]))
+    plot.add_tools(HoverTool(renderers=marks, tooltips=[("", "@impl"), ("speedup", "@text")]))
     legend(plot, look, key)
     return plot

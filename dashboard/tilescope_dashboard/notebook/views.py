@@ -12,7 +12,7 @@ from tilescope.runs.store import LoadedRun
 from tilescope.table.suggest import unknown
 
 from tilescope_dashboard.notebook import compressed_scripts
-from tilescope_dashboard.notebook.background import Ground
+from tilescope_dashboard.notebook.page_theme import PageTheme
 from tilescope_dashboard.notebook.without_scripts import below
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.autotune import Autotune
@@ -63,7 +63,7 @@ def view(loaded: LoadedRun, name: str, kernel: str = "") -> View:
     made = VIEWS[name](state)
     layout = made.__panel__()
     layout.styles = _COLOURS
-    ground = Ground(theme=look, width=0, height=0, margin=0)
+    ground = PageTheme(theme=look, width=0, height=0, margin=0)
     ground.param.watch(lambda event: setattr(state, "theme", event.new), "theme")
     layout.append(ground)
     made.refresh()

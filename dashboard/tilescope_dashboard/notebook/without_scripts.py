@@ -1,19 +1,16 @@
-"""What a view says where no script may run: in a notebook that is not trusted, or on a code host. Pure HTML, all escaped."""
+"""A view as plain HTML, where no script may run: in a notebook that is not trusted, or on a code host."""
 
 from __future__ import annotations
 
 from html import escape
 
-import pandas as pd
-from tilescope.table import units
-
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.tables import Table
+from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.views.base import View
 
 #: Rows of a table.
 _ROWS = 12
-_OWN = {"watt": " W", "celsius": " °C", "times": "×", "flop/byte": " flop/B"}
 #: It goes as soon as the view is drawn, and comes only when that has taken its time. A notebook that is not trusted has no
 #: styles either.
 _CSS = """:has(> [data-root-id] > *) + .without-scripts { display: none; }
@@ -30,28 +27,17 @@ def _said(view: View) -> str:
     tables = "".join(_table(shown) for shown in view.__panel__().select(Table) if shown.visible and len(shown.filled))
     hint = "Its figures and controls need scripts: trust this notebook, or run the cell."
     origin = escape(", ".join(filter(None, view.state.origin)))
-    return f"<p><b>{escape(html_text.headline(view._head.object))}</b> ({origin})</p><p>{hint}</p>{tables}"
+    return f"<p><b>{escape(html_text.title_of(view._head.object))}</b> ({origin})</p><p>{hint}</p>{tables}"
 
 
 def _table(shown: Table) -> str:
     rows = shown.filled
-    known = [name for name in shown.titles if (rows[name].notna() & (rows[name].astype("str") != "")).any()]
-    head = "".join(f"<th>{escape(shown.titles[name])}</th>" for name in known)
+    every = [Column(name, title, shown.units[name]) for name, title in shown.titles.items()]
+    known = [c for c in every if (rows[c.name].notna() & (rows[c.name].astype("str") != "")).any()]
+    head = "".join(f"<th>{escape(column.title)}</th>" for column in known)
     body = "".join(
-        f"<tr>{''.join(f'<td>{escape(_value(row[name], shown.units[name]))}</td>' for name in known)}</tr>"
+        f"<tr>{''.join(f'<td>{escape(column.text(row[column.name]))}</td>' for column in known)}</tr>"
         for row in rows.head(_ROWS).to_dict("records")
     )
     more = f"<p>{len(rows) - _ROWS:,} more rows.</p>" if len(rows) > _ROWS else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
-
-
-def _value(value: object, unit: str) -> str:
-    if pd.isna(value):
-        return "–"
-    if unit == "text":
-        return str(value)
-    if unit in ("byte", "count"):
-        return f"{value:,.0f}"
-    if unit in _OWN:
-        return f"{value:,.3g}{_OWN[unit]}"
-    return units.text(float(value), unit)

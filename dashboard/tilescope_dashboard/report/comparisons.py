@@ -1,4 +1,4 @@
-"""What changed from one side to another, as a report shows it. Pure: two sides -> content."""
+"""Comparison of two sides in a report. Pure: two sides -> content."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tilescope.models.compare import CompareError, Side
 
 from tilescope_dashboard.data.units import ABSENT, times
 from tilescope_dashboard.figures.compare import MOST, compare
-from tilescope_dashboard.report import columns
 from tilescope_dashboard.report.content import Comparison, Part, Table
+from tilescope_dashboard.topics.compare import CHANGES, RESOURCES
 
 _SAID = "Worst first; a bar is the 95 % interval of the ratio of medians."
 
@@ -33,7 +33,7 @@ def comparison(base: Side, other: Side, kernel: str = "") -> Comparison:
         title="Cases",
         text=_SAID + (f" The figure shows {MOST} of {drawn}." if drawn > MOST else "") if drawn else "",
         drawings=(partial(compare, rows),) if drawn else (),
-        table=Table(rows, (*columns.CHANGES, *columns.RESOURCES)),
+        table=Table(rows, (*CHANGES, *RESOURCES)),
         wide=True,
     )
     return Comparison(

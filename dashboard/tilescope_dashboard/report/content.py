@@ -1,42 +1,21 @@
-"""What a report holds, whatever it is written as. Frozen values; the renderers turn them into HTML or Markdown."""
+"""Content of a report, whatever it is written as. Frozen values; the renderers turn them into HTML or Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 from bokeh.plotting import figure
 from tilescope.models.advice import Finding
 from tilescope.table.schema import Run
 
-from tilescope_dashboard.data.units import ABSENT, times, write
+from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.figures.style import Theme
+from tilescope_dashboard.topics.sentence import Sentence
 
-#: Draws a figure in a theme. Only HTML asks for it.
-Drawing = Callable[[Theme], figure]
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a frame: its title, and its unit as ``tilescope.table.schema`` has it. Others: ``times`` is a factor,
-    ``spread`` a time and its range, written already, and the empty one is for words."""
-
-    name: str
-    title: str
-    unit: str = ""
-
-    @property
-    def number(self) -> bool:
-        """Whether it is set to the right."""
-        return bool(self.unit)
-
-    def text(self, value: Any) -> str:
-        """A cell as people read it; a dash for what is absent."""
-        if self.unit in ("", "spread"):
-            return ABSENT if pd.isna(value) or value == "" else str(value)
-        return times(value) if self.unit == "times" else write(value, self.unit)
+#: Makes a figure in a theme. Only HTML asks for it.
+MakeFigure = Callable[[Theme], figure]
 
 
 @dataclass(frozen=True)
@@ -61,7 +40,7 @@ class Part:
 
     title: str
     text: str = ""
-    drawings: tuple[Drawing, ...] = ()
+    drawings: tuple[MakeFigure, ...] = ()
     table: Table | None = None
     findings: tuple[Finding, ...] = ()
     wide: bool = False
@@ -69,13 +48,12 @@ class Part:
 
 @dataclass(frozen=True)
 class KernelPart:
-    """One kernel of a run. ``headline`` is what its largest case reached, and where; ``why`` is the reason;
-    ``largest`` every implementation's times at that size."""
+    """One kernel of a run. ``reached`` says what its largest case reached, and why; ``largest`` has every implementation's
+    times at that size."""
 
     name: str
     about: str
-    headline: str
-    why: str
+    reached: Sentence
     largest: Table
     advice: tuple[Part, ...]
     parts: tuple[Part, ...]
@@ -95,7 +73,7 @@ class RunPart:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What changed from ``base`` to ``other``. ``obstacles`` say why no times are compared; ``changes`` what else differs.
+    """Changes from ``base`` to ``other``. ``obstacles`` say why no times are compared; ``changes`` what else differs.
 
     ``part`` is None where they have no case in common.
     """

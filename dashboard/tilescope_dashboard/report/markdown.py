@@ -9,18 +9,19 @@ from typing import TypeVar
 import pandas as pd
 from tilescope.models.advice import NVIDIA, Finding
 
-from tilescope_dashboard.data.units import ABSENT, times
-from tilescope_dashboard.figures.style import short
-from tilescope_dashboard.report import columns
-from tilescope_dashboard.report.content import Column, Comparison, Report, RunPart, Table
+from tilescope_dashboard.data.columns import Column
+from tilescope_dashboard.data.units import ABSENT, short, times
+from tilescope_dashboard.report.content import Comparison, Report, RunPart, Table
 from tilescope_dashboard.report.kernels import top
+from tilescope_dashboard.report.runs import ROOFS
+from tilescope_dashboard.topics import overview
+from tilescope_dashboard.topics.compare import CHANGES
 
 #: GitHub refuses a comment of more characters; bytes are the stricter count.
 LIMIT = 65_536
 _FINDINGS = 5
 #: Characters of a line and of a cell. They bound the text where every list is down to its first item.
 _LINE, _CELL = 600, 100
-_PREDICTED = (Column("bytes_ratio", "HBM traffic vs minimum", "times"), Column("bytes_source", "bytes from"))
 
 Item = TypeVar("Item")
 
@@ -74,10 +75,10 @@ class _Writer:
             told = rows["verdict"].isin(["slower", "faster"])
             if told.any():
                 yield "Worst first, with the 95 % interval of the ratio of medians."
-                yield self._table(rows[told], columns.CHANGES)
+                yield self._table(rows[told], CHANGES)
             if not told.all():
                 others = f"Neither slower nor faster for certain: {(~told).sum()}"
-                yield _folded(others, self._table(rows[~told], columns.CHANGES))
+                yield _folded(others, self._table(rows[~told], CHANGES))
 
     def _run(self, part: RunPart) -> Iterator[str]:
         run = part.run
@@ -87,22 +88,22 @@ class _Writer:
         for line in part.warnings:
             yield f"> **Warning:** {escape(line)}"
         for kernel in self._some(part.kernels):
-            yield f"#### {escape(kernel.name)}: {escape(kernel.headline)}"
-            yield from filter(None, [escape(kernel.why)])
-            yield self._table(kernel.largest.rows, (*columns.TIMES, *_PREDICTED))
+            yield f"#### {escape(kernel.name)}: {escape(kernel.reached.title)}"
+            yield from filter(None, [escape(kernel.reached.text)])
+            yield self._table(kernel.largest.rows, (*overview.TIMES, *overview.TRAFFIC))
             found = top(kernel.advice, min(self.most, _FINDINGS))
             if found:
                 yield "\n".join(f"{rank}. {_finding(finding)}" for rank, finding in enumerate(found, 1))
         yield from self._rest(part.kernels, "kernels")
         cases = part.overview.table
         if cases and len(cases.rows) > sum(len(kernel.largest.rows) for kernel in part.kernels):
-            yield _folded(f"All {len(cases.rows)} cases", self._table(cases.rows, (*columns.TIMES, *_PREDICTED)))
+            yield _folded(f"All {len(cases.rows)} cases", self._table(cases.rows, (*overview.TIMES, *overview.TRAFFIC)))
         yield _folded("Environment", self._environment(part))
 
     def _environment(self, part: RunPart) -> str:
         lines = [f"{name}: {value}" for name, value in part.environment]
         lines += [f"{f.collector} {f.case} failed: {f.message}" for f in part.run.failures]
-        return "\n\n".join([self._listed([*lines, *part.run.notes]), self._table(part.roofs.rows, columns.ROOFS)])
+        return "\n\n".join([self._listed([*lines, *part.run.notes]), self._table(part.roofs.rows, ROOFS)])
 
     def _table(self, rows: pd.DataFrame, shown: tuple[Column, ...]) -> str:
         """The columns of ``shown`` that hold anything."""

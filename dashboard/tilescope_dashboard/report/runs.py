@@ -12,16 +12,17 @@ from tilescope.runs.store import LoadedRun
 from tilescope.table.units import text
 
 from tilescope_dashboard.data import frames
+from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.data.units import ABSENT, write
 from tilescope_dashboard.figures.overview import overview
-from tilescope_dashboard.report import columns
 from tilescope_dashboard.report.content import Part, RunPart, Table
 from tilescope_dashboard.report.kernels import kernel
+from tilescope_dashboard.topics import overview as topic
 
-_FLOOR = (
-    "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. "
-    "∇ is the backward pass, +∇ both."
-)
+#: Columns of the device's roofs.
+ROOFS = (
+    Column("name", "roof"), Column("value", "rate", "spread"), Column("origin", "origin"), Column("note", "how it is known"),
+)  # fmt: skip
 _CLOCKS = {"sm_clock": "SM clock", "dram_clock": "HBM clock"}
 
 
@@ -32,44 +33,33 @@ def run_part(loaded: LoadedRun, chosen: str = "") -> RunPart:
     told = loaded.table["kernel"].isin(names)
     # The same frame where that is all of it: what models gather of one they gather once.
     table = loaded.table if told.all() else loaded.table[told]
-    headlines = timed(summary.summarise(frames.default_configs(table), run.device, run.kernels, loaded.configs))
+    cases = topic.timed(summary.summarise(frames.default_configs(table), run.device, run.kernels, loaded.configs))
     # Runs of before 2026-11-25 do not say it of any case.
-    shown = tuple(c for c in columns.CASES if c.name != "chosen" or headlines["chosen"].ne("").any())
+    shown = tuple(c for c in topic.IN_FULL if c.name != "chosen" or cases["chosen"].ne("").any())
     return RunPart(
         run=run,
         warnings=tuple(_warnings(loaded)),
         overview=Part(
             title="Every case",
-            text=_FLOOR if len(headlines) else "This run says nothing about it.",
-            drawings=(partial(overview, headlines),) if len(headlines) else (),
-            table=Table(headlines, shown),
+            text=topic.READING if len(cases) else topic.NOTHING,
+            drawings=(partial(overview, cases),) if len(cases) else (),
+            table=Table(cases, shown),
             wide=True,
         ),
-        kernels=tuple(kernel(loaded, name, headlines[headlines["kernel"] == name]) for name in names),
+        kernels=tuple(kernel(loaded, name, cases[cases["kernel"] == name]) for name in names),
         environment=tuple(_environment(loaded)),
         roofs=Table(
             pd.DataFrame(
                 [[c.name, text(c.value, c.unit), c.origin, c.note] for c in run.device.ceilings],
-                columns=[column.name for column in columns.ROOFS],
+                columns=[column.name for column in ROOFS],
             ),
-            columns.ROOFS,
+            ROOFS,
         ),
     )
 
 
-def timed(headlines: pd.DataFrame) -> pd.DataFrame:
-    """``summary.summarise``'s frame with ``time``: the median and its 5 to 95 % range in words, absent where not timed."""
-    told = [
-        f"{write(row.gpu_time, 'second')} ({write(row.gpu_time_low, 'second')} – {write(row.gpu_time_high, 'second')})"
-        if row.measured
-        else ABSENT
-        for row in headlines.itertuples()
-    ]
-    return headlines.assign(time=pd.Series(told, index=headlines.index, dtype="object"))
-
-
 def _warnings(loaded: LoadedRun) -> Iterator[str]:
-    """What one must know before believing the numbers."""
+    """Reasons to doubt the numbers."""
     run = loaded.run
     stale = staleness.stale_kernels(loaded)
     if not run.device.measured:
@@ -84,7 +74,7 @@ def _environment(loaded: LoadedRun) -> Iterator[tuple[str, str]]:
     run, device = loaded.run, loaded.run.device
     yield "run", run.id
     yield "started", run.started
-    yield "device", f"{device.name} ({device.target}, {device.multiprocessors} multiprocessors)"
+    yield "device", f"{device.name} ({device.target}, {device.multiprocessors} SMs)"
     yield "memory", f"{write(device.memory_bytes, 'byte')}, L2 {write(device.l2_bytes, 'byte')}"
     for metric, label in _CLOCKS.items():
         rows = loaded.table[loaded.table["metric"] == metric]

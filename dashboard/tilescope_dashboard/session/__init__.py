@@ -1,1 +1,1 @@
-"""What one session looks at, and the work that it starts."""
+"""State of one visitor's session, its scheduling, and the server's jobs and telemetry as it follows them."""

@@ -1,4 +1,4 @@
-"""Who may start work on this machine, and which files of their own they may run."""
+"""Permission to start work on this machine, and to run files of one's own."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def is_local(doc: Any) -> bool:
 
 
 def _peers(request: Any) -> list[str]:
-    """Who the request is from, and who the socket is from: with ``--use-xheaders``, the former is what a header claims."""
+    """Addresses of the request and of its socket: with ``--use-xheaders``, the former is what a header claims."""
     context = getattr(getattr(request, "connection", None), "context", None)
     told = str(getattr(request, "remote_ip", ""))
     return [told, str(getattr(context, "_orig_remote_ip", told))]
@@ -57,7 +57,7 @@ def _loopback(address: str) -> bool:
     return (mapped or parsed).is_loopback
 
 
-def own_kernel(text: str) -> str:
+def user_kernel(text: str) -> str:
     """``FILE.py:SPEC`` with the file's whole path, if this server runs such files.
 
     A relative path starts at the folder that was allowed. Raises ValueError, in words, for everything else.

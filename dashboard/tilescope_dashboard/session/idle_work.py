@@ -1,4 +1,4 @@
-"""Work that can wait until neither the server nor the person asks for anything."""
+"""Work for the time in which neither the server nor the person asks for anything."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ _REST = 1.5
 _ASKED_BY = ("value", "active", "indices")
 
 
-class SpareTime:
-    """Takes ``step`` after ``step`` in this session's turns, with pauses, until one returns False or was heavy; longer pauses
-    while the server is busy, and none while the person is. Without a session nothing is ever done."""
+class IdleWork:
+    """Calls ``step`` at ticks of the session while it is idle, until it returns False or takes long.
+
+    Pauses between steps grow while the server is busy. After input from the person no step is taken for a while. Without a
+    session nothing is done.
+    """
 
     def __init__(self, step: Callable[[], bool]) -> None:
         self._step, self._doc, self._due, self._pause = step, pn.state.curdoc, 0.0, _PAUSE

@@ -1,4 +1,4 @@
-"""Jobs of this server process: they outlive the page that started them, and every session sees them."""
+"""Jobs of the server process. They outlive the page that started them, and every session sees them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _GONE = 60.0
 
 @dataclass
 class JobState:
-    """What a person sees of a job: ``index`` of ``of`` cases are settled. Times are ``time.monotonic``'s.
+    """State of a job as a person sees it: ``index`` of ``of`` cases are settled. Times are ``time.monotonic``'s.
 
     ``swept`` are the names of the kernels whose configs it goes through, ``person`` and ``tab`` whose job it is (see
     ``visitor``), empty where that is not known; ``left`` is when their last page went. ``unfinished`` says what a job that

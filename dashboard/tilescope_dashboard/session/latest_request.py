@@ -1,4 +1,4 @@
-"""Work that a page asks for again and again while somebody types: the newest is done, one at a time, for that page."""
+"""Requests that come again and again while somebody types, of which only the newest is carried out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Result = TypeVar("Result")
 PAUSE = 0.3
 
 
-class Latest:
-    """Ends what was begun for older questions, and waits until that has ended, before it begins with the newest."""
+class LatestRequest:
+    """Cancels the work of an older request, and waits until it has ended, before it begins that of the newest."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
@@ -21,7 +21,7 @@ class Latest:
         self._closed = False
 
     async def of(self, work: Callable[[], Awaitable[Result]]) -> Result | None:
-        """What ``work`` gives; None where something newer was asked for meanwhile, or the page has gone."""
+        """Return what ``work`` gives; None where a newer request came meanwhile, or the page has gone."""
         self._end()
         if self._closed:
             return None

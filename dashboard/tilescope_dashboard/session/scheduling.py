@@ -1,4 +1,4 @@
-"""When something is done: in a turn of the session's own, in many, or once its page is there."""
+"""Run work of a session later: at its next tick, step by step, after the browser has painted, or once its page is there."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Any
 import panel as pn
 
 
-def in_turn(action: Callable[[], Any]) -> None:
-    """Do it in a turn of this session's own: what is set within a browser's message does not reach the browser."""
+def next_tick(action: Callable[[], Any]) -> None:
+    """Call ``action`` at the session's next tick; at once without a session.
+
+    What is set while a browser's message is handled does not reach the browser.
+    """
     doc = pn.state.curdoc
     if doc is None or doc.session_context is None:
         action()
@@ -26,15 +29,15 @@ _STEPPING: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def stepping() -> bool:
-    """Whether any session that is still there is at something that takes many steps."""
+    """Whether a session that is still there works ``step_by_step``."""
     contexts = [doc.session_context for doc in _STEPPING]
     return any(context is not None and not context.destroyed for context in contexts)
 
 
-def in_turns(step: Callable[[], bool], urgent: Callable[[], bool]) -> None:
-    """Take the step again and again, each in a turn of its own, until it returns False; at once where there is no browser.
+def step_by_step(step: Callable[[], bool], urgent: Callable[[], bool]) -> None:
+    """Call ``step`` until it returns False, each time in a tick of its own; without a session in one go.
 
-    ``urgent`` is asked before each whether somebody waits for the last.
+    ``urgent`` says, before each step, whether somebody waits for the result: pauses are shorter then.
     """
     doc = pn.state.curdoc
     if doc is None or doc.session_context is None:
@@ -59,11 +62,8 @@ def in_turns(step: Callable[[], bool], urgent: Callable[[], bool]) -> None:
 _PAINTED = 250
 
 
-class Behind:
-    """An action that waits until the browser has painted what is looked at: what is done behind it would hold that up.
-
-    Where there is no browser it does not wait.
-    """
+class AfterPaint:
+    """An action that is put off until the browser has painted, which it would hold up. Without a session it is not put off."""
 
     def __init__(self, action: Callable[[], Any]) -> None:
         self._action, self._due = action, False
@@ -85,7 +85,7 @@ class Behind:
 
 
 def once_loaded(action: Callable[[], Any]) -> None:
-    """Do it when the browser has the page; at once where there is no page that is still to come."""
+    """Call ``action`` when the browser has the page; at once where it has it already, or there is none."""
     if pn.state.curdoc is None or pn.state.loaded:
         action()
     else:

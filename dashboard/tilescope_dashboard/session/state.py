@@ -1,31 +1,27 @@
-"""What one session looks at: a run, a kernel in it, a view, a theme. Views derive everything else from it."""
+"""State of one session: its run, kernel, view and theme. Views derive everything else from it."""
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import param
-from tilescope.hardware import device
 from tilescope.runs import staleness, store
 from tilescope.table import schema
 
-from tilescope_dashboard.data import url_state
+from tilescope_dashboard.data import command_line, url_state
+from tilescope_dashboard.data.best_run import best_run, first_shown
 from tilescope_dashboard.data.run_cache import open_cached, usual
 from tilescope_dashboard.figures.style import Theme, theme
 
 LOG = logging.getLogger(__name__)
 
-#: What a visitor without a GPU sees first: every view has something to say of it.
-SHOWN_FIRST = "softmax"
-
 
 class State(param.Parameterized):
-    """Small state that the address holds (``run``, ``kernel``, ``case``, ``view``, ``theme``, ``compared``) and what follows from it.
+    """State that the address holds (``run``, ``kernel``, ``case``, ``view``, ``theme``, ``compared``) and what follows from it.
 
     ``catalog`` is ``tilescope.jobs.questions.describe``'s answer, empty until it came; ``catalog_error`` why it did not. ``error`` says why the chosen run
     cannot be shown. ``may_launch`` is False for a client that is not on this machine.
@@ -36,7 +32,7 @@ class State(param.Parameterized):
     view = param.String(default="overview", doc="A view's name; one that is not known means the first.")
     theme = param.String(default="light", doc="dark, or else light.")
     compared = param.List(item_type=str, doc="Runs, or RUN:IMPLEMENTATION, that are held against the run.")
-    case = param.String(doc="The kernel's case, as opened.case_name names it; else its headline case.")
+    case = param.String(doc="The kernel's case, as run_cache.case_name names it; else the one that stands for it.")
 
     runs = param.List(item_type=store.Summary)
     loaded = param.ClassSelector(class_=store.LoadedRun, default=None)
@@ -51,7 +47,7 @@ class State(param.Parameterized):
         super().__init__(**settings)
         self.refresh()
         if not self.run:
-            self.run, self.kernel = preferred(self.runs, self.kernel)
+            self.run, self.kernel = first_shown(self.runs, self.kernel)
         self._open()
         self.param.watch(self._chosen, ["run", "kernel", "compared"])
 
@@ -60,7 +56,7 @@ class State(param.Parameterized):
         self.runs = store.list_runs()
 
     def take(self, values: Mapping[str, Any]) -> None:
-        """Follow as much of an address as can be: one of its values has been refused, and with it all of them."""
+        """Take the valid values of an address of which one was refused, and note the others in ``ignored``."""
         good, others = url_state.texts(values)
         self.param.update(**good)
         if others:
@@ -97,14 +93,14 @@ class State(param.Parameterized):
         self.param.update(**changes)
 
     def _folder(self) -> Path:
-        """Where the run lies. Raises StoreError for one that an address must not open."""
+        """Folder of the run. Raises StoreError for one that an address must not open."""
         return url_state.run_folder(self.run)
 
     def _follow(self) -> None:
         """Open a run that says something of the kernel, where the one at hand does not."""
         if self.loaded is None or not self.kernel or self.kernel in self.loaded.run.kernels:
             return
-        found = telling(self.runs, self.kernel)
+        found = best_run(self.runs, self.kernel)
         if found is not None:
             self.run = found.id
 
@@ -119,7 +115,7 @@ class State(param.Parameterized):
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """What the numbers come from, for a saved file's name: the kernel, the run, whose id is its date, and the GPU."""
+        """Origin of the numbers, for a saved file's name: the kernel, the run, whose id is its date, and the GPU."""
         return self.kernel, self.run, self.device.name if self.device else ""
 
     @property
@@ -140,12 +136,17 @@ class State(param.Parameterized):
         return self.loaded.run.device if self.loaded else None
 
     @property
-    def facts(self) -> Mapping[str, Any]:
-        """What the chosen kernel declares: from the catalog, else as the run noted it."""
+    def declared(self) -> Mapping[str, Any]:
+        """Declaration of the chosen kernel: from the catalog, else as the run noted it."""
         for entry in self.catalog:
             if self.kernel in (entry["name"], entry["kernel"]):
                 return entry
         return dict(self.loaded.run.kernels.get(self.kernel, {})) if self.loaded else {}
+
+    def command(self, verb: str, *options: str) -> str:
+        """``tilescope VERB KERNEL OPTIONS`` for the chosen kernel (``command_line.command``)."""
+        declared = self.loaded.run.kernels.get(self.kernel, {}) if self.loaded else {}
+        return command_line.command(self.kernel, declared, verb, *options)
 
     @property
     def kernels(self) -> list[str]:
@@ -159,36 +160,3 @@ class State(param.Parameterized):
     def stale(self) -> list[str]:
         """Kernels of the run whose source has changed since."""
         return staleness.stale_kernels(self.loaded) if self.loaded else []
-
-
-def preferred(runs: Sequence[store.Summary], kernel: str = "") -> tuple[str, str]:
-    """The run and the kernel to open on, empty for none and for the run's first: with no GPU a recording from a real one,
-    else the newest that can be read. A ``kernel`` that was asked for stays."""
-    readable = [s for s in runs if not s.error]
-    recorded = [s for s in readable if s.recorded and s.measured]
-    if recorded and no_gpu():
-        first = telling(recorded, kernel or SHOWN_FIRST)
-        return (first.id, kernel or SHOWN_FIRST) if first else (_fullest(recorded).id, kernel)
-    return (readable[0].id if readable else ""), kernel
-
-
-def telling(runs: Sequence[store.Summary], kernel: str) -> store.Summary | None:
-    """The run that says most of the kernel: measured before predicted, the person's own before a recording,
-    by most collectors, whole, of recordings the one of most cases, then the newest."""
-    holding = [s for s in runs if not s.error and kernel in s.kernels]
-    return _fullest(holding) if holding else None
-
-
-def _fullest(runs: Sequence[store.Summary]) -> store.Summary:
-    def worth(run: store.Summary) -> tuple[float, ...]:
-        cases = run.cases / max(1, len(run.kernels)) if run.recorded else 0
-        return run.measured, not run.recorded, len(run.sources), run.complete and not run.failures, cases
-
-    # Runs come newest first, and max() keeps the first of equals.
-    return max(runs, key=worth)
-
-
-@functools.cache
-def no_gpu() -> str | None:
-    """Why no kernel can run on a GPU here, or None."""
-    return device.unavailable()

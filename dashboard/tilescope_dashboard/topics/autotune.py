@@ -1,56 +1,117 @@
-"""What a sweep over configs says: which is the best, and how many failed."""
+"""Autotune: which config of a sweep is the best, and over which parameters it is told."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from html import escape
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from tilescope_dashboard.components import html_text
-from tilescope_dashboard.data import sweeps
+from tilescope_dashboard.data.columns import Column
+from tilescope_dashboard.data.sweeps import COLOURINGS, close, names, parameters, spread
 from tilescope_dashboard.data.units import write
+from tilescope_dashboard.topics.sentence import Sentence
 
 #: What the view is for, where it has nothing to show.
-ABOUT = html_text.heading("Autotune", "Every config of a kernel, measured or compiled.")
-#: The label in the profile form.
-_TICK = "every config (autotune)"
+ABOUT = Sentence("Autotune", "Every config of a kernel, measured or compiled.")
+_MEASURES = (
+    Column("time", "time", "second"), Column("registers", "registers", "count"),
+    Column("shared_memory", "shared memory (B)", "byte"), Column("spills", "spills (B)", "byte"),
+    Column("theoretical_occupancy", "occupancy", "ratio"), Column("sources", "from"), Column("reason", "failure"),
+)  # fmt: skip
 
 
-def headline(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str) -> str:
-    """The best of ``sweeps.ranked``'s rows by its ``label``, of which ``sweeps.over`` shows ``shown``."""
-    best = sweeps.best(rows)
+def columns(cells: pd.DataFrame, varying: Iterable[str]) -> tuple[Column, ...]:
+    """The table's columns: the time, one a parameter of ``varying``, as every kernel has its own, and the rest."""
+    time, *measures = _MEASURES
+    return (
+        time,
+        *(Column(name, name, "count") for name in varying),
+        *(c for c in measures if c.name != "reason" or cells["reason"].ne("").any()),
+    )
+
+
+def colourings(cells: pd.DataFrame) -> dict[str, str]:
+    """Columns that the configs can be coloured by, by their labels: those of ``sweeps.COLOURINGS`` with values."""
+    return {label: column for column, (label, _, _) in COLOURINGS.items() if cells[column].notna().any()}
+
+
+def ranked(cells: pd.DataFrame, sweep: str, held: Mapping[str, str], column: str, less: bool) -> pd.DataFrame:
+    """One sweep's configs whose parameters are as ``held`` says, by ``column``, which is also their ``value``.
+
+    The best comes first: the least if ``less``, else the largest; those without a value last.
+    """
+    found = cells[names(cells) == sweep]
+    for name, value in held.items():
+        found = found[found[name].astype(str) == value]
+    return found.assign(value=found[column]).sort_values("value", ascending=less, na_position="last", ignore_index=True)
+
+
+def most_telling(cells: pd.DataFrame, columns: Iterable[str]) -> str | None:
+    """The first of the columns in which configs of one sweep differ, else the first; None where there is none."""
+    known = list(columns)
+    sweep = names(cells)
+    return next((c for c in known if (cells.groupby(sweep)[c].nunique() > 1).any()), next(iter(known), None))
+
+
+def axes(cells: pd.DataFrame, column: str | None) -> list[str]:
+    """The parameters that vary, the two to draw first: ``by_influence`` on ``column``."""
+    return by_influence(cells, parameters(cells), column)
+
+
+def by_influence(cells: pd.DataFrame, parameters: Sequence[str], column: str | None) -> list[str]:
+    """The parameters in their order, but those first that the column's median depends on by more than ``CLOSE``."""
+    if column is None:
+        return list(parameters)
+
+    def idle(name: str) -> bool:
+        medians = cells.groupby(name)[column].median()
+        return medians.nunique() < 2 or close(medians)
+
+    return sorted(parameters, key=idle)
+
+
+def alike(rows: pd.DataFrame) -> bool:
+    """Whether ``ranked``'s rows, more than one, have all one value."""
+    return len(rows) > 1 and bool(rows["value"].notna().all()) and rows["value"].nunique() == 1
+
+
+def best(rows: pd.DataFrame) -> pd.Series | None:
+    """The first of ``ranked``'s rows, if it has a value."""
+    return rows.iloc[0] if len(rows) and pd.notna(rows["value"].iloc[0]) else None
+
+
+def grid(rows: pd.DataFrame, across: str, down: str) -> pd.DataFrame:
+    """The best of ``ranked``'s rows for each pair of two parameters' values; ``best`` marks those that no other beats, unless
+    all are alike.
+    """
+    top = best(rows)
+    return rows.drop_duplicates([across, down]).assign(
+        best=lambda c: False if alike(rows) else c["value"] == (0 if top is None else top["value"])
+    )
+
+
+def listed(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with where the time and the resources are from, as one text, in ``sources``."""
+    said = rows[["time_source", "code_source"]].apply(
+        lambda row: "; ".join(str(s) for s in row if pd.notna(s) and s), axis=1, result_type="reduce"
+    )
+    return rows.assign(sources=said.astype(object))
+
+
+def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str) -> Sentence:
+    """The best of ``ranked``'s rows by its ``label``, of which ``grid`` shows ``shown``."""
+    top = best(rows)
     # One collector may fail where another has the value.
     failed = int((rows["reason"].ne("") & rows["value"].isna()).sum())
     said = [f"{len(rows)} configs" + (f", {failed} failed (hatched: hover to see why)." if failed else ".")]
     if len(shown) < len(rows):
         said.append("Each cell is the best over the parameters not held.")
-    if best is None:
-        return html_text.heading(f"No config has a known {label}", " ".join(said))
-    if sweeps.alike(rows):
-        return html_text.heading(
-            f"All alike: {write(best['value'], unit)} {label}", f"{said[0]} It tells none of them apart."
-        )
-    if sweeps.close(shown["value"]):
-        apart = write(sweeps.spread(shown["value"]), "ratio", 2)
+    if top is None:
+        return Sentence(f"No config has a known {label}", " ".join(said))
+    if alike(rows):
+        return Sentence(f"All alike: {write(top['value'], unit)} {label}", f"{said[0]} It tells none of them apart.")
+    if close(shown["value"]):
+        apart = write(spread(shown["value"]), "ratio", 2)
         said.append(f"The cells lie within {apart}: what they differ in hardly matters here.")
-    said.insert(0, f"{best['config'].replace(',', ', ')}.")
-    return html_text.heading(f"Best {label}: {write(best['value'], unit)}", " ".join(said))
-
-
-def nothing(kernel: str, implementations: Mapping[str, Mapping[str, Any]], command: str, form: bool) -> str:
-    """How to have configs in the view: by the profile ``form``, where there is one, or a command. Escaped.
-
-    ``implementations`` are as the kernel declares them, empty where that is not known.
-    """
-    name = escape(kernel or "a kernel")
-    if implementations and not any(known.get("configs") for known in implementations.values()):
-        return f"<p>{name} declares none.</p>"
-    by_form = f"tick '{_TICK}' in the form and profile it, or " if form else ""
-    return f"<p>To have those of {name}, {by_form}run <code>{escape(command)}</code>.</p>"
-
-
-def under_way(kernel: str) -> str:
-    """That they are being made; escaped."""
-    return f"<p>Those of {escape(kernel)} are being profiled: the progress stands above the views.</p>"
+    said.insert(0, f"{top['config'].replace(',', ', ')}.")
+    return Sentence(f"Best {label}: {write(top['value'], unit)}", " ".join(said))

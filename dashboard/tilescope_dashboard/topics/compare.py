@@ -1,16 +1,45 @@
-"""What a comparison says: by how much the kernel is faster or slower than the baseline, and in how many cases."""
+"""Compare: speedup over a baseline, another run or another implementation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import pandas as pd
+from tilescope.models import compare as model
 from tilescope.models import verdicts
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun
 
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data.columns import GPU_TIME, IMPL, KERNEL, PASS, WORKLOAD, Column
+from tilescope_dashboard.data.units import short
 from tilescope_dashboard.figures.compare import MOST
-from tilescope_dashboard.figures.style import short
+from tilescope_dashboard.topics.sentence import Sentence
 
+#: Columns of ``tilescope.models.compare.compare``'s frame where the open run is held against a baseline.
+COLUMNS = (
+    PASS, WORKLOAD, IMPL, Column("other_impl", "baseline"), Column("other_run", "its run"),
+    Column("time", "GPU time", "second"), Column("other_time", "baseline's", "second"),
+    Column("ratio", "speedup", "times"), Column("ratio_low", "95 %, from", "times"), Column("ratio_high", "to", "times"),
+    Column("verdict", "the baseline is"), Column("bytes", "HBM bytes", "byte"),
+    Column("other_bytes", "baseline's", "byte"), Column("registers", "registers", "count"),
+    Column("other_registers", "baseline's", "count"), Column("shared_memory", "shared", "byte"),
+    Column("other_shared_memory", "baseline's", "byte"), Column("theoretical_occupancy", "occupancy", "ratio"),
+    Column("other_theoretical_occupancy", "baseline's", "ratio"), Column("source", "clock"),
+)  # fmt: skip
+#: The same where a change is held against what was before it: times, then what else a case takes.
+CHANGES = (
+    KERNEL, PASS, WORKLOAD, Column("impl", "baseline"), Column("other_impl", "other"),
+    Column("time", GPU_TIME.title, "second"), Column("other_time", "other's", "second"),
+    Column("ratio", "ratio", "times"), Column("interval", "95 % interval", "spread"),
+    Column("verdict", "the other is"), Column("source", "clock"),
+)  # fmt: skip
+RESOURCES = (
+    Column("bytes", "HBM bytes", "byte"), Column("other_bytes", "other's", "byte"),
+    Column("registers", "registers", "count"), Column("other_registers", "other's", "count"),
+    Column("shared_memory", "shared memory (B)", "byte"), Column("other_shared_memory", "other's", "byte"),
+    Column("theoretical_occupancy", "occupancy", "ratio"), Column("other_theoretical_occupancy", "other's", "ratio"),
+)  # fmt: skip
 _NOTHING = "Choose a baseline: another implementation, or another run."
 _READING = (
     "Speedup is the baseline's GPU time over this one's: above 1 this one is faster. Largest speedup first; a bar is the "
@@ -18,12 +47,52 @@ _READING = (
 )
 
 
-def headline(kernel: str, others: Sequence[str], rows: pd.DataFrame) -> str:
-    """``tilescope.models.compare.compare``'s rows in a sentence; ``others`` are the names of the baselines."""
+def baselines(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary]) -> dict[str, str]:
+    """Baselines that the kernel's run can be compared with, ``RUN`` or ``RUN:IMPLEMENTATION``, by what a selector shows."""
+    if loaded is None or kernel not in loaded.run.kernels:
+        return {}
+    mine = loaded.table[(loaded.table["kernel"] == kernel)]
+    impls = sorted(set(mine.loc[mine["config"] == "", "impl"]) - {"triton"})
+    own = {f"{impl}, in this run": f"{loaded.run.id}:{impl}" for impl in impls if "triton" in set(mine["impl"])}
+    others = [s for s in runs if s.id != loaded.run.id and not s.error and kernel in s.kernels]
+    return own | {f"{s.started[:16].replace('T', ' ')} {s.title} ({s.device})": s.id for s in others}
+
+
+def name_of(token: str, runs: Iterable[store.Summary]) -> str:
+    """Name of the baseline in a title: an implementation, or a run."""
+    run, _, impl = token.partition(":")
+    return impl or next((s.title for s in runs if s.id == run and s.title), run)
+
+
+def against(
+    loaded: LoadedRun, kernel: str, tokens: Iterable[str], opened: Callable[[Path], LoadedRun]
+) -> tuple[pd.DataFrame, list[str]]:
+    """The kernel's cases against each of the baselines, the largest speedup first; and what must be known beside it.
+
+    A baseline without a case in common, or that cannot be ``opened``, is said to be so instead of raising.
+    """
+    frames, said = [pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)], []
+    for token in tokens:
+        run, _, impl = token.partition(":")
+        base = model.Side(loaded, "triton" if impl else "")
+        try:
+            other = model.Side(opened(store.find(run)), impl)
+            frames.append(model.compare(base, other, kernel))
+        except (store.StoreError, model.CompareError, OSError) as error:
+            said.append(f"{token}: {error}")
+            continue
+        said += [f"{other.name}: no times are compared, {line}" for line in model.obstacles(base, other)]
+        said += [f"{other.name}: {line}" for line in model.changes(base, other)]
+    rows = pd.concat(frames[1:] or frames, ignore_index=True)
+    return rows.sort_values("ratio", ascending=False, kind="stable", na_position="last", ignore_index=True), said
+
+
+def sentence(kernel: str, others: Sequence[str], rows: pd.DataFrame) -> Sentence:
+    """``against``'s rows in words; ``others`` are the names of the baselines."""
     if not others:
-        return html_text.heading("Compare", _NOTHING)
+        return Sentence("Compare", _NOTHING)
     more = f" The figure shows the first {MOST}." if rows["ratio"].notna().sum() > MOST else ""
-    return html_text.heading(verdicts.sentence(rows, kernel, _listed(others)), _READING + more)
+    return Sentence(verdicts.sentence(rows, kernel, _listed(others)), _READING + more)
 
 
 def _listed(names: Sequence[str]) -> str:

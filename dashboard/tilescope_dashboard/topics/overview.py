@@ -1,46 +1,112 @@
-"""The headline of a kernel or a case as HTML: how fast, how near the floor, and why. Pure; everything is escaped."""
+"""Overview: how fast a case is, how near its roof, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
-from tilescope_dashboard.components import html_text
-from tilescope_dashboard.data.units import times, write
+import pandas as pd
 
-#: Where a kernel has no case in any run.
-NOWHERE = "<p>No run says anything about it yet: profile it.</p>"
+from tilescope_dashboard.data.columns import GPU_TIME, IMPL, KERNEL, PASS, WORKLOAD, Column
+from tilescope_dashboard.data.units import ABSENT, times, write
+from tilescope_dashboard.topics.sentence import Sentence
+
+_OF_ROOFLINE = Column("floor_fraction", "of roofline", "ratio")
+_VS_EAGER, _VS_COMPILE, _VS_LIBRARY = (
+    Column(f"speedup_{other}", f"speedup vs {other}", "times") for other in ("eager", "compile", "library")
+)
+_LIBRARY, _WHY = Column("library", "library"), Column("why", "why")
+_TRAFFIC = Column("bytes_ratio", "HBM traffic vs minimum", "times")
+#: Rows of ``tilescope.models.summary.summarise``.
+CASES = (
+    KERNEL, IMPL, PASS, WORKLOAD, GPU_TIME, _OF_ROOFLINE, _VS_EAGER, _VS_LIBRARY, _LIBRARY, _TRAFFIC,
+    Column("registers", "registers", "count"), Column("theoretical_occupancy", "occupancy", "ratio"), _WHY,
+)  # fmt: skip
+#: Rows of ``library.library``, numbers first: a phone shows three columns.
+KERNELS = (
+    KERNEL, GPU_TIME, _OF_ROOFLINE, _VS_EAGER, _VS_COMPILE, _VS_LIBRARY, _LIBRARY, _TRAFFIC, WORKLOAD,
+    Column("from_run", "from"), _WHY,
+)  # fmt: skip
+#: Rows of ``library.listing``.
+RUNS = (
+    Column("started", "started (UTC)"), Column("title", "run"), Column("device", "GPU"), Column("what", "kind"),
+    Column("kernels", "kernels"), Column("sources", "collectors"), Column("cases", "cases", "count"),
+    Column("state", "state"),
+)  # fmt: skip
+#: Rows of ``timed``, where nothing can be hovered over: a time has its spread and its clock beside it.
+TIMES = (
+    KERNEL, PASS, WORKLOAD, IMPL, Column("time", "GPU time (5 to 95 %)", "spread"), Column("time_source", "clock"),
+    _OF_ROOFLINE, _VS_EAGER, _VS_LIBRARY, _LIBRARY,
+)  # fmt: skip
+TRAFFIC = (_TRAFFIC, Column("bytes_source", "bytes from"))
+IN_FULL = (
+    *TIMES, Column("floor", "floor", "second"), Column("floor_origin", "roof"), *TRAFFIC,
+    Column("chosen", "chosen config"), _WHY,
+)  # fmt: skip
+#: What the figure's line and marks are.
+READING = (
+    "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. ∇ is the backward pass, "
+    "+∇ both."
+)
+NOTHING = "This run says nothing about it."
 #: More numbers than these do not fit in one row of a page.
 _MOST = 6
 
 
-def of_kernel(kernel: str, case: Mapping[str, Any] | None, about: str = "") -> str:
-    """The kernel's name, ``about`` it in a sentence, and its ``case`` (``of_case``) if one is known."""
-    return html_text.heading(kernel or "No kernel", about) + ("" if case is None else of_case(case))
+class Stat(NamedTuple):
+    """A number to show large, and a note on where it is from."""
+
+    label: str
+    value: str
+    note: str
 
 
-def of_case(case: Mapping[str, Any]) -> str:
-    """The numbers of a row of ``tilescope.models.summary.summarise``, and why they are what they are."""
-    where = ", ".join(filter(None, (case["impl"], case["workload"], case["pass"], case["chosen"])))
-    return f'{html_text.stats(_stats(case))}<p>{escape(case["why"])} <span class="quiet">({escape(where)})</span></p>'
+def timed(cases: pd.DataFrame) -> pd.DataFrame:
+    """``summary.summarise``'s frame with ``time``: the median and its 5 to 95 % range in words, absent where not timed."""
+    told = [
+        f"{write(row.gpu_time, 'second')} ({write(row.gpu_time_low, 'second')} – {write(row.gpu_time_high, 'second')})"
+        if row.measured
+        else ABSENT
+        for row in cases.itertuples()
+    ]
+    return cases.assign(time=pd.Series(told, index=cases.index, dtype="object"))
 
 
-def _stats(case: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Label, value and provenance of what is known, the most telling first."""
+def stats(case: Mapping[str, Any]) -> list[Stat]:
+    """Known numbers of a row of ``tilescope.models.summary.summarise``, the most important first."""
     spread = (
         f"{write(case['gpu_time_low'], 'second')} – {write(case['gpu_time_high'], 'second')}, {case['time_source']}"
     )
     found = [
-        ("GPU time", write(case["gpu_time"], "second"), spread),
-        ("of roofline", write(case["floor_fraction"], "ratio"), f"{case['roof']}, {write(case['floor'], 'second')}"),
-        ("speedup vs eager", times(case["speedup_eager"]), "GPU time"),
-        ("speedup vs torch.compile", times(case["speedup_compile"]), "GPU time"),
-        (f"speedup vs {case['library']}", times(case["speedup_library"]), "GPU time, quickest library"),
-        ("HBM traffic vs minimum", times(case["bytes_ratio"]), case["bytes_source"]),
-        ("registers", write(case["registers"], "count"), "per thread"),
-        ("theoretical occupancy", write(case["theoretical_occupancy"], "ratio"), f"limited by {case['limiter']}"),
+        Stat("GPU time", write(case["gpu_time"], "second"), spread),
+        Stat(
+            "of roofline", write(case["floor_fraction"], "ratio"), f"{case['roof']}, {write(case['floor'], 'second')}"
+        ),
+        Stat("speedup vs eager", times(case["speedup_eager"]), "GPU time"),
+        Stat("speedup vs torch.compile", times(case["speedup_compile"]), "GPU time"),
+        Stat(f"speedup vs {case['library']}", times(case["speedup_library"]), "GPU time, quickest library"),
+        Stat("HBM traffic vs minimum", times(case["bytes_ratio"]), case["bytes_source"]),
+        Stat("registers", write(case["registers"], "count"), "per thread"),
+        Stat("theoretical occupancy", write(case["theoretical_occupancy"], "ratio"), f"limited by {case['limiter']}"),
     ]
     if not case["measured"]:
-        found.insert(0, ("floor", write(case["floor"], "second"), "predicted, not measured"))
-    return [stat for stat in found if stat[1] != "–"][:_MOST]
+        found.insert(0, Stat("floor", write(case["floor"], "second"), "predicted, not measured"))
+    return [stat for stat in found if stat.value != ABSENT][:_MOST]
+
+
+def place(case: Mapping[str, Any]) -> str:
+    """``triton, 8192x16384-bf16, forward``."""
+    return ", ".join(filter(None, [case["impl"], case["workload"], case["pass"], case["config"] or case["chosen"]]))
+
+
+def sentence(case: Mapping[str, Any] | None) -> Sentence:
+    """``81.2 % of roofline, 3.57× vs eager (triton, 8192x16384-bf16, forward)``, and why."""
+    if case is None:
+        return Sentence(NOTHING)
+    reached = [
+        f"{write(case['gpu_time'], 'second')} of GPU time" if case["measured"] else "Predicted, not measured",
+        *([f"{write(case['floor_fraction'], 'ratio')} of roofline"] if case["floor_fraction"] > 0 else []),
+        *([f"{times(case['speedup_eager'])} vs eager"] if case["speedup_eager"] > 0 else []),
+        *([f"{times(case['speedup_library'])} vs {case['library']}"] if case["library"] else []),
+    ]
+    return Sentence(f"{', '.join(reached)} ({place(case)})", str(case["why"]))

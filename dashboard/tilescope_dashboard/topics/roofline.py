@@ -1,39 +1,85 @@
-"""What the roofline says of a kernel: how much of its roof it reaches."""
+"""Roofline: how much of its roof a kernel reaches."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import pandas as pd
 from tilescope.hardware import ceilings
 
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data.columns import GPU_TIME, IMPL, PASS, WORKLOAD, Column
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.roofline import LEVELS
+from tilescope_dashboard.topics.sentence import Sentence
 
-#: Whose bytes a headline speaks of: the algorithm's first, as every other view does.
+#: Metrics of which a run needs one to have points.
+NEEDED = frozenset({"algorithm_bytes_read", "requested_bytes_read", "dram_bytes_read"})
+NOTHING = Sentence("Roofline", "This run has no work or bytes of this kernel. Profile it to see them.")
+_READING = "Hollow marks are predicted, filled ones measured; a dotted line joins the points of one launch."
+#: Columns of ``listed``'s frame.
+COLUMNS = (
+    IMPL, WORKLOAD, PASS, Column("kind", "point"), Column("level", "level"),
+    Column("flops", "operations needed", "flop"), Column("executed_ratio", "executed / needed", "times"),
+    Column("bytes", "bytes", "byte"), Column("intensity", "intensity", "flop/byte"),
+    Column("performance", "performance", "flop/second"), GPU_TIME, Column("fraction", "of roofline", "ratio"),
+    Column("function", "launch"), Column("sources", "sources"),
+)  # fmt: skip
+#: Whose bytes the sentence speaks of: the algorithm's first, as every other view does.
 _KINDS = ("algorithm", "moved", "requested")
 
 
-def headline(points: pd.DataFrame) -> str:
+def columns(points: pd.DataFrame) -> tuple[Column, ...]:
+    """The table's columns; operations are those of integers where any point is of a pipe of integers."""
+    if not any(ceilings.unit(pipe) == "op/second" for pipe in points["pipe"].unique()):
+        return COLUMNS
+    return tuple(
+        replace(c, unit=c.unit.replace("flop", "op")) if c.unit in ("flop", "flop/second") else c for c in COLUMNS
+    )
+
+
+def listed(points: pd.DataFrame) -> pd.DataFrame:
+    """The points as the table has them: levels by their names, and all that the values are from in ``sources``."""
+    sources = zip(*(points[f"{what}_source"].tolist() for what in ("flops", "bytes", "time")), strict=True)
+    said = pd.Series([", ".join(dict.fromkeys(filter(None, row))) for row in sources], dtype=object)
+    return points.assign(sources=said, level=points["level"].map(LEVELS))
+
+
+def shared(points: pd.DataFrame) -> list[str]:
+    """Columns in which all the points are alike, so that a table may leave them out."""
+    return [name for name in ("pass", "level", "function") if points[name].nunique(dropna=False) <= 1]
+
+
+def chosen(
+    points: pd.DataFrame, levels: Collection[str] = ("hbm",), each: bool = False, held: Mapping[str, str] | None = None
+) -> pd.Series:
+    """Mask of the points that are shown: those of ``levels``, of ``each`` launch or of whole calls, with the ``held`` values."""
+    found = points["level"].isin(levels) & (points["launch"].notna() == each)
+    for column, value in (held or {}).items():
+        found &= points[column] == value
+    return found
+
+
+def sentence(points: pd.DataFrame) -> Sentence:
     """The largest timed case of ``tilescope.models.roofline.points`` in words, or what can be said without a clock."""
-    text = "Hollow marks are predicted, filled ones measured; a dotted line joins the points of one launch."
     timed = points[points["fraction"].notna()]
     if len(timed):
-        case = _telling(timed)
-        return html_text.heading(
+        case = _largest(timed)
+        return Sentence(
             f"{write(case['fraction'], 'ratio')} of roofline at {write(case['intensity'], 'flop/byte')}",
             f"{case['impl']} on {case['workload']} reaches {write(case['performance'], ceilings.unit(case['pipe']))} "
-            f"({case['kind']} bytes through {LEVELS[case['level']]}). {text}",
+            f"({case['kind']} bytes through {LEVELS[case['level']]}). {_READING}",
         )
     if points.empty:
-        return html_text.heading("Roofline", "No point fits these choices.")
-    return html_text.heading("Nothing was timed here", f"Marks stand where the roofs would allow them, dashed. {text}")
+        return Sentence("Roofline", "No point fits these choices.")
+    return Sentence("Nothing was timed here", f"Marks stand where the roofs would allow them, dashed. {_READING}")
 
 
-def _telling(timed: pd.DataFrame) -> pd.Series:
-    """The point a headline speaks of: the Triton implementation's on its largest problem, forward where there is one."""
-    chosen = timed.assign(rank=timed["kind"].map(_KINDS.index), floor=timed["gpu_time"] * timed["fraction"])
-    chosen = chosen[chosen["rank"] == chosen["rank"].min()]
+def _largest(timed: pd.DataFrame) -> pd.Series:
+    """The Triton implementation's point on its largest problem, forward where there is one."""
+    found = timed.assign(rank=timed["kind"].map(_KINDS.index), floor=timed["gpu_time"] * timed["fraction"])
+    found = found[found["rank"] == found["rank"].min()]
     for column, wanted in (("impl", "triton"), ("pass", "forward")):
-        preferred = chosen[chosen[column] == wanted]
-        chosen = preferred if len(preferred) else chosen
-    return chosen.loc[chosen["floor"].idxmax()]
+        preferred = found[found[column] == wanted]
+        found = preferred if len(preferred) else found
+    return found.loc[found["floor"].idxmax()]

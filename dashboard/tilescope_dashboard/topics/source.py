@@ -1,29 +1,190 @@
-"""What a launch's lines say: which costs most, and how to read them."""
+"""Source: values of the lines of one launch, from frames of ``tilescope.table.line_values``."""
 
 from __future__ import annotations
 
-from tilescope_dashboard.components import html_text
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from tilescope.table.line_values import LINE_METRICS
+from tilescope.table.schema import MEASURED, SOURCES
+
+from tilescope_dashboard.data.columns import Column
+from tilescope_dashboard.data.frames import with_first
 from tilescope_dashboard.data.units import write
+from tilescope_dashboard.topics.sentence import Sentence
 
 #: The view in a run without lines.
-NOTHING = html_text.heading("Source", "This run knows nothing of single lines of this kernel.")
+NOTHING = Sentence("Source", "This run knows nothing of single lines of this kernel.")
+#: Columns of ``listed``'s frame.
+COLUMNS = (
+    Column("line", "line", "count"), Column("label", "what"), Column("value", "value", "count"),
+    Column("unit", "unit"), Column("source", "source"), Column("function", "function"),
+    Column("file", "file"),
+)  # fmt: skip
 _READING = (
     "A bar is a line's share of the launch, solid where it was measured and hatched where it is predicted. {} "
     "Choose a line, here or there, to see what it became."
 )
-_CALLED = "What a line calls counts with it."
-_APART = "What a line calls in other files is counted apart by ncu: it stands below the source."
+_INLINED = "Includes inlined calls."
+_APART = "Calls inlined from other files are counted apart by ncu: they stand below the source."
 _NO_TEXT = (
     "The source of {} was not kept with this run and is not here unchanged: its lines cannot be shown, only counted."
 )
+CASE = ["impl", "pass", "workload", "config"]
+#: What is shown until a person chooses, the first that is known of each: where the time goes, or how much code there is;
+#: what is asked of memory.
+_FIRST = (("stall_samples", "sass_instructions"), ("requested_bytes_read",), ("requested_bytes_written",))
 
 
-def headline(launch: str, hottest: tuple[int, float] | None, column: str, apart: bool) -> str:
-    """The ``hottest`` line and its share of ``column``, else the ``launch``. ``apart``: some values are of other files."""
-    title = f"Line {hottest[0]} has {write(hottest[1], 'ratio')} of {column}" if hottest else launch
-    return html_text.heading(title, _READING.format(_APART if apart else _CALLED))
+@dataclass(frozen=True)
+class FunctionLaunch:
+    """The ``number``-th launch, from 0, of a kernel function in a case; sources number all of a case's differently."""
+
+    function: str
+    number: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.function}, launch {self.number + 1}" if self.number else self.function
+
+
+@dataclass(frozen=True)
+class LineColumn:
+    """A column of values beside the source: a metric of lines as one source knows it."""
+
+    metric: str
+    source: str
+
+    @property
+    def measured(self) -> bool:
+        return self.source in MEASURED
+
+    @property
+    def label(self) -> str:
+        return LINE_METRICS[self.metric].label
+
+    @property
+    def text(self) -> str:
+        """One line that tells it from the others."""
+        return f"{self.label} ({self.source})"
+
+
+def cases(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """The cases that have lines, by what a person reads: an implementation's own config first, and Triton's of those."""
+    rows = with_first(frame[CASE].drop_duplicates(), {"config": "", "impl": "triton"})
+    return {" · ".join(filter(None, case)): case for case in rows.itertuples(index=False, name=None)}
+
+
+def of_case(frame: pd.DataFrame, case: Sequence[str]) -> pd.DataFrame:
+    """The rows of one case, given by its values of ``CASE``."""
+    return frame[(frame[CASE] == list(case)).all(axis="columns")]
+
+
+def launches(frame: pd.DataFrame) -> list[FunctionLaunch]:
+    """The launches of one case's rows, in order."""
+    numbered = _numbered(frame)
+    found = numbered[["function", "number"]].drop_duplicates()
+    return [FunctionLaunch(str(function), int(number)) for function, number in found.itertuples(index=False, name=None)]
+
+
+def of_launch(frame: pd.DataFrame, launch: FunctionLaunch) -> pd.DataFrame:
+    """The rows that every source has of one launch of a case; without values that are absent."""
+    numbered = _numbered(frame)
+    chosen = (numbered["function"] == launch.function) & (numbered["number"] == launch.number)
+    return frame[chosen & frame["value"].notna()]
+
+
+def _numbered(frame: pd.DataFrame) -> pd.DataFrame:
+    """``function`` and ``number``: which launch of its function each row is about, as its source counts them."""
+    number = frame.groupby(["source", "function"], sort=False)["launch"].rank("dense").sub(1)
+    return frame[["function"]].assign(number=number.fillna(0).astype(int))
+
+
+def files(rows: pd.DataFrame) -> list[str]:
+    """The files that the rows speak of: the function's own first, which compiler and interpreter name."""
+    order = rows.assign(direct=rows["source"].isin(MEASURED)).sort_values("direct", kind="stable")
+    return list(dict.fromkeys(order["file"]))
+
+
+def line_columns(rows: pd.DataFrame) -> list[LineColumn]:
+    """Columns that the rows hold, metric by metric, the most direct source first."""
+    known = set(rows[["metric", "source"]].itertuples(index=False, name=None))
+    return [LineColumn(metric, source) for metric in LINE_METRICS for source in SOURCES if (metric, source) in known]
+
+
+def first_columns(known: Sequence[LineColumn], most: int) -> list[LineColumn]:
+    """Columns to show at first: at most that many, each metric from its most direct source."""
+    found: dict[str, LineColumn] = {}
+    for column in known:
+        found.setdefault(column.metric, column)
+    chosen = [next((found[metric] for metric in group if metric in found), None) for group in _FIRST]
+    return [column for column in chosen if column][:most] or list(known[:1])
+
+
+def listed(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows in the order of the file, with each metric's ``label``."""
+    labels = {metric.name: metric.label for metric in LINE_METRICS.values()}
+    return rows.assign(label=rows["metric"].map(labels)).sort_values(["file", "line"], kind="stable", ignore_index=True)
+
+
+def first_case(found: pd.DataFrame, problem: tuple[str, str]) -> tuple[str, ...]:
+    """The case to start with: that of ``problem``, a workload and a pass, without a config; else the first of ``cases``."""
+    known, (workload, direction) = list(cases(found).values()), problem
+    return next((case for case in known if case[1:] == (direction, workload, "")), known[0])
+
+
+def by_line(rows: pd.DataFrame, column: LineColumn) -> pd.Series:
+    """Values by ``(file, line)``; a line without one is not among them."""
+    own = rows[(rows["metric"] == column.metric) & (rows["source"] == column.source)]
+    return own.groupby(["file", "line"])["value"].sum()
+
+
+def shares(values: pd.Series) -> pd.Series:
+    """Each value's share of their sum, 0 where the sum is."""
+    total = values.sum()
+    return values / total if total else values * 0.0
+
+
+def hottest(rows: pd.DataFrame, column: LineColumn, file: str) -> tuple[int, float] | None:
+    """The line of ``file`` with the largest share of a column, and that share; None where the file has nothing."""
+    share = shares(by_line(rows, column))
+    own = share[share.index.get_level_values("file") == file]
+    if own.empty or not own.max():
+        return None
+    return int(own.idxmax()[1]), float(own.max())
+
+
+def excerpt(text: str, lines: Iterable[int]) -> list[tuple[int, int]]:
+    """Ranges of lines, both ends included, of the definitions at the top of a file that ``lines`` lie in.
+
+    The whole file where a line lies outside of them, or the text is no Python that this Python reads.
+    """
+    wanted, count = set(lines), len(text.splitlines())
+    try:
+        nodes = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return [(1, count)]
+    spans = [
+        (
+            min(node.lineno, *(d.lineno for d in node.decorator_list)) if node.decorator_list else node.lineno,
+            node.end_lineno or node.lineno,
+        )
+        for node in nodes
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+    held = [(first, last) for first, last in spans if any(first <= line <= last for line in wanted)]
+    covered = {line for first, last in held for line in range(first, last + 1)}
+    return held if wanted and wanted <= covered else [(1, count)]
+
+
+def sentence(launch: str, hottest: tuple[int, float] | None, metric: str, apart: bool) -> Sentence:
+    """The ``hottest`` line and its share of ``metric``, else the ``launch``. ``apart``: some values are of other files."""
+    title = f"Line {hottest[0]} has {write(hottest[1], 'ratio')} of {metric}" if hottest else launch
+    return Sentence(title, _READING.format(_APART if apart else _INLINED))
 
 
 def no_text(file: str) -> str:
-    """That the launch's own file is missing."""
-    return html_text.notice("warning", "No source text:", _NO_TEXT.format(file))
+    """A notice that the launch's own file is missing."""
+    return _NO_TEXT.format(file)

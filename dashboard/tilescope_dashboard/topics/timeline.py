@@ -1,45 +1,86 @@
-"""What the timeline says of a call: how busy the GPU was, and what it waited for longest."""
+"""Timeline: how busy the GPU was during a call, and what it waited for longest."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pandas as pd
-from tilescope.models.timeline import plain_name
+from tilescope.models import timeline as model
 
-from tilescope_dashboard.components import html_text
-from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.style import short
+from tilescope_dashboard.data.columns import IMPL, Column
+from tilescope_dashboard.data.frames import with_first
+from tilescope_dashboard.data.units import short, write
 from tilescope_dashboard.figures.timeline import MOST
+from tilescope_dashboard.topics.sentence import Sentence
 
+#: Metrics of which a run needs one to have a timeline.
+NEEDED = frozenset({"launch_start"})
+#: Columns of ``listed``'s frame, and of ``tilescope.models.timeline.totals``.
+LAUNCHES = (
+    IMPL, Column("number", "launch", "count"), Column("start", "start", "second"),
+    Column("duration", "duration", "second"), Column("gap", "gap before", "second"),
+    Column("late", "waiting on CPU", "second"), Column("source", "source"), Column("function", "function"),
+)  # fmt: skip
+TOTALS = (
+    IMPL, Column("sample", "repetition", "count"), Column("launches", "launches", "count"),
+    Column("window", "window", "second"), Column("busy", "GPU busy", "second"), Column("gaps", "gaps", "second"),
+    Column("late", "waiting on CPU", "second"), Column("busy_share", "share", "ratio"), Column("source", "source"),
+)  # fmt: skip
+#: The repetition that stands for all: each implementation's median one.
+TYPICAL = -1
 _NOTHING = (
     "No launch of this kernel has a start in this run. torch.profiler sees when launches begin: profile the kernel on a "
     "GPU with the torch_profiler collector."
 )
 
 
-def headline(launches: pd.DataFrame, sums: pd.DataFrame) -> str:
-    """The first of ``sums`` (``tilescope.models.timeline.totals``) in words, and why its longest gap in ``launches`` is there."""
+def problems(sums: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """The workloads and passes of ``tilescope.models.timeline.totals``, by what a selector shows."""
+    pairs = dict.fromkeys(zip(sums["workload"], sums["pass"], strict=True))
+    return {f"{workload} · {direction}": (workload, direction) for workload, direction in pairs}
+
+
+def repetitions(samples: Iterable[int]) -> dict[str, int]:
+    """The repetitions that can be chosen, by what a selector shows: the typical one first."""
+    return {"median": TYPICAL, **{str(sample): int(sample) for sample in sorted(set(samples))}}
+
+
+def chosen(sums: pd.DataFrame, workload: str, direction: str, sample: int) -> pd.DataFrame:
+    """One repetition an implementation of one problem, Triton's first."""
+    here = sums[(sums["workload"] == workload) & (sums["pass"] == direction)]
+    found = model.typical(here) if sample == TYPICAL else here[here["sample"] == sample]
+    return with_first(found, {"impl": "triton"}).reset_index(drop=True)
+
+
+def listed(launches: pd.DataFrame) -> pd.DataFrame:
+    """The launches as the table has them, numbered from 1."""
+    return launches.assign(number=launches["launch"].astype("float64") + 1)
+
+
+def sentence(launches: pd.DataFrame, sums: pd.DataFrame) -> Sentence:
+    """The first of ``sums`` (``chosen``) in words, and why its longest gap in ``launches`` is there."""
     if sums.empty:
-        return html_text.heading("Timeline", _NOTHING)
+        return Sentence("Timeline", _NOTHING)
     first = sums.iloc[0]
     title = f"{first['impl']}: GPU busy {write(first['busy_share'], 'ratio')} of {write(first['window'], 'second')}"
     gaps = launches.loc[(launches["impl"] == first["impl"]) & (launches["gap"] > 0)]
     said = ["It is one launch." if first["launches"] == 1 else "Its launches leave no gap."]
     if len(gaps):
         longest = gaps.loc[gaps["gap"].idxmax()]
-        name = short(plain_name(longest["function"]), 60)
-        said = [f"Its longest gap, {write(longest['gap'], 'second')}, lies before {name}: {_blame(longest)}"]
+        name = short(model.plain_name(longest["function"]), 60)
+        said = [f"Its longest gap, {write(longest['gap'], 'second')}, lies before {name}: {_cause(longest)}"]
     if len(launches) > MOST:
         said.append(f"Of {len(launches):,} launches the figure draws the longest one by one and the others together.")
     if len(gaps):
         said.append("torch.profiler slows the CPU down: without it, gaps that wait for the CPU are shorter.")
-    return html_text.heading(title, " ".join(said))
+    return Sentence(title, " ".join(said))
 
 
-def _blame(launch: pd.Series) -> str:
+def _cause(launch: pd.Series) -> str:
     if pd.isna(launch["late"]):
         return (
             "why is not known, for this run was recorded without the CPU's calls; profile the kernel anew to have them."
         )
     if launch["late"] > 0:
-        return f"the CPU was late, by {write(launch['late'], 'second')}."
-    return "the CPU had called in time."
+        return f"the GPU waited on the CPU for {write(launch['late'], 'second')}."
+    return "the CPU had called in time, so it is a launch gap."

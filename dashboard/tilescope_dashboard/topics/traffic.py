@@ -1,35 +1,92 @@
-"""What the traffic says of a kernel: how many bytes it moves, and what fusing them gains."""
+"""HBM traffic: how many bytes a kernel moves, and what fusing it gains."""
 
 from __future__ import annotations
 
 import pandas as pd
+from tilescope.models import traffic as model
 from tilescope.table.schema import MEASURED
 
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data.columns import GPU_TIME, IMPL, Column
 from tilescope_dashboard.data.units import times, write
 from tilescope_dashboard.figures.traffic import MOST
+from tilescope_dashboard.topics.sentence import Sentence
 
-#: The view in a run without bytes.
-NOTHING = html_text.heading("HBM traffic", "No bytes are counted in this run: the interpreter or ncu counts them.")
+#: Metrics of which a run needs one to have bars.
+NEEDED = frozenset(name for choices in model.BYTES.values() for pair in choices for name in pair)
+NOTHING = Sentence("HBM traffic", "No bytes are counted in this run: the interpreter or ncu counts them.")
+#: Columns of ``listed``'s frame, and of ``tilescope.models.traffic.speedup``'s.
+LAUNCHES = (
+    IMPL, Column("number", "launch", "count"), Column("read", "read (B)", "byte"),
+    Column("written", "written (B)", "byte"), Column("over", "vs minimum", "times"), Column("source", "source"),
+    Column("function", "function"),
+)  # fmt: skip
+SPEEDUPS = (
+    IMPL, Column("bytes", "bytes", "byte"), Column("baseline_bytes", "eager's bytes", "byte"),
+    Column("bytes_source", "bytes from"), Column("predicted", "predicted", "times"), GPU_TIME,
+    Column("actual", "actual", "times"), Column("time_source", "time from"),
+)  # fmt: skip
+#: What counts bytes, the most direct first, and how a selector names it.
+_COUNTED = {"ncu": "measured (ncu)", "interpreter": "predicted (interpreter)"}
 
 
-def headline(bars: pd.DataFrame, gains: pd.DataFrame, floor: float | None) -> str:
-    """Bytes of the Triton implementation, or else of the one with the fewest, against ``floor`` in bytes; its speed-up.
+def problems(launches: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """The workloads and passes with counted bytes, by what a selector shows. ``launches``: ``tilescope.models.traffic.traffic``."""
+    pairs = _counted(launches)[["workload", "pass"]].drop_duplicates().itertuples(index=False, name=None)
+    return {f"{workload} · {direction}": (workload, direction) for workload, direction in pairs}
 
-    ``bars`` are rows of ``tilescope.models.traffic.traffic`` and ``gains`` of its ``speedup``, both of one workload and pass.
+
+def sources(launches: pd.DataFrame) -> dict[str, str]:
+    """Sources that counted bytes here, by what a selector shows."""
+    known = set(_counted(launches)["source"])
+    return {said: source for source, said in _COUNTED.items() if source in known}
+
+
+def of_problem(rows: pd.DataFrame, workload: str, direction: str) -> pd.DataFrame:
+    """The rows of one workload and pass."""
+    return rows[(rows["workload"] == workload) & (rows["pass"] == direction)].reset_index(drop=True)
+
+
+def floor(rows: pd.DataFrame) -> float | None:
+    """Bytes that the algorithm of one problem has to move; None where they are not known."""
+    least = rows[["floor_read", "floor_written"]].sum(axis=1, min_count=2).min()
+    return None if pd.isna(least) else float(least)
+
+
+def bars(rows: pd.DataFrame, source: str = "ncu") -> pd.DataFrame:
+    """The launches of one problem as ``source`` counted them; an implementation that it did not see, as another source did."""
+    counted = _counted(rows)
+    chosen = counted["source"].eq(source)
+    seen = set(counted.loc[chosen, "impl"])
+    return counted[chosen | ~counted["impl"].isin(seen)].reset_index(drop=True)
+
+
+def listed(shown: pd.DataFrame, least: float | None) -> pd.DataFrame:
+    """``bars`` as the table has them: numbered from 1, and with each launch's bytes ``over`` the ``least``, in bytes."""
+    over = (shown["read"] + shown["written"]) / (least or float("nan"))
+    return shown.assign(number=shown["launch"].astype("float64") + 1, over=over)
+
+
+def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None) -> Sentence:
+    """Bytes of the Triton implementation, or else of the one with the fewest, against the ``least``; its speedup.
+
+    ``shown`` is ``bars``, ``gains`` rows of ``tilescope.models.traffic.speedup``, both of one problem.
     """
-    totals = (bars["read"] + bars["written"]).groupby(bars["impl"]).sum()
+    totals = (shown["read"] + shown["written"]).groupby(shown["impl"]).sum()
     ours = "triton" if "triton" in totals else totals.idxmin()
-    together = ", the last one all that move least" if bars["impl"].value_counts().max() > MOST else ""
+    together = ", the last one all that move least" if shown["impl"].value_counts().max() > MOST else ""
     said = f"Solid bars were measured by ncu, pale ones predicted; each segment is one launch{together}."
-    measured = set(bars.loc[bars["impl"] == ours, "source"]) <= MEASURED
+    measured = set(shown.loc[shown["impl"] == ours, "source"]) <= MEASURED
     verb = "moves" if measured else "has to move"
     title = f"{ours} {verb} {write(totals[ours], 'byte')}"
-    if floor:
-        title += f", {times(totals[ours] / floor)} the minimum"
+    if least:
+        title += f", {times(totals[ours] / least)} the minimum"
     gain = gains[gains["impl"] == ours]
     if len(gain) and pd.notna(gain["predicted"].iloc[0]):
         actual = gain["actual"].iloc[0]
         timed = f" Measured: {times(actual)}." if pd.notna(actual) else ""
         said = f"Its bytes predict a speedup of {times(gain['predicted'].iloc[0])} vs eager.{timed} {said}"
-    return html_text.heading(title, said)
+    return Sentence(title, said)
+
+
+def _counted(launches: pd.DataFrame) -> pd.DataFrame:
+    return launches[launches["source"] != "model"]

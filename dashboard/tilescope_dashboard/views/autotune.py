@@ -10,23 +10,13 @@ from tilescope.table.schema import Failure
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
-from tilescope_dashboard.data import frames, sweeps
+from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.session.jobs import shared
-from tilescope_dashboard.topics.autotune import ABOUT, headline
+from tilescope_dashboard.topics import autotune as topic
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.config_choices import ConfigChoices
-from tilescope_dashboard.views.no_sweep import NoSweep
-
-_COLUMNS = {
-    "time": ("time", "second"),
-    "registers": ("registers", "count"),
-    "shared_memory": ("shared memory (B)", "byte"),
-    "spills": ("spills (B)", "byte"),
-    "theoretical_occupancy": ("occupancy", "ratio"),
-    "sources": ("from", "text"),
-    "reason": ("failure", "text"),
-}
+from tilescope_dashboard.views.missing_sweep import MissingSweep
 
 
 class Autotune(View):
@@ -35,12 +25,12 @@ class Autotune(View):
     name_in_address, title = "autotune", "Autotune"
 
     def build(self) -> list[Any]:
-        self._head, self._nowhere = html_text.pane(), NoSweep(self.state, shared())
+        self._head, self._missing = html_text.pane(), MissingSweep(self.state, shared())
         self._choices, self._chart = ConfigChoices(self._draw), chart()
         self._table = pn.Column(sizing_mode="stretch_width", margin=0)
         self._body = pn.Column(self._choices, self._chart, self._table, sizing_mode="stretch_width", margin=0)
         self._of: tuple[Any, ...] = ()
-        return [self._head, self._nowhere, self._body]
+        return [self._head, self._missing, self._body]
 
     def update(self) -> None:
         loaded, kernel = self.state.loaded, self.state.kernel
@@ -48,30 +38,25 @@ class Autotune(View):
         if self._of != (loaded, kernel):
             self._of = (loaded, kernel)
             self._fill([f for f in loaded.run.failures if f.concerns(kernel)] if loaded else [])
-        self._nowhere.show(missing=not self._body.visible)
+        self._missing.show(missing=not self._body.visible)
         if self._body.visible:
             self._draw()
         else:
-            self._head.object = ABOUT
+            self._head.object = html_text.heading(*topic.ABOUT)
 
     def _fill(self, failures: list[Failure]) -> None:
-        self._cells = frames.configs(self.state.table, failures, self.state.device.target if self.state.device else "")
+        self._cells = sweeps.configs(self.state.table, failures, self.state.device.target if self.state.device else "")
         names = self._choices.fill(self._cells)
         self._body.visible = bool(names) and self._choices.colouring is not None
-        # A column a parameter: every kernel has its own.
-        parameters = {name: (name, "count") for name in names}
-        columns = {
-            name: known for name, known in _COLUMNS.items() if name != "reason" or self._cells["reason"].ne("").any()
-        }
-        self._rows = table({"time": _COLUMNS["time"], **parameters, **columns})
+        self._rows = table(topic.columns(self._cells, names))
         self._table.objects = [self.saved(self._rows, "configs")]
 
     def _draw(self) -> None:
         chosen = self._choices
-        label, unit, less = frames.COLOURINGS[chosen.colouring]
-        cells = sweeps.ranked(self._cells, chosen.sweep, chosen.held, chosen.colouring, less)
-        shown = sweeps.over(cells, chosen.across, chosen.down)
-        self._head.object = headline(cells, shown, label, unit)
+        label, unit, less = sweeps.COLOURINGS[chosen.colouring]
+        cells = topic.ranked(self._cells, chosen.sweep, chosen.held, chosen.colouring, less)
+        shown = topic.grid(cells, chosen.across, chosen.down)
+        self._head.object = html_text.heading(*topic.sentence(cells, shown, label, unit))
         self._chart.visible = self._table.visible = len(shown) > 0
         self._chart.object = autotune(shown, chosen.across, chosen.down, unit, self.state.look)
-        fill(self._rows, sweeps.with_sources(cells))
+        fill(self._rows, topic.listed(cells))

@@ -1,4 +1,4 @@
-"""What the views share: they are built once, and brought up to date when they are looked at."""
+"""Base of the views: built once, and brought up to date when looked at."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import Chart
 from tilescope_dashboard.components.tables import Table, downloads
 from tilescope_dashboard.data.exports import stem
-from tilescope_dashboard.session.scheduling import in_turns
+from tilescope_dashboard.session.scheduling import step_by_step
 from tilescope_dashboard.session.state import State
 
 LOG = logging.getLogger(__name__)
@@ -23,8 +23,8 @@ _ENDED = object()
 class View(pn.viewable.Viewer):
     """A view of the state. A subclass has ``name_in_address``, ``title``, ``build()`` and ``update()``.
 
-    ``build`` makes the layout once, with a headline ``_head``; ``update`` fills it from the state. An error in ``update``
-    is shown in place. The headline of a ``live`` view changes all the time, too often to be read out for its figures.
+    ``build`` makes the layout once, with its title in ``_head``; ``update`` fills it from the state. An error in ``update``
+    is shown in place. The title of a ``live`` view changes all the time, too often to be read out for its figures.
     """
 
     state = param.ClassSelector(class_=State)
@@ -65,8 +65,8 @@ class View(pn.viewable.Viewer):
         return pn.Column(shown, downloads(shown, name), sizing_mode="stretch_width", margin=0)
 
     def _about(self) -> str:
-        """What a figure of this view shows, for who cannot see it."""
-        return ". ".join(filter(None, [self.title, "" if self.live else html_text.headline(self._head.object)]))
+        """Text alternative of this view's figures."""
+        return ". ".join(filter(None, [self.title, "" if self.live else html_text.title_of(self._head.object)]))
 
     def clear(self) -> None:
         """Choose no row in any table."""
@@ -82,13 +82,13 @@ class View(pn.viewable.Viewer):
 
     def gradually(self, steps: Iterator[object]) -> None:
         """Take the steps in turns, for what would keep other sessions waiting; an error in one is shown and ends them."""
-        in_turns(
+        step_by_step(
             lambda: self._attempt(lambda: next(steps, _ENDED)) is not _ENDED,
             urgent=lambda: self.state.view == self.name_in_address,
         )
 
     def _attempt(self, action: Callable[[], object]) -> object:
-        """What it returns; where it fails that is shown in place."""
+        """Return what ``action`` gives; an error in it is shown in place."""
         try:
             result = action()
             self._trouble.visible = False

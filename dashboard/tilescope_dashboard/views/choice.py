@@ -1,4 +1,4 @@
-"""A selector whose options follow the run and the kernel."""
+"""A selector whose options change with the run and the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims: what people are told of fused kernels, what the bytes allow, what the recordings measured."""
+"""Claims: what is published of fused kernels, the traffic bound, and what the recordings measured."""
 
 from __future__ import annotations
 
@@ -15,42 +15,8 @@ from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data.run_cache import claimed, has_claimed
 from tilescope_dashboard.figures.claims import claims
+from tilescope_dashboard.topics import claims as topic
 from tilescope_dashboard.views.base import View
-
-_COLUMNS = {
-    "kernel": ("kernel", "text"),
-    "pass": ("pass", "text"),
-    "workload": ("workload", "text"),
-    "claim": ("people say", "text"),
-    "claim_source": ("where", "text"),
-    "verdict": ("by GPU time", "text"),
-    "verdict_interval": ("by the interval", "text"),
-    "bound": ("bytes allow", "times"),
-    "over_eager": ("over eager", "times"),
-    "low_eager": ("95 % from", "times"),
-    "high_eager": ("to", "times"),
-    "interval_eager": ("by the interval", "times"),
-    "over_compile": ("over compile", "times"),
-    "low_compile": ("95 % from", "times"),
-    "high_compile": ("to", "times"),
-    "interval_compile": ("by the interval", "times"),
-    "over_library": ("over library", "times"),
-    "low_library": ("95 % from", "times"),
-    "high_library": ("to", "times"),
-    "interval_library": ("by the interval", "times"),
-    "library": ("library", "text"),
-    "library_version": ("its version", "text"),
-    "of_roof": ("of the roof", "ratio"),
-    "roof": ("roof", "text"),
-    "started": ("measured", "text"),
-    "device": ("GPU", "text"),
-}
-
-
-_VERDICTS = {"holds": "hold", "more": "measured better", "less": "measured worse", "not measured": "not measured"}
-_NOT_RECORDED = "not recorded"
-_BOUND = "The bytes of the unfused operations over those of the fused kernel bound what moving less can win."
-_NOTHING = "Nothing is recorded here: 'make record' on a machine with a GPU records the library."
 
 
 class Claims(View):
@@ -59,7 +25,7 @@ class Claims(View):
     name_in_address, title = "claims", "Claims"
 
     def build(self) -> list[Any]:
-        self._head, self._chart, self._table = html_text.pane(), chart(), table(_COLUMNS)
+        self._head, self._chart, self._table = html_text.pane(), chart(), table(topic.COLUMNS)
         self._rows = pd.DataFrame(columns=list(model.COLUMNS))
         self._table.param.watch(self._open, "selection")
         self.state.param.watch(self._changed, "runs")
@@ -73,7 +39,7 @@ class Claims(View):
         if all(map(has_claimed, asked)):
             self._show(asked)
         else:
-            self._head.object = html_text.heading("Claims", f"Reading {len(asked)} recordings …")
+            self._head.object = html_text.heading(*topic.reading(len(asked)))
             self._body.visible = False
             self.gradually(self._read(asked))
 
@@ -91,19 +57,10 @@ class Claims(View):
         self._rows = model.best(row for rows, _ in said for row in rows)
         where = dict.fromkeys(line for _, lines in said for line in lines.splitlines())
         self._body.visible = True
-        earlier = self._rows["changed"].map({True: " (an earlier version)", False: ""})
-        judged = model.verdicts(self._rows)
-        counts = judged.map(lambda words: _VERDICTS.get(words, "depend on the size")).value_counts()
-        verdicts = ", ".join(f"{count} {html_text}" for html_text, count in counts.items())
-        self._head.object = html_text.heading(
-            f"Of {len(judged)} claims: {verdicts}" if verdicts else "Claims",
-            f"{_measured_on(self._rows)} {_BOUND} {_clocks(self._rows)}" if len(self._rows) else _NOTHING,
-        ) + (html_text.more("with these versions", where) if len(self._rows) else "")
+        versions = html_text.more("with these versions", where) if len(self._rows) else ""
+        self._head.object = html_text.heading(*topic.sentence(self._rows)) + versions
         self._chart.object = claims(self._rows, self.state.look_of(*self._origin()))
-        versions = self._rows["library_version"].mask(
-            self._rows["library"].ne("") & self._rows["library_version"].eq(""), _NOT_RECORDED
-        )
-        fill(self._table, self._rows.assign(started=self._rows["started"] + earlier, library_version=versions))
+        fill(self._table, topic.listed(self._rows))
 
     def _origin(self) -> list[str]:
         """The runs and GPUs that the rows come from."""
@@ -113,17 +70,3 @@ class Claims(View):
         if event.new:
             row = self._rows.iloc[event.new[0]]
             self.state.param.update(run=row["run"], kernel=row["kernel"])
-
-
-def _measured_on(rows: pd.DataFrame) -> str:
-    """The GPUs and the days."""
-    gpus, days = (sorted(set(rows[name])) for name in ("device", "started"))
-    return f"Measured on {', '.join(gpus)}, {' to '.join(dict.fromkeys((days[0], days[-1])))}."
-
-
-def _clocks(rows: pd.DataFrame) -> str:
-    """In how many comparisons the two clocks name another winner."""
-    apart = sum(int(model.disagree(rows, other).sum()) for other in model.OVER)
-    return (
-        f"In {apart} comparisons GPU time and the interval, which the CPU's delays are part of, have another one ahead."
-    )

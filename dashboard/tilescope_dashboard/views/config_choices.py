@@ -1,4 +1,4 @@
-"""Which sweep over configs, over which two of its parameters, and which values of the others."""
+"""Selectors of a sweep, the two parameters it is drawn over, and the values of the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 
-from tilescope_dashboard.data import frames, sweeps
+from tilescope_dashboard.data import sweeps
+from tilescope_dashboard.topics import autotune as topic
 from tilescope_dashboard.views.choice import Choice
 
 _BEST = "best of all"
@@ -34,7 +35,7 @@ class ConfigChoices(pn.viewable.Viewer):
 
     @property
     def colouring(self) -> str:
-        """The column of ``frames.COLOURINGS`` by which the configs are coloured and ranked."""
+        """The column of ``sweeps.COLOURINGS`` by which the configs are coloured and ranked."""
         return self._colouring.value
 
     @property
@@ -49,17 +50,17 @@ class ConfigChoices(pn.viewable.Viewer):
 
     @property
     def held(self) -> dict[str, str]:
-        """The values of the parameters of which not the best is looked for."""
+        """The parameters that are held at a value, instead of the best over all their values."""
         return {widget.label: widget.value for widget in self._others.objects if widget.value != _BEST}
 
     def fill(self, cells: pd.DataFrame) -> list[str]:
-        """Offer what ``cells``, ``frames.configs``' frame, has; at first its most telling. Gives the parameters that vary."""
+        """Offer what ``cells``, ``sweeps.configs``' frame, has; at first its most telling. Gives the parameters that vary."""
         self._cells = cells
         found = list(dict.fromkeys(sweeps.names(cells)))
         self._sweep.offer(found, next(iter(found), None))
-        known = {label: c for c, (label, _, _) in frames.COLOURINGS.items() if cells[c].notna().any()}
-        self._colouring.offer(known, sweeps.telling(cells, known.values()))
-        names = sweeps.by_influence(cells, frames.parameters(cells), self.colouring)
+        known = topic.colourings(cells)
+        self._colouring.offer(known, topic.most_telling(cells, known.values()))
+        names = topic.axes(cells, self.colouring)
         self._across.offer(names, next(iter(names), None))
         self._down.offer(names, next(iter(names[1:] or names), None))
         self._hold()
@@ -71,7 +72,7 @@ class ConfigChoices(pn.viewable.Viewer):
 
     def _hold(self) -> None:
         """A selector for each parameter that varies and is not drawn."""
-        held = [n for n in frames.parameters(self._cells) if n not in (self.across, self.down)]
+        held = [n for n in sweeps.parameters(self._cells) if n not in (self.across, self.down)]
         self._others.objects = [
             pmui.Select(
                 label=n, options=[_BEST, *map(str, sorted(self._cells[n].dropna().unique()))], width=150, size="small"

@@ -1,4 +1,4 @@
-"""Above every view: which run and which kernel one looks at, what one must know about them, and the export."""
+"""Bar above every view: selectors of the run and the kernel, notices about them, and the export."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import param
 from tilescope.runs import journal
 
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.figures.style import short
-from tilescope_dashboard.session.state import State, no_gpu
+from tilescope_dashboard.data.best_run import no_gpu
+from tilescope_dashboard.data.units import short
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import Export
 
 
@@ -102,7 +103,7 @@ class Context(pn.viewable.Viewer):
 
 
 def _label(summary: Any) -> str:
-    """What tells a run apart comes first: a narrow selector cuts the end."""
+    """Label of a run, its most telling part first: a narrow selector cuts the end."""
     where = "recorded" if summary.recorded else ("predicted for" if not summary.measured else "on")
     started, device = summary.started[:16].replace("T", " "), summary.device.removeprefix("NVIDIA ")
     return short(f"{summary.title or summary.id} · {where} {device} · {started}", 76) + f" · {summary.id[-4:]}"

@@ -1,4 +1,4 @@
-"""Saves the run that is looked at as a report, with what it is compared with."""
+"""Button that saves the open run as a report, with what it is compared with."""
 
 from __future__ import annotations
 

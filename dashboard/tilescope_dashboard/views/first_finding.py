@@ -1,4 +1,4 @@
-"""What Advice finds first in a case, in one line, and the way there."""
+"""The first finding of a case in one line, with a button that opens Advice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import param
 
 from tilescope_dashboard.components import cards
 from tilescope_dashboard.data import run_cache
-from tilescope_dashboard.session.scheduling import in_turn
+from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import State
 
 
@@ -24,7 +24,7 @@ class FirstFinding(pn.viewable.Viewer):
         super().__init__(state=state, **settings)
         self._text = cards.pane()
         self._button = pmui.Button(label="Open Advice", variant="outlined", size="small", width=120)
-        self._button.on_click(lambda _: in_turn(self._open))
+        self._button.on_click(lambda _: next_tick(self._open))
         self._case: Mapping[str, Any] = {}
         # Side by side where the page is wide enough, else the button below the line.
         self._line = pn.Column(self._text, styles={"flex": "0 1 880px"}, margin=0)

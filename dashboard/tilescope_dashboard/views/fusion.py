@@ -1,4 +1,4 @@
-"""A small form: would fusing a chain of PyTorch operations help? Answered from sizes and datasheets, nothing is run."""
+"""Form that predicts the gain of fusing a chain of PyTorch operations from sizes and datasheets; nothing is run."""
 
 from __future__ import annotations
 

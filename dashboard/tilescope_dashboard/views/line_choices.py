@@ -1,4 +1,4 @@
-"""Which case, which of its launches, and which columns of values one looks at, among the lines that a run knows."""
+"""Selectors of a case, one of its launches, and the columns of values beside its lines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import panel as pn
 import panel_material_ui as pmui
 from tilescope.table import line_values
 
-from tilescope_dashboard.data import source_lines as model
-from tilescope_dashboard.data.source_lines import Column, Launch
+from tilescope_dashboard.topics import source as topic
+from tilescope_dashboard.topics.source import FunctionLaunch, LineColumn
 
 
 class LineChoices(pn.viewable.Viewer):
@@ -39,16 +39,16 @@ class LineChoices(pn.viewable.Viewer):
 
     @property
     def case(self) -> tuple[str, ...]:
-        """The chosen case's values of ``source_lines.CASE``."""
+        """The chosen case's values of ``topics.source.CASE``."""
         return tuple(self._case.value)
 
     @property
-    def launch(self) -> Launch:
+    def launch(self) -> FunctionLaunch:
         """The chosen launch."""
         return self._launch.value
 
     @property
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[LineColumn]:
         """The chosen columns, in the order in which they were."""
         return list(self._columns.value)
 
@@ -58,26 +58,24 @@ class LineChoices(pn.viewable.Viewer):
         Else it is the first case of ``problem``, a workload and a pass, without a config, and at most ``most`` columns.
         """
         self._found, self._most = found, most
-        options, (workload, direction) = model.cases(found), problem
-        first = next((c for c in options.values() if c[1:] == (direction, workload, "")), next(iter(options.values())))
-        self._set(self._case, options, first)
+        self._set(self._case, topic.cases(found), topic.first_case(found, problem))
         self._open()
 
     def _open(self) -> None:
         """The chosen case's launches."""
-        self._of_case = model.of_case(self._found, self.case)
-        launches = {launch.label: launch for launch in model.launches(self._of_case)}
+        self._of_case = topic.of_case(self._found, self.case)
+        launches = {launch.label: launch for launch in topic.launches(self._of_case)}
         self._set(self._launch, launches, next(iter(launches.values())))
         self._choose()
 
     def _choose(self) -> None:
         """The chosen launch's rows and columns."""
-        self.rows = model.of_launch(self._of_case, self.launch)
-        known = model.columns(self.rows)
+        self.rows = topic.of_launch(self._of_case, self.launch)
+        known = topic.line_columns(self.rows)
         kept = [column for column in self.columns if self._picked and column in known]
         self._filling = True
         self._columns.param.update(
-            options={column.text: column for column in known}, value=kept or model.first_columns(known, self._most)
+            options={column.text: column for column in known}, value=kept or topic.first_columns(known, self._most)
         )
         self._filling = False
         self._launch_chosen()

@@ -13,7 +13,7 @@ from tilescope_dashboard.browser.connection import Connection
 from tilescope_dashboard.browser.focus_ring import FocusRing
 from tilescope_dashboard.browser.keyboard import Keyboard
 from tilescope_dashboard.components.stack import Stack
-from tilescope_dashboard.session.idle_work import SpareTime
+from tilescope_dashboard.session.idle_work import IdleWork
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.base import View
 
@@ -37,7 +37,7 @@ class Navigation(pn.viewable.Viewer):
         self._tabs.param.watch(self._clicked, "active")
         state.param.watch(self._switch, "view")
         self._switch()
-        spare = SpareTime(self._prepare)
+        spare = IdleWork(self._prepare)
         state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow"])
         pn.state.onload(spare.start)
         top = pn.Row(

@@ -1,4 +1,4 @@
-"""Occupancy: what a multiprocessor could hold, one resource at a time, on any GPU."""
+"""Occupancy: blocks that an SM could hold, over one resource at a time, on any GPU."""
 
 from __future__ import annotations
 
@@ -12,26 +12,10 @@ from tilescope.hardware import occupancy as model
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart, side_by_side
 from tilescope_dashboard.components.tables import fill, table
-from tilescope_dashboard.data import frames
 from tilescope_dashboard.figures.occupancy import TITLES, occupancy
-from tilescope_dashboard.topics.occupancy import NOTHING, headline
+from tilescope_dashboard.topics import occupancy as topic
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
-
-_COLUMNS = {
-    "impl": ("impl.", "text"),
-    "pass": ("pass", "text"),
-    "workload": ("workload", "text"),
-    "launch_text": ("launch", "text"),
-    "occupancy": ("theoretical", "ratio"),
-    "achieved_occupancy": ("achieved", "ratio"),
-    "limiter": ("limited by", "text"),
-    "registers": ("registers", "count"),
-    "shared_memory": ("shared memory (B)", "byte"),
-    "block_threads": ("threads", "count"),
-    "active_blocks": ("blocks per SM", "count"),
-    "source": ("source", "text"),
-}
+from tilescope_dashboard.views.missing import Missing, rows_of
 
 
 class Occupancy(View):
@@ -41,9 +25,9 @@ class Occupancy(View):
 
     def build(self) -> list[Any]:
         self._target = pmui.Select(label="GPU", options=list(model.LIMITS), width=150, size="small")
-        self._head, self._nowhere = html_text.pane(), Elsewhere(self.state)
+        self._head, self._missing = html_text.pane(), Missing(self.state)
         self._charts = {resource: chart() for resource in TITLES}
-        self._table = table(_COLUMNS)
+        self._table = table(topic.COLUMNS)
         self._rows, self._of, self._settled = pd.DataFrame(), (), True
         self._target.param.watch(lambda _: self._settled and self._fill(), "value")
         self._table.param.watch(lambda _: self._settled and self._draw(), "selection")
@@ -51,7 +35,7 @@ class Occupancy(View):
             self._target, side_by_side(self._charts.values(), 310), self.saved(self._table, "launches"),
             sizing_mode="stretch_width", margin=0,
         )  # fmt: skip
-        return [self._head, self._nowhere, self._body]
+        return [self._head, self._missing, self._body]
 
     def update(self) -> None:
         state = self.state
@@ -73,15 +57,8 @@ class Occupancy(View):
     def _fill(self) -> None:
         # The table is watched: the charts are drawn once, when all stands.
         self._settled = False
-        known = self.state.usual
-        rows = frames.occupancies(known, self._target.value)
-        # First what stands for the kernel in the other views.
-        workload, direction = frames.largest_problem(known)
-        wanted = {"impl": "triton", "workload": workload, "pass": direction}
-        self._rows = frames.with_first(rows, wanted).reset_index(drop=True)
-        fill(
-            self._table, self._rows.assign(launch_text=self._rows["function"].where(self._rows["function"] != "", "–"))
-        )
+        self._rows = topic.listed(self.state.usual, self._target.value)
+        fill(self._table, self._rows)
         if len(self._rows):
             self._table.selection = [0]
         self._settled = True
@@ -90,14 +67,13 @@ class Occupancy(View):
     def _draw(self) -> None:
         self._body.visible = len(self._rows) > 0
         if self._rows.empty:
-            self._head.object = NOTHING
-            self._nowhere.seek(rows_of({"registers"}))
+            self._head.object = html_text.heading(*topic.NOTHING)
+            self._missing.seek(rows_of(topic.NEEDED))
             return
-        self._nowhere.say("")
+        self._missing.say("")
         look, target = self.state.look, self._target.value
         row = self._rows.iloc[next(iter(self._table.selection), 0)].to_dict()
-        self._head.object = headline(row, target)
+        self._head.object = html_text.heading(*topic.sentence(row, target))
         for resource, place in self._charts.items():
-            value = row["block_threads"] / 32 if resource == "warps" else row[resource]
-            point = {**row, "value": value, "achieved": row["achieved_occupancy"] if self._own() == target else None}
-            place.object = occupancy(frames.occupancy_curve(row, target, resource), point, resource, look)
+            point = topic.point(row, resource, measured=self._own() == target)
+            place.object = occupancy(topic.curve(row, target, resource), point, resource, look)

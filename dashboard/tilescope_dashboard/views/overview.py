@@ -1,7 +1,9 @@
-"""Overview: the chosen kernel's headline, every kernel's, every case of the run, and the runs there are."""
+"""Overview: the chosen kernel's largest case, every kernel's, every case of the run, and the runs there are."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from html import escape
 from typing import Any
 
 import pandas as pd
@@ -15,17 +17,13 @@ from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.library import library, listing
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.session.scheduling import once_loaded
-from tilescope_dashboard.topics import overview as headline
-from tilescope_dashboard.views import overview_columns as columns
+from tilescope_dashboard.topics import overview as topic
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.elsewhere import Elsewhere, rows_of
 from tilescope_dashboard.views.first_finding import FirstFinding
+from tilescope_dashboard.views.missing import Missing, rows_of
 
-_KERNELS = "The largest forward case of each, from the run that says most of it. Click one to look at it."
-_CASES = (
-    "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. ∇ is the backward pass, "
-    "+∇ both. Click a row to read it in full."
-)
+_KERNELS = "Largest forward case, from the most complete run. Click one to look at it."
+_NOWHERE = "<p>No run says anything about it yet: profile it.</p>"
 
 
 class Overview(View):
@@ -34,10 +32,10 @@ class Overview(View):
     name_in_address, title = "overview", "Overview"
 
     def build(self) -> list[Any]:
-        self._head, self._nowhere = html_text.pane(), Elsewhere(self.state)
+        self._head, self._missing = html_text.pane(), Missing(self.state)
         self._first, self._chart = FirstFinding(self.state), chart()
-        self._kernels, self._table, self._runs = (table(c) for c in (columns.KERNELS, columns.CASES, columns.RUNS))
-        self._headlines = self._library = pd.DataFrame()
+        self._kernels, self._table, self._runs = (table(c) for c in (topic.KERNELS, topic.CASES, topic.RUNS))
+        self._cases = self._library = pd.DataFrame()
         self._kernels.param.watch(self._choose, "selection")
         self._table.param.watch(self._tell, "selection")
         self._runs.param.watch(self._open, "selection")
@@ -46,8 +44,8 @@ class Overview(View):
         # Off the screen at first: the page is there sooner without them.
         once_loaded(lambda: below.extend(self._below()))
         kernels = self.saved(self._kernels, "kernels", tuple)
-        cases = _text("Every case of this run", _CASES)
-        return [self._head, self._nowhere, self._first, _text("Kernels", _KERNELS), kernels, cases, self._chart, below]
+        cases = _text("Every case of this run", f"{topic.READING} Click a row to read it in full.")
+        return [self._head, self._missing, self._first, _text("Kernels", _KERNELS), kernels, cases, self._chart, below]
 
     def _below(self) -> list[Any]:
         runs = self.saved(self._runs, "runs", tuple)
@@ -55,22 +53,22 @@ class Overview(View):
 
     def update(self) -> None:
         state, loaded = self.state, self.state.loaded
-        headlines = self._headlines = pd.DataFrame() if loaded is None else run_cache.headlines(loaded)
+        cases = self._cases = pd.DataFrame() if loaded is None else run_cache.summaries(loaded)
         self._say()
-        self._chart.object = overview(headlines, state.look)
-        fill(self._table, headlines)
+        self._chart.object = overview(cases, state.look)
+        fill(self._table, cases)
         self._list_runs()
 
     def _say(self) -> None:
-        """The chosen kernel's headline."""
-        state, rows = self.state, self._headlines
+        """The chosen kernel's largest case."""
+        state, rows = self.state, self._cases
         case = summary.representative(rows[rows["kernel"] == state.kernel]) if len(rows) else None
-        self._head.object = headline.of_kernel(state.kernel, case, str(state.facts.get("summary", "")))
+        self._head.object = of_kernel(state.kernel, case, str(state.declared.get("summary", "")))
         self._first.show(case)
         if case is None and state.kernel:
-            self._nowhere.seek(rows_of(), otherwise=headline.NOWHERE)
+            self._missing.seek(rows_of(), otherwise=_NOWHERE)
         else:
-            self._nowhere.say("")
+            self._missing.say("")
 
     def _list_runs(self) -> None:
         self._listed = list(self.state.runs)
@@ -79,12 +77,12 @@ class Overview(View):
         fill(self._runs, listing(self._listed))
 
     def _tell(self, event: Any) -> None:
-        """The chosen row's headline in full: its sentence is longer than a cell. Without a row, the kernel's."""
+        """The chosen row in full: why it is as it is takes more room than a cell has. Without a row, the kernel's largest case."""
         if not event.new:
             self._say()
         else:
-            row = self._headlines.iloc[event.new[0]].to_dict()
-            self._head.object = headline.of_kernel(row["kernel"], row)
+            row = self._cases.iloc[event.new[0]].to_dict()
+            self._head.object = of_kernel(row["kernel"], row)
             self._first.show(row)
 
     def _choose(self, event: Any) -> None:
@@ -95,6 +93,17 @@ class Overview(View):
     def _open(self, event: Any) -> None:
         if event.new and self._listed[event.new[0]].id != self.state.run:
             self.state.run = self._listed[event.new[0]].id
+
+
+def of_kernel(kernel: str, case: Mapping[str, Any] | None, about: str = "") -> str:
+    """The kernel's name, ``about`` it in a sentence, and its ``case`` (``of_case``) if one is known; escaped."""
+    return html_text.heading(kernel or "No kernel", about) + ("" if case is None else of_case(case))
+
+
+def of_case(case: Mapping[str, Any]) -> str:
+    """The numbers of a row of ``tilescope.models.summary.summarise``, and why they are what they are; escaped."""
+    why, place = escape(case["why"]), escape(topic.place(case))
+    return f'{html_text.stats(topic.stats(case))}<p>{why} <span class="quiet">({place})</span></p>'
 
 
 def _text(title: str, said: str) -> pn.pane.HTML:

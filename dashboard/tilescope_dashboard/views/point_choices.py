@@ -1,4 +1,4 @@
-"""Which of a roofline's points: the problem, the pass, the memory levels, and whole cases or each launch."""
+"""Selectors of a roofline's points: the workload, the pass, the memory levels, and whole calls or each launch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import panel as pn
 import panel_material_ui as pmui
 
 from tilescope_dashboard.figures.roofline import LEVELS
+from tilescope_dashboard.topics.roofline import chosen as points_of
 from tilescope_dashboard.views.choice import Choice
 
 _ALL = "all"
@@ -37,12 +38,9 @@ class PointChoices(pn.viewable.Viewer):
             choice.offer([_ALL, *found], found[0] if column == "pass" and found else _ALL)
 
     def of(self, points: pd.DataFrame) -> pd.Series:
-        """Which of the points are chosen."""
-        chosen = points["level"].isin(self.levels.value) & (points["launch"].notna() == self.each.value)
-        for column, choice in self._columns.items():
-            if choice.value != _ALL:
-                chosen &= points[column] == choice.value
-        return chosen
+        """Mask of the chosen points."""
+        held = {column: choice.value for column, choice in self._columns.items() if choice.value != _ALL}
+        return points_of(points, self.levels.value, self.each.value, held)
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout

@@ -14,21 +14,11 @@ from tilescope.table.case import Case
 from tilescope_dashboard.components import code_pair, html_text
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data import frames
-from tilescope_dashboard.data import source_lines as model
-from tilescope_dashboard.topics.source import NOTHING, headline, no_text
+from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.line_choices import LineChoices
-from tilescope_dashboard.views.no_lines import NoLines
+from tilescope_dashboard.views.missing_lines import MissingLines
 
-_COLUMNS = {
-    "line": ("line", "count"),
-    "label": ("what", "text"),
-    "value": ("value", "count"),
-    "unit": ("unit", "text"),
-    "source": ("source", "text"),
-    "function": ("function", "text"),
-    "file": ("file", "text"),
-}
 _NO_ASSEMBLY = (
     "No assembly of this case: a recording keeps the largest default case's, and a run those that it compiled."
 )
@@ -40,24 +30,24 @@ class Source(View):
     name_in_address, title = "source", "Source"
 
     def build(self) -> list[Any]:
-        self._head, self._nowhere, self._missing = html_text.pane(), NoLines(self.state), html_text.pane()
+        self._head, self._missing, self._no_text = html_text.pane(), MissingLines(self.state), html_text.pane()
         self._choices = LineChoices(self._open, self._draw)
         self._code = code_pair.CodePair(sizing_mode="stretch_width", margin=(4, 8))
-        self._table = table(_COLUMNS)
+        self._table = table(topic.COLUMNS)
         self._code.param.watch(lambda _: self._draw(), "stage")
         self._body = pn.Column(
-            self._choices, self._missing, self._code, self.saved(self._table, "lines"),
+            self._choices, self._no_text, self._code, self.saved(self._table, "lines"),
             sizing_mode="stretch_width", margin=0,
         )  # fmt: skip
-        return [self._head, self._nowhere, self._body]
+        return [self._head, self._missing, self._body]
 
     def update(self) -> None:
         loaded = self.state.loaded
         found = loaded.lines[loaded.lines["kernel"] == self.state.kernel] if loaded else line_values.frame([])
         self._body.visible = not found.empty
-        self._nowhere.show(found)
+        self._missing.show(found)
         if found.empty:
-            self._head.object = NOTHING
+            self._head.object = html_text.heading(*topic.NOTHING)
         else:
             problem = frames.largest_problem(self.state.usual)
             self._choices.fill(found, problem, 1 if self.state.narrow else 3)
@@ -65,23 +55,25 @@ class Source(View):
     def _open(self) -> None:
         """The chosen launch's source and values."""
         rows, loaded = self._choices.rows, self.state.loaded
-        texts = {file: loaded.source_text(self.state.kernel, file) for file in model.files(rows)}
+        texts = {file: loaded.source_text(self.state.kernel, file) for file in topic.files(rows)}
         self._file = next((file for file, text in texts.items() if text is not None), next(iter(texts)))
         self._text = texts[self._file]
-        self._missing.object = no_text(self._file) if self._text is None else ""
-        fill(self._table, model.described(rows))
+        missing = html_text.notice("warning", "No source text:", topic.no_text(self._file))
+        self._no_text.object = missing if self._text is None else ""
+        fill(self._table, topic.listed(rows))
         self._draw()
 
     def _draw(self) -> None:
         """The source with the chosen columns, and the chosen stage."""
         rows, columns, text = self._choices.rows, self._choices.columns, self._text or ""
-        hot = model.hottest(rows, columns[0], self._file) if columns else None
+        hot = topic.hottest(rows, columns[0], self._file) if columns else None
         own_lines = rows.loc[rows["file"] == self._file, "line"]
-        left = code_pair.source(text, self._file, rows, columns, model.excerpt(text, own_lines))
+        left = code_pair.source(text, self._file, rows, columns, topic.excerpt(text, own_lines))
         others = code_pair.elsewhere(rows, self._file, columns)
         markup = code_pair.pair(left + others, self._assembly(), self.state.look)
         column = columns[0].text if columns else ""
-        self._head.object = headline(self._choices.launch.label, hot, column, apart=bool(others))
+        said = topic.sentence(self._choices.launch.label, hot, column, apart=bool(others))
+        self._head.object = html_text.heading(*said)
         # A line that was chosen stays chosen as long as the launch has it.
         line = self._code.line if self._code.line in own_lines.array else hot[0] if hot else 0
         self._code.param.update(line=line, markup=markup)

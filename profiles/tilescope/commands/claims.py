@@ -1,4 +1,4 @@
-"""``tilescope claims``: published claims beside the bound by traffic and what the recordings measured."""
+"""``tilescope claims``: published claims, traffic bounds, and what the recordings measured."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def _memory_use(row: Mapping[str, Any]) -> float:
 
 
 def sentence(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
-    """One sentence with figures about what holds the case back. Others say that the result is wrong or the CPU is late."""
+    """One sentence with figures about what holds the case back; others for a wrong result and for launch overhead."""
     sentences = []
     if row["relative_error"] > row["tolerance"]:
         sentences.append(
@@ -58,7 +58,7 @@ def sentence(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     sentences.append(_explain(row, case, device))
     if row["cpu_bound"]:
         sentences.append(
-            f"The CPU is late: the interval is {_text(row['interval'], 'second')} for {_text(row['gpu_time'], 'second')} of GPU time."
+            f"Launch overhead: the call takes {_text(row['interval'], 'second')} for {_text(row['gpu_time'], 'second')} of GPU time."
         )
     return " ".join(sentence for sentence in sentences if sentence)
 
@@ -157,9 +157,7 @@ def _latency(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
 def _allow(row: Mapping[str, Any]) -> str:
     blocks = "block" if row["blocks"] == 1 else "blocks"
     verb = "allow" if "," in row["limiter"] or row["limiter"] != "shared memory" else "allows"
-    return (
-        f"{verb} {row['blocks']:.0f} {blocks} per multiprocessor ({_percent(row['theoretical_occupancy'])} occupancy)"
-    )
+    return f"{verb} {row['blocks']:.0f} {blocks} per SM ({_percent(row['theoretical_occupancy'])} occupancy)"
 
 
 #: What a stall means to a person. ``selected`` and ``not_selected`` are no stalls.

@@ -13,7 +13,7 @@ from tilescope.models.claims import OVER, disagree, verdicts
 from tilescope.runs.store import LoadedRun
 
 _HEADINGS = [
-    "kernel", "sizes", "people say", "bytes allow", "over eager", "over torch.compile", "over the library", "of the roof",
+    "kernel", "sizes", "published claim", "traffic bound", "vs eager", "vs torch.compile", "vs library", "of roofline",
 ]  # fmt: skip
 
 

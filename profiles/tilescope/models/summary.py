@@ -19,7 +19,7 @@ from tilescope.table import launch_configs
 from tilescope.table.case_table import KEYS, CaseValues, by_problem, gather, gpu_times, problem_of, value_of
 from tilescope.table.schema import Device
 
-#: The CPU is late when the interval is both this much longer than the GPU time, and by this many seconds.
+#: Launch overhead limits a call when the interval is both this much longer than the GPU time, and by this many seconds.
 _LATE_RATIO, _LATE = 1.3, 10e-6
 #: Implementations that are libraries': the quickest of them stands for all. A matmul's ``eager`` is cuBLAS.
 LIBRARIES = ("liger", "cublas", "cudnn", "fa2", "bitsandbytes", "cce", "aten")

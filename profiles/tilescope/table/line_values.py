@@ -42,13 +42,13 @@ class LineMetric:
     column: str = ""
 
 
+#: Stall reasons by the name of their column, as Nsight Compute writes them.
 _STALLS = {
-    "barrier": "barrier", "branch_resolving": "branch", "dispatch": "dispatch", "drain": "drain of stores",
-    "gmma": "tensor cores (wgmma)", "imc": "constant cache", "lg": "queue of loads and stores",
-    "long_sb": "global or local memory", "math": "busy arithmetic pipe", "membar": "memory fence",
-    "mio": "queue of shared memory", "misc": "other", "no_inst": "instruction fetch",
-    "not_selected": "another warp was chosen", "selected": "issued, not stalled", "short_sb": "shared memory",
-    "sleep": "sleep", "tex": "texture queue", "wait": "fixed latency",
+    "barrier": "Barrier", "branch_resolving": "Branch Resolving", "dispatch": "Dispatch Stall", "drain": "Drain",
+    "gmma": "GMMA", "imc": "IMC Miss", "lg": "LG Throttle", "long_sb": "Long Scoreboard",
+    "math": "Math Pipe Throttle", "membar": "Membar", "mio": "MIO Throttle", "misc": "Misc", "no_inst": "No Instruction",
+    "not_selected": "Not Selected", "selected": "Selected", "short_sb": "Short Scoreboard", "sleep": "Sleeping",
+    "tex": "TEX Throttle", "wait": "Wait",
 }  # fmt: skip
 
 #: Every metric of a line by its name, in the order in which they are offered. ``stall_*`` are parts of

@@ -94,7 +94,7 @@ _ALL = (
     ),
     Metric(
         "shared_memory_configured",
-        "shared memory configured per multiprocessor",
+        "shared memory configured per SM",
         "byte",
         _counter("launch__shared_mem_config_size"),
     ),
@@ -104,7 +104,7 @@ _ALL = (
     Metric("barriers", "named barriers per block", "count", _counter("launch__barrier_count")),
     Metric("block_threads", "threads per block", "count", _counter("launch__block_size")),
     Metric("grid_blocks", "blocks in the grid", "count", _counter("launch__grid_size")),
-    Metric("waves", "waves per multiprocessor", "count", _counter("launch__waves_per_multiprocessor")),
+    Metric("waves", "waves per SM", "count", _counter("launch__waves_per_multiprocessor")),
     Metric("widest_load", "widest global load, per thread", "byte"),
     Metric("widest_store", "widest global store, per thread", "byte"),
     Metric("tensor_instructions", "tensor-core instructions in the code", "count"),
@@ -125,7 +125,7 @@ _ALL = (
     ),
     Metric("estimated_occupancy", "occupancy estimated from the launch alone", "ratio"),
     *(
-        Metric(f"occupancy_limit_{ours}", f"blocks per multiprocessor that {label} allow", "count", _counter(theirs))
+        Metric(f"occupancy_limit_{ours}", f"blocks per SM that {label} allow", "count", _counter(theirs))
         for ours, label, theirs in (
             ("registers", "registers", "launch__occupancy_limit_registers"),
             ("shared_memory", "shared memory", "launch__occupancy_limit_shared_mem"),

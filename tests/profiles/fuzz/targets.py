@@ -248,7 +248,7 @@ def run_mutant(rng: random.Random, place: Path) -> None:
         told(listings.of_case, folder, case)
     seen = told(run_cache.open_cached, folder)
     if seen is not None:
-        told(run_cache.headlines, seen)
+        told(run_cache.summaries, seen)
         told(run_cache.claimed, folder)
 
 

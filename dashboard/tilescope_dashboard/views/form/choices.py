@@ -1,4 +1,4 @@
-"""What the profile form offers for a kernel, and what it says where it cannot serve. Pure: catalog entry -> choices."""
+"""Choices of the profile form for a kernel, and its notices where it has none. Pure: catalog entry -> choices."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Choices:
 
 
 def choices(entry: Mapping[str, Any]) -> Choices:
-    """What can be chosen for a kernel of the catalog (``tilescope.jobs.questions.describe``)."""
+    """Choices for a kernel of the catalog (``tilescope.jobs.questions.describe``)."""
     # The quickest to run that has anything to say: an empty problem has not.
     filled = sorted((w for w in entry["workloads"] if w["elements"]), key=lambda w: w["elements"])
     implementations = entry["implementations"]
@@ -47,8 +47,8 @@ def choices(entry: Mapping[str, Any]) -> Choices:
         workloads={f"{w['label']} · {w['id']}" if w["label"] else w["id"]: w["id"] for w in entry["workloads"]},
         first=tuple(w["id"] for w in filled[:1]),
         passes=tuple(entry["passes"]),
-        implementations=tuple(name for name, facts in implementations.items() if facts["available"]),
-        configs=any(facts["configs"] for facts in implementations.values()),
+        implementations=tuple(name for name, declared in implementations.items() if declared["available"]),
+        configs=any(declared["configs"] for declared in implementations.values()),
     )
 
 

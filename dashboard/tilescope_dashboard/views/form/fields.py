@@ -1,4 +1,4 @@
-"""The profile form's fields: which workloads, passes, implementations and collectors, and for which GPU."""
+"""Fields of the profile form: workloads, passes, implementations, collectors and the target GPU."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ProfileFields(pn.viewable.Viewer):
             widget.disabled = not able
 
     def request(self, entry: Mapping[str, Any]) -> Request:
-        """What the fields ask for. Raises ValueError, in words, where one of them must not be empty."""
+        """The request that the fields make. Raises ValueError, in words, where one of them must not be empty."""
         size = self._size.value.strip()
         chosen = {
             "a workload": [*self._workloads.value, *([size] if size else [])],

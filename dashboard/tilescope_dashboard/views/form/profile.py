@@ -1,4 +1,4 @@
-"""The sidebar: what to profile, with what, for which GPU; the button, and what became of it."""
+"""The profile form in the sidebar: its fields, the button, and the outcome."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import panel_material_ui as pmui
 import param
 
 from tilescope_dashboard.components import html_text
+from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import JobManager, JobState
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.form import choices
 from tilescope_dashboard.views.form.fields import ProfileFields
-from tilescope_dashboard.views.form.user_kernel import OwnKernel
-from tilescope_dashboard.views.jobs.following import Following
+from tilescope_dashboard.views.form.user_kernel import UserKernelField
 from tilescope_dashboard.views.jobs.job_text import beside_the_button
 
 
@@ -29,14 +29,14 @@ class ProfileForm(pn.viewable.Viewer):
         self._jobs, self._followed = jobs, None
         self._kernel = pmui.Select(label="kernel", options=[], sizing_mode="stretch_width", size="small")
         self._fields, self._trouble = ProfileFields(), html_text.pane()
-        self._own = OwnKernel(state, lambda said: setattr(self._trouble, "object", said))
+        self._own = UserKernelField(state, lambda said: setattr(self._trouble, "object", said))
         self._button = pmui.Button(
             label="Profile", color="primary", variant="contained", sizing_mode="stretch_width", disabled=True
         )
         self._button.on_click(self._profile)
         self._kernel.param.watch(self._chosen, "value")
         state.param.watch(self._fill, ["catalog", "catalog_error", "kernel", "loaded", "may_launch"])
-        self._following = Following(jobs, self._say)
+        self._follower = JobFollower(jobs, self._say)
         self._fill()
         # What is said stands above the button: below it, it would be off a phone's screen.
         self._layout = pn.Column(
@@ -78,7 +78,7 @@ class ProfileForm(pn.viewable.Viewer):
         self._say()
 
     def _say(self) -> None:
-        """How the job that was started here stands, up to its end: on a phone the form lies over its progress."""
+        """Show the state of the job that was started here, up to its end: on a phone the form lies over its progress."""
         job = self._followed
         if job is not None:
             self._trouble.object = beside_the_button(job)

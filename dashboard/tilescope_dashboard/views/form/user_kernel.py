@@ -1,4 +1,4 @@
-"""A kernel of a person's own, by its file: read into the catalog, from which it is profiled as the library's are."""
+"""Field for a person's own kernel file, which is read into the catalog and profiled as the library's kernels are."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import param
 from tilescope.jobs import questions
 
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.session.access import own_kernel
-from tilescope_dashboard.session.latest_request import Latest
+from tilescope_dashboard.session.access import user_kernel
+from tilescope_dashboard.session.latest_request import LatestRequest
 from tilescope_dashboard.session.state import State
 
 
-class OwnKernel(pn.viewable.Viewer):
+class UserKernelField(pn.viewable.Viewer):
     """A field for FILE.py:SPEC. ``say`` gets a notice, escaped, of what becomes of it."""
 
     state = param.ClassSelector(class_=State)
 
     def __init__(self, state: State, say: Callable[[str], Any], **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._say, self._latest = say, Latest()
+        self._say, self._latest = say, LatestRequest()
         pn.state.on_session_destroyed(lambda _: self._latest.close())
         self.field = pmui.TextInput(
             label="your own kernel, FILE.py:SPEC", placeholder="path/to/file.py:SPEC", sizing_mode="stretch_width",
@@ -36,7 +36,7 @@ class OwnKernel(pn.viewable.Viewer):
             return
         self._say(html_text.notice("info", "Reading", event.new))
         try:
-            kernel = own_kernel(event.new)
+            kernel = user_kernel(event.new)
             # A worker for each: one at a time, and none for what nobody asks any more.
             entries = await self._latest.of(lambda: questions.describe([kernel]))
         except ValueError as error:

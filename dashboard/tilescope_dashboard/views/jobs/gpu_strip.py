@@ -1,4 +1,4 @@
-"""What the GPU does while a job runs: clock, power and temperature, and what holds the clock down."""
+"""Clock, power and temperature of the GPU while a job runs, and what holds the clock down."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tilescope_dashboard.components.charts import chart, side_by_side
 from tilescope_dashboard.data.telemetry import Gpu, held
 from tilescope_dashboard.figures.gpu import readings
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.gpu_feed import Feed, label, sampler
+from tilescope_dashboard.session.telemetry import TelemetryFeed, sampler
 
 _SHOWN = ("sm_clock", "power", "temperature")
 _HEIGHT = 130
 
 
-class Strip(pn.viewable.Viewer):
+class GpuStrip(pn.viewable.Viewer):
     """A row of small figures of the GPU that jobs run on. It is there, and samples, only while it is told to."""
 
     state = param.ClassSelector(class_=State)
 
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._feed, self._on = Feed(sampler(), self._tell), False
+        self._feed, self._on = TelemetryFeed(sampler(), self._tell), False
         self._said, self._charts = html_text.pane(), {name: chart() for name in _SHOWN}
         row = side_by_side(self._charts.values(), 220, "4px")
         self._layout = pn.Column(self._said, row, sizing_mode="stretch_width", margin=0, visible=False)
@@ -58,7 +58,7 @@ class Strip(pn.viewable.Viewer):
 
     def _tell(self) -> None:
         lasts = [(gpu, self._feed.last(gpu)) for gpu in self._gpus]
-        said = "; ".join(f"{label(gpu)}: clocks {_why(sample.reasons)}" for gpu, sample in lasts if sample)
+        said = "; ".join(f"{gpu.label}: clocks {_why(sample.reasons)}" for gpu, sample in lasts if sample)
         self._said.object = f'<p class="small">{html_text.plain(said)}</p>'
 
     def __panel__(self) -> pn.viewable.Viewable:

@@ -1,4 +1,4 @@
-"""What a job is doing, how far it is and how it ended, as HTML. Pure; every text of a job is escaped here."""
+"""Texts on a job's progress and outcome, as HTML. Pure; every text of a job is escaped here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs under way beside the one that is shown: a line each, with a button for whom they are to cancel."""
+"""Jobs under way beside the one that is shown: a line each, with a button to cancel one's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules on how full the multiprocessors are: too few blocks on one, or too few for all of them. Pure."""
+"""Rules on how full the SMs are: too few blocks on one, or too few for all of them. Pure."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def register_pressure(subject: Subject) -> Iterator[Finding]:
 def partial_waves(subject: Subject) -> Iterator[Finding]:
     """Multiprocessors that idle while the last blocks run. Bound: waves rounded up / waves.
 
-    A wave is one block in every slot of the chip. Below one wave it is the busiest multiprocessor's blocks over the
+    A wave is one block in every slot of the chip. Below one wave it is the busiest SM's blocks over the
     average's.
     """
     if subject.saturation >= _ENOUGH:
@@ -88,7 +88,7 @@ def partial_waves(subject: Subject) -> Iterator[Finding]:
             title = f"{waves:.2f} waves of blocks: the SMs are busy {busy * 100:.0f} % of the time"
             remedy = (
                 "Even the last wave out: a BLOCK that gives a whole number of waves, or a persistent kernel, whose "
-                "grid is the multiprocessors times the blocks that fit and whose programs loop over the work."
+                "grid is the SMs times the blocks that fit and whose programs loop over the work."
             )
         bound = subject.bound(1 / busy, "waves rounded up / waves", launch, hides=True)
         yield subject.finding(
@@ -119,7 +119,7 @@ def _spills(launch: LaunchValues) -> bool:
 
 
 def _least(launch: LaunchValues) -> Evidence | None:
-    """The smallest of the limits: blocks that fit on one multiprocessor."""
+    """The smallest of the limits: blocks that fit on one SM."""
     for source in ("ncu", "compiler"):
         limits = [limit for name in _LIMITS if (limit := launch.get(f"occupancy_limit_{name}", source))]
         if limits:
@@ -183,6 +183,6 @@ def _without(limiter: str, launch: LaunchValues, target: str) -> tuple[str, floa
 
 def _fit(then: model.Occupancy, now: model.Occupancy) -> str:
     return (
-        f"a multiprocessor holds {then.blocks} blocks instead of {now.blocks} "
+        f"an SM holds {then.blocks} blocks instead of {now.blocks} "
         f"({then.ratio * 100:.0f} % occupancy instead of {now.ratio * 100:.0f} %)"
     )

@@ -1,4 +1,4 @@
-"""The GPU that a run speaks about: its sizes, and its roofs as they were measured and as they are published."""
+"""The GPU of a run as HTML: its sizes, and its roofs as measured and as published."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def described(device: Device | None) -> str:
     )
     sizes = [
         ("architecture", device.target, ""),
-        ("multiprocessors", write(device.multiprocessors, "count"), ""),
+        ("SMs", write(device.multiprocessors, "count"), ""),
         ("L2", write(device.l2_bytes, "byte"), ""),
         ("memory", write(device.memory_bytes, "byte"), ""),
     ]

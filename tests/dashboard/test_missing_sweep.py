@@ -14,10 +14,10 @@ from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.session import jobs
 from tilescope_dashboard.session.jobs import JobManager
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views import no_sweep
+from tilescope_dashboard.views import missing_sweep
 from tilescope_dashboard.views.autotune import Autotune
-from tilescope_dashboard.views.elsewhere import having
-from tilescope_dashboard.views.no_sweep import NoSweep, sweeping, with_sweep
+from tilescope_dashboard.views.missing import having
+from tilescope_dashboard.views.missing_sweep import MissingSweep, sweeping, with_sweep
 
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
@@ -37,7 +37,7 @@ def test_another_run_that_has_a_sweep_is_one_click_away(runs: Path) -> None:
     state.runs = [found]
     shown = Autotune(state)
     shown.refresh()
-    nowhere = shown._nowhere
+    nowhere = shown._missing
     assert not shown._body.visible
     assert nowhere._layout.objects == [nowhere._text, nowhere._button]
     assert "synthetic run" in nowhere._text.object
@@ -73,9 +73,9 @@ def test_a_sweep_is_said_to_be_under_way_as_long_as_it_is(monkeypatch: pytest.Mo
         assert sweeping(manager.jobs, "matmul") is None
         state = State(run=PREDICTED, kernel="softmax")
         state.runs = [run for run in state.runs if not run.recorded]  # one of those has a sweep
-        shown = NoSweep(state, manager)
+        shown = MissingSweep(state, manager)
         asked: list[Any] = []
-        shown._following._doc = SimpleNamespace(add_next_tick_callback=asked.append)
+        shown._follower._doc = SimpleNamespace(add_next_tick_callback=asked.append)
         shown.show(missing=True)
         assert "Those of softmax are being profiled" in shown._text.object
         assert shown._layout.objects == [shown._text]
@@ -93,8 +93,8 @@ def test_a_sweep_is_said_to_be_under_way_as_long_as_it_is(monkeypatch: pytest.Mo
 
 
 def test_a_hostile_name_stays_text() -> None:
-    shown = NoSweep(State(run=PREDICTED, kernel="<script>x"), JobManager())
+    shown = MissingSweep(State(run=PREDICTED, kernel="<script>x"), JobManager())
     shown.show(missing=True)
     assert "<script>" not in shown._text.object
-    assert "<script>" not in no_sweep.headline.under_way("<script>x")
+    assert "<script>" not in missing_sweep.under_way("<script>x")
     assert jobs.shared() is jobs.shared()

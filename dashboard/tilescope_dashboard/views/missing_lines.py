@@ -1,4 +1,4 @@
-"""Where to find a kernel's single lines, which the open run does not know."""
+"""Lines of a kernel that the open run lacks: the run that has them, or the commands that make one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import pandas as pd
 from tilescope.runs import store
 from tilescope.table.schema import MEASURED
 
-from tilescope_dashboard.data import command_line
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.elsewhere import Elsewhere
+from tilescope_dashboard.views.missing import Missing
 
 #: What knows lines without a GPU, and what adds stalls to it.
 _ANYWHERE, _ON_GPU = "compiler,interpreter", "compiler,interpreter,ncu_source"
 
 
-class NoLines(Elsewhere):
-    """The run that has them, else the commands that make one; and where all are predicted, the run that has measured ones."""
+class MissingLines(Missing):
+    """Offers the run with lines, else the commands; where all lines are predicted, the run with measured ones."""
 
     def show(self, known: pd.DataFrame) -> None:
         """Say where to find what is missing beside the ``known`` lines (``tilescope.table.line_values``) of the state's kernel."""
@@ -40,13 +39,13 @@ def with_measured(run: store.LoadedRun, kernel: str) -> bool:
 
 
 def lines_from(run: store.LoadedRun, kernel: str) -> str:
-    """What knows the kernel's lines."""
+    """Collectors that know the kernel's lines, in words."""
     return f"lines from {', '.join(dict.fromkeys(run.lines.loc[run.lines['kernel'] == kernel, 'source']))}"
 
 
 def _made(state: State) -> str:
     anywhere, on_gpu = (
-        escape(command_line.about(state, "profile", "--collect", collectors)) for collectors in (_ANYWHERE, _ON_GPU)
+        escape(state.command("profile", "--collect", collectors)) for collectors in (_ANYWHERE, _ON_GPU)
     )
     return (
         f"<p>They come with the compiler and the interpreter, which need no GPU: <code>{anywhere}</code>. On a GPU "

@@ -19,7 +19,7 @@ def sampler() -> Sampler:
     return pn.state.as_cached("tilescope-telemetry", Sampler)
 
 
-class Feed:
+class TelemetryFeed:
     """Watches while it is on. ``heard`` is called after each look that found something new.
 
     It ticks on the document: Panel's own periodic callbacks mark every page busy.
@@ -54,7 +54,7 @@ class Feed:
     def sources(self, gpus: Sequence[Gpu]) -> dict[str, ColumnDataSource]:
         """New sources, one a GPU, with what is known so far; the ones given out before are fed no more."""
         self._sources = {gpu.index: ColumnDataSource(columns(self.sampler.samples(gpu.index), gpu)) for gpu in gpus}
-        return {label(gpu): self._sources[gpu.index] for gpu in gpus}
+        return {gpu.label: self._sources[gpu.index] for gpu in gpus}
 
     def last(self, gpu: Gpu) -> Sample | None:
         """The newest sample of a GPU."""
@@ -75,8 +75,3 @@ class Feed:
                 fresh = True
         if fresh or self.sampler.error:
             self._heard()
-
-
-def label(gpu: Gpu) -> str:
-    """A GPU's name with its number, which tells it from its likes."""
-    return f"{gpu.index} · {gpu.name}"

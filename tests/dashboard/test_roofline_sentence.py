@@ -17,9 +17,8 @@ from tilescope.table.schema import Ceiling, Device
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.roofline import roofline
 from tilescope_dashboard.figures.style import LIGHT
-from tilescope_dashboard.report import columns
-from tilescope_dashboard.topics import overview
-from tilescope_dashboard.topics.roofline import headline
+from tilescope_dashboard.topics import roofline as topic
+from tilescope_dashboard.views.overview import of_case
 
 GPU = Device(
     "Made-up GPU", "sm_90", 100, 10_000_000, 10_000_000_000, True,
@@ -64,8 +63,8 @@ def test_integers_are_operations_and_no_flop(dtype: str, unit: str, said: str) -
     assert plot.yaxis[0].axis_label == f"performance, {unit}"
     texts = next(r for r in plot.renderers if r.name == "compute").data_source.data["text"]
     assert any(("POP/s" if dtype == "int8" else "Tflop/s") in text for text in texts)
-    assert said in headline(found)
-    units = {column.name: column.unit for column in columns.points(found["pipe"])}
+    assert said in topic.sentence(found).text
+    units = {column.name: column.unit for column in topic.columns(found)}
     assert units["performance"] == ("op/second" if dtype == "int8" else "flop/second")
     assert units["flops"] == ("op" if dtype == "int8" else "flop")
 
@@ -77,7 +76,7 @@ def test_roofline_and_overview_say_one_number_and_one_word() -> None:
     case = summary.representative(summary.summarise(table, loaded.run.device, loaded.run.kernels))
     assert case is not None
     number = write(case["floor_fraction"], "ratio")
-    title = headline(model.points(table, loaded.run.device, loaded.run.kernels)).split("</h2>")[0]
-    assert title.startswith(f"<h2>{number} of roofline at ")
-    shown = overview.of_case(case)
+    title = topic.sentence(model.points(table, loaded.run.device, loaded.run.kernels)).title
+    assert title.startswith(f"{number} of roofline at ")
+    shown = of_case(case)
     assert number in shown and "of roofline" in shown and case["roof"] in shown

@@ -1,4 +1,4 @@
-"""Jobs as one session follows them: they change in the server's loop, and are drawn in turns of the session's own."""
+"""Redraws of one session when a job changes: jobs change in the server's loop, a session draws at its own ticks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import panel as pn
 from tilescope_dashboard.session.jobs import JobManager
 
 
-class Following:
+class JobFollower:
     """Calls ``draw`` after changes of any job, once for all that come at a time, until the session ends."""
 
     def __init__(self, jobs: JobManager, draw: Callable[[], Any]) -> None:
@@ -22,16 +22,16 @@ class Following:
         """Called in the server's loop, perhaps many times."""
         if not self._pending and self._doc is not None:
             self._pending = True
-            self._doc.add_next_tick_callback(self._in_turn)
+            self._doc.add_next_tick_callback(self._redraw)
 
     def each_second(self, wanted: bool) -> None:
         """Draw each second too, or no longer. On the document: Panel's own periodic callbacks mark every page busy."""
         if wanted and self._ticking is None:
-            self._ticking = self._doc.add_periodic_callback(self._in_turn, 1000)
+            self._ticking = self._doc.add_periodic_callback(self._redraw, 1000)
         elif not wanted and self._ticking is not None:
             self._doc.remove_periodic_callback(self._ticking)
             self._ticking = None
 
-    def _in_turn(self) -> None:
+    def _redraw(self) -> None:
         self._pending = False
         self._draw()

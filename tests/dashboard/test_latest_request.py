@@ -9,7 +9,7 @@ import pytest
 from tilescope.jobs import questions
 from tilescope_dashboard.session import access, latest_request
 from tilescope_dashboard.session.jobs import JobManager
-from tilescope_dashboard.session.latest_request import Latest
+from tilescope_dashboard.session.latest_request import LatestRequest
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.form.profile import ProfileForm
 
@@ -35,7 +35,7 @@ class Work:
 
 def test_of_what_comes_quickly_only_the_newest_is_begun() -> None:
     async def scenario() -> None:
-        work, asked = Work(), Latest()
+        work, asked = Work(), LatestRequest()
         answers = await asyncio.gather(*(asked.of(lambda n=n: work(n, 0)) for n in range(12)))
         assert answers == [None] * 11 + [11]
         assert work.begun == [11]
@@ -47,7 +47,7 @@ def test_the_older_has_ended_before_the_newer_begins(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(latest_request, "PAUSE", 0.01)
 
     async def scenario() -> None:
-        work, asked = Work(), Latest()
+        work, asked = Work(), LatestRequest()
         answers = []
         for number in range(5):
             answers.append(asyncio.ensure_future(asked.of(lambda n=number: work(n, 60 if n < 4 else 0))))
@@ -63,7 +63,7 @@ def test_nothing_is_under_way_when_the_page_has_gone(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(latest_request, "PAUSE", 0.0)
 
     async def scenario() -> None:
-        work, asked = Work(), Latest()
+        work, asked = Work(), LatestRequest()
         answer = asyncio.ensure_future(asked.of(lambda: work(1, 60)))
         while not work.begun:
             await asyncio.sleep(0)
@@ -81,7 +81,7 @@ def test_what_goes_wrong_is_told_who_asked() -> None:
         raise ValueError("no such file")
 
     with pytest.raises(ValueError, match="no such file"):
-        asyncio.run(Latest().of(wrong))
+        asyncio.run(LatestRequest().of(wrong))
 
 
 @pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")

@@ -1,4 +1,4 @@
-"""Where to find what an open run does not know: another run has it, or one is to be made."""
+"""Notice of data that the open run lacks for a view: the run that has it, or how to make one."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import param
 from tilescope.runs import store
 
 from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.run_cache import open_cached
-from tilescope_dashboard.session.scheduling import in_turn
-from tilescope_dashboard.session.state import State, telling
+from tilescope_dashboard.session.scheduling import next_tick
+from tilescope_dashboard.session.state import State
 
 #: Whether a run has what is sought of the kernel of that name.
 Found = Callable[[store.LoadedRun, str], bool]
 
 
-class Elsewhere(pn.viewable.Viewer):
-    """A line, with a button where another run has what is missing; nothing where nothing is."""
+class Missing(pn.viewable.Viewer):
+    """A line that says where to find it, with a button that opens that run; empty where nothing is missing."""
 
     state = param.ClassSelector(class_=State)
 
@@ -45,10 +46,9 @@ class Elsewhere(pn.viewable.Viewer):
         otherwise: str = "",
         what: str = "this",
     ) -> None:
-        """Offer the run in which ``what`` is missing here of the state's kernel is ``found``.
+        """Offer the run in which ``found`` finds ``what`` the open one lacks of the state's kernel.
 
-        ``about`` says of that run what else tells it apart, by default what measured it; ``otherwise`` is said where there
-        is none.
+        ``about`` describes that run further, by default by its collectors. ``otherwise`` is shown where there is no such run.
         """
         kernel = self.state.kernel
         other = having([run for run in self.state.runs if run.id != self.state.run], kernel, found)
@@ -61,7 +61,7 @@ class Elsewhere(pn.viewable.Viewer):
     @functools.cached_property
     def _button(self) -> pmui.Button:
         button = pmui.Button(label="Open that run", variant="outlined", size="small", width=140)
-        button.on_click(lambda _: in_turn(self._open))
+        button.on_click(lambda _: next_tick(self._open))
         return button
 
     def _open(self) -> None:
@@ -73,12 +73,9 @@ class Elsewhere(pn.viewable.Viewer):
 
 
 def having(runs: Iterable[store.Summary], kernel: str, found: Found) -> store.Summary | None:
-    """Of the runs in which what is sought of the kernel is ``found`` the one that says most of it (``state.telling``).
-
-    None where there is none.
-    """
+    """The best run (``best_run``) among those in which ``found`` finds what is sought of the kernel; None without one."""
     left = list(runs)
-    while (run := telling(left, kernel)) is not None:
+    while (run := best_run(left, kernel)) is not None:
         try:
             if found(open_cached(run.path), kernel):
                 return run
@@ -89,7 +86,7 @@ def having(runs: Iterable[store.Summary], kernel: str, found: Found) -> store.Su
 
 
 def rows_of(metrics: Collection[str] = ()) -> Found:
-    """What finds a kernel in a run's table: rows of one of these metrics; of any where none is named."""
+    """A test whether a run's table has rows of the kernel with one of these metrics, or with any where none is named."""
 
     def found(run: store.LoadedRun, kernel: str) -> bool:
         known = run.table.loc[run.table["kernel"] == kernel, "metric"]

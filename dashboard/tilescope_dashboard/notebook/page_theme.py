@@ -1,4 +1,4 @@
-"""What a notebook's output lies on: a light page or a dark one. Figures are drawn in Python, which cannot see it."""
+"""Theme of the notebook's page, light or dark. Figures are drawn in Python, which cannot see it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import param
 from panel.custom import JSComponent
 
 
-class Ground(JSComponent):
+class PageTheme(JSComponent):
     """Invisible. ``theme`` follows that of the notebook's page, also when it is changed later."""
 
     theme = param.Selector(default="light", objects=["light", "dark"])

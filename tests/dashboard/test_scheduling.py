@@ -11,7 +11,7 @@ import panel as pn
 import pytest
 from tilescope.runs import store
 from tilescope_dashboard.data import run_cache
-from tilescope_dashboard.session.scheduling import in_turns, stepping
+from tilescope_dashboard.session.scheduling import step_by_step, stepping
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.claims import Claims
 
@@ -49,20 +49,20 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Page:
 
 def test_steps_are_taken_one_a_turn_and_at_once_where_nobody_waits(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     left = iter([True, True, False, True])
-    in_turns(lambda: next(left), lambda: True)
+    step_by_step(lambda: next(left), lambda: True)
     assert stepping()
     assert page.take_turns() == 3
     assert list(left) == [True]
     assert not stepping()
     # Who leaves amid it holds nothing up.
-    in_turns(lambda: True, lambda: True)
+    step_by_step(lambda: True, lambda: True)
     assert stepping()
     page.session_context.destroyed = True
     assert not stepping()
     page.session_context.destroyed = False
     monkeypatch.setattr(type(pn.state), "curdoc", None)
     left = iter([True, True, False, True])
-    in_turns(lambda: next(left), lambda: True)
+    step_by_step(lambda: next(left), lambda: True)
     assert list(left) == [True]
 
 

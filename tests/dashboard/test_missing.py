@@ -9,7 +9,7 @@ from tilescope.runs import store
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.elsewhere import Elsewhere, having, rows_of
+from tilescope_dashboard.views.missing import Missing, having, rows_of
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
@@ -35,7 +35,7 @@ def test_a_view_without_the_kernel_offers_the_run_that_has_it(view: type[View], 
     state.runs = made
     shown = view(state)
     shown.refresh()
-    nowhere: Elsewhere = shown._nowhere  # type: ignore[attr-defined]
+    nowhere: Missing = shown._missing  # type: ignore[attr-defined]
     assert "Another run has this: <b>synthetic run</b>" in nowhere._text.object
     assert nowhere._button in nowhere._layout.objects
     nowhere._button.param.trigger("clicks")
@@ -48,17 +48,17 @@ def test_nothing_is_offered_where_no_run_has_it(made: list[store.Summary]) -> No
     state.runs = made
     traffic, overview = Traffic(state), Overview(state)
     traffic.refresh()
-    assert traffic._nowhere._layout.objects == []
+    assert traffic._missing._layout.objects == []
     assert not traffic._body.visible
     overview.refresh()
-    assert "No run says anything about it yet" in overview._nowhere._text.object
-    assert overview._nowhere._button not in overview._nowhere._layout.objects
+    assert "No run says anything about it yet" in overview._missing._text.object
+    assert overview._missing._button not in overview._missing._layout.objects
 
 
 def test_the_open_run_is_never_the_other_one(made: list[store.Summary]) -> None:
     state = State(run=RUN, kernel="matmul")
     state.runs = made
-    nowhere = Elsewhere(state)
+    nowhere = Missing(state)
     nowhere.seek(rows_of())
     assert nowhere._layout.objects == []
     assert having(made, "matmul", lambda run, kernel: True)

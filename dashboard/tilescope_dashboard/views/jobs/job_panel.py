@@ -1,4 +1,4 @@
-"""What a job is doing, in every session: progress, the log's tail, its result, and for whom it is, cancel."""
+"""Panel of the current job, in every session: progress, the log's tail, its result, and a button to cancel one's own."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import panel_material_ui as pmui
 import param
 
 from tilescope_dashboard.components import html_text
+from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import CANCELLING, JobManager, JobState
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.jobs.following import Following
-from tilescope_dashboard.views.jobs.gpu_strip import Strip
+from tilescope_dashboard.views.jobs.gpu_strip import GpuStrip
 from tilescope_dashboard.views.jobs.job_text import describe, log
 from tilescope_dashboard.views.jobs.other_jobs import OtherJobs
 from tilescope_dashboard.views.jobs.own_job import OwnJob
 
 
-class Progress(pn.viewable.Viewer):
+class JobPanel(pn.viewable.Viewer):
     """Follows the session's ``own`` job, and with none the newest. The result of its own is shown as soon as it ends.
 
     A job is cancelled by the person who started it only, from any of their pages; by others who may start work once they have gone.
@@ -34,7 +34,7 @@ class Progress(pn.viewable.Viewer):
         self._cancel = pmui.Button(label="Cancel", variant="outlined", size="small", width=96)
         self._show = pmui.Button(label="Show results", variant="contained", size="small", width=130)
         self._close = pmui.Button(label="Dismiss", variant="text", size="small", width=90)
-        self._buttons, self._log, self._strip = pn.Row(margin=0), html_text.pane(), Strip(state)
+        self._buttons, self._log, self._strip = pn.Row(margin=0), html_text.pane(), GpuStrip(state)
         self._others = OtherJobs(lambda job: self.state.may_launch and self._may_end(job), jobs.cancel)
         self._below = pn.Column(sizing_mode="stretch_width", margin=0)
         self._cancel.on_click(self._stop)
@@ -50,7 +50,7 @@ class Progress(pn.viewable.Viewer):
         self._seen = jobs.current.number if jobs.current and not jobs.current.active else 0
         state.param.watch(lambda _: self.draw(), "run")
         self.own.param.watch(lambda _: self.draw(), "known")
-        self._following = Following(jobs, self.draw)
+        self._follower = JobFollower(jobs, self.draw)
         self.draw()
 
     @property
@@ -66,7 +66,7 @@ class Progress(pn.viewable.Viewer):
             return
         if self._layout.visible and not self._place.objects:
             self._place.append(self._layout)
-        self._following.each_second(job.active)
+        self._follower.each_second(job.active)
         self._strip.follow(job.active)
         self._text.object = describe(job)
         self._offer(job)

@@ -1,4 +1,4 @@
-"""Headlines of kernels and cases as HTML."""
+"""Kernels and cases at the head of the Overview, as HTML."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from tilescope.models import summary
-from tilescope_dashboard.topics import overview as headline
+from tilescope_dashboard.views.overview import of_case, of_kernel
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -18,7 +18,7 @@ def case(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_measured_case_leads_with_its_time_and_where_that_is_from() -> None:
-    shown = headline.of_case(case(measured=True, gpu_time=2e-6, gpu_time_low=1e-6, gpu_time_high=3e-6,
+    shown = of_case(case(measured=True, gpu_time=2e-6, gpu_time_low=1e-6, gpu_time_high=3e-6,
                                   time_source="events", floor=1e-6, floor_fraction=0.5, why="Memory-bound."))  # fmt: skip
     assert "2.00 µs" in shown
     assert "1.00 µs – 3.00 µs, events" in shown
@@ -27,7 +27,7 @@ def test_a_measured_case_leads_with_its_time_and_where_that_is_from() -> None:
 
 
 def test_a_predicted_case_says_so_and_what_is_absent_is_left_out() -> None:
-    shown = headline.of_case(case(floor=1e-6, registers=32.0))
+    shown = of_case(case(floor=1e-6, registers=32.0))
     assert "predicted, not measured" in shown
     assert "per thread" in shown
     assert "GPU time" not in shown
@@ -36,18 +36,18 @@ def test_a_predicted_case_says_so_and_what_is_absent_is_left_out() -> None:
 
 
 def test_the_library_that_a_case_is_held_against_is_named() -> None:
-    shown = headline.of_case(case(measured=True, gpu_time=2e-6, library="liger", speedup_library=1.6))
+    shown = of_case(case(measured=True, gpu_time=2e-6, library="liger", speedup_library=1.6))
     assert "speedup vs liger" in shown
     assert "1.60×" in shown
 
 
 def test_a_kernel_without_a_case_is_named_all_the_same() -> None:
-    assert headline.of_kernel("softmax", None) == "<h2>softmax</h2>"
-    assert "No kernel" in headline.of_kernel("", None)
+    assert of_kernel("softmax", None) == "<h2>softmax</h2>"
+    assert "No kernel" in of_kernel("", None)
 
 
 def test_names_and_sentences_with_html_are_text() -> None:
-    shown = headline.of_kernel(HOSTILE, case(impl=HOSTILE, why=HOSTILE, limiter=HOSTILE, theoretical_occupancy=0.5),
+    shown = of_kernel(HOSTILE, case(impl=HOSTILE, why=HOSTILE, limiter=HOSTILE, theoretical_occupancy=0.5),
                                HOSTILE)  # fmt: skip
     assert "<img" not in shown
     assert shown.count("&lt;img") == 5

@@ -1,0 +1,49 @@
+"""A table's columns, whoever writes them: the page, the report, or a notebook without scripts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from tilescope_dashboard.data.units import ABSENT, times, write
+
+#: Units that ``tilescope.table.units`` does not write, by what follows the number.
+_FOLLOWED = {"watt": " W", "celsius": " °C"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A frame's column: its title and the unit of its values.
+
+    A unit is one of ``tilescope.table.schema``'s (``second``, ``byte/second``), ``times`` for a factor, ``text``, or
+    ``spread`` for a value that is written already, with its range.
+    """
+
+    name: str
+    title: str
+    unit: str = "text"
+
+    @property
+    def number(self) -> bool:
+        """Whether it is set to the right."""
+        return self.unit != "text"
+
+    def text(self, value: Any) -> str:
+        """A cell as people read it; a dash for what is absent. Bytes and counts are exact."""
+        if pd.isna(value) or value == "":
+            return ABSENT
+        if self.unit in ("text", "spread"):
+            return str(value)
+        if self.unit == "times":
+            return times(value)
+        if self.unit in _FOLLOWED:
+            return f"{value:,.3g}{_FOLLOWED[self.unit]}"
+        return write(value, "count" if self.unit == "byte" else self.unit)
+
+
+#: What names a case, alike in every table.
+KERNEL, IMPL = Column("kernel", "kernel"), Column("impl", "impl.")
+PASS, WORKLOAD = Column("pass", "pass"), Column("workload", "workload")
+GPU_TIME = Column("gpu_time", "GPU time", "second")

@@ -1,0 +1,49 @@
+"""Advice: why one case of a kernel is slow, and what NVIDIA's rules say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import pandas as pd
+from tilescope.models.advice import Finding
+
+from tilescope_dashboard.data.run_cache import CASE, case_name
+from tilescope_dashboard.data.units import times
+from tilescope_dashboard.topics.sentence import Sentence
+
+#: The columns that name a case of the chosen kernel.
+OF_KERNEL = list(CASE[1:])
+_ORDER = (
+    "Ranked by potential speedup. Estimates are upper limits: fix one, then measure again. "
+    "A solid edge was measured, a dashed one is predicted; values in italics were not measured."
+)
+_NOTHING = "This run says nothing about {}: profile it with the compiler collector, or with ncu on a GPU."
+
+
+def cases(table: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """The cases in one kernel's ``table``, by what a selector and the address call them."""
+    rows = table[OF_KERNEL].drop_duplicates()
+    return {case_name(case): case for case in rows.itertuples(index=False, name=None)}
+
+
+def nothing(kernel: str) -> Sentence:
+    """The sentence where there is no case to advise on."""
+    return Sentence("Advice", _NOTHING.format(kernel) if kernel else "Choose a kernel to get advice on it.")
+
+
+def sentence(found: Sequence[Finding], sources: Collection[str]) -> Sentence:
+    """The first of our findings with what it could win; without one, which collectors beside ``sources`` would say more."""
+    if not found:
+        wanted = [name for name in ("compiler", "interpreter", "ncu") if name not in sources]
+        more = f"Profile it with {' and '.join(wanted)} to know more." if wanted else "Every rule had its counters."
+        return Sentence("No known bottleneck found", more)
+    bound = found[0].bound
+    return Sentence(found[0].title + (f": {bound.most}{times(bound.ratio)}" if bound else ""), _ORDER)
+
+
+def nvidia_sentence(found: Sequence[Finding]) -> Sentence:
+    """The sentence over NVIDIA's findings, or how to collect them."""
+    if found:
+        return Sentence("NVIDIA's rules", "Nsight Compute's own, for each launch; its estimates are its own too.")
+    how = "on a GPU, 'tilescope profile KERNEL --collect ncu_rules' asks for them"
+    return Sentence("NVIDIA's rules", f"Not collected for this case: {how}.")
