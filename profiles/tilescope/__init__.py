@@ -1,6 +1,6 @@
-"""Tilescope's profiler: runs kernels, and turns what compiler and hardware say into one table.
+"""Tilescope's profiler: runs kernels and gathers what compiler, interpreter and hardware say in one table.
 
-What it offers is loaded when it is first used, so that importing this costs nothing.
+Each name is loaded when it is first used, so that importing the package is quick.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The command ``tilescope``. Each of its commands is one small module of ``tilescope.commands``; others come from
-installed packages through the entry-point group ``tilescope.commands``: a function that takes the subparsers.
+"""The command ``tilescope``. Each subcommand is a module of ``tilescope.commands``.
+
+Installed packages add subcommands through the entry-point group ``tilescope.commands``: functions that take the subparsers.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import NoReturn
 
 from tilescope import __version__
 from tilescope.commands import COMMANDS
-from tilescope.commands.common import Subparsers
+from tilescope.commands.choices import Subparsers
 
 #: Exit status for a request that cannot be served, and for Ctrl-C, as shells have it.
 BAD_INPUT, INTERRUPTED = 2, 130
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_INPUT, f"{self.prog}: {message} (see '{self.prog} --help')\n")
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser, with our commands and those of installed packages."""
+    """The parser, with Tilescope's commands and those of installed packages."""
     top = _Parser(prog="tilescope", description="Runs Triton kernels and shows why each is fast or slow.")
     top.add_argument("--version", action="version", version=f"tilescope {__version__}")
     subparsers = top.add_subparsers(required=True, metavar="COMMAND", dest="command", parser_class=_Parser)
@@ -63,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _broken(subparsers: Subparsers, name: str, error: ImportError) -> None:
-    """A command whose package does not import says so when it is used, and does not take the others along."""
+    """Adds a command that only says that its package does not import."""
     message = f"command {name} does not import: {error}"
 
     def run(arguments: argparse.Namespace) -> int:

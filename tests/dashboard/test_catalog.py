@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tilescope.jobs import supervisor
+from tilescope.jobs import questions
 from tilescope_dashboard.data import catalog
 
 
@@ -18,7 +18,7 @@ def test_it_is_asked_once_and_again_after_a_failure(monkeypatch: pytest.MonkeyPa
             raise answer
         return answer
 
-    monkeypatch.setattr(supervisor, "describe", describe)
+    monkeypatch.setattr(questions, "describe", describe)
     monkeypatch.setattr(catalog, "_asked", [])
     with pytest.raises(ValueError, match="no worker"):
         catalog.ask().result(10)

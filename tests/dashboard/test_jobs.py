@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tilescope.jobs.job import Job
 from tilescope.jobs.plan import Request, RequestError
-from tilescope.jobs.supervisor import Job
 from tilescope.table.case import Case
 from tilescope_dashboard.session import jobs
 from tilescope_dashboard.session.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, JobManager

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tilescope.jobs import supervisor
+from tilescope.jobs import questions
 from tilescope_dashboard.session import access, latest_request
 from tilescope_dashboard.session.jobs import JobManager
 from tilescope_dashboard.session.latest_request import LatestRequest
@@ -95,7 +95,7 @@ def test_typing_a_file_starts_no_worker_a_change(tmp_path: Path, monkeypatch: py
         described.extend(kernels)
         raise ValueError("not a KernelSpec")
 
-    monkeypatch.setattr(supervisor, "describe", describe)
+    monkeypatch.setattr(questions, "describe", describe)
 
     async def type_many() -> None:
         form = ProfileForm(State(may_launch=True), JobManager())

@@ -29,7 +29,7 @@ def test_who_may_not_launch_starts_reads_and_ends_nothing_whatever_the_page_says
     monkeypatch.setattr(ProfileFields, "fill", lambda self, entry: None)
     monkeypatch.setattr(ProfileFields, "request", lambda self, entry: entry)
     described: list[Any] = []
-    monkeypatch.setattr("tilescope_dashboard.views.form.user_kernel.supervisor.describe", described.append)
+    monkeypatch.setattr("tilescope_dashboard.views.form.user_kernel.questions.describe", described.append)
 
     async def press_everything(may_launch: bool) -> list[str]:
         jobs, done = JobManager(), []

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tilescope.jobs.job import Job
 from tilescope.jobs.plan import Request, RequestError
-from tilescope.jobs.supervisor import Job
 from tilescope_dashboard.session.jobs import CANCELLED, DONE, FAILED, RUNNING, JobManager, JobState
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.form.fields import ProfileFields

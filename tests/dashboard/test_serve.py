@@ -345,7 +345,7 @@ def test_every_other_file_is_refused_in_words(own: Path, given: str) -> None:
 def test_own_files_are_off_until_a_folder_is_named(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(access.OWN_FILES)
     described = []
-    monkeypatch.setattr("tilescope_dashboard.views.form.user_kernel.supervisor.describe", described.append)
+    monkeypatch.setattr("tilescope_dashboard.views.form.user_kernel.questions.describe", described.append)
 
     async def type_one() -> str:
         form = ProfileForm(State(may_launch=True), JobManager())

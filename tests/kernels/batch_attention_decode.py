@@ -1,11 +1,11 @@
-"""Attention of few queries over many keys, interpreted as in batch_interpreted. Run by test_attention_decode."""
+"""Attention of few queries over many keys, in Triton's interpreter. Run by test_attention_decode."""
 
 from __future__ import annotations
 
 from unittest import mock
 
 # First: it switches the interpreter on.
-from batch_interpreted import INF, NAN, close, draw, main, poisoned  # isort: skip
+from interpreted import INF, NAN, close, draw, main, poisoned  # isort: skip
 
 import torch
 import torch.nn.functional as F

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # First: it switches the interpreter on.
-from batch_interpreted import close, main  # isort: skip
+from interpreted import close, main  # isort: skip
 
 import torch
 import transformer_block as example

@@ -1,9 +1,9 @@
-"""Convolution, interpreted as in batch_interpreted. Run by test_conv2d."""
+"""Convolution, in Triton's interpreter. Run by test_conv2d."""
 
 from __future__ import annotations
 
 # First: it switches the interpreter on.
-from batch_interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned  # isort: skip
+from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned  # isort: skip
 
 import torch
 import torch.nn.functional as F

@@ -2,68 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
-from unittest import mock
-
-os.environ["TRITON_INTERPRET"] = "1"
+# First: it switches the interpreter on.
+from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned  # isort: skip
 
 import torch
 import triton
 import triton.language as tl
-from checks import main
-from tilescope_kernels import CATALOG, LayerNorm, add_relu_mul, add_rms_norm, layer_norm, matmul, softmax, vector_add
+from tilescope_kernels import LayerNorm, add_relu_mul, add_rms_norm, layer_norm, matmul, softmax, vector_add
 from tilescope_kernels._shared.row_tiles import narrow
 from tilescope_kernels._shared.weight_gradients import sum_partials
 from tilescope_kernels.matrix_products import matmul as matmul_module
-from tilescope_kernels.spec import FORWARD
-
-SPECS = {spec.name: spec for spec in CATALOG}
-NAN, INF = float("nan"), float("inf")
-
-
-def draw(*shape: int, seed: int = 0, grad: bool = False) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).requires_grad_(grad)
-
-
-def close(actual, expected, tolerance=1e-6):
-    assert actual.shape == expected.shape, f"shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
-    assert torch.equal(actual.isnan(), expected.isnan()), "NaN in other places"
-    actual, expected = (tensor.detach().double().nan_to_num() for tensor in (actual, expected))
-    error = float((actual - expected).norm() / expected.norm().clamp_min(1e-30))
-    assert error <= tolerance, f"relative error {error:.2e} > {tolerance:.0e}"
-
-
-def outputs_of(result):
-    return result if isinstance(result, tuple) else (result,)
-
-
-def against_reference(name: str, workload: str, config=None, backward=True, impl="triton"):
-    spec = SPECS[name]
-    inputs = spec.inputs(spec.workload(workload), "cpu")
-    tolerance = spec.tolerance[spec.workload(workload).dtype]
-    precise = {
-        key: value.detach().double().requires_grad_(value.requires_grad)
-        if torch.is_tensor(value) and value.is_floating_point()
-        else value
-        for key, value in inputs.items()
-    }
-    outputs = outputs_of(spec.implementations[impl].call(**inputs, config=config))
-    expected = outputs_of(spec.reference(**precise))
-    for actual, wanted in zip(outputs, expected, strict=True):
-        close(actual, wanted, tolerance)
-    if backward and spec.passes != (FORWARD,):
-        numbers = torch.Generator().manual_seed(1)
-        grads = [torch.randn(out.shape, generator=numbers).to(out.dtype) for out in outputs]
-        leaves = [key for key, value in inputs.items() if torch.is_tensor(value) and value.requires_grad]
-        actual = torch.autograd.grad(outputs, [inputs[key] for key in leaves], grads)
-        wanted = torch.autograd.grad(expected, [precise[key] for key in leaves], [g.double() for g in grads])
-        for key, one, other in zip(leaves, actual, wanted, strict=True):
-            try:
-                close(one, other, 3 * tolerance)
-            except AssertionError as error:
-                raise AssertionError(f"gradient of {key}: {error}") from None
 
 
 def check_vector_add():
@@ -375,21 +323,6 @@ def check_every_config_is_applied_and_right():
             against_reference(name, workload, config=config)
     for config in [c for c in SPECS["matmul"].implementations["triton"].configs if not c["TMA"]][::12]:
         against_reference("matmul", "130x140x70-fp32", config=config)
-
-
-@contextlib.contextmanager
-def poisoned() -> Iterator[None]:
-    """New memory is NaN, so that an element which no program writes shows."""
-    empty, like = torch.empty, torch.empty_like
-
-    def fill(values):
-        return values.fill_(NAN) if values.is_floating_point() else values
-
-    with (
-        mock.patch.object(torch, "empty", lambda *args, **kwargs: fill(empty(*args, **kwargs))),
-        mock.patch.object(torch, "empty_like", lambda *args, **kwargs: fill(like(*args, **kwargs))),
-    ):
-        yield
 
 
 def check_writes_every_element():

@@ -1,4 +1,4 @@
-"""The matrix product whose last tiles are cut along K, interpreted as in batch_interpreted. Run by test_matmul_split.
+"""The matrix product whose last tiles are cut along K, in Triton's interpreter. Run by test_matmul_split.
 
 fp16, which descriptors serve and the interpreter computes rightly.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from unittest import mock
 
 # First: it switches the interpreter on.
-from batch_interpreted import close, draw, main, poisoned  # isort: skip
+from interpreted import close, draw, main, poisoned  # isort: skip
 
 import torch
 from tilescope_kernels import matmul

@@ -1,11 +1,11 @@
-"""Norms fused with linear layers, interpreted as in batch_interpreted. Run by test_norm_linear."""
+"""Norms fused with linear layers, in Triton's interpreter. Run by test_norm_linear."""
 
 from __future__ import annotations
 
 import itertools
 
 # First: it switches the interpreter on.
-from batch_interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned  # isort: skip
+from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned  # isort: skip
 
 import torch
 import torch.nn.functional as F

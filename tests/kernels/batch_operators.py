@@ -1,17 +1,17 @@
-"""Kernels that are PyTorch operators, interpreted as in batch_interpreted. Run by test_interpreted."""
+"""Kernels that are PyTorch operators, in Triton's interpreter. Run by test_interpreted."""
 
 from __future__ import annotations
 
 import warnings
 
 # First: it switches the interpreter on.
-from batch_interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned  # isort: skip
+from interpreted import (  # isort: skip
+    INF, NAN, SPECS, against_reference, close, draw, grads, main, poisoned, targets, unusual,
+)  # fmt: skip
 
 import torch
 import torch.nn.functional as F
 from tilescope_kernels import (
-    CrossEntropyLoss,
-    LinearCrossEntropy,
     RMSNorm,
     RoPE,
     SwiGLUMLP,
@@ -44,16 +44,6 @@ SMALL = {
     "linear_cross_entropy": "70x13x37-fp32",
 }
 SPECIAL = (NAN, INF, -INF, -0.0, 0.0, 1.0, -1.0, 100.0, -100.0, 1e6, -1e6)
-
-
-def grads(out, leaves, upstream=None):
-    return torch.autograd.grad(out, leaves, torch.ones_like(out) if upstream is None else upstream)
-
-
-def targets(rows: int, classes: int) -> torch.Tensor:
-    values = torch.randint(0, classes, (rows,), generator=torch.Generator().manual_seed(3))
-    values[1::4] = -100
-    return values
 
 
 def check_small_workloads_and_that_every_element_is_written():
@@ -166,16 +156,6 @@ def check_reductions_of_any_shape():
     assert row_sum(torch.empty(0, 3)).shape == online_max(torch.empty(0, 3))[0].shape == (0,)
 
 
-def unusual(columns):
-    x = draw(8, columns)
-    x[0] = -INF
-    x[1, 5] = NAN
-    x[2, 4] = INF
-    x[3, :2000] = -INF
-    x[4] = 3e38
-    return x
-
-
 def check_online_max_special_values():
     for columns in (3000, 3001):
         x = unusual(columns)
@@ -229,145 +209,6 @@ def check_rms_norm_module_and_gradients_are_the_same_every_time():
     assert torch.equal(first, grads(ours(x).pow(3), ours.weight)[0])
 
 
-def check_cross_entropy_options():
-    target = targets(15, 11).reshape(3, 5)
-    for reduction in ("none", "mean", "sum"):
-        for smoothing in (0.0, 0.1, 1.0):
-            for at_once in (False, True):
-                leaf = draw(3, 11, 5, grad=True)
-                twin = leaf.detach().double().requires_grad_()
-                options = {"reduction": reduction, "label_smoothing": smoothing}
-                actual = cross_entropy(leaf, target, **options, gradient_in_forward=at_once)
-                wanted = F.cross_entropy(twin, target, **options)
-                close(actual, wanted, 1e-6)
-                upstream = draw(*wanted.shape, seed=4)
-                close(grads(actual, leaf, upstream)[0], grads(wanted, twin, upstream.double())[0], 1e-5)
-
-
-def check_cross_entropy_shapes():
-    for rows, classes in ((1, 1), (3, 9000), (5, 10)):
-        for impl in ("triton", "two_passes"):
-            against_reference("cross_entropy", f"{rows}x{classes}-fp32", impl=impl)
-    x, target = draw(12, 40), targets(12, 12)
-    close(cross_entropy(x[:, 7:19], target.int()), F.cross_entropy(x[:, 7:19].double(), target), 1e-6)
-    close(cross_entropy(x.T[:12, :12], target), F.cross_entropy(x.T[:12, :12].double(), target), 1e-6)
-    close(cross_entropy(x[0], torch.tensor(3)), F.cross_entropy(x[0].double(), torch.tensor(3)))
-    ignoring = CrossEntropyLoss(ignore_index=2, reduction="sum")
-    every = torch.arange(12) % 4
-    close(ignoring(x, every), F.cross_entropy(x.double(), every, ignore_index=2, reduction="sum"), 1e-6)
-
-
-def check_losses_of_rows_that_start_anywhere():
-    for classes in (1, 3, 7, 9, 523, 2051):
-        for dtype in (torch.float32, torch.float16):
-            x = draw(9, classes).to(dtype)
-            target = targets(9, classes)
-            target[0], target[4], target[8] = classes - 1, -100, 0
-            for at_once in (False, True):
-                leaf, twin = x.clone().requires_grad_(), x.double().requires_grad_()
-                options = {"label_smoothing": 0.1, "reduction": "sum"}
-                actual = cross_entropy(leaf, target, **options, gradient_in_forward=at_once)
-                wanted = F.cross_entropy(twin, target, **options)
-                close(actual, wanted, 1e-3 if dtype == torch.float16 else 1e-6)
-                close(grads(actual, leaf)[0], grads(wanted, twin)[0], 1e-3 if dtype == torch.float16 else 1e-5)
-    # Rows of the logits and of their gradient do not start alike.
-    for x in (draw(12, 41)[:, 3:20], draw(12, 44)[:, 1:18], draw(12, 41)[:, :16]):
-        target = targets(12, x.shape[1])
-        leaf, twin = x.clone().requires_grad_(), x.double().requires_grad_()
-        viewed = torch.cat((leaf, leaf.detach()), 1)[:, : x.shape[1]]
-        for at_once in (False, True):
-            loss = cross_entropy(viewed, target, gradient_in_forward=at_once)
-            wanted = F.cross_entropy(twin, target)
-            close(loss, wanted, 1e-6)
-            close(torch.autograd.grad(loss, leaf, retain_graph=True)[0], grads(wanted, twin)[0], 1e-5)
-
-
-def check_cross_entropy_special_values():
-    special_values(3000)
-    special_values(3001)
-
-
-def special_values(columns):
-    x = unusual(columns)
-    target = torch.tensor([0, 0, 0, 2500, 0, 1, 2, -100])
-    for at_once in (False, True):
-        leaf, twin = x.clone().requires_grad_(), x.double().requires_grad_()
-        actual = cross_entropy(leaf, target, reduction="none", gradient_in_forward=at_once)
-        wanted = F.cross_entropy(twin, target, reduction="none")
-        torch.testing.assert_close(actual, wanted.float(), equal_nan=True)
-        close(grads(actual, leaf)[0], grads(wanted, twin)[0], 1e-6)
-    ignored = torch.full((8,), -100)
-    leaf = x.clone().requires_grad_()
-    loss = cross_entropy(leaf, ignored)
-    assert loss.isnan() and not grads(loss, leaf)[0].any()
-    assert cross_entropy(x[5:7], torch.tensor([columns, 1]), reduction="none").isnan().tolist() == [True, False]
-    assert cross_entropy(x[:0], target[:0]).isnan() and cross_entropy(x[:0], target[:0], reduction="sum") == 0
-
-
-def check_a_gradient_computed_at_once_serves_every_backward_pass():
-    target = targets(4, 9)
-    leaf, twin = draw(4, 9, grad=True), draw(4, 9).double().requires_grad_()
-    loss, wanted = cross_entropy(leaf, target), F.cross_entropy(twin, target)
-    (expected,) = torch.autograd.grad(wanted, twin)
-    for factor in (3.0, 1.0, 0.0, 2.0):
-        (found,) = torch.autograd.grad(loss * factor, leaf, retain_graph=True)
-        close(found, factor * expected, 1e-5)
-    for factor in (1.0, 2.0):
-        (factor * cross_entropy(leaf, target)).backward()
-    close(leaf.grad, 3.0 * expected, 1e-5)
-
-
-def check_linear_cross_entropy_options():
-    target = targets(70, 37)
-    for reduction in ("mean", "sum"):
-        for smoothing in (0.0, 0.1):
-            leaves = [draw(70, 13, grad=True), draw(37, 13, seed=1, grad=True), draw(37, seed=2, grad=True)]
-            twins = [leaf.detach().double().requires_grad_() for leaf in leaves]
-            options = {"reduction": reduction, "label_smoothing": smoothing}
-            config = {"CHUNK": 16, "ACCESSES": 1, "num_warps": 1}
-            actual = linear_cross_entropy(*leaves[:2], target, linear_bias=leaves[2], **options, config=config)
-            wanted = F.cross_entropy(F.linear(*twins), target, **options)
-            close(actual, wanted, 1e-6)
-            for one, other in zip(grads(actual * 2.5, leaves), grads(wanted * 2.5, twins), strict=True):
-                close(one, other, 1e-5)
-
-
-def check_linear_cross_entropy_chunks_fit_their_memory():
-    from tilescope_kernels.losses.linear_cross_entropy import _ALIGNED, _chunks
-
-    for rows, columns, classes in ((8192, 4096, 128256), (781, 130, 1823), (3000, 7, 50000), (5, 9, 1), (0, 4, 9)):
-        for lent in (True, False):
-            chunks, scratch = _chunks(rows, columns, classes, lent, 0)
-            assert [row for part in chunks for row in range(part.start, part.stop)] == list(range(rows))
-            held = (rows * columns if lent else 0) + _ALIGNED + scratch * classes
-            for part in chunks:
-                behind = -(-part.stop * columns // _ALIGNED) * _ALIGNED if lent else 0
-                assert behind + (part.stop - part.start) * classes <= held
-    sizes = [part.stop - part.start for part in _chunks(8192, 4096, 128256, True, 0)[0]]
-    assert sizes[0] == 496 and sizes == sorted(sizes, reverse=True)
-
-
-def check_linear_cross_entropy_gradients_only_where_wanted():
-    x, weight, target = draw(2, 9, 13), draw(37, 13, seed=1), targets(18, 37).reshape(2, 9)
-    wanted = F.cross_entropy(
-        F.linear(x.double(), weight.double()).reshape(18, 37), target.reshape(18), reduction="none"
-    )
-    close(linear_cross_entropy(x, weight, target, reduction="none"), wanted.reshape(2, 9), 1e-6)
-    for which in (0, 1):
-        pair = [x.clone(), weight.clone()]
-        twins = [x.double(), weight.double()]
-        pair[which].requires_grad_()
-        twins[which].requires_grad_()
-        loss = F.cross_entropy(F.linear(*twins).reshape(18, 37), target.reshape(18))
-        close(grads(linear_cross_entropy(*pair, target), pair[which])[0], grads(loss, twins[which])[0], 1e-5)
-    head = LinearCrossEntropy(13, 37, label_smoothing=0.1)
-    logits = F.linear(x, head.weight).reshape(18, 37)
-    close(head(x, target), F.cross_entropy(logits.double(), target.reshape(18), label_smoothing=0.1), 1e-6)
-    empty = x[:0].clone().requires_grad_()
-    gradients = grads(linear_cross_entropy(empty, head.weight, target[:0], reduction="sum"), (empty, head.weight))
-    assert gradients[0].shape == empty.shape and not gradients[1].any()
-
-
 def check_norms_take_fp32_weights_beside_16_bits():
     """As where activations are autocast and parameters are not: gradients have the dtype of what they belong to."""
     x, residual = draw(6, 40).half(), draw(6, 40, seed=1)
@@ -401,42 +242,6 @@ def check_norms_take_fp32_weights_beside_16_bits():
         assert "weight is torch.bfloat16 but x is torch.float16" in str(error)
     else:
         raise AssertionError("bf16 beside fp16 was taken")
-
-
-def check_losses_under_autocast_are_fp32_and_their_products_are_not():
-    x, weight, target = draw(6, 40, grad=True), draw(9, 40, seed=1, grad=True), targets(6, 9)
-    with torch.autocast("cpu", dtype=torch.float16):
-        loss = linear_cross_entropy(x, weight, target)
-        logits = F.linear(x, weight)
-        assert logits.dtype == torch.float16
-        assert loss.dtype == torch.float32 == cross_entropy(logits, target).dtype
-    found = grads(loss, (x, weight))
-    twins = [tensor.detach().double().requires_grad_() for tensor in (x, weight)]
-    wanted = F.cross_entropy(F.linear(*twins), target)
-    close(loss, wanted, 1e-3)
-    for one, other in zip(found, grads(wanted, twins), strict=True):
-        assert one.dtype == torch.float32
-        close(one, other, 4e-3)
-
-
-def check_a_gradient_that_came_with_the_loss_has_no_second_derivative():
-    x, weight, target = draw(6, 10, grad=True), draw(7, 10, seed=1, grad=True), targets(6, 7)
-
-    def penalty(loss):
-        (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
-        torch.autograd.grad(gradient.sum(), x)
-
-    for loss, said in (
-        (linear_cross_entropy(x, weight, target), "has no second derivative"),
-        (cross_entropy(x, target), "no autograd formula was registered"),
-        (cross_entropy(x, target, gradient_in_forward=False), "no autograd formula was registered"),
-    ):
-        try:
-            penalty(loss)
-        except RuntimeError as error:
-            assert said in str(error), error
-        else:
-            raise AssertionError("a penalty on this gradient would have none")
 
 
 def check_operators_are_described_as_they_behave():

@@ -1,11 +1,11 @@
-"""Every variant of the studies, interpreted as in batch_interpreted. Run by test_studies."""
+"""Every variant of the studies, in Triton's interpreter. Run by test_studies."""
 
 from __future__ import annotations
 
 import sys
 
 # First: it switches the interpreter on.
-from batch_interpreted import SPECS, against_reference, close, draw, main, poisoned  # isort: skip
+from interpreted import SPECS, against_reference, close, draw, main, poisoned  # isort: skip
 
 import torch
 from tilescope_kernels.studies import block_reduction, compile_modes, strided_copy, tma_copy

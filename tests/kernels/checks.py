@@ -1,13 +1,88 @@
-"""How a script of checks runs: those that its arguments name, or all."""
+"""What scripts of checks share: how they run, and a kernel against its reference in fp64."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+from unittest import mock
+
+import torch
+from tilescope_kernels import CATALOG
+from tilescope_kernels.spec import FORWARD
+
+SPECS = {spec.name: spec for spec in CATALOG}
+NAN, INF = float("nan"), float("inf")
+
+
+def draw(*shape: int, seed: int = 0, grad: bool = False) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).requires_grad_(grad)
+
+
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Of norms, without NaN, which must be in the same places."""
+    assert actual.shape == expected.shape, f"shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
+    actual, expected = actual.detach().double(), expected.detach().double()
+    assert torch.equal(actual.isnan(), expected.isnan()), "NaN in other places"
+    actual, expected = actual.nan_to_num(), expected.nan_to_num()
+    return float((actual - expected).norm() / expected.norm().clamp_min(1e-30))
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-6) -> None:
+    error = relative_error(actual, expected)
+    assert error <= tolerance, f"relative error {error:.2e} > {tolerance:.0e}"
+
+
+def outputs_of(result: Any) -> tuple[torch.Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def against_reference(name: str, workload: str, config=None, backward=True, impl="triton") -> None:
+    """Outputs, and gradients where the kernel has some, within its declared tolerance."""
+    spec = SPECS[name]
+    inputs = spec.inputs(spec.workload(workload), "cpu")
+    tolerance = spec.tolerance.get(spec.workload(workload).dtype, 1e-6)
+    precise = {
+        key: value.detach().double().requires_grad_(value.requires_grad)
+        if torch.is_tensor(value) and value.is_floating_point()
+        else value
+        for key, value in inputs.items()
+    }
+    outputs = outputs_of(spec.implementations[impl].call(**inputs, config=config))
+    expected = outputs_of(spec.reference(**precise))
+    pairs = [(f"output {n}", tolerance, *pair) for n, pair in enumerate(zip(outputs, expected, strict=True))]
+    if backward and spec.passes != (FORWARD,):
+        numbers = torch.Generator().manual_seed(1)
+        grads = [torch.randn(out.shape, generator=numbers).to(out.dtype) for out in outputs]
+        leaves = [key for key, value in inputs.items() if torch.is_tensor(value) and value.requires_grad]
+        actual = torch.autograd.grad(outputs, [inputs[key] for key in leaves], grads)
+        wanted = torch.autograd.grad(expected, [precise[key] for key in leaves], [g.double() for g in grads])
+        gradients = zip(leaves, actual, wanted, strict=True)
+        pairs += [(f"gradient of {key}", 3 * tolerance, one, other) for key, one, other in gradients]
+    for what, bound, one, other in pairs:
+        try:
+            close(one, other, bound)
+        except AssertionError as error:
+            raise AssertionError(f"{what} of {name} {workload} {config}: {error}") from None
+
+
+@contextlib.contextmanager
+def poisoned() -> Iterator[None]:
+    """New memory is NaN, or the largest integer, so that an element which no program writes shows."""
+    empty, like = torch.empty, torch.empty_like
+
+    def fill(values: torch.Tensor) -> torch.Tensor:
+        return values.fill_(NAN if values.is_floating_point() else torch.iinfo(values.dtype).max)
+
+    with (
+        mock.patch.object(torch, "empty", lambda *args, **kwargs: fill(empty(*args, **kwargs))),
+        mock.patch.object(torch, "empty_like", lambda *args, **kwargs: fill(like(*args, **kwargs))),
+    ):
+        yield
 
 
 def main(namespace: Mapping[str, Any]) -> None:

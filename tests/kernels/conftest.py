@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
+pytest.register_assert_rewrite("tests.kernels.adapted")
 
 
 def decides(script: str) -> pytest.MarkDecorator:

@@ -20,6 +20,8 @@ SCRIPTS = {
         "check_rope_in_place",
         "check_histogram_counts_what_is_in_range",
         "check_rms_norm_options",
+    },
+    "batch_losses.py": {
         "check_cross_entropy_special_values",
         "check_linear_cross_entropy_chunks_fit_their_memory",
     },

@@ -154,34 +154,6 @@ def page(lab: tuple[str, Path]) -> Iterator[Any]:
     assert not wrong
 
 
-def run_all(page: Any, address: str, name: str) -> None:
-    """Opens a notebook and runs its cells."""
-    # A workspace of its own: another test's notebook must not be open beside it.
-    page.goto(f"{address}/lab/workspaces/{Path(name).stem}/tree/{name}?token={TOKEN}")
-    page.wait_for_selector(".jp-Notebook .jp-Cell")
-    page.wait_for_selector("text=| Idle")
-    page.click(".lm-MenuBar-itemLabel >> text=Run")
-    page.click(".lm-Menu-itemLabel >> text=Run All Cells >> nth=0")
-
-
-def test_a_view_draws_and_its_widget_answers(lab: tuple[str, Path], page: Any) -> None:
-    address, folder = lab
-    runs = store.list_runs([store.recorded_dir()])
-    recorded = next(found for found in runs if "softmax" in found.kernels and "interpreter" in found.sources)
-    notebook(folder / "view.ipynb", f"import tilescope\ntilescope.load('{recorded.id}').roofline('softmax')")
-    run_all(page, address, "view.ipynb")
-    page.wait_for_selector(".bk-Figure canvas, .bk-Canvas, canvas")
-    heading = page.locator("h2").filter(has_text="of roofline")
-    before = heading.inner_text()
-    page.locator("input[type=checkbox]").first.click()
-    deadline = time.monotonic() + 180
-    while heading.inner_text() == before:
-        assert time.monotonic() < deadline, (
-            "the switch changed nothing: pyviz_comms must be in JupyterLab's environment"
-        )
-        page.wait_for_timeout(200)
-
-
 def reaches(page: Any, wanted: Callable[[], bool], what: str, seconds: float = 180.0) -> None:
     """Waits for ``wanted``; fails with ``what`` is wrong where it does not come."""
     deadline = time.monotonic() + seconds
@@ -190,10 +162,38 @@ def reaches(page: Any, wanted: Callable[[], bool], what: str, seconds: float = 1
         page.wait_for_timeout(200)
 
 
-def softmax_run() -> str:
-    """Id of the recording of a softmax whose bytes were counted."""
+def run_all(page: Any) -> None:
+    page.click(".lm-MenuBar-itemLabel >> text=Run")
+    page.click(".lm-Menu-itemLabel >> text=Run All Cells >> nth=0")
+
+
+def run_cells(page: Any, lab: tuple[str, Path], name: str, *cells: str) -> None:
+    """Writes a notebook of those cells, opens it and runs them."""
+    address, folder = lab
+    notebook(folder / f"{name}.ipynb", *cells)
+    # A workspace of its own: another test's notebook must not be open beside it.
+    page.goto(f"{address}/lab/workspaces/{name}/tree/{name}.ipynb?token={TOKEN}")
+    page.wait_for_selector(".jp-Notebook .jp-Cell")
+    page.wait_for_selector("text=| Idle")
+    run_all(page)
+
+
+def softmax_run(source: str = "ncu") -> str:
+    """Id of a recording of a softmax by that collector: ``ncu`` counted its bytes."""
     runs = store.list_runs([store.recorded_dir()])
-    return next(found.id for found in runs if "softmax" in found.kernels and "ncu" in found.sources)
+    return next(found.id for found in runs if "softmax" in found.kernels and source in found.sources)
+
+
+def test_a_view_draws_and_its_widget_answers(lab: tuple[str, Path], page: Any) -> None:
+    run_cells(
+        page, lab, "view", f"import tilescope\ntilescope.load('{softmax_run('interpreter')}').roofline('softmax')"
+    )
+    page.wait_for_selector(".bk-Figure canvas, .bk-Canvas, canvas")
+    heading = page.locator("h2").filter(has_text="of roofline")
+    before = heading.inner_text()
+    page.locator("input[type=checkbox]").first.click()
+    wrong = "the switch changed nothing: pyviz_comms must be in JupyterLab's environment"
+    reaches(page, lambda: heading.inner_text() != before, wrong)
 
 
 def drawn(page: Any) -> int:
@@ -220,9 +220,7 @@ COUNT_DRAWN = """() => {
 
 def test_every_kind_of_control_is_answered(lab: tuple[str, Path], page: Any) -> None:
     """A choice from a list, buttons, a heading that sorts, a row: each changes what is seen."""
-    address, folder = lab
-    notebook(folder / "controls.ipynb", f"import tilescope\ntilescope.load('{softmax_run()}').roofline('softmax')")
-    run_all(page, address, "controls.ipynb")
+    run_cells(page, lab, "controls", f"import tilescope\ntilescope.load('{softmax_run()}').roofline('softmax')")
     page.wait_for_selector("h2 >> text=of roofline")
     table = page.locator(".tabulator-table").first
     page.wait_for_selector(".tabulator-row >> nth=0")
@@ -253,17 +251,11 @@ def test_a_view_is_drawn_again_after_the_page_was_closed_and_the_cell_run_anew(
     lab: tuple[str, Path], page: Any
 ) -> None:
     """What draws lies in an output. It must be there still when that cell has run twice, and the page is a new one."""
-    address, folder = lab
-    notebook(
-        folder / "again.ipynb",
-        f"import tilescope\nrun = tilescope.load('{softmax_run()}')\nrun.roofline('softmax')",
-        "run.occupancy('softmax')",
-    )
-    run_all(page, address, "again.ipynb")
+    opened = f"import tilescope\nrun = tilescope.load('{softmax_run()}')\nrun.roofline('softmax')"
+    run_cells(page, lab, "again", opened, "run.occupancy('softmax')")
     page.wait_for_selector("h2 >> text=occupancy, limited by")
     reaches(page, lambda: drawn(page) >= 4, "not all figures were drawn")
-    page.click(".lm-MenuBar-itemLabel >> text=Run")
-    page.click(".lm-Menu-itemLabel >> text=Run All Cells >> nth=0")
+    run_all(page)
     page.wait_for_selector(".jp-InputPrompt >> text=[4]:")
     reaches(page, lambda: drawn(page) >= 4, "not all figures were drawn a second time")
     save(page)
@@ -271,7 +263,7 @@ def test_a_view_is_drawn_again_after_the_page_was_closed_and_the_cell_run_anew(
 
     # A new page, and a kernel that knows nothing: what was saved has all to draw it.
     page.goto("about:blank")
-    page.goto(f"{address}/lab/workspaces/reopened/tree/again.ipynb?token={TOKEN}")
+    page.goto(f"{lab[0]}/lab/workspaces/reopened/tree/again.ipynb?token={TOKEN}")
     page.wait_for_selector("h2 >> text=occupancy, limited by")
     reaches(page, lambda: drawn(page) >= 4, "what was saved is not drawn when it is opened again")
 
@@ -299,10 +291,9 @@ def end_kernels(page: Any) -> None:
 def test_a_saved_notebook_shows_all_as_a_page_of_its_own(lab: tuple[str, Path], page: Any) -> None:
     """Exported by nbconvert and opened from the disk: no kernel, no server, and nothing is asked of another host."""
     pytest.importorskip("nbconvert")
-    address, folder = lab
+    folder = lab[1]
     opened = f"import tilescope\nrun = tilescope.load('{softmax_run()}')\nrun"
-    notebook(folder / "static.ipynb", opened, "run.traffic('softmax')", "run.occupancy('softmax')")
-    run_all(page, address, "static.ipynb")
+    run_cells(page, lab, "static", opened, "run.traffic('softmax')", "run.occupancy('softmax')")
     page.wait_for_selector("h2 >> text=occupancy, limited by")
     live = page.locator(".jp-OutputArea-output h2").all_inner_texts()
     reaches(page, lambda: drawn(page) >= 4, "not all figures were drawn")
@@ -326,8 +317,7 @@ def test_a_saved_notebook_is_small_and_shows_its_tables_where_it_is_not_trusted(
     """Most of its bytes are what draws, which lies in it once; a view adds little."""
     address, folder = lab
     opened = f"import tilescope\nrun = tilescope.load('{softmax_run()}')\nrun.roofline('softmax')"
-    notebook(folder / "small.ipynb", opened, "run.traffic('softmax')", "run.occupancy('softmax')")
-    run_all(page, address, "small.ipynb")
+    run_cells(page, lab, "small", opened, "run.traffic('softmax')", "run.occupancy('softmax')")
     page.wait_for_selector("h2 >> text=occupancy, limited by")
     reaches(page, lambda: drawn(page) >= 4, "not all figures were drawn")
     plain = page.locator(".without-scripts")
@@ -361,10 +351,8 @@ def choose_theme(page: Any, name: str) -> None:
 
 
 def test_figures_follow_the_dark_theme(lab: tuple[str, Path], page: Any) -> None:
-    address, folder = lab
     roofline = f"import tilescope\nview = tilescope.load('{softmax_run()}').roofline('softmax')\nview"
-    notebook(folder / "dark.ipynb", roofline, "view.state.theme")
-    run_all(page, address, "dark.ipynb")
+    run_cells(page, lab, "dark", roofline, "view.state.theme")
     page.wait_for_selector("h2 >> text=of roofline")
     said = page.locator(".jp-OutputArea-output").last
     reaches(page, lambda: "'light'" in said.inner_text(), "a light page's figures are not light")
@@ -383,9 +371,7 @@ def test_figures_follow_the_dark_theme(lab: tuple[str, Path], page: Any) -> None
 
 
 def test_a_kernel_of_a_cell_is_profiled_and_its_summary_shown(lab: tuple[str, Path], page: Any) -> None:
-    address, folder = lab
-    notebook(folder / "own.ipynb", KERNEL, PROFILE)
-    run_all(page, address, "own.ipynb")
+    run_cells(page, lab, "own", KERNEL, PROFILE)
     page.wait_for_selector(".jp-OutputArea-output th >> text=bytes ratio")
     said = page.inner_text(".jp-Notebook")
     assert "double on NVIDIA" in said

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope.jobs import supervisor
+from tilescope.jobs import questions
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 
+from .fake_jobs import KIT, OWN
+
 FIXTURES = Path(__file__).parent / "fixtures"
-KIT = FIXTURES / "orchestration"
 #: Recordings that stand for all where a test is of each: a family by every collector, a kernel's source lines, a sweep.
 EVERY_RUN = {"20261121-125608-a760", "20261124-050520-0bc2", "20261124-050903-5c97"}
 
@@ -63,6 +64,12 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def kit(fakes: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The fakes, and runs go to a folder of the test."""
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+
+
+@pytest.fixture
 def torch_and_catalog(fakes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the worker, torch is torch, and the catalog whole."""
     _, _, path = os.environ["PYTHONPATH"].partition(os.pathsep)
@@ -74,4 +81,4 @@ def catalog() -> list[dict[str, Any]]:
     """What the kernel of the fakes declares."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", search(FIXTURES / "light"))
-        return asyncio.run(supervisor.describe([f"{KIT / 'own.py'}:SPEC"]))
+        return asyncio.run(questions.describe([OWN]))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 import tilescope
 from tilescope.hardware import device
 
-KIT = Path(__file__).parent / "fixtures" / "orchestration"
-OWN = f"{KIT / 'own.py'}:SPEC"
+from .fake_jobs import OWN
 
 
 @pytest.fixture(autouse=True)
-def kit(fakes, monkeypatch):
+def no_gpu(kit, monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
 
 

@@ -20,15 +20,14 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.schema import Device, Failure, Run
 
-KIT = Path(__file__).parent / "fixtures" / "orchestration"
-OWN = f"{KIT / 'own.py'}:SPEC"
+from .fake_jobs import OWN
+
 ROOTS = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles", "dashboard")]
 GOOD = ["--impl", "good", "--workload", "small"]
 
 
 @pytest.fixture(autouse=True)
-def kit(fakes, monkeypatch, tmp_path):
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+def no_recordings(kit, monkeypatch, tmp_path):
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
 
 
@@ -125,7 +124,7 @@ def test_a_folder_that_cannot_be_written(capsys, tmp_path):
 def test_profile_prints_a_table_and_names_the_run(capsys, tmp_path):
     status, out, err = tilescope(capsys, "profile", OWN, *GOOD, "--collect", "fakes.quick")
     assert status == 0
-    assert "[1/1] fakes.quick running" in err
+    assert "0 of 1: fakes.quick running SPEC/good/" in err
     lines = out.splitlines()
     assert lines[0] == "NVIDIA H200 (sm_90): predicted, no such GPU took part"
     assert lines[1].split() == ["kernel", "impl", "pass", "workload", "registers"]
@@ -162,7 +161,7 @@ def test_list_marks_what_is_not_installed(capsys, monkeypatch):
         return [{"kernel": "k", "passes": ["forward"], "implementations": implementations, "workloads": workloads,
                  "summary": "what it does", "family": "norms"}]  # fmt: skip
 
-    monkeypatch.setattr("tilescope.jobs.supervisor.describe", describe)
+    monkeypatch.setattr("tilescope.jobs.questions.describe", describe)
     line = tilescope(capsys, "list")[1].splitlines()[1]
     assert "triton, (liger)" in line
     assert "small, 9-fp32" in line

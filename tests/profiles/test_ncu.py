@@ -7,12 +7,13 @@ import gzip
 import io
 import itertools
 from pathlib import Path
+from types import ModuleType
 
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tilescope.collectors.ncu import counters, ncu_csv
+from tilescope.collectors.ncu import counters, ncu_csv, rules, source
 from tilescope.hardware import device
 from tilescope.table import launch_configs, schema
 from tilescope.table.case import Case
@@ -279,6 +280,17 @@ def test_a_worker_that_died_is_not_blamed_on_ncu(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     assert counters.explain("==ERROR== The application returned an error code (9).") is None
     assert counters.explain(text("raw_37_metrics_h200.csv")) is None
+
+
+@pytest.mark.parametrize("collector", [counters, rules, source])
+def test_a_log_without_end_is_refused_and_removed(
+    collector: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(counters, "LARGEST_LOG", 100)
+    (tmp_path / counters.LOG).write_text("==PROF== and so on\n" * 10)
+    with pytest.raises(counters.NcuError, match=r"ncu-log\.txt has 190 bytes, which is more than 100"):
+        collector.finish(tmp_path, [CASE])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_command_asks_for_what_the_chip_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,29 +11,19 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tilescope.jobs import attempt, environment, running_job, scratch, supervisor
-from tilescope.jobs.supervisor import Job
+from tilescope.jobs import attempt, machine_limits, questions, schedule, scratch, supervisor
+from tilescope.jobs.job import WorkerError
 from tilescope.runs import journal, store
-from tilescope.table.case import Case
 
-KIT = Path(__file__).parent / "fixtures" / "orchestration"
-OWN = f"{KIT / 'own.py'}:SPEC"
+from .fake_jobs import run
 
 
 @pytest.fixture(autouse=True)
-def kit(fakes, monkeypatch, tmp_path):
-    """One process at a time, and a place for what is temporary."""
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setattr(running_job, "processors", lambda: 1)
+def one_process_at_a_time(kit, monkeypatch, tmp_path):
+    """One worker at a time, and a folder for what is temporary."""
+    monkeypatch.setattr(schedule, "processors", lambda: 1)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-
-
-def run(catalog, *fates, collector="fakes.quick"):
-    events = []
-    cases = [Case(OWN, fate, "forward", "8-fp32") for fate in fates]
-    folder = asyncio.run(supervisor.run(Job(cases, [collector], catalog=catalog), events.append))
-    return store.open_run(folder), events
 
 
 def resumed(folder):
@@ -53,7 +43,7 @@ def test_a_worker_killed_while_it_starts_costs_no_case(catalog, monkeypatch, tmp
     deaths = tmp_path / "deaths"
     deaths.write_text("2")
     monkeypatch.setenv("FAKES_DEATHS", str(deaths))
-    loaded, _ = run(catalog, "good", "fine", collector="fakes.mortal")
+    loaded, _ = run(catalog, ["good", "fine"], ["fakes.mortal"])
     assert measured(loaded) == ["fine", "good"]
     assert loaded.run.complete
     assert loaded.run.failures == () and loaded.run.notes == ()
@@ -65,7 +55,7 @@ def test_one_that_is_always_killed_leaves_its_cases_outstanding_and_resume_takes
     deaths = tmp_path / "deaths"
     deaths.write_text("1000")
     monkeypatch.setenv("FAKES_DEATHS", str(deaths))
-    loaded, events = run(catalog, "good", "fine", collector="fakes.mortal")
+    loaded, events = run(catalog, ["good", "fine"], ["fakes.mortal"])
     assert int(deaths.read_text()) == 1000 - attempt.TRIES
     assert not loaded.run.complete and measured(loaded) == []
     why = "worker was killed (SIGKILL) before its first case (3 times)"
@@ -87,7 +77,7 @@ def test_one_that_is_always_killed_leaves_its_cases_outstanding_and_resume_takes
 
 
 def test_a_full_disk_is_the_machines_fault_and_its_cases_are_taken_up_when_there_is_room(catalog, monkeypatch):
-    loaded, events = run(catalog, "full", "good", "raises")
+    loaded, events = run(catalog, ["full", "good", "raises"])
     assert measured(loaded) == ["good"]
     assert not loaded.run.complete
     said = {failure.case.rpartition(".py:")[2]: failure.message for failure in loaded.run.failures}
@@ -105,12 +95,12 @@ def test_a_full_disk_is_the_machines_fault_and_its_cases_are_taken_up_when_there
 
 
 def test_a_case_that_kills_its_worker_each_time_is_settled_but_not_when_memory_ran_out(catalog, monkeypatch):
-    loaded, events = run(catalog, "killed", "good")
+    loaded, events = run(catalog, ["killed", "good"])
     assert loaded.run.complete and measured(loaded) == ["good"]
     assert tried(events) == {"killed": attempt.TRIES, "good": 1}
     kills = iter(range(1000))
-    monkeypatch.setattr(environment, "oom_kills", lambda: next(kills))
-    loaded, _ = run(catalog, "killed", "good")
+    monkeypatch.setattr(machine_limits, "oom_kills", lambda: next(kills))
+    loaded, _ = run(catalog, ["killed", "good"])
     assert not loaded.run.complete and measured(loaded) == ["good"]
     (failure,) = loaded.run.failures
     assert failure.case == ""
@@ -118,7 +108,7 @@ def test_a_case_that_kills_its_worker_each_time_is_settled_but_not_when_memory_r
 
 
 def test_a_message_that_no_file_can_hold_and_no_screen_is_cut_and_costs_its_case_only(catalog):
-    loaded, _ = run(catalog, "unspeakable", "good")
+    loaded, _ = run(catalog, ["unspeakable", "good"])
     assert loaded.run.complete and measured(loaded) == ["good"]
     (failure,) = loaded.run.failures
     assert failure.message.startswith("RuntimeError: ?mmm") and len(failure.message) < 2100
@@ -126,7 +116,7 @@ def test_a_message_that_no_file_can_hold_and_no_screen_is_cut_and_costs_its_case
 
 
 def test_what_a_dead_worker_had_for_a_while_goes(catalog):
-    run(catalog, "leaves", "good")
+    run(catalog, ["leaves", "good"])
     assert list(Path(tempfile.gettempdir()).iterdir()) == []
 
 
@@ -154,16 +144,16 @@ def test_the_next_job_sweeps_what_dead_ones_left_and_nothing_else(tmp_path):
 
 
 def test_what_the_machine_lacks():
-    assert environment.lacking(OSError(errno.EFBIG, "File too large")) == "File too large (EFBIG)"
-    assert environment.lacking(FileNotFoundError(errno.ENOENT, "no")) == ""
-    assert environment.lacking(RuntimeError("ptxas fatal: No space left on device")) == "No space left on device"
-    assert environment.lacking(MemoryError(), starting=True) == "Cannot allocate memory"
-    assert environment.lacking(MemoryError()) == ""
-    assert environment.lacking(RuntimeError("this kernel is wrong")) == ""
+    assert machine_limits.lacking(OSError(errno.EFBIG, "File too large")) == "File too large (EFBIG)"
+    assert machine_limits.lacking(FileNotFoundError(errno.ENOENT, "no")) == ""
+    assert machine_limits.lacking(RuntimeError("ptxas fatal: No space left on device")) == "No space left on device"
+    assert machine_limits.lacking(MemoryError(), starting=True) == "Cannot allocate memory"
+    assert machine_limits.lacking(MemoryError()) == ""
+    assert machine_limits.lacking(RuntimeError("this kernel is wrong")) == ""
 
 
 def test_a_run_that_another_process_finished_meanwhile_is_not_gone_on_with(catalog, monkeypatch, tmp_path):
-    loaded, _ = run(catalog, "full", "good")
+    loaded, _ = run(catalog, ["full", "good"])
     monkeypatch.setenv("FAKES_ANSWER", "1")
 
     async def twice():
@@ -183,5 +173,5 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_gone_on_with(catal
 def test_describe_waits_no_longer_for_a_kernels_own_code_than_it_is_told(tmp_path):
     slow = tmp_path / "slow.py"
     slow.write_text("import time\ntime.sleep(1000)\n")
-    with pytest.raises(supervisor.WorkerError, match="the worker did not answer for 1 s and was killed"):
-        asyncio.run(asyncio.wait_for(supervisor.describe([f"{slow}:SPEC"], timeout=1), 110))
+    with pytest.raises(WorkerError, match="the worker did not answer for 1 s and was killed"):
+        asyncio.run(asyncio.wait_for(questions.describe([f"{slow}:SPEC"], timeout=1), 110))

@@ -6,7 +6,7 @@ import pytest
 from tilescope import collectors
 from tilescope.jobs import plan
 from tilescope.jobs.plan import Request, RequestError
-from tilescope.jobs.running_job import shares
+from tilescope.jobs.schedule import deal
 
 
 def entry(kernel="k", passes=("forward", "backward"), **implementations):
@@ -100,7 +100,7 @@ def test_collectors_run_in_the_order_of_the_ladder():
 def test_each_process_gets_some_of_each_implementation():
     cases = plan.choose_cases(Request(), [entry()])
     sizes = {case.id: len(cases) - index for index, case in enumerate(cases)}
-    dealt = shares(cases, sizes, 2)
+    dealt = deal(cases, sizes, 2)
     assert sorted(case.id for share in dealt for case in share) == sorted(case.id for case in cases)
     assert [sorted(case.impl for case in share) for share in dealt] == [["eager"] * 2 + ["triton"] * 2] * 2
-    assert shares(cases[:3], sizes, 8) == [sorted(cases[:3], key=lambda case: sizes[case.id])]
+    assert deal(cases[:3], sizes, 8) == [sorted(cases[:3], key=lambda case: sizes[case.id])]

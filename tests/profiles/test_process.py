@@ -6,12 +6,13 @@ import asyncio
 import os
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from tilescope.jobs import bounded_log, process
-from tilescope.jobs.event_lines import EventLines
+from tilescope.jobs import process, worker_output
 from tilescope.jobs.process import StartError, WorkerProcess
+from tilescope.jobs.worker_output import EventLines
+
+from .processes import alive, wait_for
 
 #: What a script may use: ``say`` writes to the pipe of events.
 HEAD = """
@@ -60,22 +61,22 @@ os.write(1, f"\\nlast words {sum(job['kept'])}\\n".encode())
     assert worker.status == 0
     assert log.startswith("first words\nxxx")
     assert "bytes left out …]" in log
-    last = bounded_log.last_line(log)
+    last = worker_output.last_line(log)
     assert last.startswith("last words ") and int(last.split()[-1]) < 10_000
-    assert len(log) < 2 * bounded_log.KEPT + 100
+    assert len(log) < 2 * worker_output.KEPT + 100
     assert list(temporary.iterdir()) == []
 
 
 def test_a_log_says_how_much_it_left_out():
-    log = bounded_log.BoundedLog(kept=4)
+    log = worker_output.BoundedLog(kept=4)
     for piece in (b"ab", b"cdef", b"ghij", b"klmnopqrstuvwxyz"):
         log.write(piece)
     assert log.text() == "abcd\n[… 18 bytes left out …]\nwxyz"
-    short = bounded_log.BoundedLog(kept=4)
+    short = worker_output.BoundedLog(kept=4)
     short.write(b"\xff\xfeabcd")
     assert short.text() == "\ufffd\ufffdabcd"
-    assert len(bounded_log.last_line("y" * 10_000 + "\n\n")) == 301
-    assert len(bounded_log.tail("z" * 1_000_000)) == 16 << 10
+    assert len(worker_output.last_line("y" * 10_000 + "\n\n")) == 301
+    assert len(worker_output.tail("z" * 1_000_000)) == 16 << 10
 
 
 def test_what_is_no_event_is_left_out_and_the_others_are_heard():
@@ -210,17 +211,3 @@ def test_what_the_machine_lacks_is_told_from_a_command_that_is_not_there(monkeyp
     with pytest.raises(StartError, match="No space left on device") as caught:
         asyncio.run(start(None))
     assert caught.value.lacking == "No space left on device (ENOSPC)"
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

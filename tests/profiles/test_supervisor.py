@@ -10,35 +10,21 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from tilescope.hardware import ptxas
 from tilescope.hardware.gpu_lock import gpu_lock
-from tilescope.jobs import attempt, process, running_job, supervisor
-from tilescope.jobs.supervisor import Job
+from tilescope.jobs import attempt, process, questions, schedule, supervisor
+from tilescope.jobs.job import Job, WorkerError
+from tilescope.jobs.ledger import Ledger
 from tilescope.runs import journal, staleness, store, writer
 from tilescope.table.case import Case
 
-KIT = Path(__file__).parent / "fixtures" / "orchestration"
-OWN = f"{KIT / 'own.py'}:SPEC"
+from .fake_jobs import KIT, OWN, cases, run
+from .processes import alive, wait_for
 
-
-@pytest.fixture(autouse=True)
-def kit(fakes, monkeypatch, tmp_path):
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
-
-
-def cases(*fates):
-    return [Case(OWN, fate, "forward", "8-fp32") for fate in fates]
-
-
-def run(catalog, fates, collectors=("fakes.quick",), **settings):
-    events = []
-    job = Job(cases(*fates), collectors, settings, catalog=catalog)
-    folder = asyncio.run(supervisor.run(job, events.append))
-    return store.open_run(folder), events
+pytestmark = pytest.mark.usefixtures("kit")
 
 
 def registers(loaded):
@@ -176,9 +162,9 @@ def test_cancelling_before_anything_finished_leaves_nothing(catalog):
 def test_workers_die_with_their_supervisor_and_the_run_can_be_recovered(tmp_path, catalog):
     script = (
         "import asyncio, json, sys\n"
-        "from tilescope.jobs import supervisor\nfrom tilescope.table.case import Case\n"
+        "from tilescope.jobs import supervisor\nfrom tilescope.jobs.job import Job\nfrom tilescope.table.case import Case\n"
         "cases = [Case(sys.argv[1], impl, 'forward', '8-fp32') for impl in ('good', 'hangs')]\n"
-        "job = supervisor.Job(cases, ['fakes.quick'], {'pids': sys.argv[2]}, catalog=json.loads(sys.argv[3]))\n"
+        "job = Job(cases, ['fakes.quick'], {'pids': sys.argv[2]}, catalog=json.loads(sys.argv[3]))\n"
         "asyncio.run(supervisor.run(job))\n"
     )
     roots = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles")]
@@ -208,21 +194,21 @@ def test_describe_says_what_is_wrong_with_a_file(tmp_path):
         f"{broken}:SPEC": "does not import: ModuleNotFoundError: No module named 'not_there'",
         f"{KIT / 'own.py'}:NOT_A_SPEC": "not a KernelSpec",
     }.items():
-        with pytest.raises(supervisor.WorkerError, match=said) as caught:
-            asyncio.run(supervisor.describe([kernel]))
+        with pytest.raises(WorkerError, match=said) as caught:
+            asyncio.run(questions.describe([kernel]))
         assert "\n" not in str(caught.value)
 
 
 @pytest.mark.usefixtures("torch_and_catalog")
 def test_describe_takes_a_persons_own_workloads(catalog):
-    (entry,) = asyncio.run(supervisor.describe([OWN], ["24-fp16", "large"]))
+    (entry,) = asyncio.run(questions.describe([OWN], ["24-fp16", "large"]))
     assert entry["selected"] == ["24-fp16", "64-fp32"]
     assert [workload["id"] for workload in entry["workloads"]] == ["8-fp32", "64-fp32", "24-fp16"]
     assert entry["cost"]["24-fp16"]["forward"]["flops"] == 24
     same = entry.keys() - {"selected", "workloads", "cost"}
     assert {name: entry[name] for name in same} == {name: catalog[0][name] for name in same}, "alike without torch"
-    with pytest.raises(supervisor.WorkerError, match="own has no workload '3x3-fp32': give N-DTYPE"):
-        asyncio.run(supervisor.describe([OWN], ["3x3-fp32"]))
+    with pytest.raises(WorkerError, match="own has no workload '3x3-fp32': give N-DTYPE"):
+        asyncio.run(questions.describe([OWN], ["3x3-fp32"]))
 
 
 @pytest.mark.slow("kernels", "profiles/tilescope")
@@ -258,20 +244,6 @@ def test_one_holder_of_a_gpu_at_a_time(tmp_path, monkeypatch):
     assert order == ["first in", "second waits", "first out", "second in", "second out"]
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for(condition, seconds=240.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def interrupted(catalog, *fates, collectors=("fakes.quick",), at="stubborn"):
     """A run of those fates that was cancelled when it came to one that would never answer."""
 
@@ -305,7 +277,7 @@ def resumed(folder, monkeypatch):
 
 def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
     monkeypatch.setattr(process, "GRACE", 0.5)
-    monkeypatch.setattr(running_job, "processors", lambda: 1)
+    monkeypatch.setattr(schedule, "processors", lambda: 1)
     folder = interrupted(catalog, "good", "raises", "skips", "fine", "stubborn")
     before = store.open_run(folder)
     loaded, asked = resumed(folder, monkeypatch)
@@ -318,13 +290,13 @@ def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
     assert registers(loaded) == {"good": 32, "fine": 32, "stubborn": 32}
     assert len(loaded.table) == len(before.table) + 1
     assert not (folder / "progress.jsonl").exists()
-    with pytest.raises(supervisor.WorkerError, match="is whole: there is nothing to go on with"):
+    with pytest.raises(WorkerError, match="is whole: there is nothing to go on with"):
         asyncio.run(supervisor.resume(folder))
 
 
 def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch, tmp_path):
     monkeypatch.setattr(process, "GRACE", 0.5)
-    monkeypatch.setattr(running_job, "processors", lambda: 1)
+    monkeypatch.setattr(schedule, "processors", lambda: 1)
     folder = interrupted(catalog, "good", "stubborn", collectors=("fakes.absent", "fakes.quick"))
     # As it is left then: half-written, with a line that was not written to its end.
     partial = folder.rename(folder.with_name(store.PARTIAL + folder.name))
@@ -349,9 +321,9 @@ def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch, tmp_pat
 def test_a_case_whose_rows_nobody_noted_is_not_measured_twice(catalog, monkeypatch):
     monkeypatch.setattr(process, "GRACE", 0.5)
     folder = interrupted(catalog, "good", "stubborn")
-    session = running_job.Session(Job(cases("good", "stubborn"), ["compiler"]), None, print)
-    session.recall((), store.open_run(folder).table)
-    assert [case.impl for case in session.left("compiler")] == ["stubborn"]
+    ledger = Ledger(Job(cases("good", "stubborn"), ["compiler"]), None, print)
+    ledger.recall((), store.open_run(folder).table)
+    assert [case.impl for case in ledger.left("compiler")] == ["stubborn"]
 
 
 @pytest.mark.parametrize(
@@ -372,9 +344,9 @@ def test_what_would_not_fit_is_not_added_to_a_run_and_nothing_is_lost(catalog, m
     run = store.open_run(folder).run
     writer._write_json(dataclasses.replace(run, **change(run)).to_json(), folder / "run.json")
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    with pytest.raises(supervisor.WorkerError, match=said):
+    with pytest.raises(WorkerError, match=said):
         asyncio.run(supervisor.resume(folder))
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     (folder / "progress.jsonl").unlink()
-    with pytest.raises(supervisor.WorkerError, match="does not say what was to be done: profile it anew"):
+    with pytest.raises(WorkerError, match="does not say what was to be done: profile it anew"):
         asyncio.run(supervisor.resume(folder))

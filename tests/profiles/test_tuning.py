@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from pathlib import Path
 
 import pytest
 from tilescope import cli
 from tilescope.commands import tune
 from tilescope.hardware import device
-from tilescope.jobs import supervisor, tuning
+from tilescope.jobs import questions, tuning
 from tilescope.jobs.plan import RequestError
 from tilescope.runs import store
 
-KIT = Path(__file__).parent / "fixtures" / "orchestration"
-OWN = f"{KIT / 'own.py'}:SPEC"
+from .fake_jobs import OWN
 
 
 @pytest.fixture(autouse=True)
-def kit(fakes, monkeypatch, tmp_path):
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+def no_gpu(kit, monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
 
 
@@ -38,7 +35,7 @@ def test_an_implementation_without_configs_cannot_be_tuned(monkeypatch):
         implementations = {"triton": {"configs": [{"B": 1}]}, "eager": {"configs": []}}
         return [{"name": "k", "kernel": "k", "implementations": implementations}]
 
-    monkeypatch.setattr("tilescope.jobs.supervisor.describe", describe)
+    monkeypatch.setattr("tilescope.jobs.questions.describe", describe)
     with pytest.raises(RequestError, match="k/eager declares no configs: triton can be tuned"):
         asyncio.run(tuning.plan_tuning(["k"], implementations=["eager"]))
 
@@ -66,7 +63,7 @@ def test_of_several_kernels_those_without_configs_are_left_out(monkeypatch):
     async def describe(kernels, workloads):
         return [found for found in known if found["kernel"] in kernels]
 
-    monkeypatch.setattr("tilescope.jobs.supervisor.describe", describe)
+    monkeypatch.setattr("tilescope.jobs.questions.describe", describe)
     job, _ = asyncio.run(tuning.plan_tuning(["a", "b", "c"]))
     assert [case.id for case in job.cases] == [
         "a/triton/forward/64-fp32", "a/triton/forward/64-fp32/B=1", "a/triton/forward/64-fp32/B=2",
@@ -79,12 +76,12 @@ def test_of_several_kernels_those_without_configs_are_left_out(monkeypatch):
 
 
 def test_a_family_s_sweeps_are_published_in_place_of_its_former_ones(monkeypatch, capsys, tmp_path):
-    describe = supervisor.describe
+    describe = questions.describe
 
     async def known(kernels=(), workloads=()):
         return await describe(kernels, workloads) if kernels else [{"family": "kit", "kernel": OWN}]
 
-    monkeypatch.setattr(supervisor, "describe", known)
+    monkeypatch.setattr(questions, "describe", known)
     monkeypatch.setattr(tuning, "plan_tuning", with_a_fake(tuning.plan_tuning))
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
     sweep = ["record", "kit", "--sweep", "--impl", "good,raises", "--workload", "small"]

@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tilescope.table.case import Case
 from tilescope.worker import main
 
-KIT = Path(__file__).parent / "fixtures" / "orchestration"
+from .fake_jobs import KIT, cases
+
 ROOTS = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles")]
 
 
@@ -24,10 +24,10 @@ def answer(tmp_path, **job):
 
 
 def capture(tmp_path, *fates):
-    cases = [Case(f"{KIT / 'own.py'}:SPEC", fate, "forward", "8-fp32") for fate in fates]
-    done = answer(tmp_path, action="capture", collector="fakes.quick", cases=[c.to_json() for c in cases],
+    asked = cases(*fates)
+    done = answer(tmp_path, action="capture", collector="fakes.quick", cases=[c.to_json() for c in asked],
                   folder=str(tmp_path), settings={})  # fmt: skip
-    return cases, done, [json.loads(text) for text in done.stdout.splitlines()]
+    return asked, done, [json.loads(text) for text in done.stdout.splitlines()]
 
 
 def test_standard_output_carries_nothing_but_events(tmp_path):

@@ -7,13 +7,13 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
-from tilescope.jobs import supervisor
+from tilescope.jobs import questions
 
 _asked: list[Future[list[dict[str, Any]]]] = []
 
 
 def ask() -> Future[list[dict[str, Any]]]:
-    """The answer of ``tilescope.jobs.supervisor.describe``, which may be still to come. One that failed is asked for again.
+    """The answer of ``tilescope.jobs.questions.describe``, which may be still to come. One that failed is asked for again.
 
     In a thread: when a server is made warm, before anybody waits for it, there is no event loop.
     """
@@ -25,6 +25,6 @@ def ask() -> Future[list[dict[str, Any]]]:
 
 def _answer(answer: Future[list[dict[str, Any]]]) -> None:
     try:
-        answer.set_result(asyncio.run(supervisor.describe()))
+        answer.set_result(asyncio.run(questions.describe()))
     except BaseException as error:  # whatever it is, pages wait for it
         answer.set_exception(error)

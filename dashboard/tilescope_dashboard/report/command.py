@@ -38,14 +38,14 @@ def command(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the file. Raises StoreError for a run that cannot be read, ValueError for what does not fit together,
     OSError for a file that cannot be written."""
-    from tilescope.commands import common  # noqa: PLC0415
+    from tilescope.commands import running  # noqa: PLC0415
     from tilescope.models import compare  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
     kind = _format(arguments.format, arguments.output)
     if arguments.output:
         _check(arguments.output)
-    sides = [compare.side(name, common.found, store.open_run) for name in arguments.names]
+    sides = [compare.side(name, running.found, store.open_run) for name in arguments.names]
     _distinct(sides)
     file = arguments.output or (None if kind in _TEXT else Path(f"tilescope-{sides[0].loaded.run.id}.{kind}"))
     written = render(sides, kind, arguments.kernel)

@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 class State(param.Parameterized):
     """State that the address holds (``run``, ``kernel``, ``case``, ``view``, ``theme``, ``compared``) and what follows from it.
 
-    ``catalog`` is ``tilescope.jobs.supervisor.describe``'s answer, empty until it came; ``catalog_error`` why it did not. ``error`` says why the chosen run
+    ``catalog`` is ``tilescope.jobs.questions.describe``'s answer, empty until it came; ``catalog_error`` why it did not. ``error`` says why the chosen run
     cannot be shown. ``may_launch`` is False for a client that is not on this machine.
     """
 

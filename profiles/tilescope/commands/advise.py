@@ -7,7 +7,7 @@ import json
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from tilescope.commands import common
+from tilescope.commands import choices, running
 
 if TYPE_CHECKING:
     from tilescope.models.advice import Finding
@@ -18,7 +18,7 @@ _WIDTH = 110
 _CASE = ["kernel", "impl", "pass", "workload", "config"]
 
 
-def command(subparsers: common.Subparsers) -> None:
+def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("advise", help="say why a run's kernels are slow, and what to do")
     parser.add_argument("name", metavar="RUN", help="an id, its start, a folder, or latest")
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tilescope.models.advice import nvidia_rules  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
-    loaded = store.open_run(common.found(arguments.name))
+    loaded = store.open_run(running.found(arguments.name))
     table = _choose(loaded, arguments)
     cases = [tuple(case) for case in table[_CASE].drop_duplicates().itertuples(index=False, name=None)]
     found = advice.findings(table, loaded.run.device, loaded.run.kernels, loaded.table)
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def text(rank: int, finding: Finding) -> str:
-    """One finding in a terminal: what, by how much, why, and what to do."""
+    """Lines of one finding: what, by how much, why, and what to do."""
     win = f"{finding.bound.most}{finding.bound.ratio:.2f}×" if finding.bound else "no estimate"
     clock = " of the interval" if finding.bound and finding.bound.clock == "interval" else ""
     kind = "NVIDIA's rule" if finding.origin == "nvidia" else "measured" if finding.measured else "predicted"
@@ -74,7 +74,7 @@ def _indented(line: str) -> str:
 
 
 def _choose(loaded: LoadedRun, arguments: argparse.Namespace) -> Any:
-    """The rows asked about; of every kernel and pass the largest workload of its Triton code, if nothing was chosen."""
+    """The rows that were asked for; by default the largest workload of each kernel and pass, of its Triton code."""
     from tilescope.table.suggest import unknown  # noqa: PLC0415
 
     table = loaded.table

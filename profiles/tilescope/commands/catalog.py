@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 
-from tilescope.commands.common import Subparsers
+from tilescope.commands.choices import Subparsers
 
 
 def command(subparsers: Subparsers) -> None:
@@ -20,9 +20,9 @@ def command(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the catalog."""
     from tilescope.commands import text_table  # noqa: PLC0415
-    from tilescope.jobs import supervisor  # noqa: PLC0415
+    from tilescope.jobs import questions  # noqa: PLC0415
 
-    entries = asyncio.run(supervisor.describe(arguments.kernels))
+    entries = asyncio.run(questions.describe(arguments.kernels))
     if arguments.json:
         print(json.dumps(entries, indent=1))
         return 0
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
             entry["family"],
             entry["kernel"],
             ", ".join(entry["passes"]),
-            ", ".join(_labelled(name, facts) for name, facts in entry["implementations"].items()),
+            ", ".join(_labelled(name, declared) for name, declared in entry["implementations"].items()),
             ", ".join(w["label"] or w["id"] for w in entry["workloads"]),
             entry["summary"],
         ]
@@ -42,5 +42,5 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _labelled(name: str, facts: dict[str, object]) -> str:
-    return name if facts["available"] else f"({name})"
+def _labelled(name: str, declared: dict[str, object]) -> str:
+    return name if declared["available"] else f"({name})"

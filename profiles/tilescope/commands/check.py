@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tilescope.commands import common
+from tilescope.commands import choices, running
 
 
-def command(subparsers: common.Subparsers) -> None:
+def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("check", help="compare kernels with their reference")
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="catalog name or path/to/file.py:SPEC (all)")
-    common.add_choices(parser, collect=False)
+    choices.add_choices(parser, collect=False)
     parser.set_defaults(run=run)
 
 
@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tilescope.commands import text_table  # noqa: PLC0415
     from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
 
-    given = common.settings(arguments)
+    given = choices.settings(arguments)
     if "interpreter_limit" in given:
         given["check_limit"] = given["interpreter_limit"]
     request = Request(
@@ -34,12 +34,12 @@ def run(arguments: argparse.Namespace) -> int:
         settings={**given, "measure_ceilings": False},
         title="check",
     )
-    loaded, interrupted = common.run(lambda: plan(request, arguments.runs))
+    loaded, interrupted = running.run(lambda: plan(request, arguments.runs))
     found = text_table.results(loaded.table, loaded.run.device)
     found = found[found["relative_error"].notna()]
     headings, rows = text_table.cells(found)
     limits = found[["relative_error", "tolerance", "row_error", "row_tolerance"]].astype("float64")
-    # Runs of before rows were compared have no error of a row, which is not above anything.
+    # A case may have no error by row: a comparison with NaN is False.
     beyond = (limits["row_error"] > limits["row_tolerance"]).fillna(False)
     wrong = [bool(bad) for bad in ~(limits["relative_error"] <= limits["tolerance"]) | beyond]
     print(
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             [*headings, "verdict"], [[*row, "wrong" if bad else "ok"] for row, bad in zip(rows, wrong, strict=True)]
         )
     )
-    status = common.report(loaded, interrupted, loaded.run.failures)
+    status = running.report(loaded, interrupted, loaded.run.failures)
     if any(wrong):
         print(f"tilescope: {sum(wrong)} of {len(wrong)} cases differ from the reference", file=sys.stderr)
         return status or 1

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilescope.commands.common import Subparsers
+from tilescope.commands.choices import Subparsers
 
 if TYPE_CHECKING:
     from tilescope.runs.store import LoadedRun
@@ -51,7 +51,7 @@ def recorded() -> list[LoadedRun]:
 
 
 def block() -> str:
-    """Where, when and with what the table was measured, and the table."""
+    """The table as Markdown, after a line on where, when and with what it was measured."""
     from tilescope.models import claims, claims_text  # noqa: PLC0415
 
     runs = recorded()

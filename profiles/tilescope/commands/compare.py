@@ -1,13 +1,13 @@
-"""``tilescope compare``: what changed from one run, or one implementation, to others."""
+"""``tilescope compare``: what changed between a baseline and other runs or implementations."""
 
 from __future__ import annotations
 
 import argparse
 
-from tilescope.commands import common
+from tilescope.commands import choices, running
 
 
-def command(subparsers: common.Subparsers) -> None:
+def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("compare", help="what changed between runs, or between implementations")
     parser.add_argument("base", metavar="RUN[:IMPL]", help="the baseline, such as latest, or latest:triton")
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tilescope.runs import store  # noqa: PLC0415
     from tilescope.table.units import text  # noqa: PLC0415
 
-    base, *others = (compare.side(text, common.found, store.open_run) for text in (arguments.base, *arguments.others))
+    base, *others = (compare.side(text, running.found, store.open_run) for text in (arguments.base, *arguments.others))
     found = [compare.compare(base, other, arguments.kernel) for other in others]
     for other, rows in zip(others, found, strict=True):
         print(f"{base.name} → {other.name}\n{verdicts.sentence(rows, other.name, base.name, of_base=False)}")

@@ -6,10 +6,10 @@ import argparse
 import dataclasses
 import json
 
-from tilescope.commands import common
+from tilescope.commands import choices
 
 
-def command(subparsers: common.Subparsers) -> None:
+def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("fuse", help="say what fusing a chain of operations could win")
     parser.add_argument(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from tilescope.commands import common
+from tilescope.commands import choices, running
 
 
-def command(subparsers: common.Subparsers) -> None:
+def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("profile", help="run kernels through the collectors and record a run")
     parser.add_argument("kernels", nargs="+", metavar="KERNEL", help="catalog name or path/to/file.py:SPEC")
-    common.add_choices(parser)
+    choices.add_choices(parser)
     parser.add_argument("--title", default="", help="what to call the run")
     parser.set_defaults(run=run)
 
@@ -24,6 +24,6 @@ def run(arguments: argparse.Namespace) -> int:
         kernels=tuple(dict.fromkeys(arguments.kernels)),
         collectors=arguments.collect or ("auto",),
         title=arguments.title,
-        **common.chosen(arguments),
+        **choices.chosen(arguments),
     )
-    return common.show(*common.run(lambda: plan(request, arguments.runs)))
+    return running.show(*running.run(lambda: plan(request, arguments.runs)))

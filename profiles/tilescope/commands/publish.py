@@ -1,4 +1,4 @@
-"""``tilescope publish``: a run's table and description into a folder that is kept under version control."""
+"""``tilescope publish``: copy a run's table and description into a folder under version control."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import argparse
 import shutil
 from pathlib import Path
 
-from tilescope.commands import common
+from tilescope.commands import choices, running
 
 
-def command(subparsers: common.Subparsers) -> None:
+def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("publish", help="copy a run, or some of its kernels, without its artefacts")
     parser.add_argument("name", metavar="RUN", help="the run's id, the start of one, its folder, or latest")
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="only these kernels (all)")
-    parser.add_argument("--workload", type=common.names, default=(), metavar="ID,…", help="only these workloads (all)")
+    parser.add_argument("--workload", type=choices.names, default=(), metavar="ID,…", help="only these workloads (all)")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="where to (the recordings of this checkout)")
     parser.add_argument("--title", default="", help="what to call it (as the run is called)")
     parser.add_argument("--replace", action="store_true", help="remove the runs of the same title in that folder")
@@ -22,11 +22,11 @@ def command(subparsers: common.Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Publishes and says where."""
+    """Publishes and prints where."""
     from tilescope.runs import publish, store  # noqa: PLC0415
 
     folder = arguments.into or store.recorded_dir()
-    loaded = store.open_run(common.found(arguments.name))
+    loaded = store.open_run(running.found(arguments.name))
     published = publish.publish(loaded, folder, arguments.kernels, arguments.title, arguments.workload)
     print(f"run: {published}")
     for older in publish.replaced_by(published) if arguments.replace else []:

@@ -1,14 +1,14 @@
-"""``tilescope record``: a family of the library through every collector, or its autotune sweeps, published beside the code."""
+"""``tilescope record``: profile a family of the library, or run its autotune sweeps, and publish the run beside the code."""
 
 from __future__ import annotations
 
 import argparse
 import shutil
 
-from tilescope.commands import common
+from tilescope.commands import choices, running
 
 
-def command(subparsers: common.Subparsers) -> None:
+def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("record", help="profile a family of the library and publish the run")
     parser.add_argument("family", metavar="FAMILY", help="such as norms; tilescope list names them")
@@ -17,7 +17,7 @@ def command(subparsers: common.Subparsers) -> None:
         action="store_true",
         help="instead, every config of each kernel's largest workload, with the compiler and timed",
     )
-    common.add_choices(parser)
+    choices.add_choices(parser)
     parser.set_defaults(run=run)
 
 
@@ -27,15 +27,16 @@ def run(arguments: argparse.Namespace) -> int:
     A run that was interrupted is not published.
     """
     from tilescope.commands import text_table  # noqa: PLC0415
-    from tilescope.jobs import supervisor  # noqa: PLC0415
+    from tilescope.jobs import questions  # noqa: PLC0415
+    from tilescope.jobs.job import Job  # noqa: PLC0415
     from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
     from tilescope.jobs.tuning import plan_tuning  # noqa: PLC0415
     from tilescope.runs import publish, store  # noqa: PLC0415
     from tilescope.table import suggest  # noqa: PLC0415
 
-    async def planned() -> supervisor.Job:
+    async def planned() -> Job:
         families: dict[str, list[str]] = {}
-        for entry in await supervisor.describe():
+        for entry in await questions.describe():
             families.setdefault(entry["family"], []).append(entry["kernel"])
         if arguments.family not in families:
             raise ValueError(suggest.unknown("family", arguments.family, families))
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             job, _ = await plan_tuning(
                 kernels,
                 runs_dir=arguments.runs,
-                **common.chosen(arguments),
+                **choices.chosen(arguments),
                 title=f"{arguments.family}: autotune sweeps",
             )
             return job
@@ -54,15 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
             kernels=kernels,
             collectors=arguments.collect or ("auto",),
             title=arguments.family,
-            **common.chosen(arguments),
+            **choices.chosen(arguments),
         )
         return await plan(request, arguments.runs)
 
-    loaded, interrupted = common.run(planned)
+    loaded, interrupted = running.run(planned)
     print(text_table.text(loaded.table, loaded.run.device, loaded.configs))
     # That a config does not fit is what a sweep finds out; the run says which.
     failures = [failure for failure in loaded.run.failures if not (arguments.sweep and failure.case)]
-    status = common.report(loaded, interrupted, failures)
+    status = running.report(loaded, interrupted, failures)
     if interrupted:
         return status
     published = publish.publish(loaded, store.recorded_dir())

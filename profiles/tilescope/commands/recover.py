@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from tilescope.commands import common
+from tilescope.commands import choices, running
 
 
-def command(subparsers: common.Subparsers) -> None:
+def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("recover", help="keep the finished cases of a run whose process died")
     parser.add_argument("name", metavar="RUN", help="its id or folder, as 'tilescope show' lists it, or latest")
@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Renames the run to its final name and says where it is."""
     from tilescope.runs import store  # noqa: PLC0415
 
-    folder = common.found(arguments.name, store.find_half_written)
+    folder = running.found(arguments.name, store.find_half_written)
     if not folder.name.startswith(store.PARTIAL):
         raise store.StoreError(f"{folder.name} is not half-written: 'tilescope show {folder.name}' opens it")
     before = store.read_run(folder).notes

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from tilescope.commands import common
+from tilescope.commands import choices, running
 
 
-def command(subparsers: common.Subparsers) -> None:
+def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("resume", help="go on with a run that was interrupted, where it stopped")
     parser.add_argument("name", metavar="RUN", help="its id or folder, as 'tilescope show' lists it, or latest")
@@ -19,5 +19,5 @@ def run(arguments: argparse.Namespace) -> int:
     from tilescope.jobs import supervisor  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
-    folder = common.found(arguments.name, store.find_interrupted)
-    return common.show(*common.follow(lambda progress: supervisor.resume(folder, progress)))
+    folder = running.found(arguments.name, store.find_interrupted)
+    return running.show(*running.follow(lambda progress: supervisor.resume(folder, progress)))

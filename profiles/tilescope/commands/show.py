@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
-from tilescope.commands import common
+from tilescope.commands import choices, running
 
 
-def command(subparsers: common.Subparsers) -> None:
+def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("show", help="list the runs, or print one of them")
     parser.add_argument("name", nargs="?", metavar="RUN", help="an id, its start, a folder, or latest (list all)")
@@ -23,8 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.name is None:
         return _list(arguments.json)
-    folder = common.found(arguments.name)
-    # What a run that is not finished has so far is there to be seen, by whom it is not named for more.
+    folder = running.found(arguments.name)
+    # Of a run that is still half-written, the finished cases are shown.
     loaded, said = store.open_partial(folder) if folder.name.startswith(store.PARTIAL) else (store.open_run(folder), [])
     if arguments.json:
         rows = json.loads(loaded.table.to_json(orient="records"))
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     for kernel in staleness.stale_kernels(loaded):
         print(f"note: {kernel} has changed since this run")
     print(text_table.text(loaded.table, run.device, loaded.configs))
-    common.report(loaded, False, run.failures)
+    running.report(loaded, False, run.failures)
     return 0
 
 

@@ -1,6 +1,6 @@
-"""``tilescope tune``: every config of one implementation and its default, best first.
+"""``tilescope tune``: every config of a kernel's implementations and their default, best first.
 
-Where there is no GPU the compiler's figures are all there is, and the order is no promise.
+Without a GPU the order goes by the compiler's figures, and promises nothing about time.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ import argparse
 import math
 from typing import Any
 
-from tilescope.commands import common
+from tilescope.commands import choices, running
 
 
-def command(subparsers: common.Subparsers) -> None:
+def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("tune", help="try every config of a kernel, best first")
     parser.add_argument("kernel", metavar="KERNEL", help="catalog name or path/to/file.py:SPEC")
-    common.add_choices(parser, collect=False)
+    choices.add_choices(parser, collect=False)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Tunes and prints one line a config; status 1 when none of them works."""
     from tilescope.commands import text_table  # noqa: PLC0415
-    from tilescope.jobs.supervisor import Job  # noqa: PLC0415
+    from tilescope.jobs.job import Job  # noqa: PLC0415
     from tilescope.jobs.tuning import plan_tuning  # noqa: PLC0415
     from tilescope.table.case import Case  # noqa: PLC0415
 
@@ -34,11 +34,11 @@ def run(arguments: argparse.Namespace) -> int:
         job, timed = await plan_tuning(
             [arguments.kernel],
             runs_dir=arguments.runs,
-            **common.chosen(arguments),
+            **choices.chosen(arguments),
         )
         return job
 
-    loaded, interrupted = common.run(plan)
+    loaded, interrupted = running.run(plan)
     why = {failure.case: failure.message for failure in loaded.run.failures}
     found = text_table.results(loaded.table, loaded.run.device)
     remarks = [
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         if any(extra):
             headings, rows = [*headings, "failed"], [[*row, text] for row, text in zip(rows, extra, strict=True)]
         print(text_table.render(headings, rows))
-    status = common.report(loaded, interrupted, failures=[f for f in loaded.run.failures if not f.case])
+    status = running.report(loaded, interrupted, failures=[f for f in loaded.run.failures if not f.case])
     return status or int(all(remarks))
 
 

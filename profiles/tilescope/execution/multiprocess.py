@@ -1,15 +1,18 @@
-"""Share independent work out over the machine's processors, in forked processes that see this one's memory."""
+"""Independent work dealt out over forked processes, which see this one's memory.
+
+``multiprocessing`` forks and collects. Its pools are not used: they pickle the work, and cannot end it half-way.
+"""
 
 from __future__ import annotations
 
 import mmap
+import multiprocessing
 import os
-import pickle
-import select
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from multiprocessing import connection
 from typing import Any
 
 import numpy as np
@@ -30,70 +33,63 @@ def share_out(
     *,
     processes: int,
 ) -> list[Any]:
-    """Call ``work`` for every item, dealt out over ``processes`` forked ones; what each one's ``result()`` gave.
+    """Calls ``work`` for every item, dealt out over ``processes`` forked ones, and returns what each one's ``result()`` gave.
 
     ``result`` is called in the child at its end, and its value must pickle. ``tick(done)`` is called in this process a
     few times a second; what it raises ends the work, as does the first exception of any child, which is raised here.
-    The children run no code at exit and must use neither locks nor threads of this process.
+    The children must use neither locks nor threads of this process, and end with it. Raises RuntimeError when one of
+    them is killed.
     """
+    fork = multiprocessing.get_context("fork")
     done = np.frombuffer(mmap.mmap(-1, 8 * processes), dtype=np.int64)
-    children: dict[int, int] = {}
     parent = os.getpid()
-    answers: dict[int, bytearray] = {}
-    try:
-        for share in range(processes):
-            receive, send = os.pipe()
-            with warnings.catch_warnings():
-                # Python warns of forks beside threads; see above for what the children keep to.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                child = os.fork()
-            if child == 0:
-                # A program may take long: nobody would want what is found by those that are left.
-                die_with(parent)
-                _be_child(items[share::processes], work, result, done[share : share + 1], send)
-            os.close(send)
-            children[receive] = child
-            answers[receive] = bytearray()
-        open_pipes = list(children)
-        while open_pipes:
-            ready, _, _ = select.select(open_pipes, [], [], 0.2)
-            for pipe in ready:
-                piece = os.read(pipe, 1 << 20)
-                answers[pipe] += piece
-                if not piece:
-                    open_pipes.remove(pipe)
-                    _raise_failure(answers[pipe])
-            tick(int(done.sum()))
-        return [pickle.loads(bytes(answer))[1] for answer in answers.values()]  # noqa: S301 (our own children's)
-    finally:
-        for pipe, child in children.items():
-            os.close(pipe)
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
 
-
-def _be_child(
-    items: Sequence[int], work: Callable[[int], None], result: Callable[[], Any], done: Any, send: int
-) -> None:
-    answer: tuple[str, Any]
-    try:
+    def child(share: int, answer: connection.Connection[Any, Any]) -> None:
+        die_with(parent)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        for item in items:
-            work(item)
-            done += 1
-        answer = ("result", result())
-    except BaseException as error:
-        answer = ("error", error)
-    try:
-        with os.fdopen(send, "wb") as pipe:
-            pickle.dump(answer, pipe)
-    finally:
+        try:
+            for item in items[share::processes]:
+                work(item)
+                done[share] += 1
+            answer.send((None, result()))
+        except BaseException as error:
+            answer.send((error, None))
+        # At once: what this process registered for its end is not the child's to do.
         os._exit(0)
 
+    children = []
+    answers: list[connection.Connection[Any, Any]] = []
+    results: dict[int, Any] = {}
+    try:
+        for share in range(processes):
+            receive, send = fork.Pipe(duplex=False)
+            answers.append(receive)
+            process = fork.Process(target=child, args=(share, send))
+            with warnings.catch_warnings(), send:
+                # Python warns of forks beside threads; see above for what the children keep to.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+            children.append(process)
+        while len(results) < processes:
+            waiting = {share: answer for share, answer in enumerate(answers) if share not in results}
+            connection.wait(waiting.values(), 0.2)
+            results |= {share: _received(answer) for share, answer in waiting.items() if answer.poll()}
+            tick(int(done.sum()))
+        return [results[share] for share in range(processes)]
+    finally:
+        for process in children:
+            process.kill()
+            process.join()
+        for answer in answers:
+            answer.close()
 
-def _raise_failure(answer: bytearray) -> None:
-    if not answer:
-        raise RuntimeError("a process that shared the work was killed")
-    kind, value = pickle.loads(bytes(answer))  # noqa: S301 (our own child's)
-    if kind == "error":
-        raise value
+
+def _received(answer: connection.Connection[Any, Any]) -> Any:
+    """A child's result. Raises the child's exception."""
+    try:
+        error, result = answer.recv()
+    except (EOFError, OSError):
+        raise RuntimeError("a process that shared the work was killed") from None
+    if error is not None:
+        raise error
+    return result

@@ -1,38 +1,37 @@
-"""One worker process on some of a collector's cases: what it says of them, and who is to blame when it ends early.
+"""One worker process on some of a collector's cases, and what is to blame when it ends early.
 
-A case that its worker dies of, every time, is that case's failure. What the machine lacked is not: such a case is left to
-another process, and so is one that was never tried.
+A case that kills its worker every time has failed. A case that the machine lacked something for has not: it is left to another
+process, and so is one that was never tried. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tilescope.jobs import environment
-from tilescope.jobs.bounded_log import last_line, tail
+from tilescope.jobs import machine_limits
+from tilescope.jobs.ledger import Ledger, one_line
 from tilescope.jobs.process import StartError, WorkerProcess
+from tilescope.jobs.worker_output import last_line, tail
 from tilescope.runs import store
 from tilescope.table.case import Case
 
-if TYPE_CHECKING:
-    from tilescope.jobs.running_job import Session
-
-#: Processes that are tried without any of them getting on: for a case that kills them, and for cases never reached.
+#: Processes that may fail in a row: at one case that kills them, or without settling any.
 TRIES = 3
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an attempt left: cases for a fresh process, ``first`` those that nothing speaks against, ``last`` the others.
+    """What an attempt left to a fresh process: ``first`` the cases that nothing speaks against, ``last`` the others.
 
-    ``obstacle`` is what kept it from them, for a person, and ``detail`` what it printed. ``hopeless``: another process would
-    meet the same. ``settled``: the collector itself says that it gives nothing here, of none of the cases. ``counted``: what
-    went wrong is counted against a case, which can happen to it so often only.
+    ``obstacle`` says what kept it from them, ``detail`` what it printed. ``hopeless``: another process would meet the same.
+    ``settled``: the collector says that it gives nothing here for any case. ``counted``: the death of the process is held
+    against one case, which is given up after ``TRIES`` of them.
     """
 
     first: tuple[Case, ...] = ()
@@ -45,37 +44,40 @@ class Outcome:
 
 
 class Attempt:
-    """``run`` it once."""
+    """One worker process. ``killed`` counts, by case, the workers that were killed from outside while they were at it."""
 
-    def __init__(self, session: Session, name: str, module: ModuleType, cases: list[Case]) -> None:
-        self.session, self.name, self.module = session, name, module
+    def __init__(
+        self, ledger: Ledger, name: str, collector: ModuleType, cases: list[Case], killed: Counter[str]
+    ) -> None:
+        self.ledger, self.name, self.collector, self.killed = ledger, name, collector, killed
         self.open = {case.id: case for case in cases}
+        #: Cases whose artefacts the wrapper writes when the worker has ended.
         self.wrapped: list[Case] = []
-        #: Cases that the machine had no room for, say.
+        #: Cases that the machine lacked something for.
         self.later: dict[str, Case] = {}
         self.obstacle = self.detail = ""
         self.current: Case | None = None
         self.doing = ""
         self.finished = self.refused = self.begun = False
-        self.folder = session.writer.artefact_folder(name)
+        self.folder = ledger.writer.artefact_folder(name)
 
     async def run(self) -> Outcome:
-        """Goes through the cases as far as the process lives."""
+        """Runs the cases as far as the process lives. Raises StoreError where the run cannot be written."""
         job = {
             "action": "capture",
             "collector": self.name,
             "cases": [case.to_json() for case in self.open.values()],
             "folder": str(self.folder),
-            "settings": dict(self.session.job.settings),
+            "settings": dict(self.ledger.job.settings),
         }
-        command = getattr(self.module, "command", None)
+        command = getattr(self.collector, "command", None)
         wrap = (lambda argv: command(argv, self.folder)) if command else None
-        variables: dict[str, str] = getattr(self.module, "environment", dict)()
-        killed = environment.oom_kills()
+        variables: dict[str, str] = getattr(self.collector, "environment", dict)()
+        killed = machine_limits.oom_kills()
         try:
             async with WorkerProcess(job, wrap, variables) as worker:
                 try:
-                    async for event in worker.events(self.session.patience):
+                    async for event in worker.events(self.ledger.job.patience):
                         await self.hear(event)
                 except asyncio.CancelledError:
                     await worker.stop()
@@ -84,7 +86,7 @@ class Attempt:
                     with contextlib.suppress(Exception):
                         await self.unwrap()
                     raise
-                return await self.conclude(worker, environment.oom_kills() > killed)
+                return await self.conclude(worker, machine_limits.oom_kills() > killed)
         except StartError as error:
             return self.left(str(error), hopeless=not error.lacking)
 
@@ -92,12 +94,12 @@ class Attempt:
         """Takes one event. Of a case that is settled already nothing more is believed."""
         kind, case = event["event"], self.open.get(event.get("case", ""))
         if kind == "start":
-            self.session.emit({"event": "waiting", "collector": self.name, "doing": "starting the worker"})
+            self.ledger.emit({"event": "waiting", "collector": self.name, "doing": "starting the worker"})
         elif kind == "case" and case:
             self.begun = True
             if (self.current, self.doing) != (case, event["doing"]):
                 self.current, self.doing = case, event["doing"]
-                self.session.emit({"event": "case", "case": case.id, "collector": self.name, "doing": event["doing"]})
+                self.ledger.emit({"event": "case", "case": case.id, "collector": self.name, "doing": event["doing"]})
         elif kind == "done":
             self.finished = True
         elif kind == "error" and not event.get("case"):
@@ -116,13 +118,13 @@ class Attempt:
             self.later[case.id] = case
             self.obstacle, self.detail = _machine(event["environment"]), event.get("detail", "")
         elif kind == "error":
-            self.session.fail(case, self.name, event["message"], event.get("detail", ""))
+            self.ledger.fail(case, self.name, event["message"], event.get("detail", ""))
         elif kind == "skipped":
-            self.session.skip(case, self.name, event["message"])
-        elif hasattr(self.module, "command"):
+            self.ledger.skip(case, self.name, event["message"])
+        elif hasattr(self.collector, "command"):
             self.wrapped.append(case)
-        elif not await self.session.keep(self.name, self.module, case):
-            self.session.fail(case, self.name, f"{self.name} left no artefact")
+        elif not await self.ledger.keep(self.name, self.collector, case):
+            self.ledger.fail(case, self.name, f"{self.name} left no artefact")
 
     async def unwrap(self) -> list[Case]:
         """Turns what the wrapper wrote into one artefact a case and keeps those; returns the cases without one.
@@ -131,8 +133,8 @@ class Attempt:
         """
         if not self.wrapped:
             return []
-        await asyncio.to_thread(self.module.finish, self.folder, self.wrapped)
-        return [case for case in self.wrapped if not await self.session.keep(self.name, self.module, case)]
+        await asyncio.to_thread(self.collector.finish, self.folder, self.wrapped)
+        return [case for case in self.wrapped if not await self.ledger.keep(self.name, self.collector, case)]
 
     async def conclude(self, worker: WorkerProcess, out_of_memory: bool) -> Outcome:
         """After the process ended: what its wrapper counted, who is to blame, and which cases deserve another."""
@@ -150,9 +152,9 @@ class Attempt:
         if self.current is not None:
             return self.blame(self.current, worker, missing, log, out_of_memory)
         for case in missing:
-            self.session.skip(case, self.name, "it launches nothing that could be counted")
+            self.ledger.skip(case, self.name, "it launches nothing that could be counted")
         if not self.finished and not self.begun and not self.obstacle:
-            explain = getattr(self.module, "explain", None)
+            explain = getattr(self.collector, "explain", None)
             explained = explain(log) if explain else None
             last = explained or (_machine("out of memory") if out_of_memory else last_line(log))
             text = f"worker {worker.ending()} before its first case"
@@ -163,25 +165,21 @@ class Attempt:
 
     def blame(self, case: Case, worker: WorkerProcess, missing: list[Case], log: str, out_of_memory: bool) -> Outcome:
         """The process ended at ``case``: by its doing, or by what came from outside, which is tried again."""
-        session = self.session
-        session.writer.artefact_path(self.name, case, self.module.SUFFIX).unlink(missing_ok=True)
-        silence = f" for {session.patience:g} s" if worker.silent else ""
-        ending = worker.ending().replace("answer", f"answer{silence}")
-        text = f"worker {ending} while {self.doing} {case.id}; finished cases are kept"
+        self.ledger.writer.artefact_path(self.name, case, self.collector.SUFFIX).unlink(missing_ok=True)
+        text = f"worker {worker.ending()} while {self.doing} {case.id}; finished cases are kept"
         del self.open[case.id]
         again: list[Case] = []
         counted = False
-        limit = worker.signal in environment.LIMITS
-        outside = worker.signal in environment.FROM_OUTSIDE and not worker.silent
-        if outside:
-            session.killed[self.name, case.id] += 1
+        limit = worker.signal in machine_limits.LIMITS
+        outside = worker.signal in machine_limits.FROM_OUTSIDE and not worker.silent
+        self.killed[case.id] += outside
         if limit or (outside and out_of_memory):
-            lacking = "out of memory" if not limit else f"a limit of this process's ({worker.signal})"
+            lacking = f"a limit of this process's ({worker.signal})" if limit else "out of memory"
             self.obstacle, self.detail, again = f"{_machine(lacking)}: {text}", tail(log), [case]
-        elif outside and session.killed[self.name, case.id] < TRIES:
+        elif outside and self.killed[case.id] < TRIES:
             self.obstacle, self.detail, again, counted = text, tail(log), [case], True
         else:
-            session.fail(case, self.name, text, tail(log))
+            self.ledger.fail(case, self.name, text, tail(log))
         # What comes of a case that is tried again says nothing against the others: they go first.
         first, last = (*missing, *self.open.values()), (*self.later.values(), *again)
         return Outcome(first, last, self.obstacle, self.detail, counted=counted)
@@ -192,16 +190,12 @@ class Attempt:
 
     def blame_wrapper(self, cases: list[Case], reason: str, log: str) -> Outcome:
         """The wrapper gave nothing: for good if it never did, else for these cases only."""
-        if self.name not in self.session.productive:
+        if self.name not in self.ledger.productive:
             return Outcome(obstacle=reason, detail=tail(log), settled=True)
         for case in cases:
-            self.session.fail(case, self.name, reason, tail(log))
+            self.ledger.fail(case, self.name, reason, tail(log))
         return self.left(self.obstacle, self.detail)
 
 
 def _machine(lacking: str) -> str:
     return f"the machine's fault and no kernel's: {lacking}"
-
-
-def one_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -1,5 +1,7 @@
-"""What works on this machine, and the cure for what does not. The parent asks; torch and triton are tried in a process
-of their own, because an import that crashes is one of the things to find out."""
+"""Examines this machine: what works, and the cure for what does not.
+
+Torch and triton are imported in another process, because an import that crashes is one of the things to find out.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: whether it is well, what was found, and what to do about it if it is not."""
+    """The result of one examination: whether it is ``ok``, what was ``found``, and the ``cure`` where it is not."""
 
     name: str
     ok: bool
@@ -51,7 +53,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Everything, in the order a person would mend it. Never raises; takes some seconds."""
+    """All findings, in the order a person would mend them. Never raises; takes some seconds."""
     probe = _probe()
     gpu = device.detect()
     return [
@@ -89,7 +91,7 @@ def _gpu(here: bool, found: str) -> Finding:
 
 
 def driver(version: Path, here: bool) -> Finding:
-    """The NVIDIA driver, by what it says of itself in ``version``."""
+    """The NVIDIA driver, by its file ``version``."""
     try:
         match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", version.read_text())
         return Finding("driver", True, match[1] if match else "version not readable")
@@ -120,7 +122,7 @@ def triton(probe: dict[str, Any]) -> Finding:
 
 
 def cache() -> Finding:
-    """Where Triton keeps what it compiled."""
+    """Triton's cache of compiled kernels."""
     folder = Path(
         os.environ.get("TRITON_CACHE_DIR") or Path(os.environ.get("TRITON_HOME", Path.home())) / ".triton" / "cache"
     )
@@ -180,7 +182,7 @@ def counters(parameters: Path, gpu: bool) -> Finding:
 
 
 def compiler() -> Finding:
-    """Triton builds a small launcher in C before it can launch anything."""
+    """The C compiler, with which Triton builds its launchers."""
     path = next(filter(None, map(shutil.which, filter(None, [os.environ.get("CC"), "gcc", "clang"]))), None)
     if path is None:
         return Finding("C compiler", False, "none found: Triton needs one to launch kernels", "apt-get install gcc")

@@ -1,6 +1,6 @@
-"""From what a person asks for to a job: names are checked, defaults are chosen, cases are spelled out.
+"""Turns a request into a job: checks names, chooses defaults, lists the cases.
 
-The command, the Python function and the app all plan through here. Imports neither torch nor triton.
+The command line, the Python function and the app all plan here. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from tilescope import collectors
 from tilescope.hardware import ceilings, device
-from tilescope.jobs import supervisor
-from tilescope.jobs.supervisor import Job
+from tilescope.jobs import questions
+from tilescope.jobs.job import ON_GPU, Catalog, Job
 from tilescope.runs import store
 from tilescope.table.case import Case, config_text, parse_config
 from tilescope.table.suggest import unknown
 
 AUTO, ALL = "auto", "all"
-#: What is compiled for where there is no GPU.
+#: Architecture to compile for where there is no GPU.
 DEFAULT_TARGET = "sm_90"
 
 
@@ -50,8 +50,8 @@ class Request:
     title: str = ""
 
 
-async def plan(request: Request, runs_dir: Path | None = None, catalog: supervisor.Catalog | None = None) -> Job:
-    """The job that serves the request. ``catalog`` is what ``describe`` said of its kernels, if it was asked already.
+async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog = ()) -> Job:
+    """The job that serves the request. ``catalog`` is what its kernels declare; empty means that a worker is asked.
 
     Raises RequestError, WorkerError or StoreError, each in one line, before anything has been run.
     """
@@ -62,11 +62,9 @@ async def plan(request: Request, runs_dir: Path | None = None, catalog: supervis
     if target not in ceilings.targets() and not (here and here.target == target):
         raise RequestError(unknown("target", target, ceilings.targets()))
     chosen = await asyncio.to_thread(choose_collectors, request.collectors, target, here.target if here else "")
-    if catalog is None:
-        catalog = await supervisor.describe(request.kernels, request.workloads, **limit(request.settings))
-    cases = choose_cases(request, catalog)
+    catalog = catalog or await questions.describe(request.kernels, request.workloads, **limit(request.settings))
     return Job(
-        cases=cases,
+        cases=choose_cases(request, catalog),
         collectors=chosen,
         settings={**request.settings, "target": target},
         runs_dir=folder,
@@ -76,7 +74,7 @@ async def plan(request: Request, runs_dir: Path | None = None, catalog: supervis
 
 
 def limit(settings: Mapping[str, Any]) -> dict[str, float]:
-    """What ``describe`` is told of how long a kernel's own code may take, where the settings say it."""
+    """The keyword ``timeout`` of ``describe``, where the settings have one."""
     return {"timeout": float(settings["timeout"])} if "timeout" in settings else {}
 
 
@@ -93,7 +91,7 @@ def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str
     for name in asked:
         if name not in (*collectors.COLLECTORS, *collectors.OPTIONAL) and "." not in name:
             raise RequestError(unknown("collector", name, [*collectors.COLLECTORS, *collectors.OPTIONAL, AUTO]))
-        if foreign and name in supervisor.ON_GPU:
+        if foreign and name in ON_GPU:
             raise RequestError(f"{name} measures this machine's GPU ({here}), not {target}: leave out one of the two")
         try:
             reason = collectors.load(name).unavailable()
@@ -108,12 +106,12 @@ def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str
 def _can_run(name: str, here: str, foreign: bool) -> bool:
     if name == "check" and (not here or foreign):
         return False
-    if name in supervisor.ON_GPU and (not here or foreign):
+    if name in ON_GPU and (not here or foreign):
         return False
     return collectors.load(name).unavailable() is None
 
 
-def choose_cases(request: Request, catalog: supervisor.Catalog) -> tuple[Case, ...]:
+def choose_cases(request: Request, catalog: Catalog) -> tuple[Case, ...]:
     """Every combination asked for. Raises RequestError for a name that fits none of the kernels."""
     _check_names(request, catalog)
     cases: list[Case] = []
@@ -157,12 +155,12 @@ def _wanted(name: str, asked: Sequence[str], implementations: Mapping[str, Mappi
     return name in asked
 
 
-def _check_names(request: Request, catalog: supervisor.Catalog) -> None:
+def _check_names(request: Request, catalog: Catalog) -> None:
     names = [Case(entry["kernel"], "", "", "").name for entry in catalog]
     for name in names:
         if names.count(name) > 1:
             raise RequestError(f"two kernels are called {name!r} and would share a table: profile them one at a time")
-    known = {name: facts for entry in catalog for name, facts in entry["implementations"].items()}
+    known = {name: declared for entry in catalog for name, declared in entry["implementations"].items()}
     for name in request.implementations:
         if name != ALL and name not in known:
             raise RequestError(unknown("implementation", name, [*known, ALL]))

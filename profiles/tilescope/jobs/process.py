@@ -1,7 +1,7 @@
-"""One worker process, seen from the parent: start it, read its events, stop it, say how it ended.
+"""Starts a worker process, reads its events, stops it, and says how it ended.
 
-Whatever it prints, the parent holds a bounded part of it; however it ends, nothing that it started is left. Imports
-neither torch nor triton.
+The parent holds a bounded part of what it prints. However it ends, nothing that it started is left. Imports neither torch
+nor triton.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from tilescope.hardware import ptxas
-from tilescope.jobs import environment
-from tilescope.jobs.bounded_log import BoundedLog
-from tilescope.jobs.event_lines import EventLines
+from tilescope.jobs import machine_limits
 from tilescope.jobs.scratch import Scratch
+from tilescope.jobs.worker_output import BoundedLog, EventLines
 
 #: How often the pipe of events is looked at, in seconds, and how soon again while there is more.
 POLL, MORE = 0.05, 0.002
@@ -39,7 +38,7 @@ Wrap = Callable[[list[str]], list[str]]
 
 
 class StartError(RuntimeError):
-    """A worker whose command cannot be started. The message says why; ``lacking`` is what the machine lacks, if that is it."""
+    """A worker that cannot be started. The message says why; ``lacking`` names what the machine lacks, else it is empty."""
 
     def __init__(self, message: str, lacking: str = "") -> None:
         super().__init__(message)
@@ -47,7 +46,7 @@ class StartError(RuntimeError):
 
 
 class WorkerProcess:
-    """``python -m tilescope.worker`` on one job, in a process group of its own.
+    """A process ``python -m tilescope.worker`` on one job, in a process group of its own.
 
     ``wrap`` may change the command line (ncu goes in front of it); ``environment`` adds variables. Use as an
     asynchronous context manager: leaving it stops whatever still runs. ``status`` is the exit status once
@@ -62,6 +61,7 @@ class WorkerProcess:
         self._events, self._output = -1, -1
         self._lines, self._log = EventLines(), BoundedLog()
         self._process: asyncio.subprocess.Process | None = None
+        self._patience = 0.0
         self.status: int | None = None
         self.silent = False
 
@@ -79,7 +79,7 @@ class WorkerProcess:
             if not isinstance(error, Exception):
                 raise
             what = f"{command[0]}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            raise StartError(f"the worker cannot be started: {what}", environment.lacking(error)) from error
+            raise StartError(f"the worker cannot be started: {what}", machine_limits.lacking(error)) from error
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -89,7 +89,7 @@ class WorkerProcess:
             self._close()
 
     def _describe_job(self, folder: Path) -> Path:
-        """Writes down what the worker is to do, and makes the pipe that it answers through."""
+        """Writes the job's description and makes the pipe that the worker answers through. Returns the description's path."""
         path, events, temporary = folder / "job.json", folder / "events", folder / "tmp"
         # A pipe, not a file: it takes no room on a disk, and who writes faster than can be read has to wait. By its
         # name, which comes through a wrapper where an open one might not.
@@ -126,7 +126,7 @@ class WorkerProcess:
             asyncio.get_running_loop().remove_reader(self._output)
 
     def _take_output(self) -> bool:
-        """Takes one piece of what was printed. False when everybody has closed it."""
+        """Adds one piece of what was printed to the log. False when every writer has closed the pipe."""
         with contextlib.suppress(BlockingIOError):
             piece = os.read(self._output, _PIECE)
             self._log.write(piece)
@@ -134,11 +134,12 @@ class WorkerProcess:
         return True
 
     async def events(self, patience: float) -> AsyncIterator[dict[str, Any]]:
-        """The worker's events until it has ended; kills it when a case brings none for ``patience`` seconds.
+        """The worker's events until it has ended. Kills it after ``patience`` seconds without a new one.
 
-        To begin with it may take ``STARTUP`` seconds, and so it may after it said ``start``.
+        Before its first event, and after ``start``, it has at least ``STARTUP`` seconds.
         """
         assert self._process is not None  # noqa: S101 - only used inside the context
+        self._patience = patience
         clock = asyncio.get_running_loop().time
         heard, limit, last = clock(), max(patience, STARTUP), None
         ended = asyncio.ensure_future(self._process.wait())
@@ -163,14 +164,14 @@ class WorkerProcess:
             ended.cancel()
 
     def _take_events(self) -> list[dict[str, Any]] | None:
-        """Events of the next piece of the pipe; None when it is empty."""
+        """Events that the next piece of the pipe completes; None when the pipe is empty."""
         with contextlib.suppress(BlockingIOError):
             piece = os.read(self._events, _PIECE)
             return self._lines.feed(piece) if piece else None
         return None
 
     def drain(self) -> list[dict[str, Any]]:
-        """Events written since the last look, as many as a pipe holds."""
+        """Events that lie in the pipe, as many as it holds."""
         found: list[dict[str, Any]] = []
         for _ in range(_LAST):
             fresh = self._take_events()
@@ -197,7 +198,7 @@ class WorkerProcess:
         await process.wait()
 
     def log(self) -> str:
-        """What the worker and its wrapper printed: the beginning and the end, where it was much."""
+        """The text that the worker and its wrapper printed; of much, the beginning and the end."""
         if self._output >= 0:
             # Not up to its end: something that outlives the worker may hold it open.
             for _ in range(_LAST):
@@ -222,9 +223,9 @@ class WorkerProcess:
     def ending(self) -> str:
         """How the process ended, in words: ``was killed (SIGKILL)``, ``ended with status 1``."""
         if self.silent:
-            return "did not answer and was killed"
+            return f"did not answer for {self._patience:g} s and was killed"
         if name := self.signal:
-            return f"{'was killed' if name in environment.FROM_OUTSIDE else 'crashed'} ({name})"
+            return f"{'was killed' if name in machine_limits.FROM_OUTSIDE else 'crashed'} ({name})"
         return f"ended with status {self.status or 0}"
 
     def _close(self) -> None:
@@ -240,7 +241,7 @@ class WorkerProcess:
 
 
 async def _whole(starting: Coroutine[Any, Any, asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
-    """The process once it has started. Cancelled meanwhile, it is ended first: half a start leaves one that nobody knows."""
+    """The started process. Where the start is cancelled, the process is ended first: nobody else would know of it."""
     task = asyncio.ensure_future(starting)
     try:
         return await asyncio.shield(task)
@@ -253,7 +254,7 @@ async def _whole(starting: Coroutine[Any, Any, asyncio.subprocess.Process]) -> a
 
 
 def _widen(pipe: int) -> None:
-    """Gives a pipe more room, where the system lets it: fewer looks take as much."""
+    """Enlarges a pipe's buffer where the system allows it, so that it is read less often."""
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         with contextlib.suppress(OSError):
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
@@ -265,7 +266,7 @@ def _signal_group(group: int, number: signal.Signals) -> None:
 
 
 def _kill_marked(mark: str) -> None:
-    """Kills what a worker started and what then left its group, as daemons do. By its environment, where that can be read."""
+    """Kills processes that a worker started and that left its group, as daemons do. Finds them by their environment."""
     sign = f"{_MARK}={mark}".encode()
     with contextlib.suppress(OSError):
         for process in Path("/proc").iterdir():
@@ -275,7 +276,7 @@ def _kill_marked(mark: str) -> None:
 
 
 def _python_path() -> str:
-    """The parent's path, and where the packages were found: they need not be installed."""
+    """The parent's ``PYTHONPATH`` and the folders of the packages, which need not be installed."""
     roots = [str(Path(__file__).resolve().parents[2])]
     kernels = importlib.util.find_spec("tilescope_kernels")
     roots += [str(Path(root).parent) for root in (kernels.submodule_search_locations or [])] if kernels else []

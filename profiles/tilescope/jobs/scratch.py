@@ -1,6 +1,6 @@
-"""Folders of temporary files that go with the process that made them, even where it was killed: the next one sweeps.
+"""Temporary folders, and the removal of those that killed processes left.
 
-A folder is in use as long as somebody holds the lock on its file ``lock``, of which the system lets go at any end.
+A folder is in use as long as a process holds the lock on its file ``lock``; the system releases it however the process ends.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 from tilescope.runs import journal, store
 
-#: Nothing else is called so: a person may well keep something in a folder of Tilescope's name.
+#: Begins the names of these folders alone: a person may well keep something in a folder called tilescope.
 PREFIX = "tilescope-scratch-"
 _LOCK = "lock"
-#: Seconds after which a folder without a lock is nobody's: its maker locks it at once.
+#: Age in seconds from which a folder without a lock file is taken for abandoned: its maker locks it at once.
 _UNLOCKED = 3600.0
-#: The same of a run's, which has one before it has anything else.
+#: The same for the folder of a run.
 _BEGUN = 60.0
 
 
@@ -52,7 +52,7 @@ class Scratch:
 def sweep(runs: Path) -> int:
     """Removes what dead processes left: temporary folders, and runs in ``runs`` that hold nothing to go on with.
 
-    Returns how many there were. Never raises; what belongs to another user stays.
+    Returns the number of folders. Never raises; folders of other users stay.
     """
     swept = 0
     for folder in _folders(Path(tempfile.gettempdir()), PREFIX):
@@ -74,7 +74,7 @@ def _folders(place: Path, prefix: str) -> list[Path]:
 
 
 def _remove(folder: Path, lock: str, unlocked: float) -> bool:
-    """Whether the folder was nobody's any more, and went."""
+    """Removes the folder unless somebody holds its lock. Returns whether it is gone."""
     try:
         handle: Any = (folder / lock).open("r+")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A sweep over the configs of one kernel's implementations or of several kernels', as a job. Imports neither torch nor triton."""
+"""Plans an autotune sweep: a job over the configs of kernels. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from tilescope import collectors
 from tilescope.hardware import device
-from tilescope.jobs import supervisor
+from tilescope.jobs import questions
+from tilescope.jobs.job import Job
 from tilescope.jobs.plan import ALL, Request, RequestError, limit, plan
-from tilescope.jobs.supervisor import Job
 
 
 async def plan_tuning(
@@ -25,16 +25,17 @@ async def plan_tuning(
     runs_dir: Path | None = None,
     title: str = "",
 ) -> tuple[Job, bool]:
-    """The job that tries every config of ``kernels`` and the default, their own choice, and whether it times them.
+    """The job that tries every config of ``kernels`` and their default, and whether it times them.
 
     Without ``workloads`` each kernel's largest is taken, without ``directions`` its first, without ``implementations`` those
     that declare configs; of several kernels, those that declare none are left out. Where there is a GPU the compiler goes
     first, in parallel, and leaves its work in Triton's cache. Raises what ``plan`` raises, and RequestError when there is
     nothing to tune.
     """
-    asked = await supervisor.describe(kernels, workloads, **limit(settings or {}))
+    asked = await questions.describe(kernels, workloads, **limit(settings or {}))
     tunable = {
-        entry["kernel"]: [n for n, facts in entry["implementations"].items() if facts["configs"]] for entry in asked
+        entry["kernel"]: [n for n, declared in entry["implementations"].items() if declared["configs"]]
+        for entry in asked
     }
     for entry in asked:
         names = tunable[entry["kernel"]]

@@ -1,8 +1,8 @@
-"""What a notebook's cells define, written as a file that another process can load.
+"""Writes the definitions of a notebook's cells to a file that a worker can import.
 
-A worker imports kernels from files, and Triton reads their source. A cell has no file, but its source is in ``linecache``
-(IPython puts it there). Everything a function's names lead to comes along: other definitions of the cells as source,
-modules and what they hold as imports, plain values as literals. Nothing is pickled. Imports neither torch nor triton.
+Triton needs a kernel's source. A cell has no file, but IPython keeps its source in ``linecache``. Everything that a function
+refers to comes along: definitions of other cells as source, modules and their members as imports, plain values as literals.
+Nothing is pickled. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HEAD = '"""What a notebook\'s cells defined, as Tilescope wrote it down for its
 
 
 class CannotCarry(ValueError):
-    """Something that a cell's code uses and that cannot be written down. The message is one line that says what to do."""
+    """A value that a cell's code uses and that cannot be written to a file. The message is one line that says what to do."""
 
 
 def write_spec(spec: KernelSpec, folder: Path) -> str:
@@ -66,7 +66,7 @@ def write_spec(spec: KernelSpec, folder: Path) -> str:
 
 
 def python_function(value: Any) -> Any:
-    """The Python function inside what ``triton.jit``, ``triton.autotune`` or a decorator made of it; None if none is."""
+    """The Python function that ``triton.jit``, ``triton.autotune`` or a decorator wraps; None for a value that wraps none."""
     while not inspect.isfunction(value):
         inner = getattr(value, "fn", None) or getattr(value, "__wrapped__", None)
         if inner is None or inner is value or inspect.isclass(value):
@@ -103,7 +103,7 @@ class _Module:
             self.definitions.append(f"{name} = {self.expression(value, repr(name))}")
 
     def source(self, name: str, value: Any) -> None:
-        """Writes a definition down as it stands in its cell, after everything its names lead to."""
+        """Writes a definition as it stands in its cell, after everything that it refers to."""
         python = python_function(value)
         own = getattr(python or value, "__name__", name)
         if python and (own == "<lambda>" or "<locals>" in python.__qualname__):
@@ -127,7 +127,7 @@ class _Module:
         self.definitions.append(text)
 
     def expression(self, value: Any, what: str) -> str:
-        """Python text that gives ``value``. ``what`` says what it is, should it not be possible."""
+        """Python text that evaluates to ``value``. ``what`` names it in the message of CannotCarry."""
         known = _literal(value) or self.collection(value, what) or self.of_a_library(value, what)
         if known:
             return known
@@ -148,7 +148,7 @@ class _Module:
         )
 
     def collection(self, value: Any, what: str) -> str | None:
-        """Values that hold others; None for what is no such value."""
+        """Text of a container or a partial; None for any other value."""
         if type(value) in (tuple, list, set, frozenset):
             parts = "".join(f"{self.expression(item, what)}, " for item in value)
             form = {"tuple": "({})", "list": "[{}]", "set": "set([{}])", "frozenset": "frozenset([{}])"}[
@@ -166,7 +166,7 @@ class _Module:
         return None
 
     def of_a_library(self, value: Any, what: str) -> str | None:
-        """The few kinds of torch's and Triton's values that kernels name: dtypes, constants and configs."""
+        """Text of a dtype, device, constant or config of torch or Triton; None for any other value."""
         kind = type(value)
         library = kind.__module__.partition(".")[0]
         if library not in ("torch", "triton"):

@@ -1,64 +1,25 @@
-"""How far a profile is, where the person looks: an output that updates in a notebook, a line on a terminal, else nothing."""
+"""How far a job is, shown in a notebook's output or on the terminal that Python runs in."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from tilescope.jobs.progress import Progress, TerminalLine
 
-def progress() -> Callable[[Mapping[str, Any]], None]:
-    """What to call with each event of a job, chosen by where the output goes."""
+
+def progress() -> Progress:
+    """What to call with each event of a job: an output of the cell, a line on a terminal, or nothing that shows."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None and hasattr(shell, "kernel"):
-        return Notebook()
-    return Terminal() if sys.stderr is not None and sys.stderr.isatty() else lambda event: None
+        return CellOutput()
+    return TerminalLine() if sys.stderr is not None and sys.stderr.isatty() else Progress()
 
 
-def short(case: str) -> str:
-    """A case's id without the folder and file that a kernel of one's own has in front."""
-    return case.rpartition(".py:")[2]
-
-
-class Progress:
-    """Follows a job's events: what it is doing, how many cases are settled, how many failed."""
-
-    def __init__(self) -> None:
-        self.began = time.monotonic()
-        self.failed = self.index = self.of = 0
-        self.doing = "reading what the kernel declares"
-        self.ended = ""
-
-    def __call__(self, event: Mapping[str, Any]) -> None:
-        self.index, self.of = int(event.get("index", self.index)), int(event.get("of", self.of))
-        kind = event.get("event")
-        if event.get("doing"):
-            self.doing = f"{event['doing']} {short(event.get('case', ''))}".strip()
-        if kind == "error":
-            self.failed += 1
-        if kind == "done":
-            self.ended = "finished" if event["complete"] else "interrupted, finished cases are kept"
-            if event.get("why"):
-                self.ended = event["why"]
-            if not event["complete"] and not event["folder"]:
-                self.ended = "interrupted before any case had finished"
-        self.show()
-
-    def line(self) -> str:
-        """``12 of 30: compiling softmax/triton/…, 4 s, 1 failed``."""
-        where = f"{self.index} of {self.of}: {self.doing}" if self.of else self.doing
-        said = [self.ended or where, f"{time.monotonic() - self.began:.0f} s"]
-        return ", ".join([*said, f"{self.failed} failed"] if self.failed else said)
-
-    def show(self) -> None:
-        """Bring what is shown up to date."""
-        raise NotImplementedError
-
-
-class Notebook(Progress):
+class CellOutput(Progress):
     """One output of the cell, updated in place."""
 
     def __init__(self) -> None:
@@ -75,14 +36,5 @@ class Notebook(Progress):
             f'<div role="status" style="overflow-wrap: anywhere">{"" if self.ended else bar}{escape(self.line())}</div>'
         )
 
-    def show(self) -> None:
+    def show(self, event: Mapping[str, Any]) -> None:
         self._output.update(self._html(self.html()))
-
-
-class Terminal(Progress):
-    """A line on standard error that is written over."""
-
-    def show(self) -> None:
-        end = "\n" if self.ended else ""
-        sys.stderr.write(f"\r\x1b[2K{self.line()[:118]}{end}")
-        sys.stderr.flush()

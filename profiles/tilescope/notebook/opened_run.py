@@ -1,4 +1,4 @@
-"""A run as one works with it in a notebook: its summary on sight, its views a call away.
+"""A run in a notebook: it shows its summary, and its methods give the app's views.
 
 Imports neither torch, triton nor panel; the views come from the dashboard, when they are asked for.
 """
@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 
 from tilescope.commands import text_table
+from tilescope.jobs.progress import short
 from tilescope.models.summary import summarise
-from tilescope.notebook.live_progress import short
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
@@ -32,21 +32,21 @@ _COLUMNS = {
 }  # fmt: skip
 _TEXT = ("kernel", "impl", "pass", "workload", "config", "chosen", "from", "why")
 _STYLE = "text-align: {align}; padding: 4px 8px; vertical-align: top; font-variant-numeric: tabular-nums; {wrap}"
-#: Longer texts, in characters, are broken: between words, and a template's name anywhere.
+#: Characters of the longest text that is not broken into lines.
 _LONG = 24
 
 
 class Profile(LoadedRun):
-    """A run that shows itself. It is a ``LoadedRun``, so all that takes one takes it."""
+    """A ``LoadedRun`` that a notebook shows as a table, with the app's views as methods."""
 
     @classmethod
     def of(cls, loaded: LoadedRun) -> Profile:
-        """The same run."""
+        """The run ``loaded``, with views."""
         return cls(loaded.run, loaded.table, loaded.folder)
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The tidy table: one row a value, with its unit and its source (``schema.COLUMNS``)."""
+        """The tidy table: one row a value, with its unit and its source (``table.schema.COLUMNS``)."""
         return self.table
 
     @property
@@ -56,7 +56,7 @@ class Profile(LoadedRun):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """What gave no result, and why."""
+        """Cases and collectors that gave no result, and why."""
         return self.run.failures
 
     @property
@@ -77,11 +77,11 @@ class Profile(LoadedRun):
         return self._view("autotune", kernel)
 
     def occupancy(self, kernel: str = "") -> Any:
-        """The app's view of what limits the blocks on a multiprocessor."""
+        """The app's view of what limits the blocks on an SM."""
         return self._view("occupancy", kernel)
 
     def timeline(self, kernel: str = "") -> Any:
-        """The app's view of a call's launches in order, and what the GPU waited for between them."""
+        """The app's view of a call's launches in order, and the GPU's idle time between them."""
         return self._view("timeline", kernel)
 
     def source(self, kernel: str = "") -> Any:
@@ -93,7 +93,7 @@ class Profile(LoadedRun):
         return importlib.import_module("tilescope_dashboard.notebook.views").view(self, name, kernel)
 
     def __repr__(self) -> str:
-        return f"{self._headline()}\n{text_table.text(self.table, self.run.device, self.configs)}" + "".join(
+        return f"{self._title()}\n{text_table.text(self.table, self.run.device, self.configs)}" + "".join(
             f"\n{line}" for line in self._failed()
         )
 
@@ -111,18 +111,18 @@ class Profile(LoadedRun):
         )
         more = f"<p>{len(rows) - _ROWS} more cases: .summary has them all.</p>" if len(rows) > _ROWS else ""
         return (
-            f"<p><b>{escape(self._headline())}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            f"<p><b>{escape(self._title())}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
             f"{more}{_list(self._failed())}"
         )
 
-    def _headline(self) -> str:
+    def _title(self) -> str:
         device = self.run.device
         kind = "measured" if device.measured else "predicted, no such GPU took part"
         whole = "" if self.run.complete else ", interrupted"
         return f"{self.run.title} on {device.name} ({kind}){whole}, run {self.run.id}"
 
     def _failed(self) -> list[str]:
-        """One line a failure."""
+        """Lines, one a failure."""
         return [f"{short(f.case) or 'every case'}, {f.collector}: {f.message}" for f in self.failures]
 
 

@@ -1,4 +1,4 @@
-"""Profiling from Python: one call, a run back. Imports neither torch nor triton."""
+"""``tilescope.profile`` and ``tilescope.resume``: run kernels from Python. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilescope.jobs import supervisor
+from tilescope.jobs.job import Catalog, OnEvent
 from tilescope.jobs.plan import AUTO, Request, plan
 from tilescope.notebook import cell_source, live_progress, user_kernel
 from tilescope.notebook.opened_run import Profile
@@ -20,8 +21,7 @@ from tilescope.runs import store
 if TYPE_CHECKING:
     from tilescope_kernels.spec import KernelSpec
 
-OnEvent = Callable[[dict[str, Any]], None]
-#: Where the modules lie that cells were written to, below the folder of runs.
+#: Folder, below that of runs, of the modules that cells were written to.
 CELLS = "cells"
 
 
@@ -43,13 +43,13 @@ def profile(
     """Runs ``kernels`` and returns the finished run.
 
     Each is a name from the catalog, ``path/to/file.py:SPEC``, a ``KernelSpec``, or a function that launches a Triton
-    kernel, with examples of its ``inputs`` and its ``reference`` (see ``own.spec``). What is defined in a notebook's
-    cells is written to a file for the worker (see ``cells``). The other arguments are those of ``plan.Request``,
-    ``settings`` those of ``supervisor.Job``.
+    kernel, with examples of its ``inputs`` and its ``reference`` (see ``tilescope.spec``). What a notebook's cells define is
+    written to a file for the worker (see ``cell_source``). The other arguments are those of ``jobs.plan.Request``,
+    ``settings`` those of ``jobs.job.Job``.
 
-    ``on_event`` hears the progress; without it, it is shown in a notebook and on a terminal. Works where an event loop
-    already runs, as in JupyterLab. Raises ValueError, in one line, for a request that cannot be served. Interrupting
-    stops the workers and keeps the finished cases: the KeyboardInterrupt says how to open them.
+    ``on_event`` is called with each event of the job; without it, the progress is shown in a notebook and on a terminal.
+    Works where an event loop already runs, as in JupyterLab. Raises ValueError, in one line, for a request that cannot be
+    served. Interrupting stops the workers and keeps the finished cases: the KeyboardInterrupt says how to open them.
     """
     folder = Path(runs_dir) if runs_dir else store.runs_dir()
     store.check_writable(folder)
@@ -67,10 +67,10 @@ def profile(
 
 
 def resume(name: Path | str, on_event: OnEvent | None = None) -> Profile:
-    """Goes on with a run that was interrupted, by its id, its folder or ``latest``, where it stopped; returns it when it is finished.
+    """Goes on with an interrupted run, by its id, its folder or ``latest``, and returns it when it is finished.
 
-    ``on_event`` as ``profile`` has it. Raises ValueError, in one line, when the rest would not fit what the run has: it is
-    whole, or of another device, other versions or other code.
+    ``on_event`` as ``profile`` has it. Raises ValueError, in one line, for a run that is whole, or that was made on another
+    device, with other versions or other code.
     """
     folder = store.find_interrupted(str(name))
 
@@ -80,12 +80,10 @@ def resume(name: Path | str, on_event: OnEvent | None = None) -> Profile:
     return Profile.of(store.open_run(_wait_for(work, on_event or live_progress.progress())))
 
 
-def run(
-    request: Request, folder: Path, on_event: OnEvent, catalog: supervisor.Catalog | None = None
-) -> store.LoadedRun:
-    """Serves the request and opens the run. ``catalog`` is what ``describe`` said of its kernels, if it was asked.
+def run(request: Request, folder: Path, on_event: OnEvent, catalog: Catalog = ()) -> store.LoadedRun:
+    """Serves the request and opens the run. Raises as ``profile`` does.
 
-    Raises as ``profile`` does.
+    ``catalog`` is what the kernels declare; empty means that a worker is asked.
     """
 
     async def work(on_event: OnEvent) -> Path:
@@ -97,7 +95,7 @@ def run(
 def reference_to(
     kernel: Any, folder: Path, inputs: Mapping[str, Any] | None = None, reference: Callable[..., Any] | None = None
 ) -> str:
-    """What a worker is told to find ``kernel`` by: a name, or a file in ``folder`` that is written here.
+    """The text that a worker finds ``kernel`` by: a name of the catalog, or a file, which may be written into ``folder``.
 
     Raises ValueError (or CannotCarry, which is one) for what is no kernel and for what cannot be written down.
     """
@@ -116,7 +114,7 @@ def reference_to(
 
 
 def _imported(spec: KernelSpec) -> str:
-    """What a worker finds a spec by that stands in the module of its inputs: a name of the library, or a file; else empty."""
+    """The name or file of a spec that is a variable of an imported module (the one that draws its inputs); else empty."""
     module = sys.modules.get(spec.inputs.__module__)
     name = next((name for name, value in vars(module).items() if value is spec), "") if module else ""
     if not module or not name or module.__name__ == "__main__":
@@ -127,7 +125,7 @@ def _imported(spec: KernelSpec) -> str:
 
 
 def _wait_for(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:
-    """Runs ``work`` to its end, in a thread of its own where this one's event loop is busy.
+    """Runs ``work`` to its end, in another thread where this one runs an event loop.
 
     ``on_event`` is called in this thread. Raises what ``work`` raises, KeyboardInterrupt with what was kept.
     """
@@ -183,7 +181,7 @@ def _in_a_thread(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event:
     except BaseException as error:
         for loop, task in started:
             loop.call_soon_threadsafe(task.cancel)
-        # What ``on_event`` raises ends the job as well, and is not given the rest.
+        # An ``on_event`` that raises ends the job as well, and hears no more of it.
         if isinstance(error, KeyboardInterrupt):
             relay()
         raise

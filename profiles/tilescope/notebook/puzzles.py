@@ -1,7 +1,7 @@
-"""Nine kernels to write oneself, graded by Triton's interpreter on any machine.
+"""Grades a learner's solution of a puzzle by Triton's interpreter, on any machine.
 
 A grade answers three questions. Is the result right, at a round and at a ragged size? How many bytes does the kernel ask
-for, and touch, beside what the algorithm needs? How much of the 32-byte sectors it touches does it use? The answers come
+for, and touch, relative to the algorithm's? Which share of the 32-byte sectors that it touches does it use? The answers come
 from the collectors ``check`` and ``interpreter``, in a worker. Imports neither torch nor triton at module level.
 """
 
@@ -24,6 +24,7 @@ from tilescope.jobs.plan import Request
 from tilescope.jobs.scratch import Scratch
 from tilescope.notebook import profiling
 from tilescope.notebook.cell_source import CannotCarry
+from tilescope.notebook.puzzle_list import PUZZLES
 from tilescope.runs.store import LoadedRun
 from tilescope.table.schema import Failure
 from tilescope.table.suggest import unknown
@@ -45,123 +46,8 @@ _WIDTH = 100
 
 
 @dataclass(frozen=True)
-class Puzzle:
-    """A kernel of the library to be written anew.
-
-    ``kernel`` is its name in the catalog, ``sizes`` the extents to grade at, a round one and a ragged one, in fp32. ``asked`` is the
-    largest accepted ratio of the bytes asked for to the algorithm's: above 1 where a good kernel reads something again
-    that the caches hold. ``hints`` say what to try: ``wrong``, ``bytes``, ``coalesced``.
-    """
-
-    kernel: str
-    sizes: tuple[tuple[int, ...], tuple[int, ...]]
-    asked: float
-    hints: Mapping[str, str]
-
-
-_LANES = (
-    "Neighbouring lanes should touch neighbouring addresses: index the fastest dimension with tl.arange, and give each "
-    "program a block, not an element."
-)
-_MASK = "Compare a ragged size with the mask: the last block is not full."
-_ROW = (
-    "Load each row once, into one block of triton.next_power_of_2(columns) lanes, and keep it: every further tl.load of it, "
-    "and every intermediate result in memory, is paid for again."
-)
-_STREAM = "Load each input once, compute in registers, store once."
-
-PUZZLES: Mapping[str, Puzzle] = {
-    "vector_add": Puzzle("vector_add", ((8192,), (5003,)), 1.05, {"wrong": _MASK, "bytes": _STREAM, "coalesced": _LANES}),
-    "add_relu": Puzzle(
-        "vector_add",
-        ((8192,), (5003,)),
-        1.05,
-        {
-            "wrong": f"ReLU is tl.maximum(x, 0.0). {_MASK}",
-            "bytes": f"{_STREAM} The sum need never reach memory: that is what fusing saves.",
-            "coalesced": _LANES,
-        },
-    ),
-    "row_sum": Puzzle(
-        "row_sum",
-        ((64, 1024), (61, 781)),
-        1.05,
-        {
-            "wrong": "Masked lanes must add nothing: tl.load(..., mask=mask, other=0.0).",
-            "bytes": "Add up in registers, store one number a row.",
-            "coalesced": _LANES,
-        },
-    ),
-    "softmax": Puzzle(
-        "softmax",
-        ((64, 1024), (61, 781)),
-        1.05,
-        {
-            "wrong": "Masked lanes must lose every comparison: other=-float('inf'). Subtract the maximum before tl.exp.",
-            "bytes": _ROW,
-            "coalesced": _LANES,
-        },
-    ),
-    "layer_norm": Puzzle(
-        "layer_norm",
-        ((64, 1024), (61, 781)),
-        # One program a row reads weight and bias again for every row: 4 accesses an element where 2 are needed.
-        2.1,
-        {
-            "wrong": "Masked lanes are not zero once the mean is subtracted: mask again before the variance. Divide by columns.",
-            "bytes": _ROW,
-            "coalesced": _LANES,
-        },
-    ),
-    "matmul": Puzzle(
-        "matmul",
-        ((128, 128, 128), (97, 71, 83)),
-        # Tiles of 32 x 32 read each operand four times at 128 x 128.
-        4.0,
-        {
-            "wrong": "Mask rows and columns at the edges, and k as well: padding must be 0. Accumulate in fp32.",
-            "bytes": "A tile of BM x BN reads K * (BM + BN) elements for BM * BN results: larger tiles read less. Try 32 x 32.",
-            "coalesced": "Both operands are row-major: the last index of each must follow tl.arange.",
-        },
-    ),
-    "gelu": Puzzle(
-        "gelu",
-        ((8192,), (5003,)),
-        1.05,
-        {
-            "wrong": "tanh(u) is 2 * tl.sigmoid(2 * u) - 1, with u = sqrt(2 / pi) * (x + 0.044715 * x * x * x).",
-            "bytes": _STREAM,
-            "coalesced": _LANES,
-        },
-    ),
-    "online_max": Puzzle(
-        "online_max",
-        ((32, 2048), (31, 1501)),
-        1.05,
-        {
-            "wrong": "When the maximum rises from m to n, the sum so far is worth exp(m - n) as much. Return (maximum, "
-            "maximum + log(sum)).",
-            "bytes": "One pass: a loop over blocks of columns that carries the maximum and the sum along.",
-            "coalesced": _LANES,
-        },
-    ),
-    "rms_norm": Puzzle(
-        "rms_norm",
-        ((64, 1024), (61, 781)),
-        # One program a row reads the weight again for every row: 3 accesses an element where 2 are needed.
-        1.6,
-        {
-            "wrong": "Divide the sum of squares by columns, not by the block; add eps inside the root.",
-            "bytes": _ROW,
-            "coalesced": _LANES,
-        },
-    ),
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Verdict:
-    """A grade. ``stub`` is why there is nothing to grade yet, else empty; the three answers are sentences."""
+    """A grade: three answers with a sentence each. ``stub`` says why there is nothing to grade yet, else it is empty."""
 
     name: str
     stub: str = ""
@@ -217,7 +103,7 @@ def grade(name: str, function: Callable[..., Any]) -> Verdict:
         limits = {"check_limit": _LIMIT, "interpreter_limit": _LIMIT, "timeout": _LIMIT}
         request = Request([kernel], collectors=["check", "interpreter"], target="sm_90", settings=limits)
         try:
-            return judge(name, profiling.run(request, folder, _not_too_slow, [describe.facts(kernel, described)]))
+            return judge(name, profiling.run(request, folder, _not_too_slow, [describe.entry(kernel, described)]))
         except _TooSlow:
             slow = f"it is not done after {_LIMIT} s: does every loop end, and does a program take a block, not an element?"
             return Verdict(name, stub=slow)
@@ -228,7 +114,7 @@ class _TooSlow(Exception):
 
 
 def _not_too_slow(event: Mapping[str, Any]) -> None:
-    """Ends the grading at the first sign of a size that takes too long."""
+    """Hears the job's events and ends the grading when a size takes too long."""
     said = event.get("message", "")
     if "would take longer to interpret" in said or "did not answer" in said:
         raise _TooSlow
@@ -236,13 +122,14 @@ def _not_too_slow(event: Mapping[str, Any]) -> None:
 
 def spec(name: str, function: Callable[..., Any]) -> KernelSpec:
     """The puzzle's kernel as the library declares it, with ``function`` as its only implementation. Imports torch."""
-    from tilescope_kernels import CATALOG  # noqa: PLC0415 (imports torch)
     from tilescope_kernels.spec import Implementation, Workload  # noqa: PLC0415
+
+    from tilescope.execution import execute  # noqa: PLC0415 (imports torch)
 
     if name not in PUZZLES:
         raise ValueError(unknown("puzzle", name, PUZZLES))
     puzzle = PUZZLES[name]
-    declared: KernelSpec = next(known for known in CATALOG if known.name == puzzle.kernel)
+    declared = execute.load_spec(puzzle.kernel)
     changed: dict[str, Any] = {"reference": add_relu, "cost": add_relu_cost} if name == "add_relu" else {}
     if name in _UNEVEN:
         changed["inputs"] = functools.partial(uneven, inputs=declared.inputs, span=_UNEVEN[name])
@@ -331,7 +218,7 @@ _OUTSIDE = re.compile(r"touches (\d+ bytes (past|after) the end|\d+ bytes before
 
 
 def _with_source(failure: Failure, folder: Path) -> str:
-    """A failure's message, and the line of the learner's code that it names."""
+    """A failure's message with the line of the learner's code that it names."""
     found = re.search(r"line (\d+)", failure.message)
     (file,) = (folder.parent / profiling.CELLS).glob("*.py")
     text = linecache.getline(str(file), int(found[1])).strip() if found else ""
@@ -377,7 +264,7 @@ def _where(right: Mapping[Any, bool], round_size: str, wrong: list[str]) -> str:
 
 
 def _ratio(table: pd.DataFrame, stem: str) -> float:
-    """The largest ratio, over the sizes, of all launches' bytes to the algorithm's."""
+    """The bytes of all launches relative to the algorithm's, at the size where this is largest."""
     names = {"moved": f"{stem}_{{}}", "needed": "algorithm_bytes_{}"}
     sums = {
         kind: table[table["metric"].isin([name.format(way) for way in ("read", "written")])]
@@ -389,7 +276,7 @@ def _ratio(table: pd.DataFrame, stem: str) -> float:
 
 
 def _sectors_used(table: pd.DataFrame) -> float:
-    """The least share, over the sizes, of bytes asked for in those of the sectors touched for them."""
+    """The share of the touched sectors' bytes that was asked for, at the size where this is smallest."""
     wide = table.pivot_table(index=["workload", "launch"], columns="metric", values="value")
     asked = pd.concat([wide[f"requested_bytes_{way}"] for way in ("read", "written")], keys=("read", "written"))
     share = pd.concat([wide[f"sector_efficiency_{way}"] for way in ("read", "written")], keys=("read", "written"))

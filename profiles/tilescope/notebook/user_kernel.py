@@ -1,4 +1,4 @@
-"""A kernel of one's own from a function, example inputs and a reference: the rest of its declaration is derived.
+"""``tilescope.spec``: declares a kernel from a function, example inputs and a reference, and derives the rest.
 
 Imports torch inside functions only, where the caller has made tensors already.
 """

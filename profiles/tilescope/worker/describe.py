@@ -1,4 +1,4 @@
-"""What kernels declare, as JSON for processes that import neither torch nor triton. Runs in the worker, with torch."""
+"""Describes kernels as JSON, for processes that import neither torch nor triton. Runs in the worker, with torch."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tilescope.table.suggest import unknown
 
 
 def catalog(kernels: Iterable[str] = (), workloads: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """One dictionary for each kernel of ``kernels`` (catalog names or ``path/to/file.py:SPEC``; none: the catalog).
+    """A dictionary for each kernel of ``kernels`` (catalog names or ``path/to/file.py:SPEC``; none: the catalog).
 
-    ``workloads`` are texts a person gave: each kernel's ``selected`` lists the ids of those that fit it, and ones
-    that are not its own are added to its ``workloads``. Raises ValueError, in one line, for a kernel that is not
+    ``workloads`` are texts that a person gave: each kernel's ``selected`` lists the ids of those that fit it, and those
+    that it does not declare are added to its ``workloads``. Raises ValueError, in one line, for a kernel that is not
     known or does not load, and for a workload that fits none of the kernels or a kernel that none of them fits.
     """
     names = [spec.name for spec in CATALOG]
@@ -44,11 +44,11 @@ def catalog(kernels: Iterable[str] = (), workloads: Iterable[str] = ()) -> list[
     for kernel, _, selected in entries:
         if texts and not selected:
             raise ValueError(f"none of the workloads fits {kernel}: {next(iter(refused.values()))}")
-    return [facts(kernel, spec, selected) for kernel, spec, selected in entries]
+    return [entry(kernel, spec, selected) for kernel, spec, selected in entries]
 
 
-def facts(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> dict[str, Any]:
-    """One spec's dictionary, ``kernel`` being what workers find it by and ``selected`` the workloads a person gave."""
+def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> dict[str, Any]:
+    """The dictionary of one spec. Workers find it by ``kernel``; ``selected`` are the workloads that a person gave."""
     path = Path(inspect.getsourcefile(spec.inputs) or inspect.getfile(spec.inputs)).absolute()
     own = {w.id: w for w in spec.workloads}
     workloads = {**own, **{w.id: w for w in selected if w.id not in own}}
@@ -85,7 +85,7 @@ def facts(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> d
 
 
 def _portable(path: Path, kernel: str) -> str:
-    """The file as a recording names it: below its package for a kernel of the library, else where it is."""
+    """The file as a recording names it: relative to its package for a kernel of the library, else its path."""
     if ".py" in kernel:
         return str(path)
     package = next(folder for folder in path.parents if not (folder.parent / "__init__.py").is_file())

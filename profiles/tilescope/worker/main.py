@@ -25,13 +25,13 @@ from typing import Any
 
 from tilescope import collectors
 from tilescope.execution.parentage import die_with
-from tilescope.jobs import environment
+from tilescope.jobs import machine_limits
 from tilescope.table.case import Case
 
 #: Exit status of a worker whose device no longer answers: the supervisor starts another for the cases left.
 BROKEN_DEVICE = 3
 
-#: Characters of a message, and of what explains it, that are told: some libraries print a whole tensor.
+#: Characters of a message, and of its traceback, that are told: some libraries print a whole tensor.
 _SAID, _DETAILS = 2000, 64 << 10
 
 #: What each collector does to a case, for the progress line.
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
 
 
 def line(error: BaseException) -> str:
-    """An exception as one line for a person: the first line of its message, after its type where that helps."""
+    """An exception in one line: the first line of its message, after its type unless it is a ValueError."""
     try:
         said = str(error)[:_SAID]
     except Exception:  # an exception may be of a kernel's own kind, and its text no better than the rest
@@ -76,8 +76,8 @@ def line(error: BaseException) -> str:
 
 
 def _said(error: BaseException, starting: bool = False) -> dict[str, str]:
-    """What an event says of an error: ``environment`` is what the machine lacked, where that is what went wrong."""
-    lacking = environment.lacking(error, starting)
+    """The fields of an event that reports an error; ``environment`` names what the machine lacked, if that caused it."""
+    lacking = machine_limits.lacking(error, starting)
     said = {"message": line(error), "detail": traceback.format_exc()[-_DETAILS:]}
     return {**said, "environment": lacking} if lacking else said
 
@@ -127,7 +127,7 @@ def _ceilings(job: Mapping[str, Any], emit: Emit) -> int:
 
 
 def _protocol(path: str | None) -> Emit:
-    """Takes standard output away from everybody else. Events go to ``path``, or to where it led."""
+    """Opens the way for events: to ``path``, else to standard output. All other output goes to standard error from here on."""
     stream = open(path, "w", encoding="utf-8") if path else os.fdopen(os.dup(1), "w", encoding="utf-8")  # noqa: PTH123, SIM115
     os.dup2(2, 1)
 
@@ -139,14 +139,14 @@ def _protocol(path: str | None) -> Emit:
 
 
 def _synchronise() -> None:
-    """Launches are asynchronous: a fault has to show in the case that made it."""
+    """Waits for the GPU: launches are asynchronous, and a fault has to show in the case that made it."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
 def _device_is_broken() -> bool:
-    """After a fault a CUDA context answers every call with the same error until the process ends."""
+    """Whether the CUDA context is lost: after a fault it answers every call with the same error until the process ends."""
     try:
         _synchronise()
     except Exception:
@@ -155,7 +155,7 @@ def _device_is_broken() -> bool:
 
 
 def _release() -> None:
-    """Gives a case's tensors back, so that the next one finds the memory it would have alone."""
+    """Frees the GPU memory of a case, so that the next one finds as much as it would alone."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         gc.collect()

@@ -39,7 +39,7 @@ class Choices:
 
 
 def choices(entry: Mapping[str, Any]) -> Choices:
-    """Choices for a kernel of the catalog (``tilescope.jobs.supervisor.describe``)."""
+    """Choices for a kernel of the catalog (``tilescope.jobs.questions.describe``)."""
     # The quickest to run that has anything to say: an empty problem has not.
     filled = sorted((w for w in entry["workloads"] if w["elements"]), key=lambda w: w["elements"])
     implementations = entry["implementations"]

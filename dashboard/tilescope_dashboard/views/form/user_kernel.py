@@ -8,7 +8,7 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 import param
-from tilescope.jobs import supervisor
+from tilescope.jobs import questions
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.session.access import user_kernel
@@ -38,7 +38,7 @@ class UserKernelField(pn.viewable.Viewer):
         try:
             kernel = user_kernel(event.new)
             # A worker for each: one at a time, and none for what nobody asks any more.
-            entries = await self._latest.of(lambda: supervisor.describe([kernel]))
+            entries = await self._latest.of(lambda: questions.describe([kernel]))
         except ValueError as error:
             self._say(html_text.notice("error", "Not opened:", str(error)))
             return

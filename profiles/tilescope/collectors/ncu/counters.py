@@ -27,6 +27,8 @@ SUFFIX = ".csv.gz"
 
 #: What ncu writes into the artefact folder while the worker runs.
 LOG = "ncu-log.txt"
+#: Bytes of it.
+LARGEST_LOG = bounded_reading.LARGEST
 #: Ranges that are profiled begin with this; the case's slug follows. A filter without a slash at its end means a
 #: start/end range.
 RANGE = "tilescope:"
@@ -186,9 +188,7 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
     artefact. Raises NcuError, naming the cure, when nothing was counted for any of them, or when ncu says why it can
     count nothing here.
     """
-    log = folder / LOG
-    text = log.read_text(errors="replace") if log.is_file() else ""
-    log.unlink(missing_ok=True)
+    text = take_log(folder)
     try:
         table = ncu_csv.read_raw(text)
     except ncu_csv.NcuFormatError as error:
@@ -201,6 +201,22 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
         rows = [index for index, owner in enumerate(owners) if owner == case.slug]
         if rows:
             (folder / (case.slug + SUFFIX)).write_bytes(gzip.compress(_csv(table.iloc[rows]).encode(), mtime=0))
+
+
+def take_log(folder: Path) -> str:
+    """The text of ncu's log, which is removed; empty where there is none. Raises NcuError for one that is too large.
+
+    Its end alone would not do: launches that were left out would look as if there had been none.
+    """
+    log = folder / LOG
+    try:
+        return bounded_reading.content(log, most=LARGEST_LOG).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except bounded_reading.Unreadable as error:
+        raise NcuError(f"what ncu printed cannot be taken in: {error}") from error
+    finally:
+        log.unlink(missing_ok=True)
 
 
 def _owners(table: pd.DataFrame, cases: Sequence[Case]) -> list[str | None]:

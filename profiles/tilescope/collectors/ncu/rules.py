@@ -45,9 +45,7 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
     A case without launches gets no artefact; one of which the rules have nothing to say gets an empty list. Raises
     NcuError, naming the cure, when nothing was profiled.
     """
-    log = folder / counters.LOG
-    text = log.read_text(errors="replace") if log.is_file() else ""
-    log.unlink(missing_ok=True)
+    text = counters.take_log(folder)
     try:
         table = ncu_csv.read_details(text)
     except ncu_csv.NcuFormatError as error:

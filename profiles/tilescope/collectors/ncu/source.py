@@ -49,9 +49,9 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
     A case without launches that have source lines gets no artefact. Raises NcuError, naming the cure, when nothing was
     profiled or the report cannot be read back.
     """
-    log, report = folder / counters.LOG, folder / _REPORT_FILE
-    text = log.read_text(errors="replace") if log.is_file() else ""
+    report, text = folder / _REPORT_FILE, ""
     try:
+        text = counters.take_log(folder)
         details = _details(text, report)
         page = _page(report, "source", "--print-source", "cuda,sass")
     except ncu_csv.NcuFormatError as error:
@@ -59,7 +59,6 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
             raise counters.NcuError(counters.explain(text) or "ncu ended without a word about source lines") from error
         return
     finally:
-        log.unlink(missing_ok=True)
         report.unlink(missing_ok=True)
     for case, tables in divide(page, details, cases).items():
         (folder / (case.slug + SUFFIX)).write_bytes(gzip.compress(tables.encode(), mtime=0))

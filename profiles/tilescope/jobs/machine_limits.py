@@ -1,4 +1,4 @@
-"""Tells what the machine lacks from what a kernel does wrong: no room on the disk is nobody's kernel's failure."""
+"""Tells failures of the machine (no room on the disk, no memory, a limit) from failures of a kernel."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-#: What a system call fails with for want of something that another day, or another machine, has.
+#: Errors of system calls for want of a resource that another day, or another machine, has.
 _LACKING = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EROFS, errno.EIO}
 )  # fmt: skip
-#: The same as tools print it that were run in a process of their own.
+#: The same as tools print it.
 _SAID = re.compile("|".join(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE)))
-#: Signals of a limit that the process was given, and no fault of what it ran.
+#: Signals of a limit that the process was given.
 LIMITS = frozenset({"SIGXFSZ", "SIGXCPU"})
-#: Signals that come from outside as a rule: of the system's when memory runs out, of a person's, of a batch system's.
+#: Signals that as a rule come from outside: the system (memory ran out), a person, a batch system.
 FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 
 
 def lacking(error: BaseException, starting: bool = False) -> str:
-    """What the machine lacked when ``error`` came up, as ``No space left on device (ENOSPC)``; empty where it is none's.
+    """The machine's lack that caused ``error``, as ``No space left on device (ENOSPC)``; empty where there is none.
 
-    Memory that Python could not get counts only while a process is ``starting``: of a case, it may be what the case asks.
+    A MemoryError counts only while a process is ``starting``: later it may come of what a case asks for.
     """
     for link in _chain(error):
         if isinstance(link, OSError) and link.errno in _LACKING:
@@ -38,7 +38,7 @@ def lacking(error: BaseException, starting: bool = False) -> str:
 
 
 def _chain(error: BaseException, longest: int = 20) -> Iterator[BaseException]:
-    """The error and those that led to it."""
+    """The error and its causes."""
     link: BaseException | None = error
     for _ in range(longest):
         if link is None:
@@ -48,7 +48,7 @@ def _chain(error: BaseException, longest: int = 20) -> Iterator[BaseException]:
 
 
 def oom_kills() -> int:
-    """How many processes the system has killed so far because memory ran out, here or in this container."""
+    """Number of processes that the system has killed so far for want of memory, here or in this container."""
     return sum(_counted(path) for path in _counters())
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import tilescope
 from tilescope.hardware import device
+from tilescope.jobs.progress import TerminalLine
 from tilescope.notebook import cell_source, live_progress, user_kernel
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import staleness, store
@@ -22,7 +23,8 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.schema import Failure
 
-KIT = Path(__file__).parent / "fixtures" / "orchestration"
+from .fake_jobs import OWN
+
 CELLS = [
     """
 import functools
@@ -214,7 +216,7 @@ def test_what_listening_raises_ends_the_job(tmp_path, monkeypatch):
     async def as_in_a_notebook():
         with pytest.raises(RuntimeError, match="heard enough"):
             tilescope.profile(
-                f"{KIT / 'own.py'}:SPEC", implementations=["hangs"], workloads=["small"],
+                OWN, implementations=["hangs"], workloads=["small"],
                 collectors=["fakes.quick"], runs_dir=tmp_path, on_event=raise_at_the_hanging_case,
             )  # fmt: skip
 
@@ -322,7 +324,7 @@ def test_interrupting_keeps_what_is_done_and_says_where(tmp_path, monkeypatch):
     async def as_in_a_notebook():
         with pytest.raises(KeyboardInterrupt) as stopped:
             tilescope.profile(
-                f"{KIT / 'own.py'}:SPEC", implementations=["good", "hangs"], workloads=["small"],
+                OWN, implementations=["good", "hangs"], workloads=["small"],
                 collectors=["fakes.quick"], runs_dir=tmp_path, on_event=interrupt_after_the_first,
             )  # fmt: skip
         return str(stopped.value)
@@ -420,24 +422,25 @@ def test_a_runs_views_are_the_apps(name):
 EVENTS = [
     {"event": "start", "index": 0, "of": 4},
     {"event": "case", "index": 1, "of": 4, "case": "/a/file.py:<b>/triton", "doing": "compiling"},
-    {"event": "error", "index": 2, "of": 4, "case": "<b>/triton"},
+    {"event": "error", "index": 2, "of": 4, "case": "/a/file.py:<b>/triton", "message": "wrong"},
 ]
 
 
 def test_progress_says_how_far_it_is(capsys):
-    progress = live_progress.Terminal()
-    assert progress.line() == "reading what the kernel declares, 0 s"
+    progress = TerminalLine()
+    assert progress.line() == "reading the kernels' declarations, 0 s"
     for event in EVENTS:
         progress(event)
     assert progress.line() == "2 of 4: compiling <b>/triton, 0 s, 1 failed"
     progress({"event": "done", "index": 4, "of": 4, "complete": True, "folder": "x"})
     assert progress.line() == "finished, 0 s, 1 failed"
-    assert capsys.readouterr().err.endswith("finished, 0 s, 1 failed\n")
+    shown = capsys.readouterr().err
+    assert "failed: <b>/triton: wrong\n" in shown and shown.endswith("finished, 0 s, 1 failed\n")
 
 
 @pytest.mark.parametrize(("folder", "said"), [("x", "finished cases are kept"), ("", "before any case had finished")])
 def test_progress_says_what_an_interrupted_job_left(folder, said, capsys):
-    progress = live_progress.Terminal()
+    progress = TerminalLine()
     progress({"event": "done", "index": 1, "of": 4, "complete": False, "folder": folder})
     assert f"interrupted, {said}" in progress.line() or f"interrupted {said}" in progress.line()
 

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from tilescope.execution import multiprocess
 
+from .processes import alive, wait_for
+
 
 def total(
     work: Callable[[int], int], count: int = 20, tick: Callable[[int], None] = lambda done: None, processes: int = 3
@@ -71,11 +73,11 @@ def test_what_tick_raises_ends_the_work() -> None:
 def test_the_processes_end_with_the_one_that_shared_out(tmp_path: Path) -> None:
     """Killed, it can say nothing to them: at work on one long item, they would go on."""
     script = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom tilescope.execution import multiprocess as shares\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom tilescope.execution import multiprocess\n"
         "def work(item):\n"
         "    with Path(sys.argv[1]).open('a') as file:\n        file.write(f'{os.getpid()}\\n')\n"
         "    time.sleep(300)\n"
-        "shares.share_out(range(3), work, lambda: None, lambda done: None, processes=3)\n"
+        "multiprocess.share_out(range(3), work, lambda: None, lambda done: None, processes=3)\n"
     )
     pids = tmp_path / "pids"
     with subprocess.Popen([sys.executable, "-c", script, str(pids)]) as parent:
@@ -84,18 +86,4 @@ def test_the_processes_end_with_the_one_that_shared_out(tmp_path: Path) -> None:
     children = [int(pid) for pid in pids.read_text().split()]
     killed = time.monotonic()
     wait_for(lambda: not any(alive(pid) for pid in children))
-    assert time.monotonic() - killed < 5
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert time.monotonic() - killed < 1

@@ -1,0 +1,75 @@
+"""Options that choose what is run, shared by the commands that run something."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+Subparsers = Any  # argparse keeps the class of add_subparsers() private
+
+
+def names(text: str) -> list[str]:
+    """The parts of ``a,b``."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def add_choices(parser: argparse.ArgumentParser, collect: bool = True) -> None:
+    """Options that choose what is run."""
+    listed: dict[str, Any] = {"type": names, "action": "extend", "default": []}
+    parser.add_argument("--impl", metavar="NAME,…", help="implementations (all that are available)", **listed)
+    parser.add_argument(
+        "--workload", metavar="ID,…", help="workloads: a label, or 1823x781-fp32 (all declared)", **listed
+    )
+    parser.add_argument("--pass", dest="directions", metavar="NAME,…", help="forward, backward (both)", **listed)
+    parser.add_argument(
+        "--target", default="", metavar="sm_90", help="architecture to compile for (this GPU's, or sm_90)"
+    )
+    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="longest silence of a worker (600)")
+    parser.add_argument("--repetitions", type=_count, metavar="N", help="how often a case is timed (50)")
+    parser.add_argument(
+        "--interpreter-limit",
+        type=_seconds,
+        metavar="SECONDS",
+        help="skip a case that would be interpreted longer (40; check: 5)",
+    )
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="where runs go ($TILESCOPE_RUNS)")
+    if collect:
+        parser.add_argument(
+            "--collect", metavar="NAME,…", help="auto (all that can run here), or collectors by name", **listed
+        )
+
+
+def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The choices but for the collectors, by their names in ``Request`` and ``plan_tuning``."""
+    return {
+        "implementations": arguments.impl,
+        "workloads": arguments.workload,
+        "directions": arguments.directions,
+        "target": arguments.target,
+        "settings": settings(arguments),
+    }
+
+
+def settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that were given, by their names in ``Job.settings``."""
+    given = {
+        "timeout": arguments.timeout,
+        "repetitions": arguments.repetitions,
+        "interpreter_limit": arguments.interpreter_limit,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value

@@ -1,0 +1,89 @@
+"""Runs named on the command line, runs being made, and what is said of one at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilescope.jobs.job import Job
+    from tilescope.jobs.progress import Progress
+    from tilescope.runs.store import LoadedRun
+    from tilescope.table.schema import Failure
+
+
+def found(name: str, find: Callable[[str], Path] | None = None) -> Path:
+    """The folder of the run called ``name``, by ``find`` (``store.find``). Says on standard error which one is ``latest``."""
+    from tilescope.runs import store  # noqa: PLC0415
+
+    folder = (find or store.find)(name)
+    if name == store.LATEST:
+        own = folder.parent != store.recorded_dir()
+        why = "" if own else f", a recording that comes with Tilescope: {store.runs_dir()} has no run"
+        print(f"latest: {folder.name.removeprefix(store.PARTIAL)}{why}", file=sys.stderr)
+    return folder
+
+
+def run(plan: Callable[[], Awaitable[Job]]) -> tuple[LoadedRun, bool]:
+    """Runs the planned job with progress on standard error. Returns the run and whether Ctrl-C ended it.
+
+    Raises KeyboardInterrupt when it was interrupted before any case had finished.
+    """
+    from tilescope.jobs import supervisor  # noqa: PLC0415
+    from tilescope.jobs.progress import READING  # noqa: PLC0415
+
+    async def work(progress: Progress) -> None:
+        progress({"event": "waiting", "doing": READING})
+        await supervisor.run(await plan(), progress)
+
+    return follow(work)
+
+
+def follow(work: Callable[[Progress], Coroutine[Any, Any, object]]) -> tuple[LoadedRun, bool]:
+    """Does ``work``, which makes a run and tells its progress. Returns and raises as ``run`` does."""
+    from tilescope.jobs import progress  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
+
+    shown = progress.terminal()
+    interrupted = False
+    try:
+        asyncio.run(work(shown))
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        shown.close()
+    if not shown.folder:
+        raise KeyboardInterrupt
+    return store.open_run(shown.folder), interrupted
+
+
+def show(loaded: LoadedRun, interrupted: bool) -> int:
+    """Prints the run: its device, a line a case, and what ``report`` says. Returns the exit status."""
+    from tilescope.commands import text_table  # noqa: PLC0415
+
+    device = loaded.run.device
+    predicted = "" if device.measured else ": predicted, no such GPU took part"
+    print(f"{device.name} ({loaded.run.settings['target']}){predicted}")
+    print(text_table.text(loaded.table, device, loaded.configs))
+    return report(loaded, interrupted, loaded.run.failures)
+
+
+def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) -> int:
+    """Says what is beside the table: skipped cases, failures, the folder. Returns the exit status."""
+    for note in loaded.run.notes:
+        print(f"note: {note}")
+    alike: dict[tuple[str, str], list[str]] = {}
+    for failure in failures:
+        alike.setdefault((failure.collector, failure.message), []).append(failure.case)
+    for (collector, message), cases in alike.items():
+        others = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
+        print(f"failed: {f'{collector} {cases[0]}'.strip()}{others}: {message}")
+    print(f"run: {loaded.folder}")
+    if interrupted:
+        said = f"interrupted; the finished cases are kept, go on with 'tilescope resume {loaded.run.id}'"
+        print(f"tilescope: {said}", file=sys.stderr)
+        return 130
+    return 1 if failures else 0

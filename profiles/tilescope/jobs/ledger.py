@@ -1,0 +1,217 @@
+"""What became of each case of a job, written into the job's run: the only way from a worker's answers to the disk.
+
+A case is outstanding for a collector until it is settled by a result, a failure or a reason to skip it. Imports neither torch
+nor triton.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+
+from tilescope.jobs.job import Job, OnEvent, WorkerError
+from tilescope.runs import journal, store
+from tilescope.table import launch_configs, line_values, schema
+from tilescope.table.case import Case
+from tilescope.table.schema import SOURCES, Failure, Run
+
+#: Begins the note of a run that says which of its cases are outstanding.
+OUTSTANDING = "not complete: "
+
+
+class Ledger:
+    """The cases of one job, by collector: what is outstanding, what is settled, what is said at the end."""
+
+    def __init__(self, job: Job, writer: store.RunWriter, on_event: OnEvent) -> None:
+        self.job, self.writer, self.on_event = job, writer, on_event
+        self.of = len(job.cases) * len(job.collectors)
+        self.outstanding = {(name, case.id) for name in job.collectors for case in job.cases}
+        #: Collectors that gave a result.
+        self.productive: set[str] = set()
+        #: Cases by the collector that skipped them and its reason.
+        self.skipped: dict[tuple[str, str], list[Case]] = defaultdict(list)
+        #: The functions that each collector named, by case.
+        self.functions: dict[str, dict[str, set[str]]] = defaultdict(dict)
+        #: What kept a collector from its outstanding cases, in order.
+        self.obstacles: dict[str, dict[str, None]] = defaultdict(dict)
+
+    @classmethod
+    def begin(cls, job: Job, run: Run, sources: Mapping[str, Mapping[str, str]], on_event: OnEvent) -> Ledger:
+        """A new run's. ``sources`` are texts of the declaring files, by kernel and file name."""
+        writer = store.RunWriter(job.runs_dir, run)
+        writer.plan(job.cases)
+        writer.keep_sources(sources)
+        writer.append(model_rows(job), store.MODEL)
+        return cls(job, writer, on_event)
+
+    @classmethod
+    def reopen(cls, job: Job, folder: Path, on_event: OnEvent) -> Ledger:
+        """An interrupted run's: what is settled stays, and what kept whole collectors from their cases is forgotten."""
+        writer = store.RunWriter.reopen(folder)
+        ledger = cls(job, writer, on_event)
+        rows = writer.rows
+        # Read anew: another process may have gone on with it meanwhile, and what a damaged part held is outstanding again.
+        known = journal.read(writer.folder)
+        ledger.recall(known.settled if known else (), rows)
+        if not (rows["source"] == store.MODEL).any():
+            writer.append(model_rows(job), store.MODEL)
+        said = set(ledger._remarks())
+        writer.update(
+            failures=tuple(failure for failure in writer.run.failures if failure.case),
+            notes=tuple(note for note in writer.run.notes if note not in said and not note.startswith(OUTSTANDING)),
+        )
+        writer.note(f"interrupted, and gone on with at {datetime.now(UTC).isoformat(timespec='seconds')}")
+        return ledger
+
+    def recall(self, settled: Iterable[journal.Settled], rows: pd.DataFrame) -> None:
+        """Takes in what was known of these cases when the run was interrupted, and the ``rows`` written by then."""
+        cases = {case.id: case for case in self.job.cases}
+        for done in settled:
+            self.outstanding.discard((done.collector, done.case))
+            if done.event == "skipped" and done.case in cases:
+                self.skipped[done.collector, done.message].append(cases[done.case])
+            elif done.event == "result":
+                self.productive.add(done.collector)
+        named = {(case.name, case.impl, case.direction, case.workload, case.config): case.id for case in cases.values()}
+        for key, of_case in rows.groupby(["kernel", "impl", "pass", "workload", "config"], sort=False):
+            case_id = named.get(key)
+            if case_id is None:
+                raise WorkerError(
+                    f"{self.writer.run.id} has rows of {'/'.join(key)}, which it is not of: profile it anew"
+                )
+            self.functions[case_id] = _functions(of_case)
+            # Rows are written before it is noted that they are.
+            for name in self.functions[case_id].keys() & set(self.job.collectors):
+                self.outstanding.discard((name, case_id))
+                self.productive.add(name)
+
+    def left(self, name: str) -> list[Case]:
+        """The cases that are outstanding for this collector."""
+        return [case for case in self.job.cases if (name, case.id) in self.outstanding]
+
+    def emit(self, event: Mapping[str, Any]) -> None:
+        """Tells the listener, with how far the job is."""
+        self.on_event({**event, "index": self.of - len(self.outstanding), "of": self.of})
+
+    async def keep(self, name: str, collector: ModuleType, case: Case) -> bool:
+        """Parses a case's artefact into the table. False when the collector left none."""
+        artefact = self.writer.artefact_path(name, case, collector.SUFFIX)
+        if not artefact.is_file():
+            return False
+        try:
+            frame = await asyncio.to_thread(collector.parse, artefact, case)
+            self.writer.append(frame, name, case)
+            self.functions[case.id] |= _functions(frame)
+            if parse_lines := getattr(collector, "parse_lines", None):
+                lines, sources = await asyncio.to_thread(parse_lines, artefact, case)
+                if self.job.is_foreign(case):
+                    lines, sources = line_values.of_another(case.impl, lines, sources)
+                self.writer.append_lines(case.name, lines, sources)
+            if name in SOURCES:
+                self.writer.append_configs(await asyncio.to_thread(launch_configs.beside, artefact, case, name))
+        except store.StoreError:
+            raise
+        except Exception as error:
+            self.fail(case, name, f"what {name} wrote cannot be read: {one_line(error)}")
+        else:
+            self.productive.add(name)
+            self._settle("result", case, name)
+        return True
+
+    def fail(self, case: Case, name: str, message: str, detail: str = "") -> None:
+        """Notes that a case failed."""
+        self.writer.fail(Failure(case.id, name, message, detail))
+        self._settle("error", case, name, message=message, detail=detail)
+
+    def skip(self, case: Case, name: str, message: str) -> None:
+        """Notes that the collector has nothing to say of a case."""
+        self.skipped[name, message].append(case)
+        self._settle("skipped", case, name, message=message)
+
+    def leave(self, name: str, obstacle: str, detail: str = "") -> None:
+        """Notes what kept the collector from cases, which stay outstanding."""
+        self.obstacles[name][obstacle] = None
+        self._fail_collector(name, obstacle, detail)
+
+    def give_up(self, name: str, cases: Iterable[Case], reason: str, detail: str = "") -> None:
+        """Settles the cases, for the collector itself says that it gives nothing here."""
+        self._fail_collector(name, reason, detail)
+        self.outstanding.difference_update((name, case.id) for case in cases)
+
+    def close(self, interrupted: bool = False) -> Path:
+        """Ends the run, which is complete when nothing is outstanding; one that was interrupted before any result goes."""
+        run = self.writer.run.id
+        if interrupted and not self.productive:
+            self.writer.discard()
+            self.emit({"event": "done", "folder": "", "run": run, "complete": False})
+            return self.writer.folder
+        complete = not interrupted and not self.outstanding
+        unfinished = [] if interrupted else list(self._unfinished())
+        self.writer.update(notes=(*self.writer.run.notes, *self._remarks(), *unfinished))
+        folder = self.writer.finish(complete)
+        done = {"event": "done", "folder": str(folder), "run": run, "complete": complete}
+        self.emit({**done, "why": "; ".join(unfinished)} if unfinished else done)
+        return folder
+
+    def _fail_collector(self, name: str, message: str, detail: str) -> None:
+        if any((known.collector, known.message) == (name, message) for known in self.writer.run.failures):
+            return  # another process of the same collector met the same obstacle
+        self.writer.fail(Failure("", name, message, detail))
+        self.emit({"event": "error", "case": "", "collector": name, "message": message, "detail": detail})
+
+    def _settle(self, event: str, case: Case, name: str, **more: Any) -> None:
+        self.outstanding.discard((name, case.id))
+        self.writer.settle(journal.Settled(name, case.id, event, more.get("message", "")))
+        self.emit({"event": event, "case": case.id, "collector": name, **more})
+
+    def _remarks(self) -> Iterator[str]:
+        """Notes on the whole run."""
+        for (collector, message), cases in self.skipped.items():
+            impls = ", ".join(dict.fromkeys(case.impl for case in cases))
+            yield f"{collector} skipped {len(cases)} of {impls}: {message}"
+        yield from _counted_otherwise(self.functions, self.writer.run.settings["target"])
+
+    def _unfinished(self) -> Iterator[str]:
+        """A note for each collector with outstanding cases: what kept it from them, and how to go on."""
+        for name in self.job.collectors:
+            if left := len(self.left(name)):
+                why = "; ".join(self.obstacles[name]) or "it did not come to them"
+                go_on = f"go on with 'tilescope resume {self.writer.run.id}'"
+                yield f"{OUTSTANDING}{left} of {len(self.job.cases)} cases of {name} are outstanding ({why}): {go_on}"
+
+
+def model_rows(job: Job) -> pd.DataFrame:
+    """The least work of every case: flops and bytes as the kernels' ``cost`` declares them."""
+    names = ("flops", "bytes_read", "bytes_written")
+    costs = [(case, job.cost(case)) for case in job.cases]
+    return schema.frame(
+        [case.row(f"algorithm_{name}", cost[name], "model") for case, cost in costs if cost for name in names]
+    )
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an exception's message, else its type."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def _functions(rows: pd.DataFrame) -> dict[str, set[str]]:
+    """The functions that each source names."""
+    return {str(source): set(names) - {""} for source, names in rows.groupby("source")["function"]}
+
+
+def _counted_otherwise(functions: Mapping[str, Mapping[str, set[str]]], target: str) -> Iterator[str]:
+    """A note for each case of which the interpreter counted other kernels than a GPU of that target would run."""
+    for case, named in functions.items():
+        compiled, counted = named.get("compiler", set()), named.get("interpreter", set())
+        if counted and compiled - counted:
+            operators = {name for name in counted if name.startswith("aten.")}
+            instead = ", ".join(sorted(counted - compiled - operators)) or "no kernel"
+            run = ", ".join(sorted(compiled - counted))
+            yield f"interpreter counted {instead} where {target} runs {run}: {case}"

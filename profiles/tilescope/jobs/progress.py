@@ -1,0 +1,103 @@
+"""How far a job is, as text: one line that the terminal and the notebook both show."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+#: Said before the first event.
+READING = "reading the kernels' declarations"
+
+
+class Progress:
+    """Follows a job's events: how many cases are settled, what is being done, how many failed, where the run is.
+
+    ``folder`` is the run's, empty as long as the job is not done. Displays override ``show``.
+    """
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.failed = self.index = self.of = 0
+        self.doing = READING
+        self.ended = self.folder = ""
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        self.index, self.of = int(event.get("index", self.index)), int(event.get("of", self.of))
+        kind = event.get("event")
+        if event.get("doing"):
+            said = (event.get("collector", ""), event["doing"], short(event.get("case", "")))
+            self.doing = " ".join(filter(None, said))
+        if kind == "error":
+            self.failed += 1
+        if kind == "done":
+            self.folder = event["folder"]
+            self.ended = event.get("why") or _ending(event["complete"], self.folder)
+        self.show(event)
+
+    def line(self) -> str:
+        """``12 of 30: compiler compiling softmax/triton/…, 4 s, 1 failed``."""
+        where = f"{self.index} of {self.of}: {self.doing}" if self.of else self.doing
+        said = [self.ended or where, f"{time.monotonic() - self.began:.0f} s"]
+        return ", ".join([*said, f"{self.failed} failed"] if self.failed else said)
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        """Brings the display up to date after ``event``."""
+
+    def close(self) -> None:
+        """Ends the display of a job that may not be done."""
+
+
+class TerminalLine(Progress):
+    """A line on standard error that is written over; failures stay above it."""
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        failure = f"{failure_text(event)}\n" if event.get("event") == "error" else ""
+        width = shutil.get_terminal_size().columns - 1
+        self._write(failure + (f"{self.line()}\n" if self.ended else self.line()[:width]))
+
+    def close(self) -> None:
+        if not self.ended:
+            self._write("")
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(f"\r\x1b[2K{text}")
+        sys.stderr.flush()
+
+
+class LogLines(Progress):
+    """Lines on standard error, for a file or a pipe: one for each case that is begun, and one for each failure."""
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        kind = event.get("event")
+        if kind == "case" or (kind == "waiting" and event.get("collector") is None):
+            self._print(self.line())
+        elif kind == "error":
+            self._print(failure_text(event))
+
+    def _print(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+def terminal() -> Progress:
+    """The display for this process's standard error."""
+    return TerminalLine() if sys.stderr.isatty() else LogLines()
+
+
+def short(case: str) -> str:
+    """A case's id without the folder and file of a kernel of one's own."""
+    return case.rpartition(".py:")[2]
+
+
+def failure_text(event: Mapping[str, Any]) -> str:
+    """``failed: compiler softmax/triton/…: message``."""
+    where = " ".join(filter(None, [event.get("collector", ""), short(event.get("case", ""))]))
+    return f"failed: {where}: {event.get('message', '')}"
+
+
+def _ending(complete: bool, folder: str) -> str:
+    if complete:
+        return "finished"
+    return "interrupted, finished cases are kept" if folder else "interrupted before any case had finished"

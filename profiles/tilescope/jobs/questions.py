@@ -1,0 +1,47 @@
+"""Questions to a worker: what kernels declare, and how fast the device is. Imports neither torch nor triton."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tilescope.jobs.job import TIMEOUT, WorkerError
+from tilescope.jobs.process import StartError, WorkerProcess
+from tilescope.jobs.worker_output import last_line
+from tilescope.table.schema import Ceiling
+
+
+async def describe(
+    kernels: Iterable[str] = (), workloads: Iterable[str] = (), timeout: float = TIMEOUT
+) -> list[dict[str, Any]]:
+    """What the kernels declare (none: the whole catalog), as ``tilescope.worker.describe.catalog`` gives it.
+
+    ``timeout``: longest time in seconds that their own code may take, once the worker has imported what every kernel
+    needs. Cancelling it ends the worker. Raises WorkerError for a kernel or a workload that is not known or does not load.
+    """
+    job = {"action": "describe", "kernels": list(kernels), "workloads": list(workloads)}
+    return list((await _ask(job, "catalog", timeout))["kernels"])
+
+
+async def ceilings(timeout: float) -> tuple[Ceiling, ...]:
+    """The device's measured peak rates. Raises WorkerError where they cannot be measured in ``timeout`` seconds each."""
+    answer = await _ask({"action": "ceilings"}, "ceilings", timeout)
+    return tuple(Ceiling(**ceiling) for ceiling in answer["ceilings"])
+
+
+async def _ask(job: Mapping[str, Any], wanted: str, patience: float) -> dict[str, Any]:
+    """The one event of a worker that answers. Raises WorkerError with the reason when it does not."""
+    try:
+        async with WorkerProcess(job) as worker:
+            answer: dict[str, Any] | None = None
+            async for event in worker.events(patience):
+                if event["event"] == wanted:
+                    answer = event
+                elif event["event"] == "error":
+                    raise WorkerError(event["message"])
+            if answer is None:
+                last = last_line(worker.log())
+                raise WorkerError(f"the worker {worker.ending()}" + (f": {last}" if last else ""))
+            return answer
+    except StartError as error:
+        raise WorkerError(str(error)) from error

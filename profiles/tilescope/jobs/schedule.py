@@ -1,0 +1,126 @@
+"""The order in which a job's collectors run: those that need no GPU side by side, the others one after the other.
+
+Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tilescope import collectors
+from tilescope.hardware import device
+from tilescope.hardware.gpu_lock import gpu_lock
+from tilescope.jobs import questions
+from tilescope.jobs.attempt import TRIES, Attempt
+from tilescope.jobs.job import BATCH, ON_GPU, Job, WorkerError
+from tilescope.jobs.ledger import Ledger
+from tilescope.table.case import Case
+from tilescope.table.schema import Device
+
+#: Fewest cases worth the start of one more process.
+SHARE = 4
+
+
+async def collect_all(ledger: Ledger, here: Device | None) -> None:
+    """Does what is outstanding, as far as that can be done. ``here`` is this machine's GPU."""
+    on_gpu = [name for name in ledger.job.collectors if name in ON_GPU or (name == "check" and here is not None)]
+    await _side_by_side(ledger, [name for name in ledger.job.collectors if name not in on_gpu])
+    if any(map(ledger.left, on_gpu)):
+        await _one_by_one(ledger, on_gpu)
+
+
+async def _side_by_side(ledger: Ledger, names: Sequence[str]) -> None:
+    """Collectors that need no GPU: as many processes at once as the machine has processors."""
+    slots, sizes = asyncio.Semaphore(processors()), _sizes(ledger.job)
+
+    async def collect(name: str, cases: Sequence[Case]) -> None:
+        async with slots:
+            await _collect(ledger, name, cases)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for name in names:
+                if ledger.left(name) and await _available(ledger, name):
+                    for cases in deal(ledger.left(name), sizes, processors()):
+                        group.create_task(collect(name, cases))
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+
+
+async def _one_by_one(ledger: Ledger, names: Sequence[str]) -> None:
+    """Collectors that measure: one after the other, and no other job's at the same time."""
+    waiting = {"event": "waiting", "doing": "waiting for another job on this GPU"}
+    async with gpu_lock(await asyncio.to_thread(device.lock_name), lambda: ledger.emit(waiting)):
+        await _measure_ceilings(ledger)
+        for name in names:
+            if ledger.left(name) and await _available(ledger, name):
+                await _collect(ledger, name, ledger.left(name))
+
+
+async def _measure_ceilings(ledger: Ledger) -> None:
+    """Adds the device's measured peak rates to the run, unless it has them or is not to have them."""
+    known = ledger.writer.run.device
+    measured = any(ceiling.origin == "measured" for ceiling in known.ceilings)
+    if measured or not known.measured or not ledger.job.settings.get("measure_ceilings", True):
+        return
+    ledger.emit({"event": "waiting", "doing": "measuring the device's ceilings"})
+    try:
+        found = await questions.ceilings(ledger.job.patience)
+    except WorkerError as error:
+        ledger.writer.note(f"the device's ceilings could not be measured: {error}")
+        return
+    ledger.writer.update(device=dataclasses.replace(known, ceilings=(*known.ceilings, *found)))
+
+
+async def _available(ledger: Ledger, name: str) -> bool:
+    """Whether the collector can run here; where it cannot, its cases stay outstanding."""
+    reason = await asyncio.to_thread(collectors.load(name).unavailable)
+    if reason:
+        ledger.leave(name, reason)
+    return not reason
+
+
+async def _collect(ledger: Ledger, name: str, cases: Sequence[Case]) -> None:
+    """The cases through one collector, in as many processes as it takes, unless ``TRIES`` in a row get nowhere."""
+    collector = collectors.load(name)
+    size = int(ledger.job.settings.get("batch", BATCH)) if hasattr(collector, "command") else len(cases)
+    left, tries, killed = list(cases), 0, Counter[str]()
+    while left:
+        outcome = await Attempt(ledger, name, collector, left[:size], killed).run()
+        if outcome.settled:
+            ledger.give_up(name, cases, outcome.obstacle, outcome.detail)
+            return
+        remaining = [*outcome.first, *left[size:], *outcome.last]
+        tries = 0 if len(remaining) < len(left) or outcome.counted else tries + 1
+        if outcome.hopeless or tries == TRIES:
+            times = f" ({tries} times)" if tries > 1 else ""
+            ledger.leave(name, f"{outcome.obstacle or 'its worker settled no case'}{times}", outcome.detail)
+            return
+        left = remaining
+
+
+def deal(cases: Sequence[Case], sizes: Mapping[str, float], processes: int) -> list[Sequence[Case]]:
+    """The cases dealt out to at most that many processes, each worth its start; small ones first.
+
+    Implementations differ in what they cost a collector more than workloads do, so each process gets some of each.
+    """
+    count = max(1, min(processes, math.ceil(len(cases) / SHARE)))
+    ordered = sorted(cases, key=lambda case: (case.kernel, case.impl, sizes.get(case.id, 0)))
+    dealt = [ordered[start::count] for start in range(count)]
+    return [sorted(share, key=lambda case: sizes.get(case.id, 0)) for share in dealt]
+
+
+def processors() -> int:
+    """How many processes are worth starting here."""
+    return len(os.sched_getaffinity(0))
+
+
+def _sizes(job: Job) -> dict[str, float]:
+    """Bytes that each case must move, by id."""
+    costs = {case.id: job.cost(case) for case in job.cases}
+    return {case: cost.get("bytes_read", 0) + cost.get("bytes_written", 0) for case, cost in costs.items()}

@@ -1,0 +1,93 @@
+"""What the suites of PyTorch and Liger-Kernel ask of these functions, asked of ours: how that is compared, and where it runs.
+
+Every value and gradient is compared with autograd in fp64. On the CPU the functions are routed to PyTorch, which tests the
+tests. ``TRITON_INTERPRET=1 pytest tests/kernels/test_gpu_adapted*.py`` runs the kernels themselves there, in a minute, in
+fp32 and fp16 (the interpreter computes bf16 wrongly).
+
+A module of such tests holds ``pytestmark = adapted.MARKS`` and ``device = adapted.device``.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from .checks import outputs_of, relative_error
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+SLOW = pytest.mark.slow("kernels", "tests/kernels/adapted.py", "tests/kernels/checks.py")
+CPU = "cpu" if INTERPRETED else pytest.param("cpu", marks=SLOW)
+GPU = pytest.param(
+    "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+)
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+each_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+#: Where what is tested is our kernels' own, which routing to PyTorch does not show.
+kernels_only = pytest.mark.parametrize("device", ["cpu", GPU] if INTERPRETED else [GPU], indirect=True)
+#: NumPy warns of the NaN and infinity that these kernels are meant to produce, and of how triton 3.6 uses it.
+WARNINGS = ("ignore::RuntimeWarning", "ignore:Conversion of an array:DeprecationWarning") if INTERPRETED else ()
+MARKS = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
+
+
+@pytest.fixture(params=[CPU, GPU])
+def device(request, monkeypatch):
+    if request.param == "cpu" and not INTERPRETED:
+        monkeypatch.setenv("TILESCOPE_USE_TRITON", "0")
+    if request.param == "cpu" and INTERPRETED and "bf16" in request.node.name:
+        pytest.skip("the interpreter computes bf16 wrongly")
+    return request.param
+
+
+def draw(*shape, device, dtype=torch.float32, seed=0):
+    # Drawn on the CPU, so that both devices are given the same numbers.
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+
+
+def bound(dtype):
+    """Of relative norms: some roundings to ``dtype``, or in fp32 sums in another order and approximate exponentials."""
+    return (16 if dtype == torch.float32 else 4) * torch.finfo(dtype).eps
+
+
+def compare(ours, plain, *tensors):
+    """Values, shapes and dtypes of ``ours(*tensors)`` and the gradient of each tensor, against ``plain`` in fp64."""
+    dtype = tensors[0].dtype
+    leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+    twins = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    actual, wanted = outputs_of(ours(*leaves)), outputs_of(plain(*twins))
+    for one, other in zip(actual, wanted, strict=True):
+        assert one.shape == other.shape
+        assert one.dtype == dtype
+        assert one.device == tensors[0].device
+        assert relative_error(one, other) <= bound(dtype)
+    upstream = [draw(*out.shape, device=out.device, dtype=dtype, seed=99) for out in actual]
+    found = torch.autograd.grad(actual, leaves, upstream)
+    expected = torch.autograd.grad(wanted, twins, [gradient.double() for gradient in upstream])
+    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+        assert one.shape == other.shape
+        assert one.dtype == dtype
+        assert relative_error(one, other) <= 2 * bound(dtype), f"gradient of input {number}"
+
+
+def rotary_tables(tokens, columns, device):
+    frequency = 10000.0 ** (-torch.arange(0, columns, 2, device=device) / columns)
+    angles = torch.outer(torch.arange(tokens, device=device), frequency).repeat(1, 2)[None]
+    return angles.cos(), angles.sin()
+
+
+def rotated(q, k, cos, sin):
+    """The formula of rotary embedding by halves, in the dtype of ``q``."""
+    cos, sin = cos[:, None].to(q.dtype), sin[:, None].to(q.dtype)
+
+    def turn(x):
+        half = x.shape[-1] // 2
+        return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
+
+    return turn(q), turn(k)
+
+
+def classes(rows, columns, device, ignore=-100):
+    # Computed where it is needed: a copy from the CPU could not be captured in a CUDA graph.
+    row = torch.arange(rows, device=device)
+    return ((row * 7919 + 5) % columns).masked_fill(row % 4 == 1, ignore)
