@@ -12,6 +12,7 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data import catalog
 from tilescope_dashboard.figures.style import DARK, FONT, LIGHT, Theme
 from tilescope_dashboard.panel_patches import page_lifetime
+from tilescope_dashboard.serving import guard
 from tilescope_dashboard.session.access import may_launch
 from tilescope_dashboard.session.jobs import shared
 from tilescope_dashboard.session.scheduling import next_tick
@@ -68,6 +69,7 @@ def page_theme(colours: Theme) -> dict:
 
 def build() -> pmui.Page:
     """One session's page."""
+    guard.install()
     page_lifetime.settle()
     page_lifetime.from_here()
     state = State(may_launch=may_launch(pn.state.curdoc))

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2] / "dashboard" / "tilescope_dashboard"
 #: A room imports from those before it.
 ORDER = ("data", "figures", "topics", "session", "components", "browser", "report", "views.jobs", "views.form", "views",
-         "notebook", "serving", "panel_patches")  # fmt: skip
+         "notebook", "panel_patches", "serving")  # fmt: skip
 
 
 def room(module: str) -> str:

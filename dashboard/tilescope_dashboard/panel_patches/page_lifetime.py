@@ -15,7 +15,6 @@ from panel.io.resources import JS_VERSION, LOCAL_DIST
 
 from tilescope_dashboard.data import catalog
 from tilescope_dashboard.panel_patches import debounce, delivery, model_defaults
-from tilescope_dashboard.serving import guard
 
 #: Objects that are made before the youngest are looked through; a page alone is more than a hundred thousand.
 _YOUNG = 20_000
@@ -32,7 +31,6 @@ def settle() -> None:
     What has been imported stays and is most of what there is: to look through it for garbage was a fifth of the time that a
     page took, so it is frozen. The kernels are asked for, as the form waits for them.
     """
-    guard.install()
     catalog.ask()
     model_defaults.remember()
     delivery.complete()

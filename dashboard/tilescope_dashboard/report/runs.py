@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pandas as pd
@@ -38,7 +38,7 @@ def run_part(loaded: LoadedRun, chosen: str = "") -> RunPart:
     shown = tuple(c for c in topic.IN_FULL if c.name != "chosen" or cases["chosen"].ne("").any())
     return RunPart(
         run=run,
-        warnings=tuple(_warnings(loaded)),
+        warnings=tuple(_warnings(loaded, names)),
         overview=Part(
             title="Every case",
             text=topic.READING if len(cases) else topic.NOTHING,
@@ -58,10 +58,10 @@ def run_part(loaded: LoadedRun, chosen: str = "") -> RunPart:
     )
 
 
-def _warnings(loaded: LoadedRun) -> Iterator[str]:
-    """Reasons to doubt the numbers."""
+def _warnings(loaded: LoadedRun, kernels: Sequence[str]) -> Iterator[str]:
+    """Reasons to doubt the numbers of these kernels."""
     run = loaded.run
-    stale = staleness.stale_kernels(loaded)
+    stale = [name for name in staleness.stale_kernels(loaded) if name in kernels]
     if not run.device.measured:
         yield f"Predicted for a {run.device.name}, not measured: no such GPU took part."
     if stale:

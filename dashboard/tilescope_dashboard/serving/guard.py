@@ -1,9 +1,9 @@
 """What a request has to satisfy before the server does anything for it, on every route.
 
 Bokeh 3.9 and Panel 1.9.4 ask neither by which name they are called (``hosts``), nor which module a component is from
-(``panel_patches.component_files``), and let an address choose the id of the session that it opens. All of their servers in this process that have
-Tilescope's app are made to, however they are started: ``tilescope serve`` and the launcher import this module, and so does the
-app's script. Plain ``panel serve`` runs the script at the first visit only, which is too late for whoever came before; but it
+(``panel_patches.component_files``), and let an address choose the id of the session that it opens. All of their servers
+in this process that have Tilescope's app are made to, however they are started: ``tilescope serve`` and the launcher call
+``install``, and so does the app's script. Plain ``panel serve`` runs the script at the first visit only, which is too late for whoever came before; but it
 loads the entry points of the group ``panel.io.rest`` first, and one of them is here.
 """
 
