@@ -362,7 +362,7 @@ def test_in_a_notebook_the_view_knows_its_own_run_only(run: str, tmp_path: Path)
 def test_without_its_text_a_run_shows_numbers_only(run: str) -> None:
     (store.find(run) / "sources.json.gz").unlink()
     view = shown(run)
-    assert "softmax.py was not kept with this run" in view._missing.object
+    assert "softmax.py was not kept with this run" in view._no_text.object
     assert 'data-line="8"' not in view._code.markup.partition("assembly")[0]
     assert len(view._table.filled) == 5
 

@@ -13,7 +13,7 @@ import pytest
 from tilescope.collectors import torch_profiler
 from tilescope.models import chrome_trace, timeline
 from tilescope.runs import store
-from tilescope.table import schema
+from tilescope.table import launch_configs, schema
 from tilescope.table.case import Case
 
 CASE = Case("softmax", "triton", "forward", "128x64-bf16")
@@ -178,6 +178,8 @@ def test_a_kept_trace_is_found_by_its_case(tmp_path: Path) -> None:
     assert chrome_trace.kept(loaded, CASE) is None
     path = tmp_path / "artefacts" / "torch_profiler" / f"{CASE.slug}{torch_profiler.SUFFIX}"
     path.parent.mkdir(parents=True)
+    launch_configs.write(path, CASE, [])
+    assert chrome_trace.kept(loaded, CASE) is None
     path.write_bytes(b"")
     assert chrome_trace.kept(loaded, CASE) == path
 

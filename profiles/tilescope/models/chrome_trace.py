@@ -17,8 +17,8 @@ from tilescope.runs import artefacts
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case
 
-#: How a trace's file name ends.
-SUFFIX = ".json.gz"
+#: How a trace's file name ends, made or kept.
+SUFFIX = ".trace.json.gz"
 _GPU, _CPU = 0, 1
 
 

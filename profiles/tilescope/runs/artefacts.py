@@ -6,6 +6,7 @@ import glob
 from pathlib import Path
 
 from tilescope.files import bounded_reading, names
+from tilescope.table import launch_configs
 from tilescope.table.case import Case
 
 
@@ -19,4 +20,7 @@ def find(folder: Path, collector: str, case: Case) -> Path | None:
     # A person's own kernel is called by its file when it is captured: the name's end is the same, the digest is not.
     own = f"*py_{slug.rpartition('-')[0]}-????????"
     found = [path for stem in (slug, own) for path in sorted(place.glob(f"{stem}.*"))]
-    return next((path for path in found if bounded_reading.is_inside(path, folder)), None)
+    # The launches' configs lie beside the artefact.
+    return next(
+        (p for p in found if not p.name.endswith(launch_configs.SUFFIX) and bounded_reading.is_inside(p, folder)), None
+    )
