@@ -34,7 +34,7 @@ class Workload(TypedDict, total=False):
     dims: Mapping[str, int]
 
 
-class KernelFacts(TypedDict, total=False):
+class DeclaredKernel(TypedDict, total=False):
     """What a kernel's spec declared, as a run keeps it. Every part may be absent, and there may be others."""
 
     summary: str

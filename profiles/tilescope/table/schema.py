@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from tilescope.files import json_shape, names
-from tilescope.table.description import KernelFacts, Settings
+from tilescope.table.description import DeclaredKernel, Settings
 from tilescope.table.metrics import METRICS
 from tilescope.table.sources import SOURCES
 
@@ -114,7 +114,7 @@ class Run:
     id: str
     started: str
     device: Device
-    kernels: Mapping[str, Mapping[str, Any]] = field(metadata={"shape": Mapping[str, KernelFacts]})
+    kernels: Mapping[str, Mapping[str, Any]] = field(metadata={"shape": Mapping[str, DeclaredKernel]})
     versions: Mapping[str, str]
     settings: Mapping[str, Any] = field(metadata={"shape": Settings})
     git_revision: str = ""
