@@ -1,4 +1,4 @@
-"""The report of one run and of several: what is in it, in each format, and several runs compared."""
+"""The report of one run and of several: what is in it, in each format, and how it is escaped and cut to size."""
 
 from __future__ import annotations
 

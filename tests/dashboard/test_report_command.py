@@ -13,7 +13,7 @@ from tilescope import cli
 
 #: Bokeh's own, on pandas 3.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
-RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -77,7 +77,7 @@ def test_what_cannot_be_done_is_one_line(home: Path, capsys: pytest.CaptureFixtu
     assert "no run 'nowhere'" in said(capsys, "nowhere")
     assert "has no implementation 'cuda': use one of compile, eager, triton" in said(capsys, RUN, f"{RUN}:cuda")
     assert f"{RUN} is named twice" in said(capsys, RUN, RUN)
-    assert "would be held against itself" in said(capsys, RUN, f"{RUN}:triton")
+    assert "would be compared with itself" in said(capsys, RUN, f"{RUN}:triton")
     assert f"name one of {PREDICTED} too" in said(capsys, f"{RUN}:eager", PREDICTED)
     assert "there is no folder" in said(capsys, RUN, "-o", "missing/out.html")
     assert "is a folder: name a file in it" in said(capsys, RUN, "-o", ".", "--format", "html")

@@ -24,7 +24,8 @@ def side(path: Path) -> Side:
     return Side(store.open_run(path))
 
 
-def test_the_app_exports_what_the_address_compares(home: Path) -> None:
+def test_the_app_exports_what_the_address_compares(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
     state = State(
         run=RUN, compared=[f"{RUN}:eager", PREDICTED, PREDICTED, RUN, f"{RUN}:triton", "nowhere", f"{RUN}:cuda"]
     )

@@ -99,9 +99,9 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("rule", "values", "mended"), CASES, ids=lambda x: x if isinstance(x, str) else "")
-def test_a_rule_fires_and_falls_silent(rule: str, values: dict[str, Any], mended: dict[str, Any]) -> None:
-    before, after = find(values), find({**values, **mended})
+@pytest.mark.parametrize(("rule", "values", "fixed"), CASES, ids=lambda x: x if isinstance(x, str) else "")
+def test_a_rule_fires_and_falls_silent(rule: str, values: dict[str, Any], fixed: dict[str, Any]) -> None:
+    before, after = find(values), find({**values, **fixed})
     assert rule in rules(before)
     assert rule not in rules(after)
     for finding in before:
