@@ -133,7 +133,7 @@ class Workload(TypedDict, total=False):
     dims: Mapping[str, int]
 
 
-class KernelFacts(TypedDict, total=False):
+class DeclaredKernel(TypedDict, total=False):
     """What a kernel's spec declared, as a run keeps it. Every part may be absent, and there may be others."""
 
     summary: str
@@ -174,7 +174,7 @@ class Run:
     id: str
     started: str
     device: Device
-    kernels: Mapping[str, Mapping[str, Any]] = field(metadata={"shape": Mapping[str, KernelFacts]})
+    kernels: Mapping[str, Mapping[str, Any]] = field(metadata={"shape": Mapping[str, DeclaredKernel]})
     versions: Mapping[str, str]
     settings: Mapping[str, Any] = field(metadata={"shape": Settings})
     git_revision: str = ""
