@@ -18,7 +18,7 @@ from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case
 
 #: How a trace's file name ends.
-SUFFIX = ".json.gz"
+SUFFIX = ".trace.json.gz"
 _GPU, _CPU = 0, 1
 
 
