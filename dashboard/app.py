@@ -126,7 +126,7 @@ async def fill_sidebar(state: State, side: pn.Column, progress: JobPanel) -> Non
     takes no waiting: a widget's options that change while the browser draws it for the first time may be lost.
     """
     form = ProfileForm(state, shared())
-    form.param.watch(lambda event: setattr(progress.own, "job", event.new), "started")
+    form.param.watch(lambda event: setattr(progress.tab_job, "job", event.new), "started")
     await form.load()
     asked = catalog.ask()
     if not asked.done():

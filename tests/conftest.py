@@ -23,7 +23,9 @@ PASSED = Path(__file__).with_name("passed.json")
 #: Decides the result of every test.
 VERSIONS = "constraints.txt"
 #: Fixtures that start a browser, a server or a process of many checks. What takes longest begins first.
-LONG = {"batch", "chromium", "server", "outside_server", "lab", "page", "guides", "puzzles"}
+LONG = {
+    "batch", "chromium", "server", "shared_server", "job_server", "outside_server", "lab", "page", "guides", "puzzles",
+}  # fmt: skip
 BROWSERS = {"chromium", "lab"}
 
 

@@ -18,11 +18,11 @@ from tilescope_dashboard.data.telemetry import Gpu, Sample, Sampler
 from tilescope_dashboard.figures.gpu import FIGURES, columns, readings
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.session.telemetry import TelemetryFeed
+from tilescope_dashboard.session.telemetry import TelemetryStream
 from tilescope_dashboard.topics.gpu import sentence
 from tilescope_dashboard.views import gpu
 from tilescope_dashboard.views.gpu import GpuView
-from tilescope_dashboard.views.jobs import gpu_strip
+from tilescope_dashboard.views.jobs import gpu_readings
 
 RUN = "20260102-030405-aaaa"
 FAKE = Path(__file__).with_name("fake_nvml.py")
@@ -49,7 +49,7 @@ def nvml() -> ModuleType:
 def sampler(nvml: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Sampler:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
     one = Sampler(lambda: nvml, period=0.02)
-    for module in (gpu, gpu_strip):
+    for module in (gpu, gpu_readings):
         monkeypatch.setattr(module, "sampler", lambda: one)
     return one
 
@@ -110,11 +110,11 @@ def test_the_view_samples_only_while_it_is_looked_at(sampler: Sampler) -> None:
     assert sampler.running
     wait(sampler, 3)
     source = view._charts["power"].object.renderers[0].data_source
-    view._feed.tick()
+    view._stream.tick()
     known = len(source.data["time"])
     assert known >= 3
     wait(sampler, known + 2)
-    view._feed.tick()
+    view._stream.tick()
     assert len(source.data["time"]) > known
     assert view._charts["power"].object.renderers[0].data_source is source
     assert list(view._table.value["gpu"]) == ["0 · Synthetic GPU A <b>", "1 · Synthetic GPU B <b>"]
@@ -140,12 +140,12 @@ def test_without_a_gpu_the_view_says_why(sampler: Sampler, nvml: ModuleType, mon
 
 
 def test_the_strip_is_there_while_a_job_runs(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_strip.device, "lock_name", lambda: "GPU-1")
-    shown = gpu_strip.GpuStrip(State(run=RUN, kernel="softmax"))
+    monkeypatch.setattr(gpu_readings.device, "lock_name", lambda: "GPU-1")
+    shown = gpu_readings.GpuReadings(State(run=RUN, kernel="softmax"))
     assert not shown._layout.visible
     shown.follow(True)
     wait(sampler, 2)
-    shown._feed.tick()
+    shown._stream.tick()
     assert shown._layout.visible
     # The GPU that the job runs on, and no other.
     assert "Synthetic GPU B &lt;b&gt;: clocks not told" in shown._said.object
@@ -156,7 +156,7 @@ def test_the_strip_is_there_while_a_job_runs(sampler: Sampler, monkeypatch: pyte
 
 def test_a_feed_outside_a_page_watches_without_ticking(sampler: Sampler) -> None:
     heard: list[int] = []
-    one = TelemetryFeed(sampler, lambda: heard.append(1))
+    one = TelemetryStream(sampler, lambda: heard.append(1))
     one.start()
     one.start()
     wait(sampler, 2)

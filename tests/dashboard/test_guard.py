@@ -286,7 +286,7 @@ def test_a_handlers_own_headers_stay_and_no_host_becomes_a_rule() -> None:
 
 
 def test_what_panel_and_bokeh_leave_open_is_why_the_guard_is_there(plain: Panel) -> None:
-    """Where one of these fails, they have mended it: then its part of ``guard`` or ``components`` can go."""
+    """Where one of these fails, they have fixed it: then its part of ``guard`` or ``components`` can go."""
     # Panel 1.9.4.
     plain.ask("/components/importable_spy/x/css/y")
     assert plain.spied.exists()

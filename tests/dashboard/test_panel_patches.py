@@ -1,4 +1,4 @@
-"""Each fault of Panel and Bokeh is there without its correction: where one of these fails, upstream has mended it.
+"""Each fault of Panel and Bokeh is there without its correction: where one of these fails, upstream has fixed it.
 
 ``delivery``'s fault is shown in test_delivery.py, beside what mends it.
 """

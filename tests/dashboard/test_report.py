@@ -1,11 +1,9 @@
-"""The report of one run and of several: what is in it, in each format, and what is said when it cannot be made."""
+"""The report of one run and of several: what is in it, in each format, and how it is escaped and cut to size."""
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +12,6 @@ from typing import Any
 import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
-from tilescope import cli
 from tilescope.models import compare
 from tilescope.models.compare import Side
 from tilescope.runs import staleness, store
@@ -26,8 +23,6 @@ from tilescope_dashboard.report import markdown, render
 from tilescope_dashboard.report.build import build
 from tilescope_dashboard.report.content import Part, Report
 from tilescope_dashboard.report.html import html
-from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.export import sides
 
 #: Bokeh's own, on pandas 3.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
@@ -97,17 +92,6 @@ def tables(text: str) -> list[list[list[str]]]:
         elif token.type == "inline" and found and token.level > 3:
             found[-1][-1].append("".join(c.content for c in token.children or []))
     return found
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What the command says as it refuses: one line, and status 2."""
-    try:
-        status: Any = cli.main(["report", *arguments])
-    except SystemExit as left:
-        status = left.code
-    out, error = capsys.readouterr()
-    assert (status, out, error.count("\n")) == (2, "", 1), (status, out, error)
-    return error
 
 
 # What is in it.
@@ -390,170 +374,3 @@ def test_csv_has_a_header_units_and_empty_cells(norms: Side, tmp_path: Path) -> 
     assert set(read.loc[read["metric"] == "gpu_time", "unit"]) == {"second"}
     assert read["launch"].isna().tolist() == table["launch"].isna().tolist()
     assert "nan" not in file.read_text().lower().replace("nand", "")
-
-
-# The command.
-
-
-@pytest.fixture
-def home(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_the_ending_chooses_the_format(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for ending, start in (
-        (".html", b"<!doctype html>"),
-        (".md", b"## Tilescope"),
-        (".csv", b"run_id,"),
-        (".parquet", b"PAR1"),
-    ):
-        file = home / f"out{ending}"
-        assert cli.main(["report", PREDICTED, "-o", str(file)]) == 0
-        assert file.read_bytes().lstrip().startswith(start)
-        assert capsys.readouterr().out.startswith(f"{file}: ")
-
-
-def test_the_command_costs_nothing_until_it_runs_and_never_torch() -> None:
-    paths = [str(Path(__file__).resolve().parents[2] / part) for part in ("profiles", "dashboard")]
-    code = (
-        f"import sys; sys.path[:0] = {paths}; sys.modules['torch'] = sys.modules['triton'] = None\n"
-        "import tilescope_dashboard.report; assert not {'bokeh', 'pandas', 'panel'} & set(sys.modules)\n"
-        "from tilescope_dashboard.report import build, html, markdown"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_without_a_file_text_is_printed_and_html_named_after_the_run(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["report", PREDICTED, "--format", "md"]) == 0
-    assert capsys.readouterr().out.startswith("## Tilescope: synthetic prediction\n")
-    assert cli.main(["report", PREDICTED, "--kernel", "softmax"]) == 0
-    text = visible((home / f"tilescope-{PREDICTED}.html").read_text())
-    assert '<h2 class="kernel">softmax</h2>' in text and "layer_norm" not in text
-
-
-def test_what_cannot_be_done_is_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "unknown kernel 'softmx': did you mean 'softmax'? in" in said(capsys, RUN, "--kernel", "softmx")
-    assert "no run 'nowhere'" in said(capsys, "nowhere")
-    assert "has no implementation 'cuda': use one of compile, eager, triton" in said(capsys, RUN, f"{RUN}:cuda")
-    assert f"{RUN} is named twice" in said(capsys, RUN, RUN)
-    assert "would be held against itself" in said(capsys, RUN, f"{RUN}:triton")
-    assert f"name one of {PREDICTED} too" in said(capsys, f"{RUN}:eager", PREDICTED)
-    assert "there is no folder" in said(capsys, RUN, "-o", "missing/out.html")
-    assert "is a folder: name a file in it" in said(capsys, RUN, "-o", ".", "--format", "html")
-    assert "its ending names no format; give --format html, md, csv, parquet" in said(capsys, RUN, "-o", "out.txt")
-    assert "--format csv does not fit out.html, which would be html" in said(
-        capsys, RUN, "-o", "out.html", "--format", "csv"
-    )
-    assert "invalid choice: 'pdf'" in said(capsys, RUN, "--format", "pdf")
-    assert "20270102-030408-dddd" in said(capsys, "20260102-030408-dddd")
-    assert not list(home.glob("out*"))
-
-
-def test_a_file_that_may_not_be_written_is_one_line(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The tests may run as root, who may write everywhere.
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    assert "cannot write out.html: permission denied" in said(capsys, RUN, "-o", "out.html")
-
-
-def test_the_app_exports_what_the_address_compares(home: Path) -> None:
-    state = State(
-        run=RUN, compared=[f"{RUN}:eager", PREDICTED, PREDICTED, RUN, f"{RUN}:triton", "nowhere", f"{RUN}:cuda"]
-    )
-    assert [side.name for side in sides(state)] == [RUN, f"{RUN}:eager", PREDICTED]
-
-
-# In a browser.
-
-
-def test_the_app_saves_the_comparison_as_markdown(visit: Any, tmp_path: Path) -> None:
-    page = visit(f"run={RUN}&kernel=softmax&compared=%5B%22{RUN}%3Aeager%22%5D")
-    page.get_by_role("combobox", name="as", exact=True).click()
-    page.get_by_text("Markdown", exact=True).click()
-    page.get_by_role("combobox", name="as", exact=True).get_by_text("Markdown").wait_for()
-    with page.expect_download() as download:
-        page.get_by_text("Export report").click()
-    assert download.value.suggested_filename == f"tilescope-{RUN}.md"
-    download.value.save_as(tmp_path / "report.md")
-    assert (tmp_path / "report.md").read_text().startswith("## Tilescope: synthetic run: eager against triton\n")
-
-
-def opened(chromium: Any, document: str, file: Path, **settings: Any) -> tuple[Any, list[str]]:
-    """A page of the document with no network, and what went wrong in it."""
-    file.write_text(document, encoding="utf-8")
-    context = chromium.new_context(offline=True, **settings)
-    page, wrong = context.new_page(), []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda line: wrong.append(line.text) if line.type in ("error", "warning") else None)
-    page.on("request", lambda request: None if request.url == file.as_uri() else wrong.append(request.url))
-    page.goto(file.as_uri())
-    return page, wrong
-
-
-@pytest.mark.parametrize(("scheme", "ground"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 24, 29)")])
-def test_it_opens_offline_in_both_schemes(
-    chromium: Any, runs: Path, tmp_path: Path, scheme: str, ground: str
-) -> None:  # fmt: skip
-    report = build([side(runs / RUN)])
-    wanted = sum(len(part.drawings) for kernel in report.runs[0].kernels for part in kernel.parts) + 1
-    page, wrong = opened(chromium, html(report), tmp_path / "r.html", color_scheme=scheme)
-    page.wait_for_function(f"document.querySelectorAll('.figure > *').length == {wanted}")
-    assert page.locator("body").evaluate("e => getComputedStyle(e).backgroundColor") == ground
-    dark = "Bokeh.documents.flatMap(d => d.roots()).map(f => f.background_fill_color.slice(0, 7))"
-    assert set(page.evaluate(dark)) == {"#14181d" if scheme == "dark" else "#ffffff"}
-    assert not wrong, wrong
-    page.context.close()
-
-
-def test_the_figures_follow_the_scheme(chromium: Any, runs: Path, tmp_path: Path) -> None:
-    page, wrong = opened(chromium, html(build([side(runs / PREDICTED)])), tmp_path / "r.html", color_scheme="light")
-    page.locator("canvas").first.wait_for()
-    page.emulate_media(color_scheme="dark")
-    page.wait_for_function("Bokeh.documents.at(-1).roots()[0].background_fill_color == '#14181dff'")
-    assert not wrong, wrong
-    page.context.close()
-
-
-def test_a_phone_is_not_scrolled_sideways_and_its_figures_move_the_page(
-    chromium: Any, runs: Path, tmp_path: Path
-) -> None:
-    phone = {"viewport": {"width": 390, "height": 800}, "has_touch": True, "is_mobile": True}
-    page, wrong = opened(chromium, html(build([side(runs / RUN)])), tmp_path / "r.html", **phone)
-    page.locator("canvas").first.wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-    assert page.evaluate("Bokeh.documents[0].roots()[0].toolbar.active_drag") is None
-    assert not wrong, wrong
-    page.context.close()
-
-
-def test_names_with_markup_do_nothing(chromium: Any, runs: Path, tmp_path: Path, synthetic: ModuleType) -> None:
-    page, wrong = opened(chromium, html(build([side(runs / INJECTED)])), tmp_path / "r.html")
-    page.locator("canvas").first.wait_for()
-    assert page.title() == "synthetic prediction · Tilescope"
-    assert page.locator("h2", has_text=synthetic.INJECTED).count() == 1
-    assert not wrong, wrong
-    page.context.close()
-
-
-def test_a_script_that_is_not_ours_does_not_run(chromium: Any, tmp_path: Path) -> None:
-    document = html(Report("empty", (), ()))
-    added = document.replace("</body>", "<script>document.title = 'ran'</script></body>")
-    page, wrong = opened(chromium, added, tmp_path / "r.html")
-    page.wait_for_timeout(300)
-    assert page.title() == "empty · Tilescope"
-    assert any("Content Security Policy" in line for line in wrong)
-    page.context.close()
-
-
-def test_it_prints_in_light_colours(chromium: Any, runs: Path, tmp_path: Path) -> None:
-    page, _ = opened(chromium, html(build([side(runs / PREDICTED)])), tmp_path / "r.html", color_scheme="dark")
-    page.locator("canvas").first.wait_for()
-    page.emulate_media(media="print")
-    assert page.locator("body").evaluate("e => getComputedStyle(e).color") == "rgb(27, 31, 36)"
-    assert not page.locator("nav").is_visible()
-    page.context.close()

@@ -268,7 +268,7 @@ def test_origins_are_what_is_served_and_nothing_else() -> None:
 
 
 def test_an_ipv6_address_is_an_origin_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where ``create_hosts_allowlist`` takes it, Bokeh has mended what ``serve`` goes around."""
+    """Where ``create_hosts_allowlist`` takes it, Bokeh has fixed what ``serve`` goes around."""
     with pytest.raises(ValueError, match="Invalid host value"):
         create_hosts_allowlist(["[::1]:5006"], 5006)
     kept: set[str] = set()

@@ -73,7 +73,7 @@ def test_one_launch_is_one_bar_without_a_gap(look: figures.Theme) -> None:
     ("late", "name", "cause"),
     [
         (0.5e-6, figures.LATE, "500 ns after the GPU had become idle"),
-        (0.0, figures.IN_TIME, "called in time"),
+        (0.0, figures.IN_TIME, "called before the GPU became idle: a launch gap"),
         (np.nan, figures.UNKNOWN, "not known"),
     ],
 )
@@ -150,7 +150,9 @@ def test_the_view_says_what_the_gpu_waited_for_and_fills_its_tables() -> None:
 
 def test_the_sentence_names_the_longest_gap_and_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
-    assert "lies before second: the CPU had called in time" in _sentence(tmp_path, "a", calls=(-5.0, 9.0))
+    assert "lies before second: the CPU had called before the GPU became idle, so it is a launch gap" in _sentence(
+        tmp_path, "a", calls=(-5.0, 9.0)
+    )
     assert "40.0 µs, lies before second: the GPU waited on the CPU for 35.0 µs" in _sentence(
         tmp_path, "b", calls=(-5.0, 45.0)
     )

@@ -94,7 +94,7 @@ def test_what_needs_all_of_the_input_first_is_not_told_to_be_one_launch() -> Non
     found = find({**first, **LARGEST}, {**second, **USES})
     assert [finding.rule for finding in found] == ["distance"]
     assert "two passes over the input" in found[0].title and "Still 9 % below" in found[0].title
-    # In three launches one is too many: held against two passes, and told to be two.
+    # In three launches one is too many: compared with two passes, and told to be two.
     between = find({**first, **LARGEST}, {**launch(165, 50, 100)}, {**second, **USES, "dram_bytes_read@ncu": 100 * MB})
     (extra,) = [finding for finding in between if finding.rule == "extra-bytes"]
     assert (

@@ -1,4 +1,4 @@
-"""A sweep's config is held against the reference before it is timed."""
+"""A sweep's config is compared with the reference before it is timed."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_algorithm_point() -> None:
     assert (point["intensity"], point["gpu_time"], point["time_source"]) == (2.0, 2e-3, "torch_profiler")
     assert point["performance"] == pytest.approx(1e12)
     assert point["bandwidth"] == pytest.approx(0.5e12)
-    # 2 flop/byte x the measured 1 TB/s: the datasheet's 2 TB/s is not what it is held against.
+    # 2 flop/byte x the measured 1 TB/s: the datasheet's 2 TB/s is not what it is compared with.
     assert point["attainable"] == pytest.approx(2e12)
     assert point["fraction"] == pytest.approx(0.5)
     assert point["memory_roof"] == 1e12

@@ -56,7 +56,7 @@ def usual(loaded: LoadedRun, kernel: str) -> pd.DataFrame:
 
 def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:
     """``advice.findings`` of one case of the run, whose values of ``CASE`` are ``case``: most to win first."""
-    # Its other configs are held against it.
+    # Its other configs are compared with it.
     of_sweep = _found(loaded.folder, _changed(loaded.folder), case[:-1])
     return tuple(found for found in of_sweep if found.case == case)
 

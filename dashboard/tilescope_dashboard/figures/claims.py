@@ -22,7 +22,7 @@ from tilescope_dashboard.figures.style import (
     ticks,
 )
 
-#: The frame's columns of measured speed ratios, and whose time ours is held against.
+#: The frame's columns of measured speed ratios, and whose time ours is compared with.
 _OVER = {"over_eager": "eager", "over_compile": "compile", "over_library": "aten"}
 
 
@@ -32,7 +32,7 @@ def claims(rows: pd.DataFrame, look: Theme) -> figure:
     equal speed a line.
     """
     if rows.empty:
-        return empty(look, "claims", "Nothing is recorded to hold the claims against.", 160)
+        return empty(look, "claims", "No recorded time to compare the claims with.", 160)
     names = [problem(kernel, direction) for kernel, direction in zip(rows["kernel"], rows["pass"], strict=True)]
     places = distinct(names, 30)
     rows = rows.assign(row=[places[name] for name in names])

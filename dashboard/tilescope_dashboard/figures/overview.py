@@ -16,8 +16,8 @@ _LONGEST = {True: 22, False: 34}
 def overview(cases: pd.DataFrame, look: Theme) -> figure:
     """A row a kernel, direction and workload; a mark an implementation, and the floor as a line at 1.
 
-    Where something was timed a filled mark is the share of its roof that it reaches; else a hollow one is the bytes
-    its launches touch over the algorithm's. ``cases`` is ``tilescope.models.summary.summarise``'s frame. Where a label would
+    Where something was timed a filled mark is the share of its roof that it reaches; else a hollow one is the
+    predicted HBM traffic over the minimum. ``cases`` is ``tilescope.models.summary.summarise``'s frame. Where a label would
     be too long for the page, each kernel's name has a row of its own, above those of its workloads.
     """
     timed = cases[cases["floor_fraction"].notna()] if len(cases) else cases

@@ -117,7 +117,7 @@ def _unit(pipes: Sequence[str]) -> str:
 def _applying(roofs: pd.DataFrame, held_against: pd.Series) -> pd.DataFrame:
     """The roofs of what is drawn, those of reading HBM among HBM's and marked ``reads``.
 
-    Where points are held against what reading reaches, what a copy does is a roof only if others are held against that.
+    Where points are compared with what reading reaches, what a copy does is a roof only if others are compared with that.
     """
     reads = roofs["name"].eq("hbm_read")
     in_use = roofs["value"].isin(held_against)

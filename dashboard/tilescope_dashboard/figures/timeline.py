@@ -162,7 +162,7 @@ def _source(rows: pd.DataFrame, lanes: dict[str, str]) -> ColumnDataSource:
 
 
 def _gaps(plot: figure, launches: pd.DataFrame, lanes: dict[str, str], look: Theme) -> list[LegendItem]:
-    """Thin bars in the gaps: where the CPU called late, where it had called in time, and where nobody knows."""
+    """Thin bars in the gaps: where the GPU waited on the CPU, launch gaps, and those of unknown cause."""
     gaps = launches[launches["gap"] > 0]
     gaps = gaps[_longest(gaps["gap"])]
     waited = gaps["late"] > 0
@@ -197,4 +197,4 @@ def _cause(gap: float, late: float) -> str:
         return "When the CPU called is not known."
     if late > 0:
         return f"The CPU began its call {write(late, 'second')} after the GPU had become idle."
-    return "The CPU had called in time."
+    return "The CPU had called before the GPU became idle: a launch gap."

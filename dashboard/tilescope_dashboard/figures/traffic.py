@@ -1,4 +1,4 @@
-"""HBM traffic: bytes by launch for each implementation over the algorithm's floor, and what the saving predicts."""
+"""HBM traffic: bytes by launch for each implementation over the algorithm's minimum, and what the saving predicts."""
 
 from __future__ import annotations
 

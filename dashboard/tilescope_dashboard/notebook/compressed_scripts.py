@@ -34,27 +34,27 @@ export default (await importShim(lent())).default;"""
 
 
 def lender() -> dict[str, str]:
-    """A mime bundle with the module of all Material widgets, which ``packed`` leaves out."""
-    return {_JS: _pack(_module(), _LEND % _digest())}
+    """A mime bundle with the module of all Material widgets, which ``compressed`` leaves out."""
+    return {_JS: _compress(_module(), _LEND % _digest())}
 
 
-def packed(data: dict[str, Any], around: Callable[[str], str] = str) -> dict[str, Any]:
-    """A mime bundle of Panel's with its long scripts packed, each of them once.
+def compressed(data: dict[str, Any], around: Callable[[str], str] = str) -> dict[str, Any]:
+    """A mime bundle of Panel's with its long scripts compressed, each of them once.
 
     What loads a library comes once instead of once for each kind of front end. A view comes without the module that Panel
     writes into it for every widget again. Anything else stays as it is. ``around`` is given the HTML that
     a view is drawn in, and gives what stands there instead.
     """
     if data.keys() == {_JS, _LOAD} and len(data[_JS]) > _LONG:
-        return {_JS: _pack(data[_JS], _RUN)}
+        return {_JS: _compress(data[_JS], _RUN)}
     place, found, script = data.get("text/html", "").partition(_SCRIPT)
     if len(script) < _LONG:
         return data
     script = script.removesuffix(_END).replace(json.dumps(_module()), json.dumps(_BORROW % _digest()))
-    return {**data, "text/html": f"{around(place)}{found}{_pack(script, _RUN)}{_END}"}
+    return {**data, "text/html": f"{around(place)}{found}{_compress(script, _RUN)}{_END}"}
 
 
-def _pack(script: str, then: str) -> str:
+def _compress(script: str, then: str) -> str:
     """A script that unpacks ``script`` to ``text`` in the browser, and ``then`` does something with it."""
     return _UNPACK % (base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode(), then)
 

@@ -93,7 +93,7 @@ _hand_over = _HandOver()
 
 
 def _load() -> None:
-    """Shows what draws, packed; views are packed from then on, too."""
+    """Shows what draws, compressed; views are compressed from then on, too."""
     shell = _shell()
     if not hasattr(shell, "kernel"):
         pn.extension("tabulator", inline=True)
@@ -105,14 +105,14 @@ def _load() -> None:
         # Inline: otherwise the browser would ask a CDN, and offline nothing is drawn.
         pn.extension("tabulator", inline=True)
     for output in captured.outputs:
-        publish(compressed_scripts.packed(output.data), output.metadata)
+        publish(compressed_scripts.compressed(output.data), output.metadata)
     publish(compressed_scripts.lender())
     shell.display_formatter.mimebundle_formatter.for_type(View, _mimebundle)
 
 
 def _mimebundle(shown: View) -> tuple[dict[str, Any], dict[str, Any]]:
     data, metadata = shown._repr_mimebundle_()
-    return compressed_scripts.packed(data, lambda place: below(place, shown)), metadata
+    return compressed_scripts.compressed(data, lambda place: below(place, shown)), metadata
 
 
 def _shell() -> Any:

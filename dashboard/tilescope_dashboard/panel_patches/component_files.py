@@ -16,7 +16,7 @@ from tornado.web import HTTPError
 _PACKAGES = frozenset({"tilescope_dashboard", "panel", "panel_material_ui"})
 
 
-class OwnComponents(ComponentResourceHandler):
+class ComponentFiles(ComponentResourceHandler):
     """Gives the files of components that are in use, and answers 404 to every other address."""
 
     def parse_url_path(self, path: str) -> str:

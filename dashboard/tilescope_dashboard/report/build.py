@@ -18,7 +18,7 @@ from tilescope_dashboard.report.runs import run_part
 def build(sides: Sequence[Side], kernel: str = "") -> Report:
     """The first side against each other, then each run. ``kernel`` empty is every kernel.
 
-    Raises ValueError for a kernel that none of the runs has, and for sides that cannot be held against each other.
+    Raises ValueError for a kernel that none of the runs has, and for sides that cannot be compared with each other.
     """
     base, *others = sides
     runs = _runs(sides, kernel)
@@ -37,7 +37,7 @@ def _opposed(base: Side, other: Side) -> None:
             f"{base.name} is one implementation: name one of {other.name} too, such as {other.name}:triton"
         )
     if base.loaded.run.id == other.loaded.run.id and other.impl == (base.impl or "triton"):
-        raise ValueError(f"{other.name} would be held against itself: name another implementation")
+        raise ValueError(f"{other.name} would be compared with itself: name another implementation")
 
 
 def _title(sides: Sequence[Side], runs: Sequence[Run]) -> str:

@@ -1,4 +1,4 @@
-"""``tilescope report``: a run, or several held against each other, as one file."""
+"""``tilescope report``: a run, or several compared with each other, as one file."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _SAID = "Worst first; a bar is the 95 % interval of the ratio of medians."
 
 
 def comparison(base: Side, other: Side, kernel: str = "") -> Comparison:
-    """``other`` held against ``base``; an implementation of ``other`` against the base's own, or against its ``triton``."""
+    """``other`` compared with ``base``; an implementation of ``other`` against the base's own, or against its ``triton``."""
     if other.impl and not base.impl:
         base = Side(base.loaded, "triton")
     obstacles = model.obstacles(base, other)

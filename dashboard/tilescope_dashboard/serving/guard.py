@@ -146,10 +146,10 @@ def _own_components(found: Any) -> Any:
     # Panel's server is there by now; without it, nothing here needs Panel.
     from panel.io.server import ComponentResourceHandler  # noqa: PLC0415
 
-    from tilescope_dashboard.panel_patches.component_files import OwnComponents  # noqa: PLC0415
+    from tilescope_dashboard.panel_patches.component_files import ComponentFiles  # noqa: PLC0415
 
     if issubclass(getattr(found, "handler_class", RequestHandler), ComponentResourceHandler):
-        found.handler_class = OwnComponents
+        found.handler_class = ComponentFiles
     return found
 
 

@@ -31,7 +31,7 @@ class State(param.Parameterized):
     kernel = param.String(doc="Name of the kernel.")
     view = param.String(default="overview", doc="A view's name; one that is not known means the first.")
     theme = param.String(default="light", doc="dark, or else light.")
-    compared = param.List(item_type=str, doc="Runs, or RUN:IMPLEMENTATION, that are held against the run.")
+    compared = param.List(item_type=str, doc="Runs, or RUN:IMPLEMENTATION, that are compared with the run.")
     case = param.String(doc="The kernel's case, as run_cache.case_name names it; else the one that stands for it.")
 
     runs = param.List(item_type=store.Summary)

@@ -19,7 +19,7 @@ def sampler() -> Sampler:
     return pn.state.as_cached("tilescope-telemetry", Sampler)
 
 
-class TelemetryFeed:
+class TelemetryStream:
     """Watches while it is on. ``heard`` is called after each look that found something new.
 
     It ticks on the document: Panel's own periodic callbacks mark every page busy.

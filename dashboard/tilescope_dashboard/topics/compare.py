@@ -16,7 +16,7 @@ from tilescope_dashboard.data.units import short
 from tilescope_dashboard.figures.compare import MOST
 from tilescope_dashboard.topics.sentence import Sentence
 
-#: Columns of ``tilescope.models.compare.compare``'s frame where the open run is held against a baseline.
+#: Columns of ``tilescope.models.compare.compare``'s frame where the open run is compared with a baseline.
 COLUMNS = (
     PASS, WORKLOAD, IMPL, Column("other_impl", "baseline"), Column("other_run", "its run"),
     Column("time", "GPU time", "second"), Column("other_time", "baseline's", "second"),
@@ -27,7 +27,7 @@ COLUMNS = (
     Column("other_shared_memory", "baseline's", "byte"), Column("theoretical_occupancy", "occupancy", "ratio"),
     Column("other_theoretical_occupancy", "baseline's", "ratio"), Column("source", "clock"),
 )  # fmt: skip
-#: The same where a change is held against what was before it: times, then what else a case takes.
+#: The same where a change is compared with what was before it: times, then what else a case takes.
 CHANGES = (
     KERNEL, PASS, WORKLOAD, Column("impl", "baseline"), Column("other_impl", "other"),
     Column("time", GPU_TIME.title, "second"), Column("other_time", "other's", "second"),

@@ -83,4 +83,4 @@ def _cause(launch: pd.Series) -> str:
         )
     if launch["late"] > 0:
         return f"the GPU waited on the CPU for {write(launch['late'], 'second')}."
-    return "the CPU had called in time, so it is a launch gap."
+    return "the CPU had called before the GPU became idle, so it is a launch gap."

@@ -22,7 +22,7 @@ _OFFERED = 4
 
 
 class Compare(View):
-    """The address holds what is compared: runs, or ``RUN:IMPLEMENTATION``, which is held against the run's ``triton``."""
+    """The address holds what is compared: runs, or ``RUN:IMPLEMENTATION``, which is compared with the run's ``triton``."""
 
     name_in_address, title = "compare", "Compare"
 

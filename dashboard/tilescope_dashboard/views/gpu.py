@@ -9,7 +9,7 @@ from tilescope_dashboard.components.charts import chart, side_by_side
 from tilescope_dashboard.components.device_card import described
 from tilescope_dashboard.components.tables import renew, table
 from tilescope_dashboard.figures.gpu import FIGURES, readings
-from tilescope_dashboard.session.telemetry import TelemetryFeed, sampler
+from tilescope_dashboard.session.telemetry import TelemetryStream, sampler
 from tilescope_dashboard.topics import gpu as topic
 from tilescope_dashboard.views.base import View
 
@@ -20,23 +20,23 @@ class GpuView(View):
     name_in_address, title, live = "gpu", "GPU", True
 
     def build(self) -> list[Any]:
-        self._feed = TelemetryFeed(sampler(), self._tell)
+        self._stream = TelemetryStream(sampler(), self._tell)
         self._head, self._table, self._device = html_text.pane(), table(topic.COLUMNS), cards.pane()
         self._charts = {name: chart() for name in FIGURES}
         self._grid = side_by_side(self._charts.values(), 300)
-        self._rows = self.saved(self._table, origin=lambda: [gpu.name for gpu in self._feed.sampler.gpus])
+        self._rows = self.saved(self._table, origin=lambda: [gpu.name for gpu in self._stream.sampler.gpus])
         self.state.param.watch(self._follow, "view")
         return [self._head, self._rows, self._grid, self._device]
 
     def _follow(self, event: Any) -> None:
         if event.new != self.name_in_address:
-            self._feed.stop()
+            self._stream.stop()
             # What was missed meanwhile is drawn anew when someone comes back.
             self.fresh = False
 
     def update(self) -> None:
-        self._feed.start()
-        sources, look = self._feed.sources(self._feed.sampler.gpus), self.state.look_of(*self._names())
+        self._stream.start()
+        sources, look = self._stream.sources(self._stream.sampler.gpus), self.state.look_of(*self._names())
         for name, place in self._charts.items():
             place.object = readings(name, sources, look) if sources else None
         self._grid.visible = self._rows.visible = bool(sources)
@@ -44,16 +44,16 @@ class GpuView(View):
         self._tell()
 
     def _names(self) -> list[str]:
-        return list(dict.fromkeys(gpu.name for gpu in self._feed.sampler.gpus))
+        return list(dict.fromkeys(gpu.name for gpu in self._stream.sampler.gpus))
 
     def _tell(self) -> None:
         """The newest readings in words and in the table."""
-        error = self._feed.sampler.error
+        error = self._stream.sampler.error
         if error:
             said = html_text.notice("info", "No readings of a GPU here:", f"{error}.")
             self._head.object = html_text.heading(*topic.ABOUT) + said
             return
-        known = [(gpu, sample) for gpu in self._feed.sampler.gpus if (sample := self._feed.last(gpu))]
+        known = [(gpu, sample) for gpu in self._stream.sampler.gpus if (sample := self._stream.last(gpu))]
         self._head.object = html_text.heading(*topic.sentence(known))
         if known:
             renew(self._table, topic.listed(known))

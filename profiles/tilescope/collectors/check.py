@@ -232,7 +232,7 @@ def _reference(precise: Mapping[str, Any], dtypes: list[torch.dtype], case: Case
 def relative_errors(result: torch.Tensor, expected: torch.Tensor, what: str) -> Errors:
     """``||result - expected|| / ||expected||``, and the largest of the same of any row.
 
-    A row is along the last dimension; of a vector it is an element. Rows smaller than most are held against the root mean
+    A row is along the last dimension; of a vector it is an element. Rows smaller than most are compared with the root mean
     square of all rows, for their own size is what rounding leaves. Raises CheckFailed for other shapes, NaN and infinity.
     """
     import torch  # noqa: PLC0415

@@ -11,7 +11,7 @@ def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("compare", help="what changed between runs, or between implementations")
     parser.add_argument("base", metavar="RUN[:IMPL]", help="the baseline, such as latest, or latest:triton")
-    parser.add_argument("others", nargs="+", metavar="RUN[:IMPL]", help="what is held against it")
+    parser.add_argument("others", nargs="+", metavar="RUN[:IMPL]", help="what is compared with it")
     parser.add_argument("--kernel", default="", metavar="KERNEL", help="only this kernel (all)")
     parser.add_argument(
         "--fail-above", type=float, metavar="RATIO", help="status 1 when a case is certainly slower than this ratio"

@@ -143,7 +143,7 @@ def _l1_read() -> Ceiling:
         stride=0,
         mode=".ca",
     )
-    note = f"{chunks * chunk * 4:,} bytes a block re-read from L1 by a Triton kernel, 2 blocks a multiprocessor"
+    note = f"{chunks * chunk * 4:,} bytes a block re-read from L1 by a Triton kernel, 2 blocks an SM"
     return Ceiling("l1", programs * steps * chunk * 4 / time, "byte/second", MEASURED, note)
 
 

@@ -53,22 +53,22 @@ class OfflineDriver(CudaDriver):  # type: ignore[misc]
         return torch.device("meta")
 
 
-class _Addressed(torch.Tensor):
+class _AlignedTensor(torch.Tensor):
     """A meta tensor whose address tells its alignment: its offset into a storage that begins at a multiple of 16."""
 
     @staticmethod
-    def __new__(cls, tensor: torch.Tensor) -> _Addressed:
+    def __new__(cls, tensor: torch.Tensor) -> _AlignedTensor:
         return tensor.detach().as_subclass(cls)
 
     def data_ptr(self) -> int:
         return int(self.storage_offset() * self.element_size()) % ALIGNMENT
 
 
-def _addressed(value: Any) -> Any:
+def _with_alignment(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return _Addressed(value)
+        return _AlignedTensor(value)
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(_addressed(item) for item in value)
+        return tuple(_with_alignment(item) for item in value)
     return value
 
 
@@ -99,8 +99,8 @@ def compile_launch(launch: Launch) -> Any:
 
 
 def _compile(launch: Launch) -> Any:
-    args = tuple(_addressed(value) for value in launch.args)
-    kwargs = {name: _addressed(value) for name, value in launch.kwargs.items()}
+    args = tuple(_with_alignment(value) for value in launch.args)
+    kwargs = {name: _with_alignment(value) for name, value in launch.kwargs.items()}
     function = launch.function
     # A kernel keeps what it compiled by device index, whatever the driver: start from none.
     with mock.patch.object(function, "device_caches", type(function.device_caches)(function.create_binder)):

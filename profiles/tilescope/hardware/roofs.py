@@ -1,4 +1,4 @@
-"""The roofs of a device: which of them a case is held against, and what they are called. Pure."""
+"""The roofs of a device: which of them a case is compared with, and what they are called. Pure."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def of_roof(row: Mapping[str, Any], device: Device) -> OfRoof:
 
 
 def bandwidth(device: Device, name: str) -> str:
-    """What people call a roof of HBM, with its origin: ``measured copy bandwidth``."""
+    """Name of a roof of HBM with its origin: ``measured copy bandwidth``."""
     found = roof(device, name)
     origin = found.origin if found else ""
     kind = {"hbm": "copy ", "hbm_read": "read "}[name] if origin == MEASURED else ""

@@ -53,7 +53,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """All findings, in the order a person would mend them. Never raises; takes some seconds."""
+    """All findings, in the order to fix them. Never raises; takes some seconds."""
     probe = _probe()
     gpu = device.detect()
     return [

@@ -35,7 +35,7 @@ class Request:
     implementation, the kernel's own workloads, every direction it has.
 
     ``collectors`` are names, or ``("auto",)``: all that this machine can run. ``configs`` are texts such as
-    ``BLOCK_M=64,num_warps=4``, or ``("all",)`` for every one an implementation declares and, to hold them against, its
+    ``BLOCK_M=64,num_warps=4``, or ``("all",)`` for every one an implementation declares and, to compare them with, its
     own choice; empty leaves the choice to the implementation. ``target`` is an architecture (``sm_90``); empty means this
     machine's GPU, else an H200.
     """

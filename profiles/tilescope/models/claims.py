@@ -1,4 +1,4 @@
-"""Claims about fused kernels: what published texts say, what the bytes allow, and what was measured, at every recorded
+"""Claims about fused kernels: what published texts say, the traffic bound, and what was measured, at every recorded
 size.
 
 Runs -> frame; it also looks whether a kernel's source has changed since. Only measured times of right results count.
@@ -28,7 +28,7 @@ _NEEDED = {
     *(f"{whose}_bytes_{way}" for whose in ("algorithm", "requested", "unique", "dram") for way in ("read", "written")),
 }  # fmt: skip
 
-#: What ours is held against, by the end of the columns' names. The library is the quickest of those that were timed.
+#: What ours is compared with, by the end of the columns' names. The library is the quickest of those that were timed.
 OVER = ("eager", "compile", "library")
 
 #: Under which names a run's versions may hold a library's, by the implementation that it is.

@@ -17,7 +17,7 @@ from tilescope.table.case_table import CaseValues, gather
 #: Sources that know what a launch takes of a multiprocessor, the most direct one first.
 RESOURCES = ("ncu", "torch_profiler", "compiler")
 
-#: Metrics of what limits the blocks on a multiprocessor, and what people call the limit.
+#: Metrics of what limits the blocks on a multiprocessor, and the limit's common name.
 LIMITERS = {
     "occupancy_limit_registers": "registers",
     "occupancy_limit_shared_memory": "shared memory",

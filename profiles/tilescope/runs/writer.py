@@ -33,7 +33,7 @@ from tilescope.table.schema import Failure, Run
 PARTIAL = ".partial-"
 #: Folders of parts, by the file that they are put together to.
 _PARTS = {"table.parquet": "parts", LINES: "line-parts", CONFIGS: "config-parts"}
-#: Those that stand beside the table: what their rows are held against.
+#: Those that stand beside the table: what their rows are compared with.
 _BESIDE = {LINES: line_values, CONFIGS: launch_configs}
 #: What stands between a part's number, the collector and the case that it is of.
 _OF = "@"

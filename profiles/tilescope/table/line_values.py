@@ -1,6 +1,6 @@
 """Values of single source lines: one tidy frame beside the run's table. Each collector's parser fills it.
 
-A line belongs to the file that the launched function is written in. What it calls counts with it where the source of
+A line belongs to the file that the launched function is written in. Inlined calls count with it where the source of
 the value knows the caller. The interpreter and the compiler know it; ncu alone knows only the innermost line, which may
 be in Triton's own library. Pure; imports neither torch nor triton.
 """

@@ -59,6 +59,13 @@ _STALLS = (
     "short_scoreboard", "sleeping", "tex_throttle", "wait",
 )  # fmt: skip
 
+
+def stall_name(reason: str) -> str:
+    """A stall reason as Nsight Compute writes it: ``LG Throttle``."""
+    letters = ("lg", "mio", "imc", "gmma", "tex")
+    return " ".join(word.upper() if word in letters else word.capitalize() for word in reason.split("_"))
+
+
 _ALL = (
     # What the algorithm cannot avoid (KernelSpec.cost).
     Metric("algorithm_flops", "operations the algorithm needs", "flop"),
@@ -220,7 +227,7 @@ _ALL = (
     *(
         Metric(
             f"stall_{reason}",
-            f"warps stalled per issue: {reason.replace('_', ' ')}",
+            f"warps stalled per issue: {stall_name(reason)}",
             "ratio",
             _counter(f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"),
         )

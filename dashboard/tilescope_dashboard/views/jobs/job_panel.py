@@ -13,10 +13,10 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import CANCELLING, JobManager, JobState
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.jobs.gpu_strip import GpuStrip
+from tilescope_dashboard.views.jobs.gpu_readings import GpuReadings
 from tilescope_dashboard.views.jobs.job_text import describe, log
 from tilescope_dashboard.views.jobs.other_jobs import OtherJobs
-from tilescope_dashboard.views.jobs.own_job import OwnJob
+from tilescope_dashboard.views.jobs.tab_job import TabJob
 
 
 class JobPanel(pn.viewable.Viewer):
@@ -29,19 +29,19 @@ class JobPanel(pn.viewable.Viewer):
 
     def __init__(self, state: State, jobs: JobManager, **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._jobs, self._dismissed, self.own = jobs, 0, OwnJob(jobs)
+        self._jobs, self._dismissed, self.tab_job = jobs, 0, TabJob(jobs)
         self._text = html_text.pane()
         self._cancel = pmui.Button(label="Cancel", variant="outlined", size="small", width=96)
         self._show = pmui.Button(label="Show results", variant="contained", size="small", width=130)
         self._close = pmui.Button(label="Dismiss", variant="text", size="small", width=90)
-        self._buttons, self._log, self._strip = pn.Row(margin=0), html_text.pane(), GpuStrip(state)
+        self._buttons, self._log, self._gpu = pn.Row(margin=0), html_text.pane(), GpuReadings(state)
         self._others = OtherJobs(lambda job: self.state.may_launch and self._may_end(job), jobs.cancel)
         self._below = pn.Column(sizing_mode="stretch_width", margin=0)
         self._cancel.on_click(self._stop)
         self._show.on_click(lambda _: self._open(self._shown.folder if self._shown else None))
         self._close.on_click(self._dismiss)
         self._layout = pn.Column(
-            self._text, self._buttons, self._strip, self._others, self._below, sizing_mode="stretch_width",
+            self._text, self._buttons, self._gpu, self._others, self._below, sizing_mode="stretch_width",
             visible=False, styles={"border": "1px solid color-mix(in srgb, currentColor 18%, transparent)",
                                    "border-radius": "6px", "padding": "6px"}, margin=(4, 8),
         )  # fmt: skip
@@ -49,13 +49,13 @@ class JobPanel(pn.viewable.Viewer):
         self._place = pn.Column(sizing_mode="stretch_width", margin=0)
         self._seen = jobs.current.number if jobs.current and not jobs.current.active else 0
         state.param.watch(lambda _: self.draw(), "run")
-        self.own.param.watch(lambda _: self.draw(), "known")
+        self.tab_job.param.watch(lambda _: self.draw(), "known")
         self._follower = JobFollower(jobs, self.draw)
         self.draw()
 
     @property
     def _shown(self) -> JobState | None:
-        own = self.own.job
+        own = self.tab_job.job
         return own if own and own.active else self._jobs.current
 
     def draw(self) -> None:
@@ -67,7 +67,7 @@ class JobPanel(pn.viewable.Viewer):
         if self._layout.visible and not self._place.objects:
             self._place.append(self._layout)
         self._follower.each_second(job.active)
-        self._strip.follow(job.active)
+        self._gpu.follow(job.active)
         self._text.object = describe(job)
         self._offer(job)
         self._others.draw([other for other in self._jobs.active if other is not job])
@@ -76,14 +76,14 @@ class JobPanel(pn.viewable.Viewer):
         if not job.active and self._seen != job.number:
             self._seen = job.number
             self.state.refresh()
-        self._open(self.own.result())
+        self._open(self.tab_job.result())
 
     def _offer(self, job: JobState) -> None:
         """The buttons that make sense now. Put in and taken out: a change of their ``visible`` alone may get lost."""
         offered = []
         may_end = self._may_end(job)
         # There from the first, until the browser has said who this is: what is put in while a page is loaded may get lost.
-        if job.active and self.state.may_launch and (may_end or not self.own.known):
+        if job.active and self.state.may_launch and (may_end or not self.tab_job.known):
             self._cancel.disabled = job.status == CANCELLING or not may_end
             offered.append(self._cancel)
         if not job.active:
@@ -98,7 +98,7 @@ class JobPanel(pn.viewable.Viewer):
             self.state.run = folder.name
 
     def _may_end(self, job: JobState) -> bool:
-        return self.own.mine(job) or self._jobs.abandoned(job)
+        return self.tab_job.mine(job) or self._jobs.abandoned(job)
 
     def _stop(self, _: Any) -> None:
         if self._shown and self._may_end(self._shown) and self.state.may_launch:
@@ -109,4 +109,4 @@ class JobPanel(pn.viewable.Viewer):
         self._layout.visible = False
 
     def __panel__(self) -> pn.viewable.Viewable:
-        return pn.Column(self.own, self._place, sizing_mode="stretch_width", margin=0)
+        return pn.Column(self.tab_job, self._place, sizing_mode="stretch_width", margin=0)

@@ -27,7 +27,7 @@ def describe(job: JobState) -> str:
 
 
 def beside_the_button(job: JobState) -> str:
-    """For the form that started it: where to look while it runs, and why it failed, which is for its fields to mend.
+    """For the form that started it: where to look while it runs, and why it failed, which is for its fields to correct.
 
     Empty when it ended otherwise, which the progress says.
     """

@@ -8,6 +8,7 @@ from tilescope.hardware import roofs
 from tilescope.models.advice import stalls
 from tilescope.models.advice.finding import DISTANCE, Evidence, Finding
 from tilescope.models.advice.subject import Subject
+from tilescope.table.metrics import stall_name
 
 #: Rules that say the distance themselves: they speak of a case that reaches its roof.
 _SAID = {"at-the-roof", "at-the-rate"}
@@ -51,7 +52,7 @@ def _next(subject: Subject, fraction: float) -> str:
     if not any(counted):
         return "Profile it with ncu on a GPU: it counts what warps wait for."
     most = [(name, share) for name, share in max(counted, key=lambda shares: sum(shares.values())).items()][:2]
-    said = " and ".join(f"{stalls.name(name)} {share * 100:.0f} %" for name, share in most)
+    said = " and ".join(f"{stall_name(name)} {share * 100:.0f} %" for name, share in most)
     return f"Its warps stall most on {said}. Try other tiles, num_warps and num_stages in a sweep, and measure again."
 
 

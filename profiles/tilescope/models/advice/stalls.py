@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tilescope.models.advice.finding import Finding
 from tilescope.models.advice.subject import LaunchValues, Subject
-from tilescope.table.metrics import METRICS
+from tilescope.table.metrics import METRICS, stall_name
 
 #: A reason below this share of a warp's cycles explains nothing: a dozen of them share these.
 SHARE = 0.25
@@ -71,7 +71,6 @@ _PRODUCTS = (
     "specialized in loading), and keep what lies between two tl.dot short. Try other tiles and num_warps in a sweep."
 )
 _REASONS = tuple(name.removeprefix("stall_") for name in METRICS if name.startswith("stall_"))
-_LETTERS = ("lg", "mio", "imc", "gmma")
 
 
 def longest_stall(subject: Subject) -> Iterator[Finding]:
@@ -92,11 +91,6 @@ def shares(launch: LaunchValues) -> dict[str, float]:
     return {reason: found[reason] / cycles for reason in known} if cycles else {}
 
 
-def name(reason: str) -> str:
-    """A reason as Nsight Compute writes it: ``LG Throttle``."""
-    return " ".join(word.upper() if word in _LETTERS else word.capitalize() for word in reason.split("_"))
-
-
 def _stalled(subject: Subject, launch: LaunchValues, reason: str, share: float) -> Finding:
     meaning, remedy = _STALLS[reason]
     if reason == "barrier" and launch.uses_tensor_cores:
@@ -105,7 +99,7 @@ def _stalled(subject: Subject, launch: LaunchValues, reason: str, share: float) 
     bounded = share < 1 and reason != "not_selected"
     return subject.finding(
         "longest-stall",
-        f"Warps stall {share * 100:.0f} % of their cycles on {name(reason)}: {meaning}",
+        f"Warps stall {share * 100:.0f} % of their cycles on {stall_name(reason)}: {meaning}",
         remedy,
         [launch.get(f"stall_{reason}", "ncu"), launch.get("achieved_occupancy", "ncu")],
         subject.bound(1 / (1 - share), "1 / (1 - share of the stall)", launch, hides=True) if bounded else None,

@@ -42,7 +42,7 @@ class LaunchValues:
 
     @property
     def triton(self) -> bool:
-        """Whether it is Triton code, which a person or torch.compile wrote; a library's own kernels cannot be mended."""
+        """Whether it is Triton code, which a person or torch.compile wrote; a library's own kernels cannot be changed."""
         return self.case.key["impl"] == _TRITON or "compiler" in self.places or self.function.startswith(_INDUCTOR)
 
     @property

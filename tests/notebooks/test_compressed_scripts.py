@@ -1,4 +1,4 @@
-"""Scripts in a notebook's outputs: packed, whole when they are unpacked, and each there once; tables where none may run."""
+"""Scripts in a notebook's outputs: compressed, whole again in the browser, each there once; tables where none may run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from panel_material_ui import Button
 from tilescope_dashboard.components.html_text import heading, pane
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data.columns import Column
-from tilescope_dashboard.notebook.compressed_scripts import lender, packed
+from tilescope_dashboard.notebook.compressed_scripts import compressed, lender
 from tilescope_dashboard.notebook.without_scripts import below
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.base import View
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame
 JS, LOAD = "application/javascript", "application/vnd.holoviews_load.v0+json"
 
 
-def unpacked(script: str) -> str:
-    """What lies packed in a script."""
+def decompressed(script: str) -> str:
+    """The text that a script decompresses."""
     found = re.search(r'atob\("([A-Za-z0-9+/=]+)"\)', script)
     assert found
     return gzip.decompress(base64.b64decode(found[1])).decode()
@@ -32,24 +32,26 @@ def unpacked(script: str) -> str:
 
 def test_a_library_is_there_once() -> None:
     library = "console.log('ünïcode </script>')\n" * 10_000
-    data = packed({JS: library, LOAD: library})
+    data = compressed({JS: library, LOAD: library})
     assert list(data) == [JS]
-    assert unpacked(data[JS]) == library
+    assert decompressed(data[JS]) == library
     assert len(data[JS]) < len(library) / 50
 
 
 def test_what_is_short_or_no_script_stays() -> None:
     for data in ({JS: "1", LOAD: "1"}, {"text/html": "<style></style>"}, {"text/plain": "x" * 100_000}):
-        assert packed(data) == data
+        assert compressed(data) == data
 
 
 def test_the_widgets_module_is_left_out_of_a_view_and_lent_once() -> None:
     model = Button(label="a").get_root()
-    module = unpacked(lender()[JS])
+    module = decompressed(lender()[JS])
     assert len(module) > 1_000_000
     docs = json.dumps([{"esm": module, "id": "1"}, {"esm": module, "id": "2"}, {"esm": "short", "id": model.id}])
-    shown = packed({"text/html": f'<div id="r"></div>\n<script type="{JS}">run({docs})</script>', "text/plain": "view"})
-    script = unpacked(shown["text/html"])
+    shown = compressed(
+        {"text/html": f'<div id="r"></div>\n<script type="{JS}">run({docs})</script>', "text/plain": "view"}
+    )
+    script = decompressed(shown["text/html"])
     assert len(script) < 2_000
     assert script.startswith("run(")
     left = json.loads(script.removeprefix("run(").removesuffix(")"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pandas as pd
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tilescope.table import case_table, schema
 from tilescope.table.case import Case
@@ -22,6 +22,7 @@ def table(times: list[float]) -> pd.DataFrame:
 
 
 @given(TIMES)
+@settings(deadline=None)
 def test_a_spread_is_what_pandas_says(times: list[float]) -> None:
     (case,) = case_table.gather(table(times))
     spread, wanted = case.spread("gpu_time", "torch_profiler"), pd.Series(times)

@@ -13,20 +13,20 @@ from tilescope_dashboard.components.charts import chart, side_by_side
 from tilescope_dashboard.data.telemetry import Gpu, held
 from tilescope_dashboard.figures.gpu import readings
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.session.telemetry import TelemetryFeed, sampler
+from tilescope_dashboard.session.telemetry import TelemetryStream, sampler
 
 _SHOWN = ("sm_clock", "power", "temperature")
 _HEIGHT = 130
 
 
-class GpuStrip(pn.viewable.Viewer):
+class GpuReadings(pn.viewable.Viewer):
     """A row of small figures of the GPU that jobs run on. It is there, and samples, only while it is told to."""
 
     state = param.ClassSelector(class_=State)
 
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._feed, self._on = TelemetryFeed(sampler(), self._tell), False
+        self._stream, self._on = TelemetryStream(sampler(), self._tell), False
         self._said, self._charts = html_text.pane(), {name: chart() for name in _SHOWN}
         row = side_by_side(self._charts.values(), 220, "4px")
         self._layout = pn.Column(self._said, row, sizing_mode="stretch_width", margin=0, visible=False)
@@ -38,26 +38,26 @@ class GpuStrip(pn.viewable.Viewer):
             return
         self._on = active
         if active:
-            self._feed.start()
+            self._stream.start()
             self._draw()
         else:
-            self._feed.stop()
-        self._layout.visible = active and not self._feed.sampler.error
+            self._stream.stop()
+        self._layout.visible = active and not self._stream.sampler.error
 
     def _used(self) -> list[Gpu]:
         """The GPU that jobs run on; all of them where it is not known which."""
-        gpus, uuid = self._feed.sampler.gpus, device.lock_name()
+        gpus, uuid = self._stream.sampler.gpus, device.lock_name()
         return [gpu for gpu in gpus if gpu.uuid == uuid] or gpus
 
     def _draw(self) -> None:
-        self._gpus = [] if self._feed.sampler.error else self._used()
-        sources = self._feed.sources(self._gpus)
+        self._gpus = [] if self._stream.sampler.error else self._used()
+        sources = self._stream.sources(self._gpus)
         for name, place in self._charts.items():
             place.object = readings(name, sources, self.state.look, _HEIGHT) if sources else None
         self._tell()
 
     def _tell(self) -> None:
-        lasts = [(gpu, self._feed.last(gpu)) for gpu in self._gpus]
+        lasts = [(gpu, self._stream.last(gpu)) for gpu in self._gpus]
         said = "; ".join(f"{gpu.label}: clocks {_why(sample.reasons)}" for gpu, sample in lasts if sample)
         self._said.object = f'<p class="small">{html_text.plain(said)}</p>'
 

@@ -12,7 +12,7 @@ from tilescope_dashboard.browser.visitor import Visitor
 from tilescope_dashboard.session.jobs import JobManager, JobState
 
 
-class OwnJob(pn.viewable.Viewer):
+class TabJob(pn.viewable.Viewer):
     """Invisible; it has to be in the page, whose browser says who this is."""
 
     job = param.ClassSelector(class_=JobState, default=None, doc="What this tab of the browser started last.")

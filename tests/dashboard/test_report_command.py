@@ -1,0 +1,98 @@
+"""The command that writes a report: formats, files, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope import cli
+
+#: Bokeh's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What the command says as it refuses: one line, and status 2."""
+    try:
+        status: Any = cli.main(["report", *arguments])
+    except SystemExit as left:
+        status = left.code
+    out, error = capsys.readouterr()
+    assert (status, out, error.count("\n")) == (2, "", 1), (status, out, error)
+    return error
+
+
+def visible(document: str) -> str:
+    """The document without its scripts and styles."""
+    return re.sub(r"<(script|style)\b.*?</\1>", "", document, flags=re.DOTALL)
+
+
+@pytest.fixture
+def home(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_ending_chooses_the_format(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for ending, start in (
+        (".html", b"<!doctype html>"),
+        (".md", b"## Tilescope"),
+        (".csv", b"run_id,"),
+        (".parquet", b"PAR1"),
+    ):
+        file = home / f"out{ending}"
+        assert cli.main(["report", PREDICTED, "-o", str(file)]) == 0
+        assert file.read_bytes().lstrip().startswith(start)
+        assert capsys.readouterr().out.startswith(f"{file}: ")
+
+
+def test_the_command_costs_nothing_until_it_runs_and_never_torch() -> None:
+    paths = [str(Path(__file__).resolve().parents[2] / part) for part in ("profiles", "dashboard")]
+    code = (
+        f"import sys; sys.path[:0] = {paths}; sys.modules['torch'] = sys.modules['triton'] = None\n"
+        "import tilescope_dashboard.report; assert not {'bokeh', 'pandas', 'panel'} & set(sys.modules)\n"
+        "from tilescope_dashboard.report import build, html, markdown"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_a_file_text_is_printed_and_html_named_after_the_run(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["report", PREDICTED, "--format", "md"]) == 0
+    assert capsys.readouterr().out.startswith("## Tilescope: synthetic prediction\n")
+    assert cli.main(["report", PREDICTED, "--kernel", "softmax"]) == 0
+    text = visible((home / f"tilescope-{PREDICTED}.html").read_text())
+    assert '<h2 class="kernel">softmax</h2>' in text and "layer_norm" not in text
+
+
+def test_what_cannot_be_done_is_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "unknown kernel 'softmx': did you mean 'softmax'? in" in said(capsys, RUN, "--kernel", "softmx")
+    assert "no run 'nowhere'" in said(capsys, "nowhere")
+    assert "has no implementation 'cuda': use one of compile, eager, triton" in said(capsys, RUN, f"{RUN}:cuda")
+    assert f"{RUN} is named twice" in said(capsys, RUN, RUN)
+    assert "would be compared with itself" in said(capsys, RUN, f"{RUN}:triton")
+    assert f"name one of {PREDICTED} too" in said(capsys, f"{RUN}:eager", PREDICTED)
+    assert "there is no folder" in said(capsys, RUN, "-o", "missing/out.html")
+    assert "is a folder: name a file in it" in said(capsys, RUN, "-o", ".", "--format", "html")
+    assert "its ending names no format; give --format html, md, csv, parquet" in said(capsys, RUN, "-o", "out.txt")
+    assert "--format csv does not fit out.html, which would be html" in said(
+        capsys, RUN, "-o", "out.html", "--format", "csv"
+    )
+    assert "invalid choice: 'pdf'" in said(capsys, RUN, "--format", "pdf")
+    assert "20270102-030408-dddd" in said(capsys, "20260102-030408-dddd")
+    assert not list(home.glob("out*"))
+
+
+def test_a_file_that_may_not_be_written_is_one_line(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The tests may run as root, who may write everywhere.
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert "cannot write out.html: permission denied" in said(capsys, RUN, "-o", "out.html")

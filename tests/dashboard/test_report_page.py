@@ -1,0 +1,120 @@
+"""The report in a browser: saved by the app, opened offline, in both colour schemes, on a phone and on paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tilescope.models.compare import Side
+from tilescope.runs import store
+from tilescope_dashboard.report.build import build
+from tilescope_dashboard.report.content import Report
+from tilescope_dashboard.report.html import html
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.export import sides
+
+#: Bokeh's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+
+
+def side(path: Path) -> Side:
+    return Side(store.open_run(path))
+
+
+def test_the_app_exports_what_the_address_compares(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    state = State(
+        run=RUN, compared=[f"{RUN}:eager", PREDICTED, PREDICTED, RUN, f"{RUN}:triton", "nowhere", f"{RUN}:cuda"]
+    )
+    assert [side.name for side in sides(state)] == [RUN, f"{RUN}:eager", PREDICTED]
+
+
+def test_the_app_saves_the_comparison_as_markdown(visit: Any, tmp_path: Path) -> None:
+    page = visit(f"run={RUN}&kernel=softmax&compared=%5B%22{RUN}%3Aeager%22%5D")
+    page.get_by_role("combobox", name="as", exact=True).click()
+    page.get_by_text("Markdown", exact=True).click()
+    page.get_by_role("combobox", name="as", exact=True).get_by_text("Markdown").wait_for()
+    with page.expect_download() as download:
+        page.get_by_text("Export report").click()
+    assert download.value.suggested_filename == f"tilescope-{RUN}.md"
+    download.value.save_as(tmp_path / "report.md")
+    assert (tmp_path / "report.md").read_text().startswith("## Tilescope: synthetic run: eager against triton\n")
+
+
+def opened(chromium: Any, document: str, file: Path, **settings: Any) -> tuple[Any, list[str]]:
+    """A page of the document with no network, and what went wrong in it."""
+    file.write_text(document, encoding="utf-8")
+    context = chromium.new_context(offline=True, **settings)
+    page, wrong = context.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda line: wrong.append(line.text) if line.type in ("error", "warning") else None)
+    page.on("request", lambda request: None if request.url == file.as_uri() else wrong.append(request.url))
+    page.goto(file.as_uri())
+    return page, wrong
+
+
+@pytest.mark.parametrize(("scheme", "ground"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 24, 29)")])
+def test_it_opens_offline_in_both_schemes(
+    chromium: Any, runs: Path, tmp_path: Path, scheme: str, ground: str
+) -> None:  # fmt: skip
+    report = build([side(runs / RUN)])
+    wanted = sum(len(part.drawings) for kernel in report.runs[0].kernels for part in kernel.parts) + 1
+    page, wrong = opened(chromium, html(report), tmp_path / "r.html", color_scheme=scheme)
+    page.wait_for_function(f"document.querySelectorAll('.figure > *').length == {wanted}")
+    assert page.locator("body").evaluate("e => getComputedStyle(e).backgroundColor") == ground
+    dark = "Bokeh.documents.flatMap(d => d.roots()).map(f => f.background_fill_color.slice(0, 7))"
+    assert set(page.evaluate(dark)) == {"#14181d" if scheme == "dark" else "#ffffff"}
+    assert not wrong, wrong
+    page.context.close()
+
+
+def test_the_figures_follow_the_scheme(chromium: Any, runs: Path, tmp_path: Path) -> None:
+    page, wrong = opened(chromium, html(build([side(runs / PREDICTED)])), tmp_path / "r.html", color_scheme="light")
+    page.locator("canvas").first.wait_for()
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("Bokeh.documents.at(-1).roots()[0].background_fill_color == '#14181dff'")
+    assert not wrong, wrong
+    page.context.close()
+
+
+def test_a_phone_is_not_scrolled_sideways_and_its_figures_move_the_page(
+    chromium: Any, runs: Path, tmp_path: Path
+) -> None:
+    phone = {"viewport": {"width": 390, "height": 800}, "has_touch": True, "is_mobile": True}
+    page, wrong = opened(chromium, html(build([side(runs / RUN)])), tmp_path / "r.html", **phone)
+    page.locator("canvas").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate("Bokeh.documents[0].roots()[0].toolbar.active_drag") is None
+    assert not wrong, wrong
+    page.context.close()
+
+
+def test_names_with_markup_do_nothing(chromium: Any, runs: Path, tmp_path: Path, synthetic: ModuleType) -> None:
+    page, wrong = opened(chromium, html(build([side(runs / INJECTED)])), tmp_path / "r.html")
+    page.locator("canvas").first.wait_for()
+    assert page.title() == "synthetic prediction · Tilescope"
+    assert page.locator("h2", has_text=synthetic.INJECTED).count() == 1
+    assert not wrong, wrong
+    page.context.close()
+
+
+def test_a_script_that_is_not_ours_does_not_run(chromium: Any, tmp_path: Path) -> None:
+    document = html(Report("empty", (), ()))
+    added = document.replace("</body>", "<script>document.title = 'ran'</script></body>")
+    page, wrong = opened(chromium, added, tmp_path / "r.html")
+    page.wait_for_timeout(300)
+    assert page.title() == "empty · Tilescope"
+    assert any("Content Security Policy" in line for line in wrong)
+    page.context.close()
+
+
+def test_it_prints_in_light_colours(chromium: Any, runs: Path, tmp_path: Path) -> None:
+    page, _ = opened(chromium, html(build([side(runs / PREDICTED)])), tmp_path / "r.html", color_scheme="dark")
+    page.locator("canvas").first.wait_for()
+    page.emulate_media(media="print")
+    assert page.locator("body").evaluate("e => getComputedStyle(e).color") == "rgb(27, 31, 36)"
+    assert not page.locator("nav").is_visible()
+    page.context.close()

@@ -1,0 +1,140 @@
+"""Advice on recorded runs, and the command that prints it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tilescope import cli
+from tilescope.hardware import device
+from tilescope.models import advice
+from tilescope.models.advice import Finding
+from tilescope.runs import store
+from tilescope.table import schema
+
+
+def rules(found: list[Finding]) -> set[str]:
+    return {finding.rule for finding in found}
+
+
+def one(found: list[Finding], rule: str) -> Finding:
+    (finding,) = [f for f in found if f.rule == rule]
+    return finding
+
+
+def recorded(kernel: str) -> store.LoadedRun:
+    """The newest recording of the kernel by every collector."""
+    runs = [s for s in store.list_runs([store.recorded_dir()]) if kernel in s.kernels and "ncu" in s.sources]
+    return store.open_run(runs[0].path)
+
+
+def found_in(kernel: str) -> list[Finding]:
+    loaded = recorded(kernel)
+    return advice.findings(loaded.table, loaded.run.device, loaded.run.kernels)
+
+
+def of(found: list[Finding], *key: str) -> list[Finding]:
+    return [f for f in found if (f.kernel, f.impl, f.direction, f.workload) == key]
+
+
+@pytest.fixture(scope="module")
+def norms() -> list[Finding]:
+    return found_in("layer_norm")
+
+
+def test_layer_norm_at_16k_columns_reads_twice_in_every_backward_but_ours(norms: list[Finding]) -> None:
+    for impl in ("compile", "aten"):
+        backward = of(norms, "layer_norm", impl, "backward", "8192x16384-bf16")
+        assert backward[0].rule == "extra-bytes"
+        assert backward[0].measured
+        # No finding can win more GPU time than the bytes that are too many.
+        gains = [finding.bound.ratio for finding in backward if finding.bound and finding.bound.clock == "gpu_time"]
+        assert 1.5 < max(gains) < 3
+    for direction in ("forward", "backward"):
+        ours = rules(of(norms, "layer_norm", "triton", direction, "8192x16384-bf16"))
+        # It waits on the CPU where the calls are short beside their launches.
+        assert ours - {"late-cpu"} == {"at-the-roof"}
+
+
+def test_softmax_at_64k_columns_spills_backward_and_unfused_code_moves_what_lies_between() -> None:
+    found = found_in("softmax")
+    assert "spills" in rules(of(found, "softmax", "triton", "backward", "2048x65536-bf16"))
+    # The machine was busy when it was recorded, and says so.
+    assert rules(of(found, "softmax", "triton", "forward", "16384x4096-bf16")) - {"late-cpu"} == {"at-the-roof"}
+    eager = of(found_in("add_relu_mul"), "add_relu_mul", "eager", "forward", "67108864-fp32")
+    assert eager[0].rule == "extra-bytes"
+    assert eager[0].bound and eager[0].bound.ratio == pytest.approx(7 / 3, rel=0.2)
+
+
+def test_misaligned_rows_are_scalar_and_uncoalesced() -> None:
+    found = of(found_in("softmax"), "softmax", "triton", "forward", "1823x781-fp32")
+    assert rules(found) >= {"uncoalesced-loads", "narrow-loads"}
+    loads = one(found, "uncoalesced-loads")
+    assert {value.metric for value in loads.evidence} >= {"sectors_per_load", "widest_load"}
+
+
+def test_a_large_matmul_is_at_the_tensor_roof() -> None:
+    assert rules(of(found_in("matmul"), "matmul", "triton", "forward", "8192x8192x8192-bf16")) == {"at-the-rate"}
+
+
+def test_a_prediction_is_never_called_measured() -> None:
+    loaded = recorded("layer_norm")
+    table = loaded.table[loaded.table["source"].isin(["compiler", "interpreter", "model"])]
+    found = advice.findings(table, device.for_target("sm_90"), loaded.run.kernels)
+    assert "register-pressure" in rules(of(found, "layer_norm", "triton", "backward", "8192x16384-bf16"))
+    assert not any(finding.measured for finding in found)
+    assert not rules(found) & {"late-cpu", "launch-bound", "at-the-roof", "longest-stall", "bank-conflicts"}
+
+
+def test_findings_are_ranked_and_become_json(norms: list[Finding]) -> None:
+    ratios = [f.bound.ratio for f in norms if f.bound and f.bound.clock == "gpu_time"]
+    assert ratios == sorted(ratios, reverse=True)
+    first_unbounded = next(i for i, f in enumerate(norms) if f.bound is None)
+    assert all(f.bound is None for f in norms[first_unbounded:])
+    again = json.loads(json.dumps([f.to_json() for f in norms]))
+    assert again[0]["bound"]["ratio"] == norms[0].bound.ratio  # type: ignore[union-attr]
+    assert {e["source"] for f in again for e in f["evidence"]} <= {*schema.SOURCES, "measured", "datasheet"}
+
+
+def test_the_command_prints_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    run = recorded("layer_norm").run.id
+    assert cli.main(["advise", run, "layer_norm"]) == 0
+    printed = capsys.readouterr().out
+    forward, backward = printed.removeprefix("layer_norm/triton/forward/8192x16384-bf16\n").split("\n\n")[:2]
+    # Behind the CPU, which was late when this was recorded.
+    assert forward.startswith("  1. Launch overhead: the call takes 1.6× its CUDA-graph replay: up to")
+    assert "\n  2. At the HBM roof: 98 % of the measured copy bandwidth" in forward
+    assert "no estimate, measured\n     why: " in forward and "\n     do: " in forward
+    assert backward.startswith("layer_norm/triton/backward/8192x16384-bf16\n  1. ")
+    assert cli.main(["advise", run, "layer_norm", "--workload", "16384x4096-bf16", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {f["workload"] for f in listed} == {"16384x4096-bf16"}
+    assert {f["impl"] for f in listed} > {"triton"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["layernorm"], "unknown kernel 'layernorm': did you mean 'layer_norm'?"),
+        (["--impl", "trton"], "unknown impl 'trton': did you mean 'triton'?"),
+        (["--workload", "1x1-fp32"], "unknown workload '1x1-fp32'"),
+    ],
+)
+def test_the_command_says_what_it_does_not_know(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["advise", recorded("layer_norm").run.id, *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_eight_warps_beat_sixteen_in_the_sweep_of_layer_norm_where_those_are_the_default() -> None:
+    (path,) = (s.path for s in store.list_runs([store.recorded_dir()]) if s.title == "norms: autotune sweeps")
+    loaded = store.open_run(path)
+    table = loaded.table[(loaded.table["kernel"] == "layer_norm") & (loaded.table["config"] != "")]
+    assert "quicker-config" not in rules(advice.findings(table, loaded.run.device, loaded.run.kernels))
+    sixteen = table["config"].str.endswith("num_warps=16")
+    own = table["config"].where(~sixteen | (table["config"] != table.loc[sixteen, "config"].iloc[0]), "")
+    found = advice.findings(table.assign(config=own), loaded.run.device, loaded.run.kernels)
+    finding = one(found, "quicker-config")
+    assert "'num_warps': 8}" in finding.remedy
+    assert finding.bound and finding.bound.ratio == pytest.approx(1.03, abs=0.005)

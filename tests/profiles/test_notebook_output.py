@@ -1,0 +1,142 @@
+"""What a notebook shows of a run: its summary, its views, and the progress of its job."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import tilescope
+from tilescope.hardware import device
+from tilescope.jobs.progress import TerminalLine
+from tilescope.notebook import live_progress
+from tilescope.notebook.opened_run import Profile
+from tilescope.runs import store
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Failure
+
+
+def hostile(folder: Path, cases: int = 1) -> Profile:
+    """A run whose names are markup, and one of whose collectors failed."""
+    case = Case("<img src=x onerror=alert(1)>", "triton", "forward", "8-fp32")
+    made = [dataclasses.replace(case, workload=f"{8 + number}-fp32") for number in range(cases)]
+    rows = [
+        made_case.row(f"algorithm_{name}", 64, "model")
+        for made_case in made
+        for name in ("bytes_read", "bytes_written")
+    ]
+    about = schema.Run(
+        id=store.new_id(), started="2026-01-02T03:04:05+00:00", device=device.for_target("sm_90"),
+        kernels={case.kernel: {}}, versions={}, settings={}, git_revision="", title="<b>title</b>",
+    )  # fmt: skip
+    writer = store.RunWriter(folder, about)
+    writer.append(schema.frame(rows))
+    writer.fail(Failure(case.id, "compiler", "<script>no</script>", ""))
+    return Profile.of(store.open_run(writer.finish()))
+
+
+def test_a_run_shows_its_summary_with_everything_escaped(tmp_path):
+    run = hostile(tmp_path)
+    shown = run._repr_html_()
+    assert "&lt;img src=x onerror=alert(1)&gt;" in shown
+    assert "&lt;b&gt;title&lt;/b&gt; on NVIDIA H200 (predicted, no such GPU took part)" in shown
+    assert "&lt;script&gt;no&lt;/script&gt;" in shown
+    assert not any(f"<{tag}" in shown for tag in ("img", "script", "b>title"))
+    # Nothing was timed: there is no such column, and where the bytes would come from is not known.
+    assert "GPU time" not in shown
+    assert ">–<" in shown
+
+
+def test_a_long_summary_says_how_much_is_left_out(tmp_path):
+    run = hostile(tmp_path, cases=25)
+    assert len(run.summary) == 25
+    assert run._repr_html_().count("<tr>") == 1 + 20
+    assert "5 more cases" in run._repr_html_()
+
+
+def recording(kernel):
+    """The newest recording of the kernel that holds counters."""
+    return next(s for s in store.list_runs([store.recorded_dir()]) if kernel in s.kernels and "ncu" in s.sources)
+
+
+def test_a_recording_can_be_loaded_and_shown():
+    recorded = recording("softmax")
+    run = tilescope.load(recorded.id)
+    assert isinstance(run, tilescope.LoadedRun)
+    assert "(measured)" in repr(run)
+    assert "torch_profiler, ncu" in run._repr_html_()
+
+
+# Bokeh's own, with the pandas of today.
+@pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+@pytest.mark.parametrize("name", ["roofline", "traffic", "autotune", "occupancy", "timeline", "source"])
+def test_a_runs_views_are_the_apps(name):
+    from tilescope_dashboard.notebook.views import VIEWS
+
+    recorded = recording("softmax")
+    run = tilescope.load(recorded.id)
+    view = getattr(run, name)("softmax")
+    assert type(view) is VIEWS[name]
+    assert view.state.loaded.run.id == run.run.id
+    assert view.state.kernel == "softmax"
+    assert view.state.theme == "light"
+    with pytest.raises(ValueError, match="did you mean 'softmax'"):
+        getattr(run, name)("sofmax")
+
+
+EVENTS = [
+    {"event": "start", "index": 0, "of": 4},
+    {"event": "case", "index": 1, "of": 4, "case": "/a/file.py:<b>/triton", "doing": "compiling"},
+    {"event": "error", "index": 2, "of": 4, "case": "/a/file.py:<b>/triton", "message": "wrong"},
+]
+
+
+def test_progress_says_how_far_it_is(capsys):
+    progress = TerminalLine()
+    assert progress.line() == "reading the kernels' declarations, 0 s"
+    for event in EVENTS:
+        progress(event)
+    assert progress.line() == "2 of 4: compiling <b>/triton, 0 s, 1 failed"
+    progress({"event": "done", "index": 4, "of": 4, "complete": True, "folder": "x"})
+    assert progress.line() == "finished, 0 s, 1 failed"
+    shown = capsys.readouterr().err
+    assert "failed: <b>/triton: wrong\n" in shown and shown.endswith("finished, 0 s, 1 failed\n")
+
+
+@pytest.mark.parametrize(("folder", "said"), [("x", "finished cases are kept"), ("", "before any case had finished")])
+def test_progress_says_what_an_interrupted_job_left(folder, said, capsys):
+    progress = TerminalLine()
+    progress({"event": "done", "index": 1, "of": 4, "complete": False, "folder": folder})
+    assert f"interrupted, {said}" in progress.line() or f"interrupted {said}" in progress.line()
+
+
+def test_a_notebooks_progress_is_one_output_that_is_updated_and_escaped(monkeypatch):
+    import sys
+    import types
+
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, value: str) -> None:
+            shown.append(value)
+
+    shell = types.SimpleNamespace(kernel=object())
+    ipython, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    ipython.get_ipython = lambda: shell  # type: ignore[attr-defined]
+    display.HTML = str  # type: ignore[attr-defined]
+    display.display = lambda value, display_id: Handle()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    progress = live_progress.progress()
+    for event in EVENTS:
+        progress(event)
+    assert 'value="2" max="4"' in shown[-1]
+    assert "compiling &lt;b&gt;/triton" in shown[-1]
+    progress({"event": "done", "index": 4, "of": 4, "complete": True, "folder": "x"})
+    assert "<progress" not in shown[-1]
+
+
+def test_nothing_is_shown_where_nobody_looks(capsys):
+    live_progress.progress()({"event": "start"})
+    assert capsys.readouterr() == ("", "")
