@@ -8,13 +8,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tilescope.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from tilescope.notebook.opened_run import Profile, load
     from tilescope.notebook.profiling import profile, resume
     from tilescope.notebook.user_kernel import spec
     from tilescope.runs.store import LoadedRun, find, list_runs, open_run
 
-__version__ = "0.1.0"
 __all__ = ["LoadedRun", "Profile", "__version__", "find", "list_runs", "load", "open_run", "profile", "resume", "spec"]
 
 _HOMES = {

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tilescope import __version__
 from tilescope.commands import COMMANDS
 from tilescope.commands.choices import Subparsers
+from tilescope.version import VERSION
 
 #: Exit status for a request that cannot be served, and for Ctrl-C, as shells have it.
 BAD_INPUT, INTERRUPTED = 2, 130
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The parser, with Tilescope's commands and those of installed packages."""
     top = _Parser(prog="tilescope", description="Runs Triton kernels and shows why each is fast or slow.")
-    top.add_argument("--version", action="version", version=f"tilescope {__version__}")
+    top.add_argument("--version", action="version", version=f"tilescope {VERSION}")
     subparsers = top.add_subparsers(required=True, metavar="COMMAND", dest="command", parser_class=_Parser)
     for command in COMMANDS:
         command(subparsers)

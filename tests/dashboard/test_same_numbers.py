@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tilescope.commands import text_table
 from tilescope.hardware import device
+from tilescope.models import text_table
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 from tilescope.table import launch_configs, schema

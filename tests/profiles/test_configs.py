@@ -14,10 +14,9 @@ import torch
 import triton
 import triton.language as tl
 from tilescope.collectors import compiler
-from tilescope.commands import text_table
 from tilescope.execution import execute, observe, offline
 from tilescope.files import bounded_reading
-from tilescope.models import summary
+from tilescope.models import summary, text_table
 from tilescope.runs import store
 from tilescope.runs.publish import publish
 from tilescope.runs.store import LoadedRun, RunWriter

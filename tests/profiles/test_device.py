@@ -191,7 +191,7 @@ def test_dense_rates_double_with_half_the_width() -> None:
 def test_the_parent_needs_no_torch() -> None:
     code = (
         "import sys; from tilescope.hardware import device, ceilings; from tilescope.models import roofline, traffic, summary; "
-        "from tilescope.collectors import events, torch_profiler; from tilescope.collectors.ncu.counters import counters as ncu; device.detect(); device.versions(); "
+        "from tilescope.collectors import events, torch_profiler; from tilescope.collectors.ncu import counters as ncu; device.detect(); device.versions(); "
         "ncu.unavailable(); sys.exit('torch' in sys.modules or 'triton' in sys.modules)"
     )
     profiles = Path(device.__file__).parents[1]

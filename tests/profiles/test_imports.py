@@ -71,7 +71,7 @@ def test_the_app_imports_neither_torch_nor_triton():
     "modules",
     [
         "tilescope, tilescope.table.schema, tilescope.table.metrics, tilescope.runs.store, tilescope.models.roofline, tilescope.hardware.occupancy",
-        "tilescope.jobs.supervisor, tilescope.jobs.plan, tilescope.notebook.profiling, tilescope.cli, tilescope.jobs.doctor, tilescope.commands.text_table",
+        "tilescope.jobs.supervisor, tilescope.jobs.plan, tilescope.notebook.profiling, tilescope.cli, tilescope.jobs.doctor, tilescope.models.text_table",
         ", ".join(
             f"tilescope.collectors.{name}"
             for name in ("check", "compiler", "interpreter", "events", "torch_profiler", "ncu")

@@ -90,7 +90,7 @@ def test_ncu(tmp_path: Path) -> None:
     script = tmp_path / "capture.py"
     script.write_text(
         "from pathlib import Path\nfrom tilescope.execution import execute\nfrom tilescope.table.case import Case\n"
-        "from tilescope.collectors.ncu.counters import counters as ncu\n"
+        "from tilescope.collectors.ncu import counters as ncu\n"
         f"for data in {[case.to_json() for case in cases]!r}:\n"
         "    case = Case(**data)\n"
         f"    ncu.capture(case, execute.load_spec(case.kernel), Path({str(tmp_path / 'unused')!r}), {{}})\n"

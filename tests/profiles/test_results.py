@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tilescope.commands import text_table
 from tilescope.hardware.device import for_target
+from tilescope.models import text_table
 from tilescope.table import schema
 from tilescope.table.case import Case
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from bokeh.models import ColumnDataSource, HoverTool, Label, LegendItem, Range1d, Span
 from bokeh.plotting import figure
-from tilescope.table.schema import MEASURED
+from tilescope.table.sources import MEASURED
 
 from tilescope_dashboard.data.units import short, times, write
 from tilescope_dashboard.figures.style import (

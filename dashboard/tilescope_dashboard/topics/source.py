@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 from tilescope.table.line_values import LINE_METRICS
-from tilescope.table.schema import MEASURED, SOURCES
+from tilescope.table.sources import MEASURED, SOURCES
 
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.data.frames import with_first

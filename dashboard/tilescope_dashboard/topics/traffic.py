@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 from tilescope.models import traffic as model
-from tilescope.table.schema import MEASURED
+from tilescope.table.sources import MEASURED
 
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, Column
 from tilescope_dashboard.data.units import times, write

@@ -6,7 +6,7 @@ from html import escape
 
 import pandas as pd
 from tilescope.runs import store
-from tilescope.table.schema import MEASURED
+from tilescope.table.sources import MEASURED
 
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.missing import Missing

@@ -1,6 +1,7 @@
 """The ladder of collectors, cheapest first: each is one module that captures artefacts and parses them.
 
-A collector module has:
+One of the library has a line in ``tilescope.table.sources``, whose name its rows give as their source. A person's own is named
+by its dotted path, and its rows give the source of the table that they are most like. A collector module has:
 
 ``unavailable() -> str | None``
     Why it cannot run on this machine, in words a person can act on; None when it can. Imports no torch.
@@ -28,14 +29,13 @@ from typing import Any, Protocol, cast
 
 import pandas as pd
 
+from tilescope.table import sources
 from tilescope.table.case import Case
 
-#: In the order they run. ``check`` compares with the reference before anything is timed.
-COLLECTORS = ("check", "compiler", "interpreter", "events", "torch_profiler", "ncu")
+#: Names, in the order they run.
+COLLECTORS = tuple(collector.name for collector in sources.COLLECTORS)
 #: Run only when they are named: ``auto`` leaves them out.
-OPTIONAL = ("ncu_rules", "ncu_source")
-#: Modules of collectors that share a folder; every other one is named as its collector.
-_MODULES = {"ncu": "ncu.counters", "ncu_rules": "ncu.rules", "ncu_source": "ncu.source"}
+OPTIONAL = tuple(collector.name for collector in sources.OPTIONAL)
 
 
 class Collector(Protocol):
@@ -57,9 +57,9 @@ def load(name: str) -> ModuleType:
     """
     if "." in name:
         return importlib.import_module(name)
-    if name not in (*COLLECTORS, *OPTIONAL):
-        raise ValueError(f"unknown collector {name!r}: use one of {', '.join((*COLLECTORS, *OPTIONAL))}, or auto")
-    return importlib.import_module(f"tilescope.collectors.{_MODULES.get(name, name)}")
+    if name not in sources.KNOWN:
+        raise ValueError(f"unknown collector {name!r}: use one of {', '.join(sources.KNOWN)}, or auto")
+    return importlib.import_module(f"tilescope.collectors.{sources.KNOWN[name].module or name}")
 
 
 def collector(name: str) -> Collector:

@@ -6,13 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tilescope import collectors
+from tilescope.table.sources import KNOWN
 
-#: What is done to the caches before a case, or a launch of it.
-_CACHES = {
-    "events": "L2 flushed by reading before each call",
-    "torch_profiler": "L2 flushed by reading before each call",
-    "ncu": "all caches emptied before each launch and replay pass",
-}
 _CLOCKS = "left as they are"
 
 
@@ -24,7 +19,7 @@ def conditions(names: Iterable[str], settings: Mapping[str, Any]) -> dict[str, d
     """
     found: dict[str, dict[str, Any]] = {}
     for name in names:
-        if name not in _CACHES:
+        if name not in KNOWN or not KNOWN[name].caches:
             continue
         module = collectors.load(name)
         numbers = {
@@ -34,5 +29,5 @@ def conditions(names: Iterable[str], settings: Mapping[str, Any]) -> dict[str, d
         }
         if name == "ncu":
             numbers["warmup"] = max(1, min(numbers["warmup"], module.WARMUP))
-        found[name] = {"cache_control": _CACHES[name], "clock_control": _CLOCKS, **numbers}
+        found[name] = {"cache_control": KNOWN[name].caches, "clock_control": _CLOCKS, **numbers}
     return found

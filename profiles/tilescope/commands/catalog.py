@@ -19,8 +19,8 @@ def command(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the catalog."""
-    from tilescope.commands import text_table  # noqa: PLC0415
     from tilescope.jobs import questions  # noqa: PLC0415
+    from tilescope.models import text_table  # noqa: PLC0415
 
     entries = asyncio.run(questions.describe(arguments.kernels))
     if arguments.json:

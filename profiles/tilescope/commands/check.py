@@ -18,8 +18,8 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Checks, prints the errors beside what is allowed; status 1 when one is too large."""
-    from tilescope.commands import text_table  # noqa: PLC0415
     from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
+    from tilescope.models import text_table  # noqa: PLC0415
 
     given = choices.settings(arguments)
     if "interpreter_limit" in given:

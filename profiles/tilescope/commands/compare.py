@@ -21,8 +21,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints a table for each of the others, worst first."""
-    from tilescope.commands import text_table  # noqa: PLC0415
-    from tilescope.models import compare, verdicts  # noqa: PLC0415
+    from tilescope.models import compare, text_table, verdicts  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
     from tilescope.table.units import text  # noqa: PLC0415
 

@@ -26,11 +26,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     A run that was interrupted is not published.
     """
-    from tilescope.commands import text_table  # noqa: PLC0415
     from tilescope.jobs import questions  # noqa: PLC0415
     from tilescope.jobs.job import Job  # noqa: PLC0415
     from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
     from tilescope.jobs.tuning import plan_tuning  # noqa: PLC0415
+    from tilescope.models import text_table  # noqa: PLC0415
     from tilescope.runs import publish, store  # noqa: PLC0415
     from tilescope.table import suggest  # noqa: PLC0415
 

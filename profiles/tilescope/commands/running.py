@@ -62,7 +62,7 @@ def follow(work: Callable[[Progress], Coroutine[Any, Any, object]]) -> tuple[Loa
 
 def show(loaded: LoadedRun, interrupted: bool) -> int:
     """Prints the run: its device, a line a case, and what ``report`` says. Returns the exit status."""
-    from tilescope.commands import text_table  # noqa: PLC0415
+    from tilescope.models import text_table  # noqa: PLC0415
 
     device = loaded.run.device
     predicted = "" if device.measured else ": predicted, no such GPU took part"

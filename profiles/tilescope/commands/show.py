@@ -18,7 +18,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints."""
-    from tilescope.commands import text_table  # noqa: PLC0415
+    from tilescope.models import text_table  # noqa: PLC0415
     from tilescope.runs import provenance, staleness, store  # noqa: PLC0415
 
     if arguments.name is None:
@@ -47,8 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(as_json: bool) -> int:
-    from tilescope.commands import text_table  # noqa: PLC0415
     from tilescope.files import bounded_reading  # noqa: PLC0415
+    from tilescope.models import text_table  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
     runs = store.list_runs()

@@ -22,9 +22,9 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tunes and prints one line a config; status 1 when none of them works."""
-    from tilescope.commands import text_table  # noqa: PLC0415
     from tilescope.jobs.job import Job  # noqa: PLC0415
     from tilescope.jobs.tuning import plan_tuning  # noqa: PLC0415
+    from tilescope.models import text_table  # noqa: PLC0415
     from tilescope.table.case import Case  # noqa: PLC0415
 
     timed = False

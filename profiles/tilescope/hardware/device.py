@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import tilescope
 from tilescope.hardware import ceilings
 from tilescope.table.schema import Device
+from tilescope.version import VERSION
 
 #: CUDA cores of a multiprocessor; 128 on every architecture since 8.6 (CUDA C++ Programming Guide, compute capabilities).
 _CORES = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
@@ -108,8 +108,7 @@ def lock_name() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what takes part, by name; what is not installed is absent."""
-    # Tilescope's own is that of the code which runs, installed or not.
-    found = {"python": platform.python_version(), "tilescope": tilescope.__version__}
+    found = {"python": platform.python_version(), "tilescope": VERSION}
     for name, distributions in _VERSIONED.items():
         for distribution in distributions:
             try:

@@ -9,9 +9,10 @@ from typing import Any
 
 from tilescope.runs import store
 from tilescope.table.case import Case
+from tilescope.table.sources import KNOWN
 
 #: Collectors that need the GPU to themselves. ``check`` uses it where there is one.
-ON_GPU = frozenset({"events", "torch_profiler", "ncu", "ncu_rules", "ncu_source"})
+ON_GPU = frozenset(name for name, collector in KNOWN.items() if collector.on_gpu)
 #: Longest silence of a worker, in seconds, before it is taken for hung (setting ``timeout``).
 TIMEOUT = 600.0
 #: Cases a wrapped worker (ncu) does before its wrapper writes what it counted (setting ``batch``).

@@ -17,6 +17,7 @@ from tilescope.jobs import questions
 from tilescope.jobs.job import ON_GPU, Catalog, Job
 from tilescope.runs import store
 from tilescope.table.case import Case, config_text, parse_config
+from tilescope.table.sources import KNOWN
 from tilescope.table.suggest import unknown
 
 AUTO, ALL = "auto", "all"
@@ -89,8 +90,8 @@ def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str
     if asked == [AUTO]:
         return tuple(name for name in collectors.COLLECTORS if _can_run(name, here, foreign))
     for name in asked:
-        if name not in (*collectors.COLLECTORS, *collectors.OPTIONAL) and "." not in name:
-            raise RequestError(unknown("collector", name, [*collectors.COLLECTORS, *collectors.OPTIONAL, AUTO]))
+        if name not in KNOWN and "." not in name:
+            raise RequestError(unknown("collector", name, [*KNOWN, AUTO]))
         if foreign and name in ON_GPU:
             raise RequestError(f"{name} measures this machine's GPU ({here}), not {target}: leave out one of the two")
         try:

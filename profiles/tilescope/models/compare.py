@@ -21,18 +21,9 @@ from tilescope.runs.store import LoadedRun
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, gather
 
 #: Settings that say what was run, not how it was measured.
-_INDIFFERENT = frozenset(
-    {
-        "collectors",
-        "repetitions",
-        "interpreter_limit",
-        "check_limit",
-        "check_first",
-        "conditions",
-        "measure_ceilings",
-        "timeout",
-    }
-)
+_INDIFFERENT = frozenset({
+    "collectors", "repetitions", "interpreter_limit", "check_limit", "check_first", "conditions", "measure_ceilings", "timeout",
+})  # fmt: skip
 _PROBLEM = ["kernel", "pass", "workload"]
 #: What is compared beside the time, from ``summary.summarise``.
 COMPARED = ("bytes", "registers", "shared_memory", "spill_bytes", "theoretical_occupancy", "achieved_occupancy")
@@ -40,11 +31,7 @@ _DRAWS, _CONFIDENCE = 2000, 0.95
 
 COLUMNS = {
     **dict.fromkeys([*_PROBLEM, "impl", "config", "other_impl", "other_config"], "str"),
-    "time": "float64",
-    "other_time": "float64",
-    "ratio": "float64",
-    "ratio_low": "float64",
-    "ratio_high": "float64",
+    **dict.fromkeys(["time", "other_time", "ratio", "ratio_low", "ratio_high"], "float64"),
     "verdict": "str",
     **{name: "float64" for column in COMPARED for name in (column, f"other_{column}")},
     "source": "str",

@@ -14,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope.commands import text_table
 from tilescope.jobs.progress import short
+from tilescope.models import text_table
 from tilescope.models.summary import summarise
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun

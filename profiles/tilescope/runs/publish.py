@@ -17,7 +17,8 @@ from tilescope.files import names
 from tilescope.runs import listings
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError, list_runs, open_run, read_run
 from tilescope.table import suggest
-from tilescope.table.schema import Run, Workload
+from tilescope.table.description import Workload
+from tilescope.table.schema import Run
 
 
 def publish(

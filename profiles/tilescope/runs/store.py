@@ -30,6 +30,7 @@ from tilescope.runs import journal
 from tilescope.runs.reader import LINES, LoadedRun, StoreError, read_run, read_table, source_bytes, source_file, text_of
 from tilescope.runs.writer import MODEL, PARTIAL, RunWriter, check_writable, gathered, is_being_written, parts, recover
 from tilescope.table import schema
+from tilescope.table.sources import SOURCES
 
 __all__ = [
     "LATEST", "LINES", "MODEL", "PARTIAL", "LoadedRun", "RunWriter", "StoreError", "Summary", "check_writable", "find",
@@ -249,7 +250,7 @@ def _summarise(path: Path) -> Summary:
             device=run.device.name,
             measured=run.device.measured,
             kernels=tuple(run.kernels),
-            sources=tuple(source for source in schema.SOURCES if source in sources),
+            sources=tuple(source for source in SOURCES if source in sources),
             cases=len(table[schema.CASE_COLUMNS].drop_duplicates()),
             failures=len(run.failures),
             complete=run.complete,

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tilescope.table.schema import CASE_COLUMNS, SOURCES
+from tilescope.table.schema import CASE_COLUMNS
+from tilescope.table.sources import SOURCES
 
 #: What identifies a case across runs.
 KEYS = ["run_id", *CASE_COLUMNS]

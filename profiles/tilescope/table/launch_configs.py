@@ -16,7 +16,8 @@ import pandas as pd
 from tilescope.files import bounded_reading, json_shape
 from tilescope.table.case import Case, config_text
 from tilescope.table.case_table import CaseValues
-from tilescope.table.schema import CASE_COLUMNS, MEASURED, SOURCES, SchemaError
+from tilescope.table.schema import CASE_COLUMNS, SchemaError
+from tilescope.table.sources import MEASURED, SOURCES
 
 #: What a collector writes beside its artefact of a case: the case's slug and this.
 SUFFIX = ".configs.json"

@@ -9,20 +9,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any
 
 import pandas as pd
 
 from tilescope.files import json_shape, names
+from tilescope.table.description import DeclaredKernel, Settings
 from tilescope.table.metrics import METRICS
+from tilescope.table.sources import SOURCES
 
 SCHEMA_VERSION = 1
-
-#: Provenance of a value, most direct first. ``check`` compared a GPU's results with the reference; ``model`` is a
-#: formula over declared costs.
-SOURCES = ("ncu", "torch_profiler", "events", "check", "compiler", "interpreter", "model")
-#: Sources that observed hardware; the others predict.
-MEASURED = frozenset({"ncu", "torch_profiler", "events", "check"})
 
 #: What identifies a case within a run.
 CASE_COLUMNS = ["kernel", "impl", "pass", "workload", "dtype", "config"]
@@ -105,62 +101,6 @@ class Failure:
         return self.case.startswith(f"{kernel}/") or f".py:{kernel}/" in self.case
 
 
-class Implementation(TypedDict, total=False):
-    """What a kernel's spec declared of one of its implementations."""
-
-    summary: str
-    configs: list[Mapping[str, int]]
-    requires: list[str]
-    available: bool
-
-
-class Cost(TypedDict, total=False):
-    """What a kernel's spec declared of one workload in one direction."""
-
-    flops: float
-    bytes_read: float
-    bytes_written: float
-    pipe: str
-
-
-class Workload(TypedDict, total=False):
-    """A size that a kernel declared."""
-
-    id: str
-    label: str
-    dtype: str
-    elements: int
-    dims: Mapping[str, int]
-
-
-class KernelFacts(TypedDict, total=False):
-    """What a kernel's spec declared, as a run keeps it. Every part may be absent, and there may be others."""
-
-    summary: str
-    file: str
-    sha256: str
-    dims: list[str]
-    passes: list[str]
-    implementations: Mapping[str, Implementation]
-    tolerance: Mapping[str, float | None]
-    cost: Mapping[str, Mapping[str, Cost]]
-    workloads: list[Workload]
-
-
-class Settings(TypedDict, total=False):
-    """Settings that are read back. There may be others."""
-
-    target: str
-    collectors: list[str]
-    repetitions: int
-    warmup: int
-    timeout: float
-    batch: int
-    interpreter_limit: float
-    check_limit: float
-    measure_ceilings: bool
-
-
 @dataclass(frozen=True)
 class Run:
     """What was run, on what, with which versions and settings.
@@ -174,7 +114,7 @@ class Run:
     id: str
     started: str
     device: Device
-    kernels: Mapping[str, Mapping[str, Any]] = field(metadata={"shape": Mapping[str, KernelFacts]})
+    kernels: Mapping[str, Mapping[str, Any]] = field(metadata={"shape": Mapping[str, DeclaredKernel]})
     versions: Mapping[str, str]
     settings: Mapping[str, Any] = field(metadata={"shape": Settings})
     git_revision: str = ""

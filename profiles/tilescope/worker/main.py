@@ -27,23 +27,13 @@ from tilescope import collectors
 from tilescope.execution.parentage import die_with
 from tilescope.jobs import machine_limits
 from tilescope.table.case import Case
+from tilescope.table.sources import KNOWN
 
 #: Exit status of a worker whose device no longer answers: the supervisor starts another for the cases left.
 BROKEN_DEVICE = 3
 
 #: Characters of a message, and of its traceback, that are told: some libraries print a whole tensor.
 _SAID, _DETAILS = 2000, 64 << 10
-
-#: What each collector does to a case, for the progress line.
-DOING = {
-    "check": "comparing with the reference",
-    "compiler": "compiling",
-    "interpreter": "interpreting",
-    "events": "timing",
-    "torch_profiler": "tracing",
-    "ncu": "counting",
-    "ncu_source": "sampling",
-}
 
 Emit = Callable[[Mapping[str, Any]], None]
 
@@ -87,12 +77,13 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
     cases = [Case(**case) for case in job["cases"]]
     emit({"event": "start", "of": len(cases)})
     module = collectors.load(name)
+    doing = KNOWN[name].doing if name in KNOWN else "running"
     from tilescope.execution import execute  # noqa: PLC0415 - torch comes with it: "start" explains the wait
 
     specs: dict[str, Any] = {}
     for index, case in enumerate(cases):
         about = {"case": case.id, "collector": name}
-        emit({"event": "case", "index": index, "of": len(cases), **about, "doing": DOING.get(name, "running")})
+        emit({"event": "case", "index": index, "of": len(cases), **about, "doing": doing})
         out = folder / f"{case.slug}{module.SUFFIX}"
         try:
             if case.kernel not in specs:

@@ -8,20 +8,12 @@ from html import escape
 from typing import Any
 
 from tilescope.hardware.ceilings import Product
+from tilescope.table.sources import KNOWN
 
 from tilescope_dashboard.components import html_text
 
-#: Ticked at first, where they can run: quick, and useful together.
-USUAL = ("compiler", "interpreter", "events", "torch_profiler", "ncu")
-#: What a collector finds out, for who meets its name for the first time.
-_FINDS = {
-    "check": "are the results right?",
-    "compiler": "registers, occupancy",
-    "interpreter": "bytes, traffic",
-    "events": "time, peak memory",
-    "torch_profiler": "every launch",
-    "ncu": "hardware counters",
-}
+#: Not ticked at first: without a GPU it interprets, which takes long.
+UNUSUAL = "check"
 
 
 @dataclass(frozen=True)
@@ -54,7 +46,7 @@ def choices(entry: Mapping[str, Any]) -> Choices:
 
 def collectors(names: Iterable[str]) -> dict[str, str]:
     """A label, ``compiler: registers, occupancy``, to each collector's name."""
-    return {f"{name}: {_FINDS[name]}" if name in _FINDS else name: name for name in names}
+    return {f"{name}: {KNOWN[name].finds}" if name in KNOWN else name: name for name in names}
 
 
 def targets(products: Iterable[Product], here: str = "") -> dict[str, str]:

@@ -44,7 +44,7 @@ class ProfileFields(pn.viewable.Viewer):
         found = await asyncio.gather(*(asyncio.to_thread(_unavailable, name) for name in collectors.COLLECTORS))
         reasons = dict(zip(collectors.COLLECTORS, found, strict=True))
         able = [name for name, reason in reasons.items() if reason is None]
-        usual = [name for name in able if name in choices.USUAL]
+        usual = [name for name in able if name != choices.UNUSUAL]
         self._collectors.param.update(options=choices.collectors(able), value=usual)
         self._reasons.object = choices.reasons(reasons)
         here = await asyncio.to_thread(device.detect)

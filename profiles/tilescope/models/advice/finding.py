@@ -8,7 +8,7 @@ from typing import Any
 
 from tilescope.table import units
 from tilescope.table.metrics import METRICS
-from tilescope.table.schema import MEASURED
+from tilescope.table.sources import MEASURED
 
 #: Whose rule it is.
 OURS, NVIDIA = "ours", "nvidia"

@@ -1,0 +1,3 @@
+"""The version of the code that runs, installed or not."""
+
+VERSION = "0.1.0"
