@@ -1,4 +1,4 @@
-"""Rules on launches: those too small to matter, and a CPU that is late with them. Pure."""
+"""Rules on launches: those too small to matter, and launch overhead. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def launch_bound(subject: Subject) -> Iterator[Finding]:
 
 
 def late_cpu(subject: Subject) -> Iterator[Finding]:
-    """The CPU launches too late. Bound, on the interval: interval / graph replay, else interval / GPU time."""
+    """Launch overhead: the GPU waits on the CPU. Bound, on the interval: interval / graph replay, else interval / GPU time."""
     if not subject.row["cpu_bound"]:
         return
     interval, graph = subject.of_row("interval", "events"), subject.of_row("graph_time", "events")
