@@ -29,7 +29,7 @@ def launch_bound(subject: Subject) -> Iterator[Finding]:
 
 
 def late_cpu(subject: Subject) -> Iterator[Finding]:
-    """Launch overhead: the CPU launches too late. Bound, on the interval: interval / graph replay, else interval / GPU time."""
+    """Launch overhead: the GPU waits on the CPU. Bound, on the interval: interval / graph replay, else interval / GPU time."""
     if not subject.row["cpu_bound"]:
         return
     interval, graph = subject.of_row("interval", "events"), subject.of_row("graph_time", "events")
