@@ -139,6 +139,10 @@ def _bomb(size: int, piece: bytes, packed: str) -> bytes:
     return _BOMBS[key]
 
 
+#: Bytes that a column's new values come to at most.
+_LARGEST = 100 << 20
+
+
 def frame(rng: random.Random, table: pd.DataFrame, path: Path) -> None:
     """Writes the table with values that are others, of other kinds, absent, or too many."""
     table = table.copy()
@@ -149,6 +153,8 @@ def frame(rng: random.Random, table: pd.DataFrame, path: Path) -> None:
             column = table[name].astype("object")
             rows = rng.sample(range(len(table)), rng.choice((1, max(1, len(table) // 2), len(table))))
             new = _cell(rng, name, table)
+            if isinstance(new, str) and len(new) * len(rows) > _LARGEST:  # the table's readers are tested, not this
+                new = new[: _LARGEST // len(rows)]
             for row in rows:
                 column.iloc[row] = new
             table[name] = _settled(column)
