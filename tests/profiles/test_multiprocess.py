@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -66,8 +67,8 @@ def test_what_tick_raises_ends_the_work() -> None:
 
     with pytest.raises(TimeoutError):
         total(never, tick=tick)
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    # Other tests' servers are children of this process too.
+    assert multiprocessing.active_children() == []
 
 
 def test_the_processes_end_with_the_one_that_shared_out(tmp_path: Path) -> None:
