@@ -73,8 +73,8 @@ if "tilescope.worker" in sys.orig_argv and json.loads(job.read_text())["action"]
 #: Before the app of a server that makes no views in spare time: ten of them a page, which most tests never look at.
 _NO_SPARE_TIME = """
 if "panel" in sys.orig_argv:
-    from tilescope_dashboard.session.idle_work import SpareTime
-    SpareTime.start = lambda self: None
+    from tilescope_dashboard.session.idle_work import IdleWork
+    IdleWork.start = lambda self: None
 """
 
 

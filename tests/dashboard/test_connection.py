@@ -93,6 +93,7 @@ def test_a_lost_connection_is_said_in_both_themes_and_so_is_its_return(chromium:
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.goto(f"{killable.url}?run={RUN}&kernel=layer_norm&view=roofline&theme={theme}")
         page.get_by_text("of roofline at").wait_for()
+        page.wait_for_load_state("networkidle")  # what is still being loaded then would fail, and say so
         pages.append(page)
     killable.kill()
     for page in pages:

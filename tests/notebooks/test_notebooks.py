@@ -83,7 +83,7 @@ def test_the_guides_say_what_their_figures_are(guides: Answers) -> None:
     fusion = guides[ROOT / "notebooks" / "fusion.ipynb"]["text"]
     # Seven transfers of 65536 bf16 numbers against three.
     assert {"917,504", "393,216", "2.33"} <= set(re.findall(r"[\d.,]+", fusion))
-    own = guides[ROOT / "notebooks" / "user_kernel.ipynb"]["text"]
+    own = guides[ROOT / "notebooks" / "own_kernel.ipynb"]["text"]
     # One number of each sector, first; the whole row, in the end.
     assert own.index(">12.5%<") < own.index(">99.2%<")
 
