@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch._functorch.config as functorch_config
-from tilescope_kernels.spec import DTYPES, FORWARD, STEP, Implementation, KernelSpec
+from tilescope_kernels.spec import FORWARD, STEP, Implementation, KernelSpec
 
 from tilescope.table.case import Case, parse_config
 
@@ -255,9 +255,3 @@ def _differentiated(
     if not pairs:
         raise ValueError(f"{spec.name}/{case.impl} returned nothing that can be differentiated")
     return [o for o, _ in pairs], [g for _, g in pairs]
-
-
-def short_dtype(dtype: torch.dtype) -> str:
-    """Short name of a torch dtype (``bf16``), as workload ids spell it; torch's own name where there is none."""
-    name = str(dtype).removeprefix("torch.")
-    return next((short for short, (long, _) in DTYPES.items() if long == name), name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -59,24 +60,24 @@ def read(text: str) -> File:
     return File(code, dict(_imports(tree.body)))
 
 
-class Code:
+class Code(ABC):
     """Files of one package, or beside each other in a folder, that import one another. Files are named by strings."""
 
     def __init__(self, package: str) -> None:
         self.package = package
         self._targets: dict[tuple[str, str], Target | None] = {}
 
+    @abstractmethod
     def text(self, file: str) -> str:
         """The file's text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def locate(self, module: str, importer: str) -> str | None:
         """The file of a module as ``importer`` names it, None where it is not among these."""
-        raise NotImplementedError
 
+    @abstractmethod
     def named(self, base: str) -> str | None:
         """The file of that base name."""
-        raise NotImplementedError
 
     def statements(self, file: str, name: str) -> list[Statement]:
         """The statements of a file that bind a name."""

@@ -126,7 +126,6 @@ def chosen(cases: Iterable[CaseValues], launched: pd.DataFrame | None) -> list[s
         elif measured or seen["compiler"]:
             found[key] = next(iter(measured.values()), f"{seen['compiler']} (predicted)")
     return [found.get(tuple(case.key[name] for name in CASE_COLUMNS), "") for case in cases]
-    return found
 
 
 def _told(rows: pd.DataFrame) -> str:
