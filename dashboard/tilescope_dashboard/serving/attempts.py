@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tilescope_dashboard.session.access import parsed
+
 #: Wrong answers that cost nothing, from one address.
 FREE = 5
 #: Seconds: the first wait, which doubles with each wrong answer after it, and the longest.
@@ -65,11 +67,7 @@ class Attempts:
 
 def _network(address: str) -> str:
     """What one person has: an address, or with IPv6 the network of 64 bits that it is in."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
+    found = parsed(address)
+    if found is None:
         return address
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    if parsed.version == 4 or mapped:
-        return str(mapped or parsed)
-    return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return str(found if found.version == 4 else ipaddress.ip_network((found, 64), strict=False))

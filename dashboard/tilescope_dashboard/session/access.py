@@ -49,12 +49,17 @@ def _peers(request: Any) -> list[str]:
 
 
 def _loopback(address: str) -> bool:
+    found = parsed(address)
+    return found is not None and found.is_loopback
+
+
+def parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address without its zone, of IPv4 where IPv6 has one mapped; None for what is no address."""
     try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
+        found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
-        return False
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return (mapped or parsed).is_loopback
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
 
 
 def user_kernel(text: str) -> str:
