@@ -19,6 +19,7 @@ import pytest
 from bokeh.util.token import generate_jwt_token, generate_session_id, get_session_id
 from panel.io.resources import resolve_custom_path
 from panel.theme.material import MaterialDefaultTheme
+from tilescope.version import VERSION
 from tilescope_dashboard.serving import guard, headers, hosts
 from tornado.httputil import HTTPHeaders
 
@@ -31,9 +32,9 @@ PLAIN = "import panel as pn\npn.pane.Str('plain').servable()\n"
 def installed(folder: Path) -> Path:
     """A folder on whose account Python finds the entry points that the project declares, as an installed Tilescope's."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    place = folder / f"tilescope-{project['version']}.dist-info"
+    place = folder / f"tilescope-{VERSION}.dist-info"
     place.mkdir(parents=True)
-    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tilescope\nVersion: {project['version']}\n")
+    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tilescope\nVersion: {VERSION}\n")
     groups = project["entry-points"].items()
     lines = [line for group, points in groups for line in (f"[{group}]", *(f"{n} = {v}" for n, v in points.items()))]
     (place / "entry_points.txt").write_text("\n".join(lines))

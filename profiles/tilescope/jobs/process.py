@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ STARTUP = 120.0
 GRACE = 3.0
 #: Bytes read at a time, and how often at most when the process has ended: others may still write.
 _PIECE, _LAST = 64 << 10, 64
+#: How often at most a process is looked at that has no environment.
+_LOOKS = 5
 #: Names the worker in the environment of everything that it starts.
 _MARK = "TILESCOPE_WORKER"
 
@@ -195,7 +198,7 @@ class WorkerProcess:
             _signal_group(process.pid, signal.SIGKILL)
             if self._scratch:
                 _kill_marked(self._scratch.path.name)
-        await process.wait()
+            await process.wait()
 
     def log(self) -> str:
         """The text that the worker and its wrapper printed; of much, the beginning and the end."""
@@ -269,10 +272,25 @@ def _kill_marked(mark: str) -> None:
     """Kills processes that a worker started and that left its group, as daemons do. Finds them by their environment."""
     sign = f"{_MARK}={mark}".encode()
     with contextlib.suppress(OSError):
-        for process in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):
-                if process.name.isdigit() and sign in (process / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(process.name), signal.SIGKILL)
+        unclear = [process for process in Path("/proc").iterdir() if process.name.isdigit()]
+        for _ in range(_LOOKS):
+            unclear = [process for process in unclear if not _kill_if_marked(process, sign)]
+            if not unclear:
+                break
+            time.sleep(POLL / _LOOKS)
+
+
+def _kill_if_marked(process: Path, sign: bytes) -> bool:
+    """Kills the process of this folder of /proc if it has the sign. False where it has to be looked at again."""
+    with contextlib.suppress(OSError):
+        environment = (process / "environ").read_bytes()
+        if sign in environment.split(b"\0"):
+            os.kill(int(process.name), signal.SIGKILL)
+        if not environment:
+            # While it replaces its program it has none for a moment. The kernel's own processes fail here: they have no program.
+            (process / "exe").readlink()
+            return False
+    return True
 
 
 def _python_path() -> str:
