@@ -157,7 +157,7 @@ def _count(case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, v
         meter = interpret.meter(launch)
         interpret.run(launch, meter=meter, values=values, allowance=allowance, progress=progress)
         if counting:
-            records.append((_launch_record(launch, meter), launch.source))
+            records.append((launch_record(launch, meter), launch.source))
 
     def operated(operation: pytorch_traffic.Operation) -> None:
         records.append((_operation_record(operation), {}))
@@ -170,7 +170,8 @@ def _count(case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, v
     return records
 
 
-def _launch_record(launch: Launch, meter: Meter) -> dict[str, Any]:
+def launch_record(launch: Launch, meter: Meter) -> dict[str, Any]:
+    """What the artefact has of one launch."""
     return {
         "function": launch.name,
         "grid": launch.grid,

@@ -76,7 +76,9 @@ def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> d
         ],
         "selected": list(dict.fromkeys(w.id for w in selected)),
         "cost": {
-            w.id: {direction: asdict(spec.cost(w, direction)) for direction in spec.passes} for w in workloads.values()
+            # Of a captured launch that nothing has counted yet, there is none.
+            w.id: {d: asdict(cost) for d in spec.passes if (cost := spec.cost(w, d)) is not None}
+            for w in workloads.values()
         },
         "file": _portable(path, kernel),
         "path": str(path),

@@ -1,0 +1,170 @@
+"""A launch's arguments as data, and made again: tensors as they lie in memory, those that share it sharing it still.
+
+Imports torch and triton.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from triton.runtime.jit import TensorWrapper
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tilescope.captures import code, contents
+
+#: Memory begins at a multiple of this many bytes wherever it is made again; what it began at is told up to that.
+ALIGNMENT = 64
+#: Bytes of whole numbers whose contents tell two launches apart.
+TOLD_APART = 64 << 10
+
+
+class Writer(code.Writer):
+    """Data of arguments. ``storages`` and ``files`` (bytes by name) fill up with the memory that they lead to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[str, bytes] = {}
+
+    def arguments(
+        self, given: Mapping[str, Any], name: str, *, exact: bool = False, readable: bool = True
+    ) -> dict[str, Any]:
+        """``values`` by parameter and ``storages``. Raises CannotRecord for a value that is none of a kernel's.
+
+        ``exact`` keeps even large floats as they are. ``readable``: whether memory may be read now; what it holds is unknown
+        otherwise, and drawn as floats usually are or as zeros.
+        """
+        self._storages: list[dict[str, Any]] = []
+        self._known: dict[int, int] = {}
+        self._exact, self._readable = exact, readable
+        values = {parameter: self.value(value, f"{name}'s {parameter}") for parameter, value in given.items()}
+        return {"values": values, "storages": self._storages}
+
+    def reached(self, value: Any, what: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            return {"tensor": self._tensor(value, what)}
+        if isinstance(value, TensorWrapper):
+            return {"reinterpreted": self._tensor(value.base, what), "as": self.value(value.dtype, what)}
+        if is_descriptor(value):
+            kind = type(value)
+            rest = {n: self.value(v, f"{what}.{n}") for n, v in vars(value).items() if n != "base"}
+            return {
+                "descriptor": [kind.__module__, kind.__qualname__],
+                "base": self.value(value.base, what),
+                "of": rest,
+            }
+        return super().reached(value, what)
+
+    def _tensor(self, tensor: torch.Tensor, what: str) -> dict[str, Any]:
+        tensor = tensor.detach()
+        if tensor.layout is not torch.strided or tensor.is_meta:
+            raise code.CannotRecord(
+                f"{what} is a {tensor.layout} tensor on {tensor.device}, whose memory cannot be kept"
+            )
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._known:
+            self._known[key] = len(self._storages)
+            holds = self._holds(storage, tensor)
+            self._storages.append(
+                {"bytes": storage.nbytes(), "misaligned": storage.data_ptr() % ALIGNMENT, "holds": holds}
+            )
+        held = self._storages[self._known[key]]
+        if held["holds"]["kind"] == "normal" and not _is_float(tensor):
+            # The same memory seen as whole numbers.
+            held["holds"] = self._holds(storage, tensor)
+        return {
+            "storage": self._known[key],
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "shape": list(tensor.shape),
+            "stride": list(tensor.stride()),
+            "offset": tensor.storage_offset(),
+        }
+
+    def _holds(self, storage: torch.UntypedStorage, tensor: torch.Tensor) -> dict[str, Any]:
+        if self._readable:
+            return contents.described(storage, tensor, self.files, self._exact)
+        return contents.unread(tensor)
+
+
+def is_descriptor(value: Any) -> bool:
+    """Whether it is a tensor descriptor that a launcher made on the host, Triton's or Gluon's."""
+    return isinstance(value, TensorDescriptor) or (
+        type(value).__module__.startswith("triton.") and hasattr(value, "base") and hasattr(value, "block_shape")
+    )
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in an argument, those behind descriptors too."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, TensorWrapper) or is_descriptor(value):
+        yield from tensors(value.base)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors(item)
+
+
+def shape_of(value: Any, with_contents: bool = True) -> Any:
+    """What two arguments have in common if launches with them are the same. It can be hashed and compared."""
+    if isinstance(value, torch.Tensor):
+        told = with_contents and not _is_float(value) and value.untyped_storage().nbytes() <= TOLD_APART
+        return (
+            str(value.dtype), tuple(value.shape), value.stride(), value.storage_offset() * value.element_size() % 16,
+            contents.digest(value.detach()) if told else "",
+        )  # fmt: skip
+    if isinstance(value, TensorWrapper):
+        return (shape_of(value.base, with_contents), str(value.dtype))
+    if is_descriptor(value):
+        rest = {name: repr(item) for name, item in vars(value).items() if name != "base"}
+        return (shape_of(value.base, with_contents), *rest.items())
+    if isinstance(value, (tuple, list)):
+        return tuple(shape_of(item, with_contents) for item in value)
+    # A float is data: a learning rate changes from step to step.
+    return "float" if type(value) is float else repr(value)
+
+
+def _is_float(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+class Reader(code.Reader):
+    """Values of the data that a ``Writer`` made, on a device."""
+
+    def arguments(self, data: Mapping[str, Any], device: Any, seed: int, contents_in: Path) -> dict[str, Any]:
+        """The arguments by parameter. On ``meta`` they have shapes, strides and offsets, and no memory."""
+        self._device = torch.device(device)
+        self._memory = [self._storage(held, seed + n, contents_in) for n, held in enumerate(data["storages"])]
+        self._starts = [int(held["misaligned"]) for held in data["storages"]]
+        return {name: self.value(value) for name, value in data["values"].items()}
+
+    def _storage(self, held: Mapping[str, Any], seed: int, folder: Path) -> torch.UntypedStorage:
+        start = int(held["misaligned"])
+        storage = torch.UntypedStorage(start + int(held["bytes"]), device=self._device)  # type: ignore[no-untyped-call]
+        if self._device.type != "meta":
+            contents.draw(storage, start, held["holds"], folder, seed)
+        return storage
+
+    def _forms(self) -> dict[str, Any]:
+        return {
+            "tensor": lambda d: self._tensor(d["tensor"]),
+            "reinterpreted": lambda d: TensorWrapper(self._tensor(d["reinterpreted"]), self.value(d["as"])),
+            "descriptor": self._descriptor,
+            **super()._forms(),
+        }
+
+    def _tensor(self, data: Mapping[str, Any]) -> torch.Tensor:
+        number = int(data["storage"])
+        empty = torch.empty(0, dtype=getattr(torch, data["dtype"]), device=self._device)
+        start, rest = divmod(self._starts[number], empty.element_size())
+        if rest:
+            raise ValueError(f"a captured tensor begins {rest} bytes into an element")
+        return empty.set_(self._memory[number], start + int(data["offset"]), data["shape"], data["stride"])
+
+    def _descriptor(self, data: Mapping[str, Any]) -> Any:
+        module, name = data["descriptor"]
+        kind = getattr(importlib.import_module(module), name)
+        return kind(base=self.value(data["base"]), **{field: self.value(value) for field, value in data["of"].items()})

@@ -1,0 +1,155 @@
+"""Stands where Triton launches in this process, whoever makes the launch, and lets it be made: on the GPU, or without one
+interpreted on the CPU's tensors, so that what follows computes with right values.
+
+Every launch of ``JITFunction.run``, of a compiled kernel that is called itself, of autotuned kernels and those with heuristics,
+in operators of ``torch.library`` and in a backward pass. Imports torch and triton.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+from triton.compiler.compiler import CompiledKernel
+from triton.runtime.autotuner import Autotuner
+
+from tilescope.captures import inductor
+from tilescope.captures.call_site import call_site
+from tilescope.captures.recorder import Recorder, torch_is_capturing
+from tilescope.collectors import compiler, interpreter
+from tilescope.execution import launches, offline
+from tilescope.interpreter import blocks, interpret
+
+#: Seconds that launches may be interpreted, all together, unless somebody says otherwise.
+LIMIT = 60.0
+#: Options of a launch as a compiled kernel tells them, and what each is where nobody asks for it.
+_OPTIONS = {
+    "num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True,
+    "launch_cooperative_grid": False, "launch_pdl": False,
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def on_gpu(recorder: Recorder) -> Iterator[None]:
+    """While active, notes every launch just before the GPU makes it. An autotuner's trials are not the person's launches."""
+    state = threading.local()
+    describe, tune, bench = CompiledKernel.launch_metadata, Autotuner.run, Autotuner._bench
+
+    def described(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
+        function = getattr(kernel.src, "fn", None)
+        if function is not None and not getattr(state, "trial", False):
+            tuner = getattr(state, "tuner", None)
+            best = getattr(tuner, "best_config", None)
+            chosen = best.all_kwargs() if best is not None else {}
+            launch = _launch(kernel, function, grid, args, chosen)
+            recorder.take(launch, call_site(), readable=not torch_is_capturing())
+        return describe(kernel, grid, stream, *args)
+
+    def tuned(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        before, state.tuner = getattr(state, "tuner", None), tuner
+        try:
+            return tune(tuner, *args, **kwargs)
+        finally:
+            state.tuner = before
+
+    def tried(*args: Any, **kwargs: Any) -> Any:
+        before, state.trial = getattr(state, "trial", False), True
+        try:
+            return bench(*args, **kwargs)
+        finally:
+            state.trial = before
+
+    with (
+        mock.patch.object(CompiledKernel, "launch_metadata", described),
+        mock.patch.object(Autotuner, "run", tuned),
+        mock.patch.object(Autotuner, "_bench", tried),
+        inductor.watched(lambda launch: recorder.take(launch, call_site(), readable=not torch_is_capturing())),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def without_gpu(recorder: Recorder, target: str, limit: float = LIMIT) -> Iterator[None]:
+    """While active, notes every launch and interprets it. Triton compiles for ``target`` if it is asked to.
+
+    Launches that would take longer than what is left of ``limit`` seconds, and those that the interpreter does not serve, are not
+    made: their records and those after them say so. 0 interprets none.
+    """
+    maker = _Interpreting(recorder, limit)
+
+    def loaded(kernel: Any) -> None:
+        """There is no GPU to load it: what a launcher asks of it is what the assembler says."""
+        if kernel.module is None:
+            kernel.module, kernel.n_regs, kernel.n_spills, kernel.n_max_threads = "assumed", 0, 0, 1024
+            kernel._run = _no_run
+            used = compiler.resources_of(kernel, target)
+            kernel.n_regs, kernel.n_spills = used.registers, used.spill_bytes_stored // 4
+
+    def runner_of(kernel: Any, grid: Any) -> Callable[..., None]:
+        def runner(*args: Any, stream: Any = None) -> None:
+            maker(_launch(kernel, kernel.src.fn, grid, args, {}))
+
+        return runner
+
+    with (
+        offline.targeting(target),
+        mock.patch.object(CompiledKernel, "__getitem__", runner_of),
+        mock.patch.object(CompiledKernel, "_init_handles", loaded),
+        inductor.instead(maker),
+        launches.catch(maker),
+    ):
+        yield
+
+
+def _no_run(*_: Any) -> None:
+    raise RuntimeError("there is no GPU to run a compiled kernel on: launch it as kernel[grid](…)")
+
+
+class _Interpreting:
+    """Makes launches by interpreting them."""
+
+    def __init__(self, recorder: Recorder, limit: float) -> None:
+        self.recorder, self.left, self.limit = recorder, limit, limit
+        #: The first launch that was not made, after which values are not right.
+        self.unmade = ""
+
+    def __call__(self, launch: launches.Launch) -> None:
+        record = self.recorder.take(launch, call_site())
+        notes: list[str] = record.data["notes"] if record else []
+        if self.unmade:
+            note = f"the launch of {self.unmade} before it was not made: contents may not be what they would be"
+            notes += [note] if note not in notes else []
+        if self.left <= 0:
+            return self._not_made(launch, notes, f"the {self.limit:g} seconds for interpreting are spent")
+        began = time.perf_counter()
+        meter = interpret.meter(launch)
+        try:
+            interpret.run(launch, meter=meter, allowance=interpret.Allowance(self.left))
+        except (interpret.TooLong, blocks.NotServed, interpret.InterpretationFailed) as error:
+            return self._not_made(launch, notes, str(error))
+        finally:
+            self.left -= time.perf_counter() - began
+        if record is not None and "counted" not in record.data:
+            counted = interpreter.launch_record(launch, meter)
+            record.data["counted"] = {n: v for n, v in counted.items() if n not in ("config", "constants", "grid")}
+        return None
+
+    def _not_made(self, launch: launches.Launch, notes: list[str], why: str) -> None:
+        self.unmade = self.unmade or launch.name
+        said = f"not made: {why}"
+        if said not in notes:
+            notes.append(said)
+
+
+def _launch(kernel: Any, function: Any, grid: Any, args: tuple[Any, ...], chosen: Mapping[str, Any]) -> launches.Launch:
+    """The launch of a compiled kernel, as its function would be launched to get the same."""
+    constants = {path[0]: value for path, value in (kernel.src.constants or {}).items() if len(path) == 1}
+    given = [args[n] if n < len(args) else constants.get(n) for n in range(max(len(args), len(function.arg_names)))]
+    options = {name: getattr(kernel.metadata, name, usual) for name, usual in _OPTIONS.items()}
+    asked = {name: value for name, value in options.items() if value is not None and value != _OPTIONS[name]}
+    x, y, z = (*(int(extent) for extent in grid), 1, 1)[:3]
+    return launches.Launch(function, tuple(given), asked, (x, y, z), dict(chosen))
