@@ -24,6 +24,7 @@ __all__ = [
 
 _HOMES = {
     "Capture": "notebook.capturing", "capture": "notebook.capturing",
+    "load_ipython_extension": "notebook.cell_magic",
     "profile": "notebook.profiling", "resume": "notebook.profiling", "spec": "notebook.user_kernel",
     "Profile": "notebook.opened_run", "load": "notebook.opened_run",
     "LoadedRun": "runs.store", "find": "runs.store", "list_runs": "runs.store", "open_run": "runs.store",

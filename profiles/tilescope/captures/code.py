@@ -58,21 +58,13 @@ class Writer:
 
     def value(self, value: Any, what: str) -> Any:
         """JSON data that ``Reader.value`` makes ``value`` of again. ``what`` names it in the message of CannotRecord."""
+        if isinstance(value, (np.generic, torch.SymInt)):
+            value = value.item() if isinstance(value, np.generic) else int(value)
         if value is None or type(value) in (bool, int, str):
             return value
-        if type(value) is float:
-            return value if math.isfinite(value) else {"float": repr(value)}
-        if isinstance(value, (np.generic, torch.SymInt)):
-            return self.value(value.item() if isinstance(value, np.generic) else int(value), what)
-        if type(value) is complex:
-            return {"complex": [value.real, value.imag]}
         if isinstance(value, tl.constexpr):
             return {"constexpr": self.value(value.value, what)}
-        if isinstance(value, tl.dtype) and type(value) is tl.dtype:
-            return {"dtype": value.name}
-        if isinstance(value, torch.dtype):
-            return {"torch_dtype": str(value).removeprefix("torch.")}
-        return self.collection(value, what) or self.reached(value, what)
+        return _plain(value) or self.collection(value, what) or self.reached(value, what)
 
     def collection(self, value: Any, what: str) -> Any:
         """Data of a tuple, list or mapping; None for any other value."""
@@ -126,7 +118,6 @@ class Writer:
                 missing[name] = str(error)
         parameters = inspect.signature(python).parameters.values()
         defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-        annotated = namespace.get("__annotations__", {})
         entry |= {
             "name": python.__name__,
             "qualname": python.__qualname__,
@@ -141,7 +132,6 @@ class Writer:
             "defaults": {name: self.value(value, f"{python.__name__}'s {name}") for name, value in defaults.items()},
             "names": names,
             "missing": missing,
-            "constexprs": [name for name in names if "constexpr" in str(annotated.get(name, ""))],
         }
         return number
 
@@ -173,6 +163,17 @@ class Writer:
             self._files[path] = name
             self.texts[name] = text
         return self._files[path]
+
+
+def _plain(value: Any) -> Any:
+    """Data of a number or a dtype; None for any other value."""
+    if type(value) is float:
+        return value if math.isfinite(value) and value else {"float": repr(value)}
+    if type(value) is complex:
+        return {"complex": [value.real, value.imag]}
+    if type(value) is tl.dtype:
+        return {"dtype": value.name}
+    return {"torch_dtype": str(value).removeprefix("torch.")} if isinstance(value, torch.dtype) else None
 
 
 def _source(function: Any, python: Any) -> tuple[list[str], int]:
@@ -273,7 +274,7 @@ class Reader:
         items = [self.value(item) for item in data["tuple"]]
         if "fields" not in data:
             return tuple(items)
-        return collections.namedtuple(data["name"], data["fields"])(*items)  # type: ignore[misc]
+        return collections.namedtuple(data["name"], data["fields"])(*items)
 
     def _stand_in(self, data: Mapping[str, Any]) -> types.ModuleType:
         module = types.ModuleType(data["name"])
@@ -290,7 +291,6 @@ class Reader:
             # Before its names are looked up: it may call itself.
             self._made[number] = _wrap(python, data["kind"], data["options"])
             python.__globals__.update({name: self.value(value) for name, value in data["names"].items()})
-            python.__globals__["__annotations__"] = dict.fromkeys(data["constexprs"], tl.constexpr)
         return self._made[number]
 
     def _python(self, data: Mapping[str, Any]) -> Any:

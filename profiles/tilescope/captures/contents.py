@@ -97,7 +97,7 @@ def draw(storage: torch.UntypedStorage, start: int, data: Mapping[str, Any], fol
 def _fill_normal(values: torch.Tensor, data: Mapping[str, Any], numbers: torch.Generator) -> None:
     flat = values.reshape(-1)
     # Piece by piece: a draw in fp32 takes four bytes an element.
-    for piece in flat.split(1 << 26):
+    for piece in torch.split(flat, 1 << 26):
         drawn = torch.randn(piece.shape, generator=numbers, device=flat.device)
         drawn.mul_(float(data["deviation"])).add_(float(data["mean"])).clamp_(float(data["low"]), float(data["high"]))
         piece.copy_(drawn)

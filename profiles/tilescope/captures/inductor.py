@@ -24,14 +24,13 @@ def watched(take: Callable[[Launch], Any]) -> Iterator[None]:
     Which config Inductor takes is known when it has launched once: its first launch is noted with the one it then took.
     """
 
-    def noted(run: Any, tuner: Any, args: Any, kwargs: Mapping[str, Any], stream: Any, benchmark_run: bool) -> Any:
-        if not benchmark_run:
-            if len(tuner.launchers) == 0:
-                tuner.precompile()
-            if len(tuner.launchers) > 1:
-                tuner.autotune_to_one_config(*args, **kwargs)
-            take(_launch(tuner, args, tuner.launchers[0].config))
-        return run(tuner, *args, stream=stream, benchmark_run=benchmark_run, **kwargs)
+    def noted(run: Callable[[], Any], tuner: Any, args: tuple[Any, ...]) -> Any:
+        if len(tuner.launchers) == 0:
+            tuner.precompile()
+        if len(tuner.launchers) > 1:
+            tuner.autotune_to_one_config(*args)
+        take(_launch(tuner, args, tuner.launchers[0].config))
+        return run()
 
     with _patched(noted):
         yield
@@ -41,7 +40,7 @@ def watched(take: Callable[[Launch], Any]) -> Iterator[None]:
 def instead(make: Callable[[Launch], Any]) -> Iterator[None]:
     """While active, hands every launch of a generated kernel to ``make``, with the first config, and does not make it."""
 
-    def made(run: Any, tuner: Any, args: Any, kwargs: Mapping[str, Any], stream: Any, benchmark_run: bool) -> Any:
+    def made(run: Callable[[], Any], tuner: Any, args: tuple[Any, ...]) -> Any:
         return make(_launch(tuner, args, tuner.configs[0]))
 
     with _patched(made):
@@ -50,7 +49,7 @@ def instead(make: Callable[[Launch], Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _patched(run: Callable[..., Any]) -> Iterator[None]:
-    """While active, ``run`` stands in for ``CachingAutotuner.run``, which it is handed first.
+    """While active, ``run`` stands in for ``CachingAutotuner.run``: it gets that, the tuner and the launch's arguments.
 
     Inductor's runtime takes seconds to import, so it is left to whoever needs it, and patched then.
     """
@@ -59,8 +58,10 @@ def _patched(run: Callable[..., Any]) -> Iterator[None]:
         def patch(module: Any) -> None:
             original = module.CachingAutotuner.run
 
-            def patched(tuner: Any, *args: Any, stream: Any = None, benchmark_run: bool = False, **kwargs: Any) -> Any:
-                return run(original, tuner, args, kwargs, stream, benchmark_run)
+            def patched(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+                if kwargs.get("benchmark_run"):
+                    return original(tuner, *args, **kwargs)
+                return run(lambda: original(tuner, *args, **kwargs), tuner, args)
 
             stack.enter_context(mock.patch.object(module.CachingAutotuner, "run", patched))
 

@@ -199,4 +199,4 @@ def _inputs(workload, device):
 
 def torch_is_capturing() -> bool:
     """Whether a CUDA graph is being captured, when memory may not be read."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -94,7 +94,7 @@ class Records:
             reference=NoReference(),
             inputs=inputs,
             workloads=self.workloads,
-            cost=self.cost,
+            cost=self.cost,  # type: ignore[arg-type]
             tolerance={},
             passes=(FORWARD,),
         )

@@ -34,6 +34,7 @@ class Job:
 
     ``settings``: ``target`` (``sm_90``), ``repetitions``, ``warmup``, ``timeout`` and ``interpreter_limit`` in seconds,
     ``measure_ceilings`` (default True). ``catalog`` is what the kernels declare; empty means that a worker is asked.
+    ``notes`` are remarks that the run begins with.
     """
 
     cases: Sequence[Case]
@@ -42,6 +43,7 @@ class Job:
     runs_dir: Path = field(default_factory=store.runs_dir)
     title: str = ""
     catalog: Catalog = ()
+    notes: Sequence[str] = ()
 
     @property
     def patience(self) -> float:

@@ -37,7 +37,7 @@ class Request:
     ``collectors`` are names, or ``("auto",)``: all that this machine can run. ``configs`` are texts such as
     ``BLOCK_M=64,num_warps=4``, or ``("all",)`` for every one an implementation declares and, to compare them with, its
     own choice; empty leaves the choice to the implementation. ``target`` is an architecture (``sm_90``); empty means this
-    machine's GPU, else an H200.
+    machine's GPU, else an H200. ``notes`` are remarks that the run begins with.
     """
 
     kernels: Sequence[str] = ()
@@ -49,6 +49,7 @@ class Request:
     target: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
+    notes: Sequence[str] = ()
 
 
 async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog = ()) -> Job:
@@ -71,6 +72,7 @@ async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog 
         runs_dir=folder,
         title=request.title,
         catalog=catalog,
+        notes=request.notes,
     )
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 CAPTURED = "captured"
 #: Seconds of interpreting, where there is no GPU, unless somebody says otherwise.
 LIMIT = 60.0
+#: What a run without a reference says of its check.
+UNCHECKED = "check skipped: no reference was given, so nothing says whether the results are right"
 
 
 class Capture:
@@ -45,6 +47,8 @@ class Capture:
         self.limit = limit
         self._stack = contextlib.ExitStack()
         self._recorder: Recorder | None = None
+        #: What comparing with a reference came to, in one line; empty where there was none.
+        self.checked = ""
 
     def __enter__(self) -> Capture:
         from tilescope.captures import recorder, recording  # noqa: PLC0415 (they import torch and triton)
@@ -143,12 +147,19 @@ class Capture:
         from tilescope.execution import execute  # noqa: PLC0415 (they import torch and triton)
         from tilescope.worker import describe  # noqa: PLC0415
 
-        folder = Path(runs_dir) if runs_dir else store.runs_dir()
+        folder = (Path(runs_dir) if runs_dir else store.runs_dir()).absolute()
         store.check_writable(folder)
         name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         references = self.write(folder / CAPTURED / name)
         catalog = [describe.entry(reference, execute.load_spec(reference)) for reference in references]
-        request = Request(references, collectors=collectors, target=self.target, settings=settings or {}, title=title)
+        request = Request(
+            references,
+            collectors=collectors,
+            target=self.target,
+            settings=settings or {},
+            title=title,
+            notes=[*self.notes, self.checked or UNCHECKED],
+        )
         return request, folder, catalog
 
     def keep(self, loaded: store.LoadedRun, request: Request) -> store.LoadedRun:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tilescope.jobs import supervisor
 from tilescope.jobs.job import OnEvent
 from tilescope.jobs.plan import AUTO, Request
-from tilescope.notebook import cell_source, live_progress, user_kernel
+from tilescope.notebook import cell_source, live_call, live_progress, user_kernel
 from tilescope.notebook.job_waiting import run, wait_for
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
@@ -40,7 +40,11 @@ def profile(
 ) -> Profile:
     """Runs ``kernels`` and returns the finished run.
 
-    Each is a name from the catalog, ``path/to/file.py:SPEC``, a ``KernelSpec``, or a function that launches a Triton
+    ``profile(function, *args, **kwargs)`` calls a live function, which launches Triton kernels, with live arguments, and
+    profiles each launch as it was made (see ``tilescope.capture``); ``reference``, given the same, says what is right, and need
+    not be there. Names of the arguments below stay this function's own.
+
+    Otherwise each is a name from the catalog, ``path/to/file.py:SPEC``, a ``KernelSpec``, or a function that launches a Triton
     kernel, with examples of its ``inputs`` and its ``reference`` (see ``tilescope.spec``). What a notebook's cells define is
     written to a file for the worker (see ``cell_source``). The other arguments are those of ``jobs.plan.Request``,
     ``settings`` those of ``jobs.job.Job``.
@@ -51,6 +55,18 @@ def profile(
     """
     folder = Path(runs_dir) if runs_dir else store.runs_dir()
     store.check_writable(folder)
+    if live_call.is_live(kernels, inputs, reference, settings):
+        return live_call.profile(
+            kernels[0],
+            kernels[1:],
+            {**(inputs or {}), **settings},
+            reference=reference,
+            collectors=collectors,
+            target=target,
+            title=title,
+            runs_dir=folder,
+            on_event=on_event,
+        )
     names = [reference_to(kernel, folder / CELLS, inputs, reference) for kernel in kernels]
     request = Request(
         names, implementations, workloads, directions, collectors, configs, target, settings=settings, title=title
