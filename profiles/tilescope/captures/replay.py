@@ -51,6 +51,15 @@ class NoReference:
         raise ValueError(self.absent)
 
 
+@dataclass(frozen=True)
+class CapturedSpec(KernelSpec):
+    """A kernel of captured launches. ``counted(workload)`` is what the interpreter counted of a launch as it was made, as its
+    artefact has it, and the texts of its files; None where it did not.
+    """
+
+    counted: Callable[[Workload], tuple[dict[str, Any], dict[str, str]] | None] = lambda workload: None
+
+
 class Records:
     """The records in a kernel's folder. Raises ValueError, in one line, for a folder that holds none that can be read."""
 
@@ -81,12 +90,12 @@ class Records:
             found.append(CapturedWorkload(dims, dtype, seen[key], _label(launch), size))
         return tuple(found)
 
-    def spec(self, inputs: Callable[[Workload, Any], dict[str, Any]]) -> KernelSpec:
+    def spec(self, inputs: Callable[[Workload, Any], dict[str, Any]]) -> CapturedSpec:
         """The kernel. ``inputs`` is a function of the file that declares it, which calls ``self.inputs``."""
         dims = max((workload.dims for workload in self.workloads), key=len)
         calls = sum(int(launch["calls"]) for launch in self.launches)
         site = next(iter(self.launches[0]["sites"]), "")
-        return KernelSpec(
+        return CapturedSpec(
             name=self.name,
             summary=f"captured: {calls} {'calls' if calls > 1 else 'call'} from {site}",
             dims=tuple(dims),
@@ -97,6 +106,7 @@ class Records:
             cost=self.cost,  # type: ignore[arg-type]
             tolerance={},
             passes=(FORWARD,),
+            counted=self.counted,
         )
 
     def inputs(self, workload: Workload, device: Any) -> dict[str, Any]:
@@ -132,6 +142,16 @@ class Records:
             bytes_written=int(counted["unique_bytes_written"]),
             pipe=workload.dtype if workload.dtype in ("fp64", "bf16", "fp16") else "fp32",
         )
+
+    def counted(self, workload: Workload) -> tuple[dict[str, Any], dict[str, str]] | None:
+        """See ``CapturedSpec``."""
+        record = self.launches[self._number(workload)]
+        if "counted" not in record:
+            return None
+        file = self.data["functions"][self.data["kernel"]]["file"]
+        about = {"file": file, "grid": record["grid"], "config": record["config"]}
+        texts = {f["file"]: (self.folder / f["file"]).read_text(encoding="utf-8") for f in self.data["functions"]}
+        return {**record["counted"], **about}, texts
 
     def _number(self, workload: Workload) -> int:
         return next(number for number, known in enumerate(self.workloads) if known.id == workload.id)
