@@ -39,6 +39,8 @@ class Writer(code.Writer):
         """
         self._storages: list[dict[str, Any]] = []
         self._known: dict[int, int] = {}
+        #: What of the memory is not kept as it was.
+        self.notes: list[str] = []
         self._exact, self._readable = exact, readable
         values = {parameter: self.value(value, f"{name}'s {parameter}") for parameter, value in given.items()}
         return {"values": values, "storages": self._storages}
@@ -69,6 +71,11 @@ class Writer(code.Writer):
         if key not in self._known:
             self._known[key] = len(self._storages)
             holds = self._holds(storage, tensor)
+            if holds["kind"] == "uniform":
+                why = "too large to be kept" if self._readable else "not read, for a CUDA graph was being captured"
+                self.notes.append(
+                    f"{what} holds {storage.nbytes()} bytes of {holds['dtype']}, {why}: drawn within bounds"
+                )
             self._storages.append(
                 {"bytes": storage.nbytes(), "misaligned": storage.data_ptr() % ALIGNMENT, "holds": holds}
             )

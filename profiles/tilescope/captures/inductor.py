@@ -58,7 +58,7 @@ def _patched(run: Callable[..., Any]) -> Iterator[None]:
         def patch(module: Any) -> None:
             original = module.CachingAutotuner.run
 
-            def patched(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            def patched(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
                 if kwargs.get("benchmark_run"):
                     return original(tuner, *args, **kwargs)
                 return run(lambda: original(tuner, *args, **kwargs), tuner, args)

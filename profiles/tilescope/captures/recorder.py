@@ -21,6 +21,7 @@ import json
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ from typing import Any
 
 import torch
 
-from tilescope.captures import FORMAT, RECORDS_FILE, SPEC_FILE, arguments
+from tilescope.captures import FORMAT, RECORDS_FILE, SPEC_FILE, arguments, float_addresses
 from tilescope.execution.launches import Launch
 
 #: Distinct launches that are kept of a process, of a kernel, and of those that differ in what is in their tensors alone.
@@ -44,7 +45,6 @@ class Record:
     function: Any
     data: dict[str, Any]
     files: dict[str, bytes]
-    #: What ``_Kernel.writer`` is asked for again when floats turn out to be addresses.
     calls: int = 1
     sites: dict[str, int] = field(default_factory=dict)
 
@@ -65,6 +65,8 @@ class Recorder:
         self.refused: dict[str, int] = {}
         self.calls = 0
         self.bytes = 0
+        #: A backward pass on a GPU launches from a thread of its own.
+        self._lock = threading.RLock()
 
     @property
     def records(self) -> list[Record]:
@@ -76,6 +78,10 @@ class Recorder:
 
         ``readable``: whether the memory that its arguments lead to may be read now.
         """
+        with self._lock:
+            return self._take(launch, site, readable)
+
+    def _take(self, launch: Launch, site: tuple[str, ...], readable: bool) -> Record | None:
         self.calls += 1
         kernel = self._by_function.get(id(launch.function))
         if kernel is None:
@@ -144,12 +150,15 @@ class Kernel:
             self._number = self.writer.function(launch.function)
         before = set(self.writer.files)
         given = self.writer.arguments(bound, self.name, readable=readable)
+        drawn = any(held["holds"]["kind"] == "normal" for held in given["storages"])
+        if drawn and readable and float_addresses.in_use(launch):
+            given = self.writer.arguments(bound, self.name, exact=True)
         data = {
             "arguments": given,
             "options": {name: self.writer.value(value, name) for name, value in options.items()},
             "grid": list(launch.grid),
             "config": {name: self.writer.value(value, name) for name, value in launch.config.items()},
-            "notes": [],
+            "notes": list(dict.fromkeys(self.writer.notes)),
         }
         return Record(
             launch.function, data, {n: content for n, content in self.writer.files.items() if n not in before}

@@ -10,18 +10,19 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
 from triton.compiler.compiler import CompiledKernel
 from triton.runtime.autotuner import Autotuner
 
-from tilescope.captures import inductor
+from tilescope.captures import arguments, inductor
 from tilescope.captures.call_site import call_site
 from tilescope.captures.recorder import Recorder, torch_is_capturing
 from tilescope.collectors import compiler, interpreter
 from tilescope.execution import launches, offline
+from tilescope.hardware import occupancy
 from tilescope.interpreter import blocks, interpret
 
 #: Seconds that launches may be interpreted, all together, unless somebody says otherwise.
@@ -49,7 +50,7 @@ def on_gpu(recorder: Recorder) -> Iterator[None]:
             recorder.take(launch, call_site(), readable=not torch_is_capturing())
         return describe(kernel, grid, stream, *args)
 
-    def tuned(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+    def tuned(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
         before, state.tuner = getattr(state, "tuner", None), tuner
         try:
             return tune(tuner, *args, **kwargs)
@@ -100,7 +101,7 @@ def without_gpu(recorder: Recorder, target: str, limit: float = LIMIT) -> Iterat
         mock.patch.object(CompiledKernel, "__getitem__", runner_of),
         mock.patch.object(CompiledKernel, "_init_handles", loaded),
         inductor.instead(maker),
-        launches.catch(maker),
+        launches.catch(maker, _fitting(target)),
     ):
         yield
 
@@ -109,40 +110,69 @@ def _no_run(*_: Any) -> None:
     raise RuntimeError("there is no GPU to run a compiled kernel on: launch it as kernel[grid](…)")
 
 
+def _fitting(target: str) -> Callable[[launches.Launch], bool]:
+    """Whether a launch compiles for the target and needs no more shared memory than a block has there."""
+    most = occupancy.limits(target).block_shared_memory
+    known: dict[Any, bool] = {}
+
+    def fits(launch: launches.Launch) -> bool:
+        shapes = tuple(arguments.shape_of(value, False) for value in launch.arguments.values())
+        key = (id(launch.function), repr(launch.constants), shapes)
+        if key not in known:
+            try:
+                known[key] = offline.compile_launch(launch).metadata.shared <= most
+            except Exception:  # whatever the compiler says of a config, an autotuner goes on to the next
+                known[key] = False
+        return known[key]
+
+    return fits
+
+
 class _Interpreting:
     """Makes launches by interpreting them."""
 
     def __init__(self, recorder: Recorder, limit: float) -> None:
         self.recorder, self.left, self.limit = recorder, limit, limit
+        self.lock = threading.RLock()
         #: The first launch that was not made, after which values are not right.
         self.unmade = ""
 
     def __call__(self, launch: launches.Launch) -> None:
-        record = self.recorder.take(launch, call_site())
+        # One at a time: Triton's interpreter has one state for the whole process.
+        with self.lock:
+            self._make(launch)
+
+    def _make(self, launch: launches.Launch) -> None:
+        site = call_site()
+        record = self.recorder.take(launch, site)
         notes: list[str] = record.data["notes"] if record else []
         if self.unmade:
-            note = f"the launch of {self.unmade} before it was not made: contents may not be what they would be"
-            notes += [note] if note not in notes else []
+            _note(notes, f"{self.unmade} was not made before it: contents may not be what they would be")
         if self.left <= 0:
-            return self._not_made(launch, notes, f"the {self.limit:g} seconds for interpreting are spent")
+            self._not_made(launch, site, notes, f"the {self.limit:g} seconds for interpreting are spent")
+            return
         began = time.perf_counter()
         meter = interpret.meter(launch)
         try:
             interpret.run(launch, meter=meter, allowance=interpret.Allowance(self.left))
         except (interpret.TooLong, blocks.NotServed, interpret.InterpretationFailed) as error:
-            return self._not_made(launch, notes, str(error))
+            self._not_made(launch, site, notes, str(error))
+            return
         finally:
             self.left -= time.perf_counter() - began
         if record is not None and "counted" not in record.data:
             counted = interpreter.launch_record(launch, meter)
             record.data["counted"] = {n: v for n, v in counted.items() if n not in ("config", "constants", "grid")}
-        return None
 
-    def _not_made(self, launch: launches.Launch, notes: list[str], why: str) -> None:
+    def _not_made(self, launch: launches.Launch, site: Sequence[str], notes: list[str], why: str) -> None:
         self.unmade = self.unmade or launch.name
-        said = f"not made: {why}"
-        if said not in notes:
-            notes.append(said)
+        where = site[0] if site else launch.name
+        _note(notes, f"the launch at {where} was not made, and what follows has not its results: {why}")
+
+
+def _note(notes: list[str], text: str) -> None:
+    if text not in notes:
+        notes.append(text)
 
 
 def _launch(kernel: Any, function: Any, grid: Any, args: tuple[Any, ...], chosen: Mapping[str, Any]) -> launches.Launch:

@@ -56,7 +56,10 @@ class Capture:
         if self._recorder is not None:
             raise ValueError("a capture is used once: make another")
         self._recorder = recorder.Recorder()
-        on_this = self._here is not None and self._here.target == self.target
+        import torch  # noqa: PLC0415
+
+        # For another target than this GPU's the launches are made here all the same, and compiled for that.
+        on_this = self._here is not None and torch.cuda.is_available()
         self._stack.enter_context(
             recording.on_gpu(self._recorder)
             if on_this
