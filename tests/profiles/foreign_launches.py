@@ -109,3 +109,17 @@ def tripled(x: torch.Tensor) -> torch.Tensor:
     out = x.clone()
     multiplier(3)(out)
     return out
+
+
+@triton.jit
+def grouped_kernel(addresses_ptr, sizes_ptr, BLOCK: tl.constexpr):
+    x_ptr = tl.load(addresses_ptr + tl.program_id(0)).to(tl.pointer_type(tl.float32))
+    offsets = tl.arange(0, BLOCK)
+    keep = offsets < tl.load(sizes_ptr + tl.program_id(0))
+    tl.store(x_ptr + offsets, tl.load(x_ptr + offsets, mask=keep) + 1, mask=keep)
+
+
+@triton.jit
+def described_kernel(x, out, ROWS: tl.constexpr):
+    first = tl.program_id(0) * ROWS
+    out.store([first, 0], x.load([first, 0]) * 2)

@@ -15,6 +15,7 @@ from tilescope.collectors import check, compiler, interpreter
 from tilescope.execution import execute, launches
 from tilescope.hardware import device
 from tilescope.table.case import Case
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from . import foreign_launches as foreign
 
@@ -140,6 +141,42 @@ def test_arguments_of_every_kind_come_back(tmp_path):
     assert launch.arguments["nothing"] is None
     assert interpreted(reference, tmp_path)["unique_bytes_written"] == 4
     assert compiled(reference, tmp_path)["launches"][0]["registers"] > 0
+
+
+def test_addresses_in_a_table_lead_to_what_they_led_to(tmp_path):
+    tensors = [torch.zeros(size) for size in (10, 30, 50)]
+    addresses = torch.tensor([tensor.data_ptr() for tensor in tensors])
+    with Capture() as capture:
+        foreign.grouped_kernel[(3,)](addresses, torch.tensor([10, 30, 50]), 64)
+    assert [tensor.sum() for tensor in tensors] == [10, 30, 50]
+    (reference,) = capture.write(tmp_path)
+    given = again(reference).arguments["addresses_ptr"]
+    assert not set(given.tolist()) & set(addresses.tolist())
+    counted = interpreted(reference, tmp_path)
+    assert (counted["unique_bytes_written"], counted["unique_bytes_read"]) == (90 * 4, 90 * 4 + 2 * 3 * 8)
+
+
+def test_a_descriptor_of_the_host_comes_back(tmp_path):
+    x, out = torch.randn(32, 64), torch.empty(32, 64)
+    given = (TensorDescriptor.from_tensor(tensor, [16, 64]) for tensor in (x, out))
+    with Capture() as capture:
+        foreign.described_kernel[(2,)](*given, 16)
+    assert torch.equal(out, 2 * x)
+    (reference,) = capture.write(tmp_path)
+    assert interpreted(reference, tmp_path)["unique_bytes_written"] == out.nbytes
+    assert compiled(reference, tmp_path)["launches"][0]["registers"] > 0
+
+
+def test_a_compiled_kernel_that_is_called_itself_is_seen(tmp_path):
+    x = torch.ones(2, 128)
+    with Capture() as capture:
+        kernel = foreign.two_views_kernel.warmup(x[0], x[1], 128, num_warps=2, grid=(1,))
+        kernel._init_handles()
+        assert kernel.n_regs > 0  # as launchers ask, to see how many programs fit
+        kernel[(1, 1, 1)](x[0], x[1] + 1, 128)
+    assert x[0, 0] == 2
+    (reference,) = capture.write(tmp_path)
+    assert again(reference).kwargs["num_warps"] == 2
 
 
 def test_a_closures_kernel_is_written_down_with_what_it_closes_over(tmp_path):

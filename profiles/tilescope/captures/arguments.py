@@ -5,8 +5,9 @@ Imports torch and triton.
 
 from __future__ import annotations
 
+import gc
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from tilescope.captures import code, contents
 ALIGNMENT = 64
 #: Bytes of whole numbers whose contents tell two launches apart.
 TOLD_APART = 64 << 10
+#: Elements of the longest table that is looked at for addresses.
+MOST_ADDRESSES = 1 << 14
 
 
 class Writer(code.Writer):
@@ -76,9 +79,10 @@ class Writer(code.Writer):
                 self.notes.append(
                     f"{what} holds {storage.nbytes()} bytes of {holds['dtype']}, {why}: drawn within bounds"
                 )
-            self._storages.append(
-                {"bytes": storage.nbytes(), "misaligned": storage.data_ptr() % ALIGNMENT, "holds": holds}
-            )
+            held = {"bytes": storage.nbytes(), "misaligned": storage.data_ptr() % ALIGNMENT, "holds": holds}
+            self._storages.append(held)
+            if addresses := self._addresses(tensor):
+                held["addresses"] = addresses
         held = self._storages[self._known[key]]
         if held["holds"]["kind"] == "normal" and not _is_float(tensor):
             # The same memory seen as whole numbers.
@@ -91,10 +95,36 @@ class Writer(code.Writer):
             "offset": tensor.storage_offset(),
         }
 
+    def _addresses(self, tensor: torch.Tensor) -> list[list[int]]:
+        """Where a table of addresses points to, as a grouped kernel takes one: element, storage and byte in it, of each."""
+        if not self._readable or tensor.dtype not in (torch.int64, torch.uint64) or tensor.numel() > MOST_ADDRESSES:
+            return []
+        whole = torch.empty(0, dtype=torch.int64, device=tensor.device).set_(tensor.untyped_storage())
+        found = []
+        for numbers, target in pointed_at(whole.cpu(), tensor.device):
+            data = self._tensor(target, "what an address points to")
+            start = target.untyped_storage().data_ptr()
+            found += [[place, data["storage"], address - start] for place, address in numbers]
+        return found
+
     def _holds(self, storage: torch.UntypedStorage, tensor: torch.Tensor) -> dict[str, Any]:
         if self._readable:
             return contents.described(storage, tensor, self.files, self._exact)
         return contents.unread(tensor)
+
+
+def pointed_at(numbers: torch.Tensor, device: torch.device) -> Iterator[tuple[list[tuple[int, int]], torch.Tensor]]:
+    """Tensors on ``device`` that some of the numbers are addresses in: those numbers with their places, and the tensor."""
+    # Indices are small; no process has memory so low.
+    left = {place: number for place, number in enumerate(numbers.tolist()) if number > 1 << 32}
+    for thing in gc.get_objects() if left else ():
+        if type(thing) not in (torch.Tensor, torch.nn.Parameter) or thing.device != device:
+            continue
+        start, size = thing.untyped_storage().data_ptr(), thing.untyped_storage().nbytes()
+        inside = [(place, number) for place, number in left.items() if start <= number < start + size]
+        if inside:
+            yield inside, thing.detach()
+            left = {place: number for place, number in left.items() if (place, number) not in inside}
 
 
 def is_descriptor(value: Any) -> bool:
@@ -146,7 +176,22 @@ class Reader(code.Reader):
         self._device = torch.device(device)
         self._memory = [self._storage(held, seed + n, contents_in) for n, held in enumerate(data["storages"])]
         self._starts = [int(held["misaligned"]) for held in data["storages"]]
+        if self._device.type != "meta":
+            self._point(data["storages"])
         return {name: self.value(value) for name, value in data["values"].items()}
+
+    def memory(self) -> list[torch.Tensor]:
+        """What the arguments made last lead to, that behind addresses too: whoever holds it holds all of it."""
+        return [torch.empty(0, dtype=torch.uint8, device=self._device).set_(storage) for storage in self._memory]
+
+    def _point(self, storages: Sequence[Mapping[str, Any]]) -> None:
+        """Has addresses in memory point to where what they pointed to lies now."""
+        for number, held in enumerate(storages):
+            if "addresses" in held:
+                whole = torch.empty(0, dtype=torch.uint8, device=self._device).set_(self._memory[number])
+                table = whole[self._starts[number] :].view(torch.int64)
+                for place, target, byte in held["addresses"]:
+                    table[place] = self._memory[target].data_ptr() + self._starts[target] + byte
 
     def _storage(self, held: Mapping[str, Any], seed: int, folder: Path) -> torch.UntypedStorage:
         start = int(held["misaligned"])

@@ -71,7 +71,7 @@ class Writer:
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             items = [self.value(item, f"{what}.{name}") for name, item in zip(value._fields, value, strict=True)]
             return {"tuple": items, "fields": list(value._fields), "name": type(value).__name__}
-        if type(value) in (tuple, list, tl.tuple):
+        if type(value) in (tuple, list, tl.tuple, torch.Size):
             kind = "list" if type(value) is list else "tuple"
             return {kind: [self.value(item, f"{what}[{index}]") for index, item in enumerate(value)]}
         if type(value) is dict:

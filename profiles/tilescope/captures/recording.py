@@ -180,6 +180,10 @@ def _launch(kernel: Any, function: Any, grid: Any, args: tuple[Any, ...], chosen
     constants = {path[0]: value for path, value in (kernel.src.constants or {}).items() if len(path) == 1}
     given = [args[n] if n < len(args) else constants.get(n) for n in range(max(len(args), len(function.arg_names)))]
     options = {name: getattr(kernel.metadata, name, usual) for name, usual in _OPTIONS.items()}
-    asked = {name: value for name, value in options.items() if value is not None and value != _OPTIONS[name]}
+    asked = {
+        name: value
+        for name, value in options.items()
+        if value is not None and value != _OPTIONS[name] and name not in function.arg_names
+    }
     x, y, z = (*(int(extent) for extent in grid), 1, 1)[:3]
     return launches.Launch(function, tuple(given), asked, (x, y, z), dict(chosen))

@@ -110,12 +110,13 @@ class Records:
         )
 
     def inputs(self, workload: Workload, device: Any) -> dict[str, Any]:
-        """The kernel's parameters as they were, and ``_launch``, the number of the record."""
+        """The kernel's parameters as they were, ``_launch``, the number of the record, and ``_memory``, what they lead to."""
         number = self._number(workload)
         given = self.launches[number]["arguments"]
-        return {**self.reader.arguments(given, device, 1000 * number, self.folder), "_launch": number}
+        arguments_of = self.reader.arguments(given, device, 1000 * number, self.folder)
+        return {**arguments_of, "_launch": number, "_memory": self.reader.memory()}
 
-    def call(self, _launch: int, **given: Any) -> tuple[torch.Tensor, ...]:
+    def call(self, _launch: int, _memory: Any = None, **given: Any) -> tuple[torch.Tensor, ...]:
         """Makes the launch and returns the tensors that it was given: some of them are its results."""
         record = self.launches[_launch]
         function = self.reader.function(int(self.data["kernel"]))
