@@ -79,14 +79,18 @@ class Writer(code.Writer):
                 self.notes.append(
                     f"{what} holds {storage.nbytes()} bytes of {holds['dtype']}, {why}: drawn within bounds"
                 )
-            held = {"bytes": storage.nbytes(), "misaligned": storage.data_ptr() % ALIGNMENT, "holds": holds}
+            held: dict[str, Any] = {
+                "bytes": storage.nbytes(),
+                "misaligned": storage.data_ptr() % ALIGNMENT,
+                "holds": holds,
+            }
             self._storages.append(held)
             if addresses := self._addresses(tensor):
                 held["addresses"] = addresses
-        held = self._storages[self._known[key]]
-        if held["holds"]["kind"] == "normal" and not _is_float(tensor):
+        kept = self._storages[self._known[key]]
+        if kept["holds"]["kind"] == "normal" and not _is_float(tensor):
             # The same memory seen as whole numbers.
-            held["holds"] = self._holds(storage, tensor)
+            kept["holds"] = self._holds(storage, tensor)
         return {
             "storage": self._known[key],
             "dtype": str(tensor.dtype).removeprefix("torch."),
@@ -118,7 +122,11 @@ def pointed_at(numbers: torch.Tensor, device: torch.device) -> Iterator[tuple[li
     # Indices are small; no process has memory so low.
     left = {place: number for place, number in enumerate(numbers.tolist()) if number > 1 << 32}
     for thing in gc.get_objects() if left else ():
-        if type(thing) not in (torch.Tensor, torch.nn.Parameter) or thing.device != device:
+        if (
+            type(thing) not in (torch.Tensor, torch.nn.Parameter)
+            or thing.device != device
+            or thing.layout != torch.strided
+        ):
             continue
         start, size = thing.untyped_storage().data_ptr(), thing.untyped_storage().nbytes()
         inside = [(place, number) for place, number in left.items() if start <= number < start + size]
