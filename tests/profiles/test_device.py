@@ -22,6 +22,7 @@ class FakeNvml:
         pass
 
     name, capability, cores = "NVIDIA H200", (9, 0), 16896
+    NVML_CLOCK_SM = 1
     down = False
     asked: int | str = -1
 
@@ -57,6 +58,10 @@ class FakeNvml:
     def nvmlDeviceGetUUID(self, handle: object) -> str:
         return "GPU-1234"
 
+    def nvmlDeviceGetClockInfo(self, handle: object, clock: int) -> int:
+        assert clock == self.NVML_CLOCK_SM
+        return 1980
+
     def nvmlSystemGetDriverVersion(self) -> str:
         return "580.159.04"
 
@@ -76,6 +81,12 @@ def test_detect(nvml: FakeNvml) -> None:
     assert (found.memory_bytes, found.l2_bytes, found.measured) == (150_754_820_096, 62_914_560, True)
     assert found.ceilings == ceilings.datasheet("NVIDIA H200")
     assert device.lock_name() == "GPU-1234"
+
+
+def test_the_clock_of_now_is_in_hertz_and_absent_without_a_driver(nvml: FakeNvml) -> None:
+    assert device.clocks() == {"sm_clock": 1.98e9}
+    nvml.down = True
+    assert device.clocks() == {}
 
 
 def test_an_unlisted_gpu_has_no_datasheet(nvml: FakeNvml) -> None:

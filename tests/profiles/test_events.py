@@ -16,10 +16,20 @@ CASE = Case("softmax", "triton", "forward", "1823x781-fp32")
 
 def test_parse(tmp_path: Path) -> None:
     artefact = tmp_path / "a.json"
-    artefact.write_text(json.dumps({"interval": [3e-5, 2e-5], "graph_time": [1e-5], "peak_memory": 4096, "notes": []}))
+    artefact.write_text(
+        json.dumps(
+            {"interval": [3e-5, 2e-5], "graph_time": [1e-5], "peak_memory": 4096, "clocks": {"sm_clock": 1.98e9}}
+        )
+    )
     table = schema.validate(events.parse(artefact, CASE))
     found = [(row.metric, row.sample, row.value) for row in table.fillna({"sample": -1}).itertuples()]
-    assert found == [("interval", 0, 3e-5), ("interval", 1, 2e-5), ("graph_time", 0, 1e-5), ("peak_memory", -1, 4096)]
+    assert found == [
+        ("interval", 0, 3e-5),
+        ("interval", 1, 2e-5),
+        ("graph_time", 0, 1e-5),
+        ("peak_memory", -1, 4096),
+        ("sm_clock", -1, 1.98e9),
+    ]
     assert set(table["source"]) == {"events"}
     assert table["launch"].isna().all()
 

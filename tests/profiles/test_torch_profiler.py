@@ -64,6 +64,13 @@ def test_resources_are_stored_once_a_launch() -> None:
     assert table[(table["launch"] == 1) & table["sample"].isna()].empty
 
 
+def test_the_clock_is_the_cases(trace: dict[str, Any], tmp_path: Path) -> None:
+    table = torch_profiler.parse(written(trace | {"clocks": {"sm_clock": 1.98e9}}, tmp_path), CASE)
+    clocks = table[table["metric"] == "sm_clock"]
+    assert clocks[["value", "source"]].values.tolist() == [[1.98e9, "torch_profiler"]]
+    assert clocks["launch"].isna().all()
+
+
 def test_the_flush_is_not_the_case() -> None:
     assert not torch_profiler.parse(GOLDEN, CASE)["function"].str.contains("FillFunctor").any()
 

@@ -80,7 +80,7 @@ def _environment(loaded: LoadedRun) -> Iterator[tuple[str, str]]:
         rows = loaded.table[loaded.table["metric"] == metric]
         for source, values in rows.groupby("source")["value"]:
             low, middle, high = (write(v, "hertz") for v in values.quantile([0.05, 0.5, 0.95]))
-            yield label, f"{middle} ({low} – {high}, 5 to 95 % of {len(values)} launches, {source})"
+            yield label, f"{middle} ({low} – {high}, 5 to 95 % of {len(values)} readings, {source})"
     yield "values from", ", ".join(dict.fromkeys(loaded.table["source"])) or ABSENT
     yield from run.versions.items()
     for name, value in run.settings.items():

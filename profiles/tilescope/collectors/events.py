@@ -54,6 +54,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         observe.once(run, out, case)
         artefact["peak_memory"] = _peak_memory(run)
         artefact["interval"] = intervals(run, repetitions, flush)
+        artefact["clocks"] = device.clocks()
         try:
             graphs = [_graph(run) for _ in range(rotate)]
             artefact["graph_time"] = intervals(_in_turn(graphs), repetitions, flush)
@@ -65,7 +66,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """Rows ``interval`` and ``graph_time`` (one a repetition, seconds) and ``peak_memory`` (bytes)."""
+    """Rows ``interval`` and ``graph_time`` (one a repetition, seconds), ``peak_memory`` (bytes) and ``sm_clock`` (hertz)."""
     data = bounded_reading.data_of(artefact)
     rows = [
         case.row(metric, value, "events", sample=sample)
@@ -74,6 +75,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     ]
     if "peak_memory" in data:
         rows.append(case.row("peak_memory", data["peak_memory"], "events"))
+    rows += [case.row(metric, value, "events") for metric, value in data.get("clocks", {}).items()]
     return schema.frame(rows)
 
 

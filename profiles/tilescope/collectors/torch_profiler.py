@@ -75,13 +75,13 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
                 run()
                 # Autograd launches from a thread of its own: all of it must lie within the range.
                 torch.cuda.synchronize()
+        clocks = device.clocks()
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(whole))
         trace = json.loads(whole.read_text())
-    out.write_bytes(
-        gzip.compress(json.dumps(trim(trace) | {"checked": checked}, separators=(",", ":")).encode(), mtime=0)
-    )
+    told = {"checked": checked, "clocks": clocks}
+    out.write_bytes(gzip.compress(json.dumps(trim(trace) | told, separators=(",", ":")).encode(), mtime=0))
 
 
 @bounded_reading.parser
@@ -89,13 +89,14 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """Rows of every launch and repetition and of every launch (its resources).
 
     Of every repetition: ``gpu_time``, ``launch_start`` and, where the trace has the call, ``launch_call``: when the CPU
-    began the call that made the launch. Times in seconds; starts and calls count from the moment when the repetition's
+    began the call that made the launch. Of the case: ``sm_clock`` in hertz, as it was at the end. Times in seconds; starts and calls count from the moment when the repetition's
     first launch began on the GPU, so its own call is negative. ``estimated_occupancy`` is the profiler's guess from the
     launch alone, as a ratio.
     """
     trace = bounded_reading.data_of(artefact)
     called = _calls(_complete(trace))
     rows = [case.row(metric, value, "check") for metric, value in trace.get("checked", {}).items()]
+    rows += [case.row(metric, value, "torch_profiler") for metric, value in trace.get("clocks", {}).items()]
     described: set[int] = set()
     for sample, launches in samples(trace).items():
         for launch, event in enumerate(launches):

@@ -106,6 +106,18 @@ def lock_name() -> str:
         return "gpu"
 
 
+def clocks() -> dict[str, float]:
+    """The clock that the multiprocessors run at now, ``sm_clock``, in hertz, as NVML reads it; empty where it does not tell.
+
+    Asked right after the last call of a series it is the one that the series ended with: an idle GPU lowers it only later.
+    """
+    try:
+        with _nvml() as nvml:
+            return {"sm_clock": nvml.nvmlDeviceGetClockInfo(_visible(nvml), nvml.NVML_CLOCK_SM) * 1e6}
+    except NoDeviceError:
+        return {}
+
+
 def versions() -> dict[str, str]:
     """Versions of what takes part, by name; what is not installed is absent."""
     found = {"python": platform.python_version(), "tilescope": VERSION}

@@ -18,6 +18,13 @@ from tilescope.interpreter import narrow
 from tilescope.interpreter.blocks import Array, NeedsValues, NotServed, is_opaque, unknown
 from tilescope.interpreter.meter import Counting
 
+#: Accesses to one address, one after another, of which none changes it: then the program waits for another one.
+_PATIENCE = 10_000
+_WAITS = (
+    "it waits for what another program is to write, and programs are interpreted one after another: "
+    "time and count it on a GPU"
+)
+
 
 class OutOfTime(Exception):
     """The deadline passed in the middle of a program."""
@@ -28,6 +35,8 @@ class Memory:
 
     def __init__(self, counting: Counting) -> None:
         self.counting = counting
+        #: The one address of the last access, and how many there were of it since anything was written.
+        self._asked, self._times = 0, 0
 
     def methods(self) -> dict[str, Callable[..., Any]]:
         """By the name that Triton's builder has for each."""
@@ -51,6 +60,7 @@ class Memory:
         addresses = self._addresses(pointers, mask)
         if self.counting.meter is not None:
             self.counting.meter.load(addresses, _size(pointers), self._line())
+        self._watch(addresses)
         element = pointers.get_element_ty()
         if not self.counting.values and element.is_floating():
             return unknown(element, pointers.data.shape)
@@ -60,6 +70,7 @@ class Memory:
         addresses = self._addresses(pointers, mask)
         if self.counting.meter is not None:
             self.counting.meter.store(addresses, _size(pointers), self._line())
+        self._times = 0
         if not is_opaque(value):
             interpreter._interpreter.store(_whole(pointers.data), _whole(value.data), _mask(mask, pointers))
 
@@ -70,13 +81,18 @@ class Memory:
         if value.dtype.scalar.name in narrow.FORMATS:
             return _add_narrow(pointers, value, _mask(mask, pointers))
         create = type(interpreter_builder).create_atomic_rmw
-        return create(interpreter_builder, operation, pointers, value, mask, *options)
+        before = create(interpreter_builder, operation, pointers, value, mask, *options)
+        self._watch_atomic(pointers, mask, before)
+        return before
 
     def atomic_cas(self, pointers: Any, compare: Any, value: Any, *options: Any) -> Any:
         self._atomic(pointers, None)
         if is_opaque((compare, value)):
             raise NeedsValues
-        return type(interpreter_builder).create_atomic_cas(interpreter_builder, pointers, compare, value, *options)
+        create = type(interpreter_builder).create_atomic_cas
+        before = create(interpreter_builder, pointers, compare, value, *options)
+        self._watch_atomic(pointers, None, before)
+        return before
 
     def descriptor_reduce(self, kind: Any, descriptor: Any, value: Any, indices: Any) -> None:
         """``descriptor.atomic_add`` and its like: an atomic on each element of the tile that lies in the tensor."""
@@ -97,6 +113,22 @@ class Memory:
         if self.counting.meter is not None:
             self.counting.meter.load(addresses, _size(pointers), self._line())
             self.counting.meter.store(addresses, _size(pointers), self._line())
+
+    def _watch(self, addresses: Array) -> None:
+        """Counts accesses that find what the last one found. Raises NotServed for a program that would ask for ever."""
+        asked = int(addresses.flat[0]) if addresses.size == 1 else 0
+        self._times = self._times + 1 if asked and asked == self._asked else 0
+        self._asked = asked
+        if self._times > _PATIENCE:
+            raise NotServed(_WAITS)
+
+    def _watch_atomic(self, pointers: Any, mask: Any, before: Any) -> None:
+        """Counts an atomic on one element that left what it found; any other begins anew."""
+        one = pointers.data.size == 1 and (mask is None or _data(mask).all())
+        if one and _read(pointers, None, None, pointers.get_element_ty()).tobytes() == _whole(before.data).tobytes():
+            self._watch(pointers.data)
+        else:
+            self._times = 0
 
     def _addresses(self, pointers: Any, mask: Any) -> Array:
         if is_opaque((pointers, mask)):

@@ -177,3 +177,23 @@ def split_products_with_atomics() -> Launched:
     traffic = 3 * out.nbytes + 4 * 4
     read = a.nbytes + b.nbytes + traffic
     return Launched([out, lock], [a.float() @ b.float(), lock * 0], read=read, written=traffic, flops=3 * 2 * 16**3)
+
+
+@triton.jit
+def ticket_kernel(flags_ptr, out_ptr, TIMES: tl.constexpr):
+    """Each program waits for the one before it, which is done, and reads one number again and again."""
+    program = tl.program_id(0)
+    while tl.atomic_cas(flags_ptr, program, program) != program:
+        pass
+    total = 0.0
+    for _ in range(TIMES):
+        total += tl.load(out_ptr + program)
+        tl.store(out_ptr + program, total)
+    tl.atomic_xchg(flags_ptr, program + 1)
+
+
+def programs_in_turn() -> Launched:
+    flags, out = torch.zeros(1, dtype=torch.int32), torch.ones(4)
+    ticket_kernel[(4,)](flags, out, 10)
+    moved = 4 * 10 * 4 + 2 * 4 * 4
+    return Launched([flags, out], [flags * 0 + 4, torch.full((4,), 512.0)], read=moved, written=moved, flops=4 * 10)

@@ -119,3 +119,39 @@ def static_kernel(x_ptr, out_ptr, N: tl.constexpr):
 
 def a_failing_static_assertion() -> Launched:
     return _launched(static_kernel)
+
+
+@triton.jit
+def waiting_kernel(flags_ptr, out_ptr, HOW: tl.constexpr):
+    """Each program waits for the one after it, which on a GPU runs beside it."""
+    program = tl.program_id(0)
+    if program + 1 < tl.num_programs(0):
+        if HOW == "load":
+            while tl.load(flags_ptr + program + 1, volatile=True) == 0:
+                pass
+        elif HOW == "exchange":
+            while tl.atomic_xchg(flags_ptr + program + 1, 0) == 0:
+                pass
+        else:
+            while tl.atomic_cas(flags_ptr + program + 1, 1, 2) == 0:
+                pass
+    tl.store(out_ptr + program, program)
+    tl.atomic_xchg(flags_ptr + program, 1)
+
+
+def _waiting(how: str) -> Launched:
+    out = torch.empty(3)
+    waiting_kernel[(3,)](torch.zeros(3, dtype=torch.int32), out, how)
+    return Launched(out, torch.arange(3.0), out)
+
+
+def waiting_by_loads() -> Launched:
+    return _waiting("load")
+
+
+def waiting_by_exchange() -> Launched:
+    return _waiting("exchange")
+
+
+def waiting_by_comparison() -> Launched:
+    return _waiting("compare")
