@@ -19,6 +19,7 @@ from triton.backends.nvidia.compiler import get_ptxas, ptx_get_version
 from triton.backends.nvidia.driver import CudaDriver
 from triton.runtime import driver
 
+from tilescope.execution.assumed_answers import Answers, Entries, NoAttribute
 from tilescope.execution.launches import Launch
 
 #: Kernels specialise on pointers being a multiple of this many bytes; PyTorch aligns every allocation to more.
@@ -33,24 +34,66 @@ def capability(target: str) -> int:
     return int(match[1])
 
 
-class OfflineDriver(CudaDriver):  # type: ignore[misc]
-    """A CUDA driver for a GPU that is not there. It can name its target and nothing more."""
+class _Utilities:
+    """What Triton asks a driver's ``utils`` for."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, answers: Answers | None) -> None:
+        self.target = target
+        self.answers = answers
+
+    def get_device_properties(self, device: int = 0) -> Entries:
+        """Entries by Triton's names, as ``multiprocessor_count``. Raises ValueError where no product stands for the target."""
+        self.answers = self.answers or Answers(self.target)
+        self.answers.index(device)
+        return Entries(self.answers)
+
+    def __getattr__(self, name: str) -> Any:
+        raise _not_there(self.target, f"triton.runtime.driver.active.utils.{name}")
+
+
+def _not_there(target: str, query: str) -> NoAttribute:
+    return NoAttribute(f"{query} needs a GPU, and {target} is not there: catch the launch (launches.catch) instead")
+
+
+class OfflineDriver(CudaDriver):  # type: ignore[misc]
+    """A CUDA driver for a GPU that is not there. It can name its target, and answer what ``answers`` holds.
+
+    Without ``answers`` it is for the compiler alone, and its tensors are meta tensors.
+    """
+
+    def __init__(self, target: str, answers: Answers | None = None) -> None:
         # The base class would load libcuda.
         self.target = GPUTarget("cuda", capability(target), 32)
+        self.utils = _Utilities(target, answers)
+        self.answers = answers
+
+    @property
+    def launcher_cls(self) -> Any:
+        raise _not_there(f"sm_{self.target.arch}", "a launch")
 
     def get_current_target(self) -> Any:
+        if self.answers is not None:
+            self.answers.tell("triton.runtime.driver.active.get_current_target()", self.target)
         return self.target
 
     def get_current_device(self) -> int:
         return 0
 
+    def set_current_device(self, device: Any) -> None:
+        pass
+
     def get_current_stream(self, device: int) -> int:
         return 0
 
+    def get_device_capability(self, device: Any = None) -> tuple[int, int]:
+        major, minor = divmod(self.target.arch, 10)
+        return major, minor
+
     def get_active_torch_device(self) -> torch.device:
-        return torch.device("meta")
+        return torch.device("meta") if self.answers is None else torch.device("cuda", 0)
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        """Nothing: there is no cache that a launch could find its data in."""
 
 
 class _AlignedTensor(torch.Tensor):
