@@ -42,8 +42,10 @@ class Answers:
     Raises ValueError for a target that no listed product stands for.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, toolkit: str = "") -> None:
         self.device = for_target(target)
+        #: The version of CUDA that compiles here, empty where it does not matter.
+        self.toolkit = toolkit
         product, limits = ceilings.product_for(target), occupancy.limits(target)
         self.sources = [product.document, _GUIDE]
         digits = target.removeprefix("sm_")
@@ -91,9 +93,11 @@ class Answers:
         return kind(f"{query} has no answer: {self.device.name} is assumed, not there, and no document says")
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data of it: ``target``, ``name``, ``sources`` (documents), ``answers`` by query, ``refused`` queries."""
+        """Plain data: ``target``, ``name``, ``toolkit`` (what ``torch.version.cuda`` says), ``sources`` (documents), ``answers``
+        by query, ``refused`` queries."""
         with self._lock:
             return {
+                "toolkit": self.toolkit,
                 "target": self.device.target,
                 "name": self.device.name,
                 "sources": list(self.sources),
@@ -234,11 +238,8 @@ def queries(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any,
     yield cuda, "mem_get_info", say("mem_get_info", lambda device=None: (memory, memory))
 
 
-def absent_gpu(answers: Answers, active: Callable[[], bool], toolkit: str) -> Iterator[tuple[Any, str, Any]]:
-    """As ``queries``, what only answers where there is no GPU: that there is one, and what is done with it.
-
-    ``toolkit`` is the version of CUDA that compiles here.
-    """
+def absent_gpu(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
+    """As ``queries``, what only answers where there is no GPU: that there is one, and what is done with it."""
     cuda, say = torch.cuda, functools.partial(_saying, answers, active)
     yield cuda, "is_available", say("is_available", lambda: True)
     yield cuda, "is_initialized", _while(active, cuda, "is_initialized", lambda: True)
@@ -260,7 +261,7 @@ def absent_gpu(answers: Answers, active: Callable[[], bool], toolkit: str) -> It
     yield from _randomness(active)
     yield torch.backends.cuda, "is_built", lambda: True
     if torch.version.cuda is None:
-        yield torch.version, "cuda", answers.tell("torch.version.cuda", toolkit)
+        yield torch.version, "cuda", answers.toolkit
     accelerator = torch.accelerator
     here = torch.device("cuda")
     values = {

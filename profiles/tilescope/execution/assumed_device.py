@@ -27,11 +27,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from tilescope_kernels.spec import KernelSpec
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.runtime import driver
 
 from tilescope.execution import assumed_answers, assumed_tensors, offline
 from tilescope.execution.assumed_answers import NoAnswer as NoAnswer  # noqa: PLC0414 - who assumes catches it
+from tilescope.hardware import ceilings
+from tilescope.table.case import Case
 
 _lock = threading.Lock()
 _current: Assumed | None = None
@@ -41,14 +44,15 @@ class Assumed:
     """A GPU that is assumed. ``answers`` holds its specification and what was asked; ``place`` is where its tensors are:
     ``cpu``, or ``meta`` for shapes without data."""
 
-    def __init__(self, target: str, place: str) -> None:
+    def __init__(self, target: str, place: str, tensors: bool) -> None:
         if place not in ("cpu", "meta"):
             raise ValueError(f"tensors cannot be kept on {place!r}: use cpu or meta")
-        self.answers = assumed_answers.Answers(target)
+        toolkit = get_ptxas(offline.capability(target)).version
+        self.answers = assumed_answers.Answers(target, toolkit)
         self.target, self.place = target, place
         self.active = False
-        #: Whether there is a GPU, whose tensors stay as they are.
-        self.beside_a_gpu = torch.cuda.is_available()
+        #: Whether tensors, streams and events are assumed too, and not those of a GPU that is here.
+        self.tensors = tensors
 
     @property
     def device(self) -> Any:
@@ -62,7 +66,7 @@ class Assumed:
     @contextlib.contextmanager
     def in_this_thread(self) -> Iterator[None]:
         """While active, what this thread asks for on the GPU is made; ``assumed`` and threads begun meanwhile do it."""
-        with contextlib.nullcontext() if self.beside_a_gpu else assumed_tensors.Moving(self.place):
+        with assumed_tensors.Moving(self.place) if self.tensors else contextlib.nullcontext():
             yield
 
     def _replacements(self) -> Iterator[tuple[Any, str, Any]]:
@@ -70,10 +74,9 @@ class Assumed:
             return self.active
 
         yield from assumed_answers.queries(self.answers, active)
-        if self.beside_a_gpu:
+        if not self.tensors:
             return
-        toolkit = get_ptxas(offline.capability(self.target)).version
-        yield from assumed_answers.absent_gpu(self.answers, active, toolkit)
+        yield from assumed_answers.absent_gpu(self.answers, active)
         yield from assumed_tensors.Lying(self.place, active).replacements()
         yield threading.Thread, "start", self._starting(threading.Thread.start)
 
@@ -93,16 +96,19 @@ class Assumed:
 
 
 @contextlib.contextmanager
-def assumed(target: str, place: str = "cpu") -> Iterator[Assumed]:
+def assumed(target: str, place: str = "cpu", tensors: bool | None = None) -> Iterator[Assumed]:
     """While active, device queries are answered as those of ``target`` (``sm_90``), in this process.
 
-    ``place`` is where tensors "on the GPU" are: ``cpu``, or ``meta`` for shapes without data. Assuming the same again within is
+    ``place`` is where tensors "on the GPU" are: ``cpu``, or ``meta`` for shapes without data. ``tensors`` says whether there are
+    such: by default where there is no GPU; True hides one that is here, whose own tensors must then not be used. Assuming the same again within is
     allowed, and yields the same; another target or place raises RuntimeError. Raises ValueError for a target that no product
     stands for, naming those that are known.
     """
     global _current  # noqa: PLW0603 - what it answers for is the process's too
     with _lock:
-        within, found = _current, Assumed(target, place) if _current is None else _current
+        within, found = _current, _current
+        if found is None:
+            found = Assumed(target, place, not torch.cuda.is_available() if tensors is None else tensors)
         if (found.target, found.place) != (target, place):
             raise RuntimeError(
                 f"{found.target} on {found.place} is assumed already: end that before you assume {target} on {place}"
@@ -122,3 +128,25 @@ def assumed(target: str, place: str = "cpu") -> Iterator[Assumed]:
         driver._active = before
         found.active = False
         _current = None
+
+
+@contextlib.contextmanager
+def for_launcher(spec: KernelSpec, case: Case, target: str, place: str) -> Iterator[Assumed | None]:
+    """``assumed`` with its tensors for a case whose launcher asks PyTorch or Triton about the GPU; yields None for another.
+
+    Another library's launcher and a person's ask. The catalog's own ask ``launching``, which knows of launches that are caught:
+    what is interpreted then are kernels that can be. No product may stand for the target of a GPU that is here: None too.
+    """
+    if target not in ceilings.targets() or not _asks(spec, case):
+        yield None
+        return
+    with assumed(target, place, tensors=True) as found:
+        yield found
+
+
+def _asks(spec: KernelSpec, case: Case) -> bool:
+    chosen = spec.implementations.get(case.impl)
+    if chosen is None:
+        return False
+    module = str(getattr(chosen.call, "__module__", ""))
+    return bool(chosen.requires) or not module.startswith("tilescope_kernels.")
