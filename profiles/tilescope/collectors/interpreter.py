@@ -125,7 +125,10 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
 @bounded_reading.parser
 def parse_assumed(artefact: Path) -> Mapping[str, Any]:
     """What was assumed of a GPU that is not there, as ``Assumed.as_data`` gives it; empty where nothing was."""
-    return json_shape.fit(bounded_reading.data_of(artefact).get("assumed", {}), Mapping[str, Any], "assumed")
+    found: Mapping[str, Any] = json_shape.fit(
+        bounded_reading.data_of(artefact).get("assumed", {}), Mapping[str, Any], "assumed"
+    )
+    return found
 
 
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tilescope.hardware import ceilings, occupancy
-from tilescope.hardware.device import for_target
+from tilescope.hardware.device import detect, for_target
 
 #: Bytes of shared memory that a block has without opting into more: CUDA C++ Programming Guide.
 STATIC_SHARED_MEMORY = 48 * occupancy.KIBI
@@ -39,15 +39,16 @@ class Answers:
     """The specification of a target, and what was asked of it.
 
     ``given`` maps each query that was answered to the value as plain data, ``refused`` lists those that were not.
-    Raises ValueError for a target that no listed product stands for.
+    A GPU that is here stands for its own target. Raises ValueError for another that no listed product stands for.
     """
 
     def __init__(self, target: str, toolkit: str = "") -> None:
-        self.device = for_target(target)
+        here = detect()
+        self.device = here if here and here.target == target else for_target(target)
         #: The version of CUDA that compiles here, empty where it does not matter.
         self.toolkit = toolkit
-        product, limits = ceilings.product_for(target), occupancy.limits(target)
-        self.sources = [product.document, _GUIDE]
+        known, limits = ceilings.product(self.device.name), occupancy.limits(target)
+        self.sources = [known.document if known else "the NVIDIA driver here", _GUIDE]
         digits = target.removeprefix("sm_")
         self.capability = (int(digits[:-1]), int(digits[-1]))
         self.given: dict[str, Any] = {}
@@ -71,6 +72,8 @@ class Answers:
             "is_integrated": 0,
             "is_multi_gpu_board": 0,
         }
+        if not self.device.l2_bytes:  # of a product that is not listed
+            del self.properties["L2_cache_size"]
         #: By Triton's names.
         self.entries: dict[str, Any] = {
             "max_shared_mem": limits.block_shared_memory,
@@ -180,7 +183,7 @@ class Stream:
 
     def record_event(self, event: Any = None) -> Any:
         """An event that has happened."""
-        return event or torch.cuda.Event()
+        return event or torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def query(self) -> bool:
         """All is done."""
@@ -284,7 +287,7 @@ def _streams(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any
     cuda = torch.cuda
     for name in ("current_stream", "default_stream"):
         yield cuda, name, _while(active, cuda, name, lambda device=None: stream)
-    yield cuda, "stream", _while(active, cuda, "stream", lambda stream: contextlib.nullcontext(stream))
+    yield cuda, "stream", _while(active, cuda, "stream", contextlib.nullcontext)
     yield cuda, "is_current_stream_capturing", lambda: False
     for name in ("CUDAGraph", "graph"):
         yield cuda, name, functools.partial(_refusing, answers, f"torch.cuda.{name}")
@@ -304,8 +307,10 @@ def _randomness(active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
     yield cuda, "default_generators", (torch.default_generator,)
     yield cuda, "initial_seed", _while(active, cuda, "initial_seed", torch.initial_seed)
     yield cuda, "get_rng_state", _while(active, cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
-    yield cuda, "set_rng_state", _while(
-        active, cuda, "set_rng_state", lambda state, device=None: torch.set_rng_state(state)
+    yield (
+        cuda,
+        "set_rng_state",
+        _while(active, cuda, "set_rng_state", lambda state, device=None: torch.set_rng_state(state)),
     )
 
 

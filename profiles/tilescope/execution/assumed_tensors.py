@@ -23,9 +23,12 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
 #: What PyTorch itself says of a tensor, whatever is assumed.
-_DEVICE = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
+_DEVICE: Any = torch._C.TensorBase.device.__get__
 _MARK = "_on_assumed_gpu"
 _GPU = torch.device("cuda", 0)
+#: What makes a tensor like another, elsewhere if asked: of tensors, and of ``torch``.
+_NEW = ("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full")
+_LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
 
 
 def true_device(tensor: torch.Tensor) -> torch.device:
@@ -69,16 +72,18 @@ def _type(device: Any) -> str:
 
 def _default_device() -> torch.device | None:
     """That of the innermost ``with torch.device``. PyTorch's own answer would make a tensor to know it."""
-    modes = reversed(_get_current_function_mode_stack())
+    modes = reversed(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]
     return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), None)
 
 
 class _Generator(torch._C.Generator):
     """A generator of the host's that says the device it was made for."""
 
+    _kind: str
+
     def __new__(cls, device: Any = "cpu") -> Any:
         kind = _type(device)
-        made = super().__new__(cls, device="cpu" if kind == "cuda" else device)
+        made: Any = torch._C.Generator.__new__(cls, device="cpu" if kind == "cuda" else device)  # type: ignore[call-arg]
         made._kind = kind
         return made
 
@@ -104,7 +109,7 @@ class _AnyGenerator(metaclass=_GeneratorType):
 class Moving(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Has what is asked for on a GPU made in ``place`` (``cpu`` or ``meta``), and marks it and what is computed from it.
 
-    An operator that is implemented for CUDA alone, as a person's custom operator may be, is called as if on CUDA.
+    An operator that Python code implements for CUDA alone, as a person's custom operator may be, is called as if on CUDA.
     """
 
     def __init__(self, place: str) -> None:
@@ -121,9 +126,8 @@ class Moving(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten._pin_memory.default:
             return args[0].clone()
         result = self._call(func, args, kwargs)
-        # ``type_as`` names the device that PyTorch sees; ``to`` itself never gets here with another.
-        moved_to_host = asked == "cpu" and func is not torch.ops.aten._to_copy.default
-        if asked == "cuda" or (not moved_to_host and any(map(_is_marked, given))):
+        # PyTorch's own code names the host where it means the tensor's own place; who asks for the host does it in Python.
+        if asked == "cuda" or any(map(_is_marked, given)):
             old = [id(_storage(tensor)) for tensor in given]
             for tensor in _flat(result):
                 if id(_storage(tensor)) not in old:
@@ -131,7 +135,7 @@ class Moving(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if func.namespace not in ("aten", "prims") and _only_on_cuda(func):
+        if _only_on_cuda_in_python(func):
             with self, _as_assumed():
                 return func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), *args, **kwargs)
         with _truth():
@@ -160,9 +164,14 @@ def _as_assumed() -> Iterator[None]:
         _inside.operator = before
 
 
-def _only_on_cuda(func: Any) -> bool:
-    keys = torch._C.DispatchKey
-    return func.has_kernel_for_dispatch_key(keys.CUDA) and not func.has_kernel_for_dispatch_key(keys.CPU)
+def _only_on_cuda_in_python(func: Any) -> bool:
+    """Whether an operator is implemented for CUDA and not for the host, by a function of Python.
+
+    One of C++ would be given addresses of the host's memory.
+    """
+    namespace, _, name = func.name().partition("::")
+    written = {f"{namespace}/{name}/CUDA", f"{namespace}/{name.partition('.')[0]}/CUDA"}
+    return bool(written & torch.library._impls) and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CPU)
 
 
 class Lying:
@@ -191,6 +200,10 @@ class Lying:
         yield tensor, "record_stream", lambda _x, _stream: None
         for name in ("tensor", "as_tensor", "asarray"):
             yield torch, name, self._guarded(getattr(torch, name), functools.partial(self._made, getattr(torch, name)))
+        for owner, names in ((tensor, _NEW), (torch, _LIKE)):
+            for name in names:
+                original = getattr(owner, name)
+                yield owner, name, self._guarded(original, functools.partial(_perhaps_on_host, original))
         yield torch, "Generator", _AnyGenerator
         for name, answer in (("__enter__", _enter), ("__exit__", _exit)):
             original = getattr(torch.autocast, name)
@@ -214,7 +227,7 @@ class Lying:
 
     def _to(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         rest = list(args)
-        if rest and isinstance(rest[0], torch.Tensor) or "other" in kwargs:
+        if (rest and isinstance(rest[0], torch.Tensor)) or "other" in kwargs:
             other = kwargs.pop("other") if "other" in kwargs else rest.pop(0)
             device, rest = other.device, [other.dtype, *rest]
         elif "device" in kwargs:
@@ -259,6 +272,11 @@ class Lying:
     def _new_tensor(self, tensor: torch.Tensor, data: Any, *, device: Any = None, **kwargs: Any) -> Any:
         kwargs = {"dtype": tensor.dtype, **kwargs}
         return self._made(self._tensor, data, device=device or tensor.device, **kwargs)
+
+
+def _perhaps_on_host(original: Any, *args: Any, **kwargs: Any) -> Any:
+    made = original(*args, **kwargs)
+    return _mark(made, False) if _type(kwargs.get("device")) == "cpu" else made
 
 
 def _deep_copy(tensor: torch.Tensor, memo: dict[int, Any], *, original: Any = torch.Tensor.__deepcopy__) -> Any:

@@ -73,7 +73,7 @@ class OfflineDriver(CudaDriver):  # type: ignore[misc]
 
     def get_current_target(self) -> Any:
         if self.answers is not None:
-            self.answers.tell("triton.runtime.driver.active.get_current_target()", self.target)
+            self.answers.tell("triton.runtime.driver.active.get_current_target()", f"sm_{self.target.arch}")
         return self.target
 
     def get_current_device(self) -> int:
