@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import re
+import subprocess
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -21,6 +24,7 @@ from triton.runtime import driver
 
 from tilescope.execution.assumed_answers import Answers, Entries, NoAttribute
 from tilescope.execution.launches import Launch
+from tilescope.hardware import occupancy
 
 #: Kernels specialise on pointers being a multiple of this many bytes; PyTorch aligns every allocation to more.
 ALIGNMENT = 16
@@ -47,8 +51,40 @@ class _Utilities:
         self.answers.index(device)
         return Entries(self.answers)
 
+    def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
+        """What a driver says of machine code: handles (none), registers a thread, its local memory in words of 4 bytes, and
+        the most threads of a block, which the registers of a multiprocessor limit."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "kernel.cubin")
+            file.write_bytes(cubin)
+            command = [knobs.nvidia.cuobjdump.path, "-res-usage", str(file)]
+            said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        found = re.search(rf"Function {re.escape(name)}:\s.*?REG:(\d+) STACK:(\d+)", said, re.DOTALL)
+        if found is None:
+            raise _not_there(self.target, f"the registers of {name}")
+        registers, stack = int(found[1]), int(found[2])
+        warps = next(n for n in range(32, 0, -1) if n == 1 or occupancy.blocks(self.target, registers, 0, 32 * n).blocks)
+        return 0, 0, registers, stack // 4, 32 * warps
+
     def __getattr__(self, name: str) -> Any:
         raise _not_there(self.target, f"triton.runtime.driver.active.utils.{name}")
+
+
+class _Index(int):
+    """Device 0 of one target. Kernels keep what they compiled by it: what is for another target must not be found."""
+
+    target: Any
+
+    def __new__(cls, target: Any) -> _Index:
+        made = super().__new__(cls, 0)
+        made.target = target
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return self.target == other.target if isinstance(other, _Index) else int(self) == other
+
+    def __hash__(self) -> int:
+        return hash((int(self), self.target))
 
 
 def _not_there(target: str, query: str) -> NoAttribute:
@@ -67,9 +103,13 @@ class OfflineDriver(CudaDriver):  # type: ignore[misc]
         self.utils = _Utilities(target, answers)
         self.answers = answers
 
-    @property
-    def launcher_cls(self) -> Any:
-        raise _not_there(f"sm_{self.target.arch}", "a launch")
+    def launcher_cls(self, source: Any, metadata: Any) -> Any:
+        """What launches a compiled kernel: it raises, in one line."""
+
+        def launch(*_args: Any) -> None:
+            raise _not_there(f"sm_{self.target.arch}", "a launch")
+
+        return launch
 
     def get_current_target(self) -> Any:
         if self.answers is not None:
@@ -77,7 +117,7 @@ class OfflineDriver(CudaDriver):  # type: ignore[misc]
         return self.target
 
     def get_current_device(self) -> int:
-        return 0
+        return _Index(self.target)
 
     def set_current_device(self, device: Any) -> None:
         pass
