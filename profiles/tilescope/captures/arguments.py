@@ -203,7 +203,7 @@ class Reader(code.Reader):
 
     def _storage(self, held: Mapping[str, Any], seed: int, folder: Path) -> torch.UntypedStorage:
         start = int(held["misaligned"])
-        storage = torch.UntypedStorage(start + int(held["bytes"]), device=self._device)  # type: ignore[no-untyped-call]
+        storage = torch.empty(start + int(held["bytes"]), dtype=torch.uint8, device=self._device).untyped_storage()
         if self._device.type != "meta":
             contents.draw(storage, start, held["holds"], folder, seed)
         return storage

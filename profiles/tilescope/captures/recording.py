@@ -20,8 +20,8 @@ from triton.runtime.autotuner import Autotuner
 from tilescope.captures import arguments, inductor
 from tilescope.captures.call_site import call_site
 from tilescope.captures.recorder import Recorder, torch_is_capturing
-from tilescope.collectors import compiler, interpreter
-from tilescope.execution import launches, offline
+from tilescope.collectors import interpreter
+from tilescope.execution import assumed_device, launches, offline
 from tilescope.hardware import occupancy
 from tilescope.interpreter import blocks, interpret
 
@@ -74,21 +74,13 @@ def on_gpu(recorder: Recorder) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def without_gpu(recorder: Recorder, target: str, limit: float = LIMIT) -> Iterator[None]:
-    """While active, notes every launch and interprets it. Triton compiles for ``target`` if it is asked to.
+def without_gpu(recorder: Recorder, target: str, limit: float = LIMIT) -> Iterator[assumed_device.Assumed]:
+    """While active, notes every launch and interprets it, and a GPU of ``target`` is assumed; yields that.
 
     Launches that would take longer than what is left of ``limit`` seconds, and those that the interpreter does not serve, are not
     made: their records and those after them say so. 0 interprets none.
     """
     maker = _Interpreting(recorder, limit)
-
-    def loaded(kernel: Any) -> None:
-        """There is no GPU to load it: what a launcher asks of it is what the assembler says."""
-        if kernel.module is None:
-            kernel.module, kernel.n_regs, kernel.n_spills, kernel.n_max_threads = "assumed", 0, 0, 1024
-            kernel._run = _no_run
-            used = compiler.resources_of(kernel, target)
-            kernel.n_regs, kernel.n_spills = used.registers, used.spill_bytes_stored // 4
 
     def runner_of(kernel: Any, grid: Any) -> Callable[..., None]:
         def runner(*args: Any, stream: Any = None) -> None:
@@ -97,17 +89,12 @@ def without_gpu(recorder: Recorder, target: str, limit: float = LIMIT) -> Iterat
         return runner
 
     with (
-        offline.targeting(target),
+        assumed_device.assumed(target, tensors=True) as there,
         mock.patch.object(CompiledKernel, "__getitem__", runner_of),
-        mock.patch.object(CompiledKernel, "_init_handles", loaded),
         inductor.instead(maker),
         launches.catch(maker, _fitting(target)),
     ):
-        yield
-
-
-def _no_run(*_: Any) -> None:
-    raise RuntimeError("there is no GPU to run a compiled kernel on: launch it as kernel[grid](…)")
+        yield there
 
 
 def _fitting(target: str) -> Callable[[launches.Launch], bool]:

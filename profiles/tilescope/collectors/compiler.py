@@ -234,12 +234,6 @@ def _gist(error: BaseException) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def resources_of(kernel: Any, target: str) -> assembly.Resources:
-    """What a kernel that Triton has compiled takes of the target: registers, spills, static shared memory."""
-    report, _ = _assemble(kernel.asm["ptx"], kernel.metadata, target)
-    return assembly.resources(report, kernel.metadata.name)
-
-
 def _assemble(ptx: str, metadata: Any, target: str) -> tuple[str, str]:
     """What ``ptxas -v`` reports, called with the flags that Triton's own backend gives it, and the SASS it makes."""
     from triton import knobs  # noqa: PLC0415

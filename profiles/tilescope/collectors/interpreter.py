@@ -74,7 +74,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     if case.impl == "compile":
         raise execute.NotApplicable(COMPILED)
     if known := _counted_already(case, spec):
-        _write([known], out)
+        _write([known], out, {})
         return
     try:
         records, assumed = _count(case, spec, settings, "meta", values=False)
@@ -95,7 +95,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
             if must_compile(error):
                 raise execute.NotApplicable(COMPILED) from None
             raise
-    _write(records, out)
+    _write(records, out, assumed)
 
 
 def _counted_already(case: Case, spec: Any) -> _Counted | None:
@@ -104,7 +104,7 @@ def _counted_already(case: Case, spec: Any) -> _Counted | None:
     return counted
 
 
-def _write(records: list[_Counted], out: Path) -> None:
+def _write(records: list[_Counted], out: Path, assumed: Mapping[str, Any]) -> None:
     with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
         artefact: dict[str, Any] = {
             "triton": importlib.metadata.version("triton"),

@@ -47,6 +47,7 @@ class Capture:
         self.limit = limit
         self._stack = contextlib.ExitStack()
         self._recorder: Recorder | None = None
+        self._assumed: Any = None
         #: What comparing with a reference came to, in one line; empty where there was none.
         self.checked = ""
 
@@ -60,11 +61,10 @@ class Capture:
 
         # For another target than this GPU's the launches are made here all the same, and compiled for that.
         on_this = self._here is not None and torch.cuda.is_available()
-        self._stack.enter_context(
-            recording.on_gpu(self._recorder)
-            if on_this
-            else recording.without_gpu(self._recorder, self.target, self.limit)
-        )
+        if on_this:
+            self._stack.enter_context(recording.on_gpu(self._recorder))
+        else:
+            self._assumed = self._stack.enter_context(recording.without_gpu(self._recorder, self.target, self.limit))
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -155,11 +155,12 @@ class Capture:
         name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         references = self.write(folder / CAPTURED / name)
         catalog = [describe.entry(reference, execute.load_spec(reference)) for reference in references]
+        told = {"assumed": {"capture": self._assumed.as_data()}} if self._assumed else {}
         request = Request(
             references,
             collectors=collectors,
             target=self.target,
-            settings=settings or {},
+            settings={**(settings or {}), **told},
             title=title,
             notes=[*self.notes, self.checked or UNCHECKED],
         )
