@@ -15,6 +15,7 @@ from tilescope.collectors import check, compiler, interpreter
 from tilescope.execution import execute, launches
 from tilescope.hardware import device
 from tilescope.table.case import Case
+from tilescope.worker import describe
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from . import foreign_launches as foreign
@@ -83,10 +84,17 @@ def test_the_floor_is_the_distinct_bytes_and_what_is_not_known_is_absent(tmp_pat
     assert (cost.bytes_read, cost.bytes_written) == (2 * 64 * 4 + 3 * 8, 3 * 64 * 4)
     with Capture(limit=0) as capture:
         foreign.gather(torch.randn(10, 64), torch.tensor([3, 3, 9]))
-    (reference,) = capture.write(tmp_path / "uncounted")
-    spec = execute.load_spec(reference)
-    assert spec.cost(spec.workloads[0], "forward") is None
+        foreign.grouped_kernel[(1,)](torch.tensor([1]), torch.tensor([1]), 64)
+    assert "test_capture.py" in capture.notes[-1]
     assert "was not made" in capture.notes[0]
+    gathered, grouped = capture.write(tmp_path / "uncounted")
+    spec = execute.load_spec(gathered)
+    # Nobody has counted: the tensors that the compiler sees it read and write are the floor, and of operations there is none.
+    (cost,) = describe.entry(gathered, spec)["cost"].values()
+    assert cost["forward"] == {"bytes_read": 10 * 64 * 4 + 3 * 8, "bytes_written": 3 * 64 * 4, "pipe": "fp32"}
+    # Its addresses come from memory.
+    (cost,) = describe.entry(grouped, execute.load_spec(grouped))["cost"].values()
+    assert cost == {}
 
 
 @pytest.mark.parametrize(("target", "rows"), [("sm_90", 128), ("sm_86", 16)])

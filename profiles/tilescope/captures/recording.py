@@ -19,7 +19,8 @@ from triton.runtime.autotuner import Autotuner
 
 from tilescope.captures import arguments, inductor
 from tilescope.captures.call_site import call_site
-from tilescope.captures.recorder import Recorder, torch_is_capturing
+from tilescope.captures.recorder import Record, Recorder, torch_is_capturing
+from tilescope.captures.touched import touched
 from tilescope.collectors import interpreter
 from tilescope.execution import assumed_device, launches, offline
 from tilescope.hardware import occupancy
@@ -47,7 +48,9 @@ def on_gpu(recorder: Recorder) -> Iterator[None]:
             best = getattr(tuner, "best_config", None)
             chosen = best.all_kwargs() if best is not None else {}
             launch = _launch(kernel, function, grid, args, chosen)
-            recorder.take(launch, call_site(), readable=not torch_is_capturing())
+            record = recorder.take(launch, call_site(), readable=not torch_is_capturing())
+            if record is not None and "touched" not in record.data:
+                record.data["touched"] = touched(kernel.asm)
         return describe(kernel, grid, stream, *args)
 
     def tuned(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -136,14 +139,14 @@ class _Interpreting:
         if self.unmade:
             _note(notes, f"{self.unmade} was not made before it: contents may not be what they would be")
         if self.left <= 0:
-            self._not_made(launch, site, notes, f"the {self.limit:g} seconds for interpreting are spent")
+            self._not_made(launch, site, record, f"the {self.limit:g} seconds for interpreting are spent")
             return
         began = time.perf_counter()
         meter = interpret.meter(launch)
         try:
             interpret.run(launch, meter=meter, allowance=interpret.Allowance(self.left))
         except (interpret.TooLong, blocks.NotServed, interpret.InterpretationFailed) as error:
-            self._not_made(launch, site, notes, str(error))
+            self._not_made(launch, site, record, str(error))
             return
         finally:
             self.left -= time.perf_counter() - began
@@ -151,9 +154,14 @@ class _Interpreting:
             counted = interpreter.launch_record(launch, meter)
             record.data["counted"] = {n: v for n, v in counted.items() if n not in ("config", "constants", "grid")}
 
-    def _not_made(self, launch: launches.Launch, site: Sequence[str], notes: list[str], why: str) -> None:
+    def _not_made(self, launch: launches.Launch, site: Sequence[str], record: Record | None, why: str) -> None:
+        notes: list[str] = record.data["notes"] if record else []
         self.unmade = self.unmade or launch.name
         where = site[0] if site else launch.name
+        if record is not None and "touched" not in record.data:
+            # What it reads and writes can be told by the compiler, though not how much of it.
+            with contextlib.suppress(Exception):
+                record.data["touched"] = touched(offline.compile_launch(launch).asm)
         _note(notes, f"the launch at {where} was not made, and what follows has not its results: {why}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,6 +41,12 @@ class CapturedWorkload(Workload):
     @property
     def itemsize(self) -> int:
         return self.itemsize_of
+
+
+class BytesOnly(Cost):
+    """A cost whose operations nobody has counted."""
+
+    unknown = ("flops",)
 
 
 class NoReference:
@@ -133,16 +140,19 @@ class Records:
         return tuple(t for value in given.values() for t in arguments.tensors(value))
 
     def cost(self, workload: Workload, direction: str) -> Cost | None:
-        """The distinct bytes that the launch reads and writes, as the interpreter counted them; None where it did not."""
-        counted = self.launches[self._number(workload)].get("counted")
-        if not counted:
-            return None
-        return Cost(
-            flops=int(counted["requested_flops"]),
-            bytes_read=int(counted["unique_bytes_read"]),
-            bytes_written=int(counted["unique_bytes_written"]),
-            pipe=workload.dtype if workload.dtype in ("fp64", "bf16", "fp16") else "fp32",
-        )
+        """The distinct bytes that the launch reads and writes, as the interpreter counted them; else those of the tensors that
+        the compiler sees it read and write, with no operations. None where neither is known.
+        """
+        record = self.launches[self._number(workload)]
+        pipe = workload.dtype if workload.dtype in ("fp64", "bf16", "fp16") else "fp32"
+        if counted := record.get("counted"):
+            read, written = int(counted["unique_bytes_read"]), int(counted["unique_bytes_written"])
+            return Cost(int(counted["requested_flops"]), read, written, pipe)
+        if through := record.get("touched"):
+            values = record["arguments"]["values"]
+            read, written = (_bytes([values.get(name) for name in through[way]]) for way in ("read", "written"))
+            return BytesOnly(0, read, written, pipe)
+        return None
 
     def counted(self, workload: Workload) -> tuple[dict[str, Any], dict[str, str]] | None:
         """See ``CapturedSpec``."""
@@ -179,6 +189,16 @@ def _tensors(data: Any) -> Any:
     if isinstance(data, list):
         for item in data:
             yield from _tensors(item)
+
+
+def _bytes(values: list[Any]) -> int:
+    """The distinct bytes of the tensors in arguments' data; of those that share memory, no more than there is."""
+    total: dict[int, int] = {}
+    for tensor in _tensors(values):
+        size = torch.empty(0, dtype=getattr(torch, tensor["dtype"])).element_size()
+        own = [extent for extent, step in zip(tensor["shape"], tensor["stride"], strict=True) if step or not extent]
+        total[tensor["storage"]] = total.get(tensor["storage"], 0) + math.prod(own) * size
+    return sum(total.values())
 
 
 def _label(launch: Mapping[str, Any]) -> str:

@@ -204,7 +204,7 @@ def model_rows(job: Job) -> pd.DataFrame:
     names = ("flops", "bytes_read", "bytes_written")
     costs = [(case, job.cost(case)) for case in job.cases]
     return schema.frame(
-        [case.row(f"algorithm_{name}", cost[name], "model") for case, cost in costs if cost for name in names]
+        [case.row(f"algorithm_{name}", cost[name], "model") for case, cost in costs for name in names if name in cost]
     )
 
 

@@ -114,6 +114,14 @@ class Capture:
                 seen |= dict.fromkeys(f"{kernel.name}: {note}" for note in record.data["notes"])
         return [*said, *seen]
 
+    def _floors(self) -> list[str]:
+        """Which floors are not counted, a line a kernel."""
+        kernels = self._recorder.kernels if self._recorder else ()
+        uncounted = (k.name for k in kernels if any("counted" not in record.data for record in k.records))
+        return [
+            f"{name}: its floor is the bytes of whole tensors, for its accesses were not counted" for name in uncounted
+        ]
+
     def write(self, folder: Path | str) -> list[str]:
         """Writes the records below ``folder`` and returns each kernel's reference, as ``tilescope profile`` takes it.
 
@@ -162,7 +170,7 @@ class Capture:
             target=self.target,
             settings={**(settings or {}), **told},
             title=title,
-            notes=[*self.notes, self.checked or UNCHECKED],
+            notes=[*self.notes, *self._floors(), self.checked or UNCHECKED],
         )
         return request, folder, catalog
 
