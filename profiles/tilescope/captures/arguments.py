@@ -101,9 +101,11 @@ class Writer(code.Writer):
 
     def _addresses(self, tensor: torch.Tensor) -> list[list[int]]:
         """Where a table of addresses points to, as a grouped kernel takes one: element, storage and byte in it, of each."""
-        if not self._readable or tensor.dtype not in (torch.int64, torch.uint64) or tensor.numel() > MOST_ADDRESSES:
+        few = tensor.untyped_storage().nbytes() <= 8 * MOST_ADDRESSES
+        if not self._readable or tensor.dtype not in (torch.int64, torch.uint64) or not few:
             return []
-        whole = torch.empty(0, dtype=torch.int64, device=tensor.device).set_(tensor.untyped_storage())
+        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+        whole = whole[: whole.numel() // 8 * 8].view(torch.int64)
         found = []
         for numbers, target in pointed_at(whole.cpu(), tensor.device):
             data = self._tensor(target, "what an address points to")

@@ -45,7 +45,7 @@ def on_gpu(recorder: Recorder) -> Iterator[None]:
         function = getattr(kernel.src, "fn", None)
         if function is not None and not getattr(state, "trial", False):
             tuner = getattr(state, "tuner", None)
-            best = getattr(tuner, "best_config", None)
+            best = tuner.best_config if tuner is not None and tuner.base_fn is function.fn else None
             chosen = best.all_kwargs() if best is not None else {}
             launch = _launch(kernel, function, grid, args, chosen)
             record = recorder.take(launch, call_site(), readable=not torch_is_capturing())

@@ -6,17 +6,18 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilescope.hardware import ceilings, device
-from tilescope.jobs.job import Catalog, OnEvent
+from tilescope.jobs.job import Catalog, Given, OnEvent
 from tilescope.jobs.plan import AUTO, DEFAULT_TARGET, Request, RequestError
 from tilescope.notebook import job_waiting, live_progress
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
+from tilescope.table.case import Case
 from tilescope.table.suggest import unknown
 
 if TYPE_CHECKING:
@@ -117,9 +118,10 @@ class Capture:
     def _floors(self) -> list[str]:
         """Which floors are not counted, a line a kernel."""
         kernels = self._recorder.kernels if self._recorder else ()
-        uncounted = (k.name for k in kernels if any("counted" not in record.data for record in k.records))
         return [
-            f"{name}: its floor is the bytes of whole tensors, for its accesses were not counted" for name in uncounted
+            f"{kernel.name}: its floor is the bytes of whole tensors, for its accesses were not counted"
+            for kernel in kernels
+            if any("counted" not in record.data and record.data.get("touched") for record in kernel.records)
         ]
 
     def write(self, folder: Path | str) -> list[str]:
@@ -164,12 +166,14 @@ class Capture:
         references = self.write(folder / CAPTURED / name)
         catalog = [describe.entry(reference, execute.load_spec(reference)) for reference in references]
         told = {"assumed": {"capture": self._assumed.as_data()}} if self._assumed else {}
+        given = [found for reference in references for found in _counted(reference)]
         request = Request(
             references,
             collectors=collectors,
             target=self.target,
             settings={**(settings or {}), **told},
             title=title,
+            given=given,
             notes=[*self.notes, *self._floors(), self.checked or UNCHECKED],
         )
         return request, folder, catalog
@@ -183,6 +187,20 @@ class Capture:
     def __repr__(self) -> str:
         kernels = len({record.function.__name__ for record in self.records})
         return f"<captured {self.calls} launches: {len(self.records)} distinct, of {kernels} kernels>"
+
+
+def _counted(reference: str) -> Iterator[Given]:
+    """The interpreter's artefacts of those launches that were counted while they were captured: nothing is counted again."""
+    from tilescope.collectors import interpreter  # noqa: PLC0415
+    from tilescope.execution import execute  # noqa: PLC0415
+
+    spec: Any = execute.load_spec(reference)
+    for number, workload in enumerate(spec.workloads):
+        if spec.counted(workload):
+            case = Case(reference, "triton", "forward", workload.id)
+            artefact = Path(reference.rpartition(":")[0]).with_name(f"counted-{number}{interpreter.SUFFIX}")
+            interpreter.capture(case, spec, artefact, {})
+            yield Given("interpreter", case, artefact)
 
 
 def _linked(source: str, target: str) -> None:
