@@ -86,6 +86,16 @@ def test_what_a_failing_script_launched_is_profiled_all_the_same(tmp_path, kept)
         script_running.run_script(str(script), [], tilescope.capture())
 
 
+def test_a_script_without_launches_is_told_in_a_line(tmp_path, capsys):
+    script = tmp_path / "quiet.py"
+    script.write_text("import sys; sys.exit(3)")
+    assert cli.main([str(script)]) == 2
+    said = f"{script} launched no Triton kernel ({script} ended with exit status 3): one that it declares is named {script}:SPEC"
+    assert capsys.readouterr().err == f"tilescope: {said}\n"
+    assert cli.main(["profile", "softmax", str(script)]) == 2
+    assert "is a script: profile it by itself" in capsys.readouterr().err
+
+
 def test_a_scripts_arguments_are_told_from_the_commands():
     split = profile_command.split
     assert split(["a.py", "--lr", "3"]) == (["profile", "a.py"], ["--lr", "3"])

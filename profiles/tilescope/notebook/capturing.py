@@ -124,6 +124,11 @@ class Capture:
             if any("counted" not in record.data and record.data.get("touched") for record in kernel.records)
         ]
 
+    def _check(self, collectors: Sequence[str]) -> list[str]:
+        """What is said of a check, unless the collector of that name says it."""
+        says_itself = "check" in collectors or (AUTO in collectors and self._here is not None)
+        return [self.checked] if self.checked else [] if says_itself else [UNCHECKED]
+
     def write(self, folder: Path | str) -> list[str]:
         """Writes the records below ``folder`` and returns each kernel's reference, as ``tilescope profile`` takes it.
 
@@ -174,7 +179,7 @@ class Capture:
             settings={**(settings or {}), **told},
             title=title,
             given=given,
-            notes=[*self.notes, *self._floors(), self.checked or UNCHECKED],
+            notes=[*self.notes, *self._floors(), *self._check(collectors)],
         )
         return request, folder, catalog
 
