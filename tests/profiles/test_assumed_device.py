@@ -219,6 +219,19 @@ def test_nothing_stays() -> None:
         torch.ones(1, device="cuda")
 
 
+def test_beside_a_gpu_only_questions_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as that can be seen without one: PyTorch is made to say that there is a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    kept = {name: vars(torch.cuda)[name] for name in ("synchronize", "Stream", "Event", "current_stream")}
+    with assumed("sm_80") as there:
+        assert torch.cuda.get_device_properties(0).multi_processor_count == 108
+        assert driver.active.utils.get_device_properties(0)["multiprocessor_count"] == 108
+        assert not torch.ones(1).is_cuda and "device" not in vars(torch.Tensor) and not there.tensors
+        assert all(vars(torch.cuda)[name] is value for name, value in kept.items())
+    with assumed("sm_80", tensors=True):
+        assert torch.ones(1, device="cuda").is_cuda
+
+
 def test_the_same_may_be_assumed_within_and_another_not(there) -> None:
     with assumed("sm_90") as within:
         assert within is there

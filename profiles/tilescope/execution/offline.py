@@ -63,7 +63,9 @@ class _Utilities:
         if found is None:
             raise _not_there(self.target, f"the registers of {name}")
         registers, stack = int(found[1]), int(found[2])
-        warps = next(n for n in range(32, 0, -1) if n == 1 or occupancy.blocks(self.target, registers, 0, 32 * n).blocks)
+        warps = next(
+            n for n in range(32, 0, -1) if n == 1 or occupancy.blocks(self.target, registers, 0, 32 * n).blocks
+        )
         return 0, 0, registers, stack // 4, 32 * warps
 
     def __getattr__(self, name: str) -> Any:
