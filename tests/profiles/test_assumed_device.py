@@ -146,6 +146,28 @@ def test_an_operator_for_cuda_alone_is_called(there) -> None:
     assert torch.ops.tilescope_assumed.halved(torch.ones(2, device="cuda")).tolist() == [0.5, 0.5]
 
 
+def test_types_can_still_be_named_in_annotations(there) -> None:
+    cuda = torch.cuda
+    for kind in (cuda.CUDAGraph, cuda.Stream, cuda.Event, torch.Stream, torch.Event, torch.Generator, cuda.device):
+        assert isinstance(kind, type) and (kind | None)
+    assert isinstance(torch.default_generator, torch.Generator)
+    assert torch.Generator("cuda").device == torch.device("cuda", 0) and torch.Generator().device.type == "cpu"
+
+
+def test_a_kernel_that_is_warmed_up_has_its_targets_registers() -> None:
+    x = torch.empty(4096)
+    found = []
+    for target in ("sm_90", "sm_80"):
+        with assumed(target):
+            kernel = gpu_launchers.scale_kernel.warmup(x, x, 4096, 2.0, BLOCK=4096, num_warps=4, grid=(1,))
+            kernel._init_handles()
+            found.append((f"sm_{kernel.metadata.target.arch}", kernel.n_spills))
+            assert 0 < kernel.n_regs <= 255 and kernel.n_max_threads * kernel.n_regs <= occupancy.REGISTERS
+            with pytest.raises(AttributeError, match="a launch needs a GPU"):
+                kernel[(1, 1, 1)](x, x, 4096, 2.0)
+    assert found == [("sm_90", 0), ("sm_80", 0)]
+
+
 def test_autocast_casts_and_ends(there) -> None:
     layer, x = torch.nn.Linear(3, 3, device="cuda"), torch.ones(2, 3, device="cuda")
     with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -195,6 +217,19 @@ def test_nothing_stays() -> None:
     assert moved(torch.ones(1), torch.half).dtype == torch.half
     with pytest.raises((RuntimeError, AssertionError, NotImplementedError)):
         torch.ones(1, device="cuda")
+
+
+def test_beside_a_gpu_only_questions_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as that can be seen without one: PyTorch is made to say that there is a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    kept = {name: vars(torch.cuda)[name] for name in ("synchronize", "Stream", "Event", "current_stream")}
+    with assumed("sm_80") as there:
+        assert torch.cuda.get_device_properties(0).multi_processor_count == 108
+        assert driver.active.utils.get_device_properties(0)["multiprocessor_count"] == 108
+        assert not torch.ones(1).is_cuda and "device" not in vars(torch.Tensor) and not there.tensors
+        assert all(vars(torch.cuda)[name] is value for name, value in kept.items())
+    with assumed("sm_80", tensors=True):
+        assert torch.ones(1, device="cuda").is_cuda
 
 
 def test_the_same_may_be_assumed_within_and_another_not(there) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,14 @@ def test_it_is_checked_with_the_values_that_it_would_have() -> None:
         answer = answers[CASES[key].id]
         assert "artefact" in answer, answer
         assert max(answer["artefact"]["errors"].values()) < 1e-6
+
+
+@pytest.mark.skipif(importlib.util.find_spec("liger_kernel") is None, reason="liger-kernel is not installed")
+@pytest.mark.parametrize("collector", ["compiler", "interpreter"])
+def test_ligers_backward_pass_has_a_program_for_each_multiprocessor(collector: str) -> None:
+    case = Case("rms_norm", "liger", "backward", "128x1024-bf16", "")
+    (answer,) = capture(collector, [case], target=TARGET).values()
+    assert answer["artefact"]["launches"][0]["grid"] == [MULTIPROCESSORS, 1, 1]
 
 
 def test_answers_of_several_cases_are_kept_in_the_run_and_said(

@@ -290,7 +290,9 @@ def _streams(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any
     yield cuda, "stream", _while(active, cuda, "stream", contextlib.nullcontext)
     yield cuda, "is_current_stream_capturing", lambda: False
     for name in ("CUDAGraph", "graph"):
-        yield cuda, name, functools.partial(_refusing, answers, f"torch.cuda.{name}")
+        # Types, for annotations name them.
+        refused = {"__init__": functools.partialmethod(_refusing_self, answers, f"torch.cuda.{name}")}
+        yield cuda, name, type(name, (), refused)
     for name in ("range_push", "range_pop", "mark"):
         yield cuda.nvtx, name, lambda *_, **__: 0
 
@@ -319,6 +321,10 @@ def _constant(value: Any, *_args: Any, **_options: Any) -> Any:
 
 
 def _refusing(answers: Answers, query: str, *_args: Any, **_options: Any) -> Any:
+    raise answers.refuse(query)
+
+
+def _refusing_self(_instance: Any, answers: Answers, query: str, *_args: Any, **_options: Any) -> None:
     raise answers.refuse(query)
 
 

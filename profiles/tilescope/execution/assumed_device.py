@@ -12,9 +12,10 @@ answers, as clock rates and elapsed times, raises ``NoAnswer``.
 
 Not covered: threads that ran before (those started meanwhile are); what a module keeps for itself, as a count of multiprocessors
 that it asked for while it was imported or that ``functools.cache`` holds (use one process for a target); what C++ code asks;
-CUDA graphs; ``torch.compile``, whose code generator asks in processes of its own; legacy constructors as
-``torch.cuda.FloatTensor``. Mixing tensors of host and GPU raises no error. PyTorch keeps that CUDA was started:
-afterwards ``device="cuda"`` fails with another message than before. With a real GPU, tensors, streams and events stay as they are, and only queries are answered.
+CUDA graphs; ``torch.compile``, whose code generator asks in processes of its own; with ``meta``, launchers that read a value;
+legacy constructors as ``torch.cuda.FloatTensor``. Mixing tensors of host and GPU raises no error. PyTorch keeps that CUDA was
+started: afterwards ``device="cuda"`` fails with another message than before. With a real GPU, tensors, streams and events stay
+as they are, and only queries are answered, unless ``tensors`` hides it.
 
 Imports torch and triton: worker-side only.
 """
@@ -100,9 +101,9 @@ def assumed(target: str, place: str = "cpu", tensors: bool | None = None) -> Ite
     """While active, device queries are answered as those of ``target`` (``sm_90``), in this process.
 
     ``place`` is where tensors "on the GPU" are: ``cpu``, or ``meta`` for shapes without data. ``tensors`` says whether there are
-    such: by default where there is no GPU; True hides one that is here, whose own tensors must then not be used. Assuming the same again within is
-    allowed, and yields the same; another target or place raises RuntimeError. Raises ValueError for a target that no product
-    stands for, naming those that are known.
+    such: by default where there is no GPU; True hides one that is here, whose own tensors must then not be used. Assuming the
+    same again within is allowed, and yields the same; another target or place raises RuntimeError. Raises ValueError for a
+    target that no product stands for, naming those that are known.
     """
     global _current  # noqa: PLW0603 - what it answers for is the process's too
     with _lock:
