@@ -123,3 +123,9 @@ def grouped_kernel(addresses_ptr, sizes_ptr, BLOCK: tl.constexpr):
 def described_kernel(x, out, ROWS: tl.constexpr):
     first = tl.program_id(0) * ROWS
     out.store([first, 0], x.load([first, 0]) * 2)
+
+
+@triton.jit
+def counting_kernel(counter_ptr, out_ptr):
+    ticket = tl.atomic_add(counter_ptr, 1)
+    tl.store(out_ptr + ticket, ticket)

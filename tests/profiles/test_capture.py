@@ -43,7 +43,9 @@ def interpreted(reference: str, folder: Path) -> dict[str, float]:
     spec = dataclasses.replace(execute.load_spec(reference), counted=lambda workload: None)
     case = Case(reference, "triton", "forward", spec.workloads[0].id)
     interpreter.capture(case, spec, folder / "counted.json.gz", {})
-    return interpreter.parse(folder / "counted.json.gz", case).set_index("metric")["value"].to_dict()
+    rows = interpreter.parse(folder / "counted.json.gz", case)
+    assert set(rows["launch"]) == {0}
+    return rows.set_index("metric")["value"].to_dict()
 
 
 def compiled(reference: str, folder: Path, target: str = "sm_90") -> dict[str, Any]:
@@ -162,6 +164,28 @@ def test_addresses_in_a_table_lead_to_what_they_led_to(tmp_path):
     assert not set(given.tolist()) & set(addresses.tolist())
     counted = interpreted(reference, tmp_path)
     assert (counted["unique_bytes_written"], counted["unique_bytes_read"]) == (90 * 4, 90 * 4 + 2 * 3 * 8)
+
+
+def test_an_atomic_counter_is_interpreted_as_one_launch(tmp_path):
+    counter, out = torch.zeros(1, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    with Capture(limit=0) as capture:
+        foreign.counting_kernel[(4,)](counter, out)
+    (reference,) = capture.write(tmp_path)
+    assert interpreted(reference, tmp_path)["unique_bytes_written"] == 4 + 4 * 4
+
+
+def test_what_a_kernel_reads_and_writes_through_is_told_by_its_code():
+    counter, out = torch.zeros(1, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    with Capture(limit=0) as capture:
+        foreign.counting_kernel[(4,)](counter, out)
+        given = [TensorDescriptor.from_tensor(torch.randn(32, 64), [16, 64]) for _ in range(2)]
+        foreign.described_kernel[(2,)](*given, 16)
+        foreign.odd_arguments(torch.ones(4, dtype=torch.int8))
+    assert [record.data["touched"] for record in capture.records] == [
+        {"read": ["counter_ptr"], "written": ["counter_ptr", "out_ptr"]},
+        {"read": ["x"], "written": ["out"]},
+        {"read": ["pair"], "written": ["out_ptr"]},
+    ]
 
 
 def test_a_descriptor_of_the_host_comes_back(tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import tilescope
 import torch
+from tilescope.execution import execute
+from tilescope.table.case import Case
 
 from . import foreign_launches as foreign
 
@@ -42,3 +44,15 @@ def test_a_live_call_is_timed_and_counted(tmp_path):
     metrics = set(run.table["metric"])
     assert {"interval", "gpu_time", "registers", "unique_bytes_read"} <= metrics
     assert any(note.startswith("check: right") for note in run.run.notes)
+
+
+def test_a_counter_is_set_back_before_each_launch(tmp_path):
+    counter, out = torch.zeros(1, dtype=torch.int32, device="cuda"), torch.zeros(4, dtype=torch.int32, device="cuda")
+    with tilescope.capture() as capture:
+        foreign.counting_kernel[(4,)](counter, out)
+    (reference,) = capture.write(tmp_path)
+    spec = execute.load_spec(reference)
+    run = execute.prepare(spec, Case(reference, "triton", "forward", spec.workloads[0].id), "cuda")
+    for _ in range(3):
+        first, second = run()
+        assert (first.item(), sorted(second.tolist())) == (4, [0, 1, 2, 3])

@@ -117,15 +117,28 @@ class Records:
         )
 
     def inputs(self, workload: Workload, device: Any) -> dict[str, Any]:
-        """The kernel's parameters as they were, ``_launch``, the number of the record, and ``_memory``, what they lead to."""
+        """The kernel's parameters as they were, ``_launch``, the number of the record, ``_memory``, what they lead to, and
+        ``_before``, what is set back before each launch."""
         number = self._number(workload)
         given = self.launches[number]["arguments"]
         arguments_of = self.reader.arguments(given, device, 1000 * number, self.folder)
-        return {**arguments_of, "_launch": number, "_memory": self.reader.memory()}
+        memory = self.reader.memory()
+        return {**arguments_of, "_launch": number, "_memory": memory, "_before": self._before(number, arguments_of)}
 
-    def call(self, _launch: int, _memory: Any = None, **given: Any) -> tuple[torch.Tensor, ...]:
+    def _before(self, number: int, given: Mapping[str, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """On a GPU, where a launch is made again and again: whole numbers that it both reads and writes, as counters and locks,
+        each with a copy of what they were.
+        """
+        through = self.launches[number].get("touched") or {"read": [], "written": []}
+        both = [given[name] for name in through["read"] if name in through["written"] and name in given]
+        found = (t for t in arguments.tensors(both) if not (t.dtype.is_floating_point or t.dtype.is_complex))
+        return [(t, t.clone()) for t in found if t.untyped_storage().device.type == "cuda"]
+
+    def call(self, _launch: int, _memory: Any = None, _before: Any = (), **given: Any) -> tuple[torch.Tensor, ...]:
         """Makes the launch and returns the tensors that it was given: some of them are its results."""
         record = self.launches[_launch]
+        for tensor, before in _before:
+            tensor.copy_(before)
         function = self.reader.function(int(self.data["kernel"]))
         config = {name: self.reader.value(value) for name, value in record["config"].items()}
         options = {n: self.reader.value(v) for n, v in record["options"].items() if n not in config}
