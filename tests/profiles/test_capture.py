@@ -172,6 +172,8 @@ def test_an_atomic_counter_is_interpreted_as_one_launch(tmp_path):
         foreign.counting_kernel[(4,)](counter, out)
     (reference,) = capture.write(tmp_path)
     assert interpreted(reference, tmp_path)["unique_bytes_written"] == 4 + 4 * 4
+    # A default that is a name is looked up by the compiler.
+    assert compiled(reference, tmp_path)["launches"][0]["registers"] > 0
 
 
 def test_what_a_kernel_reads_and_writes_through_is_told_by_its_code():

@@ -109,7 +109,7 @@ class Writer:
         lines, first = _source(function, python)
         namespace = python.__globals__ | inspect.getclosurevars(python).nonlocals
         names, missing = {}, {}
-        for name in _names(python.__code__):
+        for name in (*_names(python.__code__), *_in_defaults("".join(lines))):
             if name not in namespace:
                 continue
             try:
@@ -217,6 +217,15 @@ def _names(code: types.CodeType) -> Iterator[str]:
         seen |= dict.fromkeys((*code.co_names, *code.co_freevars))
         waiting += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     yield from seen
+
+
+def _in_defaults(source: str) -> Iterator[str]:
+    """The names in the defaults and annotations of parameters: Triton's compiler looks them up again."""
+    definition = ast.parse(textwrap.dedent(source)).body[0]
+    if isinstance(definition, ast.FunctionDef):
+        for node in ast.walk(definition.args):
+            if isinstance(node, ast.Name):
+                yield node.id
 
 
 def _of_library(module: str | None) -> bool:
