@@ -78,8 +78,8 @@ def content(path: Path, within: Path | None = None, most: int = LARGEST) -> byte
 
 
 def chunks(path: Path, most: int = STREAMED) -> Iterator[bytes]:
-    """The file's bytes in pieces of at most ``PIECE``, unpacked where they are gzip's (all of its members): for files that are too
-    large to be held. ``most`` bounds what they come to.
+    """The file's bytes in pieces of at most ``PIECE``, unpacked where they are gzip's (all of its members) or zstd's: for files that
+    are too large to be held. ``most`` bounds what they come to.
 
     Raises FileNotFoundError where there is none, else Unreadable, which may come after the first pieces.
     """
@@ -87,8 +87,7 @@ def chunks(path: Path, most: int = STREAMED) -> Iterator[bytes]:
         if _size(path.stat(), path) > LARGEST_STREAM:
             raise Unreadable(f"{path.name} has more than {LARGEST_STREAM} bytes")
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            packed = file.peek(2)[:2] == b"\x1f\x8b"
-            source = gzip.GzipFile(fileobj=file) if packed else file
+            source = _unpacking(file)
             left = most
             while piece := source.read(min(PIECE, left + 1)):
                 left -= len(piece)
@@ -100,6 +99,18 @@ def chunks(path: Path, most: int = STREAMED) -> Iterator[bytes]:
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or one_line(error) or type(error).__name__
         raise Unreadable(f"{path.name} cannot be read ({why})") from error
+
+
+def _unpacking(file: io.BufferedReader) -> Any:
+    """The file as it unpacks while it is read."""
+    magic = file.peek(4)[:4]
+    if magic[:2] == b"\x1f\x8b":
+        return gzip.GzipFile(fileobj=file)
+    if magic == b"\x28\xb5\x2f\xfd":
+        import pyarrow as pa  # noqa: PLC0415 - slow to import, and few files are zstd's
+
+        return pa.CompressedInputStream(file, "zstd")
+    return file
 
 
 def _size(found: os.stat_result, path: Path) -> int:

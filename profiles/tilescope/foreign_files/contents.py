@@ -6,7 +6,6 @@ workload is the grid and block that it was launched with. Launches are numbered 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from tilescope.hardware import ceilings
 from tilescope.table import launch_configs, schema
 from tilescope.table.description import DeclaredKernel
 from tilescope.table.metrics import METRICS
-from tilescope.table.schema import Ceiling, Device
+from tilescope.table.schema import Device
 
 IMPLEMENTATION = "recorded"
 DIRECTION = "forward"
@@ -146,21 +145,21 @@ def product(value: Sequence[int] | None) -> float | None:
     return float(math.prod(value)) if value else None
 
 
-def device(title: str = "", target: str = "", **figures: int) -> Device:
-    """The GPU that a file names: its figures as the file has them, the datasheet's where the file has only the name."""
+def device(
+    title: str = "", target: str = "", *, multiprocessors: int = 0, l2_bytes: int = 0, memory_bytes: int = 0
+) -> Device:
+    """The GPU that a file names: its figures as the file has them (0: it has none), the datasheet's where the file has only the name."""
     called = bounded_reading.one_line(title)
     known = ceilings.product(called)
-    roofs: tuple[Ceiling, ...] = ceilings.datasheet(called)
-    found = Device(
+    return Device(
         called or (f"a GPU of {target}" if target else _NO_DEVICE.name),
         bounded_reading.one_line(target, 40) or (known.target if known else ""),
-        known.multiprocessors if known else 0,
-        known.l2_bytes if known else 0,
-        known.memory_bytes if known else 0,
+        multiprocessors or (known.multiprocessors if known else 0),
+        l2_bytes or (known.l2_bytes if known else 0),
+        memory_bytes or (known.memory_bytes if known else 0),
         True,
-        roofs,
+        ceilings.datasheet(called),
     )
-    return dataclasses.replace(found, **{name: value for name, value in figures.items() if value})
 
 
 def text(value: object, most: int = 100) -> str:

@@ -11,6 +11,7 @@ from tilescope.collectors.ncu import ncu_csv as cells
 from tilescope.files import bounded_reading
 from tilescope.foreign_files import contents
 from tilescope.foreign_files.contents import Contents, Rows
+from tilescope.table.schema import Device
 
 NAME = "ncu's CSV (ncu --csv, raw or details page)"
 SOURCE = "ncu"
@@ -66,7 +67,7 @@ def read(path: Path) -> Contents:
     return Contents("Nsight Compute", rows.frame(), device, notes=notes)
 
 
-def _raw(text: str, rows: Rows) -> contents.Device:
+def _raw(text: str, rows: Rows) -> Device:
     """Adds the raw page's launches and returns their device."""
     table = cells.read_raw(text)
     names = [str(name) for name in table.columns.get_level_values("counter")]
@@ -78,7 +79,7 @@ def _raw(text: str, rows: Rows) -> contents.Device:
     return _device(printed)
 
 
-def _details(text: str, rows: Rows) -> contents.Device:
+def _details(text: str, rows: Rows) -> Device:
     """The same of the details page, which has a row a metric."""
     table = cells.read_details(text).fillna("")
     printed: dict[str, str] = {}
@@ -107,7 +108,7 @@ def _sizes(cell: str) -> list[int] | None:
     return contents.sizes([int(side) for side in re.findall(r"\d{1,10}", cell)])
 
 
-def _device(printed: Mapping[str, str]) -> contents.Device:
+def _device(printed: Mapping[str, str]) -> Device:
     """The GPU that the cells of a launch name: with its attributes where those were collected."""
 
     def figure(name: str) -> int:

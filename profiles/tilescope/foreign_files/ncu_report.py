@@ -22,6 +22,7 @@ from tilescope.files import bounded_reading
 from tilescope.foreign_files import contents
 from tilescope.foreign_files.contents import Contents, Rows
 from tilescope.table.metrics import METRICS
+from tilescope.table.schema import Device
 
 NAME = "ncu's reports (.ncu-rep)"
 SOURCE = "ncu"
@@ -126,7 +127,7 @@ def _capability(said: Mapping[str, Any]) -> str:
     return ".".join(f"{part[0]:.0f}" for part in parts if part) if all(parts) else ""
 
 
-def _device(said: Mapping[str, Any]) -> contents.Device:
+def _device(said: Mapping[str, Any]) -> Device:
     capability = _capability(said)
     title = said.get(f"{_DEVICE}display_name", ("",))[0]
     return contents.device(

@@ -13,6 +13,7 @@ from tilescope.files import bounded_reading, json_stream
 from tilescope.foreign_files import contents
 from tilescope.foreign_files.contents import Contents, Rows
 from tilescope.table.description import DeclaredKernel
+from tilescope.table.schema import Device
 
 NAME = "traces of torch.profiler or Kineto (.json, .json.gz)"
 SOURCE = "torch_profiler"
@@ -149,7 +150,7 @@ def _plain(value: Any) -> object:
     return value if isinstance(value, (int, str)) else None
 
 
-def _device(said: Any, used: Mapping[object, int]) -> contents.Device:
+def _device(said: Any, used: Mapping[object, int]) -> Device:
     """The GPU that made most of the launches, as the trace describes it."""
     most = max(used, key=lambda one: used[one], default=None)
     listed = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []

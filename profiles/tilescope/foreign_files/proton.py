@@ -11,6 +11,7 @@ from typing import Any
 from tilescope.files import bounded_reading
 from tilescope.foreign_files import contents
 from tilescope.foreign_files.contents import Contents, Rows
+from tilescope.table.schema import Device
 
 NAME = "Proton's profiles (.hatchet)"
 SOURCE = "proton"
@@ -86,7 +87,7 @@ def _kernels(tree: Mapping[str, Any], scopes: tuple[str, ...]) -> Iterator[tuple
             waiting += [(child, within) for child in reversed(children) if isinstance(child, dict)]
 
 
-def _device(devices: Mapping[str, Any], used: Mapping[tuple[str, str], int]) -> contents.Device:
+def _device(devices: Mapping[str, Any], used: Mapping[tuple[str, str], int]) -> Device:
     """The GPU on which most of the kernels ran. Proton gives its architecture and sizes, not its name."""
     kind, number = max(used, key=lambda one: used[one], default=("", ""))
     of_kind = devices.get(kind)
