@@ -27,6 +27,10 @@ LIMITERS = {
 }
 
 
+#: What a source knows a launch's resources by, the most telling first.
+_TELLING = ("registers", "theoretical_occupancy", *LIMITERS, "shared_memory")
+
+
 @dataclass(frozen=True)
 class Resources:
     """What one launch takes of a multiprocessor; None for what is not known.
@@ -47,7 +51,7 @@ class Resources:
 
 def source_of(case: CaseValues) -> str | None:
     """The source that counts for the case's resources; None where no source knows them."""
-    for metric in ("registers", "theoretical_occupancy", *LIMITERS):
+    for metric in _TELLING:
         for source in RESOURCES:
             if case.values.get((metric, source)):
                 return source
@@ -63,7 +67,7 @@ def resources(case: CaseValues, target: str = "") -> list[Resources]:
     source = source_of(case)
     if source is None:
         return []
-    told = {metric for metric, by in case.values if by == source} & {"registers", "theoretical_occupancy", *LIMITERS}
+    told = {metric for metric, by in case.values if by == source} & {*_TELLING}
     known = {launch for metric in told for launch in case.values[metric, source] if launch is not None}
     return [_of_launch(case, source, launch, target) for launch in sorted(known)]
 

@@ -41,28 +41,18 @@ OPTIONAL = (
     Collector("ncu_rules", "running", "NVIDIA's own advice", "ncu.rules", on_gpu=True),
     Collector("ncu_source", "sampling", "stalls of each line", "ncu.source", on_gpu=True),
 )
-
-
-@dataclass(frozen=True)
-class Tool:
-    """Another tool, whose files are read and whose values no collector has. ``measured`` as of a ``Collector``."""
-
-    name: str
-    measured: bool
-
-
-#: Those of ``tilescope open``; what ncu and torch.profiler wrote has the collector's name as its source.
-TOOLS = (Tool("proton", measured=True), Tool("tritonparse", measured=False))
+#: Other tools that see launches and are read by ``tilescope open``; what ncu and torch.profiler wrote is of the collector's source.
+TOOLS = ("proton", "tritonparse")
 #: All of them by name.
 KNOWN = {collector.name: collector for collector in (*COLLECTORS, *OPTIONAL)}
 
 _MEASURED = [collector.name for collector in COLLECTORS if collector.measured]
 #: Sources that observed hardware; the others predict.
-MEASURED = frozenset([*_MEASURED, *(one.name for one in TOOLS if one.measured)])
+MEASURED = frozenset([*_MEASURED, *TOOLS])
 #: Provenance of a value, most direct first. ``model`` is a formula over declared costs.
 SOURCES = (
     *reversed(_MEASURED),
-    *(one.name for one in TOOLS if one.measured),
-    *(one.name for one in (*COLLECTORS, *TOOLS) if not one.measured),
+    *TOOLS,
+    *(one.name for one in COLLECTORS if not one.measured),
     "model",
 )
