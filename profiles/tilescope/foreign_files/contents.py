@@ -64,12 +64,12 @@ class Rows:
         return len(self._values)
 
     def add(self, kernel: str, workload: str, launch: int | None, values: Mapping[str, float | None]) -> None:
-        """Values of one launch (None: of all of the case's together) by metric. What is None, or no number that can be, is absent.
+        """Values of one launch (None: of all of the case's together) by metric. What is None, or no number that can be (none is below 0), is absent.
 
         Raises Unreadable where the file says too much.
         """
         for metric, value in values.items():
-            if value is not None and math.isfinite(value) and abs(value) <= json_shape.LARGEST:
+            if value is not None and 0 <= value <= json_shape.LARGEST:
                 self._cases.append((kernel, workload))
                 self._launches.append(launch)
                 self._metrics.append(metric)

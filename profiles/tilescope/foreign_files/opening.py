@@ -38,7 +38,6 @@ def open_file(path: Path | str, runs: Path | None = None) -> LoadedRun:
         versions={**found.versions, "tilescope": VERSION},
         settings={
             "target": found.device.target,
-            "collectors": [],
             "file": named,
             "file_sha256": digest,
             "tool": found.tool,

@@ -195,7 +195,9 @@ def _site(stack: object) -> str:
     own = [
         one
         for one in frames
-        if not re.search(r"[/\\](triton[/\\](runtime|backends|compiler)|tritonparse)[/\\]", contents.text(one.get("filename"), 1000))
+        if not re.search(
+            r"[/\\](triton[/\\](runtime|backends|compiler)|tritonparse)[/\\]", contents.text(one.get("filename"), 1000)
+        )
     ]
     if not own:
         return ""

@@ -65,11 +65,13 @@ def resources(case: CaseValues, target: str = "") -> list[Resources]:
     (``sm_90``) is given.
     """
     source = source_of(case)
-    if source is None:
-        return []
+    return [_of_launch(case, source, launch, target) for launch in _known(case, source)] if source else []
+
+
+def _known(case: CaseValues, source: str) -> list[int]:
+    """The launches of which the source knows resources, in order."""
     told = {metric for metric, by in case.values if by == source} & {*_TELLING}
-    known = {launch for metric in told for launch in case.values[metric, source] if launch is not None}
-    return [_of_launch(case, source, launch, target) for launch in sorted(known)]
+    return sorted({launch for metric in told for launch in case.values[metric, source] if launch is not None})
 
 
 def of_cases(table: pd.DataFrame, target: str = "") -> list[list[Resources]]:
@@ -80,9 +82,10 @@ def of_cases(table: pd.DataFrame, target: str = "") -> list[list[Resources]]:
 def main_resources(case: CaseValues, target: str = "") -> Resources | None:
     """Resources of the launch that takes longest, which stands for the case."""
     source = source_of(case)
-    known = resources(case, target)
-    longest = case.main_launch(source) if source else None
-    return next((found for found in known if found.launch == longest), known[0] if known else None)
+    if source is None or not (known := _known(case, source)):
+        return None
+    longest = case.main_launch(source)
+    return _of_launch(case, source, longest if longest in known else known[0], target)
 
 
 def _of_launch(case: CaseValues, source: str, launch: int, target: str) -> Resources:
@@ -116,6 +119,9 @@ def _spills(case: CaseValues, source: str, launch: int, registers: float | None)
     The compiler's launch is the one at the same place among those of its function, and must have as many registers:
     with another number an autotuner ran another config than the compiler compiled.
     """
+    if ("registers", "compiler") not in case.values:
+        # Asked of each launch: those of a trace are many.
+        return None
     place = launch if source == "compiler" else _compiled(case, source, launch)
     if place is None:
         return None
