@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
+import os
 import re
 import subprocess
 import sys
@@ -58,11 +59,11 @@ def read(path: Path) -> Contents:
         version = importlib.metadata.version(_PACKAGE)
     except importlib.metadata.PackageNotFoundError as error:
         raise bounded_reading.Unreadable(_MISSING) from error
-    launches = _asked(path)
     rows = Rows(SOURCE)
-    said: dict[str, Any] = {}
-    for number, launch in enumerate(launches):
+    device = contents.device()
+    for number, launch in enumerate(_asked(path)):
         said = launch["values"]
+        device = device if device.target else _device(said)
         kernel = contents.name(launch["name"])
         grid, block = (contents.sizes([_whole(said.get(f"launch__{what}_dim_{side}")) for side in "xyz"])
                        for what in ("grid", "block"))  # fmt: skip
@@ -74,14 +75,18 @@ def read(path: Path) -> Contents:
         size = {"grid_blocks": contents.product(grid), "block_threads": contents.product(block)}
         rows.add(kernel, contents.workload(grid, block), number, size | counters.metrics(base, _capability(said)))
     contents.require(rows, "it holds no launch with a counter that Tilescope knows, or it is damaged")
-    return Contents("Nsight Compute", rows.frame(), _device(said), versions={_PACKAGE: version})
+    return Contents("Nsight Compute", rows.frame(), device, versions={_PACKAGE: version})
 
 
 def _asked(path: Path) -> list[dict[str, Any]]:
     """What the process prints of the report."""
-    argv = [sys.executable, "-m", __name__, str(path.absolute())]
+    argv = [sys.executable, "-P", "-m", __name__, str(path.absolute())]
+    # The package need not be installed.
+    path_of = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))
     try:
-        done = subprocess.run(argv, capture_output=True, timeout=_LIMIT, check=False)
+        done = subprocess.run(
+            argv, capture_output=True, timeout=_LIMIT, check=False, env={**os.environ, "PYTHONPATH": path_of}
+        )
     except subprocess.TimeoutExpired as error:
         raise bounded_reading.Unreadable(f"NVIDIA's ncu-report takes more than {_LIMIT} seconds for it") from error
     if done.returncode:

@@ -70,7 +70,7 @@ def read(path: Path) -> Contents:
         found.rows, "no compilation or launch of Triton is in it: call tritonparse's init() before the kernels run"
     )
     target = max(found.targets, key=lambda one: found.targets[one], default="")
-    notes = [f"{found.damaged} lines of it are damaged, and were left out"] if found.damaged else []
+    notes = [f"damaged lines that were left out: {found.damaged}"] if found.damaged else []
     if not found.launches:
         notes.append("no launch is in it: set TRITON_TRACE_LAUNCH=1 to record them")
     return Contents(
