@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,7 +91,8 @@ def read(path: Path) -> Contents:
         _device(trace.members.get("deviceProperties"), devices),
         _kernels(rows, by, streams),
         {called: said for name, called in _VERSIONS.items() if (said := contents.text(trace.members.get(name)))},
-        notes=_notes(devices),
+        _recorded(trace.members.get("baseTimeNanoseconds"), trace.launches[0].start),
+        _notes(devices),
     )
 
 
@@ -164,6 +166,17 @@ def _device(said: Any, used: Mapping[object, int]) -> Device:
         multiprocessors=contents.count(one.get("numSms")),
         memory_bytes=contents.count(one.get("totalGlobalMem")),
     )
+
+
+def _recorded(base: Any, start: float) -> str:
+    """When the first launch began, where the trace says what its microseconds count from."""
+    nanoseconds = contents.number(base)
+    if nanoseconds is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(nanoseconds * 1e-9 + start * 1e-6, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return ""
 
 
 def _kernels(
