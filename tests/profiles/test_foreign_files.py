@@ -80,6 +80,7 @@ def test_ncus_raw_page_gives_the_counters_of_each_launch_and_the_gpu() -> None:
     # Numbered over the file, in its order.
     assert sorted([*softmax["launch"], *other["launch"]]) == [0, 1, 2, 3]
     assert set(softmax["workload"]) == {"grid 16384×1×1, block 256×1×1"}
+    assert any(note.startswith("4 launches: ") for note in loaded.run.notes)
     assert any("unmodified GPU clocks" in note for note in loaded.run.notes)
 
 
@@ -126,6 +127,7 @@ def test_a_trace_gives_every_launch_and_who_launched_it(tmp_path: Path) -> None:
         # A launch of no time is one; a damaged event, and values that cannot be, are absent.
         assert values(loaded, "k", "gpu_time") == [0.0, 2e-6]
         assert set(loaded.table["metric"]) == {"gpu_time"}
+        assert set(loaded.table["source"]) == {"chrome_trace"}  # nothing in it says that Kineto wrote it
         assert set(loaded.table["workload"]) == {"grid not recorded"}
         assert loaded.run.kernels["k"]["summary"] == "launched by aten::mm on stream 3"
         assert (loaded.run.device.name, loaded.run.device.target) == ("GPU not named in the file", "")
@@ -138,6 +140,7 @@ def test_protons_kernels_are_summed_in_each_scope() -> None:
     assert values(loaded, "matmul_kernel", "algorithm_flops", "step/backward") == [2.2e9]
     assert values(loaded, "add_kernel", "algorithm_flops") == []
     assert loaded.table["launch"].isna().all()  # it keeps none
+    assert any("bytes have no place" in note for note in loaded.run.notes)
     rows = summarise(loaded.table, loaded.run.device).set_index(["kernel", "workload"])
     assert rows.loc[("matmul_kernel", "step/forward"), "launches"] == 4
     assert rows.loc[("add_kernel", "step/forward"), "time_source"] == "proton"

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from tilescope.files import bounded_reading
 from tilescope.foreign_files import formats
+from tilescope.foreign_files.contents import Contents
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError
-from tilescope.table.schema import Run
+from tilescope.table.schema import CASE_COLUMNS, Run
 from tilescope.version import VERSION
 
 
@@ -43,7 +44,11 @@ def open_file(path: Path | str, runs: Path | None = None) -> LoadedRun:
             "tool": found.tool,
         },
         title=named,
-        notes=(f"opened from {named}, a file of {found.tool}{made} (sha256 {digest[:16]}…)", *found.notes),
+        notes=(
+            f"opened from {named}, a file of {found.tool}{made} (sha256 {digest[:16]}…)",
+            *_counted(found),
+            *found.notes,
+        ),
     )
     writer = RunWriter(runs or store.runs_dir(), run)
     try:
@@ -53,6 +58,14 @@ def open_file(path: Path | str, runs: Path | None = None) -> LoadedRun:
     except BaseException:
         writer.discard()
         raise
+
+
+def _counted(found: Contents) -> list[str]:
+    """How many launches there are, where a kernel has several: what is shown of a kernel is of all of one size together."""
+    launches, cases = found.table["launch"].nunique(), len(found.table[CASE_COLUMNS].drop_duplicates())
+    if launches <= cases:
+        return []
+    return [f"{launches:,} launches: a kernel's time and bytes are the sums over its launches of one size"]
 
 
 def _digest(path: Path) -> str:

@@ -17,7 +17,8 @@ from tilescope.table.description import DeclaredKernel
 from tilescope.table.schema import Device
 
 NAME = "traces of torch.profiler or Kineto (.json, .json.gz)"
-SOURCE = "torch_profiler"
+#: Of traces that Kineto wrote, and of those that do not say who did.
+SOURCE, UNNAMED = "torch_profiler", "chrome_trace"
 EVENTS = "traceEvents"
 #: Categories of what runs on the GPU, in lower case: old traces begin them with a capital.
 _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
@@ -26,6 +27,8 @@ _OPERATORS = frozenset({"cpu_op", "operator"})
 _VERSIONS = {"cuda_runtime_version": "cuda", "cuda_driver_version": "driver", "pytorch_version": "torch"}
 #: What a launch's arguments hold: our metric, and the argument.
 _RESOURCES = {"registers": "registers per thread", "shared_memory": "shared memory"}
+#: Members that every trace of Kineto has.
+_KINETO = ("schemaVersion", "deviceProperties")
 _EXTERNAL = ("External id", "external id")
 
 
@@ -69,10 +72,11 @@ def read(path: Path) -> Contents:
     for name, value in json_stream.members(bounded_reading.chunks(path), EVENTS):
         if name == EVENTS:
             _event(trace, value)
-        elif name in _VERSIONS or name in ("deviceProperties", "baseTimeNanoseconds"):
+        elif name in _VERSIONS or name in (*_KINETO, "baseTimeNanoseconds"):
             trace.members[name] = value
     trace.launches.sort(key=itemgetter(0))
-    rows = Rows(SOURCE)
+    kineto = any(name in trace.members for name in _KINETO)
+    rows = Rows(SOURCE if kineto else UNNAMED)
     by: dict[str, Counter[str]] = {}
     streams: dict[str, Counter[str]] = {}
     for number, launch in enumerate(trace.launches):
@@ -86,7 +90,7 @@ def read(path: Path) -> Contents:
     )
     devices = Counter(launch.device for launch in trace.launches)
     return Contents(
-        "torch.profiler",
+        "torch.profiler" if kineto else "a tool that it does not name",
         rows.frame(),
         _device(trace.members.get("deviceProperties"), devices),
         _kernels(rows, by, streams),

@@ -66,10 +66,15 @@ def read(path: Path) -> Contents:
     contents.require(
         rows, "no kernel's time is in it: Proton records times with its default backend, between start() and finalize()"
     )
+    others = sorted({name for of_kernel in sums.values() for name in of_kernel} - {TIME, COUNT, *_FLOPS})
     devices = next((one for one in reversed(found) if isinstance(one, dict) and "frame" not in one), {})
     notes = (
         [f"its kernels ran on {len(used)} GPUs, and the run names the one with most of them"] if len(used) > 1 else []
     )
+    if others:
+        notes.append(
+            f"Proton's {', '.join(map(contents.text, others[:5]))} have no place in the table and are left out"
+        )
     return Contents("Proton", rows.frame(), _device(devices, used), notes=notes)
 
 

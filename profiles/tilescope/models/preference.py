@@ -15,7 +15,7 @@ from tilescope.hardware import occupancy
 from tilescope.table.case_table import CaseValues, gather
 
 #: Sources that know what a launch takes of a multiprocessor, the most direct one first.
-RESOURCES = ("ncu", "torch_profiler", "compiler", "tritonparse")
+RESOURCES = ("ncu", "torch_profiler", "chrome_trace", "compiler", "tritonparse")
 
 #: Metrics of what limits the blocks on a multiprocessor, and the limit's common name.
 LIMITERS = {

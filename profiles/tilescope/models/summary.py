@@ -33,7 +33,7 @@ _BYTES = {
 _CHECKED = ("relative_error", "tolerance", "row_error", "row_tolerance")
 
 #: Sources by how surely they saw the real launches.
-_LAUNCH_SOURCES = ("torch_profiler", "ncu", "compiler", "interpreter", "tritonparse")
+_LAUNCH_SOURCES = ("torch_profiler", "chrome_trace", "ncu", "compiler", "interpreter", "tritonparse")
 
 COLUMNS = {
     **dict.fromkeys(KEYS, "str"),

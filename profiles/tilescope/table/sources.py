@@ -41,8 +41,8 @@ OPTIONAL = (
     Collector("ncu_rules", "running", "NVIDIA's own advice", "ncu.rules", on_gpu=True),
     Collector("ncu_source", "sampling", "stalls of each line", "ncu.source", on_gpu=True),
 )
-#: Other tools that see launches and are read by ``tilescope open``; what ncu and torch.profiler wrote is of the collector's source.
-TOOLS = ("proton", "tritonparse")
+#: Other tools that see launches (``chrome_trace``: one that its trace does not name) and are read by ``tilescope open``; what ncu and torch.profiler wrote is of the collector's source.
+TOOLS = ("chrome_trace", "proton", "tritonparse")
 #: All of them by name.
 KNOWN = {collector.name: collector for collector in (*COLLECTORS, *OPTIONAL)}
 
