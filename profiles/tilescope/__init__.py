@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 from tilescope.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from tilescope.notebook.capturing import Capture, capture
     from tilescope.notebook.opened_run import Profile, load, open_file
     from tilescope.notebook.profiling import profile, resume
     from tilescope.notebook.user_kernel import spec
     from tilescope.runs.store import LoadedRun, find, list_runs, open_run
 
 __all__ = [
+    "Capture",
     "LoadedRun",
     "Profile",
     "__version__",
+    "capture",
     "find",
     "list_runs",
     "load",
@@ -31,6 +34,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Capture": "notebook.capturing", "capture": "notebook.capturing",
+    "load_ipython_extension": "notebook.cell_magic",
     "profile": "notebook.profiling", "resume": "notebook.profiling", "spec": "notebook.user_kernel",
     "Profile": "notebook.opened_run", "load": "notebook.opened_run", "open_file": "notebook.opened_run",
     "LoadedRun": "runs.store", "find": "runs.store", "list_runs": "runs.store", "open_run": "runs.store",

@@ -53,7 +53,7 @@ def unavailable() -> str | None:
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
     """Run the implementation and the reference on the same inputs and write how far they are apart.
 
-    Raises NotApplicable when there is no GPU and interpreting would take longer than
+    Raises NotApplicable when there is no reference, when there is no GPU and interpreting would take longer than
     ``settings["check_limit"]`` seconds (5), or torch.compile would have to generate code; CheckFailed when shapes
     differ or a result is NaN where the reference's is not.
     """
@@ -63,6 +63,8 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     from tilescope.interpreter import blocks, interpret  # noqa: PLC0415
 
     on_gpu = torch.cuda.is_available()
+    if absent := getattr(spec.reference, "absent", ""):
+        raise execute.NotApplicable(absent)
     if case.impl == "compile" and not on_gpu:
         raise execute.NotApplicable(interpreter.COMPILED)
     assumed: dict[str, Any] = {}

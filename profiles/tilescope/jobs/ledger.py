@@ -7,6 +7,7 @@ nor triton.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from typing import Any
 
 import pandas as pd
 
+from tilescope import collectors
 from tilescope.jobs.job import Job, OnEvent, WorkerError
 from tilescope.runs import journal, store
 from tilescope.table import assumptions, launch_configs, line_values, schema
@@ -100,6 +102,15 @@ class Ledger:
     def emit(self, event: Mapping[str, Any]) -> None:
         """Tells the listener, with how far the job is."""
         self.on_event({**event, "index": self.of - len(self.outstanding), "of": self.of})
+
+    async def take_given(self) -> None:
+        """Takes the artefacts that there are already as if a worker had made them."""
+        for name, case, artefact in self.job.given:
+            if (name, case.id) in self.outstanding:
+                collector = collectors.load(name)
+                self.writer.artefact_folder(name)
+                shutil.copy(artefact, self.writer.artefact_path(name, case, collector.SUFFIX))
+                await self.keep(name, collector, case)
 
     async def keep(self, name: str, collector: ModuleType, case: Case) -> bool:
         """Parses a case's artefact into the table. False when the collector left none."""
@@ -204,7 +215,7 @@ def model_rows(job: Job) -> pd.DataFrame:
     names = ("flops", "bytes_read", "bytes_written")
     costs = [(case, job.cost(case)) for case in job.cases]
     return schema.frame(
-        [case.row(f"algorithm_{name}", cost[name], "model") for case, cost in costs if cost for name in names]
+        [case.row(f"algorithm_{name}", cost[name], "model") for case, cost in costs for name in names if name in cost]
     )
 
 

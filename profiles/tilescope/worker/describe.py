@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescope_kernels import CATALOG, FAMILIES
-from tilescope_kernels.spec import KernelSpec, Workload, WorkloadError
+from tilescope_kernels.spec import Cost, KernelSpec, Workload, WorkloadError
 
 from tilescope.execution import execute
 from tilescope.table.suggest import unknown
@@ -76,12 +76,20 @@ def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> d
         ],
         "selected": list(dict.fromkeys(w.id for w in selected)),
         "cost": {
-            w.id: {direction: asdict(spec.cost(w, direction)) for direction in spec.passes} for w in workloads.values()
+            # Of a captured launch that nothing has counted yet, there is none.
+            w.id: {d: _known(cost) for d in spec.passes if (cost := spec.cost(w, d)) is not None}
+            for w in workloads.values()
         },
         "file": _portable(path, kernel),
         "path": str(path),
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
     }
+
+
+def _known(cost: Cost) -> dict[str, Any]:
+    """A cost's fields, but for those that nobody knows: of a captured launch perhaps its operations."""
+    unknown: tuple[str, ...] = getattr(cost, "unknown", ())
+    return {name: value for name, value in asdict(cost).items() if name not in unknown}
 
 
 def _portable(path: Path, kernel: str) -> str:
