@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import deque
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,6 @@ _CLAIMED: dict[tuple[Path, float], tuple[list[dict[str, Any]], str]] = {}
 
 #: By a run's table and the kernel's name.
 _USUAL: deque[tuple[weakref.ref[pd.DataFrame], str, pd.DataFrame]] = deque(maxlen=8)
-
-
-def case_name(case: Iterable[str]) -> str:
-    """Name of a kernel's case in a selector and the address: its values of ``CASE`` but the kernel's."""
-    return " · ".join(filter(None, case))
 
 
 def open_cached(path: Path) -> LoadedRun:

@@ -10,7 +10,7 @@ from tilescope.table.schema import Failure
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
-from tilescope_dashboard.data import sweeps
+from tilescope_dashboard.data import kernel_cases, sweeps
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.session.jobs import shared
 from tilescope_dashboard.topics import autotune as topic
@@ -26,7 +26,7 @@ class Autotune(View):
 
     def build(self) -> list[Any]:
         self._head, self._missing = html_text.pane(), MissingSweep(self.state, shared())
-        self._choices, self._chart = ConfigChoices(self._draw), chart()
+        self._choices, self._chart = ConfigChoices(self._draw, self._pick), chart()
         self._table = pn.Column(sizing_mode="stretch_width", margin=0)
         self._body = pn.Column(self._choices, self._chart, self._table, sizing_mode="stretch_width", margin=0)
         self._of: tuple[Any, ...] = ()
@@ -38,6 +38,8 @@ class Autotune(View):
         if self._of != (loaded, kernel):
             self._of = (loaded, kernel)
             self._fill([f for f in loaded.run.failures if f.concerns(kernel)] if loaded else [])
+        if self.elsewhere() and self.state.chosen:
+            self._choices.go(kernel_cases.case_name(self.state.chosen[:3]))
         self._missing.show(missing=not self._body.visible)
         if self._body.visible:
             self._draw()
@@ -50,6 +52,12 @@ class Autotune(View):
         self._body.visible = bool(names) and self._choices.colouring is not None
         self._rows = table(topic.columns(self._cells, names))
         self._table.objects = [self.saved(self._rows, "configs")]
+
+    def _pick(self) -> None:
+        """The sweep that a person chose, and its case for all views."""
+        of = kernel_cases.named(self._choices.sweep)
+        parts = {name: value for name, value in of._asdict().items() if value} if of else {}
+        self.choose(self._draw, **parts)
 
     def _draw(self) -> None:
         chosen = self._choices

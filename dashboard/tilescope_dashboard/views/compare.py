@@ -11,6 +11,7 @@ import panel_material_ui as pmui
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.run_cache import open_cached
 from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.session.scheduling import next_tick
@@ -31,6 +32,8 @@ class Compare(View):
         self._others = pmui.MultiChoice(label="Compare with", options={}, sizing_mode="stretch_width", margin=(4, 8))
         self._chart, self._table = chart(), table(topic.COLUMNS)
         self._first = pn.FlexBox(sizing_mode="stretch_width", margin=0)
+        self._settled = True
+        self._table.param.watch(self._pick, "selection")
         self._others.param.watch(lambda event: self.state.param.update(compared=list(event.new)), "value")
         self.state.param.watch(self._changed, ["compared", "runs"])
         self._body = pn.Column(self._chart, self.saved(self._table), sizing_mode="stretch_width", margin=0)
@@ -43,7 +46,7 @@ class Compare(View):
         self._others.param.update(options=options, value=chosen)
         rows, said = topic.against(state.loaded, state.kernel, chosen, open_cached)
         names = [topic.name_of(token, state.runs) for token in chosen]
-        self._head.object = html_text.heading(*topic.sentence(state.kernel, names, rows))
+        self._head.object = html_text.heading(*topic.sentence(state.kernel, names, rows, state.chosen))
         self._said.object = "".join(
             html_text.notice("info", line.partition(": ")[0] + ":", line.partition(": ")[2]) for line in said
         )
@@ -52,7 +55,19 @@ class Compare(View):
         offered = [option for option in options.items() if ":" in option[1]] or list(options.items())[:_OFFERED]
         self._first.objects = [] if chosen else [self._offer(*option) for option in offered]
         self._chart.object = compare(rows, state.look, of_base=True)
+        self._settled = False
         fill(self._table, rows)
+        self._rows = rows
+        self._table.selection = [int(place) for place in topic.of_case(rows, state.chosen).index[:1]]
+        self._settled = True
+
+    def _pick(self, event: Any) -> None:
+        """The chosen row's case becomes that of all views."""
+        if self._settled and event.new:
+            row = self._rows.iloc[event.new[0]]
+            self.choose(
+                lambda: None, **{name: row[column] for name, column in zip(KernelCase._fields, OF_KERNEL, strict=True)}
+            )
 
     def _offer(self, name: str, token: str) -> pmui.Button:
         """A comparison in one click, where nothing is compared yet."""

@@ -10,7 +10,7 @@ import panel_material_ui as pmui
 import param
 
 from tilescope_dashboard.components import cards
-from tilescope_dashboard.data import run_cache
+from tilescope_dashboard.data import kernel_cases, run_cache
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import State
 
@@ -42,7 +42,7 @@ class FirstFinding(pn.viewable.Viewer):
         self._layout.objects = [self._line, self._button] if found else []
 
     def _open(self) -> None:
-        name = run_cache.case_name(self._case[part] for part in run_cache.CASE[1:])
+        name = kernel_cases.case_name(self._case[part] for part in kernel_cases.OF_KERNEL)
         self.state.param.update(kernel=self._case["kernel"], case=name, view="advice")
 
     def __panel__(self) -> pn.viewable.Viewable:

@@ -13,6 +13,7 @@ from tilescope_dashboard.browser.connection import Connection
 from tilescope_dashboard.browser.focus_ring import FocusRing
 from tilescope_dashboard.browser.keyboard import Keyboard
 from tilescope_dashboard.components.stack import Stack
+from tilescope_dashboard.data import url_state
 from tilescope_dashboard.session.idle_work import IdleWork
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.base import View
@@ -38,7 +39,7 @@ class Navigation(pn.viewable.Viewer):
         state.param.watch(self._switch, "view")
         self._switch()
         spare = IdleWork(self._prepare)
-        state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow"])
+        state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow", "case"])
         pn.state.onload(spare.start)
         top = pn.Row(
             self._tabs, Keyboard(self._clear, align="center", margin=(0, 8)), sizing_mode="stretch_width", margin=0
@@ -53,8 +54,11 @@ class Navigation(pn.viewable.Viewer):
         self.state.view = list(self._views)[event.new]
 
     def _switch(self, *_: param.parameterized.Event) -> None:
-        place = self._place()
+        place, asked = self._place(), self.state.view
         name = list(self._views)[place]
+        if asked and asked != name:
+            said = f"not a view: {url_state.shown(asked)}, so this is {self._views[name].title}"
+            self.state.ignored = "; ".join(filter(None, [self.state.ignored, said]))
         self._tabs.active = place
         self.state.view = name
         self._furnish(name)
