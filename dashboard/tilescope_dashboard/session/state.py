@@ -19,6 +19,8 @@ from tilescope_dashboard.data.run_cache import open_cached, usual
 from tilescope_dashboard.figures.style import Theme, theme
 
 LOG = logging.getLogger(__name__)
+#: What of a state stands in the address.
+IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared"]
 _NO_CASE = KernelCase("", "", "")
 
 

@@ -11,11 +11,12 @@ import param
 
 from tilescope_dashboard.browser.connection import Connection
 from tilescope_dashboard.browser.focus_ring import FocusRing
+from tilescope_dashboard.browser.history import History
 from tilescope_dashboard.browser.keyboard import Keyboard
 from tilescope_dashboard.components.stack import Stack
 from tilescope_dashboard.data import url_state
 from tilescope_dashboard.session.idle_work import IdleWork
-from tilescope_dashboard.session.state import State
+from tilescope_dashboard.session.state import IN_ADDRESS, State
 from tilescope_dashboard.views.base import View
 
 
@@ -27,6 +28,8 @@ class Navigation(pn.viewable.Viewer):
     def __init__(self, state: State, views: Mapping[str, type[View]], **settings: Any) -> None:
         super().__init__(state=state, **settings)
         self._views, self._made = views, {}
+        # The theme is no place that one goes back from.
+        self._begun = {name: getattr(state, name) for name in IN_ADDRESS if name != "theme"}
         # The tabs hold nothing themselves: with Bokeh inside, dynamic tabs throw and static ones build every view.
         nothing = pn.Spacer(height=0)
         self._tabs = pmui.Tabs(
@@ -44,7 +47,7 @@ class Navigation(pn.viewable.Viewer):
         top = pn.Row(
             self._tabs, Keyboard(self._clear, align="center", margin=(0, 8)), sizing_mode="stretch_width", margin=0
         )
-        self._layout = pn.Column(top, self._stack, Connection(), FocusRing(), sizing_mode="stretch_width", margin=0)
+        self._layout = pn.Column(top, self._stack, Connection(), FocusRing(), History(self._went), sizing_mode="stretch_width", margin=0)
 
     def _place(self) -> int:
         names = list(self._views)
@@ -78,6 +81,9 @@ class Navigation(pn.viewable.Viewer):
         if waiting:
             self._furnish(waiting[0])
         return bool(waiting)
+
+    def _went(self, named: set[str]) -> None:
+        self.state.param.update(**{name: value for name, value in self._begun.items() if name not in named})
 
     def _clear(self) -> None:
         self._made[list(self._views)[self._place()]].clear()
