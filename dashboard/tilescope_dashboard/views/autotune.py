@@ -9,6 +9,7 @@ from tilescope.table.schema import Failure
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.components.copy_button import CopyButton
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data import kernel_cases, sweeps
 from tilescope_dashboard.figures.autotune import autotune
@@ -28,7 +29,10 @@ class Autotune(View):
         self._head, self._missing = html_text.pane(), MissingSweep(self.state, shared())
         self._choices, self._chart = ConfigChoices(self._draw, self._pick), chart()
         self._table = pn.Column(sizing_mode="stretch_width", margin=0)
-        self._body = pn.Column(self._choices, self._chart, self._table, sizing_mode="stretch_width", margin=0)
+        self._copy = CopyButton(label="Copy best config")
+        self._body = pn.Column(
+            self._choices, self._copy, self._chart, self._table, sizing_mode="stretch_width", margin=0
+        )
         self._of: tuple[Any, ...] = ()
         return [self._head, self._missing, self._body]
 
@@ -48,6 +52,7 @@ class Autotune(View):
 
     def _fill(self, failures: list[Failure]) -> None:
         self._cells = sweeps.configs(self.state.table, failures, self.state.device.target if self.state.device else "")
+        self._defaults = sweeps.defaults(self.state.table)
         names = self._choices.fill(self._cells)
         self._body.visible = bool(names) and self._choices.colouring is not None
         self._rows = table(topic.columns(self._cells, names))
@@ -64,7 +69,12 @@ class Autotune(View):
         label, unit, less = sweeps.COLOURINGS[chosen.colouring]
         cells = topic.ranked(self._cells, chosen.sweep, chosen.held, chosen.colouring, less)
         shown = topic.grid(cells, chosen.across, chosen.down)
-        self._head.object = html_text.heading(*topic.sentence(cells, shown, label, unit))
+        own = self._defaults[sweeps.names(self._defaults) == chosen.sweep]
+        won = topic.gain(cells, own) if chosen.colouring == "time" else None
+        self._head.object = html_text.heading(*topic.sentence(cells, shown, label, unit, won))
+        top = topic.best(cells)
+        self._copy.visible = top is not None
+        self._copy.text = topic.as_code(top["config"]) if top is not None else ""
         self._chart.visible = self._table.visible = len(shown) > 0
         self._chart.object = autotune(shown, chosen.across, chosen.down, unit, self.state.look)
         fill(self._rows, topic.listed(cells))

@@ -47,7 +47,9 @@ class Navigation(pn.viewable.Viewer):
         top = pn.Row(
             self._tabs, Keyboard(self._clear, align="center", margin=(0, 8)), sizing_mode="stretch_width", margin=0
         )
-        self._layout = pn.Column(top, self._stack, Connection(), FocusRing(), History(self._went), sizing_mode="stretch_width", margin=0)
+        self._layout = pn.Column(
+            top, self._stack, Connection(), FocusRing(), History(self._went), sizing_mode="stretch_width", margin=0
+        )
 
     def _place(self) -> int:
         names = list(self._views)
