@@ -10,7 +10,7 @@ from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
 
 from tilescope_dashboard.data import sweeps
-from tilescope_dashboard.data.units import short, times, write
+from tilescope_dashboard.data.units import short, write
 from tilescope_dashboard.figures.style import FONT, GLYPH_FONT, Theme, blank, empty
 
 #: Place and size of a config's cell.
@@ -58,7 +58,12 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
             bar = (
                 _bar(mapper, look, _share_ticks(top)) if relative else _bar(mapper, look, _value_ticks(low, high, unit))
             )
-            bar.title = f"over the best, {write(low if unit != 'ratio' else high, unit)}" if relative else ""
+            if relative:
+                beyond = ", from there on one colour" if over.max() > _WIDEST else ""
+                bar.title = (
+                    f"over the best, {write(low if unit != 'ratio' else high, unit)}, up to {percent_over(top)}{beyond}"
+                )
+            plot.min_border_right = 28  # the last label reaches beyond the bar
             plot.add_layout(bar, "below")
         if written:
             plot.text(
@@ -111,7 +116,7 @@ def _columns(cells: pd.DataFrame, across: str, down: str, unit: str, places: lis
 def percent_over(part: float) -> str:
     """``+25 %``, ``best`` for 0, ``12×`` from ten times on, a dash where it is absent."""
     if part >= 9:
-        return times(1 + part)
+        return f"{1 + part:,.0f}×"
     return "–" if pd.isna(part) else "best" if part == 0 else f"+{write(part, 'ratio', 2)}"
 
 
@@ -132,8 +137,7 @@ def _share_ticks(top: float) -> dict[float, str]:
     shown = [
         part for part in (0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0) if part <= top and (part in (0, 0.1) or part > top / 12)
     ]
-    more = {_WIDEST: f"+{_WIDEST:.0%} or more".replace("%", " %")}
-    return {math.log2(1 + part): more.get(part, percent_over(part)) for part in shown}
+    return {math.log2(1 + part): percent_over(part) for part in shown}
 
 
 def _value_ticks(low: float, high: float, unit: str) -> dict[float, str]:

@@ -80,7 +80,7 @@ def effects(rows: pd.DataFrame, less: bool) -> dict[str, float]:
     """
     timed = rows[rows["value"].notna()]
     found = {}
-    for name in parameters(timed):
+    for name in parameters(timed.drop(columns="value")):
         of_values = timed.groupby(name)["value"]
         apart = over_best(of_values.min() if less else of_values.max(), less)
         if apart.notna().all():
@@ -155,6 +155,8 @@ def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str, won
         said.insert(0, f"Worst value over best, the others tuned: {', '.join(_costs(costs))}.")
     said.insert(0, f"{top['config'].replace(',', ', ')}.")
     title = f"Best {label}: {write(top['value'], unit)}"
+    if unit == "second" and won is None:
+        said.append("The default, the implementation's own choice, was not timed by this clock in this run.")
     return Sentence(title + (f", {times(won)} the default's speed" if won else ""), " ".join(said))
 
 
