@@ -12,8 +12,7 @@ from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, KERNEL, PASS, WORKLOAD, Column
-from tilescope_dashboard.data.kernel_cases import KernelCase
-from tilescope_dashboard.data.units import short, times
+from tilescope_dashboard.data.units import short
 from tilescope_dashboard.figures.compare import MOST
 from tilescope_dashboard.topics.sentence import Sentence
 
@@ -88,26 +87,12 @@ def against(
     return rows.sort_values("ratio", ascending=False, kind="stable", na_position="last", ignore_index=True), said
 
 
-def of_case(rows: pd.DataFrame, case: KernelCase | None) -> pd.DataFrame:
-    """``against``'s rows of the case, else of its problem: one a baseline; none without a case."""
-    if case is None:
-        return rows.head(0)
-    same = rows[(rows["workload"] == case.workload) & (rows["pass"] == case.direction)]
-    own = same[(same["impl"] == case.impl) & (same["config"] == case.config)]
-    return own if len(own) else same
-
-
-def sentence(kernel: str, others: Sequence[str], rows: pd.DataFrame, case: KernelCase | None = None) -> Sentence:
-    """``against``'s rows in words, the ``case``'s after them all; ``others`` are the names of the baselines."""
+def sentence(kernel: str, others: Sequence[str], rows: pd.DataFrame, of_case: str = "") -> Sentence:
+    """``against``'s rows in words, what is said ``of_case`` after them; ``others`` are the names of the baselines."""
     if not others:
         return Sentence("Compare", _NOTHING)
     more = f" The figure shows the first {MOST}." if rows["ratio"].notna().sum() > MOST else ""
-    ours = of_case(rows, case)
-    said = [
-        f"{row['impl']} on {row['workload']}, {row['pass']}: {times(row['ratio'])} vs {row['other_impl']}."
-        for row in ours[ours["ratio"].notna()].to_dict("records")
-    ]
-    return Sentence(verdicts.sentence(rows, kernel, _listed(others)), " ".join([*said[:2], _READING + more]))
+    return Sentence(verdicts.sentence(rows, kernel, _listed(others)), of_case + _READING + more)
 
 
 def _listed(names: Sequence[str]) -> str:
