@@ -1,8 +1,8 @@
 """Claims of the recordings, kept beside the code: computing them takes seconds, reading them milliseconds.
 
-A line a recording in ``recorded_claims.jsonl``, made by ``tilescope publish``, ``tilescope record`` and ``tilescope claims
---keep``. It counts as long as the recording's files and the code of its kernels are what they were; that today's models say the
-same is held by a test.
+A line a recording in ``recorded_claims.jsonl``, made by ``tilescope claims --keep``, which ``make record`` ends with. It counts
+as long as the recording's files and the code of its kernels are what they were; that today's models say the same is held by a
+test.
 """
 
 from __future__ import annotations
