@@ -120,14 +120,7 @@ def clocks() -> dict[str, float]:
 
 def versions() -> dict[str, str]:
     """Versions of what takes part, by name; what is not installed is absent."""
-    found = {"python": platform.python_version(), "tilescope": VERSION}
-    for name, distributions in _VERSIONED.items():
-        for distribution in distributions:
-            try:
-                found[name] = importlib.metadata.version(distribution)
-            except importlib.metadata.PackageNotFoundError:
-                continue
-            break
+    found = {"python": platform.python_version(), "tilescope": VERSION, **installed()}
     try:
         with _nvml() as nvml:
             found["driver"] = str(nvml.nvmlSystemGetDriverVersion())
@@ -137,6 +130,19 @@ def versions() -> dict[str, str]:
     if ncu:
         version = re.search(r"Version\s+(\S+)", output([ncu, "--version"]))
         found["ncu"] = version[1] if version else "unknown"
+    return found
+
+
+def installed() -> dict[str, str]:
+    """Versions of the installed packages that take part, by name."""
+    found: dict[str, str] = {}
+    for name, distributions in _VERSIONED.items():
+        for distribution in distributions:
+            try:
+                found[name] = importlib.metadata.version(distribution)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+            break
     return found
 
 
