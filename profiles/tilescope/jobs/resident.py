@@ -48,6 +48,8 @@ _NO_MATTER_BEGINNING = ("TILESCOPE_", "SSH_", "TERM_", "XDG_SESSION", "VSCODE_",
 
 #: Why this process's workers start cold, once a server has said that it cannot fork.
 _refused: list[str] = []
+#: Servers that this process started.
+_started: list[subprocess.Popen[bytes]] = []
 
 
 class Forked:
@@ -198,12 +200,15 @@ def _start(path: Path, variables: Mapping[str, str]) -> subprocess.Popen[bytes] 
     command = [sys.executable, "-P", "-m", "tilescope.worker.fork_server", str(path)]
     null = subprocess.DEVNULL
     try:
-        return subprocess.Popen(
+        started = subprocess.Popen(
             command, stdin=null, stdout=null, stderr=null, cwd="/", env={**variables, MARK: UNMARKED},
             start_new_session=True,
         )  # fmt: skip
     except OSError:
         return None
+    # Waited for when it has ended, which may be after many others.
+    _started[:] = [*(server for server in _started if server.poll() is None), started]
+    return started
 
 
 def _socket(variables: Mapping[str, str]) -> Path | None:

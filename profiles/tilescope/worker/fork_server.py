@@ -83,7 +83,8 @@ class ForkServer:
         self._clients: list[Client] = []
         self._mark = _mark_address()
         self._woken, self._wake = socket.socketpair()
-        self._loaded, self._pid, self._refusal = Loaded(), os.getpid(), ""
+        self._loaded, self._pid = Loaded(), os.getpid()
+        self._failed = self._refusal = ""
         self._quiet = time.monotonic()
         for end in (self._woken, self._wake):
             end.setblocking(False)
@@ -100,17 +101,19 @@ class ForkServer:
             for request in self._attend(keys):
                 return request
             if waiting:
-                # One that is missing or fails is the worker's to report.
-                with contextlib.suppress(Exception):
-                    importlib.import_module(waiting.pop(0))
-                self._imported()
+                self._import(waiting.pop(0))
             elif not keys and not self._clients and time.monotonic() >= self._quiet + IDLE:
                 self._retire()
         return None
 
-    def _imported(self) -> None:
+    def _import(self, name: str) -> None:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # the worker's to report, which needs to meet it in a process that has not
+            if name in _FIRST:
+                self._failed = f"{name} does not import: {type(error).__name__}"
         self._loaded.add()
-        self._refusal = _unsafe()
+        self._refusal = self._failed or _unsafe()
         # What is here for good need not be looked through, and so not copied, by every worker's collections.
         gc.collect()
         gc.freeze()
