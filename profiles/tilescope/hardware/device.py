@@ -98,12 +98,17 @@ def describe_cuda() -> Device:
 
 def lock_name() -> str:
     """A name for the GPU that runs here, the same in every process: its UUID, or ``gpu`` where there is none."""
+    return uuid() or "gpu"
+
+
+def uuid() -> str:
+    """The UUID of the GPU that runs here; empty where there is none."""
     try:
         with _nvml() as nvml:
-            uuid: Any = nvml.nvmlDeviceGetUUID(_visible(nvml))
-            return str(uuid)
+            found: Any = nvml.nvmlDeviceGetUUID(_visible(nvml))
+            return str(found)
     except NoDeviceError:
-        return "gpu"
+        return ""
 
 
 def clocks() -> dict[str, float]:

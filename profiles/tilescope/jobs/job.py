@@ -33,7 +33,7 @@ class Job:
     """What is to be run: every case by every collector.
 
     ``settings``: ``target`` (``sm_90``), ``repetitions``, ``warmup``, ``timeout`` and ``interpreter_limit`` in seconds,
-    ``measure_ceilings`` (default True). ``catalog`` is what the kernels declare; empty means that a worker is asked.
+    ``measure_ceilings`` (default True), ``renew_ceilings``: measure them although they are known (default False). ``catalog`` is what the kernels declare; empty means that a worker is asked.
     """
 
     cases: Sequence[Case]

@@ -293,4 +293,3 @@ def _kill_if_marked(process: Path, sign: bytes) -> bool:
             (process / "exe").readlink()
             return False
     return True
-

@@ -44,7 +44,18 @@ _OWN = 0o700
 _NO_MATTER = frozenset(
     {"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "TERM", "COLORTERM", "TMPDIR", "PS1", "WINDOWID", "DISPLAY", MARK}
 )  # fmt: skip
-_NO_MATTER_BEGINNING = ("TILESCOPE_", "SSH_", "TERM_", "XDG_SESSION", "VSCODE_", "JPY_", "GIT_", "PYTEST_", "WT_", "TMUX")
+_NO_MATTER_BEGINNING = (
+    "TILESCOPE_",
+    "SSH_",
+    "TERM_",
+    "XDG_SESSION",
+    "VSCODE_",
+    "JPY_",
+    "GIT_",
+    "PYTEST_",
+    "WT_",
+    "TMUX",
+)
 
 #: Why this process's workers start cold, once a server has said that it cannot fork.
 _refused: list[str] = []
@@ -229,7 +240,7 @@ def _folder() -> Path | None:
         seen = folder.lstat()
         private = stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.getuid() and stat.S_IMODE(seen.st_mode) == _OWN
         # A socket's address has room for about a hundred characters.
-        return folder if private and len(str(folder)) < 70 else None  # noqa: PLR2004
+        return folder if private and len(str(folder)) < 70 else None
     return None
 
 
@@ -241,7 +252,7 @@ def _key(variables: Mapping[str, str]) -> str:
         if name not in _NO_MATTER and not name.startswith(_NO_MATTER_BEGINNING)
     }
     limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
-    spaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("mnt", "pid", "net", "user")]
+    spaces = [str(Path("/proc/self/ns", name).readlink()) for name in ("mnt", "pid", "net", "user")]
     groups = Path("/proc/self/cgroup").read_text()
     umask = next((text for text in Path("/proc/self/status").read_text().splitlines() if text.startswith("Umask")), "")
     process = [sorted(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0), os.getgroups(), umask]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilescope.jobs import supervisor
+from tilescope.jobs import resident, supervisor
 from tilescope.jobs.job import Catalog, OnEvent
 from tilescope.jobs.plan import AUTO, Request, plan
 from tilescope.notebook import cell_source, live_progress, user_kernel
@@ -85,6 +85,7 @@ def run(request: Request, folder: Path, on_event: OnEvent, catalog: Catalog = ()
 
     ``catalog`` is what the kernels declare; empty means that a worker is asked.
     """
+    resident.prepare()
 
     async def work(on_event: OnEvent) -> Path:
         return await supervisor.run(await plan(request, folder, catalog), on_event)

@@ -60,3 +60,4 @@ class Settings(TypedDict, total=False):
     interpreter_limit: float
     check_limit: float
     measure_ceilings: bool
+    renew_ceilings: bool

@@ -145,7 +145,7 @@ class ForkServer:
 
     def _accept(self) -> dict[str, Any] | None:
         assert self._listening is not None  # noqa: S101 - it is looked at only while it is there
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             connection, _ = self._listening.accept()
             try:
                 connection.settimeout(_ASKING)
@@ -178,7 +178,7 @@ class ForkServer:
 
     def _fork(self, connection: socket.socket, request: dict[str, Any], output: int) -> dict[str, Any] | None:
         self._quiet = time.monotonic()
-        asked = json.loads(Path(request["job"]).with_name(resident.REQUEST).read_text())
+        asked: dict[str, Any] = json.loads(Path(request["job"]).with_name(resident.REQUEST).read_text())
         pid = os.fork()
         if pid == 0:
             connection.close()
