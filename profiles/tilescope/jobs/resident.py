@@ -21,9 +21,10 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilescope.hardware import ptxas
 
@@ -39,6 +40,8 @@ REQUEST = "request.json"
 LONGEST = 64 << 10
 #: Longest waits in seconds: for a server that is being started to listen, and for its answer, which its imports come before.
 _LISTENING, _ANSWER = 15.0, 120.0
+#: Seconds for which a server that was started and does not listen is taken for one that will.
+_COMING = 3.0
 _OWN = 0o700
 #: Variables that differ from terminal to terminal and decide nothing that is imported. A worker gets its own all the same.
 _NO_MATTER = frozenset(
@@ -57,10 +60,19 @@ _NO_MATTER_BEGINNING = (
     "TMUX",
 )
 
+
+class Started(NamedTuple):
+    """A server that this process started, for which socket, and when by ``time.monotonic``."""
+
+    process: subprocess.Popen[bytes]
+    path: Path
+    at: float
+
+
 #: Why this process's workers start cold, once a server has said that it cannot fork.
 _refused: list[str] = []
-#: Servers that this process started.
-_started: list[subprocess.Popen[bytes]] = []
+#: Servers that this process started; waited for when they have ended.
+_started: list[Started] = []
 
 
 class Forked:
@@ -208,6 +220,10 @@ def _listens(path: Path) -> bool:
 
 def _start(path: Path, variables: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
     """The server's process, in a session of its own: it outlives this one."""
+    _started[:] = [server for server in _started if server.process.poll() is None]
+    now = time.monotonic()
+    if coming := [server for server in _started if server.path == path and now - server.at < _COMING]:
+        return coming[-1].process
     command = [sys.executable, "-P", "-m", "tilescope.worker.fork_server", str(path)]
     null = subprocess.DEVNULL
     try:
@@ -217,8 +233,7 @@ def _start(path: Path, variables: Mapping[str, str]) -> subprocess.Popen[bytes] 
         )  # fmt: skip
     except OSError:
         return None
-    # Waited for when it has ended, which may be after many others.
-    _started[:] = [*(server for server in _started if server.poll() is None), started]
+    _started.append(Started(started, path, now))
     return started
 
 

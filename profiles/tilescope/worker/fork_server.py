@@ -35,10 +35,10 @@ IDLE = 600.0
 #: Longest time a client may take to say what it wants, in seconds: it has it ready when it connects.
 _ASKING = 2.0
 #: What every worker imports. Nothing is forked before.
-_FIRST = ("torch", "triton", "triton.language", "tilescope.execution.execute", "tilescope.execution.launches")
+_FIRST = ("torch", "triton", "triton.language", "tilescope.execution.execute")
 #: What most workers import beside it, and takes long: between these, workers are forked.
 _THEN = (
-    "torch._dynamo", "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
+    "torch._dynamo", "tilescope.execution.launches", "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
     "tilescope.collectors.events", "tilescope.collectors.interpreter", "tilescope.collectors.torch_profiler",
     "tilescope.interpreter.interpret", "torch.autograd.profiler", "torch._inductor.compile_fx",
 )  # fmt: skip
@@ -110,7 +110,7 @@ class ForkServer:
         try:
             importlib.import_module(name)
         except Exception as error:  # the worker's to report, which needs to meet it in a process that has not
-            if name in _FIRST:
+            if name in _FIRST and not self._failed:
                 self._failed = f"{name} does not import: {type(error).__name__}"
         self._loaded.add()
         self._refusal = self._failed or _unsafe()
