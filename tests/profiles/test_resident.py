@@ -18,7 +18,7 @@ from tilescope.jobs import resident
 from tilescope.jobs.process import WorkerProcess
 
 from .conftest import FIXTURES, search
-from .fake_jobs import KIT, OWN, cases, run
+from .fake_jobs import OWN, cases, run
 from .processes import alive, wait_for
 
 #: Says what a process can know of itself, and leaves another behind that no signal to its group reaches.
