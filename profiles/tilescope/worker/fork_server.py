@@ -36,12 +36,17 @@ IDLE = 600.0
 _ASKING = 2.0
 #: What every worker imports. Nothing is forked before.
 _FIRST = ("torch", "triton", "triton.language", "tilescope.execution.execute")
+_DIGESTED = "triton.runtime.cache"
 #: What most workers import beside it, and takes long: between these, workers are forked.
 _THEN = (
-    "torch._dynamo", "tilescope.execution.launches", "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
+    _DIGESTED, "torch._dynamo", "tilescope.execution.launches", "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
     "tilescope.collectors.events", "tilescope.collectors.interpreter", "tilescope.collectors.torch_profiler",
-    "tilescope.interpreter.interpret", "torch.autograd.profiler", "torch._inductor.compile_fx",
+    "tilescope.interpreter.interpret", "torch.autograd.profiler",
+    "triton.experimental.gluon",
 )  # fmt: skip
+#: What torch.compile imports: when nobody has asked for anything for ``_SPARE`` seconds.
+_LATER = ("torch._inductor.compile_fx",)
+_SPARE = 2.0
 
 
 @dataclass
@@ -93,22 +98,27 @@ class ForkServer:
 
     def serve(self) -> dict[str, Any] | None:
         """The job that this process is to do as a worker; None in the server, at its end."""
-        waiting = [*_FIRST, *_THEN]
+        waiting, later = [*_FIRST, *_THEN], [*_LATER]
         while self._listening or self._clients:
             left = None if self._clients else max(0.0, self._quiet + IDLE - time.monotonic())
             ready = len(waiting) <= len(_THEN)
-            keys = self._poll(0.0 if waiting else left, accept=ready)
+            keys = self._poll(0.0 if waiting else _SPARE if later else left, accept=ready)
             for request in self._attend(keys):
                 return request
             if waiting:
                 self._import(waiting.pop(0))
+            elif later and not keys and not self._clients:
+                self._import(later.pop(0))
             elif not keys and not self._clients and time.monotonic() >= self._quiet + IDLE:
                 self._retire()
         return None
 
     def _import(self, name: str) -> None:
         try:
-            importlib.import_module(name)
+            module = importlib.import_module(name)
+            if name == _DIGESTED:
+                # Triton reads all of itself for the names of its cache's entries, once a process, for half a second.
+                module.triton_key()
         except Exception as error:  # the worker's to report, which needs to meet it in a process that has not
             if name in _FIRST and not self._failed:
                 self._failed = f"{name} does not import: {type(error).__name__}"
