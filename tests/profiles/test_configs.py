@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -219,8 +220,11 @@ def test_runs_from_before_do_not_say(loaded: LoadedRun) -> None:
 
 def test_damaged_ones_are_told_when_the_run_is_opened(loaded: LoadedRun, tmp_path: Path) -> None:
     (loaded.folder / "configs.parquet").write_bytes(b"PAR1damaged")
-    with pytest.raises(store.StoreError, match=r"configs\.parquet cannot be read"):
-        store.open_run(loaded.folder)
+    opened = store.open_run(loaded.folder)
+    assert re.search(r"is lost: \S+configs\.parquet cannot be read", opened.run.notes[-1])
+    assert opened.configs.empty
+    pd.testing.assert_frame_equal(opened.table, loaded.table)
+    assert store.open_run(loaded.folder).run.notes == opened.run.notes  # and nothing was written
     for wrong in ({"launch": -1}, {"source": "nobody"}):
         with pytest.raises(schema.SchemaError):
             launch_configs.validate(launch_configs.frame([{**rows("events", ("k", "A=1", ""))[0], **wrong}]))

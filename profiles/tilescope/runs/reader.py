@@ -66,14 +66,22 @@ class LoadedRun:
 
     @functools.cached_property
     def configs(self) -> pd.DataFrame:
-        """With which config each Triton launch was made, as ``tilescope.table.launch_configs`` describes it; empty where the run does not say.
+        """With which config each Triton launch was made, as ``tilescope.table.launch_configs`` describes it; empty where the run does not say."""
+        return self._configs[0]
 
-        Raises StoreError for a damaged file.
-        """
+    @property
+    def damage(self) -> str:
+        """What of the run is lost although its table is whole, in a line; empty where nothing is."""
+        return self._configs[1]
+
+    @functools.cached_property
+    def _configs(self) -> tuple[pd.DataFrame, str]:
         try:
-            return read_frame(self.folder / CONFIGS, launch_configs.validate, launch_configs.COLUMNS, self.folder)
+            return read_frame(self.folder / CONFIGS, launch_configs.validate, launch_configs.COLUMNS, self.folder), ""
         except FileNotFoundError:
-            return launch_configs.frame([])
+            return launch_configs.frame([]), ""
+        except StoreError as error:
+            return launch_configs.frame([]), f"with which config each launch was made is lost: {error}"
 
     @functools.cached_property
     def sources(self) -> Mapping[str, Mapping[str, str]]:

@@ -92,9 +92,9 @@ def open_run(path: Path | str) -> LoadedRun:
     run = read_run(folder)
     table = read_table(folder / "table.parquet", folder)
     loaded = LoadedRun(raised_roofs.raised(run, table), table, folder)
-    # Shown wherever the table is: when they are damaged, it is said here.
-    _ = loaded.configs
-    return loaded
+    if not loaded.damage:
+        return loaded
+    return dataclasses.replace(loaded, run=dataclasses.replace(loaded.run, notes=(*loaded.run.notes, loaded.damage)))
 
 
 def open_partial(folder: Path) -> tuple[LoadedRun, list[str]]:
