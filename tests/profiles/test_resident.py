@@ -194,3 +194,14 @@ def test_a_key_is_of_all_that_a_fork_cannot_change(monkeypatch):
     assert resident._key({**known, "PYTHONPATH": "/x"}) != key
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 77})
     assert resident._key(known) != key
+
+
+@pytest.mark.gpu
+def test_forks_make_contexts_of_their_own(forking, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.environ["PYTHONPATH"].partition(os.pathsep)[2])
+    looks = tmp_path / "looks.py"
+    looks.write_text("import torch\nprint('sum', torch.ones(7, device='cuda').sum().item(), flush=True)\nSPEC = 1\n")
+    for _ in range(2):
+        _, log, worker = asked(f"{looks}:SPEC")
+        assert "sum 7.0" in log
+        assert isinstance(worker._process, resident.Forked)

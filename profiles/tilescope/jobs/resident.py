@@ -133,8 +133,11 @@ async def fork(job: Path, variables: Mapping[str, str], output: int) -> Forked |
     path = _socket(variables)
     if path is None:
         return None
-    asked = {"job": str(job), "environment": dict(variables), "folder": str(Path.cwd())}
-    job.with_name(REQUEST).write_text(json.dumps(asked))
+    try:
+        asked = {"job": str(job), "environment": dict(variables), "folder": str(Path.cwd())}
+        job.with_name(REQUEST).write_text(json.dumps(asked))
+    except OSError:  # a cold one says what is wrong, or does without
+        return None
     for _ in range(3):  # one may be ending, and the next one's files may be edited just now
         connection = await _connection(path, variables)
         if connection is None:
@@ -241,8 +244,10 @@ def _socket(variables: Mapping[str, str]) -> Path | None:
     """Where the server for that environment listens; None where there is to be none."""
     if variables.get(SWITCH, "1") == "0" or sys.platform != "linux" or _refused:
         return None
-    folder = _folder()
-    return folder / f"{_key(variables)}.socket" if folder else None
+    with contextlib.suppress(OSError):  # of a system that does not tell what a key is of
+        if folder := _folder():
+            return folder / f"{_key(variables)}.socket"
+    return None
 
 
 def _folder() -> Path | None:
