@@ -11,16 +11,28 @@ from typing import TYPE_CHECKING, Any
 from tilescope.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tilescope.notebook.opened_run import Profile, load
+    from tilescope.notebook.opened_run import Profile, load, open_file
     from tilescope.notebook.profiling import profile, resume
     from tilescope.notebook.user_kernel import spec
     from tilescope.runs.store import LoadedRun, find, list_runs, open_run
 
-__all__ = ["LoadedRun", "Profile", "__version__", "find", "list_runs", "load", "open_run", "profile", "resume", "spec"]
+__all__ = [
+    "LoadedRun",
+    "Profile",
+    "__version__",
+    "find",
+    "list_runs",
+    "load",
+    "open_file",
+    "open_run",
+    "profile",
+    "resume",
+    "spec",
+]
 
 _HOMES = {
     "profile": "notebook.profiling", "resume": "notebook.profiling", "spec": "notebook.user_kernel",
-    "Profile": "notebook.opened_run", "load": "notebook.opened_run",
+    "Profile": "notebook.opened_run", "load": "notebook.opened_run", "open_file": "notebook.opened_run",
     "LoadedRun": "runs.store", "find": "runs.store", "list_runs": "runs.store", "open_run": "runs.store",
 }  # fmt: skip
 

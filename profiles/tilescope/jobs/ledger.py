@@ -18,7 +18,7 @@ import pandas as pd
 
 from tilescope.jobs.job import Job, OnEvent, WorkerError
 from tilescope.runs import journal, store
-from tilescope.table import launch_configs, line_values, schema
+from tilescope.table import assumptions, launch_configs, line_values, schema
 from tilescope.table.case import Case
 from tilescope.table.schema import Failure, Run
 from tilescope.table.sources import SOURCES
@@ -115,6 +115,8 @@ class Ledger:
                 if self.job.is_foreign(case):
                     lines, sources = line_values.of_another(case.impl, lines, sources)
                 self.writer.append_lines(case.name, lines, sources)
+            if parse_assumed := getattr(collector, "parse_assumed", None):
+                self._assume(name, await asyncio.to_thread(parse_assumed, artefact))
             if name in SOURCES:
                 self.writer.append_configs(await asyncio.to_thread(launch_configs.beside, artefact, case, name))
         except store.StoreError:
@@ -125,6 +127,14 @@ class Ledger:
             self.productive.add(name)
             self._settle("result", case, name)
         return True
+
+    def _assume(self, name: str, found: Mapping[str, Any]) -> None:
+        """Keeps in the run's settings what a collector's launchers were told of a GPU that is not there."""
+        if found:
+            kept = self.writer.run.settings.get("assumed", {})
+            both = assumptions.merged(kept.get(name, {}), found)
+            if both != kept.get(name):
+                self.writer.update(settings={**self.writer.run.settings, "assumed": {**kept, name: both}})
 
     def fail(self, case: Case, name: str, message: str, detail: str = "") -> None:
         """Notes that a case failed."""
@@ -177,6 +187,7 @@ class Ledger:
         for (collector, message), cases in self.skipped.items():
             impls = ", ".join(dict.fromkeys(case.impl for case in cases))
             yield f"{collector} skipped {len(cases)} of {impls}: {message}"
+        yield from assumptions.notes(self.writer.run.settings)
         yield from _counted_otherwise(self.functions, self.writer.run.settings["target"])
 
     def _unfinished(self) -> Iterator[str]:
