@@ -41,8 +41,9 @@ class Job:
     """What is to be run: every case by every collector.
 
     ``settings``: ``target`` (``sm_90``), ``repetitions``, ``warmup``, ``timeout`` and ``interpreter_limit`` in seconds,
-    ``measure_ceilings`` (default True). ``catalog`` is what the kernels declare; empty means that a worker is asked.
-    ``notes`` are remarks that the run begins with, ``given`` artefacts that there are already.
+    ``measure_ceilings`` (default True), ``renew_ceilings``: measure them although they are known (default False).
+    ``catalog`` is what the kernels declare; empty means that a worker is asked. ``notes`` are remarks that the run begins
+    with, ``given`` artefacts that there are already.
     """
 
     cases: Sequence[Case]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from tilescope.jobs import supervisor
+from tilescope.jobs import resident, supervisor
 from tilescope.jobs.job import Catalog, OnEvent
 from tilescope.jobs.plan import Request, plan
 from tilescope.runs import store
@@ -20,6 +20,7 @@ def run(request: Request, folder: Path, on_event: OnEvent, catalog: Catalog = ()
 
     ``catalog`` is what the kernels declare; empty means that a worker is asked.
     """
+    resident.prepare()
 
     async def work(on_event: OnEvent) -> Path:
         return await supervisor.run(await plan(request, folder, catalog), on_event)

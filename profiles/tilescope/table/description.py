@@ -74,4 +74,5 @@ class Settings(TypedDict, total=False):
     interpreter_limit: float
     check_limit: float
     measure_ceilings: bool
+    renew_ceilings: bool
     assumed: Mapping[str, Assumption]
