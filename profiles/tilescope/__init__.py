@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from tilescope.notebook.profiling import profile, resume
     from tilescope.notebook.user_kernel import spec
     from tilescope.runs.store import LoadedRun, find, list_runs, open_run
+    from tilescope.tuning.autotuning import autotune
 
-__all__ = ["LoadedRun", "Profile", "__version__", "find", "list_runs", "load", "open_run", "profile", "resume", "spec"]
+__all__ = [
+    "LoadedRun", "Profile", "__version__", "autotune", "find", "list_runs", "load", "open_run", "profile", "resume", "spec",
+]  # fmt: skip
 
 _HOMES = {
+    "autotune": "tuning.autotuning",
     "profile": "notebook.profiling", "resume": "notebook.profiling", "spec": "notebook.user_kernel",
     "Profile": "notebook.opened_run", "load": "notebook.opened_run",
     "LoadedRun": "runs.store", "find": "runs.store", "list_runs": "runs.store", "open_run": "runs.store",

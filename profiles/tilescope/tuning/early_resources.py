@@ -7,11 +7,14 @@ Imports torch and triton: worker-side only.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from triton import knobs
@@ -19,6 +22,7 @@ from triton import knobs
 from tilescope.execution import offline
 from tilescope.execution.launches import Launch
 from tilescope.hardware import occupancy
+from tilescope.tuning import pruning
 
 #: A layout's name and how many warps of a block hold a tensor that has it.
 _LAYOUT = re.compile(r"^#(\w+) = #ttg\.nvidia_mma<\{.*?warpsPerCTA = \[([\d, ]+)\]", re.MULTILINE)
@@ -49,6 +53,21 @@ class _Known(Exception):
     def __init__(self, ttgir: str, threads: int | None, shared_memory: int | None) -> None:
         super().__init__()
         self.ttgir, self.threads, self.shared_memory = ttgir, threads, shared_memory
+
+
+class Refused(Exception):
+    """A config whose compilation was ended early, as it cannot run well. One line that says why."""
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """While active, a compilation of a kernel that ``pruning.refusal`` speaks against ends at TTGIR and raises Refused.
+
+    The others go on as always, and are kept in Triton's cache under the key that they have without this.
+    """
+    with knobs.runtime.scope():
+        knobs.runtime.add_stages_inspection_hook = _refuse_after_ttgir
+        yield
 
 
 def read(launch: Launch) -> EarlyResources:
@@ -100,6 +119,39 @@ def _stop_after_ttgir(backend: Any, stages: dict[str, Any], options: Any, _langu
         raise _Known(text, threads, shared_memory)
 
     stages["llir"] = stop
+
+
+def _refuse_after_ttgir(backend: Any, stages: dict[str, Any], options: Any, _language: Any, capability: int) -> None:
+    """Puts a look at the needs before the stage after TTGIR."""
+    following = stages["llir"]
+
+    def look(module: Any, metadata: Any) -> Any:
+        text = str(module)
+        threads, shared_memory = _allocated(_copy(text, module.context), backend, options, capability)
+        reason = pruning.refusal(
+            f"sm_{backend.target.arch}",
+            threads=threads or _threads(text),
+            shared_memory=shared_memory,
+            accumulators=accumulators(text),
+        )
+        if reason:
+            raise Refused(reason)
+        return following(module, metadata)
+
+    stages["llir"] = look
+
+
+def _copy(text: str, context: Any) -> Any:
+    """The module of the text. The one that is being compiled stays as it is."""
+    from triton._C.libtriton import ir  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "kernel.ttgir")
+        file.write_text(text)
+        module = ir.parse_mlir_module(str(file), context)
+    # A module goes with its context; Triton's own reader keeps it like this.
+    module.context = context
+    return module
 
 
 def _allocated(module: Any, backend: Any, options: Any, capability: int) -> tuple[int | None, int | None]:

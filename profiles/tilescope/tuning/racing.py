@@ -41,7 +41,7 @@ class Rules:
 
     first: int = 3
     batch: int = 4
-    most: int = 40
+    most: int = 20
     error: float = 0.05
     close: float = 0.01
     noise: float = 0.01
@@ -122,7 +122,7 @@ class Race:
             for lane in short:
                 self._time(lane, min(self.rules.batch, self.rules.most - len(lane.samples)))
             self._drop()
-        return self._outcome(clear)
+        return self.outcome(clear)
 
     def _time(self, lane: Lane, count: int) -> None:
         try:
@@ -180,7 +180,8 @@ class Race:
         weight, degrees = self.rules.weight, sum(own.count - 1 for own in every)
         return (weight * self.rules.noise**2 + sum(own.squares for own in every)) / (weight + degrees)
 
-    def _outcome(self, clear: bool) -> Outcome:
+    def outcome(self, clear: bool = False) -> Outcome:
+        """How things stand, without further samples."""
         lanes = tuple(sorted(self.lanes.values(), key=lambda lane: (bool(lane.out), lane.median)))
         leader = self._leader()
         if leader is None:
