@@ -105,21 +105,25 @@ class Tuner(Autotuner):  # type: ignore[misc]
         if not new:
             return race.outcome()
         near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept else []
+        refused = set()
         for text in near_shapes.first(new, near):
             if reason := self._compile(by_text[text]):
                 race.refuse(text, reason)
+                refused.add(text)
             else:
                 race.offer(text)
         outcome = race.finish()
         if kept:
-            kept.keep(problem, {lane.config: (lane.samples, lane.out) for lane in outcome.lanes})
+            # What failed while it was timed, for want of memory for one, may work another time.
+            certain = (lane for lane in outcome.lanes if lane.samples or lane.config in {*refused, *known})
+            kept.keep(problem, {lane.config: (lane.samples, lane.out) for lane in certain})
         return outcome
 
     def _compile(self, config: Any) -> str:
         """Compiles a config into Triton's cache; why it cannot run well, empty where it can."""
         try:
             with early_resources.refusing():
-                self.fn.run(*self._positional(), warmup=True, **self._keywords, **config.all_kwargs())
+                self.fn.run(*self._positional(), **{**self._keywords, "warmup": True}, **config.all_kwargs())
         except early_resources.Refused as refused:
             return str(refused)
         except (OutOfResources, CompileTimeAssertionFailure, PTXASError, triton.CompilationError) as error:

@@ -16,9 +16,7 @@ def refusal(target: str, *, threads: int, shared_memory: int | None, accumulator
     if threads > occupancy.BLOCK_THREADS:
         return f"{threads} threads a block, {target} has {occupancy.BLOCK_THREADS}: cannot be launched"
     if shared_memory is not None and shared_memory > chip.block_shared_memory:
-        return (
-            f"{shared_memory} bytes of shared memory a block, {target} has {chip.block_shared_memory}: cannot be launched"
-        )
+        return f"{shared_memory} bytes of shared memory a block, {target} has {chip.block_shared_memory}: cannot be launched"
     if accumulators > occupancy.THREAD_REGISTERS:
         return f"{accumulators} registers a thread for accumulators, {occupancy.THREAD_REGISTERS} exist: spills"
     return ""
