@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from tilescope.notebook.profiling import profile, resume
     from tilescope.notebook.user_kernel import spec
     from tilescope.runs.store import LoadedRun, find, list_runs, open_run
+    from tilescope.tuning.autotuning import autotune
 
 __all__ = [
     "Capture",
     "LoadedRun",
     "Profile",
     "__version__",
+    "autotune",
     "capture",
     "find",
     "list_runs",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "autotune": "tuning.autotuning",
     "Capture": "notebook.capturing", "capture": "notebook.capturing",
     "load_ipython_extension": "notebook.cell_magic",
     "profile": "notebook.profiling", "resume": "notebook.profiling", "spec": "notebook.user_kernel",
