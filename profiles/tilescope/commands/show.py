@@ -18,8 +18,9 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints."""
-    from tilescope.models import text_table  # noqa: PLC0415
+    from tilescope.models import impossible, text_table  # noqa: PLC0415
     from tilescope.runs import provenance, staleness, store  # noqa: PLC0415
+    from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415
 
     if arguments.name is None:
         return _list(arguments.json)
@@ -42,6 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
     for kernel in staleness.stale_kernels(loaded):
         print(f"note: {kernel} has changed since this run")
     print(text_table.text(loaded.table, run.device, loaded.configs))
+    for case, reason in impossible.of_table(loaded.table, run.device, run.kernels):
+        print(
+            f"impossible: {'/'.join(filter(None, (case.key[name] for name in CASE_COLUMNS if name != 'dtype')))}: {reason.said}"
+        )
     running.report(loaded, False, run.failures)
     return 0
 
