@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +25,13 @@ def command(subparsers: choices.Subparsers) -> None:
     parser.add_argument("--impl", default="", metavar="NAME", help="one implementation (triton, where there is one)")
     parser.add_argument("--pass", dest="direction", default="", metavar="NAME", help="forward or backward (both)")
     parser.add_argument("--workload", default="", metavar="ID", help="one workload (the largest), or all")
-    parser.add_argument("--json", action="store_true", help="every finding as JSON")
+    parser.add_argument("--json", action="store_true", help="every finding as JSON (schema: advice)")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints. Raises ValueError for a kernel, implementation, pass or workload that the run does not have."""
-    from tilescope.models import advice  # noqa: PLC0415
+    from tilescope.models import advice, json_documents  # noqa: PLC0415
     from tilescope.models.advice import nvidia_rules  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
@@ -42,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = advice.findings(table, loaded.run.device, loaded.run.kernels, loaded.table)
     found += [finding for finding in nvidia_rules.of_run(loaded.folder) if finding.case in cases]
     if arguments.json:
-        print(json.dumps([finding.to_json() for finding in found]))
+        print(json_documents.text(json_documents.advice(loaded, table, found)))
         return 0
     for number, case in enumerate(cases):
         print(("\n" if number else "") + "/".join(filter(None, case)))
