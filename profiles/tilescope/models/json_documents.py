@@ -7,6 +7,7 @@ what is not known is null, never 0. Pure.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,12 +18,13 @@ import pandas as pd
 
 from tilescope.models import compare, impossible, summary, verdicts
 from tilescope.models.advice import Finding
+from tilescope.models.gate import KEY, Gate
 from tilescope.runs.store import LoadedRun, Summary
 from tilescope.table.case_table import gather
 from tilescope.version import VERSION
 
 #: Each schema's version today.
-VERSIONS = {"advice": 1, "comparison": 1, "run": 1, "runs": 1}
+VERSIONS = {"advice": 1, "comparison": 1, "gate": 1, "run": 1, "runs": 1}
 #: What a document says of a case beside its findings, from ``summary.summarise``.
 _OF_CASE = (
     "kernel", "impl", "pass", "workload", "config", "measured", "gpu_time", "gpu_time_low", "gpu_time_high",
@@ -67,6 +69,18 @@ def comparison(base: compare.Side, others: Sequence[compare.Side], found: Sequen
         for other, rows in zip(others, found, strict=True)
     ]
     return document("comparison", base=_side(base), comparisons=compared)
+
+
+def gate(found: Gate) -> dict[str, Any]:
+    """A gate's checks."""
+    checks = []
+    for check in found.checks:
+        fields = dataclasses.asdict(check)
+        named = dict(zip(KEY, fields.pop("key"), strict=True))
+        checks.append({**named, **{name: _plain(value) for name, value in fields.items()}})
+    limits = {name: _plain(value) for name, value in dataclasses.asdict(found.limits).items()}
+    sides = {"base": about(found.base), "head": about(found.head)}
+    return document("gate", **sides, verdict=found.verdict, limits=limits, notes=list(found.notes), checks=checks)
 
 
 def run(loaded: LoadedRun) -> dict[str, Any]:

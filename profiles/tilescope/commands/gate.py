@@ -1,0 +1,111 @@
+"""``tilescope gate``: lets a change through, or not, by what it does to time, bytes and what launches take."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tilescope.commands import choices, running
+
+if TYPE_CHECKING:
+    from tilescope.models.gate import Gate
+    from tilescope.runs.store import LoadedRun
+
+#: Where GitHub shows what a job has to say.
+_SUMMARY = "GITHUB_STEP_SUMMARY"
+
+
+def command(subparsers: choices.Subparsers) -> None:
+    """Adds the parser."""
+    parser = subparsers.add_parser(
+        "gate",
+        help="status 1 when a change makes kernels slower or larger",
+        description="Holds every case of BASE against the same case of HEAD. Status 0: let through; 1: not; 2: nothing to "
+        "compare. A check that the noise does not decide, or that one side lacks, is said and fails only with --strict.",
+    )
+    parser.add_argument("base", metavar="BASE", help="a run: an id, its start, a folder; or a git revision")
+    parser.add_argument("head", metavar="HEAD", help="what is compared with it")
+    listed = {"type": choices.names, "action": "extend", "default": []}
+    parser.add_argument("--kernel", metavar="NAME,…", help="only these kernels (all); a revision needs them", **listed)
+    parser.add_argument("--impl", metavar="NAME,…", help="only these implementations (all)", **listed)
+    for name, default, what in (
+        ("slowdown", "3%", "the longest growth of the GPU time, beyond its noise"),
+        ("bytes", "2%", "growth of HBM bytes, counted or predicted"),
+        ("registers", "10%", "growth of registers a thread"),
+        ("shared-memory", "10%", "growth of shared memory a block"),
+        ("occupancy-loss", "0%", "points of theoretical occupancy lost"),
+    ):
+        help_ = f"{what} that is let through, or off ({default})"
+        parser.add_argument(
+            f"--max-{name}", type=share, default=share(default), metavar="SHARE", help=help_.replace("%", "%%")
+        )
+    parser.add_argument(
+        "--max-spills", type=_count, default=0.0, metavar="BYTES", help="more spills a thread, or off (0)"
+    )
+    parser.add_argument("--allow-missing", action="store_true", help="let cases through that vanished or failed")
+    parser.add_argument("--strict", action="store_true", help="what is undecided or not compared fails, too")
+    parser.add_argument("--json", action="store_true", help="every check as JSON (schema: gate)")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help=f"write a summary there (as well as ${_SUMMARY})")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints what is no pass, writes the summaries and returns 1 where the gate is shut."""
+    from tilescope.models import gate, gate_text, json_documents  # noqa: PLC0415
+
+    limits = gate.Limits(
+        arguments.max_slowdown, arguments.max_bytes, arguments.max_registers, arguments.max_shared_memory,
+        arguments.max_spills, arguments.max_occupancy_loss,
+    )  # fmt: skip
+    base, head = (_opened(name) for name in (arguments.base, arguments.head))
+    found = gate.gate(
+        base, head, limits, kernels=arguments.kernel, impls=arguments.impl, allow_missing=arguments.allow_missing
+    )
+    print(json_documents.text(json_documents.gate(found)) if arguments.json else gate_text.text(found))
+    _summarise(gate_text.markdown(found), arguments.markdown)
+    return int(_shut(found, arguments.strict))
+
+
+def share(text: str) -> float:
+    """``3%`` or ``0.03`` as 0.03, ``off`` as infinity. Raises ArgumentTypeError for anything else."""
+    if text == "off":
+        return math.inf
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share: write 3%, 0.03 or off")
+    return value
+
+
+def _count(text: str) -> float:
+    if text == "off":
+        return math.inf
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes: write 16, or off")
+    return float(text)
+
+
+def _opened(name: str) -> LoadedRun:
+    from tilescope.runs import store  # noqa: PLC0415
+
+    return store.open_run(running.found(name))
+
+
+def _shut(found: Gate, strict: bool) -> bool:
+    from tilescope.models.gate import FAIL, PASS  # noqa: PLC0415
+
+    return found.verdict != PASS if strict else found.verdict == FAIL
+
+
+def _summarise(markdown: str, file: Path | None) -> None:
+    """Writes the summary to ``file``, and appends it to the file that GitHub names."""
+    if file:
+        file.write_text(markdown, encoding="utf-8")
+    if named := os.environ.get(_SUMMARY):
+        with Path(named).open("a", encoding="utf-8") as summary:
+            summary.write(markdown)
