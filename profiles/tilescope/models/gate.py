@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilescope.hardware import roofs
 from tilescope.models import compare, impossible, traffic
 from tilescope.models.compare import CompareError
 from tilescope.runs.store import LoadedRun
@@ -231,7 +232,7 @@ class _Both:
     def _believed(self, mine: CaseValues, other: CaseValues, verdict: str, said: str) -> tuple[str, str]:
         """The verdict, unless a side's measurement cannot be: the head's then fails, the base's decides nothing."""
         for side, case, then in ((self.head, other, FAIL), (self.base, mine, UNDECIDED)):
-            wrong = impossible.reasons(case, side.run.device, impossible.pipe_of(case, side.run.kernels))
+            wrong = impossible.reasons(case, side.run.device, roofs.pipe_of(case, side.run.kernels))
             if wrong:
                 whose = "head" if then == FAIL else "base"
                 return then, f"the {whose}'s measurement is impossible: {wrong[0].said}"
