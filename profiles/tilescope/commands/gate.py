@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,9 @@ def command(subparsers: choices.Subparsers) -> None:
         description="Holds every case of BASE against the same case of HEAD. Status 0: let through; 1: not; 2: nothing to "
         "compare. A check that the noise does not decide, or that one side lacks, is said and fails only with --strict.",
     )
-    parser.add_argument("base", metavar="BASE", help="a run: an id, its start, a folder; or a git revision")
+    parser.add_argument(
+        "base", metavar="BASE", help="a run: an id, its start, a folder; or a git revision, . as it is here"
+    )
     parser.add_argument("head", metavar="HEAD", help="what is compared with it")
     listed = {"type": choices.names, "action": "extend", "default": []}
     parser.add_argument("--kernel", metavar="NAME,…", help="only these kernels (all); a revision needs them", **listed)
@@ -45,6 +48,10 @@ def command(subparsers: choices.Subparsers) -> None:
     parser.add_argument(
         "--max-spills", type=_count, default=0.0, metavar="BYTES", help="more spills a thread, or off (0)"
     )
+    of_revision = "of a git revision: "
+    parser.add_argument("--collect", default="compiler", metavar="NAME,…", help=of_revision + "collectors (compiler)")
+    parser.add_argument("--workload", default="", metavar="ID,…", help=of_revision + "workloads (all declared)")
+    parser.add_argument("--target", default="", metavar="sm_90", help=of_revision + "architecture to compile for")
     parser.add_argument("--allow-missing", action="store_true", help="let cases through that vanished or failed")
     parser.add_argument("--strict", action="store_true", help="what is undecided or not compared fails, too")
     parser.add_argument("--json", action="store_true", help="every check as JSON (schema: gate)")
@@ -55,15 +62,28 @@ def command(subparsers: choices.Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints what is no pass, writes the summaries and returns 1 where the gate is shut."""
     from tilescope.models import gate, gate_text, json_documents  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
+    from tilescope.table.case import Case  # noqa: PLC0415
 
     limits = gate.Limits(
         arguments.max_slowdown, arguments.max_bytes, arguments.max_registers, arguments.max_shared_memory,
         arguments.max_spills, arguments.max_occupancy_loss,
     )  # fmt: skip
-    base, head = (_opened(name) for name in (arguments.base, arguments.head))
-    found = gate.gate(
-        base, head, limits, kernels=arguments.kernel, impls=arguments.impl, allow_missing=arguments.allow_missing
-    )
+    folders = [_found(name) for name in (arguments.base, arguments.head)]
+    with tempfile.TemporaryDirectory(prefix="tilescope-gate-") as made:
+        pairs = zip((arguments.base, arguments.head), folders, strict=True)
+        base, head = (
+            store.open_run(folder) if folder else _profiled(name, arguments, Path(made)) for name, folder in pairs
+        )
+        found = gate.gate(
+            base,
+            head,
+            limits,
+            kernels=[Case(kernel, "", "", "").name for kernel in arguments.kernel],
+            impls=arguments.impl,
+            allow_missing=arguments.allow_missing,
+            names=(_name(arguments.base, folders[0]), _name(arguments.head, folders[1])),
+        )
     print(json_documents.text(json_documents.gate(found)) if arguments.json else gate_text.text(found))
     _summarise(gate_text.markdown(found), arguments.markdown)
     return int(_shut(found, arguments.strict))
@@ -90,10 +110,29 @@ def _count(text: str) -> float:
     return float(text)
 
 
-def _opened(name: str) -> LoadedRun:
+def _found(name: str) -> Path | None:
+    """The folder of the run of that name; None where it is a git revision. Raises ValueError where it is neither."""
+    from tilescope.jobs import revisions  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
-    return store.open_run(running.found(name))
+    try:
+        folder = running.found(name)
+        return None if name == revisions.WORKING_TREE and not (folder / "run.json").is_file() else folder
+    except store.StoreError as error:
+        if not revisions.is_revision(name):
+            raise ValueError(f"{error}; nor is it a git revision here") from error
+        return None
+
+
+def _profiled(name: str, arguments: argparse.Namespace, runs: Path) -> LoadedRun:
+    from tilescope.jobs import revisions  # noqa: PLC0415
+
+    options = {name: getattr(arguments, name) for name in ("collect", "workload", "target")}
+    return revisions.profile(name, arguments.kernel, runs, {**options, "impl": ",".join(arguments.impl)})
+
+
+def _name(said: str, folder: Path | None) -> str:
+    return folder.name if folder else "the working tree" if said == "." else said
 
 
 def _shut(found: Gate, strict: bool) -> bool:

@@ -84,13 +84,17 @@ class Check:
 
 @dataclass(frozen=True)
 class Gate:
-    """What a gate found. ``notes`` are lines about both runs: why times are not compared, what else changed."""
+    """What a gate found. ``notes`` are lines about both runs: why times are not compared, what else changed.
+
+    ``names`` are what people call the base and the head: a run's id, or a revision.
+    """
 
     base: LoadedRun
     head: LoadedRun
     limits: Limits
     checks: tuple[Check, ...]
     notes: tuple[str, ...]
+    names: tuple[str, str]
 
     @property
     def verdict(self) -> str:
@@ -111,6 +115,7 @@ def gate(
     kernels: Sequence[str] = (),
     impls: Sequence[str] = (),
     allow_missing: bool = False,
+    names: tuple[str, str] | None = None,
 ) -> Gate:
     """Holds every case of the base against the head's. Empty ``kernels`` and ``impls`` are all.
 
@@ -141,7 +146,7 @@ def gate(
         *(f"changed: {line}" for line in compare.changes(compare.Side(base), compare.Side(head))),
         *([f"{added} cases of the head are not in the base, and are not judged"] if added else []),
     ]
-    return Gate(base, head, limits, tuple(checks), tuple(notes))
+    return Gate(base, head, limits, tuple(checks), tuple(notes), names or (base.run.id, head.run.id))
 
 
 _TIMES = {clock for clock, _ in _CLOCKS}
@@ -289,7 +294,7 @@ class _Both:
         unit = METRICS[what].unit if what in METRICS else "byte"
         if what == "theoretical_occupancy":
             change = base - head
-            said = f"{change * -100:+.1f} points, at most {limit * -100:+.1f} allowed" if change else "unchanged"
+            said = f"{change * -100:+.1f} points, at most {limit * 100:.3g} may be lost"
         elif what == "spill_bytes":
             change, said = head - base, f"{head - base:+,.0f} B a thread, at most {limit:+,.0f} B allowed"
         else:

@@ -28,7 +28,7 @@ def headline(gate: Gate) -> str:
     counts = Counter(check.verdict for check in gate.checks)
     parts = [f"{counts[FAIL]} of {len(gate.checks)} checks fail" if counts[FAIL] else f"{counts[PASS]} checks pass"]
     parts += [f"{counts[verdict]} {verdict}" for verdict in (UNDECIDED, ABSENT) if counts[verdict]]
-    return f"{_HEADLINES[gate.verdict]}: {', '.join(parts)} ({gate.base.run.id} → {gate.head.run.id})"
+    return f"{_HEADLINES[gate.verdict]}: {', '.join(parts)} ({' → '.join(gate.names)})"
 
 
 def text(gate: Gate) -> str:
