@@ -73,24 +73,22 @@ def test_each_side_is_profiled_from_its_own_files(
     kit: None, repository: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     own = (KIT / "own.py").read_text()
-    commit(repository, {"own.py": own})
-    commit(repository, {"own.py": own.replace('label="large"', 'label="huge"').replace('{"N": 64}', '{"N": 128}')})
+    large, larger, largest = (own.replace('{"N": 64}', f'{{"N": {size}}}') for size in (64, 128, 256))
+    commit(repository, {"own.py": large})
+    commit(repository, {"own.py": larger})
+    # What is not committed is in the working tree alone.
+    (repository / "own.py").write_text(largest)
     options = ["--kernel", "own.py:SPEC", "--impl", "good", "--collect", "fakes.quick", "--json"]
-    assert cli.main(["gate", "main~1", "main", *options]) == 1
+    assert cli.main(["gate", "main~1", ".", *options]) == 1
     document = json.loads(capfd.readouterr().out)
     gone = [check for check in document["checks"] if check["what"] == "case"]
     assert [(check["workload"], check["said"]) for check in gone] == [("64-fp32", "absent in the head")]
-    assert (
-        document["base"]["title"] == "main~1"
-        and document["base"]["git_revision"] == git(repository, "rev-parse", "main~1").strip()
-    )
-    # What is not committed is in the working tree alone.
-    (repository / "own.py").write_text(own)
-    assert cli.main(["gate", "main~1", ".", *options]) == 0
-    capfd.readouterr()
+    base, head = document["base"], document["head"]
+    assert [base["title"], base["git_revision"]] == ["main~1", git(repository, "rev-parse", "main~1").strip()]
+    assert [head["title"], head["git_revision"]] == [".", git(repository, "rev-parse", "main").strip() + "+"]
     assert len(git(repository, "worktree", "list").splitlines()) == 1
     assert git(repository, "status", "--porcelain").split() == ["M", "own.py"]
-    assert not list((repository.parent).glob("runs/*"))
+    assert not list(repository.parent.glob("runs/*"))
 
 
 @pytest.mark.parametrize(("arguments", "said"), [

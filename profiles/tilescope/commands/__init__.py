@@ -13,6 +13,7 @@ from tilescope.commands import (
     doctor,
     fuse,
     gate,
+    mcp,
     profile,
     publish,
     record,
@@ -38,4 +39,5 @@ COMMANDS = (
     record.command,
     claims.command,
     doctor.command,
+    mcp.command,
 )

@@ -108,6 +108,8 @@ def about(loaded: LoadedRun) -> dict[str, Any]:
         "started": run.started,
         "complete": run.complete,
         "git_revision": run.git_revision,
+        "notes": list(run.notes),
+        "failures": [{"case": f.case, "collector": f.collector, "message": f.message} for f in run.failures],
         "device": {"name": device.name, "target": device.target, "measured": device.measured},
     }
 
