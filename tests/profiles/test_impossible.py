@@ -154,6 +154,14 @@ def test_the_summary_says_it_in_place_of_what_bounds_the_case() -> None:
     assert why.startswith("Memory-bound")
 
 
+def test_no_speedup_is_of_a_time_that_cannot_be_nor_over_one() -> None:
+    for seconds, known in ((70e-6, False), (110e-6, True)):
+        ours, theirs = table({TRACED: seconds}), table({TRACED: 220e-6}).assign(impl="eager")
+        for one, two in ((ours, theirs), (theirs.assign(impl="triton"), ours.assign(impl="eager"))):
+            rows = summary.summarise(pd.concat([one, two], ignore_index=True), GPU).set_index("impl")
+            assert pd.notna(rows.at["triton", "speedup_eager"]) == known
+
+
 def test_show_says_it_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Run("20261125-000000-abcd", "2026-11-25T00:00:00+00:00", GPU, {"scale": {}}, {}, {"target": "sm_90"})
     for folder, seconds in (("wrong", 70e-6), ("right", 110e-6)):

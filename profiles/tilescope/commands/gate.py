@@ -35,18 +35,22 @@ def command(subparsers: choices.Subparsers) -> None:
     parser.add_argument("--kernel", metavar="NAME,…", help="only these kernels (all); a revision needs them", **listed)
     parser.add_argument("--impl", metavar="NAME,…", help="only these implementations (all)", **listed)
     for name, default, what in (
-        ("slowdown", "3%", "the longest growth of the GPU time, beyond its noise"),
+        ("slowdown", "3%", "growth of the GPU time beyond its noise"),
         ("bytes", "2%", "growth of HBM bytes, counted or predicted"),
         ("registers", "10%", "growth of registers a thread"),
         ("shared-memory", "10%", "growth of shared memory a block"),
-        ("occupancy-loss", "0%", "points of theoretical occupancy lost"),
+        ("occupancy-loss", "0%", "loss of theoretical occupancy, in points,"),
     ):
-        help_ = f"{what} that is let through, or off ({default})"
+        help_ = f"{what} to let through, or off ({default})"
         parser.add_argument(
             f"--max-{name}", type=share, default=share(default), metavar="SHARE", help=help_.replace("%", "%%")
         )
     parser.add_argument(
-        "--max-spills", type=_count, default=0.0, metavar="BYTES", help="more spills a thread, or off (0)"
+        "--max-spills",
+        type=_count,
+        default=0.0,
+        metavar="BYTES",
+        help="growth of spills a thread to let through, or off (0)",
     )
     of_revision = "of a git revision: "
     parser.add_argument("--collect", default="compiler", metavar="NAME,…", help=of_revision + "collectors (compiler)")
