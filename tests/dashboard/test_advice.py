@@ -15,6 +15,7 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope_dashboard.components import cards
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import advice as topic
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.fusion import FusionForm
 
@@ -111,6 +112,14 @@ def test_a_quicker_config_of_a_sweep_is_advice_on_the_default(
     assert "&#x27;num_warps&#x27;: 8" in shown._cards.object
     shown._case.value = ("triton", "forward", "8x8-bf16", "num_warps=4")
     assert "num_warps" not in shown._cards.object
+
+
+def test_what_cannot_be_is_the_sentence_and_asks_for_another_measurement() -> None:
+    found = finding(rule="impossible-roof", title="Impossible: 9 TB/s from HBM", bound=None)
+    said = topic.sentence([found], {"ncu"})
+    assert said.title == "Impossible: 9 TB/s from HBM" and "nothing else is concluded" in said.text
+    assert topic.sentence([finding()], {"ncu"}).text != said.text
+    assert "Impossible: 9 TB/s" in cards.cards([found])
 
 
 def test_a_value_that_is_no_number_is_a_dash() -> None:

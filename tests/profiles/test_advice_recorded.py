@@ -107,7 +107,7 @@ def test_the_command_prints_findings(capsys: pytest.CaptureFixture[str]) -> None
     assert "no estimate, measured\n     why: " in forward and "\n     do: " in forward
     assert backward.startswith("layer_norm/triton/backward/8192x16384-bf16\n  1. ")
     assert cli.main(["advise", run, "layer_norm", "--workload", "16384x4096-bf16", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
+    listed = json.loads(capsys.readouterr().out)["findings"]
     assert {f["workload"] for f in listed} == {"16384x4096-bf16"}
     assert {f["impl"] for f in listed} > {"triton"}
 

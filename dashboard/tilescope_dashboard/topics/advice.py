@@ -13,6 +13,7 @@ _ORDER = (
     "Ranked by potential speedup. Estimates are upper limits: fix one, then measure again. "
     "A solid edge was measured, a dashed one is predicted; values in italics were not measured."
 )
+_IMPOSSIBLE = "This measurement cannot be, so nothing else is concluded from it: set right what is named below, then measure again."
 _NOTHING = "This run says nothing about {}: profile it with the compiler collector, or with ncu on a GPU."
 
 
@@ -27,6 +28,8 @@ def sentence(found: Sequence[Finding], sources: Collection[str]) -> Sentence:
         wanted = [name for name in ("compiler", "interpreter", "ncu") if name not in sources]
         more = f"Profile it with {' and '.join(wanted)} to know more." if wanted else "Every rule had its counters."
         return Sentence("No known bottleneck found", more)
+    if found[0].impossible:
+        return Sentence(found[0].title, _IMPOSSIBLE)
     bound = found[0].bound
     return Sentence(found[0].title + (f": {bound.most}{times(bound.ratio)}" if bound else ""), _ORDER)
 

@@ -12,6 +12,8 @@ from tilescope.commands import (
     compare,
     doctor,
     fuse,
+    gate,
+    mcp,
     open,
     profile,
     publish,
@@ -30,6 +32,7 @@ COMMANDS = (
     show.command,
     open.command,
     compare.command,
+    gate.command,
     advise.command,
     fuse.command,
     resume.command,
@@ -38,4 +41,5 @@ COMMANDS = (
     record.command,
     claims.command,
     doctor.command,
+    mcp.command,
 )

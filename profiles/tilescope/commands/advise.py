@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 from tilescope.commands import choices, running
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tilescope.models.advice import Finding
     from tilescope.runs.store import LoadedRun
 
@@ -26,31 +27,56 @@ def command(subparsers: choices.Subparsers) -> None:
     parser.add_argument("--impl", default="", metavar="NAME", help="one implementation (triton, where there is one)")
     parser.add_argument("--pass", dest="direction", default="", metavar="NAME", help="forward or backward (both)")
     parser.add_argument("--workload", default="", metavar="ID", help="one workload (the largest), or all")
-    parser.add_argument("--json", action="store_true", help="every finding as JSON")
+    parser.add_argument("--json", action="store_true", help="every finding as JSON (schema: advice)")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints. Raises ValueError for a kernel, implementation, pass or workload that the run does not have."""
-    from tilescope.models import advice  # noqa: PLC0415
-    from tilescope.models.advice import nvidia_rules  # noqa: PLC0415
+    from tilescope.models import json_documents  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
     loaded = store.open_run(running.found(arguments.name))
-    table = _choose(loaded, arguments)
-    cases = [tuple(case) for case in table[_CASE].drop_duplicates().itertuples(index=False, name=None)]
-    found = advice.findings(table, loaded.run.device, loaded.run.kernels, loaded.table)
-    found += [finding for finding in nvidia_rules.of_run(loaded.folder) if finding.case in cases]
+    wanted = {name: getattr(arguments, name) for name in ("kernel", "impl", "direction", "workload")}
     if arguments.json:
-        print(json.dumps([finding.to_json() for finding in found]))
+        print(json_documents.text(document(loaded, **wanted)))
         return 0
-    for number, case in enumerate(cases):
+    table, found = _advice(loaded, **wanted)
+    for number, case in enumerate(_cases(table)):
         print(("\n" if number else "") + "/".join(filter(None, case)))
         of_case = [finding for finding in found if finding.case == case]
         print(
             "\n".join(text(rank, finding) for rank, finding in enumerate(of_case, 1)) or "  No known bottleneck found."
         )
     return 0
+
+
+def document(
+    loaded: LoadedRun, *, kernel: str = "", impl: str = "", direction: str = "", workload: str = ""
+) -> dict[str, Any]:
+    """The document ``advice`` on those cases; by default the largest workload of each kernel and pass, of its Triton code.
+
+    Raises ValueError for a kernel, implementation, pass or workload that the run does not have.
+    """
+    from tilescope.models import json_documents  # noqa: PLC0415
+
+    table, found = _advice(loaded, kernel=kernel, impl=impl, direction=direction, workload=workload)
+    return json_documents.advice(loaded, table, found)
+
+
+def _advice(loaded: LoadedRun, **wanted: str) -> tuple[pd.DataFrame, list[Finding]]:
+    """The rows of the cases that are wanted, and the findings about them: ours, then NVIDIA's."""
+    from tilescope.models import advice  # noqa: PLC0415
+    from tilescope.models.advice import nvidia_rules  # noqa: PLC0415
+
+    table = _choose(loaded, **wanted)
+    found = advice.findings(table, loaded.run.device, loaded.run.kernels, loaded.table)
+    cases = _cases(table)
+    return table, found + [finding for finding in nvidia_rules.of_run(loaded.folder) if finding.case in cases]
+
+
+def _cases(table: pd.DataFrame) -> list[tuple[str, ...]]:
+    return [tuple(case) for case in table[_CASE].drop_duplicates().itertuples(index=False, name=None)]
 
 
 def text(rank: int, finding: Finding) -> str:
@@ -73,20 +99,20 @@ def _indented(line: str) -> str:
     return textwrap.fill(line, _WIDTH, initial_indent="     ", subsequent_indent="       ", break_long_words=False)
 
 
-def _choose(loaded: LoadedRun, arguments: argparse.Namespace) -> Any:
+def _choose(loaded: LoadedRun, *, kernel: str, impl: str, direction: str, workload: str) -> pd.DataFrame:
     """The rows that were asked for; by default the largest workload of each kernel and pass, of its Triton code."""
     from tilescope.table.suggest import unknown  # noqa: PLC0415
 
     table = loaded.table
-    for column, wanted in (("kernel", arguments.kernel), ("impl", arguments.impl), ("pass", arguments.direction),
-                           ("workload", "" if arguments.workload == "all" else arguments.workload)):  # fmt: skip
+    for column, wanted in (("kernel", kernel), ("impl", impl), ("pass", direction),
+                           ("workload", "" if workload == "all" else workload)):  # fmt: skip
         known = list(dict.fromkeys(table[column]))
         if wanted and wanted not in known:
             raise ValueError(f"{unknown(column, wanted, known)} in {loaded.run.id}")
         table = table[table[column] == wanted] if wanted else table
-    if arguments.workload:
+    if workload:
         return table
-    kept = [_largest(rows, loaded, arguments.impl) for _, rows in table.groupby(["kernel", "pass"], sort=False)]
+    kept = [_largest(rows, loaded, impl) for _, rows in table.groupby(["kernel", "pass"], sort=False)]
     return table[table.index.isin([index for rows in kept for index in rows.index])]
 
 

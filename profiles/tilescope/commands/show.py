@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from tilescope.commands import choices, running
 
@@ -12,14 +11,17 @@ def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("show", help="list the runs, or print one of them")
     parser.add_argument("name", nargs="?", metavar="RUN", help="an id, its start, a folder, or latest (list all)")
-    parser.add_argument("--json", action="store_true", help="the run's description and its whole table")
+    parser.add_argument(
+        "--json", action="store_true", help="the list, or the run with its whole table (schemas: runs, run)"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints."""
-    from tilescope.models import text_table  # noqa: PLC0415
+    from tilescope.models import impossible, json_documents, text_table  # noqa: PLC0415
     from tilescope.runs import provenance, staleness, store  # noqa: PLC0415
+    from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415
 
     if arguments.name is None:
         return _list(arguments.json)
@@ -27,8 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     # Of a run that is still half-written, the finished cases are shown.
     loaded, said = store.open_partial(folder) if folder.name.startswith(store.PARTIAL) else (store.open_run(folder), [])
     if arguments.json:
-        rows = json.loads(loaded.table.to_json(orient="records"))
-        print(json.dumps({"run": loaded.run.to_json(), "folder": str(loaded.folder), "table": rows}))
+        print(json_documents.text(json_documents.run(loaded)))
         return 0
     run = loaded.run
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
@@ -42,18 +43,22 @@ def run(arguments: argparse.Namespace) -> int:
     for kernel in staleness.stale_kernels(loaded):
         print(f"note: {kernel} has changed since this run")
     print(text_table.text(loaded.table, run.device, loaded.configs))
+    for case, reason in impossible.of_table(loaded.table, run.device, run.kernels):
+        print(
+            f"impossible: {'/'.join(filter(None, (case.key[name] for name in CASE_COLUMNS if name != 'dtype')))}: {reason.said}"
+        )
     running.report(loaded, False, run.failures)
     return 0
 
 
 def _list(as_json: bool) -> int:
     from tilescope.files import bounded_reading  # noqa: PLC0415
-    from tilescope.models import text_table  # noqa: PLC0415
+    from tilescope.models import json_documents, text_table  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
     runs = store.list_runs()
     if as_json:
-        print(json.dumps([{**vars(run), "path": str(run.path)} for run in runs]))
+        print(json_documents.text(json_documents.runs(runs)))
         return 0
     if not runs:
         print("no runs yet: make one with 'tilescope profile softmax'")

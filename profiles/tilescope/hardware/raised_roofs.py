@@ -33,7 +33,7 @@ _SHORT = 5e-6
 #: Bytes below this many times the L2 may have stayed there: they show nothing of HBM.
 _PAST_L2 = 2
 #: Chips hold clocks a little above the datasheet's. What is above it by more is a wrong cost or a wrong clock.
-_IMPOSSIBLE = 1.05
+ABOVE_SHEET = 1.05
 
 
 class Rate(NamedTuple):
@@ -56,7 +56,7 @@ def raised(run: Run, table: pd.DataFrame) -> Run:
     remarks = []
     for rate in rates(table, device, run.kernels):
         sheet = device.ceiling(rate.roof.removesuffix("_read"), DATASHEET)
-        if sheet and rate.value > _IMPOSSIBLE * sheet.value:
+        if sheet and rate.value > ABOVE_SHEET * sheet.value:
             said = (
                 f"{units.text(rate.value, sheet.unit)} is above the datasheet's {units.text(sheet.value, sheet.unit)}"
             )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilescope.hardware import ceilings, roofs
+from tilescope.models import impossible
 from tilescope.table import units
 from tilescope.table.case_table import CaseValues
 from tilescope.table.schema import Device
@@ -45,7 +46,12 @@ def _memory_use(row: Mapping[str, Any]) -> float:
 
 
 def sentence(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
-    """One sentence with figures about what holds the case back; others for a wrong result and for launch overhead."""
+    """One sentence with figures about what holds the case back; others for a wrong result and for launch overhead.
+
+    Of a case whose measurements cannot be it says only that.
+    """
+    if wrong := impossible.reasons(case, device, str(row["pipe"])):
+        return f"Impossible: {'; '.join(reason.said for reason in wrong)}."
     sentences = []
     if row["relative_error"] > row["tolerance"]:
         sentences.append(

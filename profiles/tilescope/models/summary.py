@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from tilescope.hardware import roofs
-from tilescope.models import bound, preference, traffic
+from tilescope.models import bound, impossible, preference, traffic
 from tilescope.table import launch_configs
 from tilescope.table.case_table import KEYS, CaseValues, by_problem, gather, gpu_times, problem_of, value_of
 from tilescope.table.schema import Device
@@ -106,15 +106,19 @@ def summarise(
     of the longest launch.
 
     ``library`` is the quickest other implementation of LIBRARIES on the same problem, and ``speedup_library`` its GPU
-    time over the case's. ``chosen`` is the config that it ran with where none was given, by
+    time over the case's. No speedup is of a time that cannot be (``impossible``), nor over one. ``chosen`` is the config that it ran with where none was given, by
     ``launch_configs.chosen`` of ``launched`` (``LoadedRun.configs``). ``why`` is a sentence for people. ``kernels`` is ``Run.kernels``.
     """
     cases = gather(table)
     problems = by_problem(cases)
-    # A time of wrong results is no time to be compared with.
-    right = {of: {name: case for name, case in found.items() if not case.wrong()} for of, found in problems.items()}
+    doubted = {id(case) for case in cases if impossible.reasons(case, device, roofs.pipe_of(case, kernels))}
+    # A time of wrong results, or one that cannot be, is no time to be compared with.
+    right = {
+        of: {name: case for name, case in found.items() if not case.wrong() and id(case) not in doubted}
+        for of, found in problems.items()
+    }
     rows = [
-        {**_row(case, right[problem_of(case)], device, kernels), "chosen": chosen}
+        {**_row(case, {} if id(case) in doubted else right[problem_of(case)], device, kernels), "chosen": chosen}
         for case, chosen in zip(cases, launch_configs.chosen(cases, launched), strict=True)
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)

@@ -38,6 +38,8 @@ class Tuner(Autotuner):  # type: ignore[misc]
     ``search`` is what the last race came to, None where none was needed; its lanes say why each config was dropped.
     """
 
+    _do_bench: Any
+
     def __init__(self, *args: Any, cache_results: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, cache_results=cache_results, **kwargs)
         self.remembers = cache_results
@@ -163,7 +165,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
         return memory.Problem(self.base_fn.__name__, function.cache_key, str(tuning_key), name, uuid, versions())
 
 
-def autotune(
+def autotune(  # noqa: PLR0917 - in the order of Triton's
     configs: Sequence[Any],
     key: Sequence[str],
     prune_configs_by: Mapping[str, Any] | None = None,
@@ -214,7 +216,11 @@ def cold_times(call: Callable[[], Any], count: int) -> list[float]:
     """GPU times of ``count`` calls in seconds, each with a cold L2, after one that does not count."""
     call()
     flush = cold.Flush()
-    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
+
+    def mark() -> Any:
+        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+    marks = [(mark(), mark()) for _ in range(count)]
     for start, end in marks:
         flush()
         start.record()

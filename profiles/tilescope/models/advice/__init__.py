@@ -2,6 +2,7 @@
 
 Pure: frame -> findings. A rule is one function in RULES that looks at a ``Subject`` and yields ``Finding``s. It needs
 its counters: what is absent gives no finding. With compiler and interpreter alone the findings are predictions.
+A case whose measurements cannot be has findings that say so (``impossible.RULES``) and no others.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tilescope.models import summary
 from tilescope.models.advice import compute, configs, latency, memory, occupancy, stalls
 from tilescope.models.advice.distance import distance
 from tilescope.models.advice.finding import DISTANCE, NVIDIA, OURS, Bound, Evidence, Finding, rank
+from tilescope.models.advice.measurement import cannot_be
 from tilescope.models.advice.passes import two_passes
 from tilescope.models.advice.subject import Subject, launches
 from tilescope.table.case_table import CaseValues, gather, problem_of
@@ -59,9 +61,9 @@ def findings(
     kernels: Mapping[str, Mapping[str, object]] | None = None,
     beside: pd.DataFrame | None = None,
 ) -> list[Finding]:
-    """Findings of all rules about every case of the table, those with most to win first (see ``rank``).
+    """Findings of all rules about every case of the table, what is impossible and then those with most to win first.
 
-    Each measured case has one finding, the last (``DISTANCE``), about how far it is from its roof; a case at its roof
+    Each other measured case has one finding, the last (``DISTANCE``), about how far it is from its roof; a case at its roof
     has one that says so instead. ``kernels`` is ``Run.kernels``. Of a sweep the table needs all configs of a problem,
     which are compared with each other. ``beside`` are all rows of these kernels where the table has not all: other
     implementations show what a computation needs.
@@ -80,6 +82,9 @@ def findings(
         others = tuple(swept.get((*problem_of(case), case.key["impl"]), ()))
         passes = (case.key["kernel"], case.key["pass"]) in twice
         subject = Subject(case, {str(name): value for name, value in row.items()}, device, worth, others, passes)
+        if wrong := list(cannot_be(subject)):
+            found += wrong
+            continue
         rules = _OF_CALLS if subject.launch_bound else RULES
         of_case = [finding for rule in rules for finding in rule(subject) if _is_worth(finding)]
         found += [*of_case, *distance(subject, of_case)]

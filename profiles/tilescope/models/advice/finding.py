@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from tilescope.models.impossible import RULES as IMPOSSIBLE
 from tilescope.table import units
 from tilescope.table.metrics import METRICS
 from tilescope.table.sources import MEASURED
@@ -96,6 +97,11 @@ class Finding:
         return (self.kernel, self.impl, self.direction, self.workload, self.config)
 
     @property
+    def impossible(self) -> bool:
+        """Whether it says that the case's measurements cannot be."""
+        return self.rule in IMPOSSIBLE
+
+    @property
     def measured(self) -> bool:
         """Whether what gave it away was observed on hardware; else the finding is a prediction."""
         return self.origin == NVIDIA or (bool(self.evidence) and self.evidence[0].measured)
@@ -115,6 +121,7 @@ class Finding:
             "launch": self.launch,
             "function": self.function,
             "measured": self.measured,
+            "impossible": self.impossible,
             "origin": self.origin,
             "bound": bound,
             "evidence": [
@@ -123,8 +130,10 @@ class Finding:
         }
 
 
-def rank(finding: Finding) -> tuple[bool, bool, bool, float]:
-    """Sorts findings: most to win in GPU time first, then in the interval, then those without a bound, then the distance."""
+def rank(finding: Finding) -> tuple[bool, bool, bool, bool, float]:
+    """Sorts findings: what is impossible first, then most to win in GPU time, then in the interval, then those without a
+    bound, then the distance.
+    """
     if finding.bound is None:
-        return (finding.rule == DISTANCE, True, False, 0.0)
-    return (False, False, finding.bound.clock != "gpu_time", -finding.bound.ratio)
+        return (not finding.impossible, finding.rule == DISTANCE, True, False, 0.0)
+    return (True, False, False, finding.bound.clock != "gpu_time", -finding.bound.ratio)

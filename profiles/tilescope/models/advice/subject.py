@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilescope.hardware import roofs
+from tilescope.hardware import ceilings, roofs
 from tilescope.models import bound
 from tilescope.models.advice.finding import Bound, Evidence, Finding
 from tilescope.table.case_table import CaseValues, Known, value_of
@@ -131,6 +131,10 @@ class Subject:
         """A roof of the device."""
         ceiling = roofs.roof(self.device, name)
         return Evidence(f"roof_{name}", ceiling.value, ceiling.unit, ceiling.origin) if ceiling else None
+
+    def roof_of(self, name: str, known: Known) -> Evidence:
+        """A roof's value as evidence: ``name`` is ``roof_hbm``, its source the roof's origin."""
+        return Evidence(name, known.value, ceilings.unit(name.removeprefix("roof_")), known.source)
 
     def bound(self, ratio: float, formula: str, launch: LaunchValues | None = None, *, hides: bool = False) -> Bound:
         """What making the launch (None: all) ``ratio`` times faster wins for the case.

@@ -1,0 +1,154 @@
+"""``tilescope gate``: lets a change through, or not, by what it does to time, bytes and what launches take."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tilescope.commands import choices, running
+
+if TYPE_CHECKING:
+    from tilescope.models.gate import Gate
+    from tilescope.runs.store import LoadedRun
+
+#: Where GitHub shows what a job has to say.
+_SUMMARY = "GITHUB_STEP_SUMMARY"
+
+
+def command(subparsers: choices.Subparsers) -> None:
+    """Adds the parser."""
+    parser = subparsers.add_parser(
+        "gate",
+        help="status 1 when a change makes kernels slower or larger",
+        description="Holds every case of BASE against the same case of HEAD. Status 0: let through; 1: not; 2: nothing to "
+        "compare. A check that the noise does not decide, or that one side lacks, is said and fails only with --strict.",
+    )
+    parser.add_argument(
+        "base", metavar="BASE", help="a run: an id, its start, a folder; or a git revision, . as it is here"
+    )
+    parser.add_argument("head", metavar="HEAD", help="what is compared with it")
+    listed = {"type": choices.names, "action": "extend", "default": []}
+    parser.add_argument("--kernel", metavar="NAME,…", help="only these kernels (all); a revision needs them", **listed)
+    parser.add_argument("--impl", metavar="NAME,…", help="only these implementations (all)", **listed)
+    for name, default, what in (
+        ("slowdown", "3%", "growth of the GPU time beyond its noise"),
+        ("bytes", "2%", "growth of HBM bytes, counted or predicted"),
+        ("registers", "10%", "growth of registers a thread"),
+        ("shared-memory", "10%", "growth of shared memory a block"),
+        ("occupancy-loss", "0%", "loss of theoretical occupancy, in points,"),
+    ):
+        help_ = f"{what} to let through, or off ({default})"
+        parser.add_argument(
+            f"--max-{name}", type=share, default=share(default), metavar="SHARE", help=help_.replace("%", "%%")
+        )
+    parser.add_argument(
+        "--max-spills",
+        type=_count,
+        default=0.0,
+        metavar="BYTES",
+        help="growth of spills a thread to let through, or off (0)",
+    )
+    of_revision = "of a git revision: "
+    parser.add_argument("--collect", default="compiler", metavar="NAME,…", help=of_revision + "collectors (compiler)")
+    parser.add_argument("--workload", default="", metavar="ID,…", help=of_revision + "workloads (all declared)")
+    parser.add_argument("--target", default="", metavar="sm_90", help=of_revision + "architecture to compile for")
+    parser.add_argument("--allow-missing", action="store_true", help="let cases through that vanished or failed")
+    parser.add_argument("--strict", action="store_true", help="what is undecided or not compared fails, too")
+    parser.add_argument("--json", action="store_true", help="every check as JSON (schema: gate)")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help=f"write a summary there (as well as ${_SUMMARY})")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints what is no pass, writes the summaries and returns 1 where the gate is shut."""
+    from tilescope.models import gate, gate_text, json_documents  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
+    from tilescope.table.case import Case  # noqa: PLC0415
+
+    limits = gate.Limits(
+        arguments.max_slowdown, arguments.max_bytes, arguments.max_registers, arguments.max_shared_memory,
+        arguments.max_spills, arguments.max_occupancy_loss,
+    )  # fmt: skip
+    folders = [_found(name) for name in (arguments.base, arguments.head)]
+    with tempfile.TemporaryDirectory(prefix="tilescope-gate-") as made:
+        pairs = zip((arguments.base, arguments.head), folders, strict=True)
+        base, head = (
+            store.open_run(folder) if folder else _profiled(name, arguments, Path(made)) for name, folder in pairs
+        )
+        found = gate.gate(
+            base,
+            head,
+            limits,
+            kernels=[Case(kernel, "", "", "").name for kernel in arguments.kernel],
+            impls=arguments.impl,
+            allow_missing=arguments.allow_missing,
+            names=(_name(arguments.base, folders[0]), _name(arguments.head, folders[1])),
+        )
+    print(json_documents.text(json_documents.gate(found)) if arguments.json else gate_text.text(found))
+    _summarise(gate_text.markdown(found), arguments.markdown)
+    return int(_shut(found, arguments.strict))
+
+
+def share(text: str) -> float:
+    """``3%`` or ``0.03`` as 0.03, ``off`` as infinity. Raises ArgumentTypeError for anything else."""
+    if text == "off":
+        return math.inf
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share: write 3%, 0.03 or off")
+    return value
+
+
+def _count(text: str) -> float:
+    if text == "off":
+        return math.inf
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes: write 16, or off")
+    return float(text)
+
+
+def _found(name: str) -> Path | None:
+    """The folder of the run of that name; None where it is a git revision. Raises ValueError where it is neither."""
+    from tilescope.jobs import revisions  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
+
+    try:
+        folder = running.found(name)
+        return None if name == revisions.WORKING_TREE and not (folder / "run.json").is_file() else folder
+    except store.StoreError as error:
+        if not revisions.is_revision(name):
+            raise ValueError(f"{error}; nor is it a git revision here") from error
+        return None
+
+
+def _profiled(name: str, arguments: argparse.Namespace, runs: Path) -> LoadedRun:
+    from tilescope.jobs import revisions  # noqa: PLC0415
+
+    options = {name: getattr(arguments, name) for name in ("collect", "workload", "target")}
+    return revisions.profile(name, arguments.kernel, runs, {**options, "impl": ",".join(arguments.impl)})
+
+
+def _name(said: str, folder: Path | None) -> str:
+    return folder.name if folder else "the working tree" if said == "." else said
+
+
+def _shut(found: Gate, strict: bool) -> bool:
+    from tilescope.models.gate import FAIL, PASS  # noqa: PLC0415
+
+    return found.verdict != PASS if strict else found.verdict == FAIL
+
+
+def _summarise(markdown: str, file: Path | None) -> None:
+    """Writes the summary to ``file``, and appends it to the file that GitHub names."""
+    if file:
+        file.write_text(markdown, encoding="utf-8")
+    if named := os.environ.get(_SUMMARY):
+        with Path(named).open("a", encoding="utf-8") as summary:
+            summary.write(markdown)

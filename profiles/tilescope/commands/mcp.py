@@ -1,0 +1,136 @@
+"""``tilescope mcp``: a server of the Model Context Protocol over standard input and output, for programs that write kernels.
+
+Its tools give the documents of ``json_documents``. What cannot be served is refused in one line, as the command does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tilescope.commands import advise as advise_command
+from tilescope.commands import choices, running
+from tilescope.version import VERSION
+
+_MISSING = "the MCP server needs a package that is not installed: pip install 'tilescope[mcp]'"
+_INSTRUCTIONS = (
+    "Tilescope profiles Triton kernels and says why each is fast or slow. Call profile first, or list_runs for what was "
+    "profiled before; then advise and compare take a run's id. Values are in base SI units and name their source; null is "
+    "not known. A case that is 'impossible' was measured wrong: do not report its speed."
+)
+#: What a tool lists of runs unless asked for more.
+_LISTED = 20
+Tool = Callable[..., Awaitable[dict[str, Any]]]
+
+
+def command(subparsers: choices.Subparsers) -> None:
+    """Adds the parser."""
+    parser = subparsers.add_parser("mcp", help="serve profile, advise, compare and list_runs to an agent over stdio")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serves until standard input ends. Raises ValueError where the SDK is not installed."""
+    server().run()
+    return 0
+
+
+def server() -> Any:
+    """The server, an ``MCPServer`` of the SDK. Raises ValueError where the SDK is not installed."""
+    try:
+        from mcp.server import MCPServer  # noqa: PLC0415 - an optional extra
+        from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415
+    except ImportError as error:
+        raise ValueError(_MISSING) from error
+    made = MCPServer("tilescope", instructions=_INSTRUCTIONS, version=VERSION, log_level="WARNING")
+    for tool in (list_runs, profile, advise, compare):
+        made.tool()(_refusing(tool, ToolError))
+    return made
+
+
+async def list_runs(limit: int = _LISTED) -> dict[str, Any]:
+    """Lists the newest runs, at most `limit`: their ids, kernels, GPUs, and which collectors took part."""
+    from tilescope.models import json_documents  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
+
+    if limit < 1:
+        raise ValueError("limit must be at least 1")
+    return json_documents.runs(store.list_runs()[:limit])
+
+
+async def profile(
+    kernels: list[str],
+    collectors: list[str] | None = None,
+    workloads: list[str] | None = None,
+    implementations: list[str] | None = None,
+    target: str = "",
+) -> dict[str, Any]:
+    """Profiles kernels into a new run and returns advice on the largest workload of each.
+
+    A kernel is a name of Tilescope's library, or path/to/file.py:SPEC for a KernelSpec of your own, whose code is run on this
+    machine. Without collectors these are check, compiler and interpreter, which need no GPU and predict; ["auto"] takes all
+    that this machine can run, and measures where it has a GPU. target is the architecture to compile for, such as sm_90.
+    It takes seconds to minutes; fewer workloads are quicker.
+    """
+    from tilescope.jobs import supervisor  # noqa: PLC0415
+    from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
+
+    if not kernels:
+        raise ValueError("name a kernel: softmax, or path/to/file.py:SPEC")
+    request = Request(
+        kernels=tuple(dict.fromkeys(kernels)),
+        implementations=tuple(implementations or ()),
+        workloads=tuple(workloads or ()),
+        collectors=tuple(collectors or ("check", "compiler", "interpreter")),
+        target=target,
+    )
+    # Its progress has no reader: standard output is the protocol's.
+    loaded = store.open_run(await supervisor.run(await plan(request), lambda event: None))
+    if set(loaded.table["source"]) <= {store.MODEL} and loaded.run.failures:
+        first = loaded.run.failures[0]
+        raise ValueError(f"nothing could be profiled: {first.collector} {first.case}: {first.message}")
+    return advise_command.document(loaded)
+
+
+async def advise(
+    run: str = "latest", kernel: str = "", impl: str = "", direction: str = "", workload: str = ""
+) -> dict[str, Any]:
+    """Says why a run's kernels are slow, what each cure could win at most, and whether a measurement is impossible.
+
+    run is an id, the unique start of one, or latest. direction is forward or backward. Without a workload it is the largest of
+    each kernel; "all" takes every one.
+    """
+    from tilescope.runs import store  # noqa: PLC0415
+
+    wanted = {"kernel": kernel, "impl": impl, "direction": direction, "workload": workload}
+    return advise_command.document(store.open_run(running.found(run)), **wanted)
+
+
+async def compare(base: str, other: str, kernel: str = "") -> dict[str, Any]:
+    """Compares two runs, or two implementations as RUN:IMPL, case by case: time ratios with their 95 % intervals.
+
+    A case is slower or faster only where its interval leaves out 1. Times are not compared across GPUs or settings; the
+    obstacles say why.
+    """
+    from tilescope.models import compare as model  # noqa: PLC0415
+    from tilescope.models import json_documents  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
+
+    one, two = (model.side(side, running.found, store.open_run) for side in (base, other))
+    return json_documents.comparison(one, [two], [model.compare(one, two, kernel)])
+
+
+def _refusing(tool: Tool, refusal: type[Exception]) -> Tool:
+    """The tool, whose refusals are the protocol's: one line, without a traceback."""
+
+    @functools.wraps(tool)
+    async def served(*arguments: Any, **named: Any) -> dict[str, Any]:
+        try:
+            return await tool(*arguments, **named)
+        except (ValueError, OSError) as error:
+            raise refusal(" ".join(str(error).split())) from error
+
+    return served

@@ -1,0 +1,115 @@
+"""Runs of a git revision: its source is checked out beside the repository and profiled there by the Tilescope that is here.
+
+Both sides of a comparison are then measured by the same instrument. Each is profiled in a process of its own, because a
+process imports a kernel's file once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tilescope.files import bounded_reading
+from tilescope.runs import store
+
+#: The working tree as it is, with what is not committed.
+WORKING_TREE = "."
+#: Where a checkout of Tilescope itself has its kernels.
+_LIBRARY = Path("kernels", "tilescope_kernels")
+
+
+class RevisionError(ValueError):
+    """A revision that cannot be profiled. One line."""
+
+
+def is_revision(name: str) -> bool:
+    """Whether ``name`` is a commit of the repository around the current folder, or its working tree."""
+    try:
+        _commit(name)
+    except RevisionError:
+        return False
+    return True
+
+
+def profile(name: str, kernels: Sequence[str], runs: Path, options: Mapping[str, str]) -> store.LoadedRun:
+    """Profiles ``kernels`` as they are at the revision ``name`` into a new run below ``runs``.
+
+    A kernel is ``path/to/file.py:SPEC`` as seen from the current folder; in a repository of Tilescope itself also a name of the
+    catalog. ``options`` are those of ``tilescope profile`` (``collect``, ``target``, ``workload``, ``impl``); empty ones are left
+    out. What the command says goes to standard error.
+
+    Raises RevisionError for a revision that is none, and where nothing could be profiled.
+    """
+    commit, top, below = _commit(name), Path(_git("rev-parse", "--show-toplevel")), _git("rev-parse", "--show-prefix")
+    if not kernels:
+        raise RevisionError(f"name the kernels to profile at {name}: --kernel path/to/file.py:SPEC")
+    known = set(runs.iterdir()) if runs.is_dir() else set()
+    with _checked_out(commit, top) as tree:
+        library = tree / _LIBRARY
+        named = [kernel for kernel in kernels if ".py" not in kernel]
+        if named and not library.is_dir():
+            raise RevisionError(
+                f"{', '.join(named)} is of the installed library, the same at every revision: name path/to/file.py:SPEC"
+            )
+        command = [sys.executable, "-m", "tilescope", "profile", *kernels, "--runs", str(runs), "--title", name]
+        for option, value in options.items():
+            command += [f"--{option}", value] if value else []
+        place = tree / below
+        if not place.is_dir():
+            raise RevisionError(f"{name} has no folder {below}: run this where both revisions have one")
+        done = subprocess.run(
+            command, cwd=place, env=_environment(library), stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False
+        )  # fmt: skip
+    made = sorted(set(runs.iterdir()) - known) if runs.is_dir() else []
+    finished = [path for path in made if not path.name.startswith(store.PARTIAL)]
+    if done.returncode not in (0, 1) or not finished:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].removeprefix("tilescope: ")
+        raise RevisionError(f"{name} could not be profiled: {bounded_reading.one_line(last)}")
+    return store.open_run(finished[-1])
+
+
+def _environment(library: Path) -> dict[str, str]:
+    """Where the process finds the packages: the revision's kernels if it has them, then all that is found from here."""
+    searched = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    here = dict.fromkeys(str(Path(entry).absolute()) for entry in searched if entry and Path(entry).is_dir())
+    there = [str(library.parent)] if library.is_dir() else []
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*there, *here])}
+
+
+@contextlib.contextmanager
+def _checked_out(commit: str, top: Path) -> Iterator[Path]:
+    """A folder with the commit's files, for the time being; the working tree itself where ``commit`` is empty."""
+    if not commit:
+        yield top
+        return
+    with tempfile.TemporaryDirectory(prefix="tilescope-revision-") as folder:
+        tree = Path(folder) / top.name
+        _git("-C", str(top), "worktree", "add", "--detach", str(tree), commit)
+        try:
+            yield tree
+        finally:
+            _git("-C", str(top), "worktree", "remove", "--force", str(tree))
+
+
+def _commit(name: str) -> str:
+    """The commit's digest; empty for the working tree. Raises RevisionError where it is none."""
+    if name == WORKING_TREE:
+        _git("rev-parse", "--show-toplevel")
+        return ""
+    return _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise RevisionError("git is not installed") from error
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [""])[-1]
+        raise RevisionError(f"git {arguments[0]} failed: {bounded_reading.one_line(said)}")
+    return done.stdout.strip()

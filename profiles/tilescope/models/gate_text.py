@@ -1,0 +1,101 @@
+"""A gate's findings as text for a terminal and as Markdown for a job's summary. Pure: gate -> text."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from tilescope.models import text_table
+from tilescope.models.gate import ABSENT, FAIL, PASS, UNDECIDED, Check, Gate
+from tilescope.table import units
+from tilescope.table.metrics import METRICS
+
+#: Rows of a table in Markdown; GitHub shows no summary above a megabyte.
+_MOST = 100
+#: What a check is of, where METRICS does not say it in the gate's words.
+_WHAT = {
+    "case": "the case", "result": "the result", "bytes": "HBM bytes", "gpu_time": "GPU time", "graph_time": "graph replay",
+    "interval": "interval", "registers": "registers", "shared_memory": "shared memory", "spill_bytes": "spills",
+    "theoretical_occupancy": "occupancy",
+}  # fmt: skip
+_HEADLINES = {FAIL: "failed", UNDECIDED: "passed as far as it could be decided", ABSENT: "passed as far as it could be compared",
+              PASS: "passed"}  # fmt: skip
+_HEADINGS = ["", "case", "what", "base", "head", "source", "why"]
+
+
+def headline(gate: Gate) -> str:
+    """``failed: 2 of 96 checks fail, 3 undecided (20261120-… → 20261121-…)``."""
+    counts = Counter(check.verdict for check in gate.checks)
+    parts = [f"{counts[FAIL]} of {len(gate.checks)} checks fail" if counts[FAIL] else f"{counts[PASS]} checks pass"]
+    parts += [f"{counts[verdict]} {verdict}" for verdict in (UNDECIDED, ABSENT) if counts[verdict]]
+    return f"{_HEADLINES[gate.verdict]}: {', '.join(parts)} ({' → '.join(gate.names)})"
+
+
+def text(gate: Gate) -> str:
+    """The headline, what is no pass, the largest changes among the passes, and what else is to be known."""
+    lines = [f"gate {headline(gate)}", *gate.notes]
+    rows = [check for verdict in (FAIL, UNDECIDED, ABSENT) for check in gate.of(verdict)] + _changed(gate)
+    if rows:
+        lines.append(text_table.render(_HEADINGS, [[check.verdict, *_cells(check)] for check in rows]))
+    return "\n".join(lines)
+
+
+def markdown(gate: Gate) -> str:
+    """The same for GitHub: a heading, a table of what is no pass, and the rest folded away."""
+    mark = {FAIL: "❌", PASS: "✅"}.get(gate.verdict, "⚠️")
+    parts = [f"## {mark} Kernels: gate {_escaped(headline(gate))}"]
+    run = gate.head.run
+    how = "measured" if run.device.measured else "predicted, no such GPU took part"
+    parts.append(f"{_escaped(run.device.name)} ({_escaped(run.device.target)}), {how}.")
+    if gate.notes:
+        parts.append("\n".join(f"- {_escaped(line)}" for line in gate.notes))
+    told = [check for verdict in (FAIL, UNDECIDED, ABSENT) for check in gate.of(verdict)]
+    if told:
+        parts.append(_table(told))
+    if changed := _changed(gate):
+        parts.append(
+            f"<details><summary>{len(changed)} changes within the limits</summary>\n\n{_table(changed)}\n\n</details>"
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _changed(gate: Gate) -> list[Check]:
+    """Passes whose value changed, and of times those that changed for certain; what grew most first."""
+    found = [
+        check
+        for check in gate.of(PASS)
+        if check.change and (check.low is None or check.high is None or not check.low <= 0 <= check.high)
+    ]
+    return sorted(found, key=lambda check: -_finite(check.change))
+
+
+def _table(checks: list[Check]) -> str:
+    rows = [_HEADINGS, ["---"] * len(_HEADINGS), *([check.verdict, *_cells(check)] for check in checks[:_MOST])]
+    lines = [
+        "| " + " | ".join(_escaped(cell) if at != 1 else cell for cell in row) + " |" for at, row in enumerate(rows)
+    ]
+    more = f"\n\n… and {len(checks) - _MOST} more" if len(checks) > _MOST else ""
+    return "\n".join(lines) + more
+
+
+def _cells(check: Check) -> list[str]:
+    what = _WHAT.get(check.what, check.what) + (f" of {check.function}" if check.function else "")
+    return [check.case, what, _value(check, check.base), _value(check, check.head), check.source, check.said]
+
+
+def _value(check: Check, value: float | None) -> str:
+    if value is None:
+        return "–"
+    unit = METRICS[check.what].unit if check.what in METRICS else "byte"
+    return units.text(value, unit, 4 if unit == "second" else 3)
+
+
+def _finite(change: float | None) -> float:
+    return change if change is not None and math.isfinite(change) else math.inf
+
+
+def _escaped(cell: str) -> str:
+    """Text that Markdown shows as it is: names come from runs, and are anybody's."""
+    for character in "\\`*_[]<>|":
+        cell = cell.replace(character, f"\\{character}")
+    return " ".join(cell.split())

@@ -1,0 +1,292 @@
+"""Measurements that cannot be: what a case's values say that no GPU can do, and what is likely wrong. Pure.
+
+A lower bound on work is held against an upper bound on what the device does. The algorithm's bytes (``KernelSpec.cost``)
+count each input and output once, so traffic that caches serve is not in them. What may lie in L2 before or stay there after
+is left out wherever a cache may serve it; where collectors emptied it, reads come from HBM.
+
+Every tolerance has room over what the recordings hold (2103 cases on an H200, of which ncu counted 949): none is impossible.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import pandas as pd
+
+from tilescope.hardware import ceilings, raised_roofs
+from tilescope.hardware.roofs import pipe_of
+from tilescope.table import units
+from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, Known, gather
+from tilescope.table.schema import Device
+
+#: The rules' names, most telling first.
+ROOF, BYTES, CACHED, OUTPUT, CLOCKS = (f"impossible-{what}" for what in ("roof", "bytes", "cached", "output", "clocks"))
+#: Every rule of this module.
+RULES = frozenset({ROOF, BYTES, CACHED, OUTPUT, CLOCKS})
+
+#: Of the bytes that a cost declares so many may be missing: an implementation may know more of its input. Liger's RoPE,
+#: which reads half of a table whose halves are alike, is 2.5 % under; no other recorded case is under at all.
+_LEAST = 0.9
+#: Fewer bytes than these are arguments of a launch, or beside its own.
+_FEW = 4096
+#: By so much one clock may read less than the other: series run at their own clocks, which power and heat lower. The
+#: recordings are up to 12 % apart (mlp_compile_modes: 4.19 ms traced, 3.71 ms counted).
+_LESS = 0.75
+#: ncu, with cold caches and a clock of its own, may read up to so many times as much, and so many seconds longer.
+_MORE, _LONGER = 2.0, 3e-6
+#: The clocks of a call, and who reads them, with a cold L2.
+_TIMES = (*(("gpu_time", source) for source in GPU_TIME_SOURCES), ("graph_time", "events"), ("interval", "events"))
+
+
+class Impossible(NamedTuple):
+    """One reason why a measurement cannot be: which rule, what was measured, what to do, and the values that show it.
+
+    ``proof`` pairs names of METRICS (or ``roof_hbm`` for a roof, whose source is its origin) with their values.
+    """
+
+    rule: str
+    said: str
+    remedy: str
+    proof: tuple[tuple[str, Known], ...]
+
+
+def reasons(case: CaseValues, device: Device, pipe: str) -> list[Impossible]:
+    """Why the case's measurements cannot be, at most one reason a rule; empty where they can, or nothing says.
+
+    ``pipe`` is the one that bounds its arithmetic (``roofs.pipe_of``).
+    """
+    found: dict[str, Impossible] = {}
+    for rule in (_counted_rate, _bytes_in_time, _operations_in_time, _reads, _writes, _call_shorter, _counter_apart):
+        for reason in rule(case, device, pipe):
+            found.setdefault(reason.rule, reason)
+    return list(found.values())
+
+
+def of_table(
+    table: pd.DataFrame, device: Device, kernels: Mapping[str, Mapping[str, object]] | None = None
+) -> Iterator[tuple[CaseValues, Impossible]]:
+    """Every case of the table whose measurements cannot be, with each reason. ``kernels`` is ``Run.kernels``."""
+    for case in gather(table):
+        for reason in reasons(case, device, pipe_of(case, kernels)):
+            yield case, reason
+
+
+def _bytes_in_time(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
+    """The algorithm's bytes over each clock's time, against HBM's datasheet.
+
+    A L2 of inputs may be there before and one of outputs after: what is above the roof without them is a wrong time or a
+    wrong cost. With inputs from HBM, as a cold L2 has it, what is above it is inputs that were in a cache.
+    """
+    read, written = _needed(case)
+    roof = device.ceiling("hbm", ceilings.DATASHEET)
+    if not (read and written and roof and device.l2_bytes):
+        return
+    out = max(0.0, written.value - device.l2_bytes)
+    least, cold = max(0.0, read.value - device.l2_bytes) + out, read.value + out
+    for clock, time in _times(case):
+        most = raised_roofs.ABOVE_SHEET * roof.value * time.value
+        if cold <= most:
+            continue
+        rate = units.text((least if least > most else cold) / time.value, roof.unit)
+        proof = _proof(case, clock, time, ("roof_hbm", Known(roof.value, roof.origin)))
+        said = f"{rate} from HBM by {_clock(clock, time)}, which gives {units.text(roof.value, roof.unit)} at most"
+        if least > most:
+            yield Impossible(
+                ROOF,
+                f"{said}, whatever L2 holds",
+                "The work was not done, not waited for, or is not what the cost declares: compare the result with the "
+                "reference ('tilescope check'), synchronize before the clock is read, and check the cost's bytes.",
+                proof,
+            )
+        else:
+            yield Impossible(
+                CACHED,
+                f"{said}, with a cold L2: inputs were in a cache",
+                "Empty L2 before each call and take several sets of inputs in turn, as events and torch_profiler do; "
+                "or the cost declares more bytes than the algorithm must read.",
+                proof,
+            )
+
+
+def _counted_rate(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
+    """HBM bytes that ncu counted over its own time, against the datasheet or the chip's bytes a cycle where they are more."""
+    time, roof = _time(case, "gpu_time", "ncu"), device.ceiling("hbm", ceilings.DATASHEET)
+    ways = [(f"dram_bytes_{way}", case.total(f"dram_bytes_{way}", "ncu")) for way in ("read", "written")]
+    if not (time and time.value > 0 and roof):
+        return
+    moved = sum(known.value for _, known in ways if known)
+    launch = case.main_launch("ncu")
+    cycle, clock = (case.at(name, launch, "ncu") for name in ("dram_bytes_per_cycle", "dram_clock"))
+    peak = max(roof.value, cycle.value * clock.value if cycle and clock else 0.0)
+    if moved > raised_roofs.ABOVE_SHEET * peak * time.value:
+        yield Impossible(
+            ROOF,
+            f"{units.text(moved / time.value, roof.unit)} counted at HBM, which gives {units.text(peak, roof.unit)} at most",
+            "Bytes and time are not of the same launch, or other processes used the GPU while ncu replayed: count it "
+            "again on a GPU that nothing else uses.",
+            (("gpu_time", time), *((n, k) for n, k in ways if k), ("roof_hbm", Known(roof.value, roof.origin))),
+        )
+
+
+def _operations_in_time(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
+    """The algorithm's operations over each clock's time, against the pipe's datasheet."""
+    flops, roof = case.total("algorithm_flops", "model"), device.ceiling(pipe, ceilings.DATASHEET)
+    if not (flops and roof):
+        return
+    for clock, time in _times(case):
+        rate = flops.value / time.value
+        if rate > raised_roofs.ABOVE_SHEET * roof.value:
+            yield Impossible(
+                ROOF,
+                f"{units.text(rate, roof.unit)} by {_clock(clock, time)}, where {pipe} gives "
+                f"{units.text(roof.value, roof.unit)} at most",
+                "The work was not done, not waited for, or done on another pipe than the cost declares: compare the "
+                "result with the reference ('tilescope check'), and check the cost's operations and its pipe.",
+                ((clock, time), ("algorithm_flops", flops), (f"roof_{pipe}", Known(roof.value, roof.origin))),
+            )
+
+
+def _reads(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
+    """HBM bytes that ncu saw read, against the distinct ones: it empties all caches before each launch."""
+    read, counted = _needed(case)[0], case.total("dram_bytes_read", "ncu")
+    if not (read and counted and device.l2_bytes) or read.value < _FEW or counted.value >= _LEAST * read.value:
+        return
+    said = f"{_bytes(counted)} read from HBM, where the algorithm needs {_bytes(read)}"
+    proof = (("dram_bytes_read", counted), ("algorithm_bytes_read", read))
+    if read.value > device.l2_bytes:
+        yield Impossible(
+            BYTES,
+            f"{said}, more than L2 holds",
+            "Part of the input was never read, the cost declares too much, or launches are missing among those "
+            "counted: compare the result with the reference ('tilescope check') and list the launches.",
+            proof,
+        )
+    else:
+        yield Impossible(
+            CACHED,
+            f"{said}: inputs were in a cache",
+            "ncu was told to keep the caches, or part of the input is never read: count it again with "
+            "--cache-control all, and compare the result with the reference ('tilescope check').",
+            proof,
+        )
+
+
+def _writes(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
+    """Bytes stored, as the chip and the interpreter saw them, and those that reached HBM, less what L2 may keep."""
+    written = _needed(case)[1]
+    if not written or written.value < _FEW:
+        return
+    for metric, source in (("l1_to_l2_bytes", "ncu"), ("unique_bytes_written", "interpreter")):
+        stored = case.total(metric, source)
+        if stored and stored.value < _LEAST * written.value:
+            yield Impossible(
+                OUTPUT,
+                f"{_bytes(stored)} stored of an output of {_bytes(written)}: "
+                + ("it was never written" if stored.value == 0 else "part of it was never written"),
+                "A mask or a grid leaves results out, or the cost declares too much: compare the result with the "
+                "reference ('tilescope check', where memory that is not written shows as NaN).",
+                ((metric, stored), ("algorithm_bytes_written", written)),
+            )
+    reached = case.total("dram_bytes_written", "ncu")
+    if reached and device.l2_bytes and written.value - reached.value > device.l2_bytes:
+        yield Impossible(
+            BYTES,
+            f"{_bytes(reached)} written to HBM, where the algorithm needs {_bytes(written)} and L2 holds "
+            f"{units.text(device.l2_bytes, 'byte')}",
+            "Part of the output was never written, the cost declares too much, or launches are missing among those "
+            "counted: compare the result with the reference ('tilescope check') and list the launches.",
+            (("dram_bytes_written", reached), ("algorithm_bytes_written", written)),
+        )
+
+
+def _call_shorter(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
+    """A call that takes less time than the launches in it, as torch.profiler traced them."""
+    busy = _busy(case)
+    if not busy:
+        return
+    for clock in ("interval", "graph_time"):
+        time = _time(case, clock, "events")
+        if time and 0 < time.value < _LESS * busy.value:
+            yield Impossible(
+                CLOCKS,
+                f"{_seconds(time)} by {_clock(clock, time)}, {_seconds(busy)} in its launches",
+                "Events were recorded on another stream than the launches, the two measured different work, or the GPU's "
+                "clock changed between them: measure both again.",
+                (("gpu_time", busy), (clock, time)),
+            )
+
+
+def _counter_apart(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
+    """GPU time by torch.profiler and by ncu: of one launch in both directions, of several only where ncu reads less.
+
+    ncu empties the caches between launches, so it may read more of a chain; and it sees no copies and no fills.
+    """
+    traced, counted = (_time(case, "gpu_time", source) for source in ("torch_profiler", "ncu"))
+    launches = [case.launches(source) for source in ("torch_profiler", "ncu")]
+    if not (traced and counted) or len(launches[0]) != len(launches[1]):
+        return
+    less = counted.value < _LESS * traced.value - _LONGER
+    more = len(launches[0]) == 1 and counted.value > _MORE * traced.value + _LONGER
+    if less or more:
+        yield Impossible(
+            CLOCKS,
+            f"{_seconds(traced)} by torch_profiler, {_seconds(counted)} by ncu",
+            "The two measured different work, or the GPU's clock changed between them: measure both again, on a GPU that "
+            "nothing else uses.",
+            (("gpu_time", traced), ("gpu_time", counted)),
+        )
+
+
+def _busy(case: CaseValues) -> Known | None:
+    """Seconds in which torch.profiler saw at least one of the case's launches run: they may overlap."""
+    times = {n: t for n, t in case.values.get(("gpu_time", "torch_profiler"), {}).items() if n is not None}
+    starts = case.values.get(("launch_start", "torch_profiler"), {})
+    if not times:
+        return None
+    if len(times) > 1 and not starts.keys() >= times.keys():
+        return Known(max(times.values()), "torch_profiler")
+    busy = end = 0.0
+    for start, time in sorted((starts.get(number, 0.0), time) for number, time in times.items()):
+        busy += max(0.0, start + time - max(start, end))
+        end = max(end, start + time)
+    return Known(busy, "torch_profiler")
+
+
+def _needed(case: CaseValues) -> list[Known | None]:
+    return [case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
+
+
+def _time(case: CaseValues, clock: str, source: str) -> Known | None:
+    """The median over repetitions. Quicker than ``CaseValues.spread``, whose quantiles nobody wants here."""
+    found = case.totals.get((clock, source))
+    return Known(statistics.median(found), source) if found else None
+
+
+def _times(case: CaseValues) -> Iterator[tuple[str, Known]]:
+    """Every time of the case above 0, by its clock."""
+    for clock, source in _TIMES:
+        time = _time(case, clock, source)
+        if time and time.value > 0:
+            yield clock, time
+
+
+def _proof(case: CaseValues, clock: str, time: Known, roof: tuple[str, Known]) -> tuple[tuple[str, Known], ...]:
+    read, written = _needed(case)
+    needed = (("algorithm_bytes_read", read), ("algorithm_bytes_written", written))
+    return ((clock, time), *((name, known) for name, known in needed if known), roof)
+
+
+def _clock(clock: str, time: Known) -> str:
+    """``GPU time (torch_profiler)``."""
+    said = {"gpu_time": "GPU time", "graph_time": "graph replay", "interval": "the interval"}[clock]
+    return f"{said} ({time.source})"
+
+
+def _seconds(time: Known) -> str:
+    return units.text(time.value, "second")
+
+
+def _bytes(known: Known) -> str:
+    return units.text(known.value, "byte")

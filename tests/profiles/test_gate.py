@@ -1,0 +1,231 @@
+"""The gate on runs whose answer is known: what it shuts on, what it lets through, and what it says it cannot decide."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import pytest
+from tilescope import cli
+from tilescope.models import compare, gate, gate_text, json_documents
+from tilescope.runs.store import LoadedRun
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Ceiling, Device, Failure, Run
+
+CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
+GPU = Device("Made-up GPU", "sm_90", 100, 10_000_000, 10**10, True, (Ceiling("hbm", 1e12, "byte/second", "datasheet"),))
+LIMITS = gate.Limits()
+#: What the compiler says of a launch.
+COMPILED = {"registers": 64, "shared_memory": 4096, "spill_bytes_stored": 0, "spill_bytes_loaded": 0,
+            "theoretical_occupancy": 0.5}  # fmt: skip
+Launch = Mapping[str, float]
+
+
+def times(median: float = 100e-6, noise: float = 0.01, seed: int = 0) -> list[float]:
+    """Seconds of 50 repetitions."""
+    return list(median * (1 + noise * np.random.default_rng(seed).standard_normal(50)))
+
+
+def run(
+    *launches: Launch, repeated: list[float] | None = None, case: Mapping[str, float] | None = None, of: Case = CASE,
+    failures: tuple[Failure, ...] = (), device: Device = GPU, target: str = "sm_90",
+) -> LoadedRun:  # fmt: skip
+    """A run of one case: what the compiler says of its launches, its times, and values of the whole (``metric@source``)."""
+    rows = [of.row("algorithm_bytes_read", 1e6, "model"), of.row("algorithm_bytes_written", 1e6, "model")]
+    for number, launch in enumerate(launches):
+        at = {"launch": number, "function": f"kernel_{number}"}
+        rows += [of.row(metric, value, "compiler", **at) for metric, value in launch.items()]
+    for sample, value in enumerate(repeated or []):
+        rows.append(of.row("gpu_time", value, "torch_profiler", launch=0, function="kernel_0", sample=sample))
+    for key, value in (case or {}).items():
+        metric, source = key.split("@")
+        rows.append(of.row(metric, value, source))
+    described = Run(
+        "20261125-000000-abcd", "2026-11-25T00:00:00+00:00", device, {}, {}, {"target": target}, failures=failures
+    )
+    return LoadedRun(described, schema.frame(rows), Path("nowhere"))
+
+
+def verdicts(base: LoadedRun, head: LoadedRun, limits: gate.Limits = LIMITS, **more: Any) -> dict[str, str]:
+    return {check.what: check.verdict for check in gate.gate(base, head, limits, **more).checks}
+
+
+@pytest.mark.parametrize(("slowdown", "noise", "verdict"), [
+    (1.0, 0.01, "pass"), (1.02, 0.005, "pass"), (0.8, 0.01, "pass"), (1.05, 0.01, "fail"), (2.0, 0.2, "fail"),
+    (1.05, 0.2, "undecided"), (1.03, 0.02, "undecided"),
+])  # fmt: skip
+def test_a_slowdown_counts_beyond_its_noise(slowdown: float, noise: float, verdict: str) -> None:
+    base, head = run(repeated=times(noise=noise)), run(repeated=times(100e-6 * slowdown, noise, seed=1))
+    found = gate.gate(base, head, LIMITS)
+    (check,) = found.checks
+    assert (check.what, check.verdict, found.verdict) == ("gpu_time", verdict, verdict)
+    assert check.low is not None and check.high is not None and check.low <= check.change <= check.high  # type: ignore[operator]
+    assert ("too noisy" in check.said) == (verdict == "undecided")
+
+
+def test_the_same_code_is_hardly_ever_shut_out_and_a_tenth_slower_nearly_always() -> None:
+    pairs = [(times(noise=0.03, seed=2 * n), times(noise=0.03, seed=2 * n + 1)) for n in range(40)]
+    same = [verdicts(run(repeated=one), run(repeated=two))["gpu_time"] for one, two in pairs]
+    slower = [verdicts(run(repeated=one), run(repeated=[t * 1.1 for t in two]))["gpu_time"] for one, two in pairs]
+    assert same.count("fail") == 0 and same.count("pass") >= 36
+    assert slower.count("pass") == 0 and slower.count("fail") >= 36
+
+
+def test_one_repetition_decides_nothing() -> None:
+    found = gate.gate(run(repeated=[100e-6]), run(repeated=[300e-6]), LIMITS)
+    assert found.verdict == "undecided" and "one repetition tells no noise" in found.checks[0].said
+    json_documents.text(json_documents.gate(found))
+
+
+@pytest.mark.parametrize(("change", "what", "limit"), [
+    ({"registers": 72}, "registers", {"registers": 0.13}),
+    ({"shared_memory": 8192}, "shared_memory", {"shared_memory": 1.0}),
+    ({"spill_bytes_stored": 4}, "spill_bytes", {"spills": 4}),
+    ({"theoretical_occupancy": 0.4375}, "theoretical_occupancy", {"occupancy": 0.0625}),
+])  # fmt: skip
+def test_what_the_compiler_says_has_no_noise(change: Launch, what: str, limit: dict[str, float]) -> None:
+    base, head = run(COMPILED), run({**COMPILED, **change})
+    assert verdicts(base, head)[what] == "fail"
+    assert [name for name, verdict in verdicts(base, head).items() if verdict != "pass"] == [what]
+    assert set(verdicts(base, head, gate.Limits(**limit)).values()) == {"pass"}
+    assert set(verdicts(head, base).values()) == {"pass"}  # the other way round nothing is lost
+    assert set(verdicts(base, base).values()) == {"pass"}
+
+
+def test_launches_are_compared_one_by_one_where_they_are_the_same_ones() -> None:
+    small = {**COMPILED, "registers": 32}
+    (check,) = gate.gate(run(COMPILED, small), run(COMPILED, {**small, "registers": 40}), LIMITS).of("fail")
+    assert (check.base, check.head, check.function) == (32, 40, "kernel_1")
+    # Fused into one: the largest of each side.
+    assert verdicts(run(COMPILED, small), run(COMPILED))["registers"] == "pass"
+    (check,) = gate.gate(run(COMPILED, small), run({**COMPILED, "registers": 80}), LIMITS).of("fail")
+    assert (check.base, check.head, check.function) == (64, 80, "")
+
+
+@pytest.mark.parametrize(("source", "factor", "verdict"), [
+    ("ncu", 1.01, "pass"), ("ncu", 1.05, "fail"), ("interpreter", 1.05, "fail"), ("interpreter", 0.5, "pass"),
+])  # fmt: skip
+def test_bytes_are_by_the_same_source_on_both_sides(source: str, factor: float, verdict: str) -> None:
+    stem = {"ncu": "dram", "interpreter": "unique"}[source]
+    base = {f"{stem}_bytes_{way}@{source}": 1e6 for way in ("read", "written")}
+    head = {name: value * factor for name, value in base.items()}
+    assert verdicts(run(case=base), run(case=head)) == {"bytes": verdict}
+    other = {"requested_bytes_read@interpreter": 1e6, "requested_bytes_written@interpreter": 1e6}
+    if source == "ncu":
+        assert verdicts(run(COMPILED, case=base), run(COMPILED, case=other))["bytes"] == "not compared"
+
+
+FAILED = Failure(CASE.id, "events", "illegal memory access")
+
+
+def test_a_case_that_is_gone_or_failed_shuts_the_gate_unless_allowed() -> None:
+    base = run(COMPILED)
+    other = dataclasses.replace(run(COMPILED, of=Case("other", "triton", "forward", "8-fp32")))
+    both = dataclasses.replace(base, table=pd.concat([base.table, other.table], ignore_index=True))
+    assert verdicts(both, base)["case"] == "fail"
+    assert verdicts(both, base, allow_missing=True)["case"] == "not compared"
+    assert "case" not in verdicts(both, base, kernels=["scale"])
+    failed = run(COMPILED, failures=(FAILED,))
+    assert verdicts(base, failed)["case"] == "fail"
+    assert "case" not in verdicts(failed, failed)  # it failed before, too
+    own = run(COMPILED, failures=(dataclasses.replace(FAILED, case=f"path/to/own.py:{CASE.id}"),))
+    assert verdicts(base, own)["case"] == "fail"
+    assert gate.gate(base, both, LIMITS).notes == ("1 cases of the head are not in the base, and are not judged",)
+
+
+def test_times_of_different_gpus_are_not_compared_and_the_compiled_part_is() -> None:
+    other = dataclasses.replace(GPU, name="Another GPU")
+    found = gate.gate(run(COMPILED, repeated=times()), run(COMPILED, repeated=times(1), device=other), LIMITS)
+    assert found.verdict == "not compared" and [check.what for check in found.of("not compared")] == ["gpu_time"]
+    assert "measured on different devices" in found.notes[0]
+    with pytest.raises(compare.CompareError, match=r"nothing of .* can be compared: measured on different devices"):
+        gate.gate(run(repeated=times()), run(repeated=times(), device=other), LIMITS)
+    with pytest.raises(compare.CompareError, match="compiled for different targets"):
+        gate.gate(run(COMPILED), run(COMPILED, target="sm_80"), LIMITS)
+    with pytest.raises(compare.CompareError, match="has no softmax to compare with"):
+        gate.gate(run(COMPILED), run(COMPILED), LIMITS, kernels=["softmax"])
+
+
+def test_a_quicker_head_that_cannot_be_shuts_the_gate() -> None:
+    # 2 MB take 2 us at the roof of this GPU.
+    too_fast, right = run(repeated=times(0.1e-6)), run(repeated=times(3e-6))
+    found = gate.gate(right, too_fast, LIMITS)
+    assert found.verdict == "fail" and "impossible" in found.checks[0].said
+    assert gate.gate(too_fast, right, LIMITS).verdict == "undecided"
+
+
+def test_wrong_results_shut_the_gate() -> None:
+    right, wrong = ({"relative_error@check": error, "tolerance@check": 1e-3} for error in (1e-5, 0.1))
+    assert verdicts(run(COMPILED, case=right), run(COMPILED, case=wrong))["result"] == "fail"
+    assert "result" not in verdicts(run(COMPILED, case=wrong), run(COMPILED, case=wrong))
+
+
+@pytest.mark.parametrize(("clock", "verdict"), [(1.98e9, "fail"), (1.70e9, "undecided"), (1.95e9, "fail")])
+def test_a_lower_clock_that_explains_the_slowdown_leaves_it_open(clock: float, verdict: str) -> None:
+    base = run(repeated=times(noise=0.002), case={"sm_clock@torch_profiler": 1.98e9})
+    head = run(repeated=times(108e-6, 0.002, 1), case={"sm_clock@torch_profiler": clock})
+    found = gate.gate(base, head, LIMITS)
+    assert found.verdict == verdict
+    assert ("SM clock" in found.checks[0].said) == (verdict == "undecided")
+
+
+#: Softmax recorded whole, and its largest case again a day later.
+WHOLE, AGAIN = "20261123-153719-fec9", "20261124-050520-0bc2"
+
+
+def test_the_same_kernel_recorded_twice_is_let_through(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["gate", AGAIN, WHOLE]) == 0
+    assert capsys.readouterr().out.startswith(f"gate passed: 10 checks pass ({AGAIN} → {WHOLE})")
+
+
+def test_the_command_says_why_and_writes_summaries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = tmp_path / "step.md"
+    step.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
+    arguments = ["gate", WHOLE, AGAIN, "--impl", "triton", "--markdown", str(tmp_path / "own.md")]
+    assert cli.main(arguments) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("gate failed: 10 of 22 checks fail, 2 not compared") and "absent in the head" in said
+    markdown = (tmp_path / "own.md").read_text()
+    assert markdown.startswith("## ❌ Kernels: gate failed") and "| --- |" in markdown
+    assert step.read_text() == "before\n" + markdown
+    assert cli.main([*arguments, "--json", "--allow-missing"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(json_documents.schema("gate")).validate(document)
+    assert document["verdict"] == "not compared" and document["limits"]["slowdown"] == 0.03
+    assert cli.main([*arguments, "--allow-missing", "--strict"]) == 1
+    assert cli.main(["gate", WHOLE, "20261124-051125-4060"]) == 1  # another kernel: every case is gone
+    assert cli.main(["gate", WHOLE, "nowhere"]) == 2
+
+
+@pytest.mark.parametrize("wrong", [["--max-slowdown", "much"], ["--max-slowdown=-1%"], ["--max-spills", "1.5"]])
+def test_a_limit_that_is_none_is_refused_in_a_line(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["gate", WHOLE, WHOLE, *wrong])
+    assert ended.value.code == 2 and len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_name_from_a_run_stays_text_in_the_summary() -> None:
+    case = Case("scale<script>|`x`", "triton", "forward", "8-fp32")
+    written = gate_text.markdown(
+        gate.gate(run(COMPILED, of=case), run({**COMPILED, "registers": 255}, of=case), LIMITS)
+    )
+    (row,) = (line for line in written.splitlines() if "scale" in line)
+    assert r"scale\<script\>\|\`x\`" in row and row.replace(r"\|", "").count("|") == 8
+
+
+def test_off_leaves_a_quantity_out() -> None:
+    base, head = run(COMPILED, repeated=times()), run({**COMPILED, "registers": 255}, repeated=times(1))
+    off = dataclasses.replace(LIMITS, slowdown=float("inf"), registers=float("inf"))
+    assert {"gpu_time", "registers"} & verdicts(base, head).keys() and not {"gpu_time", "registers"} & verdicts(
+        base, head, off
+    ).keys()

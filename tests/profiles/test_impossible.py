@@ -1,0 +1,179 @@
+"""Measurements that cannot be: each rule on a case made impossible and on one beside it that is fine, and the recordings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tilescope import cli
+from tilescope.models import advice, impossible, summary
+from tilescope.runs import store
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.schema import Ceiling, Device, Run
+
+CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
+#: HBM moves a million bytes in a microsecond, by its datasheet. L2 holds 10 MB.
+GPU = Device(
+    "Made-up GPU", "sm_90", 100, 10_000_000, 10_000_000_000, True,
+    (
+        Ceiling("hbm", 1e12, "byte/second", "datasheet"),
+        Ceiling("hbm", 0.9e12, "byte/second", "measured"),
+        Ceiling("fp32", 1e13, "flop/second", "datasheet"),
+    ),
+)  # fmt: skip
+MB = 1e6
+
+
+def table(values: dict[str, Any], read: float = 50 * MB, written: float = 50 * MB, flops: float = MB) -> Any:
+    """A case: keys are ``metric@source``, or ``metric@source@launch``; times have a sample."""
+    rows = [
+        CASE.row("algorithm_bytes_read", read, "model"),
+        CASE.row("algorithm_bytes_written", written, "model"),
+        CASE.row("algorithm_flops", flops, "model"),
+    ]
+    for key, value in values.items():
+        metric, source, *launch = key.split("@")
+        sample = {"sample": 0} if source in ("torch_profiler", "events") else {}
+        number = int(launch[0]) if launch else 0
+        place = {} if source == "events" else {"launch": number, "function": f"scale_{number}"}
+        rows.append(CASE.row(metric, value, source, **sample, **place))
+    return schema.frame(rows)
+
+
+def found(values: dict[str, Any], **cost: float) -> set[str]:
+    return {reason.rule for _, reason in impossible.of_table(table(values, **cost), GPU)}
+
+
+TRACED, COUNTED = "gpu_time@torch_profiler", "gpu_time@ncu"
+FINE = {TRACED: 110e-6, COUNTED: 112e-6, "interval@events": 113e-6, "graph_time@events": 111e-6,
+        "dram_bytes_read@ncu": 50 * MB, "dram_bytes_written@ncu": 44 * MB, "l1_to_l2_bytes@ncu": 50 * MB,
+        "unique_bytes_written@interpreter": 50 * MB}  # fmt: skip
+
+#: A rule, values that no GPU has, and the cost where it is not 50 MB each way.
+IMPOSSIBLE = [
+    # Of 100 MB at least 80 cross HBM, whatever L2 held: 76 us at the least.
+    (impossible.ROOF, {TRACED: 70e-6}, {}),
+    (impossible.ROOF, {"graph_time@events": 70e-6}, {}),
+    (impossible.ROOF, {TRACED: 10e-6}, {"read": MB, "written": MB, "flops": 1.2e8}),
+    (impossible.ROOF, {COUNTED: 110e-6, "dram_bytes_read@ncu": 80 * MB, "dram_bytes_written@ncu": 50 * MB}, {}),
+    # 50 MB in and 40 out take 86 us where L2 was cold before.
+    (impossible.CACHED, {TRACED: 80e-6}, {}),
+    # 8 MB fit in L2, and were found there: from HBM they take 7.6 us.
+    (impossible.CACHED, {TRACED: 6e-6}, {"read": 8 * MB, "written": 8 * MB}),
+    (impossible.CACHED, {"dram_bytes_read@ncu": 6 * MB}, {"read": 8 * MB}),
+    (impossible.BYTES, {"dram_bytes_read@ncu": 44 * MB}, {}),
+    (impossible.BYTES, {"dram_bytes_written@ncu": 39 * MB}, {}),
+    (impossible.OUTPUT, {"l1_to_l2_bytes@ncu": 0}, {}),
+    (impossible.OUTPUT, {"l1_to_l2_bytes@ncu": 44 * MB}, {}),
+    (impossible.OUTPUT, {"unique_bytes_written@interpreter": 0}, {}),
+    (impossible.CLOCKS, {TRACED: 200e-6, "interval@events": 140e-6}, {}),
+    (impossible.CLOCKS, {TRACED: 200e-6, "graph_time@events": 140e-6}, {}),
+    (impossible.CLOCKS, {TRACED: 200e-6, COUNTED: 140e-6}, {}),
+    (impossible.CLOCKS, {TRACED: 110e-6, COUNTED: 240e-6}, {}),
+]  # fmt: skip
+
+#: The like of each that is possible.
+POSSIBLE = [
+    (FINE, {}),
+    # All of it at the sheet's roof, and all but the 10 MB of output that stay in L2.
+    ({TRACED: 100e-6}, {}),
+    ({TRACED: 90e-6}, {}),
+    # Caches serve: a product asks for its operands again and again, which no cost counts.
+    ({TRACED: 110e-6, "requested_bytes_read@interpreter": 5e9, "l2_to_l1_bytes@ncu": 5e9}, {}),
+    ({TRACED: 12e-6}, {"read": 8 * MB, "written": 8 * MB}),
+    # All of the output may be in L2 when the launch ends.
+    ({TRACED: 9e-6, "dram_bytes_written@ncu": 0}, {"read": 8 * MB, "written": 8 * MB}),
+    ({TRACED: 10e-6}, {"read": MB, "written": MB, "flops": 1e8}),
+    # Liger's RoPE knows that half of its table is the other half.
+    ({"dram_bytes_read@ncu": 48.8 * MB}, {}),
+    # The last of the output is in L2 when a launch ends.
+    ({"dram_bytes_written@ncu": 41 * MB}, {}),
+    # The CPU is late, or heat lowered the clock.
+    ({TRACED: 110e-6, "interval@events": 900e-6, "graph_time@events": 120e-6}, {}),
+    ({TRACED: 200e-6, "interval@events": 180e-6, "graph_time@events": 180e-6, COUNTED: 175e-6}, {}),
+    # Short launches take longer under ncu; launches that overlap are no longer than the time in which any runs.
+    ({TRACED: 1.6e-6, COUNTED: 2.9e-6}, {"read": 0.1 * MB, "written": 0.1 * MB}),
+    ({f"{TRACED}@0": 100e-6, f"{TRACED}@1": 100e-6, "launch_start@torch_profiler@1": 5e-6, "interval@events": 108e-6}, {}),
+    # A chain is counted with cold caches before each launch.
+    ({f"{TRACED}@0": 60e-6, f"{TRACED}@1": 60e-6, f"{COUNTED}@0": 150e-6, f"{COUNTED}@1": 150e-6}, {}),
+    # ncu sees no copies: what it did not see it cannot be held to.
+    ({f"{TRACED}@0": 60e-6, f"{TRACED}@1": 140e-6, COUNTED: 60e-6}, {"read": 20 * MB, "written": 20 * MB}),
+    # An empty problem, and one of nothing but arguments.
+    ({TRACED: 1e-6, "l1_to_l2_bytes@ncu": 0, "dram_bytes_read@ncu": 0}, {"read": 0, "written": 0, "flops": 0}),
+    ({TRACED: 1e-6, "l1_to_l2_bytes@ncu": 0, "dram_bytes_read@ncu": 0}, {"read": 1024, "written": 1024}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "values", "cost"), IMPOSSIBLE)
+def test_what_cannot_be_is_called_so(rule: str, values: dict[str, Any], cost: dict[str, float]) -> None:
+    assert found(values, **cost) == {rule}
+
+
+@pytest.mark.parametrize(("values", "cost"), POSSIBLE)
+def test_what_can_be_is_left_alone(values: dict[str, Any], cost: dict[str, float]) -> None:
+    assert not found(values, **cost)
+
+
+def test_a_launch_that_overlaps_another_is_held_against_what_is_left() -> None:
+    overlapping = {f"{TRACED}@0": 100e-6, f"{TRACED}@1": 100e-6, "launch_start@torch_profiler@0": 0.0}
+    assert not found({**overlapping, "launch_start@torch_profiler@1": 5e-6, "interval@events": 106e-6})
+    apart = {**overlapping, "launch_start@torch_profiler@1": 101e-6, "interval@events": 106e-6}
+    assert found(apart) == {impossible.CLOCKS}
+
+
+def test_nothing_is_said_of_a_device_whose_sheet_and_caches_are_not_known() -> None:
+    unknown = Device("Other", "sm_90", 100, 0, 0, True, (Ceiling("hbm", 1e12, "byte/second", "measured"),))
+    values = {TRACED: 1e-6, "dram_bytes_read@ncu": 0}
+    assert not list(impossible.of_table(table(values), unknown))
+    assert list(impossible.of_table(table(values), GPU))
+
+
+def test_advice_says_it_first_and_nothing_else_of_that_case() -> None:
+    rows = table({TRACED: 70e-6, "widest_load@compiler": 4})
+    right = rows.assign(impl="eager").replace({"value": {70e-6: 400e-6}})
+    both = pd.concat([right, rows], ignore_index=True)
+    findings = advice.findings(both, GPU)
+    assert findings[0].rule == impossible.ROOF and findings[0].impossible and findings[0].measured
+    assert findings[0].title == (
+        "Impossible: 1.14 TB/s from HBM by GPU time (torch_profiler), which gives 1.00 TB/s at most, whatever L2 holds"
+    )
+    assert {value.metric for value in findings[0].evidence} >= {"gpu_time", "algorithm_bytes_read", "roof_hbm"}
+    assert [f.rule for f in findings if f.impl == "triton"] == [impossible.ROOF]
+    assert {f.impl for f in findings[1:]} == {"eager"} and not any(f.impossible for f in findings[1:])
+    json.dumps(findings[0].to_json())
+
+
+def test_the_summary_says_it_in_place_of_what_bounds_the_case() -> None:
+    (why,) = summary.summarise(table({TRACED: 70e-6}), GPU)["why"]
+    assert why.startswith("Impossible: 1.14 TB/s from HBM") and "bound" not in why
+    (why,) = summary.summarise(table(FINE), GPU)["why"]
+    assert why.startswith("Memory-bound")
+
+
+def test_no_speedup_is_of_a_time_that_cannot_be_nor_over_one() -> None:
+    for seconds, known in ((70e-6, False), (110e-6, True)):
+        ours, theirs = table({TRACED: seconds}), table({TRACED: 220e-6}).assign(impl="eager")
+        for one, two in ((ours, theirs), (theirs.assign(impl="triton"), ours.assign(impl="eager"))):
+            rows = summary.summarise(pd.concat([one, two], ignore_index=True), GPU).set_index("impl")
+            assert pd.notna(rows.at["triton", "speedup_eager"]) == known
+
+
+def test_show_says_it_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run("20261125-000000-abcd", "2026-11-25T00:00:00+00:00", GPU, {"scale": {}}, {}, {"target": "sm_90"})
+    for folder, seconds in (("wrong", 70e-6), ("right", 110e-6)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "run.json").write_text(json.dumps(run.to_json()))
+        table({TRACED: seconds}).assign(run_id=run.id).to_parquet(tmp_path / folder / "table.parquet")
+        assert cli.main(["show", str(tmp_path / folder)]) == 0
+        said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("impossible: ")]
+        assert len(said) == (folder == "wrong")
+        assert all("scale/triton/forward/1000x1000-fp32: 1.14 TB/s from HBM" in line for line in said)
+
+
+def test_no_recorded_case_is_impossible(recording: store.LoadedRun) -> None:
+    run = recording.run
+    assert [(case.key, reason) for case, reason in impossible.of_table(recording.table, run.device, run.kernels)] == []

@@ -1,0 +1,81 @@
+"""The JSON of ``advise``, ``compare`` and ``show``: each document follows its schema, which would refuse another."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from tilescope import cli
+from tilescope.models import json_documents
+
+#: A kernel by every collector, and a sweep.
+NORMS, SWEEP = "20261124-093738-030b", "20261124-094257-5a9f"
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert cli.main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+
+def check(document: Any, name: str) -> None:
+    assert (document["schema"], document["version"]) == (name, json_documents.VERSIONS[name])
+    jsonschema.Draft202012Validator(json_documents.schema(name)).validate(document)
+
+
+@pytest.mark.parametrize("name", json_documents.VERSIONS)
+def test_a_schema_is_one_and_every_field_of_it_is_asked_for(name: str) -> None:
+    schema = json_documents.schema(name)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$id"] == f"tilescope/{name}/{json_documents.VERSIONS[name]}"
+    assert set(schema["required"]) == set(schema["properties"])
+    assert all(set(part["required"]) == set(part["properties"]) for part in schema["$defs"].values())
+
+
+@pytest.mark.parametrize("arguments", [[], ["--workload", "all", "--impl", "eager"]])
+def test_advice(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    document = printed(capsys, "advise", NORMS, *arguments)
+    check(document, "advice")
+    named = [
+        tuple(case[part] for part in ("kernel", "impl", "pass", "workload", "config")) for case in document["cases"]
+    ]
+    assert document["run"]["id"] == NORMS and len(set(named)) == len(named) > 1
+    found = [tuple(f[part] for part in ("kernel", "impl", "pass", "workload", "config")) for f in document["findings"]]
+    assert found and set(found) <= set(named)
+    assert not any(case["impossible"] for case in document["cases"])
+
+
+def test_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+    document = printed(capsys, "compare", f"{NORMS}:triton", f"{NORMS}:eager", f"{NORMS}:compile")
+    check(document, "comparison")
+    assert [one["other"]["impl"] for one in document["comparisons"]] == ["eager", "compile"]
+    first = document["comparisons"][0]["cases"][0]
+    assert first["verdict"] == "slower" and first["ratio_low"] <= first["ratio"] <= first["ratio_high"]
+
+
+def test_a_run_and_the_list_of_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    document = printed(capsys, "show", SWEEP)
+    assert document["run"]["id"] == SWEEP and len(document["table"]) > 100
+    check({**document, "table": document["table"][::50]}, "run")
+    listed = printed(capsys, "show")
+    check(listed, "runs")
+    assert {NORMS, SWEEP} <= {run["id"] for run in listed["runs"]}
+
+
+@pytest.mark.parametrize(("place", "value"), [
+    (("version",), 2), (("run", "id"), None), (("findings", 0, "bound"), 1.5), (("findings", 0, "impossible"), None),
+    (("cases", 0, "gpu_time"), "NaN"), (("cases", 0, "bound"), "network"),
+])  # fmt: skip
+def test_a_document_of_another_form_is_refused(
+    place: tuple[Any, ...], value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = copy.deepcopy(printed(capsys, "advise", NORMS, "layer_norm"))
+    check(document, "advice")
+    part = document
+    for step in place[:-1]:
+        part = part[step]
+    part[place[-1]] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(json_documents.schema("advice")).validate(document)
