@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from tilescope.tuning.memory import Problem, Winner
 
@@ -51,5 +52,5 @@ def _values(shape: str) -> tuple[object, ...] | None:
     return found if isinstance(found, tuple) else None
 
 
-def _is_size(value: object) -> bool:
+def _is_size(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0

@@ -1,4 +1,4 @@
-"""Why a config is not worth compiling, or not worth timing. Pure; nothing is dropped without its reason."""
+"""Why a config is not worth compiling to the end. Pure; nothing is dropped without its reason."""
 
 from __future__ import annotations
 
@@ -20,10 +20,3 @@ def refusal(target: str, *, threads: int, shared_memory: int | None, accumulator
     if accumulators > occupancy.THREAD_REGISTERS:
         return f"{accumulators} registers a thread for accumulators, {occupancy.THREAD_REGISTERS} exist: spills"
     return ""
-
-
-def beaten_by_floor(floor: float | None, leader: float | None) -> str:
-    """Why a config whose time cannot be below ``floor`` need not be timed against ``leader``, both in seconds; empty if it must."""
-    if floor is None or leader is None or floor <= leader:
-        return ""
-    return f"at best {floor * 1e6:.1f} µs, and the leader takes {leader * 1e6:.1f} µs"
