@@ -77,5 +77,5 @@ def test_what_is_no_file_of_winners_is_refused_in_one_line(tmp_path, text):
     with pytest.raises(memory.WinnersError, match=r"winners\.json is no file of winners") as caught:
         memory.load(file)
     assert "\n" not in str(caught.value)
-    with pytest.raises(memory.WinnersError, match="tilescope tune --export"):
+    with pytest.raises(memory.WinnersError, match=r"memory\.export"):
         memory.load(tmp_path / "none.json")

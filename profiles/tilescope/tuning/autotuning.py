@@ -46,7 +46,8 @@ class Tuner(Autotuner):  # type: ignore[misc]
         # Triton then asks ``check_disk_cache`` before it times anything, and never times by itself.
         self.cache_results = True
         self.search: racing.Outcome | None = None
-        self._rules = racing.Rules() if self._do_bench is None else _OWN_BENCHMARK
+        self._own_benchmark = self._do_bench is not None
+        self._rules = _OWN_BENCHMARK if self._own_benchmark else racing.Rules()
         self._keywords: Mapping[str, Any] = {}
 
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Any]:
@@ -134,7 +135,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
 
     def _samples(self, config: Any, count: int) -> list[float]:
         """GPU times of a config in seconds. Raises ConfigFailed."""
-        if self._do_bench is not None:
+        if self._own_benchmark:
             found = self._bench(*self._positional(), config=config, **self._keywords)
             # Triton's benchmarks answer in milliseconds.
             return [float(found[0] if isinstance(found, (list, tuple)) else found) / 1e3]
@@ -144,12 +145,12 @@ class Tuner(Autotuner):  # type: ignore[misc]
             times.extend(cold_times(call, count))
             return times
 
-        self._do_bench = self.__dict__["do_bench"] = take
+        # Triton asks this attribute for the benchmark, and makes its own where there is none.
+        self.__dict__["do_bench"] = take
         try:
             self._bench(*self._positional(), config=config, **self._keywords)
         finally:
-            self._do_bench = None
-            self.__dict__.pop("do_bench", None)
+            del self.__dict__["do_bench"]
         if not times:
             raise racing.ConfigFailed("it cannot be launched here")
         return times
@@ -165,7 +166,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
         return memory.Problem(self.base_fn.__name__, function.cache_key, str(tuning_key), name, uuid, versions())
 
 
-def autotune(  # noqa: PLR0917 - in the order of Triton's
+def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
     configs: Sequence[Any],
     key: Sequence[str],
     prune_configs_by: Mapping[str, Any] | None = None,
@@ -216,11 +217,8 @@ def cold_times(call: Callable[[], Any], count: int) -> list[float]:
     """GPU times of ``count`` calls in seconds, each with a cold L2, after one that does not count."""
     call()
     flush = cold.Flush()
-
-    def mark() -> Any:
-        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-    marks = [(mark(), mark()) for _ in range(count)]
+    event: Any = torch.cuda.Event
+    marks = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(count)]
     for start, end in marks:
         flush()
         start.record()

@@ -163,7 +163,7 @@ def load(path: Path) -> list[Winner]:
         found: list[Winner] = json_shape.fit(data["winners"], list[Winner], "winners")
         return found
     except FileNotFoundError:
-        raise WinnersError(f"no winners at {path}: write them with 'tilescope tune --export {path}'") from None
+        raise WinnersError(f"no winners at {path}: write them with tilescope.tuning.memory.export") from None
     except (ValueError, LookupError, TypeError) as error:
         raise WinnersError(f"{path} is no file of winners: {bounded_reading.one_line(error)}") from error
 

@@ -52,5 +52,5 @@ def _values(shape: str) -> tuple[object, ...] | None:
     return found if isinstance(found, tuple) else None
 
 
-def _is_size(value: object) -> TypeGuard[float]:
+def _is_size(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0

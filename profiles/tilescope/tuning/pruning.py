@@ -1,4 +1,4 @@
-"""Why a config is not worth compiling, or not worth timing. Pure; nothing is dropped without its reason."""
+"""Why a config is not worth compiling to the end. Pure; nothing is dropped without its reason."""
 
 from __future__ import annotations
 
