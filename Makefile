@@ -59,6 +59,7 @@ record: setup ## Record the whole catalog on this machine's GPU into profiles/re
 	for kernel in $(BY_LINE); do $(BIN)/tilescope profile $$kernel --impl triton --workload large \
 		--collect compiler,torch_profiler,ncu_source && \
 		$(BIN)/tilescope publish latest --title "$$kernel by source line" --replace || exit 1; done
+	$(BIN)/tilescope claims --keep
 
 format: setup ## Format the code
 	$(BIN)/ruff check --fix .

@@ -16,7 +16,7 @@ from tilescope_dashboard.serving import guard
 from tilescope_dashboard.session.access import may_launch
 from tilescope_dashboard.session.jobs import shared
 from tilescope_dashboard.session.scheduling import next_tick
-from tilescope_dashboard.session.state import State
+from tilescope_dashboard.session.state import IN_ADDRESS, State
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.claims import Claims
@@ -73,7 +73,7 @@ def build() -> pmui.Page:
     page_lifetime.settle()
     page_lifetime.from_here()
     state = State(may_launch=may_launch(pn.state.curdoc))
-    pn.state.location.sync(state, ["run", "kernel", "case", "view", "theme", "compared"], on_error=state.take)
+    pn.state.location.sync(state, IN_ADDRESS, on_error=state.take)
     side, main = (pn.Column(sizing_mode="stretch_width", margin=0) for _ in range(2))
     width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))
     with page_lifetime.not_busy():

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
+import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
@@ -27,6 +30,10 @@ LONG = {
     "batch", "chromium", "server", "shared_server", "job_server", "outside_server", "lab", "page", "guides", "puzzles",
 }  # fmt: skip
 BROWSERS = {"chromium", "lab"}
+
+# Workers start cold, and nothing of a person's own cache is read: a test that wants another says so.
+os.environ["TILESCOPE_RESIDENT"] = "0"
+os.environ["TILESCOPE_CACHE"] = tempfile.mkdtemp(prefix="tilescope-tests-")
 
 
 @dataclass
@@ -125,6 +132,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A process of pytest-xdist's tells the first one, which collects nothing itself; that one keeps what passed."""
+    shutil.rmtree(os.environ["TILESCOPE_CACHE"], ignore_errors=True)
     config = session.config
     if hasattr(config, "workeroutput"):
         config.workeroutput["tilescope"] = {"left_out": STATE.left_out, "digests": STATE.digests}

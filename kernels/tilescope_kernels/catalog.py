@@ -7,7 +7,7 @@ imported when ``FAMILIES`` or ``CATALOG`` is first read.
 from __future__ import annotations
 
 import importlib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from tilescope_kernels.spec import KernelSpec
 
@@ -70,6 +70,20 @@ EXPORTS = {name: entry.module for entry in ENTRIES for name in entry.exports.spl
 FAMILIES: dict[str, tuple[KernelSpec, ...]]
 #: Every spec, in the order of ``ENTRIES``.
 CATALOG: tuple[KernelSpec, ...]
+
+
+def find(name: str) -> KernelSpec | None:
+    """The spec of that name; None where there is none. Imports no more of the library than it takes to find it."""
+
+    def likely(entry: Entry) -> bool:
+        return name in (entry.module.rpartition(".")[2], *entry.exports.split())
+
+    for entry in sorted(ENTRIES, key=likely, reverse=True):
+        module = importlib.import_module(f"tilescope_kernels.{entry.module}")
+        for spec in (getattr(module, variable) for variable in entry.specs.split()):
+            if spec.name == name:
+                return cast("KernelSpec", spec)
+    return None
 
 
 def __getattr__(name: str) -> Any:

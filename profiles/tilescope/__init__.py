@@ -11,16 +11,36 @@ from typing import TYPE_CHECKING, Any
 from tilescope.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tilescope.notebook.opened_run import Profile, load
+    from tilescope.notebook.capturing import Capture, capture
+    from tilescope.notebook.opened_run import Profile, load, open_file
     from tilescope.notebook.profiling import profile, resume
     from tilescope.notebook.user_kernel import spec
     from tilescope.runs.store import LoadedRun, find, list_runs, open_run
+    from tilescope.tuning.autotuning import autotune
 
-__all__ = ["LoadedRun", "Profile", "__version__", "find", "list_runs", "load", "open_run", "profile", "resume", "spec"]
+__all__ = [
+    "Capture",
+    "LoadedRun",
+    "Profile",
+    "__version__",
+    "autotune",
+    "capture",
+    "find",
+    "list_runs",
+    "load",
+    "open_file",
+    "open_run",
+    "profile",
+    "resume",
+    "spec",
+]
 
 _HOMES = {
+    "autotune": "tuning.autotuning",
+    "Capture": "notebook.capturing", "capture": "notebook.capturing",
+    "load_ipython_extension": "notebook.cell_magic",
     "profile": "notebook.profiling", "resume": "notebook.profiling", "spec": "notebook.user_kernel",
-    "Profile": "notebook.opened_run", "load": "notebook.opened_run",
+    "Profile": "notebook.opened_run", "load": "notebook.opened_run", "open_file": "notebook.opened_run",
     "LoadedRun": "runs.store", "find": "runs.store", "list_runs": "runs.store", "open_run": "runs.store",
 }  # fmt: skip
 

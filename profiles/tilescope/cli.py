@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tilescope.commands import COMMANDS
+from tilescope.commands import COMMANDS, profile
 from tilescope.commands.choices import Subparsers
 from tilescope.version import VERSION
 
@@ -29,7 +29,9 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 2 for bad input, 130 when interrupted."""
-    chosen = parser().parse_args(arguments)
+    given, of_script = profile.split(list(sys.argv[1:] if arguments is None else arguments))
+    chosen = parser().parse_args(given)
+    chosen.of_script = of_script
     try:
         status = int(chosen.run(chosen))
         sys.stdout.flush()

@@ -106,7 +106,12 @@ def test_a_choice_that_cannot_run_is_refused_beside_the_button(visit: Any) -> No
     own = page.get_by_label("your own kernel")
     own.fill("/etc/passwd:SPEC")
     own.press("Enter")
-    page.get_by_text("Not opened:").wait_for()
+    refused = page.get_by_text("Not opened:")
+    refused.wait_for()
+    # Right below the field, and on the screen.
+    field, notice = own.bounding_box(), refused.bounding_box()
+    assert 0 < notice["y"] - field["y"] < 120
+    assert notice["y"] + notice["height"] < 1100
 
 
 def test_unavailable_collectors_say_why(visit: Any) -> None:

@@ -67,7 +67,7 @@ def test_the_palette_is_told_from_the_ground(look: Theme) -> None:
     ground = rgb(look.ground)
     for text in (look.ink, look.muted, look.accent, look.warning):
         assert contrast(rgb(text), ground) >= TEXT, text
-    for mark in look.series:
+    for mark in (*look.series, *look.functions):
         assert contrast(rgb(mark), ground) >= LARGE, mark
 
 

@@ -12,8 +12,10 @@ from tilescope.jobs.job import Job
 from tilescope.jobs.plan import Request, RequestError
 from tilescope.table.case import Case
 from tilescope_dashboard.session import jobs
+from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, JobManager
-from tilescope_dashboard.views.jobs.job_panel import describe
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.jobs.job_panel import JobPanel, describe
 from tilescope_dashboard.views.jobs.other_jobs import OtherJobs
 
 CASES = tuple(Case("softmax", impl, "forward", "8x8-fp32") for impl in ("triton", "eager"))
@@ -221,3 +223,34 @@ def test_a_job_that_left_cases_outstanding_says_so_and_is_no_success() -> None:
         assert "finished in" not in describe(job)
 
     asyncio.run(scenario())
+
+
+def test_a_failed_job_is_shown_to_its_person_once_and_to_nobody_else(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    monkeypatch.setattr(JobFollower, "each_second", lambda self, wanted: None)
+    manager = JobManager(planner, runner())
+    job = jobs.JobState(1, "softmax", status=RUNNING)
+    manager.jobs.append(job)
+    state = State(may_launch=True)
+    own, other = JobPanel(state, manager), JobPanel(state, manager)
+    own.tab_job.job = job
+    for page in (own, other):
+        page.draw()
+        assert page._layout.visible
+    job.status, job.error = FAILED, "no such file"
+    for page in (own, other):
+        page.draw()
+    assert own._layout.visible
+    assert "no such file" in own._text.object
+    assert not other._layout.visible
+    later = JobPanel(state, manager)
+    later.tab_job.job = job
+    later.draw()
+    assert not later._layout.visible
+    assert not JobPanel(state, manager)._layout.visible
+    # A page that was being loaded anew when its job ended says how.
+    job.told = False
+    later.draw()
+    assert later._layout.visible

@@ -103,7 +103,7 @@ def test_typing_a_file_starts_no_worker_a_change(tmp_path: Path, monkeypatch: py
             form._own.field.value = f"k{number}.py:SPEC"
             await asyncio.sleep(0.01)
         await asyncio.sleep(latest_request.PAUSE + 0.5)
-        assert "not a KernelSpec" in form._trouble.object
+        assert "not a KernelSpec" in form._own.said.object
 
     asyncio.run(type_many())
     assert [Path(kernel).name for kernel in described] == ["k11.py:SPEC"]

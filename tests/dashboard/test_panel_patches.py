@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import pkgutil
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import panel as pn
@@ -20,8 +22,10 @@ from bokeh.core.has_props import HasProps
 from bokeh.core.property.descriptors import PropertyDescriptor
 from bokeh.core.serialization import Serializer
 from bokeh.models import Plot
+from bokeh.server.connection import ServerConnection
+from bokeh.server.views.ws import WSHandler
 from tilescope_dashboard import panel_patches
-from tilescope_dashboard.panel_patches import model_defaults, page_lifetime
+from tilescope_dashboard.panel_patches import closed_connection, model_defaults, page_lifetime
 
 
 def test_each_is_for_a_version_that_is_here() -> None:
@@ -79,3 +83,22 @@ def test_a_page_follows_whether_the_server_is_busy() -> None:
     with page_lifetime.not_busy():
         pmui.Page()
     assert page_lifetime._following() == before
+
+
+def test_bokeh_asks_a_connection_that_has_gone_for_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    session = SimpleNamespace(
+        subscribe=lambda _: None, unsubscribe=lambda _: None, notify_connection_lost=lambda: heard.append("lost")
+    )
+    socket: Any = SimpleNamespace(close_code=1001, close_reason="")
+    socket.connection = ServerConnection(None, socket, None, session)
+    socket.application = SimpleNamespace(client_lost=lambda connection: connection.detach_session())
+    closed_connection._ON_CLOSE(socket)
+    with pytest.raises(AssertionError):
+        closed_connection._ON_CLOSE(socket)
+    monkeypatch.setattr(WSHandler, "on_close", WSHandler.on_close)
+    monkeypatch.setattr(WSHandler, "_handle", WSHandler._handle)
+    closed_connection.ignore()
+    WSHandler.on_close(socket)
+    assert asyncio.run(WSHandler._handle(socket, object())) is None
+    assert heard == ["lost"]

@@ -352,7 +352,7 @@ def test_own_files_are_off_until_a_folder_is_named(own: Path, monkeypatch: pytes
         form._own.field.value = f"{own / 'kernel.py'}:SPEC"
         for _ in range(20):
             await asyncio.sleep(0)
-        return form._trouble.object
+        return form._own.said.object
 
     assert "--allow-own-files" in asyncio.run(type_one())
     assert described == []

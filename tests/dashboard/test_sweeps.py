@@ -75,3 +75,51 @@ def test_the_spread_of_values() -> None:
     assert sweeps.spread(pd.Series([2.0, None])) is None
     assert sweeps.spread(pd.Series([0.0, 4.0])) is None
     assert sweeps.spread(pd.Series([], dtype=float)) is None
+
+
+def test_configs_are_coloured_by_percent_over_the_best() -> None:
+    timed = GRID.assign(time=[128e-6, 140e-6, 183e-6, 2.0])
+    rows = topic.ranked(timed, "triton · forward · 8-fp32", {}, "time", less=True)
+    plot = autotune(topic.grid(rows, "WARPS", "STAGES"), "WARPS", "STAGES", "second", LIGHT)
+    drawn = plot.select_one({"name": "cells"})
+    assert drawn.data_source.data["over"] == ["best", "+9.4 %", "+43 %", "15,625×"]
+    # One that is far off leaves the others their colours.
+    assert [round(place, 2) for place in drawn.data_source.data["place"][:3]] == [0, 0.13, 0.52]
+    bar = plot.below[1]
+    assert bar.title == "over the best, 128 µs, up to +100 %, from there on one colour"
+    assert list(bar.major_label_overrides.values()) == ["best", "+10 %", "+25 %", "+50 %", "+100 %"]
+    # Noise has no colours, and of a best of 0 there is no percentage.
+    alike = topic.ranked(
+        timed.assign(time=[100, 100.5, 100.7, 101]), "triton · forward · 8-fp32", {}, "time", less=True
+    )
+    shown = autotune(topic.grid(alike, "WARPS", "STAGES"), "WARPS", "STAGES", "second", LIGHT)
+    assert max(shown.select_one({"name": "cells"}).data_source.data["place"]) < 0.11
+    spilling = topic.ranked(timed.assign(spills=[0, 4, 8, 16]), "triton · forward · 8-fp32", {}, "spills", less=True)
+    shown = autotune(topic.grid(spilling, "WARPS", "STAGES"), "WARPS", "STAGES", "byte", LIGHT)
+    assert shown.select_one({"name": "cells"}).data_source.data["place"] == [0, 0.25, 0.5, 1]
+    assert list(shown.below[1].major_label_overrides.values()) == ["0 B", "8 B", "16 B"]
+
+
+def test_the_sentence_says_what_matters_and_what_is_won_over_the_default() -> None:
+    timed = GRID.assign(time=[1e-6, 1.1e-6, 2e-6, 2.2e-6], time_source="events, gpu time")
+    rows = topic.ranked(timed, "triton · forward · 8-fp32", {}, "time", less=True)
+    # Its own column is none.
+    assert {name: round(part, 3) for name, part in topic.effects(rows, less=True).items()} == {
+        "WARPS": 1,
+        "STAGES": 0.1,
+    }
+    default = pd.DataFrame([{"time": 1.5e-6, "time_source": "events, gpu time"}])
+    assert topic.gain(rows, default) == pytest.approx(1.5)
+    assert topic.gain(rows, default.assign(time_source="events, interval")) is None
+    assert topic.gain(rows, default.head(0)) is None
+    said = topic.sentence(rows, rows, "time", "second", 1.5)
+    assert said.title == "Best time: 1.00 µs, 1.50× the default's speed"
+    assert "Worst value over best, the others tuned: WARPS +100 %, STAGES +10 %." in said.text
+
+
+def test_a_config_is_copied_as_triton_writes_it() -> None:
+    assert (
+        topic.as_code("BLOCK=128,num_warps=4,num_stages=3")
+        == 'triton.Config({"BLOCK": 128}, num_warps=4, num_stages=3)'
+    )
+    assert topic.as_code("num_warps=4") == "triton.Config({}, num_warps=4)"

@@ -88,12 +88,23 @@ def test_a_gap_is_drawn_by_its_cause(late: float, name: str, cause: str) -> None
 
 
 def test_functions_have_a_colour_and_a_pattern_each_and_the_rest_is_grey() -> None:
-    frame = launches(8).assign(function=[f"kernel_{place}" for place in range(8)])
+    frame = launches(13).assign(function=[f"kernel_{place}" for place in range(13)])
     plot = figures.timeline(frame, LIGHT)
     bars = [glyph for glyph in plot.renderers if glyph.name == "bars"]
-    assert len({glyph.glyph.fill_color for glyph in bars}) == len({glyph.glyph.hatch_pattern for glyph in bars}) == 6
+    drawn = {(glyph.glyph.fill_color, glyph.glyph.hatch_pattern) for glyph in bars}
+    assert len(drawn) == len({shade for shade, _ in drawn}) == 11
     assert len(bars[-1].data_source.data["start"]) == 3
-    assert plot.legend[0].items[5].label.value == figures.OTHERS
+    assert plot.legend[0].items[10].label.value == figures.OTHERS
+
+
+def test_a_function_has_the_same_colour_whatever_is_drawn_beside_it() -> None:
+    names = ["softmax_kernel", "eager_kernel", "matmul_kernel"]
+    at = figures.places(names)
+    assert {name: figures.places([name])[name] for name in names} == at
+    assert figures.places(names[::-1]) == at
+    # Two that would have the same have one each.
+    many = [f"kernel_{number}" for number in range(10)]
+    assert sorted(figures.places(many).values()) == list(range(10))
 
 
 def test_what_was_not_asked_for_is_pale() -> None:

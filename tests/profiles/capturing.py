@@ -29,7 +29,11 @@ def capture(collector: str, cases: list[Case], **settings: Any) -> dict[str, dic
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), "CUDA_VISIBLE_DEVICES": ""},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([*ROOTS, os.environ.get("PYTHONPATH", "")]),
+            "CUDA_VISIBLE_DEVICES": "",
+        },
     )
     assert done.returncode == 0, done.stderr
     return {answer["case"]: answer for answer in map(json.loads, done.stdout.splitlines())}

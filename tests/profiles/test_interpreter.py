@@ -122,7 +122,7 @@ def test_compiled_code_does_not_apply(found: dict[str, Any]) -> None:
 
 def test_sharing_the_programs_out_counts_the_same() -> None:
     large = small("SOFTMAX", "6000x781-fp32")
-    (answer,) = capture("interpreter", [large], share=3).values()
+    (answer,) = capture("interpreter", [large], share=3, interpreter_limit=400).values()
     counted = figures(answer)
     assert counted["requested_bytes_read"] == counted["unique_bytes_written"] == 6000 * 781 * 4
     assert counted["unique_bytes_read"] == counted["requested_bytes_written"] == 6000 * 781 * 4

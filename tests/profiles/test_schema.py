@@ -103,6 +103,7 @@ def test_a_device_finds_its_roof():
     assert device.ceiling("hbm", "datasheet") is None
 
 
-def test_sources_are_the_collectors_the_most_direct_first():
-    assert SOURCES == ("ncu", "torch_profiler", "events", "check", "compiler", "interpreter", "model")
+def test_sources_are_the_collectors_the_most_direct_first_and_the_tools_that_measure_too():
+    measured = ("ncu", "torch_profiler", "events", "check", "chrome_trace", "proton", "tritonparse")
+    assert (*measured, "compiler", "interpreter", "model") == SOURCES
     assert set(SOURCES) - MEASURED == {"compiler", "interpreter", "model"}

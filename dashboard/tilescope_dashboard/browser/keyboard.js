@@ -92,6 +92,32 @@ function choose(holder, step) {
   row?.scrollIntoView({block: "nearest"})
 }
 
+// In a figure that has the focus: by what part of what is seen it goes to the side, and how much more is seen then.
+const MOVES = {ArrowLeft: [-0.2, 1], ArrowRight: [0.2, 1], "+": [0, 0.5], "=": [0, 0.5], "-": [0, 2], "0": null}
+
+function* views(roots) {
+  for (const view of roots) {
+    yield view
+    yield* views(view.children?.() ?? [])
+  }
+}
+
+function move(canvas, key) {
+  const host = canvas.getRootNode().host
+  const figure = [...views(window.Bokeh?.index ?? [])].find(view => view.model.type === "Figure" &&
+    (view.el === host || view.shadow_el?.contains(host) || view.canvas_view?.el === host))
+  if (!figure) return
+  if (MOVES[key] === null) return figure.reset()
+  const range = figure.model.x_range
+  if (range.type === "FactorRange") return
+  const log = figure.model.x_scale.type === "LogScale"
+  const [to, from] = log ? [Math.log, Math.exp] : [value => value, value => value]
+  const [step, factor] = MOVES[key]
+  const [start, end] = [to(range.start), to(range.end)]
+  const [middle, half] = [(start + end) / 2 + step * (end - start), factor * (end - start) / 2]
+  range.setv({start: from(middle - half), end: from(middle + half)})
+}
+
 // What takes the focus but does not say what it is: Bokeh's toolbar and canvas, and a table's rows.
 const NAMELESS = ".bk-OnOffButton, .bk-ClickButton, .bk-tool-overflow, .bk-events, .tabulator-tableholder"
 
@@ -135,7 +161,8 @@ export function render({model}) {
     if (event.key === "Escape") {
       // An open menu or the sheet closes by itself.
       if (!dialog.open && !every(".MuiPopover-root, .MuiModal-root").length) model.send_msg("clear")
-    } else if (at.matches?.(TYPING)) {
+    } else if (at.matches?.(TYPING) && !at.matches(CLOSED)) {
+      // A closed list has the focus after a choice, and hears no letters.
       return
     } else if (event.key === "?") {
       dialog.open ? dialog.close() : show(dialog, button)
@@ -148,6 +175,9 @@ export function render({model}) {
     } else if (at.matches?.(".tabulator-tableholder") && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
       event.preventDefault()
       choose(at, event.key === "ArrowDown" ? 1 : -1)
+    } else if (at.matches?.(".bk-events") && event.key in MOVES) {
+      event.preventDefault()
+      move(at, event.key)
     } else if (at.matches?.(".bk-OnOffButton, .bk-ClickButton") && (event.key === "Enter" || event.key === " ")) {
       event.preventDefault()
       at.click()

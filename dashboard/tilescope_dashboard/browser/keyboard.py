@@ -17,6 +17,7 @@ KEYS = (
     ("Tab, Shift Tab", "go to the next control, or back"),
     ("← →", "in the row of views: the one beside it; Enter opens it"),
     ("↑ ↓", "in a table: choose a row"),
+    ("← →, + −, 0", "in a figure: move along it, closer, farther, all of it"),
     ("Esc", "close what is open, or choose no row"),
 )
 

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
+from tilescope.hardware.ceilings import MEASURED
 from tilescope.table.schema import Ceiling, Device
 
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.data.units import write
+from tilescope_dashboard.data.units import ABSENT, write
 
 _ROOFS = {"hbm": "HBM", "hbm_read": "HBM, reading", "l2": "L2", "l1": "L1"}
 
 
 def described(device: Device | None) -> str:
-    """A heading, four sizes and a table of roofs, with notes of where each is from; nothing without a device. Escaped."""
+    """A heading, four sizes (0 is not known) and a table of roofs, with notes of where each is from; nothing without a device. Escaped."""
     if device is None:
         return ""
-    kind = (
-        "Its roofs were measured there."
-        if device.measured
-        else "No such GPU took part: only published figures are known."
-    )
+    if not device.measured:
+        kind = "No such GPU took part: only published figures are known."
+    elif any(roof.origin == MEASURED for roof in device.ceilings):
+        kind = "Its roofs were measured there."
+    else:
+        kind = "Its roofs were not measured: published figures stand for them, where there are any."
     sizes = [
-        ("architecture", device.target, ""),
-        ("SMs", write(device.multiprocessors, "count"), ""),
-        ("L2", write(device.l2_bytes, "byte"), ""),
-        ("memory", write(device.memory_bytes, "byte"), ""),
+        ("architecture", device.target or ABSENT, ""),
+        ("SMs", write(device.multiprocessors or math.nan, "count"), ""),
+        ("L2", write(device.l2_bytes or math.nan, "byte"), ""),
+        ("memory", write(device.memory_bytes or math.nan, "byte"), ""),
     ]
     names = dict.fromkeys(roof.name for roof in device.ceilings)
     pairs = [(name, device.ceiling(name, "measured"), device.ceiling(name, "datasheet")) for name in names]

@@ -93,6 +93,15 @@ _CSS = """
 .tabulator .tabulator-header .tabulator-col .tabulator-col-content .tabulator-col-sorter { right: 1px; }
 .tabulator .tabulator-row .tabulator-cell { padding: 6px 8px; font-variant-numeric: tabular-nums; }
 .tabulator .tabulator-row .tabulator-cell > div { overflow: hidden; text-overflow: ellipsis; }
+/* Columns that are off the page: the last one that is seen fades out until all are reached. Where none is, nothing scrolls and
+   nothing fades. */
+@keyframes more-columns {
+  from, 98% { mask-image: linear-gradient(to right, #000 calc(100% - 48px), transparent); }
+  to { mask-image: none; }
+}
+@supports (animation-timeline: scroll()) {
+  .tabulator .tabulator-tableholder { animation: more-columns linear both; animation-timeline: scroll(self inline); }
+}
 /* Else a phone has no room for the pages' numbers. */
 @media (max-width: 640px) {
   .tabulator .tabulator-footer .tabulator-page:is([data-page="first"], [data-page="last"]) { display: none; }

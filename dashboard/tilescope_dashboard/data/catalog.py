@@ -1,4 +1,4 @@
-"""The kernel library's declarations. A worker reads them once a process: it imports PyTorch, which takes seconds."""
+"""The kernel library's declarations. Asked for once a process: where they are not kept on disk, a worker imports PyTorch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
-from tilescope.jobs import questions
+from tilescope.jobs import questions, resident
 
 _asked: list[Future[list[dict[str, Any]]]] = []
 
@@ -24,6 +24,8 @@ def ask() -> Future[list[dict[str, Any]]]:
 
 
 def _answer(answer: Future[list[dict[str, Any]]]) -> None:
+    # What is asked for next will be a job.
+    resident.prepare()
     try:
         answer.set_result(asyncio.run(questions.describe()))
     except BaseException as error:  # whatever it is, pages wait for it

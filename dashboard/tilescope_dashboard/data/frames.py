@@ -8,6 +8,8 @@ import pandas as pd
 from tilescope.table.case_table import by_problem, gather
 from tilescope.table.schema import CASE_COLUMNS
 
+from tilescope_dashboard.data.kernel_cases import KernelCase
+
 
 def default_configs(table: pd.DataFrame) -> pd.DataFrame:
     """The table without sweeps: rows of the implementation's own choice.
@@ -40,9 +42,14 @@ def largest_problem(table: pd.DataFrame) -> tuple[str, str]:
     return (str(workload), str(direction))
 
 
-def first_problem(table: pd.DataFrame, offered: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
-    """The ``largest_problem`` if it is ``offered``, else the first that is; None where none is."""
-    known, largest = list(offered), largest_problem(table)
+def first_problem(
+    table: pd.DataFrame, offered: Iterable[tuple[str, str]], case: KernelCase | None = None
+) -> tuple[str, str] | None:
+    """The ``case``'s problem, else the ``largest_problem``, if it is ``offered``; else the first that is; None where none is."""
+    known = list(offered)
+    if case is not None and case.problem in known:
+        return case.problem
+    largest = largest_problem(table)
     return largest if largest in known else next(iter(known), None)
 
 

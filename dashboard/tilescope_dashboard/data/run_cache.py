@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import deque
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tilescope.models import advice, claims, claims_text, summary
+from tilescope.models import advice, claims, claims_text, recorded_claims, summary
 from tilescope.models.advice import Finding
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
@@ -25,11 +24,6 @@ _CLAIMED: dict[tuple[Path, float], tuple[list[dict[str, Any]], str]] = {}
 
 #: By a run's table and the kernel's name.
 _USUAL: deque[tuple[weakref.ref[pd.DataFrame], str, pd.DataFrame]] = deque(maxlen=8)
-
-
-def case_name(case: Iterable[str]) -> str:
-    """Name of a kernel's case in a selector and the address: its values of ``CASE`` but the kernel's."""
-    return " · ".join(filter(None, case))
 
 
 def open_cached(path: Path) -> LoadedRun:
@@ -67,7 +61,7 @@ def claimed(folder: Path) -> tuple[list[dict[str, Any]], str]:
     Raises StoreError or OSError as ``open_cached`` does.
     """
     key = folder, _changed(folder)
-    if key not in _CLAIMED:
+    if not has_claimed(folder):
         # Not by ``open_cached``: so many runs would push out of it what people look at.
         loaded = _open(folder)
         _CLAIMED[key] = claims.of_run(loaded), claims_text.provenance([loaded])
@@ -75,8 +69,13 @@ def claimed(folder: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 def has_claimed(folder: Path) -> bool:
-    """Whether ``claimed`` was asked for this run before, which has not changed since."""
-    return (folder, _changed(folder)) in _CLAIMED
+    """Whether ``claimed`` takes no time: it was asked for this run before, which has not changed since, or they are kept."""
+    key = folder, _changed(folder)
+    if key not in _CLAIMED and folder.parent == store.recorded_dir():
+        kept = recorded_claims.kept(folder)
+        if kept is not None:
+            _CLAIMED[key] = kept
+    return key in _CLAIMED
 
 
 def _changed(path: Path) -> float:

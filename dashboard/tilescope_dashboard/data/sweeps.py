@@ -55,6 +55,13 @@ def configs(table: pd.DataFrame, failures: Iterable[Failure] = (), target: str =
     return frame.join(pd.DataFrame([_parameters(c) for c in frame["config"]], index=frame.index))
 
 
+def defaults(table: pd.DataFrame) -> pd.DataFrame:
+    """One row an implementation's own choice, in a table of one kernel: ``impl pass workload time time_source``."""
+    cases = [case for case in gather(table[table["config"] == ""]) if case.key["config"] == ""]
+    found = [{**{name: case.key[name] for name in ("impl", "pass", "workload")}, **_time(case)} for case in cases]
+    return pd.DataFrame(found, columns=["impl", "pass", "workload", "time", "time_source"])
+
+
 def parameters(cells: pd.DataFrame) -> list[str]:
     """The parameters that vary, those with most values first."""
     names = [c for c in cells.columns if c not in (*CASE_COLUMNS, *COLOURINGS, "time_source", "code_source", "reason")]
@@ -71,6 +78,17 @@ def spread(values: pd.Series) -> float | None:
     """Relative distance of the largest value from the least; None for fewer than two values, or a least one of 0."""
     known = values.dropna()
     return float(known.max() / known.min() - 1) if len(known) > 1 and known.min() > 0 else None
+
+
+def over_best(values: pd.Series, less: bool) -> pd.Series:
+    """How far each value is from the best, the least if ``less``, else the largest: 0 for the best, 0.25 for a quarter worse.
+
+    Absent where the value is, and everywhere where the best is 0: nothing is a part of it.
+    """
+    best = values.min() if less else values.max()
+    if not best > 0:
+        return values * float("nan")
+    return (values / best if less else best / values) - 1
 
 
 def close(values: pd.Series) -> bool:

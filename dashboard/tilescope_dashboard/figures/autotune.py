@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
-from bokeh.models import BasicTicker, ColorBar, ColumnDataSource, HoverTool, LinearColorMapper
+from bokeh.models import ColorBar, ColumnDataSource, FixedTicker, HoverTool, LinearColorMapper
 from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
 
 from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.data.units import short, write
-from tilescope_dashboard.figures.style import FONT, GLYPH_FONT, Theme, blank, empty, ticks
+from tilescope_dashboard.figures.style import FONT, GLYPH_FONT, Theme, blank, empty
 
 #: Place and size of a config's cell.
 _CELL = {"x": "across", "y": "down", "width": 0.96, "height": 0.94}
+#: From the best config, the brightest, to the worst.
+_PALETTE = list(Cividis256)[::-1]
+#: What part over the best the last colour stands for: at least so much, so that noise has no colours, and at most so much, so
+#: that one bad config does not make all others alike.
+_NARROWEST, _WIDEST = 0.1, 1.0
 
 
 def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme) -> figure:
-    """A heatmap of ``cells`` over the parameters ``across`` and ``down``.
+    """A heatmap of ``cells`` over the parameters ``across`` and ``down``, coloured by the percentage over the best.
 
     ``cells`` has a column for each parameter, ``value`` (in ``unit``; absent where the config failed), ``best`` and
     ``reason``. Failed cells are hatched and say why on hover; the best one carries a frame and a star.
@@ -34,18 +41,30 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
     drawn = []
     if len(good):
         low, high = good["value"].min(), good["value"].max()
-        # Reversed: the brightest cell is the one with the least time, registers, bytes or spills.
-        palette = list(Cividis256) if unit == "ratio" else list(Cividis256)[::-1]
-        mapper = LinearColorMapper(palette=palette, low=low, high=high if high > low else low + 1e-12)
+        over = sweeps.over_best(good["value"], less=unit != "ratio")
+        relative = bool(over.notna().all())
+        top = min(max(over.max(), _NARROWEST), _WIDEST)
+        end = math.log2(1 + top) if relative else max(high - low, 1e-12)
+        places = [math.log2(1 + part) for part in over] if relative else (good["value"] - low).tolist()
+        mapper = LinearColorMapper(palette=_PALETTE, low=0, high=end)
         drawn.append(
             plot.rect(
-                source=ColumnDataSource(_columns(good, across, down, unit, palette)), name="cells", **_CELL,
-                fill_color={"field": "value", "transform": mapper}, line_color=None,
+                source=ColumnDataSource(_columns(good, across, down, unit, [place / end for place in places])),
+                name="cells", **_CELL, fill_color={"field": "place", "transform": mapper}, line_color=None,
             )
         )  # fmt: skip
         written = len(columns) <= 8
         if high > low and not (written and sweeps.close(good["value"])):
-            plot.add_layout(_bar(mapper, unit, look), "below")
+            bar = (
+                _bar(mapper, look, _share_ticks(top)) if relative else _bar(mapper, look, _value_ticks(low, high, unit))
+            )
+            if relative:
+                beyond = ", from there on one colour" if over.max() > _WIDEST else ""
+                bar.title = (
+                    f"over the best, {write(low if unit != 'ratio' else high, unit)}, up to {percent_over(top)}{beyond}"
+                )
+            plot.min_border_right = 28  # the last label reaches beyond the bar
+            plot.add_layout(bar, "below")
         if written:
             plot.text(
                 "across", "down", "text", source=drawn[0].data_source, text_align="center", text_baseline="middle",
@@ -58,7 +77,7 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
         )  # fmt: skip
         plot.text(
             [str(v) for v in best[across]], [str(v) for v in best[down]], ["★"] * len(best), text_align="center",
-            text_baseline="bottom", y_offset=-7, text_color=_inks(best["value"], low, high, palette), text_font_size="13px",
+            text_baseline="bottom", y_offset=-7, text_color=[_ink_at(0)] * len(best), text_font_size="13px",
         )  # fmt: skip
     if len(failed):
         drawn.append(
@@ -69,31 +88,41 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
             )
         )  # fmt: skip
     plot.add_tools(
-        HoverTool(renderers=drawn, tooltips=[("config", "@config"), ("value", "@text"), ("reason", "@reason")])
+        HoverTool(
+            renderers=drawn,
+            tooltips=[("config", "@config"), ("value", "@text"), ("over the best", "@over"), ("reason", "@reason")],
+        )
     )
     return plot
 
 
-def _columns(cells: pd.DataFrame, across: str, down: str, unit: str, palette: list[str]) -> dict[str, list]:
+def _columns(cells: pd.DataFrame, across: str, down: str, unit: str, places: list[float]) -> dict[str, list]:
+    """``places`` are the cells' on the scale of colours: 0 for the best, from 1 on the worst; none for those without a value."""
     # Of values that are nearly alike, what they differ in.
     digits = 4 if sweeps.close(cells["value"]) else 3
     return {
         "across": [str(v) for v in cells[across]],
         "down": [str(v) for v in cells[down]],
         "value": cells["value"].astype(float).tolist(),
+        "place": places or [float("nan")] * len(cells),
+        "over": [percent_over(part) for part in sweeps.over_best(cells["value"], less=unit != "ratio")],
         "text": [write(v, unit, digits) for v in cells["value"]],
         "config": [short(c, 80) for c in cells["config"]],
         "reason": [short(r, 120) if r else "–" for r in cells["reason"]],
-        "ink": _inks(cells["value"], cells["value"].min(), cells["value"].max(), palette)
-        if palette
-        else [""] * len(cells),
+        "ink": [_ink_at(place) for place in places] or [""] * len(cells),
     }
 
 
-def _inks(values: pd.Series, low: float, high: float, palette: list[str]) -> list[str]:
-    """The text's colour on each value's cell."""
-    places = [(value - low) / (high - low) if high > low else 0 for value in values]
-    return [ink(palette[round(255 * place)]) for place in places]
+def percent_over(part: float) -> str:
+    """``+25 %``, ``best`` for 0, ``12×`` from ten times on, a dash where it is absent."""
+    if part >= 9:
+        return f"{1 + part:,.0f}×"
+    return "–" if pd.isna(part) else "best" if part == 0 else f"+{write(part, 'ratio', 2)}"
+
+
+def _ink_at(place: float) -> str:
+    """The text's colour on a cell at that place of the scale."""
+    return ink(_PALETTE[round(255 * min(place, 1))])
 
 
 def ink(shade: str) -> str:
@@ -103,10 +132,24 @@ def ink(shade: str) -> str:
     return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "#ffffff"
 
 
-def _bar(mapper: LinearColorMapper, unit: str, look: Theme) -> ColorBar:
+def _share_ticks(top: float) -> dict[float, str]:
+    """Places of round percentages over the best, up to ``top``, which stands for all above where it is ``_WIDEST``."""
+    shown = [
+        part for part in (0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0) if part <= top and (part in (0, 0.1) or part > top / 12)
+    ]
+    return {math.log2(1 + part): percent_over(part) for part in shown}
+
+
+def _value_ticks(low: float, high: float, unit: str) -> dict[float, str]:
+    """Places of the least value, the one in the middle and the largest."""
+    return {value - low: write(value, unit) for value in (low, (low + high) / 2, high)}
+
+
+def _bar(mapper: LinearColorMapper, look: Theme, labels: dict[float, str]) -> ColorBar:
     return ColorBar(
-        color_mapper=mapper, formatter=ticks(unit),
-        ticker=BasicTicker(desired_num_ticks=4), height=10, padding=6, border_line_color=None,
+        color_mapper=mapper, major_label_overrides=labels, title_text_color=look.muted, title_text_font=FONT,
+        title_text_font_size="12px", title_text_font_style="normal",
+        ticker=FixedTicker(ticks=list(labels)), height=10, padding=6, border_line_color=None,
         background_fill_alpha=0, major_label_text_color=look.muted, major_label_text_font=FONT,
         major_label_text_font_size="12px", major_tick_line_color=None, bar_line_color=None,
     )  # fmt: skip

@@ -233,6 +233,8 @@ def _hover(categories: Categories, plotted: Any) -> HoverTool:
     written["@executed"] = CustomJSHover(code=_EXECUTED)
     return HoverTool(
         renderers=[plotted], formatters=lookups | written, limit=2,
+        # The roofs are above the points.
+        attachment="below",
         tooltips=[
             ("", "@case{custom}"), ("launch", "@function{custom}"), ("point", "@style{custom}"),
             ("intensity", "@intensity{custom}"), ("performance", "@height{custom}"),

@@ -51,6 +51,8 @@ class Theme:
     accent: str
     warning: str
     series: tuple[str, ...]
+    #: For functions of a timeline, more than there are implementations.
+    functions: tuple[str, ...]
     origin: tuple[str, ...] = ()
     narrow: bool = False
 
@@ -58,10 +60,12 @@ class Theme:
 LIGHT = Theme(
     dark=False, ground="#ffffff", ink="#1b1f24", muted="#5b6570", line="#e3e7eb", accent="#0072B2", warning="#B34700",
     series=("#0072B2", "#D55E00", "#009E73", "#AA4499", "#8A6D00", "#5b6570"),
+    functions=("#0072B2", "#D55E00", "#00855f", "#AA4499", "#8A6D00", "#332288", "#A5283C", "#117733", "#3F8FBF", "#7A4A21"),
 )  # fmt: skip
 DARK = Theme(
     dark=True, ground="#14181d", ink="#eef1f4", muted="#a2acb7", line="#2a3139", accent="#56B4E9", warning="#F0A35E",
     series=("#56B4E9", "#F0A35E", "#2FC79B", "#CC79A7", "#F0E442", "#a2acb7"),
+    functions=("#56B4E9", "#F0A35E", "#2FC79B", "#CC79A7", "#F0E442", "#B39DDB", "#FF8A80", "#A5D66F", "#8FE3F0", "#D7B899"),
 )  # fmt: skip
 
 #: Implementations that every kernel has keep their place in the palette, so a colour means one thing in all views.

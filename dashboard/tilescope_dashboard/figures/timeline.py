@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from zlib import crc32
+
 import pandas as pd
 from bokeh.models import ColumnDataSource, CustomJSTickFormatter, HoverTool, LegendItem, PanTool, Range1d, WheelZoomTool
 from bokeh.plotting import figure
-from tilescope.models.timeline import labels
+from tilescope.models.function_names import labels
 
 from tilescope_dashboard.data.units import short, write
-from tilescope_dashboard.figures.style import Theme, blank, distinct, empty, hatch, legend
+from tilescope_dashboard.figures.style import LIGHT, Theme, blank, distinct, empty, hatch, legend
 
 #: Launches that get a bar of their own, those that were asked for and then the longest; the others share bars.
 MOST = 2_000
 _SLOTS = 1_000
 _ROW = 56
-#: So many functions have a colour and a pattern each; the others are grey.
-_FUNCTIONS = 5
+#: So many functions have a colour each; the others are grey.
+_FUNCTIONS = len(LIGHT.functions)
 OTHERS = "others"
 
 #: As many digits as tell neighbouring ticks apart, however far one has zoomed in, in the unit of the largest.
@@ -85,6 +88,19 @@ def _foremost(launches: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys([*of_lanes, *of_all]))[:_FUNCTIONS]
 
 
+def places(functions: Iterable[str]) -> dict[str, int]:
+    """A place in the palette for each of up to ``_FUNCTIONS`` functions: the same for a function wherever it is drawn, but where
+    two have the same, of which the one named first has it.
+    """
+    found: dict[str, int] = {}
+    for function in functions:
+        place = crc32(function.encode()) % _FUNCTIONS
+        while place in found.values():
+            place = (place + 1) % _FUNCTIONS
+        found[function] = place
+    return found
+
+
 def reduced(launches: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Launches that have a bar of their own, and what stands for the rest: ``impl left right launches busy``.
 
@@ -131,14 +147,17 @@ def _bars(
     """A bar a launch. ``top`` maps the functions that have a colour of their own to their names in the legend."""
     items = []
     rest = singles[~singles["function"].isin(top)]
-    groups = [(short(name, 28), singles[singles["function"] == function]) for function, name in top.items()]
-    for position, (label, some) in enumerate([*groups, (OTHERS, rest)]):
+    at = places(top)
+    groups = [
+        (short(name, 28), singles[singles["function"] == function], look.functions[at[function]], hatch(at[function]))
+        for function, name in top.items()
+    ]
+    for label, some, shade, pattern in [*groups, (OTHERS, rest, look.series[-1], " ")]:
         if some.empty:
             continue
-        shade = look.series[position]
         drawn = plot.hbar(
             y="lane", left="start", right="end", height=0.56, fill_color=shade, fill_alpha="alpha", line_color=shade,
-            line_alpha="alpha", line_width=1, hatch_pattern=hatch(position), hatch_color=look.ground, hatch_alpha=0.5,
+            line_alpha="alpha", line_width=1, hatch_pattern=pattern, hatch_color=look.ground, hatch_alpha=0.5,
             hatch_scale=9, source=_source(some, lanes), name="bars",
         )  # fmt: skip
         items.append(LegendItem(label=label, renderers=[drawn]))

@@ -6,6 +6,7 @@ the module goes. ``page_lifetime.settle`` puts in place those that every page ne
 
 #: Module to the distribution and version whose fault it corrects.
 FOR = {
+    "closed_connection": ("bokeh", "3.9.2"),
     "component_files": ("panel", "1.9.4"),
     "debounce": ("panel", "1.9.4"),
     "delivery": ("panel", "1.9.4"),

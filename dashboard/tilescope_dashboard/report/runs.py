@@ -74,8 +74,13 @@ def _environment(loaded: LoadedRun) -> Iterator[tuple[str, str]]:
     run, device = loaded.run, loaded.run.device
     yield "run", run.id
     yield "started", run.started
-    yield "device", f"{device.name} ({device.target}, {device.multiprocessors} SMs)"
-    yield "memory", f"{write(device.memory_bytes, 'byte')}, L2 {write(device.l2_bytes, 'byte')}"
+    # What another tool's file does not say of its GPU is 0.
+    count = f"{device.multiprocessors} SMs" if device.multiprocessors else ""
+    known = ", ".join(filter(None, [device.target, count]))
+    yield "device", f"{device.name} ({known})" if known else device.name
+    sizes = {"": device.memory_bytes, "L2 ": device.l2_bytes}
+    if any(sizes.values()):
+        yield "memory", ", ".join(f"{what}{write(size, 'byte')}" for what, size in sizes.items() if size)
     for metric, label in _CLOCKS.items():
         rows = loaded.table[loaded.table["metric"] == metric]
         for source, values in rows.groupby("source")["value"]:

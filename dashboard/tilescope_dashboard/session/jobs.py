@@ -39,7 +39,7 @@ class JobState:
 
     ``swept`` are the names of the kernels whose configs it goes through, ``person`` and ``tab`` whose job it is (see
     ``visitor``), empty where that is not known; ``left`` is when their last page went. ``unfinished`` says what a job that
-    ended by itself left outstanding, and why.
+    ended by itself left outstanding, and why. ``told`` is set once its person's page has shown how it ended.
     """
 
     number: int
@@ -58,6 +58,7 @@ class JobState:
     failures: int = 0
     person: str = ""
     tab: str = ""
+    told: bool = False
     left: float = field(default_factory=time.monotonic)
 
     @property

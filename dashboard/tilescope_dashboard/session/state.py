@@ -12,12 +12,16 @@ import param
 from tilescope.runs import staleness, store
 from tilescope.table import schema
 
-from tilescope_dashboard.data import command_line, url_state
+from tilescope_dashboard.data import command_line, kernel_cases, url_state
 from tilescope_dashboard.data.best_run import best_run, first_shown
+from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.run_cache import open_cached, usual
 from tilescope_dashboard.figures.style import Theme, theme
 
 LOG = logging.getLogger(__name__)
+#: What of a state stands in the address.
+IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared"]
+_NO_CASE = KernelCase("", "", "")
 
 
 class State(param.Parameterized):
@@ -32,7 +36,9 @@ class State(param.Parameterized):
     view = param.String(default="overview", doc="A view's name; one that is not known means the first.")
     theme = param.String(default="light", doc="dark, or else light.")
     compared = param.List(item_type=str, doc="Runs, or RUN:IMPLEMENTATION, that are compared with the run.")
-    case = param.String(doc="The kernel's case, as run_cache.case_name names it; else the one that stands for it.")
+    case = param.String(
+        doc="The kernel's case, as kernel_cases.case_name names it; empty for the one that stands for it."
+    )
 
     runs = param.List(item_type=store.Summary)
     loaded = param.ClassSelector(class_=store.LoadedRun, default=None)
@@ -45,11 +51,13 @@ class State(param.Parameterized):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        self._known: tuple[store.LoadedRun | None, str, Mapping[str, KernelCase]] = (None, "", {})
         self.refresh()
         if not self.run:
             self.run, self.kernel = first_shown(self.runs, self.kernel)
         self._open()
-        self.param.watch(self._chosen, ["run", "kernel", "compared"])
+        self.ignored = "; ".join(self._keep_case(asked=True))
+        self.param.watch(self._follow_choice, ["run", "kernel", "compared", "case"])
 
     def refresh(self) -> None:
         """Look at the disk again: runs come and go."""
@@ -62,8 +70,10 @@ class State(param.Parameterized):
         if others:
             self.ignored = f"not understood: {', '.join(others)}"
 
-    def _chosen(self, *events: param.parameterized.Event) -> None:
+    def _follow_choice(self, *events: param.parameterized.Event) -> None:
         names = {event.name for event in events}
+        if names == {"case"} and not self.case:
+            return
         said = url_state.unopened(self.compared) if "compared" in names else []
         if not url_state.is_kernel(self.kernel):
             said.append(f"not the name of a kernel: {url_state.shown(self.kernel)}")
@@ -74,9 +84,41 @@ class State(param.Parameterized):
             self._open(keep_kernel="kernel" in names)
         elif "kernel" in names:
             self._follow()
+        said += self._keep_case(asked="case" in names)
         # The Compare view drops what it cannot compare: that it was asked for stays said until something else is chosen.
         if said or names != {"compared"}:
             self.ignored = "; ".join(said)
+
+    def _keep_case(self, asked: bool) -> list[str]:
+        """Keep the case where the run has it of this kernel. Else it becomes the same problem's, or none; that is said, in a
+        line, where it was ``asked`` for.
+        """
+        if not self.case or not self.cases or self.case in self.cases:
+            return []
+        wanted, before = self.case, kernel_cases.named(self.case)
+        same = before and kernel_cases.closest(
+            self.cases.values(), before, workload=before.workload, direction=before.direction
+        )
+        self.case = kernel_cases.case_name(same) if same and not asked else ""
+        return [f"not a case of {self.kernel} in this run: {url_state.shown(wanted)}"] if asked else []
+
+    def choose(self, **parts: str) -> None:
+        """Choose the case with these ``parts``, fields of a ``KernelCase``: of several the one most like the case before."""
+        found = kernel_cases.closest(self.cases.values(), self.chosen or _NO_CASE, **parts)
+        if found is not None:
+            self.case = kernel_cases.case_name(found)
+
+    @property
+    def cases(self) -> Mapping[str, KernelCase]:
+        """Cases of the chosen kernel in the chosen run, by their names; empty when there are none."""
+        if self._known[:2] != (self.loaded, self.kernel):
+            self._known = self.loaded, self.kernel, kernel_cases.cases(self.table)
+        return self._known[2]
+
+    @property
+    def chosen(self) -> KernelCase | None:
+        """The case that was chosen, None where the one that stands for the kernel is meant."""
+        return self.cases.get(self.case)
 
     def _open(self, keep_kernel: bool = False) -> None:
         """Open the run. A kernel that it lacks is exchanged, unless it was chosen together with the run, as by a link."""

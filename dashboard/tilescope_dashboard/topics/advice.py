@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-import pandas as pd
 from tilescope.models.advice import Finding
 
-from tilescope_dashboard.data.run_cache import CASE, case_name
 from tilescope_dashboard.data.units import times
 from tilescope_dashboard.topics.sentence import Sentence
 
-#: The columns that name a case of the chosen kernel.
-OF_KERNEL = list(CASE[1:])
 _ORDER = (
     "Ranked by potential speedup. Estimates are upper limits: fix one, then measure again. "
     "A solid edge was measured, a dashed one is predicted; values in italics were not measured."
 )
 _IMPOSSIBLE = "This measurement cannot be, so nothing else is concluded from it: set right what is named below, then measure again."
 _NOTHING = "This run says nothing about {}: profile it with the compiler collector, or with ncu on a GPU."
-
-
-def cases(table: pd.DataFrame) -> dict[str, tuple[str, ...]]:
-    """The cases in one kernel's ``table``, by what a selector and the address call them."""
-    rows = table[OF_KERNEL].drop_duplicates()
-    return {case_name(case): case for case in rows.itertuples(index=False, name=None)}
 
 
 def nothing(kernel: str) -> Sentence:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
+from tilescope.table.case import parse_config
 
 from tilescope_dashboard.data.columns import Column
-from tilescope_dashboard.data.sweeps import COLOURINGS, close, names, parameters, spread
-from tilescope_dashboard.data.units import write
+from tilescope_dashboard.data.sweeps import COLOURINGS, close, names, over_best, parameters, spread
+from tilescope_dashboard.data.units import times, write
 from tilescope_dashboard.topics.sentence import Sentence
 
+#: Arguments of ``triton.Config`` of its own, not of the kernel.
+_OF_LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 #: What the view is for, where it has nothing to show.
 ABOUT = Sentence("Autotune", "Every config of a kernel, measured or compiled.")
 _MEASURES = (
-    Column("time", "time", "second"), Column("registers", "registers", "count"),
+    Column("time", "time", "second"), Column("over", "over the best", "ratio"), Column("registers", "registers", "count"),
     Column("shared_memory", "shared memory (B)", "byte"), Column("spills", "spills (B)", "byte"),
     Column("theoretical_occupancy", "occupancy", "ratio"), Column("sources", "from"), Column("reason", "failure"),
 )  # fmt: skip
@@ -22,9 +25,10 @@ _MEASURES = (
 
 def columns(cells: pd.DataFrame, varying: Iterable[str]) -> tuple[Column, ...]:
     """The table's columns: the time, one a parameter of ``varying``, as every kernel has its own, and the rest."""
-    time, *measures = _MEASURES
+    time, over, *measures = _MEASURES
     return (
         time,
+        over,
         *(Column(name, name, "count") for name in varying),
         *(c for c in measures if c.name != "reason" or cells["reason"].ne("").any()),
     )
@@ -70,6 +74,39 @@ def by_influence(cells: pd.DataFrame, parameters: Sequence[str], column: str | N
     return sorted(parameters, key=idle)
 
 
+def effects(rows: pd.DataFrame, less: bool) -> dict[str, float]:
+    """What each parameter that varies in ``ranked``'s rows costs at its worst value, all others tuned, over the best: the largest
+    first. 0.25 is a quarter. Nothing is said of one where some value never worked, or the best is 0.
+    """
+    timed = rows[rows["value"].notna()]
+    found = {}
+    for name in parameters(timed.drop(columns="value")):
+        of_values = timed.groupby(name)["value"]
+        apart = over_best(of_values.min() if less else of_values.max(), less)
+        if apart.notna().all():
+            found[name] = float(apart.max())
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def gain(rows: pd.DataFrame, default: pd.DataFrame) -> float | None:
+    """The time of the implementation's own choice, ``sweeps.defaults``' row of the sweep, over that of the best of ``ranked``'s
+    rows by time; None where either was not timed, or by another clock.
+    """
+    top = best(rows)
+    if top is None or default.empty or default["time_source"].iloc[0] != top["time_source"]:
+        return None
+    ratio = default["time"].iloc[0] / top["time"]
+    return float(ratio) if pd.notna(ratio) else None
+
+
+def as_code(config: str) -> str:
+    """``triton.Config({"BLOCK": 128}, num_warps=4)`` for ``BLOCK=128,num_warps=4``."""
+    values = parse_config(config)
+    of_launch = {name: values.pop(name) for name in _OF_LAUNCH if name in values}
+    named = ", ".join(f'"{name}": {value}' for name, value in values.items())
+    return f"triton.Config({', '.join(['{' + named + '}', *(f'{name}={value}' for name, value in of_launch.items())])})"
+
+
 def alike(rows: pd.DataFrame) -> bool:
     """Whether ``ranked``'s rows, more than one, have all one value."""
     return len(rows) > 1 and bool(rows["value"].notna().all()) and rows["value"].nunique() == 1
@@ -95,11 +132,11 @@ def listed(rows: pd.DataFrame) -> pd.DataFrame:
     said = rows[["time_source", "code_source"]].apply(
         lambda row: "; ".join(str(s) for s in row if pd.notna(s) and s), axis=1, result_type="reduce"
     )
-    return rows.assign(sources=said.astype(object))
+    return rows.assign(sources=said.astype(object), over=over_best(rows["time"], less=True))
 
 
-def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str) -> Sentence:
-    """The best of ``ranked``'s rows by its ``label``, of which ``grid`` shows ``shown``."""
+def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str, won: float | None = None) -> Sentence:
+    """The best of ``ranked``'s rows by its ``label``, of which ``grid`` shows ``shown``; ``won`` is its ``gain``."""
     top = best(rows)
     # One collector may fail where another has the value.
     failed = int((rows["reason"].ne("") & rows["value"].isna()).sum())
@@ -113,5 +150,15 @@ def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str) -> 
     if close(shown["value"]):
         apart = write(spread(shown["value"]), "ratio", 2)
         said.append(f"The cells lie within {apart}: what they differ in hardly matters here.")
+    costs = effects(rows, less=unit != "ratio")
+    if costs:
+        said.insert(0, f"Worst value over best, the others tuned: {', '.join(_costs(costs))}.")
     said.insert(0, f"{top['config'].replace(',', ', ')}.")
-    return Sentence(f"Best {label}: {write(top['value'], unit)}", " ".join(said))
+    title = f"Best {label}: {write(top['value'], unit)}"
+    if unit == "second" and won is None:
+        said.append("The default, the implementation's own choice, was not timed by this clock in this run.")
+    return Sentence(title + (f", {times(won)} the default's speed" if won else ""), " ".join(said))
+
+
+def _costs(costs: Mapping[str, float]) -> list[str]:
+    return [f"{name} +{write(part, 'ratio', 2)}" if part > 0 else f"{name} none" for name, part in costs.items()]

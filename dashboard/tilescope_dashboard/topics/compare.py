@@ -87,12 +87,12 @@ def against(
     return rows.sort_values("ratio", ascending=False, kind="stable", na_position="last", ignore_index=True), said
 
 
-def sentence(kernel: str, others: Sequence[str], rows: pd.DataFrame) -> Sentence:
-    """``against``'s rows in words; ``others`` are the names of the baselines."""
+def sentence(kernel: str, others: Sequence[str], rows: pd.DataFrame, of_case: str = "") -> Sentence:
+    """``against``'s rows in words, what is said ``of_case`` after them; ``others`` are the names of the baselines."""
     if not others:
         return Sentence("Compare", _NOTHING)
     more = f" The figure shows the first {MOST}." if rows["ratio"].notna().sum() > MOST else ""
-    return Sentence(verdicts.sentence(rows, kernel, _listed(others)), _READING + more)
+    return Sentence(verdicts.sentence(rows, kernel, _listed(others)), of_case + _READING + more)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -103,8 +103,10 @@ def sentence(case: Mapping[str, Any] | None) -> Sentence:
     """``81.2 % of roofline, 3.57× vs eager (triton, 8192x16384-bf16, forward)``, and why."""
     if case is None:
         return Sentence(NOTHING)
+    predicted = any(case[name] == case[name] for name in ("floor", "bytes", "registers", "interval"))
+    untimed = "Predicted, not measured" if predicted else "Not timed"
     reached = [
-        f"{write(case['gpu_time'], 'second')} of GPU time" if case["measured"] else "Predicted, not measured",
+        f"{write(case['gpu_time'], 'second')} of GPU time" if case["measured"] else untimed,
         *([f"{write(case['floor_fraction'], 'ratio')} of roofline"] if case["floor_fraction"] > 0 else []),
         *([f"{times(case['speedup_eager'])} vs eager"] if case["speedup_eager"] > 0 else []),
         *([f"{times(case['speedup_library'])} vs {case['library']}"] if case["library"] else []),

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 from tilescope.models import timeline as model
+from tilescope.models.function_names import said as function_said
 
 from tilescope_dashboard.data.columns import IMPL, Column
 from tilescope_dashboard.data.frames import with_first
@@ -67,7 +68,7 @@ def sentence(launches: pd.DataFrame, sums: pd.DataFrame) -> Sentence:
     said = ["It is one launch." if first["launches"] == 1 else "Its launches leave no gap."]
     if len(gaps):
         longest = gaps.loc[gaps["gap"].idxmax()]
-        name = short(model.plain_name(longest["function"]), 60)
+        name = short(function_said(longest["function"]), 60)
         said = [f"Its longest gap, {write(longest['gap'], 'second')}, lies before {name}: {_cause(longest)}"]
     if len(launches) > MOST:
         said.append(f"Of {len(launches):,} launches the figure draws the longest one by one and the others together.")

@@ -84,7 +84,12 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None) -> S
     if len(gain) and pd.notna(gain["predicted"].iloc[0]):
         actual = gain["actual"].iloc[0]
         timed = f" Measured: {times(actual)}." if pd.notna(actual) else ""
-        said = f"Its bytes predict a speedup of {times(gain['predicted'].iloc[0])} vs eager.{timed} {said}"
+        source = gain["bytes_source"].iloc[0]
+        # Not always those of the bars, which show what was measured where it was.
+        of_both = (
+            f"Its and eager's bytes, both {_COUNTED[source]}, predict" if source in _COUNTED else "Its bytes predict"
+        )
+        said = f"{of_both} a speedup of {times(gain['predicted'].iloc[0])} vs eager.{timed} {said}"
     return Sentence(title, said)
 
 

@@ -10,6 +10,7 @@ from tilescope.models.advice import nvidia_rules
 
 from tilescope_dashboard.components import cards, html_text
 from tilescope_dashboard.data import run_cache
+from tilescope_dashboard.data.kernel_cases import OF_KERNEL, case_name
 from tilescope_dashboard.topics import advice as topic
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.fusion import FusionForm
@@ -27,13 +28,11 @@ class Advice(View):
         self._cards, self._nvidia, self._fusion = cards.pane(), cards.pane(), FusionForm()
         self._filling = False
         self._case.param.watch(lambda event: self._filling or self._choose(event.new), "value")
-        self.state.param.watch(self._changed, "case")
         return [self._head, self._missing, self._case, self._cards, self._nvidia, self._fusion]
 
     def update(self) -> None:
-        options = topic.cases(self.state.table)
-        # The person's choice stays where this run has it too.
-        chosen = options[self.state.case] if self.state.case in options else self._largest(options)
+        options = dict(self.state.cases)
+        chosen = self.state.chosen or self._largest(options)
         self._filling = True
         self._case.visible = bool(options)
         self._case.param.update(options=options, value=chosen)
@@ -41,7 +40,7 @@ class Advice(View):
         self._show()
 
     def _choose(self, case: Any) -> None:
-        self.state.case = run_cache.case_name(case)
+        self.state.case = case_name(case)
 
     def _largest(self, options: dict[str, Any]) -> Any:
         """The case that stands for the kernel, else the first there is, else None."""
@@ -50,7 +49,7 @@ class Advice(View):
         head = (
             None if summaries is None else summary.representative(summaries[summaries["kernel"] == self.state.kernel])
         )
-        case = tuple(head[name] for name in topic.OF_KERNEL) if head else None
+        case = tuple(head[name] for name in OF_KERNEL) if head else None
         return case if case in options.values() else next(iter(options.values()), None)
 
     def _show(self) -> None:
@@ -62,7 +61,7 @@ class Advice(View):
             return
         self._missing.say("")
         table = self.state.table
-        sources = set(table.loc[(table[topic.OF_KERNEL] == list(case)).all(axis="columns"), "source"])
+        sources = set(table.loc[(table[OF_KERNEL] == list(case)).all(axis="columns"), "source"])
         of_kernel = (self.state.kernel, *case)
         ours = run_cache.findings(loaded, of_kernel)
         theirs = [found for found in nvidia_rules.of_run(loaded.folder) if found.case == of_kernel]

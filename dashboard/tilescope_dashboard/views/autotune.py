@@ -9,8 +9,9 @@ from tilescope.table.schema import Failure
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.components.copy_button import CopyButton
 from tilescope_dashboard.components.tables import fill, table
-from tilescope_dashboard.data import sweeps
+from tilescope_dashboard.data import kernel_cases, sweeps
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.session.jobs import shared
 from tilescope_dashboard.topics import autotune as topic
@@ -26,9 +27,12 @@ class Autotune(View):
 
     def build(self) -> list[Any]:
         self._head, self._missing = html_text.pane(), MissingSweep(self.state, shared())
-        self._choices, self._chart = ConfigChoices(self._draw), chart()
+        self._choices, self._chart = ConfigChoices(self._draw, self._pick), chart()
         self._table = pn.Column(sizing_mode="stretch_width", margin=0)
-        self._body = pn.Column(self._choices, self._chart, self._table, sizing_mode="stretch_width", margin=0)
+        self._copy = CopyButton(label="Copy best config")
+        self._body = pn.Column(
+            self._choices, self._copy, self._chart, self._table, sizing_mode="stretch_width", margin=0
+        )
         self._of: tuple[Any, ...] = ()
         return [self._head, self._missing, self._body]
 
@@ -38,6 +42,8 @@ class Autotune(View):
         if self._of != (loaded, kernel):
             self._of = (loaded, kernel)
             self._fill([f for f in loaded.run.failures if f.concerns(kernel)] if loaded else [])
+        if self.elsewhere() and self.state.chosen:
+            self._choices.go(kernel_cases.case_name(self.state.chosen[:3]))
         self._missing.show(missing=not self._body.visible)
         if self._body.visible:
             self._draw()
@@ -46,17 +52,29 @@ class Autotune(View):
 
     def _fill(self, failures: list[Failure]) -> None:
         self._cells = sweeps.configs(self.state.table, failures, self.state.device.target if self.state.device else "")
+        self._defaults = sweeps.defaults(self.state.table)
         names = self._choices.fill(self._cells)
         self._body.visible = bool(names) and self._choices.colouring is not None
         self._rows = table(topic.columns(self._cells, names))
         self._table.objects = [self.saved(self._rows, "configs")]
+
+    def _pick(self) -> None:
+        """The sweep that a person chose, and its case for all views."""
+        of = kernel_cases.named(self._choices.sweep)
+        parts = {name: value for name, value in of._asdict().items() if value} if of else {}
+        self.choose(self._draw, **parts)
 
     def _draw(self) -> None:
         chosen = self._choices
         label, unit, less = sweeps.COLOURINGS[chosen.colouring]
         cells = topic.ranked(self._cells, chosen.sweep, chosen.held, chosen.colouring, less)
         shown = topic.grid(cells, chosen.across, chosen.down)
-        self._head.object = html_text.heading(*topic.sentence(cells, shown, label, unit))
+        own = self._defaults[sweeps.names(self._defaults) == chosen.sweep]
+        won = topic.gain(cells, own) if chosen.colouring == "time" else None
+        self._head.object = html_text.heading(*topic.sentence(cells, shown, label, unit, won))
+        top = topic.best(cells)
+        self._copy.visible = top is not None
+        self._copy.text = topic.as_code(top["config"]) if top is not None else ""
         self._chart.visible = self._table.visible = len(shown) > 0
         self._chart.object = autotune(shown, chosen.across, chosen.down, unit, self.state.look)
         fill(self._rows, topic.listed(cells))

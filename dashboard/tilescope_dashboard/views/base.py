@@ -24,7 +24,7 @@ class View(pn.viewable.Viewer):
     """A view of the state. A subclass has ``name_in_address``, ``title``, ``build()`` and ``update()``.
 
     ``build`` makes the layout once, with its title in ``_head``; ``update`` fills it from the state. An error in ``update``
-    is shown in place. The title of a ``live`` view changes all the time, too often to be read out for its figures.
+    is shown in place. A view that shows one case shows the state's (``elsewhere``, ``choose``). The title of a ``live`` view changes all the time, too often to be read out for its figures.
     """
 
     state = param.ClassSelector(class_=State)
@@ -37,12 +37,12 @@ class View(pn.viewable.Viewer):
 
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self.fresh = False
+        self.fresh, self._followed = False, ""
         self._trouble = html_text.pane(visible=False)
         self._layout = pn.Column(self._trouble, *self.build(), sizing_mode="stretch_width", margin=0)
         for place in self._layout.select(Chart):
             place.about = self._about
-        state.param.watch(self._changed, ["loaded", "kernel", "theme", "narrow", "view"])
+        state.param.watch(self._changed, ["loaded", "kernel", "theme", "narrow", "view", "case"])
 
     def build(self) -> list[Any]:
         """The view's parts, from top to bottom."""
@@ -51,6 +51,18 @@ class View(pn.viewable.Viewer):
     def update(self) -> None:
         """Bring every part up to date with the state."""
         raise TypeError(f"{type(self).__name__} has no update")
+
+    def elsewhere(self) -> bool:
+        """Whether another case was chosen since this was last asked: then selectors go to it."""
+        before, self._followed = self._followed, self.state.case
+        return before != self.state.case
+
+    def choose(self, draw: Callable[[], object], **parts: str) -> None:
+        """Choose, for all views, the case with these fields of a ``KernelCase``, and ``draw`` unless that already did it."""
+        before = self.state.case
+        self.state.choose(**parts)
+        if self.state.case == before or not self.fresh:
+            draw()
 
     def saved(self, shown: Table, what: str = "", origin: Callable[[], Sequence[str]] | None = None) -> pn.Column:
         """The table and, below it, links that save it.

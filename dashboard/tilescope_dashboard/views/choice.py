@@ -24,9 +24,12 @@ class Choice:
         """The chosen option, None where there is none."""
         return self.widget.value
 
-    def offer(self, options: Mapping[str, Any] | Sequence[str], first: Any) -> None:
-        """Put these options, labelled if they are a mapping, in place of the others; ``first`` is the one to start with."""
+    def offer(self, options: Mapping[str, Any] | Sequence[str], first: Any, *, anew: bool = False) -> None:
+        """Put these options, labelled if they are a mapping, in place of the others; ``first`` is the one to start with, which
+        ``anew`` puts in place of what a person picked, too.
+        """
         values = options.values() if isinstance(options, Mapping) else options
+        self._picked = self._picked and not anew
         value = self.value if self._picked and self.value in values else first
         self._offering = True
         self.widget.param.update(options=options, value=value, visible=bool(options))

@@ -13,6 +13,7 @@ from tilescope.models import claims as model
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.data.run_cache import claimed, has_claimed
 from tilescope_dashboard.figures.claims import claims
 from tilescope_dashboard.topics import claims as topic
@@ -69,4 +70,5 @@ class Claims(View):
     def _open(self, event: Any) -> None:
         if event.new:
             row = self._rows.iloc[event.new[0]]
-            self.state.param.update(run=row["run"], kernel=row["kernel"])
+            case = case_name(("triton", row["pass"], row["workload"]))
+            self.state.param.update(run=row["run"], kernel=row["kernel"], case=case)

@@ -15,6 +15,7 @@ from tilescope_dashboard.data.run_cache import open_cached
 from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.topics import compare as topic
+from tilescope_dashboard.topics import compared_case
 from tilescope_dashboard.views.base import View
 
 #: How many runs are offered to compare with in one click.
@@ -31,6 +32,7 @@ class Compare(View):
         self._others = pmui.MultiChoice(label="Compare with", options={}, sizing_mode="stretch_width", margin=(4, 8))
         self._chart, self._table = chart(), table(topic.COLUMNS)
         self._first = pn.FlexBox(sizing_mode="stretch_width", margin=0)
+        self._table.param.watch(self._pick, "selection")
         self._others.param.watch(lambda event: self.state.param.update(compared=list(event.new)), "value")
         self.state.param.watch(self._changed, ["compared", "runs"])
         self._body = pn.Column(self._chart, self.saved(self._table), sizing_mode="stretch_width", margin=0)
@@ -43,7 +45,9 @@ class Compare(View):
         self._others.param.update(options=options, value=chosen)
         rows, said = topic.against(state.loaded, state.kernel, chosen, open_cached)
         names = [topic.name_of(token, state.runs) for token in chosen]
-        self._head.object = html_text.heading(*topic.sentence(state.kernel, names, rows))
+        self._head.object = html_text.heading(
+            *topic.sentence(state.kernel, names, rows, compared_case.said(rows, state.chosen))
+        )
         self._said.object = "".join(
             html_text.notice("info", line.partition(": ")[0] + ":", line.partition(": ")[2]) for line in said
         )
@@ -52,7 +56,15 @@ class Compare(View):
         offered = [option for option in options.items() if ":" in option[1]] or list(options.items())[:_OFFERED]
         self._first.objects = [] if chosen else [self._offer(*option) for option in offered]
         self._chart.object = compare(rows, state.look, of_base=True)
+        self._settled, self._rows = False, rows
         fill(self._table, rows)
+        self._table.selection = [int(place) for place in compared_case.of_case(rows, state.chosen).index[:1]]
+        self._settled = True
+
+    def _pick(self, event: Any) -> None:
+        """The chosen row's case becomes that of all views."""
+        if self._settled and event.new:
+            self.choose(lambda: None, **compared_case.parts(self._rows.iloc[event.new[0]]))
 
     def _offer(self, name: str, token: str) -> pmui.Button:
         """A comparison in one click, where nothing is compared yet."""

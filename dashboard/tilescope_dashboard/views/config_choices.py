@@ -17,12 +17,15 @@ _BEST = "best of all"
 
 
 class ConfigChoices(pn.viewable.Viewer):
-    """Selectors; ``chosen`` is called when a person changed one. The parameters that are not drawn have a selector each."""
+    """Selectors; ``chosen`` is called when a person changed one, ``sweep_chosen`` when it is the sweep's.
 
-    def __init__(self, chosen: Callable[[], Any]) -> None:
+    The parameters that are not drawn have a selector each.
+    """
+
+    def __init__(self, chosen: Callable[[], Any], sweep_chosen: Callable[[], Any]) -> None:
         super().__init__()
         self._chosen, self._cells = chosen, pd.DataFrame()
-        self._sweep, self._colouring = Choice("sweep", 330, chosen), Choice("colour by", 210, chosen)
+        self._sweep, self._colouring = Choice("sweep", 330, sweep_chosen), Choice("colour by", 210, chosen)
         self._across, self._down = Choice("across", 150, self._choose), Choice("down", 150, self._choose)
         self._others = pn.FlexBox(sizing_mode="stretch_width", gap="4px", margin=(6, 0, 0, 0))
         first = (choice.widget for choice in (self._sweep, self._colouring, self._across, self._down))
@@ -65,6 +68,12 @@ class ConfigChoices(pn.viewable.Viewer):
         self._down.offer(names, next(iter(names[1:] or names), None))
         self._hold()
         return names
+
+    def go(self, sweep: str) -> None:
+        """Choose the sweep if there is one of that name."""
+        found = list(dict.fromkeys(sweeps.names(self._cells)))
+        if sweep in found:
+            self._sweep.offer(found, sweep, anew=True)
 
     def _choose(self) -> None:
         self._hold()

@@ -10,6 +10,7 @@ import panel as pn
 import panel_material_ui as pmui
 from tilescope.table import line_values
 
+from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.topics.source import FunctionLaunch, LineColumn
 
@@ -18,10 +19,12 @@ class LineChoices(pn.viewable.Viewer):
     """Three selectors, each offering what the one before it leaves. The columns are the person's, or the most telling.
 
     ``rows`` are the chosen launch's. ``launch_chosen`` is called when they are others, ``columns_chosen`` when a person
-    chose columns of them.
+    chose columns of them, ``case_chosen`` when one chose another case, which ``open`` then shows.
     """
 
-    def __init__(self, launch_chosen: Callable[[], Any], columns_chosen: Callable[[], Any]) -> None:
+    def __init__(
+        self, launch_chosen: Callable[[], Any], columns_chosen: Callable[[], Any], case_chosen: Callable[[], Any]
+    ) -> None:
         super().__init__()
         self.rows = self._of_case = self._found = line_values.frame([])
         self._launch_chosen, self._columns_chosen = launch_chosen, columns_chosen
@@ -30,7 +33,7 @@ class LineChoices(pn.viewable.Viewer):
         self._case = pmui.Select(label="case", options={}, size="small", width=360)
         self._launch = pmui.Select(label="launch", options={}, size="small", width=280)
         self._columns = pmui.MultiChoice(label="columns", options={}, sizing_mode="stretch_width", margin=(4, 8))
-        self._case.param.watch(lambda _: self._filling or self._open(), "value")
+        self._case.param.watch(lambda _: self._filling or case_chosen(), "value")
         self._launch.param.watch(lambda _: self._filling or self._choose(), "value")
         self._columns.param.watch(lambda _: self._filling or self._pick(), "value")
         self._layout = pn.Column(
@@ -52,16 +55,29 @@ class LineChoices(pn.viewable.Viewer):
         """The chosen columns, in the order in which they were."""
         return list(self._columns.value)
 
-    def fill(self, found: pd.DataFrame, problem: tuple[str, str], most: int) -> None:
-        """Offer what ``found``, lines of one kernel, knows; what was chosen stays where it is among that.
+    def fill(
+        self,
+        found: pd.DataFrame,
+        problem: tuple[str, str],
+        most: int,
+        case: KernelCase | None = None,
+        *,
+        anew: bool = False,
+    ) -> None:
+        """Offer what ``found``, lines of one kernel, knows; what was chosen stays where it is among that, unless ``anew``.
 
-        Else it is the first case of ``problem``, a workload and a pass, without a config, and at most ``most`` columns.
+        Else it is ``case``, else the first one of its problem, else of ``problem``, a workload and a pass, without a config; and
+        at most ``most`` columns.
         """
         self._found, self._most = found, most
-        self._set(self._case, topic.cases(found), topic.first_case(found, problem))
-        self._open()
+        options = topic.cases(found)
+        known = {(workload, direction) for _, direction, workload, _ in options.values()}
+        of = case.problem if case and case.problem in known else problem
+        first = tuple(case) if case in options.values() else topic.first_case(found, of)
+        self._set(self._case, options, first, anew=anew)
+        self.open()
 
-    def _open(self) -> None:
+    def open(self) -> None:
         """The chosen case's launches."""
         self._of_case = topic.of_case(self._found, self.case)
         launches = {launch.label: launch for launch in topic.launches(self._of_case)}
@@ -84,10 +100,11 @@ class LineChoices(pn.viewable.Viewer):
         self._picked = True
         self._columns_chosen()
 
-    def _set(self, widget: pmui.Select, options: dict[str, Any], first: Any) -> None:
-        """New options; the person's choice stays where it is among them."""
+    def _set(self, widget: pmui.Select, options: dict[str, Any], first: Any, *, anew: bool = False) -> None:
+        """New options; the person's choice stays where it is among them, unless ``anew``."""
         self._filling = True
-        widget.param.update(options=options, value=widget.value if widget.value in options.values() else first)
+        kept = widget.value in options.values() and not anew
+        widget.param.update(options=options, value=widget.value if kept else first)
         self._filling = False
 
     def __panel__(self) -> pn.viewable.Viewable:

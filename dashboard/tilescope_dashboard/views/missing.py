@@ -48,12 +48,13 @@ class Missing(pn.viewable.Viewer):
     ) -> None:
         """Offer the run in which ``found`` finds ``what`` the open one lacks of the state's kernel.
 
-        ``about`` describes that run further, by default by its collectors. ``otherwise`` is shown where there is no such run.
+        ``about`` describes that run further, by default by its collectors. ``otherwise`` is shown where there is no such run,
+        unless the open one was made of another tool's file.
         """
         kernel = self.state.kernel
         other = having([run for run in self.state.runs if run.id != self.state.run], kernel, found)
         if other is None:
-            self.say(otherwise)
+            self.say(_of_file(self.state.loaded) or otherwise)
         else:
             apart = about(open_cached(other.path), kernel) if about else ", ".join(other.sources)
             self.say(f"<p>Another run has {what}: {named(other, apart)}.</p>", other)
@@ -70,6 +71,12 @@ class Missing(pn.viewable.Viewer):
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout
+
+
+def _of_file(loaded: store.LoadedRun | None) -> str:
+    """What is said in a run that was made of another tool's file: its kernels are declared nowhere, so no command makes more of it."""
+    tool = str(loaded.run.settings.get("tool", "")) if loaded else ""
+    return f"<p>This run is a file of {escape(tool)}, which does not have it.</p>" if tool else ""
 
 
 def having(runs: Iterable[store.Summary], kernel: str, found: Found) -> store.Summary | None:

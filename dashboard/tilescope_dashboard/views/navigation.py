@@ -11,10 +11,12 @@ import param
 
 from tilescope_dashboard.browser.connection import Connection
 from tilescope_dashboard.browser.focus_ring import FocusRing
+from tilescope_dashboard.browser.history import History
 from tilescope_dashboard.browser.keyboard import Keyboard
 from tilescope_dashboard.components.stack import Stack
+from tilescope_dashboard.data import url_state
 from tilescope_dashboard.session.idle_work import IdleWork
-from tilescope_dashboard.session.state import State
+from tilescope_dashboard.session.state import IN_ADDRESS, State
 from tilescope_dashboard.views.base import View
 
 
@@ -26,6 +28,8 @@ class Navigation(pn.viewable.Viewer):
     def __init__(self, state: State, views: Mapping[str, type[View]], **settings: Any) -> None:
         super().__init__(state=state, **settings)
         self._views, self._made = views, {}
+        # The theme is no place that one goes back from.
+        self._begun = {name: getattr(state, name) for name in IN_ADDRESS if name != "theme"}
         # The tabs hold nothing themselves: with Bokeh inside, dynamic tabs throw and static ones build every view.
         nothing = pn.Spacer(height=0)
         self._tabs = pmui.Tabs(
@@ -38,12 +42,14 @@ class Navigation(pn.viewable.Viewer):
         state.param.watch(self._switch, "view")
         self._switch()
         spare = IdleWork(self._prepare)
-        state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow"])
+        state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow", "case"])
         pn.state.onload(spare.start)
         top = pn.Row(
             self._tabs, Keyboard(self._clear, align="center", margin=(0, 8)), sizing_mode="stretch_width", margin=0
         )
-        self._layout = pn.Column(top, self._stack, Connection(), FocusRing(), sizing_mode="stretch_width", margin=0)
+        self._layout = pn.Column(
+            top, self._stack, Connection(), FocusRing(), History(self._went), sizing_mode="stretch_width", margin=0
+        )
 
     def _place(self) -> int:
         names = list(self._views)
@@ -53,8 +59,11 @@ class Navigation(pn.viewable.Viewer):
         self.state.view = list(self._views)[event.new]
 
     def _switch(self, *_: param.parameterized.Event) -> None:
-        place = self._place()
+        place, asked = self._place(), self.state.view
         name = list(self._views)[place]
+        if asked and asked != name:
+            said = f"not a view: {url_state.shown(asked)}, so this is {self._views[name].title}"
+            self.state.ignored = "; ".join(filter(None, [self.state.ignored, said]))
         self._tabs.active = place
         self.state.view = name
         self._furnish(name)
@@ -74,6 +83,9 @@ class Navigation(pn.viewable.Viewer):
         if waiting:
             self._furnish(waiting[0])
         return bool(waiting)
+
+    def _went(self, named: set[str]) -> None:
+        self.state.param.update(**{name: value for name, value in self._begun.items() if name not in named})
 
     def _clear(self) -> None:
         self._made[list(self._views)[self._place()]].clear()

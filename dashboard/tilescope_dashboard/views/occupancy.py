@@ -12,6 +12,7 @@ from tilescope.hardware import occupancy as model
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart, side_by_side
 from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.figures.occupancy import TITLES, occupancy
 from tilescope_dashboard.topics import occupancy as topic
 from tilescope_dashboard.views.base import View
@@ -30,7 +31,7 @@ class Occupancy(View):
         self._table = table(topic.COLUMNS)
         self._rows, self._of, self._settled = pd.DataFrame(), (), True
         self._target.param.watch(lambda _: self._settled and self._fill(), "value")
-        self._table.param.watch(lambda _: self._settled and self._draw(), "selection")
+        self._table.param.watch(lambda _: self._settled and self._pick(), "selection")
         self._body = pn.Column(
             self._target, side_by_side(self._charts.values(), 310), self.saved(self._table, "launches"),
             sizing_mode="stretch_width", margin=0,
@@ -41,6 +42,9 @@ class Occupancy(View):
         state = self.state
         # In other colours the GPU and the launch stay the chosen ones.
         if self._of == (state.loaded, state.kernel):
+            self._settled = False
+            self._mark()
+            self._settled = True
             self._draw()
             return
         self._of = (state.loaded, state.kernel)
@@ -61,8 +65,27 @@ class Occupancy(View):
         fill(self._table, self._rows)
         if len(self._rows):
             self._table.selection = [0]
+        self._mark(anew=True)
         self._settled = True
         self._draw()
+
+    def _mark(self, *, anew: bool = False) -> None:
+        """Choose the first launch of the chosen case, if another case was chosen elsewhere, or ``anew``."""
+        case = self.state.chosen
+        if not (self.elsewhere() or anew) or case is None:
+            return
+        of_case = (self._rows[OF_KERNEL] == list(case)).all(axis="columns").to_numpy().nonzero()[0]
+        row = self._rows[OF_KERNEL].iloc[next(iter(self._table.selection), 0)] if len(of_case) else ()
+        if len(of_case) and tuple(row) != tuple(case):
+            self._table.selection = [int(of_case[0])]
+
+    def _pick(self) -> None:
+        """The launch that a person chose, and its case for all views."""
+        if not self._table.selection:
+            self._draw()
+            return
+        row = self._rows[OF_KERNEL].iloc[self._table.selection[0]]
+        self.choose(self._draw, **dict(zip(KernelCase._fields, row, strict=True)))
 
     def _draw(self) -> None:
         self._body.visible = len(self._rows) > 0

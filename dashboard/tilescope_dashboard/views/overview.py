@@ -14,6 +14,7 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data import run_cache
+from tilescope_dashboard.data.kernel_cases import OF_KERNEL, case_name
 from tilescope_dashboard.data.library import library, listing
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.session.scheduling import once_loaded
@@ -36,6 +37,7 @@ class Overview(View):
         self._first, self._chart = FirstFinding(self.state), chart()
         self._kernels, self._table, self._runs = (table(c) for c in (topic.KERNELS, topic.CASES, topic.RUNS))
         self._cases = self._library = pd.DataFrame()
+        self._settled, self._look = True, None
         self._kernels.param.watch(self._choose, "selection")
         self._table.param.watch(self._tell, "selection")
         self._runs.param.watch(self._open, "selection")
@@ -53,16 +55,35 @@ class Overview(View):
 
     def update(self) -> None:
         state, loaded = self.state, self.state.loaded
-        cases = self._cases = pd.DataFrame() if loaded is None else run_cache.summaries(loaded)
+        cases = pd.DataFrame() if loaded is None else run_cache.summaries(loaded)
+        anew, self._cases = cases is not self._cases or cases.empty, cases
+        self._settled = False
+        if anew:
+            fill(self._table, cases)
+            self._list_runs()
+        place = self._place()
+        self._table.selection = [] if place is None else [place]
+        self._settled = True
         self._say()
-        self._chart.object = overview(cases, state.look)
-        fill(self._table, cases)
-        self._list_runs()
+        if anew or self._look != state.look:
+            self._look = state.look
+            self._chart.object = overview(cases, state.look)
+
+    def _place(self) -> int | None:
+        """The row of the chosen case; None where none was chosen, or its config has no row."""
+        rows, case = self._cases, self.state.chosen
+        if case is None or rows.empty:
+            return None
+        here = (rows[["kernel", *OF_KERNEL]] == [self.state.kernel, *case]).all(axis="columns").to_numpy()
+        return int(here.argmax()) if here.any() else None
 
     def _say(self) -> None:
-        """The chosen kernel's largest case."""
-        state, rows = self.state, self._cases
-        case = summary.representative(rows[rows["kernel"] == state.kernel]) if len(rows) else None
+        """The chosen case, else the chosen kernel's largest."""
+        state, rows, place = self.state, self._cases, self._place()
+        if place is not None:
+            case: Mapping[str, Any] | None = rows.iloc[place].to_dict()
+        else:
+            case = summary.representative(rows[rows["kernel"] == state.kernel]) if len(rows) else None
         self._head.object = of_kernel(state.kernel, case, str(state.declared.get("summary", "")))
         self._first.show(case)
         if case is None and state.kernel:
@@ -77,13 +98,19 @@ class Overview(View):
         fill(self._runs, listing(self._listed))
 
     def _tell(self, event: Any) -> None:
-        """The chosen row in full: why it is as it is takes more room than a cell has. Without a row, the kernel's largest case."""
-        if not event.new:
-            self._say()
+        """The chosen row is the case of all views, and stands above in full: why it is as it is takes more room than a cell
+        has. Without a row it is the kernel's largest case.
+        """
+        if not self._settled:
+            return
+        before = self.state.kernel, self.state.case
+        if event.new:
+            row = self._cases.iloc[event.new[0]]
+            self.state.param.update(kernel=row["kernel"], case=case_name(row[OF_KERNEL]))
         else:
-            row = self._cases.iloc[event.new[0]].to_dict()
-            self._head.object = of_kernel(row["kernel"], row)
-            self._first.show(row)
+            self.state.case = ""
+        if before == (self.state.kernel, self.state.case) or not self.fresh:
+            self._say()
 
     def _choose(self, event: Any) -> None:
         if event.new:

@@ -9,6 +9,7 @@ import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 
+from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.figures.roofline import LEVELS
 from tilescope_dashboard.topics.roofline import chosen as points_of
 from tilescope_dashboard.views.choice import Choice
@@ -17,11 +18,14 @@ _ALL = "all"
 
 
 class PointChoices(pn.viewable.Viewer):
-    """Selectors over ``tilescope.models.roofline.points``; ``chosen`` is called when a person changed one."""
+    """Selectors over ``tilescope.models.roofline.points``. ``chosen`` is called when a person changed one that shows other points;
+    ``picked`` with the workload and the pass when both name one problem.
+    """
 
-    def __init__(self, chosen: Callable[[], Any]) -> None:
+    def __init__(self, chosen: Callable[[], Any], picked: Callable[..., Any]) -> None:
         super().__init__()
-        self._columns = {"workload": Choice("workload", 210, chosen), "pass": Choice("pass", 130, chosen)}
+        self._chosen, self._picked = chosen, picked
+        self._columns = {"workload": Choice("workload", 210, self._pick), "pass": Choice("pass", 130, self._pick)}
         self.levels = pmui.CheckButtonGroup(
             label="memory levels", options={v: k for k, v in LEVELS.items()}, value=["hbm"], size="small"
         )
@@ -31,11 +35,23 @@ class PointChoices(pn.viewable.Viewer):
         widgets = [choice.widget for choice in self._columns.values()]
         self._layout = pn.FlexBox(*widgets, self.levels, self.each, align_items="center", gap="6px")
 
-    def offer(self, points: pd.DataFrame) -> None:
-        """Offer what the points have: at first every problem, and the first pass of them."""
-        for column, choice in self._columns.items():
+    def offer(self, points: pd.DataFrame, case: KernelCase | None = None, *, anew: bool = False) -> None:
+        """Offer what the points have: at first the ``case``'s problem, else every one, and the first pass of them.
+
+        ``anew``, also where a person has picked others.
+        """
+        wanted = case.problem if case else (None, None)
+        for (column, choice), value in zip(self._columns.items(), wanted, strict=True):
             found = list(dict.fromkeys(points[column]))
-            choice.offer([_ALL, *found], found[0] if column == "pass" and found else _ALL)
+            first = found[0] if column == "pass" and found else _ALL
+            choice.offer([_ALL, *found], value if value in found else first, anew=anew)
+
+    def _pick(self) -> None:
+        workload, direction = (self._columns[column].value for column in ("workload", "pass"))
+        if _ALL in (workload, direction):
+            self._chosen()
+        else:
+            self._picked(workload=workload, direction=direction)
 
     def of(self, points: pd.DataFrame) -> pd.Series:
         """Mask of the chosen points."""

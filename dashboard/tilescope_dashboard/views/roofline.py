@@ -30,7 +30,8 @@ class Roofline(View):
 
     def build(self) -> list[Any]:
         self._head, self._missing = html_text.pane(), Missing(self.state)
-        self._choices, self._chart = PointChoices(self._filter), chart()
+        self._choices, self._chart = PointChoices(self._filter, self._pick), chart()
+        self._of: pd.DataFrame | None = None
         self._table = table(topic.COLUMNS, pagination="remote")
         self._table.param.watch(self._select_point, "selection")
         self._source, self._list = None, AfterPaint(self._fill)
@@ -42,17 +43,22 @@ class Roofline(View):
     def update(self) -> None:
         loaded = self.state.loaded
         rows = self.state.usual
-        self._all = model.points(rows, loaded.run.device, loaded.run.kernels) if loaded else pd.DataFrame()
+        if rows is not self._of:
+            self._of = rows
+            self._all = model.points(rows, loaded.run.device, loaded.run.kernels) if loaded else pd.DataFrame()
+            self._marks = marks(self._all) if len(self._all) else None
         self._body.visible = len(self._all) > 0
         if self._all.empty:
             self._head.object = html_text.heading(*topic.NOTHING)
             self._missing.seek(rows_of(topic.NEEDED))
             return
         self._missing.say("")
-        self._marks = marks(self._all)
-        self._choices.offer(self._all)
+        self._choices.offer(self._all, self.state.chosen, anew=self.elsewhere())
         self._draw()
         self._fill()
+
+    def _pick(self, **parts: str) -> None:
+        self.choose(self._filter, **parts)
 
     def _filter(self) -> None:
         self._draw()

@@ -14,6 +14,7 @@ from tilescope.table.case import Case
 from tilescope_dashboard.components import code_pair, html_text
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data import frames
+from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.line_choices import LineChoices
@@ -31,7 +32,7 @@ class Source(View):
 
     def build(self) -> list[Any]:
         self._head, self._missing, self._no_text = html_text.pane(), MissingLines(self.state), html_text.pane()
-        self._choices = LineChoices(self._open, self._draw)
+        self._choices = LineChoices(self._open, self._draw, self._pick)
         self._code = code_pair.CodePair(sizing_mode="stretch_width", margin=(4, 8))
         self._table = table(topic.COLUMNS)
         self._code.param.watch(lambda _: self._draw(), "stage")
@@ -50,7 +51,12 @@ class Source(View):
             self._head.object = html_text.heading(*topic.NOTHING)
         else:
             problem = frames.largest_problem(self.state.usual)
-            self._choices.fill(found, problem, 1 if self.state.narrow else 3)
+            chosen, anew = self.state.chosen, self.elsewhere()
+            self._choices.fill(found, problem, 1 if self.state.narrow else 3, chosen, anew=anew)
+
+    def _pick(self) -> None:
+        parts = dict(zip(KernelCase._fields, self._choices.case, strict=True))
+        self.choose(self._choices.open, **parts)
 
     def _open(self) -> None:
         """The chosen launch's source and values."""

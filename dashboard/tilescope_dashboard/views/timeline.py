@@ -25,14 +25,15 @@ class Timeline(View):
     name_in_address, title = "timeline", "Timeline"
 
     def build(self) -> list[Any]:
-        self._filling = False
+        self._filling, self._of = False, None
         self._head, self._missing, self._chart = html_text.pane(), Missing(self.state), chart()
         self._table, self._totals = table(topic.LAUNCHES, pagination="remote"), table(topic.TOTALS)
         self._problem = pmui.Select(label="workload", options={}, size="small", width=280)
         self._sample = pmui.Select(label="repetition", options={}, size="small", width=130)
         self._filter = pmui.TextInput(label="function contains", size="small", width=190)
         self._traces = pn.Column(sizing_mode="stretch_width", margin=0)
-        for widget in (self._problem, self._sample, self._filter):
+        self._problem.param.watch(lambda _: self._filling or self._pick(), "value")
+        for widget in (self._sample, self._filter):
             widget.param.watch(lambda _: self._filling or self._draw(), "value")
         self._body = pn.Column(
             pn.FlexBox(self._problem, self._sample, self._filter, gap="6px"), self._chart, self._traces,
@@ -44,11 +45,15 @@ class Timeline(View):
     def update(self) -> None:
         self._filling = True
         rows = self.state.usual
-        self._launches = model.timeline(rows)
-        self._sums = model.totals(self._launches)
+        other, anew = self.elsewhere(), rows is not self._of
+        if anew:
+            self._of, self._launches = rows, model.timeline(rows)
+            self._sums = model.totals(self._launches)
+            self._sample.param.update(options=topic.repetitions(self._sums["sample"]), value=topic.TYPICAL)
         options = topic.problems(self._sums)
-        self._problem.param.update(options=options, value=frames.first_problem(rows, options.values()))
-        self._sample.param.update(options=topic.repetitions(self._sums["sample"]), value=topic.TYPICAL)
+        if anew or other:
+            first = frames.first_problem(rows, options.values(), self.state.chosen)
+            self._problem.param.update(options=options, value=first)
         self._body.visible = bool(options)
         if options:
             self._missing.say("")
@@ -56,6 +61,10 @@ class Timeline(View):
             self._missing.seek(rows_of(topic.NEEDED))
         self._filling = False
         self._draw()
+
+    def _pick(self) -> None:
+        workload, direction = self._problem.value
+        self.choose(self._draw, workload=workload, direction=direction)
 
     def _draw(self) -> None:
         workload, direction = self._problem.value or ("", "")

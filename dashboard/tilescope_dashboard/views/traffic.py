@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import panel as pn
 from tilescope.models import traffic as model
 
@@ -27,7 +28,8 @@ class Traffic(View):
     def build(self) -> list[Any]:
         self._head, self._missing, self._bars, self._gains = html_text.pane(), Missing(self.state), chart(), chart()
         self._table, self._gain_table = table(topic.LAUNCHES), table(topic.SPEEDUPS)
-        self._problem, self._counted = Choice("workload", 280, self._draw), Choice("bytes", 220, self._draw)
+        self._problem, self._counted = Choice("workload", 280, self._pick), Choice("bytes", 220, self._draw)
+        self._of: pd.DataFrame | None = None
         self._body = pn.Column(
             pn.FlexBox(self._problem.widget, self._counted.widget, gap="6px"), self._bars,
             self.saved(self._table, "launches"), self._gains, self.saved(self._gain_table, "speedup"),
@@ -37,9 +39,12 @@ class Traffic(View):
 
     def update(self) -> None:
         rows = self.state.usual
-        self._launches, self._speedups = model.traffic(rows), model.speedup(rows)
+        if rows is not self._of:
+            self._of, self._launches, self._speedups = rows, model.traffic(rows), model.speedup(rows)
         options, sources = topic.problems(self._launches), topic.sources(self._launches)
-        self._problem.offer(options, frames.first_problem(rows, options.values()))
+        self._problem.offer(
+            options, frames.first_problem(rows, options.values(), self.state.chosen), anew=self.elsewhere()
+        )
         self._counted.offer(sources, next(iter(sources.values()), None))
         self._body.visible = bool(options)
         if options:
@@ -48,6 +53,10 @@ class Traffic(View):
         else:
             self._head.object = html_text.heading(*topic.NOTHING)
             self._missing.seek(rows_of(topic.NEEDED))
+
+    def _pick(self) -> None:
+        workload, direction = self._problem.value
+        self.choose(self._draw, workload=workload, direction=direction)
 
     def _draw(self) -> None:
         workload, direction = self._problem.value

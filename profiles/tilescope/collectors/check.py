@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from tilescope.collectors import interpreter
-from tilescope.files import bounded_reading
+from tilescope.files import bounded_reading, json_shape
 from tilescope.table import schema
 from tilescope.table.case import Case
 
@@ -53,7 +53,7 @@ def unavailable() -> str | None:
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
     """Run the implementation and the reference on the same inputs and write how far they are apart.
 
-    Raises NotApplicable when there is no GPU and interpreting would take longer than
+    Raises NotApplicable when there is no reference, when there is no GPU and interpreting would take longer than
     ``settings["check_limit"]`` seconds (5), or torch.compile would have to generate code; CheckFailed when shapes
     differ or a result is NaN where the reference's is not.
     """
@@ -63,10 +63,13 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     from tilescope.interpreter import blocks, interpret  # noqa: PLC0415
 
     on_gpu = torch.cuda.is_available()
+    if absent := getattr(spec.reference, "absent", ""):
+        raise execute.NotApplicable(absent)
     if case.impl == "compile" and not on_gpu:
         raise execute.NotApplicable(interpreter.COMPILED)
+    assumed: dict[str, Any] = {}
     try:
-        errors = _on_gpu(case, spec) if on_gpu else _interpreted(case, spec, settings)
+        errors = _on_gpu(case, spec) if on_gpu else _interpreted(case, spec, settings, assumed)
     except (interpret.TooLong, blocks.NotServed) as error:
         raise execute.NotApplicable(str(error)) from None
     except RuntimeError as error:
@@ -83,7 +86,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         "torch": importlib.metadata.version("torch"),
         "triton": importlib.metadata.version("triton"),
     }
-    out.write_text(json.dumps(result))
+    out.write_text(json.dumps({**result, "assumed": assumed} if assumed else result))
 
 
 def require(case: Case, spec: Any) -> dict[str, float]:
@@ -115,6 +118,15 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     return schema.frame([case.row(name, value, data["source"]) for name, value in found.items()])
 
 
+@bounded_reading.parser
+def parse_assumed(artefact: Path) -> Mapping[str, Any]:
+    """What was assumed of a GPU that is not there, as ``Assumed.as_data`` gives it; empty where nothing was."""
+    found: Mapping[str, Any] = json_shape.fit(
+        bounded_reading.data_of(artefact).get("assumed", {}), Mapping[str, Any], "assumed"
+    )
+    return found
+
+
 def _metrics(errors: Collection[float], by_row: Collection[float] | None, tolerance: float | None) -> dict[str, float]:
     """The largest of the errors and what is accepted of each, by the names of their metrics."""
     found = {"relative_error": max(errors, default=0.0)}
@@ -144,10 +156,11 @@ def _on_gpu(case: Case, spec: Any) -> dict[str, Errors]:
     return _compare(results, execute.draw_inputs(spec, case, "cuda"), case, spec)
 
 
-def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any]) -> dict[str, Errors]:
+def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any], assumed: dict[str, Any]) -> dict[str, Errors]:
+    """Errors by result. What launchers were told of a GPU that is not there is put into ``assumed``."""
     import torch  # noqa: PLC0415
 
-    from tilescope.execution import execute, launches  # noqa: PLC0415
+    from tilescope.execution import assumed_device, execute, launches  # noqa: PLC0415
     from tilescope.interpreter import interpret  # noqa: PLC0415
 
     left = interpret.Allowance(float(settings.get("check_limit", LIMIT)))
@@ -162,10 +175,13 @@ def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any]) -> dict[str
         )
 
     dtype = None if case.dtype == "fp64" else torch.float32
-    inputs = execute.draw_inputs(spec, case, "cpu", dtype)
-    with _poison(), launches.catch(launched):
-        results = _results(execute.implementation(spec, case), inputs, case, spec)
-    return _compare(results, execute.draw_inputs(spec, case, "cpu", dtype), case, spec)
+    with assumed_device.for_launcher(spec, case, settings.get("target", "sm_90"), "cpu") as there:
+        place = "cuda" if there else "cpu"
+        inputs = execute.draw_inputs(spec, case, place, dtype)
+        with _poison(), launches.catch(launched):
+            results = _results(execute.implementation(spec, case), inputs, case, spec)
+        assumed.update(there.as_data() if there else {})
+        return _compare(results, execute.draw_inputs(spec, case, place, dtype), case, spec)
 
 
 def _results(call: Any, inputs: Mapping[str, Any], case: Case, spec: Any) -> dict[str, torch.Tensor]:

@@ -6,6 +6,7 @@ artefact keeps the figures, and TTGIR, PTX and SASS for whoever wants to read th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 import importlib.util
@@ -62,13 +63,22 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     Raises NotApplicable when the case launches no Triton kernel, torch.compile would write it, or shapes depend on data;
     CompilationFailed when one does not compile or needs more shared memory than a block can have.
     """
-    from tilescope.execution import execute, launches, offline  # noqa: PLC0415 (they import torch and triton)
+    from tilescope.execution import (  # noqa: PLC0415 (they import torch and triton)
+        assumed_device,
+        execute,
+        launches,
+        offline,
+    )
 
     target = settings.get("target", "sm_90")
     occupancy.limits(target)
     if case.impl == "compile":
         raise execute.NotApplicable("torch.compile generates its kernels on a GPU only")
-    with offline.targeting(target), launches.catch() as caught:
+    with (
+        assumed_device.for_launcher(spec, case, target, "meta") as there,
+        contextlib.nullcontext() if there else offline.targeting(target),
+        launches.catch() as caught,
+    ):
         try:
             run = execute.prepare(spec, case, "meta")
             caught.clear()  # A backward pass is prepared by a forward one.
@@ -82,7 +92,9 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     with offline.targeting(target):
         records = [_compile(launch, target) for launch in caught]
     sources = {name: text for launch in caught for name, text in launch.source.items()}
-    artefact = {"target": target, **_versions(target), "launches": records, "sources": sources}
+    artefact: dict[str, Any] = {"target": target, **_versions(target), "launches": records, "sources": sources}
+    if there:
+        artefact["assumed"] = there.as_data()
     with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
         json.dump(artefact, file, default=str)
     launch_configs.write(out, case, [_launched(launch, record) for launch, record in zip(caught, records, strict=True)])
@@ -116,6 +128,13 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
     """Values of source lines, and the source files by name."""
     data = load(artefact)
     return lines_of(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
+
+
+@bounded_reading.parser
+def parse_assumed(artefact: Path) -> Mapping[str, Any]:
+    """What was assumed of a GPU that is not there, as ``Assumed.as_data`` gives it; empty where nothing was."""
+    found: Mapping[str, Any] = json_shape.fit(load(artefact).get("assumed", {}), Mapping[str, Any], "assumed")
+    return found
 
 
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:

@@ -73,14 +73,17 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
     if case.impl == "compile":
         raise execute.NotApplicable(COMPILED)
+    if known := _counted_already(case, spec):
+        _write([known], out, {})
+        return
     try:
-        records = _count(case, spec, settings, "meta", values=False)
+        records, assumed = _count(case, spec, settings, "meta", values=False)
     except (_LaunchSeen, pytorch_traffic.NeedsData, NotImplementedError, RuntimeError):
         try:
             try:
-                records = _count(case, spec, settings, "cpu", values=False)
+                records, assumed = _count(case, spec, settings, "cpu", values=False)
             except (blocks.NeedsValues, pytorch_traffic.NeedsData):
-                records = _count(case, spec, settings, "cpu", values=True)
+                records, assumed = _count(case, spec, settings, "cpu", values=True)
         except (interpret.TooLong, blocks.NotServed) as error:
             raise execute.NotApplicable(str(error)) from None
         except NotImplementedError as error:
@@ -92,12 +95,24 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
             if must_compile(error):
                 raise execute.NotApplicable(COMPILED) from None
             raise
+    _write(records, out, assumed)
+
+
+def _counted_already(case: Case, spec: Any) -> _Counted | None:
+    """What was counted of a captured launch while it was interpreted in the person's own process, on the values it had there."""
+    counted: _Counted | None = spec.counted(spec.workload(case.workload)) if hasattr(spec, "counted") else None
+    return counted
+
+
+def _write(records: list[_Counted], out: Path, assumed: Mapping[str, Any]) -> None:
     with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
-        artefact = {
+        artefact: dict[str, Any] = {
             "triton": importlib.metadata.version("triton"),
             "launches": [record for record, _ in records],
             "sources": {name: text for _, source in records for name, text in source.items()},
         }
+        if assumed:
+            artefact["assumed"] = assumed
         json.dump(artefact, file, default=str)
 
 
@@ -120,6 +135,15 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
     return lines_of(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
 
 
+@bounded_reading.parser
+def parse_assumed(artefact: Path) -> Mapping[str, Any]:
+    """What was assumed of a GPU that is not there, as ``Assumed.as_data`` gives it; empty where nothing was."""
+    found: Mapping[str, Any] = json_shape.fit(
+        bounded_reading.data_of(artefact).get("assumed", {}), Mapping[str, Any], "assumed"
+    )
+    return found
+
+
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
     """What each source line asked of memory. ``launches`` are the artefact's records; a PyTorch operator has no lines."""
     return line_values.frame(
@@ -138,9 +162,11 @@ class _LaunchSeen(Exception):
     """A Triton launch, while counting on tensors that have no data."""
 
 
-def _count(case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, values: bool) -> list[_Counted]:
-    """The case's launches in order. On ``meta`` only PyTorch operators can be counted."""
-    from tilescope.execution import execute, launches, pytorch_traffic  # noqa: PLC0415
+def _count(
+    case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, values: bool
+) -> tuple[list[_Counted], Mapping[str, Any]]:
+    """The case's launches in order, and what was assumed of the GPU. On ``meta`` only PyTorch operators can be counted."""
+    from tilescope.execution import assumed_device, execute, launches, pytorch_traffic  # noqa: PLC0415
     from tilescope.interpreter import interpret  # noqa: PLC0415
 
     records: list[_Counted] = []
@@ -157,20 +183,22 @@ def _count(case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, v
         meter = interpret.meter(launch)
         interpret.run(launch, meter=meter, values=values, allowance=allowance, progress=progress)
         if counting:
-            records.append((_launch_record(launch, meter), launch.source))
+            records.append((launch_record(launch, meter), launch.source))
 
     def operated(operation: pytorch_traffic.Operation) -> None:
         records.append((_operation_record(operation), {}))
 
-    with launches.catch(launched):
-        run = execute.prepare(spec, case, device)
-    counting = True
-    with pytorch_traffic.CountOperators(operated, values=values), launches.catch(launched):
-        run()
-    return records
+    with assumed_device.for_launcher(spec, case, settings.get("target", "sm_90"), device) as there:
+        with launches.catch(launched):
+            run = execute.prepare(spec, case, "cuda" if there and device == "cpu" else device)
+        counting = True
+        with pytorch_traffic.CountOperators(operated, values=values), launches.catch(launched):
+            run()
+    return records, there.as_data() if there else {}
 
 
-def _launch_record(launch: Launch, meter: Meter) -> dict[str, Any]:
+def launch_record(launch: Launch, meter: Meter) -> dict[str, Any]:
+    """What the artefact has of one launch."""
     return {
         "function": launch.name,
         "grid": launch.grid,

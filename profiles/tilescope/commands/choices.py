@@ -38,6 +38,12 @@ def add_choices(parser: argparse.ArgumentParser, collect: bool = True) -> None:
         parser.add_argument(
             "--collect", metavar="NAME,…", help="auto (all that can run here), or collectors by name", **listed
         )
+        parser.add_argument(
+            "--renew-ceilings",
+            action="store_true",
+            default=None,
+            help="measure this GPU's ceilings, though they are known for it, its driver and these versions",
+        )
 
 
 def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -57,6 +63,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "timeout": arguments.timeout,
         "repetitions": arguments.repetitions,
         "interpreter_limit": arguments.interpreter_limit,
+        "renew_ceilings": getattr(arguments, "renew_ceilings", None),
     }
     return {name: value for name, value in given.items() if value is not None}
 

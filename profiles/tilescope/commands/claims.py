@@ -20,6 +20,7 @@ def command(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("claims", help="claims, byte bounds and measurements of the recorded runs")
     parser.add_argument("--json", action="store_true", help="the table as JSON")
     parser.add_argument("--into", type=Path, metavar="FILE.md", help="write it between the marks in this file")
+    parser.add_argument("--keep", action="store_true", help="keep what is computed of the recordings beside the code")
     parser.set_defaults(run=run)
 
 
@@ -27,6 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the table, or writes it into a file. Raises ValueError when the file has no marks."""
     from tilescope.models import claims  # noqa: PLC0415
 
+    if arguments.keep:
+        return keep()
     if arguments.json:
         print(claims.claims(recorded()).to_json(orient="records"))
         return 0
@@ -39,6 +42,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{arguments.into} has no place for the claims: add the lines {BEGIN} and {END}")
     before, after = page.split(BEGIN)[0], page.split(END)[1]
     arguments.into.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    return 0
+
+
+def keep() -> int:
+    """Writes what the app's Claims view reads; prints of which recordings it was computed anew."""
+    from tilescope.models import recorded_claims  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
+
+    found = recorded_claims.keep(run.path for run in store.list_runs([store.recorded_dir()]) if not run.error)
+    print(f"computed anew: {', '.join(found) or 'none, all are as they were'}")
     return 0
 
 

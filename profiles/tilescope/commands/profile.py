@@ -1,4 +1,7 @@
-"""``tilescope profile``: run cases through collectors, print what they found, name the run's folder."""
+"""``tilescope profile``: run cases through collectors, print what they found, name the run's folder.
+
+``tilescope profile script.py`` runs a script and profiles the launches that it makes.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,45 @@ from tilescope.commands import choices, running
 
 def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
-    parser = subparsers.add_parser("profile", help="run kernels through the collectors and record a run")
-    parser.add_argument("kernels", nargs="+", metavar="KERNEL", help="catalog name or path/to/file.py:SPEC")
+    parser = subparsers.add_parser("profile", help="run kernels, or a script, through the collectors and record a run")
+    parser.add_argument(
+        "kernels",
+        nargs="+",
+        metavar="KERNEL",
+        help="catalog name, path/to/file.py:SPEC, or a script: what follows script.py is its own",
+    )
     choices.add_choices(parser)
     parser.add_argument("--title", default="", help="what to call the run")
     parser.set_defaults(run=run)
+
+
+def split(given: list[str]) -> tuple[list[str], list[str]]:
+    """The arguments of ``tilescope``, and those of the script that it is to run, if it is to run one.
+
+    ``tilescope script.py …`` is ``tilescope profile script.py …``.
+    """
+    if given and is_script(given[0]):
+        given = ["profile", *given]
+    if given[:1] == ["profile"]:
+        for place in range(1, len(given)):
+            # Every option of this command takes a value.
+            value = given[place - 1].startswith("--") and "=" not in given[place - 1]
+            if is_script(given[place]) and not value:
+                return given[: place + 1], given[place + 1 :]
+    return given, []
+
+
+def is_script(text: str) -> bool:
+    """Whether it names a file of Python and no variable in it."""
+    return text.endswith(".py")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Profiles and prints one line a case."""
     from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
 
+    if is_script(arguments.kernels[-1]):
+        return _run_script(arguments)
     request = Request(
         kernels=tuple(dict.fromkeys(arguments.kernels)),
         collectors=arguments.collect or ("auto",),
@@ -27,3 +58,27 @@ def run(arguments: argparse.Namespace) -> int:
         **choices.chosen(arguments),
     )
     return running.show(*running.run(lambda: plan(request, arguments.runs)))
+
+
+def _run_script(arguments: argparse.Namespace) -> int:
+    """Runs the script and profiles what it launched, even where it failed later."""
+    from tilescope.jobs.plan import plan  # noqa: PLC0415
+    from tilescope.notebook import capturing, script_running  # noqa: PLC0415
+
+    *others, script = arguments.kernels
+    if others:
+        raise ValueError(f"{script} is a script: profile it by itself, or name its kernel as {script}:SPEC")
+    settings = choices.settings(arguments)
+    capture = capturing.Capture(arguments.target, settings.get("interpreter_limit", capturing.LIMIT))
+    ended = script_running.run_script(script, arguments.of_script, capture)
+    if not capture.calls:
+        why = f" ({ended})" if ended else ""
+        raise ValueError(f"{script} launched no Triton kernel{why}: one that it declares is named {script}:SPEC")
+    request, folder, catalog = capture.request(
+        arguments.collect or ("auto",), title=arguments.title or script, runs_dir=arguments.runs, settings=settings
+    )
+    loaded, interrupted = running.run(lambda: plan(request, folder, catalog))
+    status = running.show(capture.keep(loaded, request), interrupted)
+    if ended:
+        print(f"note: {ended}: what it launched until then was profiled")
+    return status or int(bool(ended))

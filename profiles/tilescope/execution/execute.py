@@ -14,12 +14,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch._functorch.config as functorch_config
 from tilescope_kernels.spec import FORWARD, STEP, Implementation, KernelSpec
 
+from tilescope.execution import requirements
 from tilescope.table.case import Case, parse_config
 
 Inputs = dict[str, Any]
@@ -47,10 +48,10 @@ def load_spec(ref: str) -> KernelSpec:
         return spec
     if ref.endswith(".py"):
         raise ValueError(f"{ref} names a file but no kernel: write {ref}:SPEC")
+    library = importlib.import_module("tilescope_kernels.catalog")
+    if (found := library.find(ref)) is not None:
+        return cast("KernelSpec", found)
     catalog: tuple[KernelSpec, ...] = importlib.import_module("tilescope_kernels").CATALOG
-    for spec in catalog:
-        if spec.name == ref:
-            return spec
     names = ", ".join(spec.name for spec in catalog)
     raise ValueError(f"unknown kernel {ref!r}: use one of {names}, or path/to/file.py:SPEC")
 
@@ -80,9 +81,7 @@ def _load_file(path: Path) -> ModuleType:
 
 def missing(implementation: Implementation) -> tuple[str, ...]:
     """The distributions an implementation requires that are not importable here."""
-    return tuple(
-        name for name in implementation.requires if importlib.util.find_spec(name.replace("-", "_").lower()) is None
-    )
+    return requirements.absent(implementation.requires)
 
 
 def implementation(spec: KernelSpec, case: Case) -> Callable[..., Any]:

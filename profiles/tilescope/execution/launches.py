@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import linecache
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,17 +135,19 @@ class ThroughCustomOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
-def catch(handle: Callable[[Launch], Any] | None = None) -> Iterator[list[Launch]]:
+def catch(
+    handle: Callable[[Launch], Any] | None = None, fits: Callable[[Launch], bool] | None = None
+) -> Iterator[list[Launch]]:
     """While active, hand every launch to ``handle`` in order, and do not make it.
 
     Yields the list of launches caught so far. What ``handle`` returns is what the launcher gets back. An autotuner
-    takes the first config that its own pruning leaves, unmeasured; heuristics and hooks run as always. An explicit
-    ``warmup`` goes through untouched. Not for use from two threads at once.
+    takes the first config that its own pruning leaves, unmeasured, or the first whose launch ``fits``; heuristics and hooks run
+    as always. An explicit ``warmup`` goes through untouched. Not for use from two threads at once.
     """
     caught: list[Launch] = []
     chosen: list[Mapping[str, Any]] = [{}]
 
-    def run(function: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
+    def run(function: Any, /, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
         if warmup:
             return original[type(function)](function, *args, grid=grid, warmup=True, **kwargs)
         for hook in function.pre_run_hooks:
@@ -155,12 +157,11 @@ def catch(handle: Callable[[Launch], Any] | None = None) -> Iterator[list[Launch
         caught.append(launch)
         return handle(launch) if handle else None
 
-    def autotuned(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+    def autotuned(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-        config = _first_config(tuner, kwargs)
-        options = config.all_kwargs()
-        if config.pre_hook is not None:
-            config.pre_hook({**tuner.nargs, **kwargs, **options})
+        configs = _configs(tuner, kwargs)
+        config = configs[0] if fits is None else _first_that_fits(tuner, configs, args, kwargs, fits)
+        options = _prepared(tuner, config, kwargs)
         chosen.append(options)
         try:
             return tuner.fn.run(*args, **kwargs, **options)
@@ -179,11 +180,32 @@ def catch(handle: Callable[[Launch], Any] | None = None) -> Iterator[list[Launch
         yield caught
 
 
-def _first_config(tuner: Any, kwargs: Mapping[str, Any]) -> Any:
+def _configs(tuner: Any, kwargs: Mapping[str, Any]) -> list[Any]:
+    """The configs that an autotuner would try."""
     if tuner.early_config_prune is None:
-        return tuner.configs[0]
+        return list(tuner.configs)
     try:
-        return next(iter(tuner.early_config_prune(tuner.configs, tuner.nargs, **kwargs)))
+        return list(tuner.early_config_prune(tuner.configs, tuner.nargs, **kwargs)) or list(tuner.configs)
     except Exception:
         # A pruning function may ask the GPU, which is not here.
-        return tuner.configs[0]
+        return list(tuner.configs)
+
+
+def _prepared(tuner: Any, config: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config sets, its hook called."""
+    options: dict[str, Any] = config.all_kwargs()
+    if config.pre_hook is not None:
+        config.pre_hook({**tuner.nargs, **kwargs, **options})
+    return options
+
+
+def _first_that_fits(
+    tuner: Any, configs: Sequence[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], fits: Callable[[Launch], bool]
+) -> Any:
+    """The first config whose launch ``fits``, or the first of all where none does."""
+    for config in configs if len(configs) > 1 else ():
+        with catch() as tried:
+            tuner.fn.run(*args, **kwargs, **_prepared(tuner, config, kwargs))
+        if tried and fits(tried[0]):
+            return config
+    return configs[0]

@@ -35,7 +35,7 @@ def launches() -> Iterator[list[launch_configs.Launched]]:
         seen.append(launch_configs.launched(kernel.name, constants, kernel.metadata))
         return describe(kernel, grid, stream, *args)
 
-    def tuned(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+    def tuned(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
         before = len(seen)
         result = tune(tuner, *args, **kwargs)
         for last in seen[before:][-1:]:

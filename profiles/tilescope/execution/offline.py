@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import re
+import subprocess
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -19,7 +22,9 @@ from triton.backends.nvidia.compiler import get_ptxas, ptx_get_version
 from triton.backends.nvidia.driver import CudaDriver
 from triton.runtime import driver
 
+from tilescope.execution.assumed_answers import Answers, Entries, NoAttribute
 from tilescope.execution.launches import Launch
+from tilescope.hardware import occupancy
 
 #: Kernels specialise on pointers being a multiple of this many bytes; PyTorch aligns every allocation to more.
 ALIGNMENT = 16
@@ -33,24 +38,104 @@ def capability(target: str) -> int:
     return int(match[1])
 
 
-class OfflineDriver(CudaDriver):  # type: ignore[misc]
-    """A CUDA driver for a GPU that is not there. It can name its target and nothing more."""
+class _Utilities:
+    """What Triton asks a driver's ``utils`` for."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, answers: Answers | None) -> None:
+        self.target = target
+        self.answers = answers
+
+    def get_device_properties(self, device: int = 0) -> Entries:
+        """Entries by Triton's names, as ``multiprocessor_count``. Raises ValueError where no product stands for the target."""
+        self.answers = self.answers or Answers(self.target)
+        self.answers.index(device)
+        return Entries(self.answers)
+
+    def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
+        """What a driver says of machine code: handles (none), registers a thread, its local memory in words of 4 bytes, and
+        the most threads of a block, which the registers of a multiprocessor limit."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "kernel.cubin")
+            file.write_bytes(cubin)
+            command = [knobs.nvidia.cuobjdump.path, "-res-usage", str(file)]
+            said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        found = re.search(rf"Function {re.escape(name)}:\s.*?REG:(\d+) STACK:(\d+)", said, re.DOTALL)
+        if found is None:
+            raise _not_there(self.target, f"the registers of {name}")
+        registers, stack = int(found[1]), int(found[2])
+        warps = next(
+            n for n in range(32, 0, -1) if n == 1 or occupancy.blocks(self.target, registers, 0, 32 * n).blocks
+        )
+        return 0, 0, registers, stack // 4, 32 * warps
+
+    def __getattr__(self, name: str) -> Any:
+        raise _not_there(self.target, f"triton.runtime.driver.active.utils.{name}")
+
+
+class _Index(int):
+    """Device 0 of one target. Kernels keep what they compiled by it: what is for another target must not be found."""
+
+    target: Any
+
+    def __new__(cls, target: Any) -> _Index:
+        made = super().__new__(cls, 0)
+        made.target = target
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return self.target == other.target if isinstance(other, _Index) else int(self) == other
+
+    def __hash__(self) -> int:
+        return hash((int(self), self.target))
+
+
+def _not_there(target: str, query: str) -> NoAttribute:
+    return NoAttribute(f"{query} needs a GPU, and {target} is not there: catch the launch (launches.catch) instead")
+
+
+class OfflineDriver(CudaDriver):  # type: ignore[misc]
+    """A CUDA driver for a GPU that is not there. It can name its target, and answer what ``answers`` holds.
+
+    Without ``answers`` it is for the compiler alone, and its tensors are meta tensors.
+    """
+
+    def __init__(self, target: str, answers: Answers | None = None) -> None:
         # The base class would load libcuda.
         self.target = GPUTarget("cuda", capability(target), 32)
+        self.utils = _Utilities(target, answers)
+        self.answers = answers
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Any:
+        """What launches a compiled kernel: it raises, in one line."""
+
+        def launch(*_args: Any) -> None:
+            raise _not_there(f"sm_{self.target.arch}", "a launch")
+
+        return launch
 
     def get_current_target(self) -> Any:
+        if self.answers is not None:
+            self.answers.tell("triton.runtime.driver.active.get_current_target()", f"sm_{self.target.arch}")
         return self.target
 
     def get_current_device(self) -> int:
-        return 0
+        return _Index(self.target)
+
+    def set_current_device(self, device: Any) -> None:
+        pass
 
     def get_current_stream(self, device: int) -> int:
         return 0
 
+    def get_device_capability(self, device: Any = None) -> tuple[int, int]:
+        major, minor = divmod(self.target.arch, 10)
+        return major, minor
+
     def get_active_torch_device(self) -> torch.device:
-        return torch.device("meta")
+        return torch.device("meta") if self.answers is None else torch.device("cuda", 0)
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        """Nothing: there is no cache that a launch could find its data in."""
 
 
 class _AlignedTensor(torch.Tensor):

@@ -15,13 +15,15 @@ import lzma
 import os
 import stat
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 MIB = 1 << 20
 #: Bytes of a file as it lies there, and of what gzip or xz make of it.
 LARGEST, UNPACKED = 512 * MIB, 256 * MIB
+#: The same of files that are read piece by piece, and of a piece.
+LARGEST_STREAM, STREAMED, PIECE = 2048 * MIB, 4096 * MIB, MIB
 #: Bytes of a text of comma-separated cells, each of which becomes an object.
 CELLS = 64 * MIB
 #: How deep JSON may be nested, how many values it may hold, and how large a whole number is.
@@ -73,6 +75,42 @@ def content(path: Path, within: Path | None = None, most: int = LARGEST) -> byte
         raise Unreadable(f"{path.name} cannot be read ({error.strerror or type(error).__name__})") from error
     except (ValueError, RuntimeError) as error:
         raise error if isinstance(error, Unreadable) else Unreadable(f"no file is called so ({error})") from error
+
+
+def chunks(path: Path, most: int = STREAMED) -> Iterator[bytes]:
+    """The file's bytes in pieces of at most ``PIECE``, unpacked where they are gzip's (all of its members) or zstd's: for files that
+    are too large to be held. ``most`` bounds what they come to.
+
+    Raises FileNotFoundError where there is none, else Unreadable, which may come after the first pieces.
+    """
+    try:
+        if _size(path.stat(), path) > LARGEST_STREAM:
+            raise Unreadable(f"{path.name} has more than {LARGEST_STREAM} bytes")
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            source = _unpacking(file)
+            left = most
+            while piece := source.read(min(PIECE, left + 1)):
+                left -= len(piece)
+                if left < 0:
+                    raise Unreadable(f"{path.name} comes to more than {most} bytes")
+                yield piece
+    except FileNotFoundError:
+        raise
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or one_line(error) or type(error).__name__
+        raise Unreadable(f"{path.name} cannot be read ({why})") from error
+
+
+def _unpacking(file: io.BufferedReader) -> Any:
+    """The file as it unpacks while it is read."""
+    magic = file.peek(4)[:4]
+    if magic[:2] == b"\x1f\x8b":
+        return gzip.GzipFile(fileobj=file)
+    if magic == b"\x28\xb5\x2f\xfd":
+        import pyarrow as pa  # noqa: PLC0415 - slow to import, and few files are zstd's
+
+        return pa.CompressedInputStream(file, "zstd")
+    return file
 
 
 def _size(found: os.stat_result, path: Path) -> int:

@@ -98,12 +98,17 @@ def describe_cuda() -> Device:
 
 def lock_name() -> str:
     """A name for the GPU that runs here, the same in every process: its UUID, or ``gpu`` where there is none."""
+    return uuid() or "gpu"
+
+
+def uuid() -> str:
+    """The UUID of the GPU that runs here; empty where there is none."""
     try:
         with _nvml() as nvml:
-            uuid: Any = nvml.nvmlDeviceGetUUID(_visible(nvml))
-            return str(uuid)
+            found: Any = nvml.nvmlDeviceGetUUID(_visible(nvml))
+            return str(found)
     except NoDeviceError:
-        return "gpu"
+        return ""
 
 
 def clocks() -> dict[str, float]:
@@ -120,14 +125,7 @@ def clocks() -> dict[str, float]:
 
 def versions() -> dict[str, str]:
     """Versions of what takes part, by name; what is not installed is absent."""
-    found = {"python": platform.python_version(), "tilescope": VERSION}
-    for name, distributions in _VERSIONED.items():
-        for distribution in distributions:
-            try:
-                found[name] = importlib.metadata.version(distribution)
-            except importlib.metadata.PackageNotFoundError:
-                continue
-            break
+    found = {"python": platform.python_version(), "tilescope": VERSION, **installed()}
     try:
         with _nvml() as nvml:
             found["driver"] = str(nvml.nvmlSystemGetDriverVersion())
@@ -137,6 +135,19 @@ def versions() -> dict[str, str]:
     if ncu:
         version = re.search(r"Version\s+(\S+)", output([ncu, "--version"]))
         found["ncu"] = version[1] if version else "unknown"
+    return found
+
+
+def installed() -> dict[str, str]:
+    """Versions of the installed packages that take part, by name."""
+    found: dict[str, str] = {}
+    for name, distributions in _VERSIONED.items():
+        for distribution in distributions:
+            try:
+                found[name] = importlib.metadata.version(distribution)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+            break
     return found
 
 

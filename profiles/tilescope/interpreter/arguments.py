@@ -12,6 +12,8 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle
 
+from tilescope.execution.assumed_tensors import true_device
+
 
 def as_block(value: Any) -> Any:
     """An argument as the kernel has it: Python's numbers are scalar blocks, a float one of fp32."""
@@ -46,7 +48,7 @@ def storages(value: Any) -> Iterator[torch.UntypedStorage]:
     for found in tensors(value):
         tensor = found if isinstance(found, torch.Tensor) else found.base
         yield tensor.untyped_storage()
-        if tensor.dtype in (torch.int64, torch.uint64) and tensor.device.type == "cpu":
+        if tensor.dtype in (torch.int64, torch.uint64) and true_device(tensor).type == "cpu":
             yield from _pointed_at(tensor)
 
 
@@ -58,7 +60,7 @@ def _pointed_at(table: torch.Tensor) -> Iterator[torch.UntypedStorage]:
     if not addresses.size:
         return
     for thing in gc.get_objects():
-        if type(thing) not in (torch.Tensor, torch.nn.Parameter) or thing.device.type != "cpu":
+        if type(thing) not in (torch.Tensor, torch.nn.Parameter) or true_device(thing).type != "cpu":
             continue
         storage = thing.untyped_storage()
         start = storage.data_ptr()

@@ -34,8 +34,9 @@ class Reductions:
         #: Flops of one combination, by function and element types.
         self._flops: dict[Any, int] = {}
 
-    def reduce(self, block: Any, axis: Any, combine: Any, keep_dims: Any = False, **_: Any) -> Any:
-        """Combine the elements along ``axis``, or all of them where it is None."""
+    def reduce(self, input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: Any) -> Any:
+        """Combine the elements along ``axis``, or all of them where it is None. Parameters are named as in the language."""
+        block, combine = input, combine_fn
         parts, axis = _parts(block), plain(axis)
         shape = parts[0].handle.data.shape
         along = range(len(shape)) if axis is None else (_checked(axis, shape),)
@@ -47,8 +48,9 @@ class Reductions:
         results = self._reduced(parts, moved, combine)
         return _like(block, [_tensor(r.reshape(kept or (1,)), p, kept) for r, p in zip(results, parts, strict=True)])
 
-    def scan(self, block: Any, axis: Any, combine: Any, reverse: Any = False, **_: Any) -> Any:
+    def scan(self, input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any) -> Any:
         """Combine each element with all before it along ``axis``; with ``reverse``, with all after it."""
+        block, combine = input, combine_fn
         parts = _parts(block)
         shape = parts[0].handle.data.shape
         along = _checked(plain(axis), shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilescope.runs import store
 from tilescope.table.case import Case
@@ -28,12 +28,22 @@ class WorkerError(ValueError):
     """A job or a question that cannot be served. The message is one line for a person."""
 
 
+class Given(NamedTuple):
+    """An artefact of a case that there is already, so that no worker has to make it."""
+
+    collector: str
+    case: Case
+    artefact: Path
+
+
 @dataclass(frozen=True)
 class Job:
     """What is to be run: every case by every collector.
 
     ``settings``: ``target`` (``sm_90``), ``repetitions``, ``warmup``, ``timeout`` and ``interpreter_limit`` in seconds,
-    ``measure_ceilings`` (default True). ``catalog`` is what the kernels declare; empty means that a worker is asked.
+    ``measure_ceilings`` (default True), ``renew_ceilings``: measure them although they are known (default False).
+    ``catalog`` is what the kernels declare; empty means that a worker is asked. ``notes`` are remarks that the run begins
+    with, ``given`` artefacts that there are already.
     """
 
     cases: Sequence[Case]
@@ -42,6 +52,8 @@ class Job:
     runs_dir: Path = field(default_factory=store.runs_dir)
     title: str = ""
     catalog: Catalog = ()
+    notes: Sequence[str] = ()
+    given: Sequence[Given] = ()
 
     @property
     def patience(self) -> float:

@@ -7,6 +7,7 @@ nor triton.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -16,9 +17,10 @@ from typing import Any
 
 import pandas as pd
 
+from tilescope import collectors
 from tilescope.jobs.job import Job, OnEvent, WorkerError
 from tilescope.runs import journal, store
-from tilescope.table import launch_configs, line_values, schema
+from tilescope.table import assumptions, launch_configs, line_values, schema
 from tilescope.table.case import Case
 from tilescope.table.schema import Failure, Run
 from tilescope.table.sources import SOURCES
@@ -101,6 +103,15 @@ class Ledger:
         """Tells the listener, with how far the job is."""
         self.on_event({**event, "index": self.of - len(self.outstanding), "of": self.of})
 
+    async def take_given(self) -> None:
+        """Takes the artefacts that there are already as if a worker had made them."""
+        for name, case, artefact in self.job.given:
+            if (name, case.id) in self.outstanding:
+                collector = collectors.load(name)
+                self.writer.artefact_folder(name)
+                shutil.copy(artefact, self.writer.artefact_path(name, case, collector.SUFFIX))
+                await self.keep(name, collector, case)
+
     async def keep(self, name: str, collector: ModuleType, case: Case) -> bool:
         """Parses a case's artefact into the table. False when the collector left none."""
         artefact = self.writer.artefact_path(name, case, collector.SUFFIX)
@@ -115,6 +126,8 @@ class Ledger:
                 if self.job.is_foreign(case):
                     lines, sources = line_values.of_another(case.impl, lines, sources)
                 self.writer.append_lines(case.name, lines, sources)
+            if parse_assumed := getattr(collector, "parse_assumed", None):
+                self._assume(name, await asyncio.to_thread(parse_assumed, artefact))
             if name in SOURCES:
                 self.writer.append_configs(await asyncio.to_thread(launch_configs.beside, artefact, case, name))
         except store.StoreError:
@@ -125,6 +138,14 @@ class Ledger:
             self.productive.add(name)
             self._settle("result", case, name)
         return True
+
+    def _assume(self, name: str, found: Mapping[str, Any]) -> None:
+        """Keeps in the run's settings what a collector's launchers were told of a GPU that is not there."""
+        if found:
+            kept = self.writer.run.settings.get("assumed", {})
+            both = assumptions.merged(kept.get(name, {}), found)
+            if both != kept.get(name):
+                self.writer.update(settings={**self.writer.run.settings, "assumed": {**kept, name: both}})
 
     def fail(self, case: Case, name: str, message: str, detail: str = "") -> None:
         """Notes that a case failed."""
@@ -177,6 +198,7 @@ class Ledger:
         for (collector, message), cases in self.skipped.items():
             impls = ", ".join(dict.fromkeys(case.impl for case in cases))
             yield f"{collector} skipped {len(cases)} of {impls}: {message}"
+        yield from assumptions.notes(self.writer.run.settings)
         yield from _counted_otherwise(self.functions, self.writer.run.settings["target"])
 
     def _unfinished(self) -> Iterator[str]:
@@ -193,7 +215,7 @@ def model_rows(job: Job) -> pd.DataFrame:
     names = ("flops", "bytes_read", "bytes_written")
     costs = [(case, job.cost(case)) for case in job.cases]
     return schema.frame(
-        [case.row(f"algorithm_{name}", cost[name], "model") for case, cost in costs if cost for name in names]
+        [case.row(f"algorithm_{name}", cost[name], "model") for case, cost in costs for name in names if name in cost]
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from tilescope import collectors
 from tilescope.hardware import ceilings, device
 from tilescope.jobs import questions
-from tilescope.jobs.job import ON_GPU, Catalog, Job
+from tilescope.jobs.job import ON_GPU, Catalog, Given, Job
 from tilescope.runs import store
 from tilescope.table.case import Case, config_text, parse_config
 from tilescope.table.sources import KNOWN
@@ -37,7 +37,7 @@ class Request:
     ``collectors`` are names, or ``("auto",)``: all that this machine can run. ``configs`` are texts such as
     ``BLOCK_M=64,num_warps=4``, or ``("all",)`` for every one an implementation declares and, to compare them with, its
     own choice; empty leaves the choice to the implementation. ``target`` is an architecture (``sm_90``); empty means this
-    machine's GPU, else an H200.
+    machine's GPU, else an H200. ``notes`` are remarks that the run begins with, ``given`` artefacts that there are already.
     """
 
     kernels: Sequence[str] = ()
@@ -49,6 +49,8 @@ class Request:
     target: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
+    notes: Sequence[str] = ()
+    given: Sequence[Given] = ()
 
 
 async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog = ()) -> Job:
@@ -71,6 +73,8 @@ async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog 
         runs_dir=folder,
         title=request.title,
         catalog=catalog,
+        notes=request.notes,
+        given=request.given,
     )
 
 

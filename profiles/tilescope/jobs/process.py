@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
 import signal
@@ -19,8 +18,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-from tilescope.hardware import ptxas
-from tilescope.jobs import machine_limits
+from tilescope.jobs import machine_limits, resident
 from tilescope.jobs.scratch import Scratch
 from tilescope.jobs.worker_output import BoundedLog, EventLines
 
@@ -34,8 +32,6 @@ GRACE = 3.0
 _PIECE, _LAST = 64 << 10, 64
 #: How often at most a process is looked at that has no environment.
 _LOOKS = 5
-#: Names the worker in the environment of everything that it starts.
-_MARK = "TILESCOPE_WORKER"
 
 Wrap = Callable[[list[str]], list[str]]
 
@@ -49,7 +45,7 @@ class StartError(RuntimeError):
 
 
 class WorkerProcess:
-    """A process ``python -m tilescope.worker`` on one job, in a process group of its own.
+    """A process ``python -m tilescope.worker`` on one job, in a process group of its own: forked where that serves, else cold.
 
     ``wrap`` may change the command line (ncu goes in front of it); ``environment`` adds variables. Use as an
     asynchronous context manager: leaving it stops whatever still runs. ``status`` is the exit status once
@@ -63,7 +59,7 @@ class WorkerProcess:
         self._scratch: Scratch | None = None
         self._events, self._output = -1, -1
         self._lines, self._log = EventLines(), BoundedLog()
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | resident.Forked | None = None
         self._patience = 0.0
         self.status: int | None = None
         self.silent = False
@@ -73,10 +69,12 @@ class WorkerProcess:
         command = [sys.executable]
         try:
             self._scratch = Scratch()
-            command = [sys.executable, "-P", "-m", "tilescope.worker", str(self._describe_job(self._scratch.path))]
+            job = self._describe_job(self._scratch.path)
+            command = [sys.executable, *resident.WORKER, str(job)]
             if self._wrap:
                 command = self._wrap(command)
-            await self._start(command, self._scratch.path.name)
+            variables = resident.environment({**self._environment, resident.MARK: self._scratch.path.name})
+            await self._start(command, None if self._wrap else job, variables)
         except BaseException as error:
             self._close()
             if not isinstance(error, Exception):
@@ -104,22 +102,24 @@ class WorkerProcess:
         path.write_text(json.dumps({**self._job, **more}))
         return path
 
-    async def _start(self, command: list[str], mark: str) -> None:
+    async def _start(self, command: list[str], job: Path | None, variables: Mapping[str, str]) -> None:
+        """Starts the command, or has a process that does the ``job`` forked."""
         self._output, write = os.pipe()
         os.set_blocking(self._output, False)
         _widen(self._output)
         try:
-            starting = asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=write,
-                stderr=write,
-                env={
-                    **os.environ, **ptxas.environment(), "PYTHONPATH": _python_path(), **self._environment, _MARK: mark,
-                },
-                start_new_session=True,
-            )  # fmt: skip
-            self._process = await _whole(starting)
+            if job:
+                self._process = await resident.fork(job, variables, write)
+            if self._process is None:
+                starting = asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=write,
+                    stderr=write,
+                    env=variables,
+                    start_new_session=True,
+                )
+                self._process = await _whole(starting)
         finally:
             os.close(write)
         asyncio.get_running_loop().add_reader(self._output, self._hear_output)
@@ -239,6 +239,8 @@ class WorkerProcess:
             if number >= 0:
                 os.close(number)
         self._output = self._events = -1
+        if isinstance(self._process, resident.Forked):
+            self._process.close()
         if self._scratch:
             self._scratch.close()
 
@@ -270,7 +272,7 @@ def _signal_group(group: int, number: signal.Signals) -> None:
 
 def _kill_marked(mark: str) -> None:
     """Kills processes that a worker started and that left its group, as daemons do. Finds them by their environment."""
-    sign = f"{_MARK}={mark}".encode()
+    sign = f"{resident.MARK}={mark}".encode()
     with contextlib.suppress(OSError):
         unclear = [process for process in Path("/proc").iterdir() if process.name.isdigit()]
         for _ in range(_LOOKS):
@@ -291,12 +293,3 @@ def _kill_if_marked(process: Path, sign: bytes) -> bool:
             (process / "exe").readlink()
             return False
     return True
-
-
-def _python_path() -> str:
-    """The parent's ``PYTHONPATH`` and the folders of the packages, which need not be installed."""
-    roots = [str(Path(__file__).resolve().parents[2])]
-    kernels = importlib.util.find_spec("tilescope_kernels")
-    roots += [str(Path(root).parent) for root in (kernels.submodule_search_locations or [])] if kernels else []
-    existing = os.environ.get("PYTHONPATH", "")
-    return os.pathsep.join(dict.fromkeys(filter(None, [*existing.split(os.pathsep), *roots])))

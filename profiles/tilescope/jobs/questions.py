@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tilescope.jobs import declarations
 from tilescope.jobs.job import TIMEOUT, WorkerError
 from tilescope.jobs.process import StartError, WorkerProcess
 from tilescope.jobs.worker_output import last_line
@@ -19,8 +21,14 @@ async def describe(
     ``timeout``: longest time in seconds that their own code may take, once the worker has imported what every kernel
     needs. Cancelling it ends the worker. Raises WorkerError for a kernel or a workload that is not known or does not load.
     """
-    job = {"action": "describe", "kernels": list(kernels), "workloads": list(workloads)}
-    return list((await _ask(job, "catalog", timeout))["kernels"])
+    names, texts = list(kernels), list(workloads)
+    kept = await asyncio.to_thread(declarations.known, names, texts)
+    if kept is not None:
+        return kept
+    job = {"action": "describe", "kernels": names, "workloads": texts}
+    entries = list((await _ask(job, "catalog", timeout))["kernels"])
+    await asyncio.to_thread(declarations.keep, names, texts, entries)
+    return entries
 
 
 async def ceilings(timeout: float) -> tuple[Ceiling, ...]:

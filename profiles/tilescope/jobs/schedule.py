@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from tilescope import collectors
 from tilescope.hardware import device
 from tilescope.hardware.gpu_lock import gpu_lock
-from tilescope.jobs import questions
+from tilescope.jobs import kept_ceilings, questions
 from tilescope.jobs.attempt import TRIES, Attempt
 from tilescope.jobs.job import BATCH, ON_GPU, Job, WorkerError
 from tilescope.jobs.ledger import Ledger
@@ -63,17 +63,25 @@ async def _one_by_one(ledger: Ledger, names: Sequence[str]) -> None:
 
 
 async def _measure_ceilings(ledger: Ledger) -> None:
-    """Adds the device's measured peak rates to the run, unless it has them or is not to have them."""
+    """Adds the device's measured peak rates to the run, unless it has them or is not to have them.
+
+    They are measured once for a device and its versions, and anew where the job says so (``renew_ceilings``).
+    """
     known = ledger.writer.run.device
     measured = any(ceiling.origin == "measured" for ceiling in known.ceilings)
     if measured or not known.measured or not ledger.job.settings.get("measure_ceilings", True):
         return
-    ledger.emit({"event": "waiting", "doing": "measuring the device's ceilings"})
-    try:
-        found = await questions.ceilings(ledger.job.patience)
-    except WorkerError as error:
-        ledger.writer.note(f"the device's ceilings could not be measured: {error}")
-        return
+    uuid, versions = await asyncio.to_thread(device.uuid), ledger.writer.run.versions
+    renew = ledger.job.settings.get("renew_ceilings", False)
+    found = () if renew else await asyncio.to_thread(kept_ceilings.known, uuid, versions)
+    if not found:
+        ledger.emit({"event": "waiting", "doing": "measuring the device's ceilings"})
+        try:
+            measured_now = await questions.ceilings(ledger.job.patience)
+        except WorkerError as error:
+            ledger.writer.note(f"the device's ceilings could not be measured: {error}")
+            return
+        found = await asyncio.to_thread(kept_ceilings.keep, uuid, versions, measured_now)
     ledger.writer.update(device=dataclasses.replace(known, ceilings=(*known.ceilings, *found)))
 
 

@@ -76,6 +76,7 @@ async def _finish(ledger: Ledger, here: Device | None) -> Path:
     """Does what is outstanding, as far as that can be done, and closes the run, whatever happens."""
     ledger.emit({"event": "start", "run": ledger.writer.run.id})
     try:
+        await ledger.take_given()
         await schedule.collect_all(ledger, here)
     except BaseException:
         ledger.close(interrupted=True)
@@ -117,6 +118,7 @@ def _about(job: Job, here: Device | None) -> Run:
         },
         git_revision=revision,
         title=job.title or ", ".join(entries),
+        notes=tuple(job.notes),
     )
 
 

@@ -15,7 +15,7 @@ from tilescope.hardware import occupancy
 from tilescope.table.case_table import CaseValues, gather
 
 #: Sources that know what a launch takes of a multiprocessor, the most direct one first.
-RESOURCES = ("ncu", "torch_profiler", "compiler")
+RESOURCES = ("ncu", "torch_profiler", "chrome_trace", "compiler", "tritonparse")
 
 #: Metrics of what limits the blocks on a multiprocessor, and the limit's common name.
 LIMITERS = {
@@ -25,6 +25,10 @@ LIMITERS = {
     "occupancy_limit_blocks": "block slots",
     "occupancy_limit_barriers": "barriers",
 }
+
+
+#: What a source knows a launch's resources by, the most telling first.
+_TELLING = ("registers", "theoretical_occupancy", *LIMITERS, "shared_memory")
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Resources:
 
 def source_of(case: CaseValues) -> str | None:
     """The source that counts for the case's resources; None where no source knows them."""
-    for metric in ("registers", "theoretical_occupancy", *LIMITERS):
+    for metric in _TELLING:
         for source in RESOURCES:
             if case.values.get((metric, source)):
                 return source
@@ -61,11 +65,13 @@ def resources(case: CaseValues, target: str = "") -> list[Resources]:
     (``sm_90``) is given.
     """
     source = source_of(case)
-    if source is None:
-        return []
-    told = {metric for metric, by in case.values if by == source} & {"registers", "theoretical_occupancy", *LIMITERS}
-    known = {launch for metric in told for launch in case.values[metric, source] if launch is not None}
-    return [_of_launch(case, source, launch, target) for launch in sorted(known)]
+    return [_of_launch(case, source, launch, target) for launch in _known(case, source)] if source else []
+
+
+def _known(case: CaseValues, source: str) -> list[int]:
+    """The launches of which the source knows resources, in order."""
+    told = {metric for metric, by in case.values if by == source} & {*_TELLING}
+    return sorted({launch for metric in told for launch in case.values[metric, source] if launch is not None})
 
 
 def of_cases(table: pd.DataFrame, target: str = "") -> list[list[Resources]]:
@@ -76,9 +82,10 @@ def of_cases(table: pd.DataFrame, target: str = "") -> list[list[Resources]]:
 def main_resources(case: CaseValues, target: str = "") -> Resources | None:
     """Resources of the launch that takes longest, which stands for the case."""
     source = source_of(case)
-    known = resources(case, target)
-    longest = case.main_launch(source) if source else None
-    return next((found for found in known if found.launch == longest), known[0] if known else None)
+    if source is None or not (known := _known(case, source)):
+        return None
+    longest = case.main_launch(source)
+    return _of_launch(case, source, longest if longest in known else known[0], target)
 
 
 def _of_launch(case: CaseValues, source: str, launch: int, target: str) -> Resources:
@@ -112,6 +119,9 @@ def _spills(case: CaseValues, source: str, launch: int, registers: float | None)
     The compiler's launch is the one at the same place among those of its function, and must have as many registers:
     with another number an autotuner ran another config than the compiler compiled.
     """
+    if ("registers", "compiler") not in case.values:
+        # Asked of each launch: those of a trace are many.
+        return None
     place = launch if source == "compiler" else _compiled(case, source, launch)
     if place is None:
         return None

@@ -32,6 +32,9 @@ _BYTES = {
 #: What a comparison with the reference found, and what is accepted.
 _CHECKED = ("relative_error", "tolerance", "row_error", "row_tolerance")
 
+#: Sources by how surely they saw the real launches.
+_LAUNCH_SOURCES = ("torch_profiler", "chrome_trace", "ncu", "compiler", "interpreter", "tritonparse")
+
 COLUMNS = {
     **dict.fromkeys(KEYS, "str"),
     "measured": "bool",
@@ -212,7 +215,10 @@ def _resources(case: CaseValues, device: Device) -> dict[str, Any]:
 
 def _launch_count(case: CaseValues) -> int | None:
     """Launches of the case, from the source that saw the real ones."""
-    return next((len(n) for s in ("torch_profiler", "ncu", "compiler", "interpreter") if (n := case.launches(s))), None)
+    together = case.total("launches")
+    if together:
+        return int(together.value)
+    return next((len(n) for s in _LAUNCH_SOURCES if (n := case.launches(s))), None)
 
 
 def _speedup(case: CaseValues, other: CaseValues | None) -> float:

@@ -6,9 +6,6 @@ without a start, as ncu's are, is not on the timeline.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-
 import pandas as pd
 
 from tilescope.table.schema import CASE_COLUMNS
@@ -78,20 +75,3 @@ def typical(sums: pd.DataFrame) -> pd.DataFrame:
 def of_repetitions(launches: pd.DataFrame, sums: pd.DataFrame) -> pd.DataFrame:
     """The launches of the repetitions that ``totals``' rows ``sums`` are of, in their order."""
     return sums[REPETITION].merge(launches, on=REPETITION)[COLUMNS]
-
-
-def plain_name(function: str) -> str:
-    """A kernel function's own name: ``at::native::reduce_kernel<512, …>(…)`` is ``reduce_kernel``."""
-    bare = re.sub(r"\(anonymous namespace\)::|^void ", "", function)
-    return re.split(r"[<(]", bare, maxsplit=1)[0].rpartition("::")[2].strip() or function
-
-
-def labels(functions: Iterable[str]) -> dict[str, str]:
-    """Each function's plain name, numbered where several functions share one, in the order given."""
-    seen: dict[str, int] = {}
-    found = {}
-    for function in dict.fromkeys(functions):
-        name = plain_name(function)
-        seen[name] = seen.get(name, 0) + 1
-        found[function] = name if seen[name] == 1 else f"{name} ({seen[name]})"
-    return found

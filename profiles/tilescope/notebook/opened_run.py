@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from tilescope.foreign_files import opening
 from tilescope.jobs.progress import short
 from tilescope.models import text_table
 from tilescope.models.summary import summarise
@@ -129,6 +130,14 @@ class Profile(LoadedRun):
 def load(name: str = "latest") -> Profile:
     """Opens a run by its id, the start of it, its folder, or ``latest``; recordings too. Raises StoreError."""
     return Profile.of(store.open_run(store.find(name)))
+
+
+def open_file(path: str | Path) -> Profile:
+    """A run made of another tool's file (ncu's report or CSV, a trace of torch.profiler, Proton's profile, tritonparse's events).
+
+    Raises StoreError for a file that is missing, damaged or in no known format.
+    """
+    return Profile.of(opening.open_file(path))
 
 
 def _filled(rows: pd.DataFrame, name: str) -> bool:

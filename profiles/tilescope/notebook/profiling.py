@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import queue
 import shutil
 import sys
-import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilescope.jobs import supervisor
-from tilescope.jobs.job import Catalog, OnEvent
-from tilescope.jobs.plan import AUTO, Request, plan
-from tilescope.notebook import cell_source, live_progress, user_kernel
+from tilescope.jobs.job import OnEvent
+from tilescope.jobs.plan import AUTO, Request
+from tilescope.notebook import cell_source, live_call, live_progress, user_kernel
+from tilescope.notebook.job_waiting import run, wait_for
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 
@@ -42,7 +40,11 @@ def profile(
 ) -> Profile:
     """Runs ``kernels`` and returns the finished run.
 
-    Each is a name from the catalog, ``path/to/file.py:SPEC``, a ``KernelSpec``, or a function that launches a Triton
+    ``profile(function, *args, **kwargs)`` calls a live function, which launches Triton kernels, with live arguments, and
+    profiles each launch as it was made (see ``tilescope.capture``); ``reference``, given the same, says what is right, and need
+    not be there. Names of the arguments below stay this function's own.
+
+    Otherwise each is a name from the catalog, ``path/to/file.py:SPEC``, a ``KernelSpec``, or a function that launches a Triton
     kernel, with examples of its ``inputs`` and its ``reference`` (see ``tilescope.spec``). What a notebook's cells define is
     written to a file for the worker (see ``cell_source``). The other arguments are those of ``jobs.plan.Request``,
     ``settings`` those of ``jobs.job.Job``.
@@ -53,6 +55,18 @@ def profile(
     """
     folder = Path(runs_dir) if runs_dir else store.runs_dir()
     store.check_writable(folder)
+    if live_call.is_live(kernels, inputs, reference, settings):
+        return live_call.profile(
+            kernels[0],
+            kernels[1:],
+            {**(inputs or {}), **settings},
+            reference=reference,
+            collectors=collectors,
+            target=target,
+            title=title,
+            runs_dir=folder,
+            on_event=on_event,
+        )
     names = [reference_to(kernel, folder / CELLS, inputs, reference) for kernel in kernels]
     request = Request(
         names, implementations, workloads, directions, collectors, configs, target, settings=settings, title=title
@@ -77,19 +91,7 @@ def resume(name: Path | str, on_event: OnEvent | None = None) -> Profile:
     async def work(on_event: OnEvent) -> Path:
         return await supervisor.resume(folder, on_event)
 
-    return Profile.of(store.open_run(_wait_for(work, on_event or live_progress.progress())))
-
-
-def run(request: Request, folder: Path, on_event: OnEvent, catalog: Catalog = ()) -> store.LoadedRun:
-    """Serves the request and opens the run. Raises as ``profile`` does.
-
-    ``catalog`` is what the kernels declare; empty means that a worker is asked.
-    """
-
-    async def work(on_event: OnEvent) -> Path:
-        return await supervisor.run(await plan(request, folder, catalog), on_event)
-
-    return store.open_run(_wait_for(work, on_event))
+    return Profile.of(store.open_run(wait_for(work, on_event or live_progress.progress())))
 
 
 def reference_to(
@@ -122,71 +124,3 @@ def _imported(spec: KernelSpec) -> str:
     if any(known is spec for known in getattr(sys.modules.get("tilescope_kernels"), "CATALOG", ())):
         return spec.name
     return f"{module.__file__}:{name}"
-
-
-def _wait_for(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:
-    """Runs ``work`` to its end, in another thread where this one runs an event loop.
-
-    ``on_event`` is called in this thread. Raises what ``work`` raises, KeyboardInterrupt with what was kept.
-    """
-    kept: list[str] = []
-
-    def heard(event: dict[str, Any]) -> None:
-        if event.get("event") == "done" and event.get("folder") and not event.get("complete"):
-            run = repr(event["run"])
-            kept.append(f"interrupted: tilescope.load({run}) opens the finished cases, tilescope.resume({run}) goes on")
-        on_event(event)
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        wait = _in_this_thread
-    else:
-        wait = _in_a_thread
-    try:
-        return wait(work, heard)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(*kept) from None
-
-
-def _in_this_thread(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:
-    return asyncio.run(work(on_event))
-
-
-def _in_a_thread(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:
-    outcome: list[Path | BaseException] = []
-    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Path]]] = []
-    events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-
-    async def watched() -> Path:
-        task = asyncio.ensure_future(work(events.put))
-        started.append((asyncio.get_running_loop(), task))
-        return await task
-
-    def run() -> None:
-        try:
-            outcome.append(asyncio.run(watched()))
-        except BaseException as error:
-            outcome.append(error)
-        events.put(None)
-
-    def relay() -> None:
-        while (event := events.get()) is not None:
-            on_event(event)
-
-    thread = threading.Thread(target=run, name="tilescope-profile")
-    thread.start()
-    try:
-        relay()
-    except BaseException as error:
-        for loop, task in started:
-            loop.call_soon_threadsafe(task.cancel)
-        # An ``on_event`` that raises ends the job as well, and hears no more of it.
-        if isinstance(error, KeyboardInterrupt):
-            relay()
-        raise
-    finally:
-        thread.join()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]

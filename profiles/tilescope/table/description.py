@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import Any, TypedDict
 
 
 class Implementation(TypedDict, total=False):
@@ -48,6 +48,20 @@ class DeclaredKernel(TypedDict, total=False):
     workloads: list[Workload]
 
 
+class Assumption(TypedDict, total=False):
+    """What launchers were told of a GPU that was not there: its figures, from ``sources``, and each answer by query.
+
+    ``toolkit`` is the version of CUDA that it was said to have; ``refused`` are queries that have no honest answer.
+    """
+
+    target: str
+    name: str
+    toolkit: str
+    sources: list[str]
+    answers: Mapping[str, Any]
+    refused: list[str]
+
+
 class Settings(TypedDict, total=False):
     """Settings that are read back. There may be others."""
 
@@ -60,3 +74,5 @@ class Settings(TypedDict, total=False):
     interpreter_limit: float
     check_limit: float
     measure_ceilings: bool
+    renew_ceilings: bool
+    assumed: Mapping[str, Assumption]

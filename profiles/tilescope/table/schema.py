@@ -24,7 +24,7 @@ SCHEMA_VERSION = 1
 CASE_COLUMNS = ["kernel", "impl", "pass", "workload", "dtype", "config"]
 
 #: Column name to pandas dtype. ``launch`` is the position among the launches its collector saw in the
-#: case (absent for values of the whole case), ``function`` that launch's kernel function, ``sample``
+#: case, in a run of another tool's file among those of the file (absent for values of the whole case), ``function`` that launch's kernel function, ``sample``
 #: the repetition (absent where a value is not repeated).
 COLUMNS: dict[str, str] = {
     "run_id": "str",

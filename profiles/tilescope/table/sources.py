@@ -41,11 +41,18 @@ OPTIONAL = (
     Collector("ncu_rules", "running", "NVIDIA's own advice", "ncu.rules", on_gpu=True),
     Collector("ncu_source", "sampling", "stalls of each line", "ncu.source", on_gpu=True),
 )
+#: Other tools that see launches (``chrome_trace``: one that its trace does not name) and are read by ``tilescope open``; what ncu and torch.profiler wrote is of the collector's source.
+TOOLS = ("chrome_trace", "proton", "tritonparse")
 #: All of them by name.
 KNOWN = {collector.name: collector for collector in (*COLLECTORS, *OPTIONAL)}
 
 _MEASURED = [collector.name for collector in COLLECTORS if collector.measured]
 #: Sources that observed hardware; the others predict.
-MEASURED = frozenset(_MEASURED)
+MEASURED = frozenset([*_MEASURED, *TOOLS])
 #: Provenance of a value, most direct first. ``model`` is a formula over declared costs.
-SOURCES = (*reversed(_MEASURED), *(one.name for one in COLLECTORS if not one.measured), "model")
+SOURCES = (
+    *reversed(_MEASURED),
+    *TOOLS,
+    *(one.name for one in COLLECTORS if not one.measured),
+    "model",
+)

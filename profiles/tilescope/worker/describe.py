@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilescope_kernels import CATALOG, FAMILIES
-from tilescope_kernels.spec import KernelSpec, Workload, WorkloadError
+import tilescope_kernels
+from tilescope_kernels.spec import Cost, KernelSpec, Workload, WorkloadError
 
 from tilescope.execution import execute
 from tilescope.table.suggest import unknown
@@ -23,10 +23,12 @@ def catalog(kernels: Iterable[str] = (), workloads: Iterable[str] = ()) -> list[
     that it does not declare are added to its ``workloads``. Raises ValueError, in one line, for a kernel that is not
     known or does not load, and for a workload that fits none of the kernels or a kernel that none of them fits.
     """
-    names = [spec.name for spec in CATALOG]
-    texts = list(workloads)
+    asked, texts = list(kernels), list(workloads)
+    # A person's own kernel does not wait for the import of the library.
+    own = bool(asked) and all(".py" in kernel for kernel in asked)
+    names = [] if own else [spec.name for spec in tilescope_kernels.CATALOG]
     entries, fitted, refused = [], set[str](), dict[str, WorkloadError]()
-    for kernel in kernels or names:
+    for kernel in asked or names:
         if ".py" not in kernel and kernel not in names:
             raise ValueError(unknown("kernel", kernel, names) + ", or path/to/file.py:SPEC for one of your own")
         spec = execute.load_spec(kernel)
@@ -56,7 +58,7 @@ def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> d
         "kernel": kernel,
         "name": spec.name,
         "summary": spec.summary,
-        "family": next((family for family, specs in FAMILIES.items() if spec in specs), ""),
+        "family": "" if ".py" in kernel else _family(spec),
         "dims": list(spec.dims),
         "passes": list(spec.passes),
         "targets": list(spec.targets),
@@ -76,12 +78,24 @@ def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> d
         ],
         "selected": list(dict.fromkeys(w.id for w in selected)),
         "cost": {
-            w.id: {direction: asdict(spec.cost(w, direction)) for direction in spec.passes} for w in workloads.values()
+            # Of a captured launch that nothing has counted yet, there is none.
+            w.id: {d: _known(cost) for d in spec.passes if (cost := spec.cost(w, d)) is not None}
+            for w in workloads.values()
         },
         "file": _portable(path, kernel),
         "path": str(path),
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
     }
+
+
+def _known(cost: Cost) -> dict[str, Any]:
+    """A cost's fields, but for those that nobody knows: of a captured launch perhaps its operations."""
+    unknown: tuple[str, ...] = getattr(cost, "unknown", ())
+    return {name: value for name, value in asdict(cost).items() if name not in unknown}
+
+
+def _family(spec: KernelSpec) -> str:
+    return next((family for family, specs in tilescope_kernels.FAMILIES.items() if spec in specs), "")
 
 
 def _portable(path: Path, kernel: str) -> str:

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-KINDS = ("run", "artefact", "half")
+KINDS = ("run", "artefact", "half", "foreign")
 #: Mutants of one process.
 SHARE = 250
 

@@ -245,12 +245,12 @@ def file(rng: random.Random, path: Path) -> str:  # noqa: PLR0911 - a kind of fi
     except Exception:  # it was mutated before
         path.write_bytes(raw(rng, content))
         return "bytes"
-    if path.suffix == ".jsonl":
+    if path.suffix in (".jsonl", ".ndjson"):
         lines = plain.split(b"\n")
         place = rng.randrange(len(lines))
         lines[place] = _json(rng, lines[place])
         path.write_bytes(b"\n".join(lines))
-        return "journal"
+        return "line"
     path.write_bytes(pack(_json(rng, plain)))
     return "content"
 

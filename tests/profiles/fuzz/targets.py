@@ -23,7 +23,8 @@ import mutations
 import pandas as pd
 from tilescope import cli, collectors
 from tilescope.files import atomic_writing
-from tilescope.models import summary
+from tilescope.foreign_files import opening
+from tilescope.models import summary, text_table
 from tilescope.runs import journal, listings, store
 from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.case import Case
@@ -35,6 +36,14 @@ RECORDED = Path(__file__).parents[3] / "profiles" / "recorded"
 RUN = "20261124-021407-16dc"
 #: Seconds of the processor that one mutant may take, and bytes that the process may come to.
 SECONDS, MEMORY = 30, 3 << 30
+#: Files of other tools, one or two a format.
+FOREIGN = (
+    "raw_37_metrics_h200.csv",
+    "details_rules_h200.csv",
+    "torch_profiler_trace.json",
+    "foreign/proton_profile.hatchet",
+    "foreign/tritonparse_events.ndjson",
+)
 FORWARD = "forward"
 GOOD, BAD = "20261120-000000-aaaa", "20261121-000000-bbbb"
 
@@ -307,6 +316,20 @@ def half_mutant(rng: random.Random, place: Path) -> None:
     told(store.list_runs, [runs])
 
 
+def foreign_mutant(rng: random.Random, place: Path) -> None:
+    """Another tool's file that is not as it was, to all that makes a run of it and shows that."""
+    name = rng.choice(FOREIGN)
+    path = place / Path(name).name.removesuffix(".gz")
+    found = _fixture(name)
+    path.write_bytes(gzip.decompress(found) if name.endswith(".gz") else found)
+    mutations.file(rng, path)
+    loaded = told(opening.open_file, path, place / "runs")
+    if loaded is not None:
+        told(schema.validate, loaded.table)
+        told(text_table.text, loaded.table, loaded.run.device, loaded.configs)
+        told(command, "advise", str(loaded.folder))
+
+
 def no_waiting() -> None:
     """What is written need not last: it is looked at at once."""
     atomic_writing.sync = lambda path: None
@@ -334,7 +357,7 @@ def _made(write: Callable[[Path], object]) -> Path:
 
 
 KINDS: dict[str, Callable[[random.Random, Path], None]] = {
-    "run": run_mutant, "artefact": artefact_mutant, "half": half_mutant,
+    "run": run_mutant, "artefact": artefact_mutant, "half": half_mutant, "foreign": foreign_mutant,
 }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ class ProfileForm(pn.viewable.Viewer):
         self._jobs, self._followed = jobs, None
         self._kernel = pmui.Select(label="kernel", options=[], sizing_mode="stretch_width", size="small")
         self._fields, self._trouble = ProfileFields(), html_text.pane()
-        self._own = UserKernelField(state, lambda said: setattr(self._trouble, "object", said))
+        self._own = UserKernelField(state)
         self._button = pmui.Button(
             label="Profile", color="primary", variant="contained", sizing_mode="stretch_width", disabled=True
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import panel as pn
@@ -17,21 +16,26 @@ from tilescope_dashboard.session.state import State
 
 
 class UserKernelField(pn.viewable.Viewer):
-    """A field for FILE.py:SPEC. ``say`` gets a notice, escaped, of what becomes of it."""
+    """A field for FILE.py:SPEC, and right below it what became of it: a refusal is read where one typed."""
 
     state = param.ClassSelector(class_=State)
 
-    def __init__(self, state: State, say: Callable[[str], Any], **settings: Any) -> None:
+    def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._say, self._latest = say, LatestRequest()
+        self.said, self._latest = html_text.pane(), LatestRequest()
         pn.state.on_session_destroyed(lambda _: self._latest.close())
         self.field = pmui.TextInput(
             label="your own kernel, FILE.py:SPEC", placeholder="path/to/file.py:SPEC", sizing_mode="stretch_width",
             size="small",
         )  # fmt: skip
         self.field.param.watch(self._read, "value")
+        self._layout = pn.Column(self.field, self.said, sizing_mode="stretch_width", margin=0)
+
+    def _say(self, notice: str) -> None:
+        self.said.object = notice
 
     async def _read(self, event: param.parameterized.Event) -> None:
+        self._say("")
         if not event.new or not self.state.may_launch:
             return
         self._say(html_text.notice("info", "Reading", event.new))
@@ -45,10 +49,11 @@ class UserKernelField(pn.viewable.Viewer):
         if entries is None:
             return
         name = kernel.rpartition(":")[2]
+        self._say("")
         # A run names such a kernel by its variable.
         entry = {**entries[0], "name": name}
         others = [e for e in self.state.catalog if e["name"] != name]
         self.state.param.update(catalog=[*others, entry], kernel=name)
 
     def __panel__(self) -> pn.viewable.Viewable:
-        return self.field
+        return self._layout

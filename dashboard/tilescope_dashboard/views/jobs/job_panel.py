@@ -11,7 +11,7 @@ import param
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.session.job_follower import JobFollower
-from tilescope_dashboard.session.jobs import CANCELLING, JobManager, JobState
+from tilescope_dashboard.session.jobs import CANCELLING, FAILED, JobManager, JobState
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.jobs.gpu_readings import GpuReadings
 from tilescope_dashboard.views.jobs.job_text import describe, log
@@ -20,7 +20,7 @@ from tilescope_dashboard.views.jobs.tab_job import TabJob
 
 
 class JobPanel(pn.viewable.Viewer):
-    """Follows the session's ``own`` job, and with none the newest. The result of its own is shown as soon as it ends.
+    """Follows the session's ``own`` job, and with none the newest that is under way. The result of its own is shown as soon as it ends.
 
     A job is cancelled by the person who started it only, from any of their pages; by others who may start work once they have gone.
     """
@@ -29,6 +29,7 @@ class JobPanel(pn.viewable.Viewer):
 
     def __init__(self, state: State, jobs: JobManager, **settings: Any) -> None:
         super().__init__(state=state, **settings)
+        self._witnessed: set[int] = set()
         self._jobs, self._dismissed, self.tab_job = jobs, 0, TabJob(jobs)
         self._text = html_text.pane()
         self._cancel = pmui.Button(label="Cancel", variant="outlined", size="small", width=96)
@@ -61,7 +62,7 @@ class JobPanel(pn.viewable.Viewer):
     def draw(self) -> None:
         """Show the job as it is now."""
         job = self._shown
-        self._layout.visible = job is not None and job.number != self._dismissed
+        self._layout.visible = job is not None and job.number != self._dismissed and self._concerns(job)
         if job is None:
             return
         if self._layout.visible and not self._place.objects:
@@ -77,6 +78,18 @@ class JobPanel(pn.viewable.Viewer):
             self._seen = job.number
             self.state.refresh()
         self._open(self.tab_job.result())
+
+    def _concerns(self, job: JobState) -> bool:
+        """Whether the page shows it: one that is under way, and how one ended that was under way while the page was there.
+
+        A failure is its person's affair. A page of theirs that is loaded anew says how it ended if none had said it yet.
+        """
+        own = self.tab_job.mine(job)
+        if job.active or (job is self.tab_job.job and not job.told):
+            self._witnessed.add(job.number)
+        shown = job.active or (job.number in self._witnessed and (own or job.status != FAILED))
+        job.told = job.told or (shown and own and not job.active)
+        return shown
 
     def _offer(self, job: JobState) -> None:
         """The buttons that make sense now. Put in and taken out: a change of their ``visible`` alone may get lost."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -256,14 +256,29 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for launch, cells in enumerate(table.itertuples(index=False, name=None)):
         printed = dict(zip(names, cells, strict=True))
-        values: dict[str, float] = {}
-        for name, unit, cell in zip(names, units, cells, strict=True):
-            value = ncu_csv.number(cell)
-            if value is not None:
-                values[name] = ncu_csv.in_base(value, unit)[0]
-        for metric in METRICS.values():
-            terms = metric.terms(printed.get("CC", ""))
-            if terms and all(name in values for name, _ in terms):
-                value = sum(values[name] * factor for name, factor in terms) * metric.scale
-                rows.append(case.row(metric.name, value, "ncu", launch=launch, function=printed["Kernel Name"]))
+        found = metrics(values(zip(names, units, cells, strict=True)), printed.get("CC", ""))
+        rows += [
+            case.row(metric, value, "ncu", launch=launch, function=printed["Kernel Name"])
+            for metric, value in found.items()
+        ]
     return schema.without_absent(schema.frame(rows))
+
+
+def values(cells: Iterable[tuple[str, str, str]]) -> dict[str, float]:
+    """Counters of one launch in ncu's base units, from their name, unit and value as printed. What is no number is absent."""
+    found: dict[str, float] = {}
+    for name, unit, cell in cells:
+        value = ncu_csv.number(cell)
+        if value is not None:
+            found[name] = ncu_csv.in_base(value, unit)[0]
+    return found
+
+
+def metrics(counted: Mapping[str, float], capability: str) -> dict[str, float]:
+    """METRICS from the counters of one launch on a chip of that compute capability. One that lacks a counter is absent."""
+    found: dict[str, float] = {}
+    for metric in METRICS.values():
+        terms = metric.terms(capability)
+        if terms and all(name in counted for name, _ in terms):
+            found[metric.name] = sum(counted[name] * factor for name, factor in terms) * metric.scale
+    return found

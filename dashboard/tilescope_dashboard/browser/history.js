@@ -1,0 +1,56 @@
+// Back and Forward. Panel pushes the address of each change that the server makes, and hears nothing when the browser goes
+// back to an earlier one: here such an address becomes the page's, and only what a person did makes an entry of its own.
+
+const THEME = "theme"
+
+function place() {
+  for (const shown of window.Bokeh?.documents ?? [])
+    for (const root of shown.roots())
+      if (root.type === "panel.models.location.Location") return root
+  return null
+}
+
+// The same address but for its theme, which is no place that one goes back from.
+function themed(address, search) {
+  const url = new URL(address)
+  const theme = new URLSearchParams(search).get(THEME)
+  if (theme !== null) url.searchParams.set(THEME, theme)
+  return url
+}
+
+export function render({model}) {
+  const original = history.pushState
+  let acted = false
+
+  function push(data, title, address) {
+    const url = new URL(address, location.href)
+    if (url.href === location.href) return
+    const only_theme = themed(location.href, url.search).href === url.href
+    if (acted && !only_theme) original.call(history, data, title, address)
+    else history.replaceState(data, title, address)
+    // What follows from the same act, as another kernel's run does, belongs to its entry.
+    acted = false
+  }
+
+  function act() { acted = true }
+
+  function went() {
+    const shown = place()
+    acted = false
+    if (shown === null || location.search === shown.search) return
+    const url = themed(location.href, shown.search)
+    history.replaceState(history.state, "", url)
+    shown.search = url.search
+    model.send_msg(url.search)
+  }
+
+  history.pushState = push
+  for (const name of ["pointerdown", "keydown"]) document.addEventListener(name, act, true)
+  window.addEventListener("popstate", went)
+  model.on("remove", () => {
+    history.pushState = original
+    for (const name of ["pointerdown", "keydown"]) document.removeEventListener(name, act, true)
+    window.removeEventListener("popstate", went)
+  })
+  return document.createElement("span")
+}

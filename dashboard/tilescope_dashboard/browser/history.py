@@ -1,0 +1,27 @@
+"""The browser's Back and Forward as changes of the page's address. Its script is ``history.js``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from panel.custom import JSComponent
+
+
+class History(JSComponent):
+    """One entry of the browser's history for each change that a person makes. It takes no room.
+
+    ``went`` is called with the names that an address has which the browser went back, or forward, to: what it does not name is
+    as it was when the page was opened.
+    """
+
+    _esm = Path(__file__).with_suffix(".js")
+
+    def __init__(self, went: Callable[[set[str]], Any], **settings: Any) -> None:
+        super().__init__(**{"width": 0, "height": 0, "margin": 0, **settings})
+        self._went = went
+
+    def _handle_msg(self, data: Any) -> None:
+        self._went(set(parse_qs(str(data).removeprefix("?"), keep_blank_values=True)))

@@ -1,0 +1,21 @@
+"""Button that copies a text to the clipboard. Its script is ``copy_button.js``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import param
+from panel.custom import JSComponent
+
+
+class CopyButton(JSComponent):
+    """``text`` goes to the clipboard when it is pressed, in the browser alone; it stands on the button's tooltip."""
+
+    label = param.String(doc="What stands on the button.")
+    text = param.String(doc="What is copied.")
+
+    _esm = Path(__file__).with_suffix(".js")
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"margin": (4, 8), **settings})

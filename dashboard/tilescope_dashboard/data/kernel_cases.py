@@ -1,0 +1,57 @@
+"""Cases of one kernel: what the address and the selectors call them, and which one is meant where only a part is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import pandas as pd
+
+#: The columns that name a case of a kernel.
+OF_KERNEL = ["impl", "pass", "workload", "config"]
+
+
+class KernelCase(NamedTuple):
+    """A case without its kernel; ``direction`` is the pass, ``config`` is empty for the implementation's own choice."""
+
+    impl: str
+    direction: str
+    workload: str
+    config: str = ""
+
+    @property
+    def problem(self) -> tuple[str, str]:
+        """Workload and pass."""
+        return self.workload, self.direction
+
+
+def case_name(case: Iterable[str]) -> str:
+    """Name of a kernel's case in a selector and the address: its values of ``OF_KERNEL``."""
+    return " · ".join(filter(None, case))
+
+
+def named(name: str) -> KernelCase | None:
+    """The case that ``case_name`` calls so; None for what no case is called."""
+    parts = name.split(" · ")
+    return KernelCase(*parts) if len(parts) in (3, 4) else None
+
+
+def cases(table: pd.DataFrame) -> dict[str, KernelCase]:
+    """The cases in one kernel's ``table``, by their names."""
+    rows = table[OF_KERNEL].drop_duplicates()
+    return {case_name(case): KernelCase(*case) for case in rows.itertuples(index=False, name=None)}
+
+
+def closest(known: Iterable[KernelCase], to: KernelCase, **parts: str) -> KernelCase | None:
+    """The case with all of ``parts`` that is most like ``to``; of equals Triton's, its own config, the first.
+
+    None where no case has them.
+    """
+
+    def likeness(case: KernelCase) -> tuple[bool, ...]:
+        alike = tuple(getattr(case, name) == getattr(to, name) for name in ("workload", "direction", "impl", "config"))
+        return (*alike, case.impl == "triton", case.config == "")
+
+    found = [case for case in known if all(getattr(case, name) == value for name, value in parts.items())]
+    # max() keeps the first of equals.
+    return max(found, key=likeness, default=None)

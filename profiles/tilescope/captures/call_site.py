@@ -1,0 +1,49 @@
+"""The lines of a person's code that a launch was made from."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import sysconfig
+from pathlib import Path
+from types import FrameType
+
+#: Packages between a person's line and the launch.
+_BETWEEN = ("torch", "triton", "tilescope")
+_STANDARD = str(Path(sysconfig.get_path("stdlib")))
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def call_site() -> tuple[str, ...]:
+    """Texts ``file:line``, innermost first: where the launch is written, and where a library's code was called from.
+
+    In the thread of a backward pass on a GPU the latter is not known.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    found: list[str] = []
+    while frame is not None:
+        name, own = _named(frame.f_code.co_filename, frame.f_globals.get("__name__", ""))
+        if name and (own or not found):
+            found.append(f"{name}:{frame.f_lineno}")
+        if name and own:
+            break
+        frame = frame.f_back
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def _named(file: str, module: str) -> tuple[str, bool]:
+    """A file as it is told, empty for one between, and whether it is the person's own and not an installed library's."""
+    if module.partition(".")[0] in _BETWEEN or file.startswith("<frozen"):
+        return "", False
+    installed = next((place for place in _INSTALLED if f"/{place}/" in file), None)
+    if installed:
+        return file.rpartition(f"/{installed}/")[2], False
+    if file.startswith(_STANDARD):
+        return "", False
+    if "ipykernel_" in file or file.startswith("<ipython"):
+        return "cell", True
+    try:
+        return str(Path(file).relative_to(Path.cwd())), True
+    except ValueError:
+        return "/".join(Path(file).parts[-3:]).lstrip("/"), True

@@ -1,0 +1,118 @@
+"""What memory holds when a kernel is launched: kept byte by byte, or as a distribution that is drawn from again.
+
+Whole numbers may be addresses, so they are kept as they are. Floats seldom matter to what a launch costs: those of large
+tensors are kept as mean, deviation and bounds, and drawn from a seed. Imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tilescope.files import bounded_reading
+
+#: Bytes of one piece of memory that are kept exactly: of floats, and of anything else.
+MOST_FLOATS, MOST_EXACT = 1 << 20, 64 << 20
+#: Elements that a distribution is taken from.
+_SAMPLE = 1 << 20
+
+
+def described(
+    storage: torch.UntypedStorage, view: torch.Tensor, files: dict[str, bytes], exact: bool
+) -> dict[str, Any]:
+    """JSON data of what ``storage`` holds, seen as elements of ``view``'s dtype.
+
+    Bytes that are kept are added to ``files`` under the name that the data gives. ``exact`` asks for them even of large floats.
+    """
+    floating = view.dtype.is_floating_point or view.dtype.is_complex
+    if storage.nbytes() == 0:
+        return {"kind": "none"}
+    if storage.nbytes() <= (MOST_FLOATS if floating and not exact else MOST_EXACT):
+        content = _bytes(storage)
+        name = f"{hashlib.sha256(content).hexdigest()[:24]}.zlib"
+        files.setdefault(name, zlib.compress(content, 1))
+        return {"kind": "exact", "file": name}
+    sample = _sample(view)
+    dtype = str(view.dtype).removeprefix("torch.")
+    if not floating:
+        return {"kind": "uniform", "dtype": dtype, "low": int(sample.min()), "high": int(sample.max())}
+    finite = sample[sample.isfinite()]
+    if not finite.numel():
+        return unread(view)
+    return {
+        "kind": "normal",
+        "dtype": dtype,
+        "mean": float(finite.mean()),
+        "deviation": float(finite.std(correction=0)),
+        "low": float(finite.min()),
+        "high": float(finite.max()),
+    }
+
+
+def unread(view: torch.Tensor) -> dict[str, Any]:
+    """JSON data of memory that could not be read: floats as they usually are, zeros for anything else."""
+    dtype = str(view.dtype).removeprefix("torch.")
+    if view.dtype.is_floating_point or view.dtype.is_complex:
+        return {"kind": "normal", "dtype": dtype, "mean": 0.0, "deviation": 1.0, "low": -4.0, "high": 4.0}
+    return {"kind": "uniform", "dtype": dtype, "low": 0, "high": 0}
+
+
+def digest(view: torch.Tensor) -> str:
+    """A text that tells contents of a small tensor apart."""
+    return hashlib.sha256(_bytes(view.untyped_storage())).hexdigest()[:16]
+
+
+def draw(storage: torch.UntypedStorage, start: int, data: Mapping[str, Any], folder: Path, seed: int) -> None:
+    """Fills ``storage``, from byte ``start`` on, with what ``data`` describes. Raises ValueError for what is no such data."""
+    kind = data["kind"]
+    if kind == "none":
+        return
+    whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)[start:]
+    if kind == "exact":
+        packed = bounded_reading.content(folder / str(data["file"]), folder, most=2 * MOST_EXACT)
+        content = zlib.decompressobj().decompress(packed, MOST_EXACT + 1)
+        if len(content) != whole.numel():
+            raise ValueError(f"{data['file']} holds {len(content)} bytes and not the {whole.numel()} of its tensor")
+        whole.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+        return
+    dtype = getattr(torch, data["dtype"])
+    size = torch.empty(0, dtype=dtype).element_size()
+    elements = whole[: whole.numel() // size * size].view(dtype)
+    numbers = torch.Generator(storage.device).manual_seed(seed)
+    if kind == "uniform":
+        low, high = int(data["low"]), int(data["high"])
+        elements.copy_(torch.randint(low, high + 1, elements.shape, generator=numbers, device=storage.device))
+    elif kind == "normal":
+        values = torch.view_as_real(elements) if dtype.is_complex else elements
+        _fill_normal(values, data, numbers)
+    else:
+        raise ValueError(f"captured contents of an unknown kind: {kind}")
+
+
+def _fill_normal(values: torch.Tensor, data: Mapping[str, Any], numbers: torch.Generator) -> None:
+    flat = values.reshape(-1)
+    # Piece by piece: a draw in fp32 takes four bytes an element.
+    for piece in torch.split(flat, 1 << 26):
+        drawn = torch.randn(piece.shape, generator=numbers, device=flat.device)
+        drawn.mul_(float(data["deviation"])).add_(float(data["mean"])).clamp_(float(data["low"]), float(data["high"]))
+        piece.copy_(drawn)
+
+
+def _bytes(storage: torch.UntypedStorage) -> bytes:
+    whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    return whole.cpu().numpy().tobytes()
+
+
+def _sample(view: torch.Tensor) -> torch.Tensor:
+    """Some of the tensor's elements, in order, as fp64 or whole numbers on the CPU."""
+    flat = view.detach()
+    flat = flat.reshape(-1) if flat.is_contiguous() else flat.flatten()
+    flat = flat[:: max(1, flat.numel() // _SAMPLE)]
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    return flat.cpu().double() if flat.is_floating_point() else flat.cpu().to(torch.int64)

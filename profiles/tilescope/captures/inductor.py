@@ -1,0 +1,106 @@
+"""Launches of the kernels that torch.compile generates: Inductor compiles them for itself and passes Triton's own way by.
+
+Imports torch, and Inductor's runtime where somebody has it loaded already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+from tilescope.execution.launches import Launch
+
+_HEURISTICS = "torch._inductor.runtime.triton_heuristics"
+
+
+@contextlib.contextmanager
+def watched(take: Callable[[Launch], Any]) -> Iterator[None]:
+    """While active, hands every launch of a generated kernel to ``take`` and then makes it.
+
+    Which config Inductor takes is known when it has launched once: its first launch is noted with the one it then took.
+    """
+
+    def noted(run: Callable[[], Any], tuner: Any, args: tuple[Any, ...]) -> Any:
+        if len(tuner.launchers) == 0:
+            tuner.precompile()
+        if len(tuner.launchers) > 1:
+            tuner.autotune_to_one_config(*args)
+        take(_launch(tuner, args, tuner.launchers[0].config))
+        return run()
+
+    with _patched(noted):
+        yield
+
+
+@contextlib.contextmanager
+def instead(make: Callable[[Launch], Any]) -> Iterator[None]:
+    """While active, hands every launch of a generated kernel to ``make``, with the first config, and does not make it."""
+
+    def made(run: Callable[[], Any], tuner: Any, args: tuple[Any, ...]) -> Any:
+        return make(_launch(tuner, args, tuner.configs[0]))
+
+    with _patched(made):
+        yield
+
+
+@contextlib.contextmanager
+def _patched(run: Callable[..., Any]) -> Iterator[None]:
+    """While active, ``run`` stands in for ``CachingAutotuner.run``: it gets that, the tuner and the launch's arguments.
+
+    Inductor's runtime takes seconds to import, so it is left to whoever needs it, and patched then.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def patch(module: Any) -> None:
+            original = module.CachingAutotuner.run
+
+            def patched(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
+                if kwargs.get("benchmark_run"):
+                    return original(tuner, *args, **kwargs)
+                return run(lambda: original(tuner, *args, **kwargs), tuner, args)
+
+            stack.enter_context(mock.patch.object(module.CachingAutotuner, "run", patched))
+
+        if _HEURISTICS in sys.modules:
+            patch(sys.modules[_HEURISTICS])
+        else:
+            finder = _WhenImported(patch)
+            sys.meta_path.insert(0, finder)
+            stack.callback(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
+        yield
+
+
+class _WhenImported:
+    """Finds Inductor's runtime as the others would, and has it patched when it has been imported."""
+
+    def __init__(self, patch: Callable[[Any], None]) -> None:
+        self.patch = patch
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != _HEURISTICS:
+            return None
+        sys.meta_path.remove(self)
+        found = importlib.util.find_spec(name)
+        if found is not None and found.loader is not None:
+            load = found.loader.exec_module
+
+            def loaded(module: Any) -> None:
+                load(module)
+                self.patch(module)
+
+            found.loader.exec_module = loaded  # type: ignore[method-assign]
+        return found
+
+
+def _launch(tuner: Any, args: tuple[Any, ...], config: Any) -> Launch:
+    """The launch as Triton's own way would have it."""
+    given, grid = tuner._interpret_args_grid(args, config)
+    constants: Mapping[str, Any] = {**tuner.triton_meta.get("constants", {}), **config.kwargs}
+    named = {name: value for name, value in constants.items() if isinstance(name, str)}
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    x, y, z = (*(int(extent) for extent in grid), 1, 1)[:3]
+    return Launch(tuner.fn, tuple(given), {**named, **options}, (x, y, z), {**config.kwargs, **options})

@@ -1,0 +1,212 @@
+"""Records of launches: one a distinct launch, with how often and from where it was made, written to a folder.
+
+``launches.json`` of a kernel holds ``format``, ``name``, ``functions`` (see ``code``; the kernel is the one at ``kernel``),
+``versions``, ``path`` (where the person's process looked for modules) and ``launches``, a record each:
+
+``arguments``   values by parameter and storages (see ``arguments``, ``contents``)
+``options``     what the launch was asked for beside parameters: ``num_warps``
+``grid``        three extents
+``config``      what an autotuner chose of both, empty where there was none
+``calls``, ``sites``   how often it was made, and from which lines, innermost first
+``counted``     what the interpreter counted while the launch was made by it; absent where a GPU made it
+``touched``     parameters that it reads and writes through, as the compiler has it, where the interpreter did not count
+``notes``       what is not as it was
+
+Imports torch and triton.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tilescope.captures import FORMAT, RECORDS_FILE, SPEC_FILE, arguments, float_addresses
+from tilescope.execution.launches import Launch
+
+#: Distinct launches that are kept of a process, of a kernel, and of those that differ in what is in their tensors alone.
+MOST, MOST_OF_KERNEL, MOST_ALIKE = 256, 64, 4
+#: Bytes of contents that are kept of a process.
+MOST_BYTES = 512 << 20
+
+
+@dataclass
+class Record:
+    """A distinct launch. ``data`` is what is written of it."""
+
+    function: Any
+    data: dict[str, Any]
+    files: dict[str, bytes]
+    calls: int = 1
+    sites: dict[str, int] = field(default_factory=dict)
+
+    def called(self, site: tuple[str, ...]) -> None:
+        """Counts a call from there."""
+        key = " < ".join(site)
+        if key in self.sites or len(self.sites) < 16:
+            self.sites[key] = self.sites.get(key, 0) + 1
+
+
+class Recorder:
+    """Takes launches before they are made, and keeps those that are new."""
+
+    def __init__(self) -> None:
+        self.kernels: list[Kernel] = []
+        self._by_function: dict[int, Kernel] = {}
+        #: Launches that could not be recorded, by why.
+        self.refused: dict[str, int] = {}
+        self.calls = 0
+        self.bytes = 0
+        #: A backward pass on a GPU launches from a thread of its own.
+        self._lock = threading.RLock()
+
+    @property
+    def records(self) -> list[Record]:
+        """All that were kept."""
+        return [record for kernel in self.kernels for record in kernel.records]
+
+    def take(self, launch: Launch, site: tuple[str, ...], readable: bool = True) -> Record | None:
+        """The launch's record, made now if it is the first of its kind; None where there is none of it.
+
+        ``readable``: whether the memory that its arguments lead to may be read now.
+        """
+        with self._lock:
+            return self._take(launch, site, readable)
+
+    def _take(self, launch: Launch, site: tuple[str, ...], readable: bool) -> Record | None:
+        self.calls += 1
+        kernel = self._by_function.get(id(launch.function))
+        if kernel is None:
+            kernel = self._by_function[id(launch.function)] = Kernel(launch.function, self._name(launch.name))
+            self.kernels.append(kernel)
+        try:
+            return kernel.take(launch, site, readable, self)
+        except ValueError as error:
+            reason = f"{site[0] if site else launch.name}: {error}"
+            self.refused[reason] = self.refused.get(reason, 0) + 1
+            return None
+
+    def full(self) -> str:
+        """Why no more is kept; empty while there is room."""
+        if len(self.records) >= MOST:
+            return f"more than {MOST} distinct launches: the others are counted and not kept"
+        return "their tensors hold more than can be kept" if self.bytes >= MOST_BYTES else ""
+
+    def _name(self, function: str) -> str:
+        plain = re.sub(r"\W", "_", function)
+        taken = {kernel.name for kernel in self.kernels}
+        return next(name for name in (plain, *(f"{plain}_{n}" for n in range(2, 1000))) if name not in taken)
+
+    def write(self, folder: Path) -> list[str]:
+        """Writes all records below ``folder`` and returns the references of their specs, as ``load_spec`` takes them."""
+        return [kernel.write(folder / kernel.name) for kernel in self.kernels if kernel.records]
+
+
+class Kernel:
+    """The records of one kernel function."""
+
+    def __init__(self, function: Any, name: str) -> None:
+        self.function, self.name = function, name
+        self.writer = arguments.Writer()
+        self.records: list[Record] = []
+        self._known: dict[Any, Record] = {}
+        self._alike: dict[Any, list[Record]] = {}
+        self._number: int | None = None
+
+    def take(self, launch: Launch, site: tuple[str, ...], readable: bool, recorder: Recorder) -> Record | None:
+        bound = launch.arguments
+        options = {name: value for name, value in launch.kwargs.items() if name not in bound}
+        fixed = (launch.grid, tuple(sorted((name, repr(value)) for name, value in options.items())))
+        shapes = (fixed, tuple(arguments.shape_of(value, False) for value in bound.values()))
+        key = (fixed, tuple(arguments.shape_of(value, readable) for value in bound.values()))
+        alike = self._alike.setdefault(shapes, [])
+        known = self._known.get(key) or (alike[-1] if len(alike) >= MOST_ALIKE or (alike and not readable) else None)
+        if known is not None:
+            known.calls += 1
+            known.called(site)
+            return known
+        if why := recorder.full() or (
+            len(self.records) >= MOST_OF_KERNEL and f"{self.name} has more than {MOST_OF_KERNEL}"
+        ):
+            raise ValueError(why)
+        record = self._made(launch, bound, options, readable)
+        record.called(site)
+        recorder.bytes += sum(map(len, record.files.values()))
+        self.records.append(record)
+        self._known[key] = record
+        alike.append(record)
+        return record
+
+    def _made(self, launch: Launch, bound: Mapping[str, Any], options: Mapping[str, Any], readable: bool) -> Record:
+        if self._number is None:
+            self._number = self.writer.function(launch.function)
+        before = set(self.writer.files)
+        given = self.writer.arguments(bound, self.name, readable=readable)
+        drawn = any(held["holds"]["kind"] == "normal" for held in given["storages"])
+        if drawn and readable and float_addresses.in_use(launch):
+            given = self.writer.arguments(bound, self.name, exact=True)
+        data = {
+            "arguments": given,
+            "options": {name: self.writer.value(value, name) for name, value in options.items()},
+            "grid": list(launch.grid),
+            "config": {name: self.writer.value(value, name) for name, value in launch.config.items()},
+            "notes": list(dict.fromkeys(self.writer.notes)),
+        }
+        return Record(
+            launch.function, data, {n: content for n, content in self.writer.files.items() if n not in before}
+        )
+
+    def write(self, folder: Path) -> str:
+        """Writes the kernel's folder and returns the reference of its spec."""
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        for name, text in self.writer.texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        for name, content in self.writer.files.items():
+            (folder / name).write_bytes(content)
+        launches = [{**record.data, "calls": record.calls, "sites": record.sites} for record in self.records]
+        data = {
+            "format": FORMAT,
+            "name": self.name,
+            "kernel": self._number,
+            "functions": self.writer.functions,
+            "versions": {name: importlib.metadata.version(name) for name in ("torch", "triton")},
+            "path": sys.path,
+            "launches": launches,
+        }
+        (folder / RECORDS_FILE).write_text(json.dumps(data, indent=1), encoding="utf-8")
+        spec = folder / SPEC_FILE
+        spec.write_text(_SPEC.format(name=self.name), encoding="utf-8")
+        return f"{spec}:{self.name}"
+
+
+_SPEC = '''"""Launches of {name} that Tilescope captured, as a kernel that can be profiled. See launches.json beside it."""
+
+from pathlib import Path
+
+from tilescope.captures import replay
+
+_records = replay.Records(Path(__file__).parent)
+
+
+def _inputs(workload, device):
+    return _records.inputs(workload, device)
+
+
+{name} = _records.spec(_inputs)
+'''
+
+
+def torch_is_capturing() -> bool:
+    """Whether a CUDA graph is being captured, when memory may not be read."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -1,0 +1,184 @@
+"""Stands where Triton launches in this process, whoever makes the launch, and lets it be made: on the GPU, or without one
+interpreted on the CPU's tensors, so that what follows computes with right values.
+
+Every launch of ``JITFunction.run``, of a compiled kernel that is called itself, of autotuned kernels and those with heuristics,
+in operators of ``torch.library`` and in a backward pass. Imports torch and triton.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+from triton.compiler.compiler import CompiledKernel
+from triton.runtime.autotuner import Autotuner
+
+from tilescope.captures import arguments, inductor
+from tilescope.captures.call_site import call_site
+from tilescope.captures.recorder import Record, Recorder, torch_is_capturing
+from tilescope.captures.touched import touched
+from tilescope.collectors import interpreter
+from tilescope.execution import assumed_device, launches, offline
+from tilescope.hardware import occupancy
+from tilescope.interpreter import blocks, interpret
+
+#: Seconds that launches may be interpreted, all together, unless somebody says otherwise.
+LIMIT = 60.0
+#: Options of a launch as a compiled kernel tells them, and what each is where nobody asks for it.
+_OPTIONS = {
+    "num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True,
+    "launch_cooperative_grid": False, "launch_pdl": False,
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def on_gpu(recorder: Recorder) -> Iterator[None]:
+    """While active, notes every launch just before the GPU makes it. An autotuner's trials are not the person's launches."""
+    state = threading.local()
+    describe, tune, bench = CompiledKernel.launch_metadata, Autotuner.run, Autotuner._bench
+
+    def described(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
+        function = getattr(kernel.src, "fn", None)
+        if function is not None and not getattr(state, "trial", False):
+            tuner = getattr(state, "tuner", None)
+            best = tuner.best_config if tuner is not None and tuner.base_fn is function.fn else None
+            chosen = best.all_kwargs() if best is not None else {}
+            launch = _launch(kernel, function, grid, args, chosen)
+            record = recorder.take(launch, call_site(), readable=not torch_is_capturing())
+            if record is not None and "touched" not in record.data:
+                record.data["touched"] = touched(kernel.asm)
+        return describe(kernel, grid, stream, *args)
+
+    def tuned(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
+        before, state.tuner = getattr(state, "tuner", None), tuner
+        try:
+            return tune(tuner, *args, **kwargs)
+        finally:
+            state.tuner = before
+
+    def tried(*args: Any, **kwargs: Any) -> Any:
+        before, state.trial = getattr(state, "trial", False), True
+        try:
+            return bench(*args, **kwargs)
+        finally:
+            state.trial = before
+
+    with (
+        mock.patch.object(CompiledKernel, "launch_metadata", described),
+        mock.patch.object(Autotuner, "run", tuned),
+        mock.patch.object(Autotuner, "_bench", tried),
+        inductor.watched(lambda launch: recorder.take(launch, call_site(), readable=not torch_is_capturing())),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def without_gpu(recorder: Recorder, target: str, limit: float = LIMIT) -> Iterator[assumed_device.Assumed]:
+    """While active, notes every launch and interprets it, and a GPU of ``target`` is assumed; yields that.
+
+    Launches that would take longer than what is left of ``limit`` seconds, and those that the interpreter does not serve, are not
+    made: their records and those after them say so. 0 interprets none.
+    """
+    maker = _Interpreting(recorder, limit)
+
+    def runner_of(kernel: Any, grid: Any) -> Callable[..., None]:
+        def runner(*args: Any, stream: Any = None) -> None:
+            maker(_launch(kernel, kernel.src.fn, grid, args, {}))
+
+        return runner
+
+    with (
+        assumed_device.assumed(target, tensors=True) as there,
+        mock.patch.object(CompiledKernel, "__getitem__", runner_of),
+        inductor.instead(maker),
+        launches.catch(maker, _fitting(target)),
+    ):
+        yield there
+
+
+def _fitting(target: str) -> Callable[[launches.Launch], bool]:
+    """Whether a launch compiles for the target and needs no more shared memory than a block has there."""
+    most = occupancy.limits(target).block_shared_memory
+    known: dict[Any, bool] = {}
+
+    def fits(launch: launches.Launch) -> bool:
+        shapes = tuple(arguments.shape_of(value, False) for value in launch.arguments.values())
+        key = (id(launch.function), repr(launch.constants), shapes)
+        if key not in known:
+            try:
+                known[key] = offline.compile_launch(launch).metadata.shared <= most
+            except Exception:  # whatever the compiler says of a config, an autotuner goes on to the next
+                known[key] = False
+        return known[key]
+
+    return fits
+
+
+class _Interpreting:
+    """Makes launches by interpreting them."""
+
+    def __init__(self, recorder: Recorder, limit: float) -> None:
+        self.recorder, self.left, self.limit = recorder, limit, limit
+        self.lock = threading.RLock()
+        #: The first launch that was not made, after which values are not right.
+        self.unmade = ""
+
+    def __call__(self, launch: launches.Launch) -> None:
+        # One at a time: Triton's interpreter has one state for the whole process.
+        with self.lock:
+            self._make(launch)
+
+    def _make(self, launch: launches.Launch) -> None:
+        site = call_site()
+        record = self.recorder.take(launch, site)
+        notes: list[str] = record.data["notes"] if record else []
+        if self.unmade:
+            _note(notes, f"{self.unmade} was not made before it: contents may not be what they would be")
+        if self.left <= 0:
+            self._not_made(launch, site, record, f"the {self.limit:g} seconds for interpreting are spent")
+            return
+        began = time.perf_counter()
+        meter = interpret.meter(launch)
+        try:
+            interpret.run(launch, meter=meter, allowance=interpret.Allowance(self.left))
+        except (interpret.TooLong, blocks.NotServed, interpret.InterpretationFailed) as error:
+            self._not_made(launch, site, record, str(error))
+            return
+        finally:
+            self.left -= time.perf_counter() - began
+        if record is not None and "counted" not in record.data:
+            counted = interpreter.launch_record(launch, meter)
+            record.data["counted"] = {n: v for n, v in counted.items() if n not in ("config", "constants", "grid")}
+
+    def _not_made(self, launch: launches.Launch, site: Sequence[str], record: Record | None, why: str) -> None:
+        notes: list[str] = record.data["notes"] if record else []
+        self.unmade = self.unmade or launch.name
+        where = site[0] if site else launch.name
+        if record is not None and "touched" not in record.data:
+            # What it reads and writes can be told by the compiler, though not how much of it.
+            with contextlib.suppress(Exception):
+                record.data["touched"] = touched(offline.compile_launch(launch).asm)
+        _note(notes, f"the launch at {where} was not made, and what follows has not its results: {why}")
+
+
+def _note(notes: list[str], text: str) -> None:
+    if text not in notes:
+        notes.append(text)
+
+
+def _launch(kernel: Any, function: Any, grid: Any, args: tuple[Any, ...], chosen: Mapping[str, Any]) -> launches.Launch:
+    """The launch of a compiled kernel, as its function would be launched to get the same."""
+    constants = {path[0]: value for path, value in (kernel.src.constants or {}).items() if len(path) == 1}
+    given = [args[n] if n < len(args) else constants.get(n) for n in range(max(len(args), len(function.arg_names)))]
+    options = {name: getattr(kernel.metadata, name, usual) for name, usual in _OPTIONS.items()}
+    asked = {
+        name: value
+        for name, value in options.items()
+        if value is not None and value != _OPTIONS[name] and name not in function.arg_names
+    }
+    x, y, z = (*(int(extent) for extent in grid), 1, 1)[:3]
+    return launches.Launch(function, tuple(given), asked, (x, y, z), dict(chosen))

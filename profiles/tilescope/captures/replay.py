@@ -1,0 +1,218 @@
+"""Captured launches as a kernel that every collector can run: nothing of them is drawn anew. Imports torch and triton."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import triton
+from tilescope_kernels.spec import FORWARD, Cost, Implementation, KernelSpec, Workload
+
+from tilescope.captures import FORMAT, RECORDS_FILE, arguments
+from tilescope.files import bounded_reading
+
+#: Bytes of ``launches.json``.
+MOST = 64 << 20
+#: Short names of dtypes as workloads have them; any other goes by PyTorch's name.
+_SHORT = {
+    "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8e5",
+}  # fmt: skip
+#: Dimensions that a workload's name tells.
+_TOLD = 6
+NO_REFERENCE = "no reference was given, so nothing says what is right"
+
+
+@dataclass(frozen=True)
+class CapturedWorkload(Workload):
+    """The sizes of a captured launch, of any dtype. ``seed`` numbers launches of the same sizes."""
+
+    itemsize_of: int = 4
+
+    def __post_init__(self) -> None:
+        """Any dtype will do: nothing is drawn by its name."""
+
+    @property
+    def itemsize(self) -> int:
+        return self.itemsize_of
+
+
+class BytesOnly(Cost):
+    """A cost whose operations nobody has counted."""
+
+    unknown = ("flops",)
+
+
+class NoReference:
+    """Stands where a reference would. ``absent`` says why there is none."""
+
+    absent = NO_REFERENCE
+
+    def __call__(self, **_: Any) -> NoReturn:
+        raise ValueError(self.absent)
+
+
+@dataclass(frozen=True)
+class CapturedSpec(KernelSpec):
+    """A kernel of captured launches. ``counted(workload)`` is what the interpreter counted of a launch as it was made, as its
+    artefact has it, and the texts of its files; None where it did not.
+    """
+
+    counted: Callable[[Workload], tuple[dict[str, Any], dict[str, str]] | None] = lambda workload: None
+
+
+class Records:
+    """The records in a kernel's folder. Raises ValueError, in one line, for a folder that holds none that can be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        content = bounded_reading.content(folder / RECORDS_FILE, folder, most=MOST)
+        try:
+            self.data: dict[str, Any] = json.loads(content)
+            if self.data["format"] != FORMAT:
+                raise ValueError(f"{RECORDS_FILE} is of format {self.data['format']} and not {FORMAT}: capture it anew")
+            self.launches: list[dict[str, Any]] = self.data["launches"]
+            self.name = str(self.data["name"])
+        except (KeyError, TypeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{folder / RECORDS_FILE} holds no captured launches") from error
+        # A person's classes are imported from where their process found them.
+        sys.path += [entry for entry in self.data.get("path", ()) if entry not in sys.path]
+        self.reader = arguments.Reader(self.data["functions"], folder)
+
+    @functools.cached_property
+    def workloads(self) -> tuple[CapturedWorkload, ...]:
+        """One a launch, in order."""
+        found: list[CapturedWorkload] = []
+        seen: dict[Any, int] = {}
+        for launch in self.launches:
+            dims, dtype, size = _sizes(launch)
+            key = (tuple(dims.values()), dtype)
+            seen[key] = seen.get(key, -1) + 1
+            found.append(CapturedWorkload(dims, dtype, seen[key], _label(launch), size))
+        return tuple(found)
+
+    def spec(self, inputs: Callable[[Workload, Any], dict[str, Any]]) -> CapturedSpec:
+        """The kernel. ``inputs`` is a function of the file that declares it, which calls ``self.inputs``."""
+        dims = max((workload.dims for workload in self.workloads), key=len)
+        calls = sum(int(launch["calls"]) for launch in self.launches)
+        site = next(iter(self.launches[0]["sites"]), "")
+        return CapturedSpec(
+            name=self.name,
+            summary=f"captured: {calls} {'calls' if calls > 1 else 'call'} from {site}",
+            dims=tuple(dims),
+            implementations={"triton": Implementation(self.call, "as it was launched")},
+            reference=NoReference(),
+            inputs=inputs,
+            workloads=self.workloads,
+            cost=self.cost,  # type: ignore[arg-type]
+            tolerance={},
+            passes=(FORWARD,),
+            counted=self.counted,
+        )
+
+    def inputs(self, workload: Workload, device: Any) -> dict[str, Any]:
+        """The kernel's parameters as they were, ``_launch``, the number of the record, ``_memory``, what they lead to, and
+        ``_before``, what is set back before each launch."""
+        number = self._number(workload)
+        given = self.launches[number]["arguments"]
+        arguments_of = self.reader.arguments(given, device, 1000 * number, self.folder)
+        memory = self.reader.memory()
+        return {**arguments_of, "_launch": number, "_memory": memory, "_before": self._before(number, arguments_of)}
+
+    def _before(self, number: int, given: Mapping[str, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """On a GPU, where a launch is made again and again: whole numbers that it both reads and writes, as counters and locks,
+        each with a copy of what they were.
+        """
+        through = self.launches[number].get("touched") or {"read": [], "written": []}
+        both = [given[name] for name in through["read"] if name in through["written"] and name in given]
+        found = (t for t in arguments.tensors(both) if not (t.dtype.is_floating_point or t.dtype.is_complex))
+        return [(t, t.clone()) for t in found if t.untyped_storage().device.type == "cuda"]
+
+    def call(self, _launch: int, _memory: Any = None, _before: Any = (), **given: Any) -> tuple[torch.Tensor, ...]:
+        """Makes the launch and returns the tensors that it was given: some of them are its results."""
+        record = self.launches[_launch]
+        for tensor, before in _before:
+            tensor.copy_(before)
+        function = self.reader.function(int(self.data["kernel"]))
+        config = {name: self.reader.value(value) for name, value in record["config"].items()}
+        options = {n: self.reader.value(v) for n, v in record["options"].items() if n not in config}
+        if config:
+            chosen = {
+                name: config.pop(name) for name in ("num_warps", "num_stages", "num_ctas", "maxnreg") if name in config
+            }
+            function = triton.autotune([triton.Config(config, **chosen)], key=[])(function)
+        function[tuple(record["grid"])](
+            **{name: value for name, value in given.items() if name not in config}, **options
+        )
+        return tuple(t for value in given.values() for t in arguments.tensors(value))
+
+    def cost(self, workload: Workload, direction: str) -> Cost | None:
+        """The distinct bytes that the launch reads and writes, as the interpreter counted them; else those of the tensors that
+        the compiler sees it read and write, with no operations. None where neither is known.
+        """
+        record = self.launches[self._number(workload)]
+        pipe = workload.dtype if workload.dtype in ("fp64", "bf16", "fp16") else "fp32"
+        if counted := record.get("counted"):
+            read, written = int(counted["unique_bytes_read"]), int(counted["unique_bytes_written"])
+            return Cost(int(counted["requested_flops"]), read, written, pipe)
+        if through := record.get("touched"):
+            values = record["arguments"]["values"]
+            read, written = (_bytes([values.get(name) for name in through[way]]) for way in ("read", "written"))
+            return BytesOnly(0, read, written, pipe)
+        return None
+
+    def counted(self, workload: Workload) -> tuple[dict[str, Any], dict[str, str]] | None:
+        """See ``CapturedSpec``."""
+        record = self.launches[self._number(workload)]
+        if "counted" not in record:
+            return None
+        file = self.data["functions"][self.data["kernel"]]["file"]
+        about = {"file": file, "grid": record["grid"], "config": record["config"]}
+        texts = {f["file"]: (self.folder / f["file"]).read_text(encoding="utf-8") for f in self.data["functions"]}
+        return {**record["counted"], **about}, texts
+
+    def _number(self, workload: Workload) -> int:
+        return next(number for number, known in enumerate(self.workloads) if known.id == workload.id)
+
+
+def _sizes(launch: Mapping[str, Any]) -> tuple[dict[str, int], str, int]:
+    """The distinct extents of a launch's tensors in order of appearance, and short name and bytes of its main dtype."""
+    found = list(_tensors(launch["arguments"]["values"]))
+    extents = dict.fromkeys(extent for tensor in found for extent in tensor["shape"])
+    names = [tensor["dtype"] for tensor in found]
+    main = next((n for n in names if n.startswith(("float", "bfloat", "complex"))), names[0] if names else "int32")
+    dims = {f"d{index}": int(extent) for index, extent in enumerate(list(extents)[:_TOLD] or launch["grid"])}
+    return dims, _SHORT.get(main, main.replace("_", "")), torch.empty(0, dtype=getattr(torch, main)).element_size()
+
+
+def _tensors(data: Any) -> Any:
+    """Every tensor's data in that of arguments."""
+    if isinstance(data, Mapping):
+        for name in ("tensor", "reinterpreted"):
+            if isinstance(data.get(name), Mapping) and "storage" in data[name]:
+                yield data[name]
+                return
+        data = list(data.values())
+    if isinstance(data, list):
+        for item in data:
+            yield from _tensors(item)
+
+
+def _bytes(values: list[Any]) -> int:
+    """The distinct bytes of the tensors in arguments' data; of those that share memory, no more than there is."""
+    total: dict[int, int] = {}
+    for tensor in _tensors(values):
+        size = torch.empty(0, dtype=getattr(torch, tensor["dtype"])).element_size()
+        own = [extent for extent, step in zip(tensor["shape"], tensor["stride"], strict=True) if step or not extent]
+        total[tensor["storage"]] = total.get(tensor["storage"], 0) + math.prod(own) * size
+    return sum(total.values())
+
+
+def _label(launch: Mapping[str, Any]) -> str:
+    return next(iter(launch["sites"]), "").partition(" < ")[0]

@@ -1,0 +1,349 @@
+"""What PyTorch and Triton answer of a GPU that is not there: only what documents say of it, and each answer is kept.
+
+Imports torch: worker-side only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from tilescope.hardware import ceilings, occupancy
+from tilescope.hardware.device import detect, for_target
+
+#: Bytes of shared memory that a block has without opting into more: CUDA C++ Programming Guide.
+STATIC_SHARED_MEMORY = 48 * occupancy.KIBI
+_GUIDE = "CUDA C++ Programming Guide, Technical Specifications per Compute Capability"
+
+
+class NoAnswer(RuntimeError):
+    """A query that has no honest answer where the GPU is assumed. One line, naming the query."""
+
+
+class NoAttribute(NoAnswer, AttributeError):
+    """A property of the device that is not known; ``getattr`` with a default and ``hasattr`` work."""
+
+
+class NoKey(NoAnswer, KeyError):
+    """An entry of Triton's properties that is not known; ``get`` and ``in`` work."""
+
+    __str__ = RuntimeError.__str__
+
+
+class Answers:
+    """The specification of a target, and what was asked of it.
+
+    ``given`` maps each query that was answered to the value as plain data, ``refused`` lists those that were not.
+    A GPU that is here stands for its own target. Raises ValueError for another that no listed product stands for.
+    """
+
+    def __init__(self, target: str, toolkit: str = "") -> None:
+        here = detect()
+        self.device = here if here and here.target == target else for_target(target)
+        #: The version of CUDA that compiles here, empty where it does not matter.
+        self.toolkit = toolkit
+        known, limits = ceilings.product(self.device.name), occupancy.limits(target)
+        self.sources = [known.document if known else "the NVIDIA driver here", _GUIDE]
+        digits = target.removeprefix("sm_")
+        self.capability = (int(digits[:-1]), int(digits[-1]))
+        self.given: dict[str, Any] = {}
+        self.refused: list[str] = []
+        self._lock = threading.Lock()
+        #: By PyTorch's names.
+        self.properties: dict[str, Any] = {
+            "name": self.device.name,
+            "major": self.capability[0],
+            "minor": self.capability[1],
+            "multi_processor_count": self.device.multiprocessors,
+            "total_memory": self.device.memory_bytes,
+            "L2_cache_size": self.device.l2_bytes,
+            "warp_size": occupancy.WARP_THREADS,
+            "max_threads_per_block": occupancy.BLOCK_THREADS,
+            "max_threads_per_multi_processor": limits.warps * occupancy.WARP_THREADS,
+            "regs_per_multiprocessor": occupancy.REGISTERS,
+            "shared_memory_per_block": STATIC_SHARED_MEMORY,
+            "shared_memory_per_block_optin": limits.block_shared_memory,
+            "shared_memory_per_multiprocessor": limits.shared_memory,
+            "is_integrated": 0,
+            "is_multi_gpu_board": 0,
+        }
+        if not self.device.l2_bytes:  # of a product that is not listed
+            del self.properties["L2_cache_size"]
+        #: By Triton's names.
+        self.entries: dict[str, Any] = {
+            "max_shared_mem": limits.block_shared_memory,
+            "max_num_regs": occupancy.REGISTERS,
+            "multiprocessor_count": self.device.multiprocessors,
+            "warpSize": occupancy.WARP_THREADS,
+        }
+
+    def tell(self, query: str, value: Any) -> Any:
+        """``value``, which is kept as the answer to ``query``."""
+        with self._lock:
+            self.given[query] = _plain(value)
+        return value
+
+    def refuse(self, query: str, kind: type[NoAnswer] = NoAnswer) -> NoAnswer:
+        """The error that says that ``query`` has no answer, which is kept too."""
+        with self._lock:
+            if query not in self.refused:
+                self.refused.append(query)
+        return kind(f"{query} has no answer: {self.device.name} is assumed, not there, and no document says")
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data: ``target``, ``name``, ``toolkit`` (what ``torch.version.cuda`` says), ``sources`` (documents), ``answers``
+        by query, ``refused`` queries."""
+        with self._lock:
+            return {
+                "toolkit": self.toolkit,
+                "target": self.device.target,
+                "name": self.device.name,
+                "sources": list(self.sources),
+                "answers": dict(sorted(self.given.items())),
+                "refused": list(self.refused),
+            }
+
+    def index(self, device: Any = None) -> int:
+        """The number of the device asked for, which is 0. Raises NoAnswer for another."""
+        number = device if isinstance(device, int) else None if device is None else torch.device(device).index
+        if number not in (None, 0):
+            raise self.refuse(f"cuda:{number}")
+        return 0
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+class Properties:
+    """What ``torch.cuda.get_device_properties`` returns. Each property that is read is kept."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        query = f"torch.cuda.get_device_properties().{name}"
+        if name not in self._answers.properties:
+            raise self._answers.refuse(query, NoAttribute)
+        return self._answers.tell(query, self._answers.properties[name])
+
+    def __repr__(self) -> str:
+        return f"_CudaDeviceProperties(assumed, {self._answers.properties})"
+
+
+class Entries(Mapping[str, Any]):
+    """What ``driver.active.utils.get_device_properties`` returns. Each entry that is read is kept."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    def __getitem__(self, name: str) -> Any:
+        query = f"triton.runtime.driver.active.utils.get_device_properties()[{name!r}]"
+        if name not in self._answers.entries:
+            raise self._answers.refuse(query, NoKey)
+        return self._answers.tell(query, self._answers.entries[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._answers.entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._answers.entries)
+
+    def __len__(self) -> int:
+        return len(self._answers.entries)
+
+
+class Stream:
+    """A stream on which nothing runs: everything that was asked for is done."""
+
+    cuda_stream = stream_id = priority = device_index = 0
+    device_type = 1
+    device = torch.device("cuda", 0)
+
+    def __init__(self, *_args: Any, **_options: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        """Waits for nothing."""
+
+    def wait_stream(self, stream: Any) -> None:
+        """Waits for nothing."""
+
+    def wait_event(self, event: Any) -> None:
+        """Waits for nothing."""
+
+    def record_event(self, event: Any = None) -> Any:
+        """An event that has happened."""
+        return event or torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def query(self) -> bool:
+        """All is done."""
+        return True
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_error: Any) -> None:
+        pass
+
+
+class Event:
+    """An event that has happened, at no known time."""
+
+    answers: Answers
+
+    def __init__(self, *_args: Any, **_options: Any) -> None:
+        pass
+
+    def record(self, stream: Any = None) -> None:
+        """Happens."""
+
+    def wait(self, stream: Any = None) -> None:
+        """Waits for nothing."""
+
+    def synchronize(self) -> None:
+        """Waits for nothing."""
+
+    def query(self) -> bool:
+        """It has happened."""
+        return True
+
+    def elapsed_time(self, end: Any) -> float:
+        """Raises NoAnswer: nothing was timed."""
+        raise self.answers.refuse("torch.cuda.Event.elapsed_time")
+
+
+def queries(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
+    """Owner, name and what answers there meanwhile: questions about the device, whether or not another GPU is here.
+
+    ``active`` says whether the answers still hold; afterwards who kept one gets PyTorch's own.
+    """
+    cuda, say = torch.cuda, functools.partial(_saying, answers, active)
+    yield cuda, "get_device_name", say("get_device_name", lambda device=None: answers.device.name)
+    yield cuda, "get_device_capability", say("get_device_capability", lambda device=None: answers.capability)
+    properties = Properties(answers)
+    for name in ("get_device_properties", "_get_device_properties"):
+        if hasattr(cuda, name):
+            yield cuda, name, _while(active, cuda, name, lambda device=None: answers.index(device) or properties)
+    yield cuda, "is_bf16_supported", say("is_bf16_supported", lambda *_, **__: answers.capability >= (8, 0))
+    yield cuda, "is_tf32_supported", say("is_tf32_supported", lambda: answers.capability >= (8, 0))
+    yield cuda, "get_arch_list", say("get_arch_list", lambda: [answers.device.target])
+    memory = answers.device.memory_bytes
+    yield cuda, "mem_get_info", say("mem_get_info", lambda device=None: (memory, memory))
+
+
+def absent_gpu(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
+    """As ``queries``, what only answers where there is no GPU: that there is one, and what is done with it."""
+    cuda, say = torch.cuda, functools.partial(_saying, answers, active)
+    yield cuda, "is_available", say("is_available", lambda: True)
+    yield cuda, "is_initialized", _while(active, cuda, "is_initialized", lambda: True)
+    yield cuda, "device_count", say("device_count", lambda: 1)
+    yield cuda, "current_device", say("current_device", lambda: 0)
+    yield cuda, "set_device", _while(active, cuda, "set_device", lambda device: answers.index(device) and None)
+    for name in ("_exchange_device", "_maybe_exchange_device"):
+        yield cuda, name, lambda index: 0
+    for name in (
+        "_lazy_init", "init", "synchronize", "empty_cache", "ipc_collect", "set_stream", "reset_peak_memory_stats",
+        "reset_accumulated_memory_stats",
+    ):  # fmt: skip
+        yield cuda, name, _while(active, cuda, name, lambda *_, **__: None)
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_stats"):
+        yield cuda, name, _while(active, cuda, name, functools.partial(_refusing, answers, f"torch.cuda.{name}"))
+    for name in ("clock_rate", "temperature", "power_draw", "utilization", "memory_usage"):
+        yield cuda, name, _while(active, cuda, name, functools.partial(_refusing, answers, f"torch.cuda.{name}"))
+    yield from _streams(answers, active)
+    yield from _randomness(active)
+    yield torch.backends.cuda, "is_built", lambda: True
+    if torch.version.cuda is None:
+        yield torch.version, "cuda", answers.toolkit
+    accelerator = torch.accelerator
+    here = torch.device("cuda")
+    values = {
+        "is_available": True, "device_count": 1, "current_accelerator": here, "current_device_index": 0,
+        "current_device_idx": 0, "synchronize": None, "set_device_index": None, "set_device_idx": None,
+        "empty_cache": None,
+    }  # fmt: skip
+    for name, value in values.items():
+        if hasattr(accelerator, name):
+            yield accelerator, name, _while(active, accelerator, name, functools.partial(_constant, value))
+    yield torch._C, "_get_accelerator", lambda *_: here
+
+
+def _streams(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
+    event = type("Event", (Event,), {"answers": answers})
+    stream = Stream()
+    for owner in (torch.cuda, torch):
+        yield owner, "Stream", Stream
+        yield owner, "Event", event
+    cuda = torch.cuda
+    for name in ("current_stream", "default_stream"):
+        yield cuda, name, _while(active, cuda, name, lambda device=None: stream)
+    yield cuda, "stream", _while(active, cuda, "stream", contextlib.nullcontext)
+    yield cuda, "is_current_stream_capturing", lambda: False
+    for name in ("CUDAGraph", "graph"):
+        # Types, for annotations name them.
+        refused = {"__init__": functools.partialmethod(_refusing_self, answers, f"torch.cuda.{name}")}
+        yield cuda, name, type(name, (), refused)
+    for name in ("range_push", "range_pop", "mark"):
+        yield cuda.nvtx, name, lambda *_, **__: 0
+
+
+def _randomness(active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
+    """The host's generator is the one that draws."""
+    cuda = torch.cuda
+
+    def seed(value: int) -> None:
+        torch.default_generator.manual_seed(int(value))
+
+    for name in ("manual_seed", "manual_seed_all"):
+        yield cuda, name, _while(active, cuda, name, seed)
+    yield cuda, "default_generators", (torch.default_generator,)
+    yield cuda, "initial_seed", _while(active, cuda, "initial_seed", torch.initial_seed)
+    yield cuda, "get_rng_state", _while(active, cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
+    yield (
+        cuda,
+        "set_rng_state",
+        _while(active, cuda, "set_rng_state", lambda state, device=None: torch.set_rng_state(state)),
+    )
+
+
+def _constant(value: Any, *_args: Any, **_options: Any) -> Any:
+    return value
+
+
+def _refusing(answers: Answers, query: str, *_args: Any, **_options: Any) -> Any:
+    raise answers.refuse(query)
+
+
+def _refusing_self(_instance: Any, answers: Answers, query: str, *_args: Any, **_options: Any) -> None:
+    raise answers.refuse(query)
+
+
+def _saying(answers: Answers, active: Callable[[], bool], name: str, answer: Callable[..., Any]) -> Any:
+    """``torch.cuda``'s function of that name, whose value is kept."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if name.startswith(("get_device", "mem_")):
+            answers.index(*args, **kwargs)
+        return answers.tell(f"torch.cuda.{name}()", answer(*args, **kwargs))
+
+    return _while(active, torch.cuda, name, call)
+
+
+def _while(active: Callable[[], bool], owner: Any, name: str, answer: Callable[..., Any]) -> Any:
+    original = getattr(owner, name)
+
+    @functools.wraps(answer)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (answer if active() else original)(*args, **kwargs)
+
+    return call

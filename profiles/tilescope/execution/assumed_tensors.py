@@ -1,0 +1,321 @@
+"""Tensors that say they are on a GPU that is not there. Imports torch: worker-side only.
+
+They are ordinary tensors in the memory of this process, or meta tensors, so that every operator, the interpreter and the
+compiler work on them as always. What says "cuda" is their storage: it is marked when ``device="cuda"`` makes it or a tensor is
+moved there, a view shares it, and a dispatch mode below autograd marks what is computed from a marked one. Python's
+``Tensor.device`` and its like read the mark.
+
+A tensor subclass would lose it in a backward pass, whose gradients PyTorch makes itself. A wrapper subclass whose device is
+"cuda" in C++ too has no memory that a kernel could read by its address, and needs a guard that PyTorch never takes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode
+
+#: What PyTorch itself says of a tensor, whatever is assumed.
+_DEVICE: Any = torch._C.TensorBase.device.__get__
+_MARK = "_on_assumed_gpu"
+_GPU = torch.device("cuda", 0)
+#: What makes a tensor like another, elsewhere if asked: of tensors, and of ``torch``.
+_NEW = ("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full")
+_LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
+
+
+def true_device(tensor: torch.Tensor) -> torch.device:
+    """Where the tensor really is, also while a GPU is assumed."""
+    device: torch.device = _DEVICE(tensor)
+    return device
+
+
+def _storage(tensor: torch.Tensor) -> Any:
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # sparse tensors, and those that wrap others
+        return tensor
+
+
+def _is_marked(tensor: torch.Tensor) -> bool:
+    return bool(getattr(_storage(tensor), _MARK, False))
+
+
+def _mark(tensor: torch.Tensor, on_gpu: bool) -> torch.Tensor:
+    setattr(_storage(tensor), _MARK, on_gpu)
+    return tensor
+
+
+def _flat(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _flat(item)
+    elif isinstance(value, Mapping):
+        yield from _flat(list(value.values()))
+
+
+def _type(device: Any) -> str:
+    """``cuda`` of ``"cuda:0"``, ``torch.device("cuda")``, ``0``; empty of None."""
+    if device is None:
+        return ""
+    return "cuda" if isinstance(device, int) else torch.device(device).type
+
+
+def _default_device() -> torch.device | None:
+    """That of the innermost ``with torch.device``. PyTorch's own answer would make a tensor to know it."""
+    modes = reversed(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+    return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), None)
+
+
+class _Generator(torch._C.Generator):
+    """A generator of the host's that says the device it was made for."""
+
+    _kind: str
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        kind = _type(device)
+        made: Any = torch._C.Generator.__new__(cls, device="cpu" if kind == "cuda" else device)  # type: ignore[call-arg]
+        made._kind = kind
+        return made
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return _GPU if self._kind == "cuda" else torch.device(self._kind)
+
+
+class _GeneratorType(type):
+    """Makes a generator, and is the type of those that there are already."""
+
+    def __call__(cls, device: Any = "cpu") -> Any:
+        return _Generator(device)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch._C.Generator)
+
+
+class _AnyGenerator(metaclass=_GeneratorType):
+    """What ``torch.Generator`` is meanwhile."""
+
+
+class Moving(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Has what is asked for on a GPU made in ``place`` (``cpu`` or ``meta``), and marks it and what is computed from it.
+
+    An operator that Python code implements for CUDA alone, as a person's custom operator may be, is called as if on CUDA.
+    """
+
+    def __init__(self, place: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.place = place
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        given = list(_flat((args, kwargs)))
+        asked = _type(kwargs.get("device"))
+        if asked == "cuda":
+            kwargs["device"] = torch.device(self.place)
+        kwargs.pop("pin_memory", None)
+        if func is torch.ops.aten._pin_memory.default:
+            return args[0].clone()
+        result = self._call(func, args, kwargs)
+        # PyTorch's own code names the host where it means the tensor's own place; who asks for the host does it in Python.
+        if asked == "cuda" or any(map(_is_marked, given)):
+            old = [id(_storage(tensor)) for tensor in given]
+            for tensor in _flat(result):
+                if id(_storage(tensor)) not in old:
+                    _mark(tensor, True)
+        return result
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if _only_on_cuda_in_python(func):
+            with self, _as_assumed():
+                return func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), *args, **kwargs)
+        with _truth():
+            return func(*args, **kwargs)
+
+
+_inside = threading.local()
+
+
+@contextlib.contextmanager
+def _truth() -> Iterator[None]:
+    """While active in a thread, tensors say where they are: PyTorch's own Python code computes there."""
+    before, _inside.operator = getattr(_inside, "operator", False), True
+    try:
+        yield
+    finally:
+        _inside.operator = before
+
+
+@contextlib.contextmanager
+def _as_assumed() -> Iterator[None]:
+    before, _inside.operator = getattr(_inside, "operator", False), False
+    try:
+        yield
+    finally:
+        _inside.operator = before
+
+
+def _only_on_cuda_in_python(func: Any) -> bool:
+    """Whether an operator is implemented for CUDA and not for the host, by a function of Python.
+
+    One of C++ would be given addresses of the host's memory.
+    """
+    namespace, _, name = func.name().partition("::")
+    written = {f"{namespace}/{name}/CUDA", f"{namespace}/{name.partition('.')[0]}/CUDA"}
+    return bool(written & torch.library._impls) and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CPU)
+
+
+class Lying:
+    """Python's view of tensors while a GPU is assumed: what is set in place of PyTorch's own, by owner and name.
+
+    ``active`` says whether it still is: what a module imported meanwhile falls back to PyTorch's own afterwards.
+    """
+
+    def __init__(self, place: str, active: Callable[[], bool]) -> None:
+        self.place = place
+        self.active = active
+        self._tensor = torch.tensor
+
+    def replacements(self) -> Iterator[tuple[Any, str, Any]]:
+        """Owner, name and what stands there meanwhile."""
+        tensor = torch.Tensor
+        yield tensor, "device", property(self._device)
+        yield tensor, "is_cuda", property(lambda x: self._on_gpu(x) or _DEVICE(x).type == "cuda")
+        yield tensor, "is_cpu", property(lambda x: _DEVICE(x).type == "cpu" and not self._on_gpu(x))
+        yield tensor, "get_device", lambda x: 0 if self._on_gpu(x) else torch._C.TensorBase.get_device(x)
+        yield tensor, "to", self._guarded(torch._C.TensorBase.to, self._to)
+        yield tensor, "cuda", self._guarded(torch._C.TensorBase.cuda, self._cuda)
+        yield tensor, "cpu", self._guarded(torch._C.TensorBase.cpu, self._cpu)
+        yield tensor, "new_tensor", self._guarded(torch._C.TensorBase.new_tensor, self._new_tensor)
+        yield tensor, "__deepcopy__", self._guarded(tensor.__deepcopy__, _deep_copy)
+        yield tensor, "record_stream", lambda _x, _stream: None
+        for name in ("tensor", "as_tensor", "asarray"):
+            yield torch, name, self._guarded(getattr(torch, name), functools.partial(self._made, getattr(torch, name)))
+        for owner, names in ((tensor, _NEW), (torch, _LIKE)):
+            for name in names:
+                original = getattr(owner, name)
+                yield owner, name, self._guarded(original, functools.partial(_perhaps_on_host, original))
+        yield torch, "Generator", _AnyGenerator
+        for name, answer in (("__enter__", _enter), ("__exit__", _exit)):
+            original = getattr(torch.autocast, name)
+            yield torch.autocast, name, self._guarded(original, functools.partial(_bound, answer, original))
+
+    def _guarded(self, original: Any, answer: Any) -> Any:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (answer if self.active() else original)(*args, **kwargs)
+
+        return call
+
+    def _on_gpu(self, tensor: torch.Tensor) -> bool:
+        if getattr(_inside, "operator", False):
+            return False
+        really = _DEVICE(tensor).type
+        return really == self.place and (really == "meta" or _is_marked(tensor))
+
+    def _device(self, tensor: torch.Tensor) -> torch.device:
+        return _GPU if self._on_gpu(tensor) else true_device(tensor)
+
+    def _to(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        rest = list(args)
+        if (rest and isinstance(rest[0], torch.Tensor)) or "other" in kwargs:
+            other = kwargs.pop("other") if "other" in kwargs else rest.pop(0)
+            device, rest = other.device, [other.dtype, *rest]
+        elif "device" in kwargs:
+            device = kwargs.pop("device")
+        elif rest and not isinstance(rest[0], (torch.dtype, bool)):
+            device = rest.pop(0)
+            if rest and rest[0] is None:  # as ``Module.to`` writes "of the same dtype"
+                rest[0] = tensor.dtype
+        else:
+            device = None
+        kind = _type(device)
+        original = torch._C.TensorBase.to
+        really = true_device(tensor).type
+        if kind not in ("", "cuda", "cpu") or (kind == "cpu" and really != "cpu"):
+            return original(tensor, device, *rest, **kwargs)
+        if not kind or (kind == "cuda") == self._on_gpu(tensor):  # It is there.
+            return original(tensor, *rest, **kwargs) if rest or kwargs else tensor
+        if not any(isinstance(value, torch.dtype) for value in (*rest, *kwargs.values())):
+            rest = [tensor.dtype, *rest]
+        kwargs["copy"] = True
+        moved = original(tensor, self.place, *rest, **kwargs) if kind == "cuda" else original(tensor, *rest, **kwargs)
+        return _mark(moved, kind == "cuda")
+
+    def _cuda(self, tensor: torch.Tensor, device: Any = None, non_blocking: Any = False, **layout: Any) -> Any:
+        return self._to(tensor, "cuda" if device is None else device, non_blocking=bool(non_blocking), **layout)
+
+    def _cpu(self, tensor: torch.Tensor, **layout: Any) -> Any:
+        return self._to(tensor, "cpu", **layout)
+
+    def _made(self, original: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        """What makes a tensor of data: on the host, and then it is moved."""
+        if _type(_default_device() if device is None else device) != "cuda":
+            return original(*args, **kwargs) if device is None else original(*args, device=device, **kwargs)
+        gradient = kwargs.pop("requires_grad", False)
+        if original is not self._tensor and args and isinstance(args[0], torch.Tensor):
+            made = args[0]
+            dtype = kwargs.get("dtype") or (args[1] if len(args) > 1 else None)
+            made = self._to(made, "cuda", *([dtype] if dtype else []))
+            return made.requires_grad_() if gradient else made
+        return self._to(original(*args, device="cpu", **kwargs), "cuda").requires_grad_(gradient)
+
+    def _new_tensor(self, tensor: torch.Tensor, data: Any, *, device: Any = None, **kwargs: Any) -> Any:
+        kwargs = {"dtype": tensor.dtype, **kwargs}
+        return self._made(self._tensor, data, device=device or tensor.device, **kwargs)
+
+
+def _perhaps_on_host(original: Any, *args: Any, **kwargs: Any) -> Any:
+    made = original(*args, **kwargs)
+    return _mark(made, False) if _type(kwargs.get("device")) == "cpu" else made
+
+
+def _deep_copy(tensor: torch.Tensor, memo: dict[int, Any], *, original: Any = torch.Tensor.__deepcopy__) -> Any:
+    return _mark(original(tensor, memo), _is_marked(tensor))
+
+
+def _bound(answer: Any, original: Any, instance: Any, *args: Any) -> Any:
+    return answer(original, instance, *args)
+
+
+def _enter(original: Any, autocast: Any) -> Any:
+    """``autocast("cuda")`` casts what is on the host, by the host's lists of operators."""
+    entered = original(autocast)
+    if autocast.device == "cuda":
+        beside = torch.autocast("cpu", autocast.fast_dtype, autocast._enabled)
+        original(beside)
+        autocast.__dict__.setdefault("_besides", []).append(beside)
+    return entered
+
+
+def _exit(original: Any, autocast: Any, *error: Any) -> Any:
+    if autocast.device == "cuda" and autocast.__dict__.get("_besides"):
+        original(autocast._besides.pop(), *error)
+    return original(autocast, *error)
+
+
+@contextlib.contextmanager
+def replaced(replacements: Iterator[tuple[Any, str, Any]]) -> Iterator[None]:
+    """While active, what ``replacements`` names (owner, name, value) is replaced; what was not there goes again."""
+    absent = object()
+    done: list[tuple[Any, str, Any]] = []
+    try:
+        for owner, name, value in replacements:
+            done.append((owner, name, vars(owner).get(name, absent)))
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, before in reversed(done):
+            if before is absent:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)

@@ -1,0 +1,185 @@
+"""What another tool's file says, in the terms of a run: rows of the table, the GPU, versions, remarks.
+
+A kernel is called by its function's name, and its implementation is ``recorded``: the file does not say which one it is. Its
+workload is the grid and block that it was launched with. Launches are numbered over the whole file, in its order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from tilescope.files import bounded_reading, json_shape
+from tilescope.hardware import ceilings
+from tilescope.table import launch_configs, schema
+from tilescope.table.description import DeclaredKernel
+from tilescope.table.metrics import METRICS
+from tilescope.table.schema import Device
+
+IMPLEMENTATION = "recorded"
+DIRECTION = "forward"
+#: Where the file has no grid.
+NO_GRID = "grid not recorded"
+#: Characters of a function's name: those of C++ templates have thousands.
+LONGEST_NAME = 1000
+#: Values that a file may come to.
+MOST_ROWS = 12_000_000
+_NO_DEVICE = Device("GPU not named in the file", "", 0, 0, 0, True)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a file says. ``recorded`` is when it was made, as the file has it; ``configs`` are ``launch_configs``'s rows."""
+
+    tool: str
+    table: pd.DataFrame
+    device: Device = _NO_DEVICE
+    kernels: Mapping[str, DeclaredKernel] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    recorded: str = ""
+    notes: Sequence[str] = ()
+    configs: pd.DataFrame = field(default_factory=lambda: launch_configs.frame([]))
+
+    def described(self) -> dict[str, DeclaredKernel]:
+        """Every kernel of the table in its order, with what is said of it."""
+        return {name: self.kernels.get(name, {}) for name in dict.fromkeys(self.table["kernel"])}
+
+
+class Rows:
+    """Rows of the table, gathered by columns: a trace has a million of them."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._cases: list[tuple[str, str]] = []
+        self._launches: list[int | None] = []
+        self._metrics: list[str] = []
+        self._values: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, kernel: str, workload: str, launch: int | None, values: Mapping[str, float | None]) -> None:
+        """Values of one launch (None: of all of the case's together) by metric. What is None, or no number that can be (none is below 0), is absent.
+
+        Raises Unreadable where the file says too much.
+        """
+        for metric, value in values.items():
+            if value is not None and 0 <= value <= json_shape.LARGEST:
+                self._cases.append((kernel, workload))
+                self._launches.append(launch)
+                self._metrics.append(metric)
+                self._values.append(float(value))
+        if len(self._values) > MOST_ROWS:
+            raise bounded_reading.Unreadable(f"it has more than {MOST_ROWS:,} values: record fewer launches")
+
+    def frame(self) -> pd.DataFrame:
+        """The rows as a table of the schema, without zeros that stand for what is absent."""
+        functions = [
+            "" if launch is None else case[0] for case, launch in zip(self._cases, self._launches, strict=True)
+        ]
+        columns: dict[str, Any] = dict.fromkeys(schema.COLUMNS, "")
+        columns |= {
+            "kernel": [kernel for kernel, _ in self._cases],
+            "impl": IMPLEMENTATION,
+            "pass": DIRECTION,
+            "workload": [workload for _, workload in self._cases],
+            "launch": pd.array(self._launches, dtype="Int32"),
+            "function": functions,
+            "sample": pd.array([None] * len(self), dtype="Int32"),
+            "metric": self._metrics,
+            "value": self._values,
+            "unit": [METRICS[metric].unit for metric in self._metrics],
+            "source": self._source,
+        }
+        table = pd.DataFrame(columns, columns=list(schema.COLUMNS), index=range(len(self)))
+        return schema.without_absent(schema.with_dtypes(table, schema.COLUMNS))
+
+
+def workload(grid: Sequence[object] | None, block: Sequence[object] | None = None) -> str:
+    """``grid 4096×1×1, block 256×1×1``: what the file says of a launch's size."""
+    sides = {"grid": grid, "block": block}
+    told = [f"{what} {'×'.join(str(side) for side in sizes)}" for what, sizes in sides.items() if sizes]
+    return ", ".join(told) if grid else ", ".join([NO_GRID, *told])
+
+
+def name(text: object) -> str:
+    """A function's name as every terminal and file takes it: in one line, and of one that is very long a part and its digest."""
+    whole = bounded_reading.one_line(text, 1 << 20)
+    if len(whole) <= LONGEST_NAME:
+        return whole or "unnamed"
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
+    return f"{whole[: LONGEST_NAME - 10]}…-{digest}"
+
+
+def number(value: object) -> float | None:
+    """The number, or None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def count(value: object) -> int:
+    """The number as a whole one that a device can have; 0 for what is none."""
+    found = number(value)
+    return int(found) if found is not None and 0 <= found < 1 << 62 else 0
+
+
+def sizes(value: object) -> list[int] | None:
+    """The sides of a grid or block; None where they are not one to three whole numbers above 0."""
+    if not isinstance(value, (list, tuple)) or not 1 <= len(value) <= 3:
+        return None
+    found = [side for side in value if isinstance(side, int) and not isinstance(side, bool) and 0 < side < 1 << 32]
+    return found if len(found) == len(value) else None
+
+
+def product(value: Sequence[int] | None) -> float | None:
+    """The blocks of a grid, the threads of a block."""
+    return float(math.prod(value)) if value else None
+
+
+def device(
+    title: str = "", target: str = "", *, multiprocessors: int = 0, l2_bytes: int = 0, memory_bytes: int = 0
+) -> Device:
+    """The GPU that a file names: its figures as the file has them (0: it has none), the datasheet's where the file has only the name."""
+    called = bounded_reading.one_line(title)
+    known = ceilings.product(called)
+    return Device(
+        called or (f"a GPU of {target}" if target else _NO_DEVICE.name),
+        bounded_reading.one_line(target, 40) or (known.target if known else ""),
+        multiprocessors or (known.multiprocessors if known else 0),
+        l2_bytes or (known.l2_bytes if known else 0),
+        memory_bytes or (known.memory_bytes if known else 0),
+        True,
+        ceilings.datasheet(called),
+    )
+
+
+def text(value: object, most: int = 100) -> str:
+    """A text or number of the file in one line; empty for anything else."""
+    return bounded_reading.one_line(value, most) if isinstance(value, (str, int, float)) else ""
+
+
+def listed(counts: Mapping[str, int], most: int = 3) -> str:
+    """``aten::mm (12 times), aten::add``: the most frequent first."""
+    ordered = sorted(counts, key=lambda what: -counts[what])
+    shown = [f"{what} ({counts[what]} times)" if counts[what] > 1 else what for what in ordered[:most]]
+    return ", ".join([*shown, f"and {len(ordered) - most} more"] if len(ordered) > most else shown)
+
+
+def require(rows: Rows, what: str) -> None:
+    """Raises Unreadable where there is no row: ``what`` says what the file lacks and what to do."""
+    if not len(rows):
+        raise bounded_reading.Unreadable(what)
+
+
+def first(values: Iterable[str]) -> str:
+    """The first that is not empty."""
+    return next(filter(None, values), "")

@@ -1,0 +1,148 @@
+"""Nsight Compute's reports (.ncu-rep), read by NVIDIA's ``ncu-report`` in a process of its own: what it cannot take ends that process.
+
+NVIDIA's package is proprietary and optional (``pip install 'tilescope[ncu-report]'``). This module is also the process: it prints what it
+finds as JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tilescope.collectors.ncu import counters
+from tilescope.collectors.ncu import ncu_csv as cells
+from tilescope.files import bounded_reading
+from tilescope.foreign_files import contents
+from tilescope.foreign_files.contents import Contents, Rows
+from tilescope.table.metrics import METRICS
+from tilescope.table.schema import Device
+
+NAME = "ncu's reports (.ncu-rep)"
+SOURCE = "ncu"
+_PACKAGE = "ncu-report"
+_MISSING = (
+    "a .ncu-rep is read by NVIDIA's ncu-report, which is not installed: pip install 'tilescope[ncu-report]', or export it with "
+    "'ncu --import FILE --csv --page raw' and open that"
+)
+_DEVICE = "device__attribute_"
+#: What is asked for beside the counters of METRICS.
+_ASKED = (
+    *(f"launch__{what}_dim_{side}" for what in ("grid", "block") for side in "xyz"),
+    *(f"{_DEVICE}compute_capability_{part}" for part in ("major", "minor")),
+    *(_DEVICE + name for name in ("display_name", "multiprocessor_count", "l2_cache_size", "total_memory")),
+)
+#: Seconds that a report may take.
+_LIMIT = 600
+
+
+def reads(head: bytes, name: str) -> bool:
+    """Whether it is called a report: its content is NVIDIA's own."""
+    return name.endswith((".ncu-rep", ".ncu-repz"))
+
+
+@bounded_reading.parser
+def read(path: Path) -> Contents:
+    """Every launch with the counters of METRICS that the report holds. One without a value has no row: asked for its number, NVIDIA's
+    package would say 0.
+
+    Raises Unreadable for a damaged report, and where the package is not installed.
+    """
+    try:
+        version = importlib.metadata.version(_PACKAGE)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise bounded_reading.Unreadable(_MISSING) from error
+    rows = Rows(SOURCE)
+    device = contents.device()
+    for number, launch in enumerate(_asked(path)):
+        said = launch["values"]
+        device = device if device.target else _device(said)
+        kernel = contents.name(launch["name"])
+        grid, block = (contents.sizes([_whole(said.get(f"launch__{what}_dim_{side}")) for side in "xyz"])
+                       for what in ("grid", "block"))  # fmt: skip
+        base = {
+            name: cells.in_base(value, unit)[0]
+            for name, (value, unit) in said.items()
+            if isinstance(value, (int, float)) and not name.startswith(_DEVICE)
+        }
+        size = {"grid_blocks": contents.product(grid), "block_threads": contents.product(block)}
+        rows.add(kernel, contents.workload(grid, block), number, size | counters.metrics(base, _capability(said)))
+    contents.require(rows, "it holds no launch with a counter that Tilescope knows, or it is damaged")
+    return Contents("Nsight Compute", rows.frame(), device, versions={_PACKAGE: version})
+
+
+def _asked(path: Path) -> list[dict[str, Any]]:
+    """What the process prints of the report."""
+    argv = [sys.executable, "-P", "-m", __name__, str(path.absolute())]
+    # The package need not be installed.
+    path_of = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, timeout=_LIMIT, check=False, env={**os.environ, "PYTHONPATH": path_of}
+        )
+    except subprocess.TimeoutExpired as error:
+        raise bounded_reading.Unreadable(f"NVIDIA's ncu-report takes more than {_LIMIT} seconds for it") from error
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        why = said[-1] if said and done.returncode > 0 else f"it ended with {done.returncode}"
+        raise bounded_reading.Unreadable(f"NVIDIA's ncu-report cannot read it ({bounded_reading.one_line(why)})")
+    found: list[dict[str, Any]] = bounded_reading.data(done.stdout)
+    return found
+
+
+def launches(module: Any, path: str) -> Iterator[dict[str, Any]]:
+    """Name and values of each of the report's launches, in order, by NVIDIA's ``module``: a value is a number or text, and its unit.
+
+    What the report lacks is left out. A metric without a value, or of another kind, would be given as 0.
+    """
+    kind = module.IMetric
+    numbers = (kind.ValueKind_FLOAT, kind.ValueKind_DOUBLE, kind.ValueKind_UINT32, kind.ValueKind_UINT64)
+    wanted = [
+        *dict.fromkeys(name for one in METRICS.values() for terms in one.ncu.values() for name, _ in terms),
+        *_ASKED,
+    ]
+    report = module.load_report(path)
+    for actions in (report.range_by_idx(place) for place in range(report.num_ranges())):
+        for action in (actions.action_by_idx(place) for place in range(actions.num_actions())):
+            values: dict[str, tuple[Any, str]] = {}
+            for name in wanted:
+                metric = action.metric_by_name(name)
+                if metric is None or not metric.has_value():
+                    continue
+                if metric.kind() in numbers:
+                    values[name] = metric.as_double(), metric.unit() or ""
+                elif metric.kind() == kind.ValueKind_STRING:
+                    values[name] = metric.as_string() or "", ""
+            yield {"name": action.name(), "values": values}
+
+
+def _whole(told: Any) -> int:
+    return contents.count(told[0]) if told else 0
+
+
+def _capability(said: Mapping[str, Any]) -> str:
+    parts = [said.get(f"{_DEVICE}compute_capability_{part}") for part in ("major", "minor")]
+    return ".".join(f"{part[0]:.0f}" for part in parts if part) if all(parts) else ""
+
+
+def _device(said: Mapping[str, Any]) -> Device:
+    capability = _capability(said)
+    title = said.get(f"{_DEVICE}display_name", ("",))[0]
+    return contents.device(
+        contents.text(title),
+        f"sm_{capability.replace('.', '')}" if re.fullmatch(r"\d{1,2}\.\d", capability) else "",
+        multiprocessors=_whole(said.get(f"{_DEVICE}multiprocessor_count")),
+        l2_bytes=_whole(said.get(f"{_DEVICE}l2_cache_size")),
+        memory_bytes=_whole(said.get(f"{_DEVICE}total_memory")),
+    )
+
+
+if __name__ == "__main__":
+    print(json.dumps(list(launches(importlib.import_module("ncu_report"), sys.argv[1]))))

@@ -1,0 +1,74 @@
+"""Another tool's file made a run, which the command, the app and reports show like any other."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tilescope.files import bounded_reading
+from tilescope.foreign_files import formats
+from tilescope.foreign_files.contents import Contents
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun, RunWriter, StoreError
+from tilescope.table.schema import CASE_COLUMNS, Run
+from tilescope.version import VERSION
+
+
+def open_file(path: Path | str, runs: Path | None = None) -> LoadedRun:
+    """A run of what the file says, kept in ``runs`` (``$TILESCOPE_RUNS``). The format is found by the file's content.
+
+    Its settings have the file's name, digest and tool; ``started`` is when it was opened, and a remark says when it was made, where it
+    says so. Raises StoreError, in one line, for a file that is missing, damaged or in no known format.
+    """
+    path = Path(path)
+    try:
+        found = formats.of(path).read(path)
+        digest = _digest(path)
+    except FileNotFoundError as error:
+        raise StoreError(f"no file {path}") from error
+    except bounded_reading.Unreadable as error:
+        raise StoreError(str(error).removesuffix(": collect it again")) from error
+    named = bounded_reading.one_line(path.name)
+    made = f", made {found.recorded}" if found.recorded else ""
+    run = Run(
+        id=store.new_id(),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        device=found.device,
+        kernels={name: {**about, "passes": ["forward"]} for name, about in found.described().items()},
+        versions={**found.versions, "tilescope": VERSION},
+        settings={
+            "target": found.device.target,
+            "file": named,
+            "file_sha256": digest,
+            "tool": found.tool,
+        },
+        title=named,
+        notes=(
+            f"opened from {named}, a file of {found.tool}{made} (sha256 {digest[:16]}…)",
+            *_counted(found),
+            *found.notes,
+        ),
+    )
+    writer = RunWriter(runs or store.runs_dir(), run)
+    try:
+        writer.append(found.table, store.MODEL)
+        writer.append_configs(found.configs)
+        return store.open_run(writer.finish())
+    except BaseException:
+        writer.discard()
+        raise
+
+
+def _counted(found: Contents) -> list[str]:
+    """How many launches there are, where a kernel has several: what is shown of a kernel is of all of one size together."""
+    launches, cases = found.table["launch"].nunique(), len(found.table[CASE_COLUMNS].drop_duplicates())
+    if launches <= cases:
+        return []
+    return [f"{launches:,} launches: a kernel's time and bytes are the sums over its launches of one size"]
+
+
+def _digest(path: Path) -> str:
+    """The digest of the file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

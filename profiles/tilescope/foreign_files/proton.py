@@ -1,0 +1,105 @@
+"""Proton's profile: the tree of scopes that ``proton.finalize`` writes as Hatchet's JSON, a kernel's time summed in each scope."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tilescope.files import bounded_reading
+from tilescope.foreign_files import contents
+from tilescope.foreign_files.contents import Contents, Rows
+from tilescope.table.schema import Device
+
+NAME = "Proton's profiles (.hatchet)"
+SOURCE = "proton"
+#: What Proton calls a node's own sums: the first name is the one that kernels have.
+TIME, COUNT = "time (ns)", "count"
+_FLOPS = ("flops", "flops8", "flops16", "flops32", "flops64")
+_ROOT = "ROOT"
+#: Scopes within each other.
+_DEPTH = bounded_reading.DEPTH
+
+
+def reads(head: bytes, name: str) -> bool:
+    """Whether it begins like a tree of Hatchet's, or is called one."""
+    return name.endswith((".hatchet", ".hatchet_msgpack")) or (
+        head.lstrip()[:1] == b"[" and b'"children"' in head and b'"ph"' not in head
+    )
+
+
+@bounded_reading.parser
+def read(path: Path) -> Contents:
+    """Each kernel in each of its scopes: how often it was launched there and how long that took together. Proton keeps no
+    launches, so there are none.
+    """
+    raw = bounded_reading.content(path)
+    if raw[:1] not in b" \t\r\n[\x1f":
+        raise bounded_reading.Unreadable(
+            "it is not Proton's JSON: write it with proton.finalize() and its default format"
+        )
+    found = bounded_reading.data(raw)
+    trees = [one for one in found if isinstance(one, dict) and "frame" in one] if isinstance(found, list) else []
+    sums: dict[tuple[str, str], Counter[str]] = {}
+    used: Counter[tuple[str, str]] = Counter()
+    for kernel, scope, metrics in (node for tree in trees for node in _kernels(tree, ())):
+        of_kernel = sums.setdefault((kernel, scope), Counter())
+        for name, value in metrics.items():
+            if (amount := contents.number(value)) is not None:
+                of_kernel[name] += amount  # type: ignore[assignment]
+        used[contents.text(metrics.get("device_type")), contents.text(metrics.get("device_id"))] += 1
+    rows = Rows(SOURCE)
+    for (kernel, scope), of_kernel in sums.items():
+        flops = [of_kernel[name] for name in _FLOPS if name in of_kernel]
+        rows.add(
+            kernel,
+            scope,
+            None,
+            {
+                "gpu_time": of_kernel[TIME] * 1e-9,
+                "launches": of_kernel.get(COUNT),
+                "algorithm_flops": sum(flops) if flops else None,
+            },
+        )
+    contents.require(
+        rows, "no kernel's time is in it: Proton records times with its default backend, between start() and finalize()"
+    )
+    others = sorted({name for of_kernel in sums.values() for name in of_kernel} - {TIME, COUNT, *_FLOPS})
+    devices = next((one for one in reversed(found) if isinstance(one, dict) and "frame" not in one), {})
+    notes = (
+        [f"its kernels ran on {len(used)} GPUs, and the run names the one with most of them"] if len(used) > 1 else []
+    )
+    if others:
+        notes.append(
+            f"Proton's {', '.join(map(contents.text, others[:5]))} have no place in the table and are left out"
+        )
+    return Contents("Proton", rows.frame(), _device(devices, used), notes=notes)
+
+
+def _kernels(tree: Mapping[str, Any], scopes: tuple[str, ...]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Name, scope and sums of each node that has a time of its own. The root's are zeros that Proton puts there."""
+    waiting = [(tree, scopes)]
+    while waiting:
+        node, scopes = waiting.pop()
+        frame, metrics, children = node.get("frame"), node.get("metrics"), node.get("children")
+        name = contents.name(frame.get("name", "") if isinstance(frame, dict) else "")
+        if isinstance(metrics, dict) and name != _ROOT and contents.number(metrics.get(TIME)) is not None:
+            yield name, contents.name("/".join(scopes)) if scopes else "outside of scopes", metrics
+        within = (*scopes, name) if name != _ROOT else scopes
+        if isinstance(children, list) and len(within) <= _DEPTH:
+            waiting += [(child, within) for child in reversed(children) if isinstance(child, dict)]
+
+
+def _device(devices: Mapping[str, Any], used: Mapping[tuple[str, str], int]) -> Device:
+    """The GPU on which most of the kernels ran. Proton gives its architecture and sizes, not its name."""
+    kind, number = max(used, key=lambda one: used[one], default=("", ""))
+    of_kind = devices.get(kind)
+    one = of_kind.get(number) if isinstance(of_kind, dict) else None
+    if not isinstance(one, dict):
+        return contents.device()
+    arch = contents.text(one.get("arch"), 20)
+    return contents.device(
+        "", f"sm_{arch}" if re.fullmatch(r"\d{2,3}", arch) else arch, multiprocessors=contents.count(one.get("num_sms"))
+    )

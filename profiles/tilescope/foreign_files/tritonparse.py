@@ -1,0 +1,215 @@
+"""tritonparse's events: a line of JSON for each compilation and launch of Triton, raw or as ``tritonparse parse`` writes them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tilescope.files import bounded_reading
+from tilescope.foreign_files import contents
+from tilescope.foreign_files.contents import DIRECTION, IMPLEMENTATION, Contents, Rows
+from tilescope.table import launch_configs
+from tilescope.table.case import config_text
+
+NAME = "tritonparse's events (.ndjson, .ndjson.gz)"
+SOURCE = "tritonparse"
+#: Bytes of one line: a compilation holds every stage's text.
+LINE = 64 * bounded_reading.MIB
+_OPTIONS = ("num_warps", "num_stages", "num_ctas")
+_COMPILED, _LAUNCHED = "compilation", "launch"
+
+
+def reads(head: bytes, name: str) -> bool:
+    """Whether its first lines are such events, or it is called so."""
+    return head.lstrip()[:1] == b"{" and (b'"event_type"' in head or name.endswith((".ndjson", ".ndjson.gz")))
+
+
+@dataclass
+class _Events:
+    rows: Rows
+    launches: int = 0
+    #: Of each compilation, by its hash: how long it took, and its constants by the number of their argument.
+    compiled: dict[str, tuple[float | None, Mapping[str, Any]]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    placed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    configs: list[dict[str, Any]] = field(default_factory=list)
+    targets: Counter[str] = field(default_factory=Counter)
+    versions: dict[str, str] = field(default_factory=dict)
+    sites: dict[str, Counter[str]] = field(default_factory=dict)
+    started: str = ""
+    damaged: int = 0
+
+
+@bounded_reading.parser
+def read(path: Path) -> Contents:
+    """Every launch with its grid, threads, shared memory and config, and how long each compilation took. No time is in it."""
+    found = _Events(Rows(SOURCE))
+    for line in _lines(path):
+        try:
+            event = bounded_reading.data(line)
+        except bounded_reading.Unreadable:
+            found.damaged += 1
+            continue
+        kind = event.get("event_type") if isinstance(event, dict) else None
+        if kind in (_COMPILED, _LAUNCHED):
+            stamp = contents.text(event.get("timestamp"), 40)
+            found.started = found.started or (stamp if re.match(r"\d{4}-\d\d-\d\dT", stamp) else "")
+            (_compilation if kind == _COMPILED else _launch)(found, event)
+    spent: dict[tuple[str, str], float] = {}
+    for code, (seconds, _) in found.compiled.items():
+        case = found.placed.get(code, (found.names[code], "not launched"))
+        if seconds is not None:
+            spent[case] = spent.get(case, 0.0) + seconds
+    for case, seconds in spent.items():
+        found.rows.add(*case, None, {"compile_time": seconds})
+    contents.require(
+        found.rows, "no compilation or launch of Triton is in it: call tritonparse's init() before the kernels run"
+    )
+    target = max(found.targets, key=lambda one: found.targets[one], default="")
+    notes = [f"damaged lines that were left out: {found.damaged}"] if found.damaged else []
+    if not found.launches:
+        notes.append("no launch is in it: set TRITON_TRACE_LAUNCH=1 to record them")
+    return Contents(
+        "tritonparse",
+        found.rows.frame(),
+        contents.device("", target),
+        {name: {"summary": f"launched at {contents.listed(sites)}"} for name, sites in found.sites.items()},
+        found.versions,
+        found.started.replace("%f", "0"),
+        notes,
+        launch_configs.frame(found.configs),
+    )
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines that are not empty. Raises Unreadable for one that is too long."""
+    held: list[bytes] = []
+    size = 0
+    for piece in bounded_reading.chunks(path):
+        *whole, rest = piece.split(b"\n")
+        for line in whole:
+            if joined := b"".join([*held, line]).strip():
+                yield joined
+            held, size = [], 0
+        held.append(rest)
+        size += len(rest)
+        if size > LINE:
+            raise bounded_reading.Unreadable(f"a line of it has more than {LINE} bytes")
+    if joined := b"".join(held).strip():
+        yield joined
+
+
+def _compilation(found: _Events, event: Mapping[str, Any]) -> None:
+    payload = event.get("payload")
+    about = payload.get("metadata") if isinstance(payload, dict) else None
+    if not isinstance(about, dict):
+        return
+    code = contents.text(about.get("hash"), 200)
+    found.names[code] = contents.name(about.get("name", ""))
+    constants = about.get("src_constants")
+    found.compiled[code] = (_compile_time(about), constants if isinstance(constants, dict) else {})
+    _told(found, about)
+
+
+def _compile_time(about: Mapping[str, Any]) -> float | None:
+    """Seconds of a compilation, which Triton gives in microseconds by stage. None where it was taken from the cache."""
+    times = about.get("times")
+    if about.get("cache_hit") is not False or not isinstance(times, dict):
+        return None
+    stages = times.get("lowering_stages")
+    each = (
+        [stage[1] for stage in stages if isinstance(stage, list) and len(stage) == 2]
+        if isinstance(stages, list)
+        else []
+    )
+    told = [contents.number(one) for one in (times.get("ir_initialization"), *each, times.get("store_results"))]
+    return None if None in told or not each else sum(one for one in told if one is not None) * 1e-6
+
+
+def _launch(found: _Events, event: Mapping[str, Any]) -> None:
+    about = event.get("compilation_metadata")
+    about = about if isinstance(about, dict) else {}
+    kernel = contents.name(event.get("name") or about.get("name", ""))
+    grid = contents.sizes(event.get("grid"))
+    warps, width, ctas = (contents.number(about.get(name)) for name in ("num_warps", "warp_size", "num_ctas"))
+    threads = warps * width if warps and width else None
+    workload = contents.workload(grid, [int(threads)] if threads else None)
+    code = contents.text(about.get("hash"), 200)
+    found.placed.setdefault(code, (kernel, workload))
+    # Triton launches so many blocks for each program.
+    blocks = contents.product(grid)
+    values = {
+        "shared_memory": contents.number(about.get("shared")),
+        "block_threads": threads,
+        "grid_blocks": blocks * (ctas or 1) if blocks else None,
+    }
+    found.rows.add(kernel, workload, found.launches, values)
+    config = _config(found, code, event, about)
+    if config:
+        row = {
+            "kernel": kernel,
+            "impl": IMPLEMENTATION,
+            "pass": DIRECTION,
+            "workload": workload,
+            "dtype": "",
+            "config": "",
+        }
+        told = {
+            "launch": found.launches,
+            "function": kernel,
+            "launched": config_text(config),
+            "autotuned": "",
+            "source": SOURCE,
+        }
+        found.configs.append({**row, **told})
+    if site := _site(event.get("stack")):
+        found.sites.setdefault(kernel, Counter())[site] += 1
+    found.launches += 1
+    _told(found, about)
+
+
+def _config(found: _Events, code: str, event: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, int]:
+    """Constants of the launched code and its options, by name. Constants are known by the number of their argument."""
+    arguments = event.get("extracted_args")
+    names = list(arguments) if isinstance(arguments, dict) else []
+    constants = found.compiled.get(code, (None, {}))[1]
+    config: dict[str, int] = {}
+    for place, value in constants.items():
+        number = re.fullmatch(r"\((\d{1,4}),\)", place)
+        if number and int(number[1]) < len(names) and names[int(number[1])].isidentifier() and _whole(value):
+            config[names[int(number[1])]] = value
+    return config | {name: about[name] for name in _OPTIONS if _whole(about.get(name))}
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _site(stack: object) -> str:
+    """Where the program launched: the last line before Triton's own."""
+    frames = [one for one in stack if isinstance(one, dict)] if isinstance(stack, list) else []
+    own = [
+        one
+        for one in frames
+        if not re.search(
+            r"[/\\](triton[/\\](runtime|backends|compiler)|tritonparse)[/\\]", contents.text(one.get("filename"), 1000)
+        )
+    ]
+    if not own:
+        return ""
+    file = re.split(r"[/\\]", contents.text(own[-1].get("filename"), 1000))[-1]
+    return f"{file}:{contents.text(own[-1].get('line'), 20)}"
+
+
+def _told(found: _Events, about: Mapping[str, Any]) -> None:
+    """Takes the architecture and Triton's version from what was compiled."""
+    target = about.get("target")
+    arch = contents.text(target.get("arch"), 20) if isinstance(target, dict) else ""
+    if arch:
+        found.targets[f"sm_{arch}" if re.fullmatch(r"\d{2,3}", arch) else arch] += 1
+    if version := contents.text(about.get("triton_version"), 40):
+        found.versions.setdefault("triton", version)

@@ -1,0 +1,65 @@
+"""What kernels of the catalog declare, kept on disk: nothing is imported to say it again.
+
+A kept answer holds as long as the library's code, Tilescope's description of it and the versions are what they were. Kernels in a
+person's own files are asked for each time: what they import may be anywhere. Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tilescope.execution import requirements
+from tilescope.files import user_cache
+from tilescope.hardware import device
+from tilescope.version import VERSION
+
+_KIND = "declarations"
+#: What a description is made by, beside the library.
+_MAKERS = ("worker/describe.py", "execution/execute.py", "execution/requirements.py")
+
+
+def known(kernels: Sequence[str], workloads: Sequence[str]) -> list[dict[str, Any]] | None:
+    """The kept answer to ``questions.describe`` with these arguments; None where there is none."""
+    key = _key(kernels, workloads)
+    if key is None:
+        return None
+    entries = _shaped(user_cache.read(_KIND, key))
+    if entries is None and kernels and not workloads:
+        # Without workloads of a person's, each kernel's part of the catalog is the answer.
+        whole = {entry["kernel"]: entry for entry in known((), ()) or ()}
+        entries = [whole[kernel] for kernel in kernels] if all(kernel in whole for kernel in kernels) else None
+    for entry in entries or ():
+        for declared in entry["implementations"].values():
+            declared["available"] = not requirements.absent(declared["requires"])
+    return entries
+
+
+def keep(kernels: Sequence[str], workloads: Sequence[str], entries: Sequence[Any]) -> None:
+    """Keeps an answer, unless it is of a person's own file."""
+    key = _key(kernels, workloads)
+    if key is not None:
+        user_cache.write(_KIND, key, list(entries))
+
+
+def _key(kernels: Sequence[str], workloads: Sequence[str]) -> str | None:
+    library = importlib.util.find_spec("tilescope_kernels")
+    roots = [Path(root) for root in (library.submodule_search_locations or [])] if library else []
+    if not roots or any(".py" in kernel for kernel in kernels):
+        return None
+    here = Path(__file__).resolve().parents[1]
+    try:
+        code = [user_cache.digest_of_code(path) for path in (*roots, *(here / name for name in _MAKERS))]
+    except OSError:
+        return None
+    versions = {"python": sys.version, "tilescope": VERSION, **device.installed()}
+    return user_cache.digest([[str(root) for root in roots], code, versions, list(kernels), list(workloads)])
+
+
+def _shaped(value: Any) -> list[dict[str, Any]] | None:
+    """The value if it has the form of an answer."""
+    shaped = isinstance(value, list) and all(isinstance(entry, dict) and "implementations" in entry for entry in value)
+    return value if shaped else None

@@ -1,0 +1,58 @@
+"""Measured peak rates of a device, kept on disk: they change with the device, its driver and what measures them, not by run.
+
+Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tilescope.files import user_cache
+from tilescope.hardware.ceilings import MEASURED, unit
+from tilescope.table.schema import Ceiling
+
+_KIND = "ceilings"
+#: Versions that a rate depends on.
+_VERSIONS = ("driver", "torch", "triton", "cublas", "ptxas")
+#: What a rate is measured by.
+_MAKERS = ("measured_rates.py", "intervals.py")
+
+
+def known(device: str, versions: Mapping[str, str]) -> tuple[Ceiling, ...]:
+    """The kept rates of the device of that UUID with these versions; empty where there are none."""
+    kept = user_cache.read(_KIND, _key(device, versions)) if device else None
+    if not isinstance(kept, list):
+        return ()
+    return tuple(ceiling for ceiling in map(_ceiling, kept) if ceiling)
+
+
+def keep(device: str, versions: Mapping[str, str], found: Iterable[Ceiling]) -> tuple[Ceiling, ...]:
+    """Keeps rates that were measured just now. Returns them with the time in their notes."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    dated = tuple(
+        dataclasses.replace(ceiling, note="; ".join(filter(None, [ceiling.note, f"measured at {now}"])))
+        for ceiling in found
+    )
+    if device and dated:
+        user_cache.write(_KIND, _key(device, versions), [dataclasses.asdict(ceiling) for ceiling in dated])
+    return dated
+
+
+def _key(device: str, versions: Mapping[str, str]) -> str:
+    execution = Path(__file__).resolve().parents[1] / "execution"
+    code = [user_cache.digest_of_code(execution / name) for name in _MAKERS]
+    return user_cache.digest([device, {name: versions.get(name, "") for name in _VERSIONS}, code])
+
+
+def _ceiling(kept: Any) -> Ceiling | None:
+    """A rate as it was kept; None for anything else."""
+    try:
+        ceiling = Ceiling(**kept)
+        right = ceiling.origin == MEASURED and ceiling.unit == unit(ceiling.name) and ceiling.value > 0
+    except (TypeError, AttributeError):
+        return None
+    return ceiling if right else None

@@ -1,0 +1,116 @@
+"""Claims of the recordings, kept beside the code: computing them takes seconds, reading them milliseconds.
+
+A line a recording in ``recorded_claims.jsonl``, made by ``tilescope claims --keep``, which ``make record`` ends with. It counts
+as long as the recording's files and the code of its kernels are what they were; that today's models say the same is held by a
+test.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from tilescope.files import names
+from tilescope.models import claims, claims_text
+from tilescope.runs import store
+
+FILE = Path(__file__).with_name("recorded_claims.jsonl")
+#: What the claims are read from.
+_READ = ("run.json", "table.parquet", "sources.json.gz")
+
+
+def kept(folder: Path, file: Path = FILE) -> tuple[list[dict[str, Any]], str] | None:
+    """``claims.of_run`` and ``claims_text.provenance`` of the recording in ``folder``; None where they are not kept, or it or
+    its kernels' code has changed since. The caller must not change the rows.
+    """
+    line = _valid(folder, file)
+    if line is None:
+        return None
+    columns = line["rows"]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], line["provenance"]
+
+
+def keep(folders: Iterable[Path], file: Path = FILE) -> list[str]:
+    """Writes the claims of these recordings, computing those only that are not kept yet; returns the ids of those computed."""
+    lines, computed = [], []
+    for folder in sorted(folders):
+        line = _valid(folder, file)
+        if line is None:
+            line = _line(store.open_run(folder))
+            computed.append(folder.name)
+        lines.append(json.dumps(line, separators=(",", ":"), default=_plain))
+    file.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return computed
+
+
+def digest(folder: Path, declared: Iterable[str], texts: Iterable[str]) -> str:
+    """Digest of what decides a recording's claims: its files, and today's texts of the files that its kernels' code is in.
+
+    ``declared`` are the files that declare its kernels, ``texts`` the names of those that it kept the text of.
+    """
+    found = sha256()
+    for path in [*(folder / name for name in _READ), *_code(declared, set(texts))]:
+        content = path.read_bytes() if path.is_file() else None
+        found.update(f"{path.name} {None if content is None else len(content)}\n".encode() + (content or b""))
+    return found.hexdigest()
+
+
+def _valid(folder: Path, file: Path) -> dict[str, Any] | None:
+    line = _lines(file, _stamp(file)).get(folder.name)
+    return line if line and line["digest"] == digest(folder, line["declared"], line["texts"]) else None
+
+
+def _code(declared: Iterable[str], texts: set[str]) -> list[Path]:
+    """The declaring files, and those of their packages that have one of these names."""
+    found = {path for path in map(store.source_file, declared) if path}
+    for top in {_package(path) for path in found}:
+        found |= {path for name, paths in _by_name(top).items() if name in texts for path in paths}
+    return sorted(found)
+
+
+def _package(path: Path) -> Path:
+    """The topmost package that a file is in, else its folder."""
+    top = path.parent
+    while (top.parent / "__init__.py").is_file():
+        top = top.parent
+    return top
+
+
+@functools.cache
+def _by_name(top: Path) -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {}
+    for path in top.rglob("*.py"):
+        found.setdefault(path.name, []).append(path)
+    return found
+
+
+def _line(loaded: store.LoadedRun) -> dict[str, Any]:
+    rows = claims.of_run(loaded)
+    declared = sorted({str(facts.get("file", "")) for facts in loaded.run.kernels.values()})
+    texts = sorted({name for kept in loaded.sources.values() for name in kept if names.is_source(name)})
+    return {
+        "run": loaded.folder.name, "digest": digest(loaded.folder, declared, texts), "declared": declared, "texts": texts,
+        "provenance": claims_text.provenance([loaded]),
+        "rows": {name: [row[name] for row in rows] for name in (rows[0] if rows else {})},
+    }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy scalar as Python's own."""
+    return value.item()
+
+
+def _stamp(file: Path) -> float:
+    return file.stat().st_mtime if file.is_file() else 0.0
+
+
+@functools.lru_cache(maxsize=2)
+def _lines(file: Path, stamp: float) -> dict[str, dict[str, Any]]:
+    if not stamp:
+        return {}
+    found = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line)
+    return {line["run"]: line for line in found}

@@ -1,0 +1,221 @@
+"""``tilescope.capture``: the launches of a piece of live code, to be profiled as they were. Imports torch when it is used."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilescope.hardware import ceilings, device
+from tilescope.jobs.job import Catalog, Given, OnEvent
+from tilescope.jobs.plan import AUTO, DEFAULT_TARGET, Request, RequestError
+from tilescope.notebook import job_waiting, live_progress
+from tilescope.notebook.opened_run import Profile
+from tilescope.runs import store
+from tilescope.table.case import Case
+from tilescope.table.suggest import unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tilescope.captures.recorder import Recorder
+
+#: Folder of captured launches, below that of runs and in the run that was made of them.
+CAPTURED = "captured"
+#: Seconds of interpreting, where there is no GPU, unless somebody says otherwise.
+LIMIT = 60.0
+#: What a run without a reference says of its check.
+UNCHECKED = "check skipped: no reference was given, so nothing says whether the results are right"
+
+
+class Capture:
+    """The launches that are made while it is active. ``with tilescope.capture() as c: model(x)``.
+
+    On a GPU they are made as always. Without one, each is interpreted on the CPU's tensors for ``limit`` seconds in all (0: none
+    is), and Triton compiles for ``target``. Raises ValueError, in one line, for a target that is not known.
+    """
+
+    def __init__(self, target: str = "", limit: float = LIMIT) -> None:
+        self._here = device.detect()
+        self.target = target or (self._here.target if self._here else DEFAULT_TARGET)
+        if self.target not in ceilings.targets() and not (self._here and self._here.target == self.target):
+            raise RequestError(unknown("target", self.target, ceilings.targets()))
+        self.limit = limit
+        self._stack = contextlib.ExitStack()
+        self._recorder: Recorder | None = None
+        self._assumed: Any = None
+        #: What comparing with a reference came to, in one line; empty where there was none.
+        self.checked = ""
+
+    def __enter__(self) -> Capture:
+        from tilescope.captures import recorder, recording  # noqa: PLC0415 (they import torch and triton)
+
+        if self._recorder is not None:
+            raise ValueError("a capture is used once: make another")
+        self._recorder = recorder.Recorder()
+        import torch  # noqa: PLC0415
+
+        # For another target than this GPU's the launches are made here all the same, and compiled for that.
+        on_this = self._here is not None and torch.cuda.is_available()
+        if on_this:
+            self._stack.enter_context(recording.on_gpu(self._recorder))
+        else:
+            self._assumed = self._stack.enter_context(recording.without_gpu(self._recorder, self.target, self.limit))
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stack.close()
+
+    @property
+    def records(self) -> list[Any]:
+        """One a distinct launch (``tilescope.captures.recorder.Record``)."""
+        return self._recorder.records if self._recorder else []
+
+    @property
+    def calls(self) -> int:
+        """How many launches were made."""
+        return self._recorder.calls if self._recorder else 0
+
+    @property
+    def launches(self) -> pd.DataFrame:
+        """A row a distinct launch: ``kernel``, ``grid``, ``calls``, ``site`` (file:line), ``options``, ``config``, ``notes``."""
+        import pandas as pd  # noqa: PLC0415
+
+        rows = [
+            {
+                "kernel": kernel.name,
+                "grid": tuple(record.data["grid"]),
+                "calls": record.calls,
+                "site": next(iter(record.sites), ""),
+                "options": dict(record.data["options"]),
+                "config": dict(record.data["config"]),
+                "notes": "; ".join(record.data["notes"]),
+            }
+            for kernel in (self._recorder.kernels if self._recorder else ())
+            for record in kernel.records
+        ]
+        return pd.DataFrame(rows, columns=["kernel", "grid", "calls", "site", "options", "config", "notes"])
+
+    @property
+    def notes(self) -> list[str]:
+        """What was not recorded or not made, and why, a line each."""
+        if self._recorder is None:
+            return []
+        said = [
+            f"not recorded, {count} of {self.calls} launches: {why}" for why, count in self._recorder.refused.items()
+        ]
+        seen: dict[str, None] = {}
+        for kernel in self._recorder.kernels:
+            for record in kernel.records:
+                seen |= dict.fromkeys(f"{kernel.name}: {note}" for note in record.data["notes"])
+        return [*said, *seen]
+
+    def _floors(self) -> list[str]:
+        """Which floors are not counted, a line a kernel."""
+        kernels = self._recorder.kernels if self._recorder else ()
+        return [
+            f"{kernel.name}: its floor is the bytes of whole tensors, for its accesses were not counted"
+            for kernel in kernels
+            if any("counted" not in record.data and record.data.get("touched") for record in kernel.records)
+        ]
+
+    def _check(self, collectors: Sequence[str]) -> list[str]:
+        """What is said of a check, unless the collector of that name says it."""
+        says_itself = "check" in collectors or (AUTO in collectors and self._here is not None)
+        return [self.checked] if self.checked else [] if says_itself else [UNCHECKED]
+
+    def write(self, folder: Path | str) -> list[str]:
+        """Writes the records below ``folder`` and returns each kernel's reference, as ``tilescope profile`` takes it.
+
+        Raises ValueError where no launch was recorded.
+        """
+        if self._recorder is None or not self.records:
+            why = next(iter(self.notes), "no Triton kernel was launched: launch one in the code that is captured")
+            raise ValueError(f"nothing was captured: {why}")
+        return self._recorder.write(Path(folder))
+
+    def profile(
+        self,
+        collectors: Sequence[str] = (AUTO,),
+        *,
+        title: str = "",
+        runs_dir: Path | str | None = None,
+        on_event: OnEvent | None = None,
+        **settings: Any,
+    ) -> Profile:
+        """Profiles every record and returns the finished run. The arguments are those of ``tilescope.profile``."""
+        request, folder, catalog = self.request(collectors, title=title, runs_dir=runs_dir, settings=settings)
+        loaded = job_waiting.run(request, folder, on_event or live_progress.progress(), catalog)
+        return Profile.of(self.keep(loaded, request))
+
+    def request(
+        self,
+        collectors: Sequence[str] = (AUTO,),
+        *,
+        title: str = "",
+        runs_dir: Path | str | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> tuple[Request, Path, Catalog]:
+        """Writes the records; returns what a job is planned from: the request, the folder of runs, the catalog."""
+        from tilescope.execution import execute  # noqa: PLC0415 (they import torch and triton)
+        from tilescope.worker import describe  # noqa: PLC0415
+
+        folder = (Path(runs_dir) if runs_dir else store.runs_dir()).absolute()
+        store.check_writable(folder)
+        name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        references = self.write(folder / CAPTURED / name)
+        catalog = [describe.entry(reference, execute.load_spec(reference)) for reference in references]
+        told = {"assumed": {"capture": self._assumed.as_data()}} if self._assumed else {}
+        given = [found for reference in references for found in _counted(reference)]
+        request = Request(
+            references,
+            collectors=collectors,
+            target=self.target,
+            settings={**(settings or {}), **told},
+            title=title,
+            given=given,
+            notes=[*self.notes, *self._floors(), *self._check(collectors)],
+        )
+        return request, folder, catalog
+
+    def keep(self, loaded: store.LoadedRun, request: Request) -> store.LoadedRun:
+        """Puts the records into the run's folder, so that a run that is handed on takes them along."""
+        source = Path(request.kernels[0].rpartition(":")[0]).parents[1]
+        shutil.copytree(source, loaded.folder / CAPTURED, copy_function=_linked, dirs_exist_ok=True)
+        return loaded
+
+    def __repr__(self) -> str:
+        kernels = len({record.function.__name__ for record in self.records})
+        return f"<captured {self.calls} launches: {len(self.records)} distinct, of {kernels} kernels>"
+
+
+def _counted(reference: str) -> Iterator[Given]:
+    """The interpreter's artefacts of those launches that were counted while they were captured: nothing is counted again."""
+    from tilescope.collectors import interpreter  # noqa: PLC0415
+    from tilescope.execution import execute  # noqa: PLC0415
+
+    spec: Any = execute.load_spec(reference)
+    for number, workload in enumerate(spec.workloads):
+        if spec.counted(workload):
+            case = Case(reference, "triton", "forward", workload.id)
+            artefact = Path(reference.rpartition(":")[0]).with_name(f"counted-{number}{interpreter.SUFFIX}")
+            interpreter.capture(case, spec, artefact, {})
+            yield Given("interpreter", case, artefact)
+
+
+def _linked(source: str, target: str) -> None:
+    """The same file under another name, where the file system has that; else a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy(source, target)
+
+
+def capture(target: str = "", limit: float = LIMIT) -> Capture:
+    """Records the Triton launches that are made in a ``with`` block. See ``Capture``."""
+    return Capture(target, limit)

@@ -1,0 +1,42 @@
+"""``%%tilescope``: runs a notebook's cell and profiles what it launches. ``%load_ext tilescope`` makes it known."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any, NoReturn
+
+from tilescope.notebook.capturing import LIMIT, Capture
+from tilescope.notebook.opened_run import Profile
+
+
+class _Options(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(
+            f"%%tilescope: {message}; it takes --target sm_90, --collect NAME,…, --limit SECONDS, --title TEXT"
+        )
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Makes the magic known to IPython."""
+
+    def tilescope(line: str, cell: str) -> Profile | None:
+        """Runs the cell and profiles the Triton kernels that it launches, each as it was launched."""
+        return run_cell(shell, line, cell)
+
+    shell.register_magic_function(tilescope, magic_kind="cell")
+
+
+def run_cell(shell: Any, line: str, cell: str) -> Profile | None:
+    """The finished run; None where the cell failed, which IPython has told already."""
+    options = _Options(prog="%%tilescope", add_help=False)
+    options.add_argument("--target", default="")
+    options.add_argument("--collect", default="auto")
+    options.add_argument("--limit", type=float, default=LIMIT)
+    options.add_argument("--title", default="")
+    chosen = options.parse_args(shlex.split(line))
+    with Capture(chosen.target, chosen.limit) as capture:
+        done = shell.run_cell(cell)
+    if not done.success:
+        return None
+    return capture.profile([name.strip() for name in chosen.collect.split(",")], title=chosen.title)

@@ -1,0 +1,96 @@
+"""Waits for a job from Python code, in another thread where an event loop already runs. Imports neither torch nor triton."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from tilescope.jobs import resident, supervisor
+from tilescope.jobs.job import Catalog, OnEvent
+from tilescope.jobs.plan import Request, plan
+from tilescope.runs import store
+
+
+def run(request: Request, folder: Path, on_event: OnEvent, catalog: Catalog = ()) -> store.LoadedRun:
+    """Serves the request and opens the run. Raises as ``profile`` does.
+
+    ``catalog`` is what the kernels declare; empty means that a worker is asked.
+    """
+    resident.prepare()
+
+    async def work(on_event: OnEvent) -> Path:
+        return await supervisor.run(await plan(request, folder, catalog), on_event)
+
+    return store.open_run(wait_for(work, on_event))
+
+
+def wait_for(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:
+    """Runs ``work`` to its end, in another thread where this one runs an event loop.
+
+    ``on_event`` is called in this thread. Raises what ``work`` raises, KeyboardInterrupt with what was kept.
+    """
+    kept: list[str] = []
+
+    def heard(event: dict[str, Any]) -> None:
+        if event.get("event") == "done" and event.get("folder") and not event.get("complete"):
+            run = repr(event["run"])
+            kept.append(f"interrupted: tilescope.load({run}) opens the finished cases, tilescope.resume({run}) goes on")
+        on_event(event)
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        wait = _in_this_thread
+    else:
+        wait = _in_a_thread
+    try:
+        return wait(work, heard)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(*kept) from None
+
+
+def _in_this_thread(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:
+    return asyncio.run(work(on_event))
+
+
+def _in_a_thread(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:
+    outcome: list[Path | BaseException] = []
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Path]]] = []
+    events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+
+    async def watched() -> Path:
+        task = asyncio.ensure_future(work(events.put))
+        started.append((asyncio.get_running_loop(), task))
+        return await task
+
+    def run() -> None:
+        try:
+            outcome.append(asyncio.run(watched()))
+        except BaseException as error:
+            outcome.append(error)
+        events.put(None)
+
+    def relay() -> None:
+        while (event := events.get()) is not None:
+            on_event(event)
+
+    thread = threading.Thread(target=run, name="tilescope-profile")
+    thread.start()
+    try:
+        relay()
+    except BaseException as error:
+        for loop, task in started:
+            loop.call_soon_threadsafe(task.cancel)
+        # An ``on_event`` that raises ends the job as well, and hears no more of it.
+        if isinstance(error, KeyboardInterrupt):
+            relay()
+        raise
+    finally:
+        thread.join()
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]

@@ -1,0 +1,138 @@
+"""``tilescope.profile(function, *args, **kwargs)``: one call of a live function, captured and profiled.
+
+Imports torch when it is used, where the person's arguments have brought it already.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilescope.jobs.job import OnEvent
+from tilescope.notebook import user_kernel
+from tilescope.notebook.capturing import LIMIT, Capture
+from tilescope.notebook.opened_run import Profile
+from tilescope.table.description import Settings
+
+if TYPE_CHECKING:
+    import torch
+
+
+def is_live(kernels: Sequence[Any], inputs: Mapping[str, Any] | None, reference: Any, named: Mapping[str, Any]) -> bool:
+    """Whether ``profile`` was given a function to call, and not kernels that are declared or to be declared."""
+    if not kernels or isinstance(kernels[0], str) or hasattr(kernels[0], "implementations"):
+        return False
+    if inputs is not None and reference is not None:
+        return False
+    user_kernel.check_launcher(kernels[0])
+    given = len(kernels) > 1 or inputs is not None or bool(named)
+    return given or _takes(kernels[0], (), {})
+
+
+def _takes(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Whether the function can be called so, as far as its signature is known."""
+    try:
+        inspect.signature(function).bind(*arguments, **named)
+    except TypeError:
+        return False
+    except ValueError:  # a function of an extension
+        return True
+    return True
+
+
+def profile(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    named: Mapping[str, Any],
+    *,
+    reference: Callable[..., Any] | None,
+    collectors: Sequence[str],
+    target: str,
+    title: str,
+    runs_dir: Path,
+    on_event: OnEvent | None,
+) -> Profile:
+    """Calls the function, and the reference with copies of the arguments, and profiles what was launched.
+
+    What of ``named`` is a setting of a job (``Settings``) and no parameter of the function is that. What the function raises is
+    raised.
+    """
+    own = _parameters(function)
+    settings = {n: v for n, v in named.items() if n in Settings.__annotations__ and n not in own}
+    given = {n: v for n, v in named.items() if n not in settings}
+    copies = _copied((list(arguments), given)) if reference is not None else None
+    capture = Capture(target, float(settings.get("interpreter_limit", LIMIT)))
+    with capture:
+        result = function(*arguments, **given)
+    if reference is not None and copies is not None:
+        expected = reference(*copies[0], **copies[1])
+        capture.checked = compared(result, (arguments, given), expected, copies)
+    name = getattr(function, "__name__", type(function).__name__)
+    return capture.profile(
+        collectors,
+        title=title or ("" if name == "<lambda>" else name),
+        runs_dir=runs_dir,
+        on_event=on_event,
+        **settings,
+    )
+
+
+def compared(result: Any, given: Any, expected: Any, given_reference: Any) -> str:
+    """How far the function's results are from the reference's, in one line. Without any, what it wrote into its arguments."""
+    from tilescope.collectors import check  # noqa: PLC0415
+
+    ours, theirs = tensors(result), tensors(expected)
+    if not ours and not theirs:
+        ours, theirs = tensors(given), tensors(given_reference)
+    if len(ours) != len(theirs):
+        return f"check failed: the function gives {len(ours)} tensors, the reference {len(theirs)}"
+    worst, said = 0.0, ""
+    for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        dtype = str(one.dtype).removeprefix("torch.")
+        allowed = user_kernel.TOLERANCE.get(_SHORT.get(dtype, ""), 0.0)
+        try:
+            error = check.relative_errors(one.detach(), other.detach().double(), f"result {number}")
+        except check.CheckFailed as failed:
+            return f"check failed: {failed}"
+        share = max(error.whole / allowed, error.row / (check.ROW_FACTOR * allowed)) if allowed else error.whole
+        if share >= worst:
+            worst = share
+            wrong = share > 1 if allowed else error.whole > 0
+            verdict = "wrong" if wrong else "right"
+            limit = f" (allowed {allowed:.0e})" if allowed else ""
+            said = f"check: {verdict}: result {number} in {dtype} is {error.whole:.2g} from the reference{limit}"
+    return said or "check failed: neither the function nor the reference gives a tensor"
+
+
+_SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in a tuple, list, mapping or dataclass of a library, in order."""
+    import torch  # noqa: PLC0415
+    from torch.utils._pytree import tree_leaves  # noqa: PLC0415
+
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _copied(value: Any) -> Any:
+    """The same with tensors of their own, so that what the function writes does not reach the reference."""
+    import torch  # noqa: PLC0415
+    from torch.utils._pytree import tree_map  # noqa: PLC0415
+
+    def copy(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+
+    return tree_map(copy, value)
+
+
+def _parameters(function: Any) -> set[str]:
+    called = function.forward if hasattr(function, "forward") else function
+    try:
+        return set(inspect.signature(called).parameters)
+    except (TypeError, ValueError):
+        return set()

@@ -1,0 +1,60 @@
+"""Runs a person's script in this process as ``python script.py`` would, with what it launches captured."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tokenize
+import traceback
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tilescope.notebook.capturing import Capture
+
+
+def run_script(path: str, arguments: Sequence[str], capture: Capture) -> str:
+    """Runs the script to its end and returns how it ended where that was not well, in one line; else nothing.
+
+    What it launched until then is in ``capture``. A failure's traceback goes to standard error, from the script's own lines on.
+    Raises ValueError for what is no script that can be read.
+    """
+    file = Path(path)
+    try:
+        with tokenize.open(file) as stream:
+            program = compile(stream.read(), str(file), "exec")
+    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{path} cannot be run: {said}") from error
+    with _as_main(file, arguments) as module, capture:
+        try:
+            exec(program, vars(module))  # noqa: S102 (what the person asked for)
+        except SystemExit as error:
+            return "" if error.code in (None, 0) else f"{path} ended with exit status {error.code}"
+        except KeyboardInterrupt:
+            return f"{path} was interrupted"
+        except Exception as error:
+            _tell(error, str(file))
+            return f"{path} ended with {type(error).__name__}: {error}".splitlines()[0]
+    return ""
+
+
+@contextlib.contextmanager
+def _as_main(file: Path, arguments: Sequence[str]) -> Iterator[types.ModuleType]:
+    """A module that stands as ``__main__``, with the script's arguments and its folder to import from."""
+    module = types.ModuleType("__main__")
+    module.__file__ = str(file)
+    before = sys.modules["__main__"], sys.argv, list(sys.path)
+    sys.modules["__main__"], sys.argv = module, [str(file), *arguments]
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        yield module
+    finally:
+        sys.modules["__main__"], sys.argv, sys.path[:] = before
+
+
+def _tell(error: Exception, file: str) -> None:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != file:
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace or error.__traceback__)

@@ -1,0 +1,37 @@
+"""What launchers were told of a GPU that was not there, as a run keeps it in its settings under ``assumed``. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+#: Answers that one note tells.
+_MOST = 6
+
+
+def merged(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, of one collector and one target: every answer and every query that was refused."""
+    answers = {**known.get("answers", {}), **found.get("answers", {})}
+    refused = dict.fromkeys([*known.get("refused", ()), *found.get("refused", ())])
+    return {**found, "answers": dict(sorted(answers.items())), "refused": sorted(refused)}
+
+
+def notes(settings: Mapping[str, Any]) -> Iterator[str]:
+    """A line for collectors whose launchers asked and were told the same: which GPU was assumed, and the answers."""
+    together: dict[str, list[str]] = {}
+    for collector, assumed in settings.get("assumed", {}).items():
+        answers = assumed.get("answers", {})
+        told = [f"{_short(query)} {value}" for query, value in answers.items()]
+        if told:
+            more = [f"and {len(told) - _MOST} more"] if len(told) > _MOST else []
+            said = ", ".join([*told[:_MOST], *more])
+            line = f"assumed {assumed.get('name')} ({assumed.get('target')}) where launchers asked for the GPU: {said}"
+            together.setdefault(line, []).append(collector)
+    for line, collectors in together.items():
+        yield f"{', '.join(collectors)} {line}"
+
+
+def _short(query: str) -> str:
+    """The last name of a query: ``multi_processor_count``."""
+    return str(re.findall(r"\w+", query)[-1])

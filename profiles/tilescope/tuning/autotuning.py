@@ -1,0 +1,246 @@
+"""``tilescope.autotune``: the arguments of ``triton.autotune``, and the search of this room behind them.
+
+What is known is taken first: the winners that a person exported, then the memory of this machine. Otherwise each config is
+compiled, refused by its reason where it cannot run well, and timed as soon as it is compiled; the race decides.
+Imports torch and triton.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton import knobs
+from triton.compiler.errors import CompileTimeAssertionFailure
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.driver import driver
+from triton.runtime.errors import AutotunerError, OutOfResources, PTXASError
+from triton.runtime.jit import JITFunction
+
+from tilescope.execution import cold
+from tilescope.tuning import early_resources, memory, near_shapes, racing
+
+#: Names a file of exported winners, which counts before the memory.
+WINNERS = "TILESCOPE_WINNERS"
+#: A benchmark of a person's own answers with quantiles: each answer counts as one sample.
+_OWN_BENCHMARK = racing.Rules(first=1, batch=1, most=3)
+
+
+class Tuner(Autotuner):  # type: ignore[misc]
+    """Triton's autotuner with another search. Everything else is Triton's: hooks, keys, ``best_config``, ``cache``.
+
+    ``search`` is what the last race came to, None where none was needed; its lanes say why each config was dropped.
+    """
+
+    def __init__(self, *args: Any, cache_results: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, cache_results=cache_results, **kwargs)
+        self.remembers = cache_results
+        # Triton then asks ``check_disk_cache`` before it times anything, and never times by itself.
+        self.cache_results = True
+        self.search: racing.Outcome | None = None
+        self._rules = racing.Rules() if self._do_bench is None else _OWN_BENCHMARK
+        self._keywords: Mapping[str, Any] = {}
+
+    def prune_configs(self, kwargs: dict[str, Any]) -> list[Any]:
+        """The configs that the person's own pruning leaves."""
+        self._keywords = kwargs
+        found: list[Any] = super().prune_configs(kwargs)
+        return found
+
+    def check_disk_cache(self, tuning_key: Any, configs: Sequence[Any], bench_fn: Callable[[], None]) -> bool:
+        """Chooses the config for the key, and says whether that took no timing. ``bench_fn``, Triton's search, is not called.
+
+        Raises AutotunerError where no config can be timed, with the reason of each.
+        """
+        self.search = None
+        by_text = {str(config): config for config in configs}
+        if knobs.runtime.interpret or len(by_text) == 1 or not can_time():
+            self.cache[tuning_key] = configs[0]
+            return True
+        problem = self._problem(tuning_key)
+        if (exported := memory.chosen(_exported(), problem)) in by_text:
+            self.cache[tuning_key] = by_text[exported]
+            return True
+        # A hook is code that no database can tell apart.
+        kept = memory.Memory() if self.remembers and not any(config.pre_hook for config in configs) else None
+        known = {text: timing for text, timing in (kept.known(problem) if kept else {}).items() if text in by_text}
+        began = time.time()
+        self.search = outcome = self._race(problem, by_text, known, kept)
+        self.bench_time = time.time() - began
+        if not outcome.winner:
+            reasons = "; ".join(dict.fromkeys(lane.out for lane in outcome.lanes))
+            raise AutotunerError(f"none of {len(by_text)} configs of {problem.kernel} could be timed: {reasons}")
+        self.cache[tuning_key] = by_text[outcome.winner]
+        self.configs_timings = {by_text[lane.config]: _quantiles(lane.samples) for lane in outcome.lanes}
+        if len(known) == len(by_text):
+            return True
+        self.pre_hook({**self.nargs, **self._keywords, **self.cache[tuning_key].all_kwargs()}, reset_only=True)
+        return False
+
+    def _race(
+        self,
+        problem: memory.Problem,
+        by_text: Mapping[str, Any],
+        known: Mapping[str, memory.Timing],
+        kept: memory.Memory | None,
+    ) -> racing.Outcome:
+        """The race over what is known and what is not. What is all known is not timed again."""
+
+        def measure(text: str, count: int) -> list[float]:
+            return self._samples(by_text[text], count) if len(known) < len(by_text) else []
+
+        race = racing.Race(measure, len(by_text), self._rules)
+        for text, timing in known.items():
+            if timing.samples:
+                race.offer(text, timing.samples)
+            else:
+                race.refuse(text, timing.reason)
+        new = [text for text in by_text if text not in known]
+        if not new:
+            return race.outcome()
+        near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept else []
+        refused = set()
+        for text in near_shapes.first(new, near):
+            if reason := self._compile(by_text[text]):
+                race.refuse(text, reason)
+                refused.add(text)
+            else:
+                race.offer(text)
+        outcome = race.finish()
+        if kept:
+            # What failed while it was timed, for want of memory for one, may work another time.
+            certain = (lane for lane in outcome.lanes if lane.samples or lane.config in {*refused, *known})
+            kept.keep(problem, {lane.config: (lane.samples, lane.out) for lane in certain})
+        return outcome
+
+    def _compile(self, config: Any) -> str:
+        """Compiles a config into Triton's cache; why it cannot run well, empty where it can."""
+        try:
+            with early_resources.refusing():
+                self.fn.run(*self._positional(), **{**self._keywords, "warmup": True}, **config.all_kwargs())
+        except early_resources.Refused as refused:
+            return str(refused)
+        except (OutOfResources, CompileTimeAssertionFailure, PTXASError, triton.CompilationError) as error:
+            return _one_line(error)
+        return ""
+
+    def _samples(self, config: Any, count: int) -> list[float]:
+        """GPU times of a config in seconds. Raises ConfigFailed."""
+        if self._do_bench is not None:
+            found = self._bench(*self._positional(), config=config, **self._keywords)
+            # Triton's benchmarks answer in milliseconds.
+            return [float(found[0] if isinstance(found, (list, tuple)) else found) / 1e3]
+        times: list[float] = []
+
+        def take(call: Callable[[], Any], quantiles: Any) -> list[float]:
+            times.extend(cold_times(call, count))
+            return times
+
+        self._do_bench = self.__dict__["do_bench"] = take
+        try:
+            self._bench(*self._positional(), config=config, **self._keywords)
+        finally:
+            self._do_bench = None
+            self.__dict__.pop("do_bench", None)
+        if not times:
+            raise racing.ConfigFailed("it cannot be launched here")
+        return times
+
+    def _positional(self) -> tuple[Any, ...]:
+        return tuple(self.nargs.values())
+
+    def _problem(self, tuning_key: Any) -> memory.Problem:
+        function = self.fn
+        while not isinstance(function, JITFunction):
+            function = function.fn
+        name, uuid = device()
+        return memory.Problem(self.base_fn.__name__, function.cache_key, str(tuning_key), name, uuid, versions())
+
+
+def autotune(
+    configs: Sequence[Any],
+    key: Sequence[str],
+    prune_configs_by: Mapping[str, Any] | None = None,
+    reset_to_zero: Sequence[str] | None = None,
+    restore_value: Sequence[str] | None = None,
+    pre_hook: Callable[..., Any] | None = None,
+    post_hook: Callable[..., Any] | None = None,
+    warmup: int | None = None,
+    rep: int | None = None,
+    use_cuda_graph: bool = False,
+    do_bench: Callable[..., Any] | None = None,
+    cache_results: bool = True,
+) -> Callable[[Any], Tuner]:
+    """Wraps a ``@triton.jit`` function in a tuner; the arguments are those of ``triton.autotune``.
+
+    ``cache_results`` is on here: timings are remembered between processes. Off, each process searches for itself. Where there
+    is no GPU, or kernels are interpreted, the first config that ``prune_configs_by`` leaves is taken, unmeasured.
+    """
+
+    def wrap(function: Any) -> Tuner:
+        return Tuner(
+            function, function.arg_names, configs, key, reset_to_zero, restore_value,
+            pre_hook=pre_hook, post_hook=post_hook, prune_configs_by=prune_configs_by, warmup=warmup, rep=rep,
+            use_cuda_graph=use_cuda_graph, do_bench=do_bench, cache_results=cache_results,
+        )  # fmt: skip
+
+    return wrap
+
+
+def can_time() -> bool:
+    """Whether there is a GPU to time on."""
+    return torch.cuda.is_available()
+
+
+def device() -> tuple[str, str]:
+    """Name and UUID of the current GPU."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return properties.name, str(getattr(properties, "uuid", ""))
+
+
+def versions() -> str:
+    """What compiles and what it compiles for, as one text."""
+    target = driver.active.get_current_target()
+    return f"triton {triton.__version__}, torch {torch.__version__}, {target.backend} {target.arch}"
+
+
+def cold_times(call: Callable[[], Any], count: int) -> list[float]:
+    """GPU times of ``count`` calls in seconds, each with a cold L2, after one that does not count."""
+    call()
+    flush = cold.Flush()
+    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
+    for start, end in marks:
+        flush()
+        start.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) / 1e3 for start, end in marks]
+
+
+def _exported() -> list[memory.Winner]:
+    """The winners that the environment names a file of; none where it names none."""
+    path = os.environ.get(WINNERS)
+    return memory.load(Path(path)) if path else []
+
+
+def _quantiles(samples: Sequence[float]) -> list[float]:
+    """Median, 20 % and 80 % in milliseconds, as Triton keeps them; infinite without samples."""
+    if not samples:
+        return [float("inf")] * 3
+    ranked = sorted(samples)
+    return [
+        statistics.median(ranked) * 1e3,
+        ranked[round(0.2 * (len(ranked) - 1))] * 1e3,
+        ranked[round(0.8 * (len(ranked) - 1))] * 1e3,
+    ]
+
+
+def _one_line(error: BaseException) -> str:
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip(" ^")), type(error).__name__)

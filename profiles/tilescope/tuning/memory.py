@@ -1,0 +1,175 @@
+"""What was timed once is known: a database of timings that processes share, and a file of winners that people commit.
+
+One row is one config of one problem: the kernel's source digest, its shape class, the device, the versions. Pure; imports
+neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tilescope.files import atomic_writing, bounded_reading, json_shape
+
+_TABLE = """CREATE TABLE IF NOT EXISTS timings (
+    kernel TEXT, digest TEXT, shape TEXT, device TEXT, uuid TEXT, versions TEXT, config TEXT,
+    samples TEXT NOT NULL, reason TEXT NOT NULL, at TEXT NOT NULL,
+    PRIMARY KEY (digest, shape, device, uuid, versions, config))"""
+_COLUMNS = "kernel, digest, shape, device, uuid, versions, config, samples, reason, at"
+#: Seconds to wait for another process that writes.
+_PATIENCE = 10.0
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a config is the best for.
+
+    ``digest`` of the kernel's source with all that it calls, ``shape`` the class of shapes (the values of an autotuner's key),
+    ``device`` the GPU's name and ``uuid`` which one it is, ``versions`` of what compiles and launches.
+    """
+
+    kernel: str
+    digest: str
+    shape: str
+    device: str
+    uuid: str
+    versions: str
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One config's ``samples`` in seconds, or the ``reason`` why it has none or was dropped; ``at`` when (UTC)."""
+
+    samples: tuple[float, ...]
+    reason: str
+    at: str
+
+    @property
+    def median(self) -> float | None:
+        """Seconds; None where it was not timed."""
+        return statistics.median(self.samples) if self.samples else None
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The best config known of a problem: its ``config`` as text, ``median`` in seconds, over how many ``configs`` that were timed."""
+
+    problem: Problem
+    config: str
+    median: float
+    configs: int
+    at: str
+
+
+class WinnersError(ValueError):
+    """A file of winners that cannot be read. One line."""
+
+
+def default_path() -> Path:
+    """``$TILESCOPE_TUNING``, else ``tilescope/tuning.sqlite3`` below ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    if chosen := os.environ.get("TILESCOPE_TUNING"):
+        return Path(chosen).expanduser().absolute()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "tilescope" / "tuning.sqlite3"
+
+
+class Memory:
+    """The timings in the database at ``path``, which is made where it is missing. Processes and threads may share one file."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or default_path()
+
+    def known(self, problem: Problem) -> dict[str, Timing]:
+        """What is known of a problem, by config, of exactly this device."""
+        query = "SELECT config, samples, reason, at FROM timings WHERE digest=? AND shape=? AND device=? AND uuid=? AND versions=?"
+        key = (problem.digest, problem.shape, problem.device, problem.uuid, problem.versions)
+        with self._open() as database:
+            rows = database.execute(query, key).fetchall()
+        return {config: Timing(tuple(json.loads(samples)), reason, at) for config, samples, reason, at in rows}
+
+    def keep(self, problem: Problem, timings: Mapping[str, tuple[Sequence[float], str]]) -> None:
+        """Notes samples and reason of each config, in place of what was known of it."""
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        rows = [
+            (*asdict(problem).values(), config, json.dumps(list(samples)), reason, at)
+            for config, (samples, reason) in timings.items()
+        ]
+        with self._open() as database:
+            database.executemany(f"INSERT OR REPLACE INTO timings ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)", rows)  # noqa: S608 - constants
+
+    def merge(self, other: Path) -> None:
+        """Takes over what the database at ``other`` knows and this one does not, or knows of an earlier time."""
+        if not other.is_file():
+            raise WinnersError(f"no tuning database at {other}")
+        with Memory(other)._open() as database:
+            rows = database.execute(f"SELECT {_COLUMNS} FROM timings").fetchall()  # noqa: S608 - constants
+        query = (
+            f"INSERT INTO timings ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?) "  # noqa: S608 - constants
+            "ON CONFLICT DO UPDATE SET samples=excluded.samples, reason=excluded.reason, at=excluded.at "
+            "WHERE excluded.at > timings.at"
+        )
+        with self._open() as database:
+            database.executemany(query, rows)
+
+    def winners(self, kernels: Sequence[str] = ()) -> list[Winner]:
+        """The best of each problem, of all kernels or those named. Times of different devices are never set against each other."""
+        with self._open() as database:
+            rows = database.execute(f"SELECT {_COLUMNS} FROM timings WHERE samples != '[]' ORDER BY at").fetchall()  # noqa: S608 - constants
+        found: dict[Problem, list[tuple[float, str, str]]] = {}
+        for *key, config, samples, _, at in rows:
+            problem = Problem(*key)
+            if not kernels or problem.kernel in kernels:
+                found.setdefault(problem, []).append((statistics.median(json.loads(samples)), config, at))
+        best = {problem: (*min(times), len(times)) for problem, times in found.items()}
+        return [Winner(problem, config, median, count, at) for problem, (median, config, at, count) in best.items()]
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(self.path, timeout=_PATIENCE)
+        try:
+            # Readers go on while one process writes.
+            database.execute("PRAGMA journal_mode=WAL")
+            with database:
+                database.execute(_TABLE)
+                yield database
+        finally:
+            database.close()
+
+
+def export(winners: Sequence[Winner], path: Path) -> None:
+    """Writes winners into a JSON file, sorted, so that a commit of it shows what changed. The single GPU's UUID stays out."""
+    rows = [asdict(replace(winner, problem=replace(winner.problem, uuid=""))) for winner in winners]
+    rows.sort(key=lambda row: (*map(str, row["problem"].values()), row["median"]))
+    text = json.dumps({"format": _FORMAT, "winners": rows}, indent=1) + "\n"
+    atomic_writing.replace(path, lambda to: to.write_text(text, encoding="utf-8"))
+
+
+def load(path: Path) -> list[Winner]:
+    """The winners that ``export`` wrote. Raises WinnersError for a file that is missing or not one."""
+    try:
+        data: Any = bounded_reading.data_of(path)
+        if data["format"] != _FORMAT:
+            raise ValueError(f"its format is {data['format']}, not {_FORMAT}")
+        found: list[Winner] = json_shape.fit(data["winners"], list[Winner], "winners")
+        return found
+    except FileNotFoundError:
+        raise WinnersError(f"no winners at {path}: write them with 'tilescope tune --export {path}'") from None
+    except (ValueError, LookupError, TypeError) as error:
+        raise WinnersError(f"{path} is no file of winners: {bounded_reading.one_line(error)}") from error
+
+
+def chosen(winners: Sequence[Winner], problem: Problem) -> str:
+    """The config that was exported for the problem on a GPU of this name; empty where none was, or for other source or versions."""
+    wanted = replace(problem, uuid="")
+    same = [winner for winner in winners if replace(winner.problem, uuid="") == wanted]
+    return min(same, key=lambda winner: winner.median).config if same else ""

@@ -1,0 +1,337 @@
+"""The fork server: has imported torch and Triton, and forks a worker from itself for each job, in milliseconds.
+
+``python -P -m tilescope.worker.fork_server SOCKET`` starts one; ``tilescope.jobs.resident`` does. It never touches a GPU and
+imports no kernel, so that a worker begins as a fresh process would, with the same environment, folder and output, less
+the seconds that torch takes. When a file that it has imported changes it retires, and so it does after ``IDLE`` seconds without
+work. A worker dies with the fork server, and with whoever asked for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tilescope.execution.parentage import die_with
+from tilescope.jobs import resident
+
+#: Seconds without a worker after which it ends.
+IDLE = 600.0
+#: Longest time a client may take to say what it wants, in seconds: it has it ready when it connects.
+_ASKING = 2.0
+#: What every worker imports. Nothing is forked before.
+_FIRST = ("torch", "triton", "triton.language", "tilescope.execution.execute")
+_DIGESTED = "triton.runtime.cache"
+#: What most workers import beside it, and takes long: between these, workers are forked.
+_THEN = (
+    _DIGESTED, "torch._dynamo", "tilescope.execution.launches", "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
+    "tilescope.collectors.events", "tilescope.collectors.interpreter", "tilescope.collectors.torch_profiler",
+    "tilescope.interpreter.interpret", "torch.autograd.profiler",
+    "triton.experimental.gluon",
+)  # fmt: skip
+#: What torch.compile imports: when nobody has asked for anything for ``_SPARE`` seconds.
+_LATER = ("torch._inductor.compile_fx",)
+_SPARE = 2.0
+
+
+@dataclass
+class Client:
+    """A connection: of a worker of ``pid``, which it waits for."""
+
+    connection: socket.socket
+    pid: int = 0
+
+
+@dataclass
+class Loaded:
+    """The files of the modules that were imported: when each was written last, and its size."""
+
+    since: int = field(default_factory=time.time_ns)
+    known: dict[str, tuple[int, int]] = field(default_factory=dict)
+    late: str = ""
+
+    def add(self) -> None:
+        """Takes in what has been imported meanwhile. A file may have been written after it was read."""
+        for module in list(sys.modules.values()):
+            file = getattr(module, "__file__", None)
+            if isinstance(file, str) and file not in self.known:
+                self.known[file] = _state(file)
+                if self.known[file][0] >= self.since:
+                    self.late = file
+
+    def changed(self) -> str:
+        """A file that is no longer what was imported; empty where there is none."""
+        return self.late or next((file for file, state in self.known.items() if _state(file) != state), "")
+
+
+class ForkServer:
+    """Takes requests from ``listening``. ``serve`` returns in the server when it is at its end, and in every worker."""
+
+    def __init__(self, listening: socket.socket, path: Path, lock: int) -> None:
+        self._listening: socket.socket | None = listening
+        self._path, self._lock = path, lock
+        self._clients: list[Client] = []
+        self._mark = _mark_address()
+        self._woken, self._wake = socket.socketpair()
+        self._loaded, self._pid = Loaded(), os.getpid()
+        self._failed = self._refusal = ""
+        self._quiet = time.monotonic()
+        for end in (self._woken, self._wake):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+
+    def serve(self) -> dict[str, Any] | None:
+        """The job that this process is to do as a worker; None in the server, at its end."""
+        waiting, later = [*_FIRST, *_THEN], [*_LATER]
+        while self._listening or self._clients:
+            left = None if self._clients else max(0.0, self._quiet + IDLE - time.monotonic())
+            ready = len(waiting) <= len(_THEN)
+            keys = self._poll(0.0 if waiting else _SPARE if later else left, accept=ready)
+            for request in self._attend(keys):
+                return request
+            if waiting:
+                self._import(waiting.pop(0))
+            elif later and not keys and not self._clients:
+                self._import(later.pop(0))
+            elif not keys and not self._clients and time.monotonic() >= self._quiet + IDLE:
+                self._retire()
+        return None
+
+    def _import(self, name: str) -> None:
+        try:
+            module = importlib.import_module(name)
+            if name == _DIGESTED:
+                # Triton reads all of itself for the names of its cache's entries, once a process, for half a second.
+                module.triton_key()
+        except Exception as error:  # the worker's to report, which needs to meet it in a process that has not
+            if name in _FIRST and not self._failed:
+                self._failed = f"{name} does not import: {type(error).__name__}"
+        self._loaded.add()
+        self._refusal = self._failed or _unsafe()
+        # What is here for good need not be looked through, and so not copied, by every worker's collections.
+        gc.collect()
+        gc.freeze()
+
+    def _poll(self, timeout: float | None, *, accept: bool) -> list[Any]:
+        # Not epoll: workers would share it.
+        with selectors.PollSelector() as selector:
+            selector.register(self._woken, selectors.EVENT_READ, "woken")
+            if self._listening and accept:
+                selector.register(self._listening, selectors.EVENT_READ, "new")
+            for client in self._clients:
+                selector.register(client.connection, selectors.EVENT_READ, client)
+            return [key.data for key, _ in selector.select(timeout)]
+
+    def _attend(self, keys: list[Any]) -> list[dict[str, Any]]:
+        """Does what the connections ask for. A list of one job in a worker; empty in the server."""
+        for key in keys:
+            if key == "woken":
+                with contextlib.suppress(BlockingIOError):
+                    self._woken.recv(4096)
+            elif key == "new":
+                request = self._accept()
+                if request is not None:
+                    return [request]
+            else:
+                self._hear(key)
+        self._reap()
+        return []
+
+    def _accept(self) -> dict[str, Any] | None:
+        assert self._listening is not None  # noqa: S101 - it is looked at only while it is there
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            connection, _ = self._listening.accept()
+            try:
+                connection.settimeout(_ASKING)
+                return self._answer(connection)
+            except BaseException:
+                connection.close()
+                raise
+        return None
+
+    def _answer(self, connection: socket.socket) -> dict[str, Any] | None:
+        """Forks a worker, or says why not. The request in the worker, None in the server."""
+        if resident.peer(connection) != os.getuid():
+            connection.close()
+            return None
+        said, files, _, _ = socket.recv_fds(connection, resident.LONGEST, 1)
+        try:
+            request: dict[str, Any] = json.loads(said)
+            if changed := self._loaded.changed():
+                self._retire()
+                resident.say(connection, {"stale": changed})
+            elif self._refusal:
+                resident.say(connection, {"refused": self._refusal})
+            elif files and request.get("job"):
+                return self._fork(connection, request, files[0])
+            connection.close()
+            return None
+        finally:
+            for file in files:
+                os.close(file)
+
+    def _fork(self, connection: socket.socket, request: dict[str, Any], output: int) -> dict[str, Any] | None:
+        self._quiet = time.monotonic()
+        asked: dict[str, Any] = json.loads(Path(request["job"]).with_name(resident.REQUEST).read_text())
+        pid = os.fork()
+        if pid == 0:
+            connection.close()
+            self._become_worker(asked, output)
+            return asked
+        with contextlib.suppress(OSError):
+            os.utime(self._path)
+        client = Client(connection, pid)
+        self._clients.append(client)
+        with contextlib.suppress(OSError):  # it is heard of when it is looked at next
+            resident.say(connection, {"pid": pid})
+        return None
+
+    def _become_worker(self, asked: dict[str, Any], output: int) -> None:
+        """Makes a fork the process that ``python -m tilescope.worker`` would be."""
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        die_with(self._pid)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for given, number in ((null, 0), (output, 1), (output, 2)):
+            os.dup2(given, number)
+        os.close(null)
+        for end in (self._listening, self._woken, self._wake, *(client.connection for client in self._clients)):
+            if end is not None:
+                end.close()
+        os.close(self._lock)
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        self._sign(asked["environment"].get(resident.MARK, ""))
+        tempfile.tempdir = None
+        os.chdir(asked["folder"])
+        sys.argv[:] = ["-m", asked["job"]]
+        sys.orig_argv[:] = [sys.executable, *resident.WORKER, asked["job"]]
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed()  # else every worker would draw the same
+
+    def _sign(self, mark: str) -> None:
+        """Writes the mark into what the system shows as this process's environment: that of its first program."""
+        said = mark.encode()
+        if self._mark and len(said) == len(resident.UNMARKED):
+            ctypes.memmove(self._mark, said, len(said))
+
+    def _hear(self, client: Client) -> None:
+        """Whoever waits for a worker says nothing: when it can be read, it is gone, and its worker goes too."""
+        with contextlib.suppress(OSError):
+            if client.connection.recv(4096):
+                return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(client.pid, signal.SIGKILL)
+        client.connection.close()
+        self._clients.remove(client)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._quiet = time.monotonic()
+            for client in [client for client in self._clients if client.pid == pid]:
+                with contextlib.suppress(OSError):
+                    resident.say(client.connection, {"status": os.waitstatus_to_exitcode(status)})
+                client.connection.close()
+                self._clients.remove(client)
+
+    def _retire(self) -> None:
+        """Takes no more requests: the next one starts another server. What is being done is seen to its end."""
+        if self._listening is not None:
+            self._path.unlink(missing_ok=True)
+            self._listening.close()
+            self._listening = None
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+
+def _state(file: str) -> tuple[int, int]:
+    try:
+        seen = os.stat(file)  # noqa: PTH116 - two thousand of them a request
+    except OSError:
+        return (0, 0)
+    return (seen.st_mtime_ns, seen.st_size)
+
+
+def _unsafe() -> str:
+    """Why a fork of this process might not work; empty where nothing speaks against it."""
+    if threading.active_count() > 1:
+        return "an import started a thread"
+    with contextlib.suppress(OSError):
+        for file in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if str(file.readlink()).startswith("/dev/nvidia"):
+                    return "an import opened the GPU"
+    return ""
+
+
+def _mark_address() -> int:
+    """Where this process's own environment has the mark, which the system shows; 0 where it is not to be found."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype, getenv.argtypes = ctypes.c_void_p, (ctypes.c_char_p,)
+    address = getenv(resident.MARK.encode())
+    same = address and os.environ.get(resident.MARK, "") == resident.UNMARKED
+    return int(address) if same else 0
+
+
+def _listen(path: Path) -> tuple[socket.socket, int] | None:
+    """The socket at ``path`` and the lock that goes with it; None where another server has it."""
+    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(str(path))
+    listening.listen(64)
+    return listening, lock
+
+
+def _end(status: int) -> NoReturn:
+    """Ends a worker as Python does, but for the undoing of every module, which takes as long as a small case."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(status)
+
+
+def main(arguments: list[str]) -> int:
+    """Serves the socket that ``arguments`` names; in a fork, does the job. Returns the exit status."""
+    held = _listen(Path(arguments[0]))
+    if held is None:
+        return 0
+    server = ForkServer(held[0], Path(arguments[0]), held[1])
+    request = server.serve()
+    if request is None:
+        return 0
+    from tilescope.worker import main as worker  # noqa: PLC0415 - as a worker does, once it is one
+
+    _end(worker.main([request["job"]]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

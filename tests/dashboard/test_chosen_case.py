@@ -1,0 +1,153 @@
+"""The chosen case is the same in all views, and a state of the address that means nothing is said to be so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope_dashboard.data.kernel_cases import KernelCase, case_name, closest, named
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.advice import Advice
+from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.compare import Compare
+from tilescope_dashboard.views.navigation import Navigation
+from tilescope_dashboard.views.occupancy import Occupancy
+from tilescope_dashboard.views.overview import Overview
+from tilescope_dashboard.views.roofline import Roofline
+from tilescope_dashboard.views.timeline import Timeline
+from tilescope_dashboard.views.traffic import Traffic
+
+RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
+SMALL = KernelCase("eager", "backward", "4096x1024-bf16")
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+
+
+@pytest.fixture(autouse=True)
+def _folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+
+
+def opened(view: type[View], **settings: Any) -> Any:
+    shown = view(State(**{"run": RUN, "kernel": "softmax", "view": view.name_in_address, **settings}))
+    shown.refresh()
+    assert not shown._trouble.visible, shown._trouble.object
+    return shown
+
+
+def problem(shown: Any) -> tuple[str, str]:
+    """Workload and pass that a view shows."""
+    if isinstance(shown, Roofline):
+        return tuple(shown._choices._columns[name].value for name in ("workload", "pass"))
+    if isinstance(shown, Occupancy):
+        row = shown._rows.iloc[shown._table.selection[0]]
+        return row["workload"], row["pass"]
+    if isinstance(shown, Overview):
+        return tuple(shown._cases.iloc[shown._table.selection[0]][["workload", "pass"]])
+    if isinstance(shown, Advice):
+        return shown._case.value[2], shown._case.value[1]
+    return shown._problem.value
+
+
+VIEWS = (Overview, Advice, Roofline, Traffic, Timeline, Occupancy)
+
+
+def other_case(shown: Any) -> KernelCase:
+    """The last case that the run has of the kernel: no view begins with it."""
+    return list(shown.state.cases.values())[-1]
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name_in_address)
+def test_a_view_shows_the_case_in_the_address_and_follows_it(view: type[View]) -> None:
+    wanted = other_case(opened(view))
+    shown = opened(view, case=case_name(wanted))
+    assert problem(shown) == wanted.problem
+    first = next(case for case in shown.state.cases.values() if case.problem != wanted.problem)
+    shown.state.case = case_name(first)
+    assert problem(shown) == first.problem
+    # In other colours it stays.
+    shown.state.theme = "dark"
+    assert problem(shown) == first.problem
+    assert not shown.state.ignored
+
+
+@pytest.mark.parametrize("view", [Traffic, Timeline], ids=lambda view: view.name_in_address)
+def test_a_workload_that_is_picked_is_every_views(view: type[View]) -> None:
+    shown = opened(view)
+    widget = shown._problem.widget if view is Traffic else shown._problem
+    widget.value = wanted = list(widget.options.values())[-1]
+    assert shown.state.chosen.problem == wanted == problem(shown)
+    assert shown.state.chosen.impl == "triton"
+    elsewhere = Occupancy(shown.state)
+    elsewhere.refresh()
+    assert problem(elsewhere) == wanted
+
+
+def test_a_row_that_is_chosen_is_every_views() -> None:
+    shown = opened(Occupancy)
+    last = len(shown._rows) - 1
+    shown._table.selection = [last]
+    assert shown.state.chosen.problem == problem(shown)
+    assert shown._table.selection == [last]
+    roofline = Roofline(shown.state)
+    roofline.refresh()
+    assert problem(roofline) == problem(shown)
+    compare = opened(Compare, compared=[f"{RUN}:eager"])
+    compare._table.selection = [len(compare._rows) - 1]
+    row = compare._rows.iloc[-1]
+    assert compare.state.chosen.problem == (row["workload"], row["pass"])
+    assert row["workload"] in compare._head.object
+    assert compare._table.selection == [len(compare._rows) - 1]
+
+
+def test_esc_in_the_overview_goes_back_to_the_kernels_largest_case() -> None:
+    shown = opened(Overview)
+    before = shown._head.object
+    shown.state.case = case_name(other_case(shown))
+    assert shown._head.object != before
+    shown.clear()
+    assert (shown.state.case, shown._head.object) == ("", before)
+
+
+def test_the_rooflines_all_is_its_own_affair() -> None:
+    shown = opened(Roofline)
+    shown._choices._columns["workload"].widget.value = "all"
+    assert shown.state.case == ""
+
+
+def test_another_kernel_keeps_the_case_where_it_has_it_and_drops_it_quietly_where_not() -> None:
+    state = State(run=RUN, kernel="softmax")
+    state.case = next(iter(state.cases))
+    for kernel in ("layer_norm", "matmul", "softmax"):
+        state.kernel = kernel
+        assert state.case in ("", *state.cases)
+        assert state.ignored == ""
+
+
+def test_a_case_that_the_kernel_lacks_is_said_in_one_line() -> None:
+    said = "not a case of softmax in this run: 'triton · sideways · 1x1-bf16'"
+    state = State(run=RUN, kernel="softmax", case="triton · sideways · 1x1-bf16")
+    assert (state.case, state.ignored) == ("", said)
+    state.ignored = ""
+    state.case = "triton · sideways · 1x1-bf16"
+    assert (state.case, state.ignored) == ("", said)
+    state.case = next(iter(state.cases))
+    assert state.ignored == ""
+
+
+def test_a_view_that_is_none_is_said_in_one_line() -> None:
+    state = State(run=RUN, kernel="softmax", view="<b>nothing</b>")
+    Navigation(state, {view.name_in_address: view for view in (Occupancy, Traffic)})
+    assert (state.view, state.ignored) == ("occupancy", "not a view: '<b>nothing</b>', so this is Occupancy")
+
+
+def test_a_name_is_that_of_a_case_and_the_closest_is_of_the_same_problem() -> None:
+    ours = KernelCase("triton", "forward", "8x8-bf16")
+    swept = ours._replace(config="num_warps=4")
+    assert [named(case_name(case)) for case in (ours, swept)] == [ours, swept]
+    assert named("nothing") is None
+    eager = ours._replace(impl="eager")
+    assert closest([eager, swept, ours], eager, direction="forward", impl="triton") == ours
+    assert closest([eager, swept, ours], swept, workload="8x8-bf16") == swept
+    assert closest([eager], ours, workload="9x9-bf16") is None

@@ -1,0 +1,34 @@
+"""Back and Forward of the browser change the page, not only its address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from playwright.sync_api import expect
+
+
+def test_back_and_forward_go_through_views_and_kernels(visit: Any, built: Callable[[Any, str], None]) -> None:
+    page = visit("run=20260102-030405-aaaa&kernel=softmax&theme=light")
+
+    def at(title: str) -> None:
+        expect(page.get_by_role("tab", name=title, exact=True)).to_have_attribute("aria-selected", "true")
+        built(page, title)
+
+    at("Overview")
+    entries = page.evaluate("history.length")
+    for title in ("Roofline", "Occupancy"):
+        page.get_by_role("tab", name=title, exact=True).click()
+        at(title)
+    # One entry a change: what the page itself adds to its address is none.
+    assert page.evaluate("history.length") == entries + 2
+    page.go_back()
+    at("Roofline")
+    assert "view=roofline" in page.url
+    page.go_back()
+    at("Overview")
+    page.go_forward()
+    at("Roofline")
+    page.go_forward()
+    at("Occupancy")
+    assert page.evaluate("history.length") == entries + 2

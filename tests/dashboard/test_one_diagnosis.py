@@ -1,0 +1,39 @@
+"""What stands at the head of a view does not contradict itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tilescope.models.advice.finding import DISTANCE
+from tilescope.runs import store
+from tilescope_dashboard.data import run_cache
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import traffic
+from tilescope_dashboard.views.overview import Overview
+
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+
+
+def test_beside_a_diagnosis_no_line_says_that_nothing_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    run = next(run for run in store.list_runs([store.recorded_dir()]) if run.kernels == ("conv2d",))
+    shown = Overview(State(run=run.id, kernel="conv2d", view="overview"))
+    shown.refresh()
+    assert "Compute-bound" in shown._head.object
+    loaded = run_cache.open_cached(run.path)
+    case = ("conv2d", *next(case for case in shown.state.cases.values() if case.impl == "triton"))
+    assert {finding.rule for finding in run_cache.findings(loaded, case)} <= {DISTANCE}
+    assert shown._first._layout.objects == []
+
+
+@pytest.mark.parametrize(("source", "said"), [("interpreter", "predicted (interpreter)"), ("ncu", "measured (ncu)")])
+def test_a_prediction_from_bytes_says_who_counted_them(source: str, said: str) -> None:
+    bars = pd.DataFrame([{"impl": "triton", "read": 1e6, "written": 1e6, "source": "ncu"}])
+    gains = pd.DataFrame([{"impl": "triton", "predicted": 2.0, "actual": 1.5, "bytes_source": source}])
+    text = traffic.sentence(bars, gains, 2e6).text
+    assert text.startswith(f"Its and eager's bytes, both {said}, predict a speedup of 2× vs eager. Measured: 1.50×.")

@@ -1,0 +1,95 @@
+"""Runs made of other tools' files: every view and the report show them, and say nothing that the file does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import panel as pn
+import pytest
+from tilescope.foreign_files.opening import open_file
+from tilescope.models.compare import Side
+from tilescope.runs.store import LoadedRun
+from tilescope_dashboard.components import device_card
+from tilescope_dashboard.report import markdown
+from tilescope_dashboard.report.build import build
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.advice import Advice
+from tilescope_dashboard.views.autotune import Autotune
+from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.compare import Compare
+from tilescope_dashboard.views.occupancy import Occupancy
+from tilescope_dashboard.views.overview import Overview
+from tilescope_dashboard.views.roofline import Roofline
+from tilescope_dashboard.views.source import Source
+from tilescope_dashboard.views.timeline import Timeline
+from tilescope_dashboard.views.traffic import Traffic
+
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+VIEWS: tuple[type[View], ...] = (
+    Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Compare,
+)  # fmt: skip
+FIXTURES = Path(__file__).parents[1] / "profiles" / "fixtures"
+FILES = (
+    "raw_37_metrics_h200.csv", "details_rules_h200.csv", "torch_profiler_trace.json", "foreign/proton_profile.hatchet",
+    "foreign/tritonparse_events.ndjson",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("opened") / "runs"
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> dict[str, LoadedRun]:
+    return {name: open_file(FIXTURES / name, folder) for name in FILES}
+
+
+def texts(shown: object) -> Iterator[str]:
+    """What is written in a view."""
+    if isinstance(shown, (pn.pane.HTML, pn.pane.Markdown)):
+        yield str(shown.object)
+    for part in getattr(shown, "objects", None) or ():
+        yield from texts(part)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_view_shows_it_and_names_no_command_for_it(
+    name: str, runs: dict[str, LoadedRun], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(folder))
+    loaded = runs[name]
+    # One that no other run has, so that none is offered.
+    kernel = list(loaded.run.kernels)[-1]
+    said: dict[type[View], str] = {}
+    for view in VIEWS:
+        shown = view(State(run=loaded.run.id, kernel=kernel, view=view.name_in_address))
+        shown.refresh()
+        assert not shown._trouble.visible, (view, shown._trouble.object)
+        said[view] = " ".join(texts(shown.__panel__()))
+    assert all(f"tilescope tune {kernel}" not in text for text in said.values())
+    assert all(f"tilescope profile {kernel}" not in text for text in said.values())
+    tool = str(loaded.run.settings["tool"])
+    assert f"a file of {tool}, which does not have it" in said[Autotune]
+    assert "gaps" not in said[Timeline]  # other kernels ran between its launches
+    assert "redicted" not in said[Overview].replace("predicted ones", "")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_report_of_it_has_no_size_that_the_file_does_not_say(name: str, runs: dict[str, LoadedRun]) -> None:
+    text = markdown.markdown(build([Side(runs[name])]))
+    assert Path(name).name in text
+    assert "0 SMs" not in text
+    assert "L2 0 B" not in text
+    assert "Predicted" not in text
+
+
+def test_a_gpu_of_which_little_is_known_has_dashes_and_roofs_that_nobody_measured(runs: dict[str, LoadedRun]) -> None:
+    bare = device_card.described(runs["details_rules_h200.csv"].run.device)
+    assert "0 B" not in bare
+    assert "measured there" not in bare
+    named = device_card.described(runs["raw_37_metrics_h200.csv"].run.device)
+    assert "62.9 MB" in named
+    assert "were not measured" in named

@@ -1,0 +1,29 @@
+"""A table that is wider than the page shows that it goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: The masks of the tables that are seen, with whether there are columns off the page.
+MASKS = """() => {
+  const every = (selector, root = document) => [...root.querySelectorAll(selector), ...[...root.querySelectorAll("*")]
+    .flatMap(element => element.shadowRoot ? every(selector, element.shadowRoot) : [])]
+  return every(".tabulator-tableholder").filter(element => element.checkVisibility()).map(element =>
+    [element.scrollWidth > element.clientWidth, getComputedStyle(element).maskImage !== "none"])
+}"""
+TO_THE_END = """() => {
+  const every = (selector, root = document) => [...root.querySelectorAll(selector), ...[...root.querySelectorAll("*")]
+    .flatMap(element => element.shadowRoot ? every(selector, element.shadowRoot) : [])]
+  for (const element of every(".tabulator-tableholder")) element.scrollLeft = element.scrollWidth
+}"""
+
+
+def test_columns_off_the_page_fade_until_they_are_reached(visit: Any, built: Any) -> None:
+    page = visit("run=20260102-030405-aaaa&kernel=softmax", width=390)
+    built(page, "Overview")
+    tables = page.evaluate(MASKS)
+    assert tables
+    assert any(wide for wide, _ in tables)
+    assert all(wide == fades for wide, fades in tables)
+    page.evaluate(TO_THE_END)
+    page.wait_for_function(f"() => !({MASKS})().some(([, fades]) => fades)")

@@ -1,0 +1,133 @@
+"""Kernels and launchers as people write them, for tests of what captures them: nothing here is declared to Tilescope."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+FACTOR = tl.constexpr(3)
+#: Used as a default alone.
+ADDED = 2
+
+
+@triton.jit
+def scaled(x):
+    return x * FACTOR
+
+
+@triton.autotune([triton.Config({"ROWS": 128}, num_warps=8), triton.Config({"ROWS": 16}, num_warps=2)], key=["columns"])
+@triton.heuristics({"EVEN": lambda given: given["columns"] % 256 == 0})
+@triton.jit
+def turned_kernel(x_ptr, out_ptr, columns, ROWS: tl.constexpr, EVEN: tl.constexpr):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    across = tl.arange(0, 256)
+    tl.static_assert(EVEN)
+    tile = scaled(tl.load(x_ptr + rows[:, None] * columns + across[None, :]))
+    # Turned in shared memory: of 128 rows that is more than some GPUs have for a block.
+    tl.store(out_ptr + across[:, None] * tl.num_programs(0) * ROWS + rows[None, :], tl.trans(tile))
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    out = x.new_empty(x.shape[1], x.shape[0])
+    turned_kernel[lambda given: (x.shape[0] // given["ROWS"],)](x, out, x.shape[1])
+    return out
+
+
+@triton.jit
+def gather_kernel(table_ptr, where_ptr, out_ptr, columns: tl.constexpr):
+    offsets = tl.arange(0, columns)
+    row = tl.load(where_ptr + tl.program_id(0))
+    tl.store(out_ptr + tl.program_id(0) * columns + offsets, tl.load(table_ptr + row * columns + offsets))
+
+
+def gather(table: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+    out = table.new_empty(len(where), table.shape[1])
+    gather_kernel[(len(where),)](table, where, out, table.shape[1])
+    return out
+
+
+@triton.jit
+def by_float_kernel(where_ptr, x_ptr, out_ptr, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.load(where_ptr + offsets).to(tl.int32)
+    tl.store(out_ptr + offsets, tl.load(x_ptr + place))
+
+
+@triton.jit
+def odd_arguments_kernel(  # noqa: PLR0917
+    pair, nothing, name: tl.constexpr, kind: tl.constexpr, function: tl.constexpr, out_ptr
+):
+    if nothing is None and name == "add":
+        value = tl.load(pair[0] + pair[1]).to(kind)
+        tl.store(out_ptr, function(value))
+
+
+def odd_arguments(x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros(1)
+    odd_arguments_kernel[(1,)]((x, 2), None, "add", tl.float32, scaled, out)
+    return out
+
+
+@triton.jit
+def two_views_kernel(a_ptr, b_ptr, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    tl.store(a_ptr + offsets, tl.load(b_ptr + offsets))
+
+
+def multiplier(by: int):
+    """A launcher whose kernel is a closure."""
+    times = tl.constexpr(by)
+
+    @triton.jit
+    def closed_kernel(x_ptr, BLOCK: tl.constexpr):
+        offsets = tl.arange(0, BLOCK)
+        tl.store(x_ptr + offsets, tl.load(x_ptr + offsets) * times)
+
+    def launch(x: torch.Tensor) -> None:
+        closed_kernel[(1,)](x, x.numel())
+
+    return launch
+
+
+class Doubled(torch.autograd.Function):
+    """Launches in its backward pass too."""
+
+    @staticmethod
+    def forward(ctx, x):
+        out = x.detach().clone()
+        multiplier(2)(out)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.contiguous().clone()
+        multiplier(2)(gradient)
+        return gradient
+
+
+@torch.library.custom_op("foreign_launches::tripled", mutates_args=())
+def tripled(x: torch.Tensor) -> torch.Tensor:
+    out = x.clone()
+    multiplier(3)(out)
+    return out
+
+
+@triton.jit
+def grouped_kernel(addresses_ptr, sizes_ptr, BLOCK: tl.constexpr):
+    x_ptr = tl.load(addresses_ptr + tl.program_id(0)).to(tl.pointer_type(tl.float32))
+    offsets = tl.arange(0, BLOCK)
+    keep = offsets < tl.load(sizes_ptr + tl.program_id(0))
+    tl.store(x_ptr + offsets, tl.load(x_ptr + offsets, mask=keep) + 1, mask=keep)
+
+
+@triton.jit
+def described_kernel(x, out, ROWS: tl.constexpr):
+    first = tl.program_id(0) * ROWS
+    out.store([first, 0], x.load([first, 0]) * 2)
+
+
+@triton.jit
+def counting_kernel(counter_ptr, out_ptr, by: tl.constexpr = ADDED):
+    ticket = tl.atomic_add(counter_ptr, by // 2)
+    tl.store(out_ptr + ticket, ticket)

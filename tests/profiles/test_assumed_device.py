@@ -1,0 +1,250 @@
+"""A GPU that is not there: what is answered of it, where its tensors are, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+import torch
+import triton
+from tilescope.execution import launches
+from tilescope.execution.assumed_device import NoAnswer, assumed
+from tilescope.hardware import ceilings, occupancy
+from triton.runtime import driver
+
+from . import gpu_launchers
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here, whose tensors stay as they are")
+
+
+@pytest.fixture
+def there():
+    with assumed("sm_90") as found:
+        yield found
+
+
+def scaled(launch: launches.Launch) -> None:
+    """Does what ``scale_kernel`` does: the interpreter would patch this process."""
+    given = launch.arguments
+    given["y_ptr"].copy_(given["x_ptr"] * given["factor"])
+
+
+@pytest.mark.parametrize("target", ceilings.targets())
+def test_a_device_has_the_figures_of_its_targets_product(target: str) -> None:
+    product, limits = ceilings.product_for(target), occupancy.limits(target)
+    with assumed(target) as there:
+        found = torch.cuda.get_device_properties("cuda")
+        assert (found.name, found.multi_processor_count) == (product.name, product.multiprocessors)
+        assert (found.total_memory, found.L2_cache_size) == (product.memory_bytes, product.l2_bytes)
+        assert found.shared_memory_per_block_optin == limits.block_shared_memory
+        assert found.max_threads_per_multi_processor == 32 * limits.warps
+        assert torch.cuda.get_device_capability() == (found.major, found.minor)
+        assert f"sm_{found.major}{found.minor}" == target
+        assert driver.active.utils.get_device_properties(0)["max_shared_mem"] == limits.block_shared_memory
+        assert f"sm_{driver.active.get_current_target().arch}" == target
+    assert there.as_data()["sources"][0] == product.document
+
+
+def test_each_answer_is_kept_once_and_no_other(there) -> None:
+    for _ in range(2):
+        assert torch.cuda.get_device_properties(0).multi_processor_count == 132
+        assert torch.cuda.get_device_name(0) == "NVIDIA H200"
+    data = there.as_data()
+    assert data["answers"] == {
+        "torch.cuda.get_device_name()": "NVIDIA H200",
+        "torch.cuda.get_device_properties().multi_processor_count": 132,
+    }
+    assert data["refused"] == [] and data["target"] == "sm_90"
+
+
+@pytest.mark.parametrize(
+    ("named", "ask"),
+    [
+        ("get_device_properties().clock_rate", lambda: torch.cuda.get_device_properties(0).clock_rate),
+        ("['mem_clock_rate']", triton.testing.get_dram_gbps),
+        ("['sm_clock_rate']", lambda: driver.active.utils.get_device_properties(0)["sm_clock_rate"]),
+        ("Event.elapsed_time", lambda: triton.testing.do_bench(lambda: None)),
+        ("torch.cuda.memory_allocated", lambda: torch.cuda.memory_allocated("cuda")),
+        ("torch.cuda.graph", lambda: torch.cuda.graph(None)),
+        ("cuda:1", lambda: torch.cuda.get_device_properties(1)),
+    ],
+)
+def test_what_has_no_honest_answer_is_refused_by_name(there, named: str, ask) -> None:
+    with pytest.raises(NoAnswer) as refused:
+        ask()
+    assert named in str(refused.value) and "\n" not in str(refused.value)
+    assert any(named in query for query in there.as_data()["refused"])
+
+
+def test_a_question_with_a_default_gets_it(there) -> None:
+    assert getattr(torch.cuda.get_device_properties(0), "clock_rate", 7) == 7
+    assert driver.active.utils.get_device_properties(0).get("mem_bus_width") is None
+
+
+def test_a_launch_that_is_not_caught_says_so(there) -> None:
+    with pytest.raises(AttributeError, match="sm_90 is not there: catch the launch"):
+        gpu_launchers.by_properties(torch.ones(8, device="cuda"))
+
+
+MADE = {
+    "empty": lambda: torch.empty(3, device="cuda"),
+    "randn": lambda: torch.randn(3, device="cuda:0", generator=torch.Generator("cuda").manual_seed(1)),
+    "tensor": lambda: torch.tensor([1.0, 2.0], device="cuda"),
+    "as_tensor": lambda: torch.as_tensor([1.0], device=torch.device("cuda")),
+    "cuda": lambda: torch.ones(3).cuda(),
+    "to": lambda: torch.ones(3).to("cuda", torch.half, non_blocking=True),
+    "to_another": lambda: torch.ones(3).to(torch.ones(3, device="cuda")),
+    "view": lambda: torch.ones(4, device="cuda")[1:].view(3, 1),
+    "computed": lambda: torch.ones(3, device="cuda") * torch.ones(3, device="cuda") + 1,
+    "like": lambda: torch.zeros_like(torch.ones(3, device="cuda")),
+    "new": lambda: torch.ones(3, device="cuda").new_tensor([1]),
+    "parameter": lambda: torch.nn.Linear(3, 3).cuda().weight,
+    "module": lambda: copy.deepcopy(torch.nn.Linear(3, 3).to("cuda")).weight,
+    "pinned": lambda: torch.ones(3).pin_memory().to("cuda"),
+}
+
+
+@pytest.mark.parametrize("place", ["cpu", "meta"])
+@pytest.mark.parametrize("made", MADE)
+def test_a_tensor_on_the_gpu_says_so(place: str, made: str) -> None:
+    with assumed("sm_90", place):
+        tensor = MADE[made]()
+        assert tensor.is_cuda and not tensor.is_cpu and tensor.device == torch.device("cuda", 0)
+        assert tensor.get_device() == 0 and tensor.cuda() is tensor and tensor.to(tensor.device) is tensor
+        with torch.device("cuda"):
+            assert torch.arange(3).is_cuda and torch.tensor(3).is_cuda
+    assert tensor.device.type == place
+
+
+def test_a_tensor_of_the_host_stays_there(there) -> None:
+    host = torch.ones(3)
+    moved = host.cuda()
+    back = moved.cpu()
+    back.zero_()
+    assert not host.is_cuda and not back.is_cuda and not (back + 1).is_cuda
+    assert moved.tolist() == [1, 1, 1] and host.cpu() is host
+    assert torch.zeros_like(moved, device="cpu").device.type == "cpu"
+
+
+def test_gradients_are_on_the_gpu_where_their_tensors_are(there) -> None:
+    x = torch.randn(100, device="cuda", requires_grad=True)
+    with launches.catch(scaled) as caught:
+        y = gpu_launchers.Doubled.apply(x)
+        y.sum().backward()
+    assert [launch.grid for launch in caught] == [(132, 1, 1)] * 2
+    assert x.grad.is_cuda and torch.equal(y.cpu(), 2 * x.detach().cpu())
+    assert x.grad.tolist() == [2.0] * 100
+
+
+def test_an_operator_for_cuda_alone_is_called(there) -> None:
+    with launches.catch(scaled):
+        assert gpu_launchers.by_operator(torch.ones(5, device="cuda")).tolist() == [2.0] * 5
+    library = torch.library.Library("tilescope_assumed", "DEF")
+    library.define("halved(Tensor x) -> Tensor")
+    library.impl("halved", lambda x: x / 2 if x.is_cuda else None, "CUDA")
+    assert torch.ops.tilescope_assumed.halved(torch.ones(2, device="cuda")).tolist() == [0.5, 0.5]
+
+
+def test_types_can_still_be_named_in_annotations(there) -> None:
+    cuda = torch.cuda
+    for kind in (cuda.CUDAGraph, cuda.Stream, cuda.Event, torch.Stream, torch.Event, torch.Generator, cuda.device):
+        assert isinstance(kind, type) and (kind | None)
+    assert isinstance(torch.default_generator, torch.Generator)
+    assert torch.Generator("cuda").device == torch.device("cuda", 0) and torch.Generator().device.type == "cpu"
+
+
+def test_a_kernel_that_is_warmed_up_has_its_targets_registers() -> None:
+    x = torch.empty(4096)
+    found = []
+    for target in ("sm_90", "sm_80"):
+        with assumed(target):
+            kernel = gpu_launchers.scale_kernel.warmup(x, x, 4096, 2.0, BLOCK=4096, num_warps=4, grid=(1,))
+            kernel._init_handles()
+            found.append((f"sm_{kernel.metadata.target.arch}", kernel.n_spills))
+            assert 0 < kernel.n_regs <= 255 and kernel.n_max_threads * kernel.n_regs <= occupancy.REGISTERS
+            with pytest.raises(AttributeError, match="a launch needs a GPU"):
+                kernel[(1, 1, 1)](x, x, 4096, 2.0)
+    assert found == [("sm_90", 0), ("sm_80", 0)]
+
+
+def test_autocast_casts_and_ends(there) -> None:
+    layer, x = torch.nn.Linear(3, 3, device="cuda"), torch.ones(2, 3, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert torch.is_autocast_enabled("cuda") and layer(x).dtype == torch.bfloat16
+        with torch.autocast("cuda", enabled=False):
+            assert layer(x).dtype == torch.float32
+    assert not torch.is_autocast_enabled("cuda") and not torch.is_autocast_enabled("cpu")
+
+
+def test_streams_events_and_contexts_do_nothing_and_do_not_fail(there) -> None:
+    stream = torch.cuda.Stream()
+    with torch.cuda.device(0), torch.cuda.stream(stream):
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        stream.wait_event(event)
+        torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    torch.cuda.manual_seed_all(3)
+    torch.ones(3, device="cuda").record_stream(stream)
+    assert event.query() and torch.cuda.current_device() == 0 and torch.cuda.device_count() == 1
+    assert torch.accelerator.current_accelerator() == torch.device("cuda")
+    assert torch.get_device_module() is torch.cuda
+
+
+def test_a_thread_that_begins_meanwhile_is_answered_too(there) -> None:
+    made: list[torch.Tensor] = []
+    thread = threading.Thread(target=lambda: made.append(torch.ones(3, device="cuda") * 2))
+    thread.start()
+    thread.join()
+    assert made[0].is_cuda
+
+
+def test_nothing_stays() -> None:
+    owners = (torch, torch.cuda, torch.cuda.nvtx, torch.accelerator, torch.Tensor, torch.autocast, torch.version)
+    owners += (torch.backends.cuda, threading.Thread)
+    torch.empty(0).is_pinned()  # PyTorch imports what it needs for itself.
+    before = [dict(vars(owner)) for owner in owners]
+    active = driver._active
+    with pytest.raises(ZeroDivisionError), assumed("sm_90"):
+        asked, moved = torch.cuda.is_available, torch.Tensor.to
+        assert asked() and moved(torch.ones(1), "cuda").is_cuda
+        1 / 0  # noqa: B018
+    for owner, was in zip(owners, before, strict=True):
+        assert {name for name, value in vars(owner).items() if was.get(name) is not value} <= {"_pin_memory_utils"}
+        assert not was.keys() - vars(owner).keys()
+    assert driver._active is active and not asked() and not torch.cuda.is_available()
+    assert moved(torch.ones(1), torch.half).dtype == torch.half
+    with pytest.raises((RuntimeError, AssertionError, NotImplementedError)):
+        torch.ones(1, device="cuda")
+
+
+def test_beside_a_gpu_only_questions_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as that can be seen without one: PyTorch is made to say that there is a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    kept = {name: vars(torch.cuda)[name] for name in ("synchronize", "Stream", "Event", "current_stream")}
+    with assumed("sm_80") as there:
+        assert torch.cuda.get_device_properties(0).multi_processor_count == 108
+        assert driver.active.utils.get_device_properties(0)["multiprocessor_count"] == 108
+        assert not torch.ones(1).is_cuda and "device" not in vars(torch.Tensor) and not there.tensors
+        assert all(vars(torch.cuda)[name] is value for name, value in kept.items())
+    with assumed("sm_80", tensors=True):
+        assert torch.ones(1, device="cuda").is_cuda
+
+
+def test_the_same_may_be_assumed_within_and_another_not(there) -> None:
+    with assumed("sm_90") as within:
+        assert within is there
+    assert torch.ones(1, device="cuda").is_cuda
+    with pytest.raises(RuntimeError, match="sm_90 on cpu is assumed already"), assumed("sm_80"):
+        pass
+    with pytest.raises(RuntimeError, match="end that before"), assumed("sm_90", "meta"):
+        pass
+
+
+def test_an_unknown_target_or_place_is_refused_in_one_line() -> None:
+    with pytest.raises(ValueError, match="unknown target 'sm_37': use one of sm_80"), assumed("sm_37"):
+        pass
+    with pytest.raises(ValueError, match="use cpu or meta"), assumed("sm_90", "disk"):
+        pass
+    assert not torch.cuda.is_available()

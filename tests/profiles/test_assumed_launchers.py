@@ -1,0 +1,102 @@
+"""Launchers that ask the GPU, where there is none: compiled, counted, checked and run as on the one that is assumed."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope import collectors
+from tilescope.table import assumptions
+from tilescope.table.case import Case
+
+from .capturing import capture
+from .fake_jobs import run
+
+FILE = Path(__file__).parent / "gpu_launchers.py"
+CASES = {
+    (impl, direction): Case(f"{FILE}:DOUBLED", impl, direction, "5000-fp32", "")
+    for impl, direction in [
+        ("properties", "forward"),
+        ("properties", "backward"),
+        ("driver", "forward"),
+        ("operator", "forward"),
+        ("clock", "forward"),
+    ]
+}
+ANSWERED = [key for key in CASES if key[0] != "clock"]
+#: Not the target of recordings, which launchers of the catalog fall back on.
+TARGET, MULTIPROCESSORS = "sm_86", 82
+
+
+@pytest.fixture(scope="module")
+def counted() -> dict[str, Any]:
+    return capture("interpreter", list(CASES.values()), target=TARGET)
+
+
+@pytest.mark.parametrize("key", ANSWERED)
+def test_a_launcher_has_as_many_programs_as_the_target_has_multiprocessors(
+    counted: dict[str, Any], key: tuple[str, str]
+) -> None:
+    answer = counted[CASES[key].id]
+    assert "artefact" in answer, answer
+    launch = next(each for each in answer["artefact"]["launches"] if each["function"] == "scale_kernel")
+    assert launch["grid"] == [MULTIPROCESSORS, 1, 1]
+    assert launch["unique_bytes_read"] == 4 * 5000
+
+
+def test_what_a_launcher_was_told_stands_in_the_artefact(counted: dict[str, Any]) -> None:
+    assumed = counted[CASES["driver", "forward"].id]["artefact"]["assumed"]
+    asked = "triton.runtime.driver.active.utils.get_device_properties()['multiprocessor_count']"
+    assert assumed["target"] == TARGET
+    assert assumed["answers"][asked] == MULTIPROCESSORS
+    (note,) = assumptions.notes({"assumed": {"interpreter": assumed}})
+    assert f"multiprocessor_count {MULTIPROCESSORS}" in note
+
+
+def test_a_question_without_an_honest_answer_is_named(counted: dict[str, Any]) -> None:
+    answer = counted[CASES["clock", "forward"].id]
+    assert "get_device_properties().clock_rate has no answer" in answer["message"]
+
+
+def test_the_compiler_asks_the_same_gpu() -> None:
+    answers = capture("compiler", [CASES[key] for key in ANSWERED], target=TARGET)
+    for key in ANSWERED:
+        answer = answers[CASES[key].id]
+        assert "artefact" in answer, answer
+        assert answer["artefact"]["launches"][0]["grid"] == [MULTIPROCESSORS, 1, 1]
+
+
+def test_it_is_checked_with_the_values_that_it_would_have() -> None:
+    answers = capture("check", [CASES[key] for key in ANSWERED])
+    for key in ANSWERED:
+        answer = answers[CASES[key].id]
+        assert "artefact" in answer, answer
+        assert max(answer["artefact"]["errors"].values()) < 1e-6
+
+
+@pytest.mark.skipif(importlib.util.find_spec("liger_kernel") is None, reason="liger-kernel is not installed")
+@pytest.mark.parametrize("collector", ["compiler", "interpreter"])
+def test_ligers_backward_pass_has_a_program_for_each_multiprocessor(collector: str) -> None:
+    case = Case("rms_norm", "liger", "backward", "128x1024-bf16", "")
+    (answer,) = capture(collector, [case], target=TARGET).values()
+    assert answer["artefact"]["launches"][0]["grid"] == [MULTIPROCESSORS, 1, 1]
+
+
+def test_answers_of_several_cases_are_kept_in_the_run_and_said(
+    kit: None, catalog: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = iter([
+        {"name": "NVIDIA H200", "target": "sm_90", "answers": {"torch.cuda.get_device_name()": "NVIDIA H200"}},
+        {"name": "NVIDIA H200", "target": "sm_90", "answers": {"x.warp_size": 32}, "refused": ["x.clock_rate"]},
+    ])  # fmt: skip
+    monkeypatch.setattr(collectors.load("fakes.quick"), "parse_assumed", lambda artefact: next(told), raising=False)
+    loaded, _ = run(catalog, ["good", "fine"])
+    kept = loaded.run.settings["assumed"]["fakes.quick"]
+    assert kept["answers"] == {"torch.cuda.get_device_name()": "NVIDIA H200", "x.warp_size": 32}
+    assert kept["refused"] == ["x.clock_rate"]
+    assert loaded.run.notes == (
+        "fakes.quick assumed NVIDIA H200 (sm_90) where launchers asked for the GPU: "
+        "get_device_name NVIDIA H200, warp_size 32",
+    )

@@ -1,0 +1,170 @@
+"""``tilescope.autotune``, compiling for real for a GPU that is not here, with its times made up."""
+
+from __future__ import annotations
+
+import pytest
+import tilescope
+import torch
+import triton
+import triton.language as tl
+from tilescope.execution import launches, offline
+from tilescope.tuning import autotuning, early_resources, memory, pruning
+from triton.runtime.errors import AutotunerError
+
+
+@triton.jit
+def copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < n), mask=offsets < n)
+
+
+@triton.jit
+def mm_kernel(a_ptr, b_ptr, c_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    m, n, k = tl.arange(0, BM)[:, None], tl.arange(0, BN)[None, :], tl.arange(0, BK)
+    total = tl.zeros((BM, BN), tl.float32)
+    for start in range(0, K, BK):
+        a = tl.load(a_ptr + m * K + start + k[None, :])
+        b = tl.load(b_ptr + (start + k[:, None]) * BN + n)
+        total = tl.dot(a, b, total)
+    tl.store(c_ptr + m * BN + n, total.to(tl.bfloat16))
+
+
+TIMES = {64: 3e-3, 128: 1e-3, 256: 2e-3}
+
+
+@pytest.fixture
+def timed(monkeypatch, tmp_path):
+    """Has every config of ``copy_kernel`` take what ``TIMES`` says; the blocks that were timed."""
+    seen: list[int] = []
+
+    def samples(tuner, config, count):
+        seen.append(config.kwargs["BLOCK"])
+        return [TIMES[config.kwargs["BLOCK"]]] * count
+
+    monkeypatch.setenv("TILESCOPE_TUNING", str(tmp_path / "tuning.sqlite3"))
+    monkeypatch.setattr(autotuning, "can_time", lambda: True)
+    monkeypatch.setattr(autotuning, "device", lambda: ("NVIDIA H200", "GPU-1"))
+    monkeypatch.setattr(autotuning.Tuner, "_samples", samples)
+    with offline.targeting("sm_90"):
+        copy_kernel.device_caches.clear()
+        yield seen
+    copy_kernel.device_caches.clear()
+
+
+def tuner(*blocks: int, **more) -> autotuning.Tuner:
+    configs = [triton.Config({"BLOCK": block}, num_warps=4) for block in blocks]
+    return tilescope.autotune(configs, key=["n"], **more)(copy_kernel)
+
+
+def run(kernel: autotuning.Tuner, n: int = 1024) -> int:
+    """Chooses a config, compiles with it, and launches nothing; the chosen block."""
+    x = torch.empty(n, device="meta")
+    kernel.run(offline._AlignedTensor(x), offline._AlignedTensor(x), n, grid=(1,), warmup=True)
+    return kernel.best_config.kwargs["BLOCK"]
+
+
+def test_the_quickest_is_chosen_and_remembered_by_another_tuner(timed):
+    assert run(tuner(64, 128, 256)) == 128
+    assert set(timed) == {64, 128, 256}
+    timed.clear()
+    assert run(tuner(64, 128, 256)) == 128
+    assert timed == []
+
+
+def test_a_changed_list_times_only_what_is_new(timed):
+    assert run(tuner(64, 256)) == 256
+    timed.clear()
+    assert run(tuner(64, 128, 256)) == 128
+    assert set(timed) == {128}
+
+
+def test_another_shape_is_another_problem_and_its_neighbour_s_winner_goes_first(timed):
+    run(tuner(64, 128, 256))
+    timed.clear()
+    run(tuner(64, 128, 256), n=2048)
+    assert timed[0] == 128
+
+
+def test_without_memory_each_tuner_searches(timed):
+    run(tuner(64, 128, cache_results=False))
+    timed.clear()
+    assert run(tuner(64, 128, cache_results=False)) == 128
+    assert set(timed) == {64, 128}
+
+
+def test_exported_winners_count_before_any_timing(timed, monkeypatch, tmp_path):
+    run(tuner(64, 256))
+    memory.export(memory.Memory().winners(), tmp_path / "winners.json")
+    timed.clear()
+    monkeypatch.setenv("TILESCOPE_TUNING", str(tmp_path / "empty.sqlite3"))
+    monkeypatch.setenv("TILESCOPE_WINNERS", str(tmp_path / "winners.json"))
+    assert run(tuner(64, 128, 256)) == 256
+    assert timed == []
+
+
+def test_where_no_config_can_be_timed_the_reasons_are_said(timed, monkeypatch):
+    monkeypatch.setattr(autotuning.Tuner, "_compile", lambda tuner, config: "too large")
+    with pytest.raises(AutotunerError, match="none of 2 configs of copy_kernel could be timed: too large"):
+        run(tuner(64, 128))
+
+
+def test_without_a_gpu_the_first_config_is_taken(timed, monkeypatch):
+    monkeypatch.setattr(autotuning, "can_time", lambda: False)
+    assert run(tuner(256, 128)) == 256
+    assert timed == []
+
+
+def test_a_launch_is_caught_as_triton_s_autotuner_s_is():
+    x = torch.empty(64, device="meta")
+    with launches.catch() as caught:
+        tuner(256, 128)[(1,)](x, x, 64)
+    assert [launch.config["BLOCK"] for launch in caught] == [256]
+
+
+def test_hooks_and_resets_are_triton_s(timed):
+    kernel = tuner(64, 128, reset_to_zero=["y_ptr"], restore_value=["x_ptr"])
+    assert (kernel.reset_to_zero, kernel.restore_value) == (["y_ptr"], ["x_ptr"])
+
+
+def launch(**constants) -> launches.Launch:
+    a = torch.empty(256 * 512, dtype=torch.bfloat16, device="meta")
+    with launches.catch() as caught:
+        mm_kernel[(1,)](a, a, a, 512, **constants)
+    return caught[0]
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_shared_memory_and_threads_are_known_before_llvm_as_after_it(stages):
+    one = launch(BM=128, BN=128, BK=64, num_warps=8, num_stages=stages)
+    with offline.targeting("sm_90"):
+        early = early_resources.read(one)
+        kernel = offline.compile_launch(one)
+    assert (early.shared_memory, early.threads) == (kernel.metadata.shared, 256)
+    assert early.accumulators == 64
+
+
+def test_a_hopeless_config_is_refused_with_its_reason_and_others_compile(monkeypatch):
+    a = offline._AlignedTensor(torch.empty(1, dtype=torch.bfloat16, device="meta"))
+    with offline.targeting("sm_90"), early_resources.refusing():
+        mm_kernel.device_caches.clear()
+        with pytest.raises(
+            early_resources.Refused, match="shared memory a block, sm_90 has 232448: cannot be launched"
+        ):
+            mm_kernel.run(a, a, a, 512, BM=256, BN=256, BK=64, num_warps=8, num_stages=5, grid=(1,), warmup=True)
+        with pytest.raises(early_resources.Refused, match="256 registers a thread for accumulators"):
+            mm_kernel.run(a, a, a, 512, BM=256, BN=128, BK=32, num_warps=4, num_stages=2, grid=(1,), warmup=True)
+        kernel = mm_kernel.run(a, a, a, 512, BM=64, BN=64, BK=32, num_warps=4, num_stages=2, grid=(1,), warmup=True)
+    mm_kernel.device_caches.clear()
+    assert kernel.asm["cubin"]
+
+
+def test_reasons():
+    fine = {"threads": 128, "shared_memory": 1024, "accumulators": 128}
+    assert pruning.refusal("sm_90", **fine) == ""
+    assert (
+        pruning.refusal("sm_90", **{**fine, "threads": 2048})
+        == "2048 threads a block, sm_90 has 1024: cannot be launched"
+    )
+    assert pruning.refusal("sm_90", **{**fine, "shared_memory": None}) == ""
+    assert pruning.beaten_by_floor(2e-3, 1e-3) == "at best 2000.0 µs, and the leader takes 1000.0 µs"
+    assert pruning.beaten_by_floor(None, 1e-3) == pruning.beaten_by_floor(1e-3, 2e-3) == ""

@@ -1,0 +1,292 @@
+"""Launches of live code: caught, written down, made again as they were. Without a GPU, so interpreted where they are made."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tilescope import Capture
+from tilescope.collectors import check, compiler, interpreter
+from tilescope.execution import execute, launches
+from tilescope.hardware import device
+from tilescope.table.case import Case
+from tilescope.worker import describe
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from . import foreign_launches as foreign
+
+FIGURES = ("unique_bytes_read", "unique_bytes_written", "requested_bytes_read", "requested_bytes_written")
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(device, "detect", lambda: None)
+
+
+def again(reference: str, number: int = 0, on: str = "cpu") -> launches.Launch:
+    """The launch that a written record makes."""
+    spec = execute.load_spec(reference)
+    case = Case(reference, "triton", "forward", spec.workloads[number].id)
+    with launches.catch() as caught:
+        execute.prepare(spec, case, on)()
+    (launch,) = caught
+    return launch
+
+
+def interpreted(reference: str, folder: Path) -> dict[str, float]:
+    """What the interpreter counts of a record without knowing what it counted when the launch was made."""
+    spec = dataclasses.replace(execute.load_spec(reference), counted=lambda workload: None)
+    case = Case(reference, "triton", "forward", spec.workloads[0].id)
+    interpreter.capture(case, spec, folder / "counted.json.gz", {})
+    rows = interpreter.parse(folder / "counted.json.gz", case)
+    assert set(rows["launch"]) == {0}
+    return rows.set_index("metric")["value"].to_dict()
+
+
+def compiled(reference: str, folder: Path, target: str = "sm_90") -> dict[str, Any]:
+    spec = execute.load_spec(reference)
+    case = Case(reference, "triton", "forward", spec.workloads[0].id)
+    compiler.capture(case, spec, folder / "compiled.json.gz", {"target": target})
+    return compiler.load(folder / "compiled.json.gz")
+
+
+def test_a_launch_computes_is_recorded_and_is_made_again(tmp_path):
+    table, where = torch.randn(10, 64), torch.tensor([3, 3, 9])
+    with Capture() as capture:
+        out = foreign.gather(table, where)
+    assert torch.equal(out, table[where])
+    (record,) = capture.records
+    assert record.data["grid"] == [3, 1, 1]
+    assert list(record.sites) == ["tests/profiles/foreign_launches.py:63"] or "foreign_launches.py" in next(
+        iter(record.sites)
+    )
+    (reference,) = capture.write(tmp_path)
+    launch = again(reference)
+    assert launch.arguments["columns"] == 64
+    assert torch.equal(launch.arguments["where_ptr"], where)  # whole numbers are kept as they are
+    counted = interpreted(reference, tmp_path)
+    # Two rows are read, for one is read twice.
+    assert counted["unique_bytes_read"] == 2 * 64 * 4 + 3 * 8
+    assert {name: counted[name] for name in FIGURES} == {name: record.data["counted"][name] for name in FIGURES}
+    made = compiled(reference, tmp_path)["launches"][0]
+    assert (made["function"], made["file"]) == ("gather_kernel", "foreign_launches.py")
+
+
+def test_the_floor_is_the_distinct_bytes_and_what_is_not_known_is_absent(tmp_path):
+    with Capture() as capture:
+        foreign.gather(torch.randn(10, 64), torch.tensor([3, 3, 9]))
+    (reference,) = capture.write(tmp_path / "counted")
+    spec = execute.load_spec(reference)
+    cost = spec.cost(spec.workloads[0], "forward")
+    assert (cost.bytes_read, cost.bytes_written) == (2 * 64 * 4 + 3 * 8, 3 * 64 * 4)
+    with Capture(limit=0) as capture:
+        foreign.gather(torch.randn(10, 64), torch.tensor([3, 3, 9]))
+        foreign.grouped_kernel[(1,)](torch.tensor([1]), torch.tensor([1]), 64)
+    assert "test_capture.py" in capture.notes[-1]
+    assert "was not made" in capture.notes[0]
+    gathered, grouped = capture.write(tmp_path / "uncounted")
+    spec = execute.load_spec(gathered)
+    # Nobody has counted: the tensors that the compiler sees it read and write are the floor, and of operations there is none.
+    (cost,) = describe.entry(gathered, spec)["cost"].values()
+    assert cost["forward"] == {"bytes_read": 10 * 64 * 4 + 3 * 8, "bytes_written": 3 * 64 * 4, "pipe": "fp32"}
+    # Its addresses come from memory.
+    (cost,) = describe.entry(grouped, execute.load_spec(grouped))["cost"].values()
+    assert cost == {}
+
+
+@pytest.mark.parametrize(("target", "rows"), [("sm_90", 128), ("sm_86", 16)])
+def test_a_config_that_does_not_fit_is_passed_over(tmp_path, target, rows):
+    x = torch.randn(128, 256)
+    with Capture(target) as capture:
+        assert torch.equal(foreign.turned(x), 3 * x.T)
+    assert capture.records[0].data["config"]["ROWS"] == rows
+    (reference,) = capture.write(tmp_path)
+    launch = again(reference)
+    assert (launch.arguments["ROWS"], launch.arguments["EVEN"], launch.config["ROWS"]) == (rows, True, rows)
+    assert launch.kwargs["num_warps"] == capture.records[0].data["config"]["num_warps"]
+
+
+def test_calls_are_counted_and_launches_told_apart(tmp_path):
+    table = torch.randn(10, 64)
+    with Capture() as capture:
+        for _ in range(3):
+            foreign.gather(table, torch.tensor([1, 2]))
+        foreign.gather(table, torch.tensor([1, 3]))
+        foreign.gather(table[:, :32].contiguous(), torch.tensor([1, 2]))
+    assert [record.calls for record in capture.records] == [3, 1, 1]
+    assert capture.launches["calls"].tolist() == [3, 1, 1]
+    (reference,) = capture.write(tmp_path)
+    spec = execute.load_spec(reference)
+    assert [workload.id for workload in spec.workloads] == ["10x64x2-fp32", "10x64x2-fp32-s1", "10x32x2-fp32"]
+    assert again(reference, 1).arguments["where_ptr"].tolist() == [1, 3]
+
+
+def test_memory_that_is_shared_is_shared_again_as_it_was_aligned(tmp_path):
+    whole = torch.arange(100, dtype=torch.float32)
+    with Capture() as capture:
+        foreign.two_views_kernel[(1,)](whole[1:], whole[33:], 32)
+    assert whole[1:33].tolist() == list(range(33, 65))
+    (reference,) = capture.write(tmp_path)
+    launch = again(reference)
+    first, second = (launch.arguments[name] for name in ("a_ptr", "b_ptr"))
+    assert second.data_ptr() - first.data_ptr() == 32 * 4
+    assert first.data_ptr() % 16 == 4
+    on_meta = again(reference, on="meta").arguments
+    assert (on_meta["a_ptr"].storage_offset(), on_meta["b_ptr"].storage_offset()) == (1, 33)
+
+
+def test_arguments_of_every_kind_come_back(tmp_path):
+    with Capture() as capture:
+        out = foreign.odd_arguments(torch.tensor([1, 2, 5], dtype=torch.int8))
+    assert out.item() == 15
+    (reference,) = capture.write(tmp_path)
+    launch = again(reference)
+    pair = launch.arguments["pair"]
+    assert (pair[0].tolist(), pair[0].dtype, pair[1]) == ([1, 2, 5], torch.int8, 2)
+    assert launch.arguments["nothing"] is None
+    assert interpreted(reference, tmp_path)["unique_bytes_written"] == 4
+    assert compiled(reference, tmp_path)["launches"][0]["registers"] > 0
+
+
+def test_addresses_in_a_table_lead_to_what_they_led_to(tmp_path):
+    tensors = [torch.zeros(size) for size in (10, 30, 50)]
+    addresses = torch.tensor([tensor.data_ptr() for tensor in tensors])
+    with Capture() as capture:
+        foreign.grouped_kernel[(3,)](addresses, torch.tensor([10, 30, 50]), 64)
+    assert [tensor.sum() for tensor in tensors] == [10, 30, 50]
+    (reference,) = capture.write(tmp_path)
+    given = again(reference).arguments["addresses_ptr"]
+    assert not set(given.tolist()) & set(addresses.tolist())
+    counted = interpreted(reference, tmp_path)
+    assert (counted["unique_bytes_written"], counted["unique_bytes_read"]) == (90 * 4, 90 * 4 + 2 * 3 * 8)
+
+
+def test_an_atomic_counter_is_interpreted_as_one_launch(tmp_path):
+    counter, out = torch.zeros(1, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    with Capture(limit=0) as capture:
+        foreign.counting_kernel[(4,)](counter, out)
+    (reference,) = capture.write(tmp_path)
+    assert interpreted(reference, tmp_path)["unique_bytes_written"] == 4 + 4 * 4
+    # A default that is a name is looked up by the compiler.
+    assert compiled(reference, tmp_path)["launches"][0]["registers"] > 0
+
+
+def test_what_a_kernel_reads_and_writes_through_is_told_by_its_code():
+    counter, out = torch.zeros(1, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    with Capture(limit=0) as capture:
+        foreign.counting_kernel[(4,)](counter, out)
+        given = [TensorDescriptor.from_tensor(torch.randn(32, 64), [16, 64]) for _ in range(2)]
+        foreign.described_kernel[(2,)](*given, 16)
+        foreign.odd_arguments(torch.ones(4, dtype=torch.int8))
+    assert [record.data["touched"] for record in capture.records] == [
+        {"read": ["counter_ptr"], "written": ["counter_ptr", "out_ptr"]},
+        {"read": ["x"], "written": ["out"]},
+        {"read": ["pair"], "written": ["out_ptr"]},
+    ]
+
+
+def test_a_descriptor_of_the_host_comes_back(tmp_path):
+    x, out = torch.randn(32, 64), torch.empty(32, 64)
+    given = (TensorDescriptor.from_tensor(tensor, [16, 64]) for tensor in (x, out))
+    with Capture() as capture:
+        foreign.described_kernel[(2,)](*given, 16)
+    assert torch.equal(out, 2 * x)
+    (reference,) = capture.write(tmp_path)
+    assert interpreted(reference, tmp_path)["unique_bytes_written"] == out.nbytes
+    assert compiled(reference, tmp_path)["launches"][0]["registers"] > 0
+
+
+def test_a_compiled_kernel_that_is_called_itself_is_seen(tmp_path):
+    x = torch.ones(2, 128)
+    with Capture() as capture:
+        kernel = foreign.two_views_kernel.warmup(x[0], x[1], 128, num_warps=2, grid=(1,))
+        kernel._init_handles()
+        assert kernel.n_regs > 0  # as launchers ask, to see how many programs fit
+        kernel[(1, 1, 1)](x[0], x[1] + 1, 128)
+    assert x[0, 0] == 2
+    (reference,) = capture.write(tmp_path)
+    assert again(reference).kwargs["num_warps"] == 2
+
+
+def test_a_closures_kernel_is_written_down_with_what_it_closes_over(tmp_path):
+    x, y = torch.ones(16), torch.ones(16)
+    with Capture() as capture:
+        foreign.multiplier(5)(x)
+        foreign.multiplier(7)(y)
+    assert (x[0], y[0]) == (5, 7)
+    five, seven = capture.write(tmp_path)
+    assert [reference.rpartition(":")[2] for reference in (five, seven)] == ["closed_kernel", "closed_kernel_2"]
+    assert again(seven).function.fn.__globals__["times"].value == 7
+    assert compiled(five, tmp_path)["launches"][0]["registers"] > 0
+    assert not json.loads((Path(five.rpartition(":")[0]).parent / "launches.json").read_text())["functions"][0][
+        "missing"
+    ]
+
+
+def test_launches_in_a_backward_pass_an_operator_and_another_thread_are_seen():
+    with Capture() as capture:
+        x = torch.ones(16, requires_grad=True)
+        foreign.Doubled.apply(x).sum().backward()
+        assert foreign.tripled(torch.ones(16))[0] == 3
+        thread = threading.Thread(target=foreign.multiplier(4), args=(torch.ones(16),))
+        thread.start()
+        thread.join()
+    assert x.grad is not None
+    assert x.grad[0] == 2
+    assert capture.calls == 4
+    assert capture.notes == []
+
+
+def test_floats_are_drawn_from_how_they_were_unless_they_are_addresses(tmp_path):
+    large = torch.randn(1 << 19) * 3 + 5
+    places = torch.full((1 << 19,), 7.0)
+    with Capture(limit=0) as capture:
+        foreign.two_views_kernel[(1,)](large, large, 32)
+        foreign.by_float_kernel[(2,)](places, large, torch.empty(64), 32)
+    drawn, kept = capture.write(tmp_path)
+    values = again(drawn).arguments["a_ptr"]
+    assert values.mean().item() == pytest.approx(5, abs=0.05)
+    assert values.std().item() == pytest.approx(3, rel=0.02)
+    assert not torch.equal(values, large)
+    assert torch.equal(again(kept).arguments["where_ptr"], places)
+
+
+def test_without_a_reference_a_check_is_skipped_and_says_why(tmp_path):
+    with Capture() as capture:
+        foreign.multiplier(5)(torch.ones(16))
+    (reference,) = capture.write(tmp_path)
+    spec = execute.load_spec(reference)
+    with pytest.raises(execute.NotApplicable, match="no reference was given"):
+        check.capture(Case(reference, "triton", "forward", spec.workloads[0].id), spec, tmp_path / "x.json", {})
+
+
+def test_a_kernel_that_goes_wrong_is_told_with_its_line():
+    with Capture() as capture:
+        foreign.gather(torch.randn(10, 64), torch.tensor([11]))
+    (note,) = capture.notes
+    assert "gather_kernel, program (0, 0, 0), line" in note
+    assert "bytes after the end of a tensor" in note or "past the end of a tensor" in note
+
+
+def test_what_cannot_be_recorded_is_told_with_its_line_and_the_rest_is_kept(tmp_path):
+    with Capture() as capture:
+        foreign.multiplier(5)(torch.ones(16))
+        foreign.odd_arguments_kernel[(1,)]((torch.ones(4), 2), None, object(), None, None, torch.ones(1))
+    assert len(capture.write(tmp_path)) == 1
+    (note, *_) = capture.notes
+    assert "test_capture.py" in note
+    assert "odd_arguments_kernel's name is a object, which cannot be written down" in note
+
+
+def test_nothing_captured_is_said():
+    with Capture() as capture:
+        pass
+    with pytest.raises(ValueError, match="no Triton kernel was launched"):
+        capture.write("nowhere")
+    with pytest.raises(ValueError, match="did you mean"):
+        Capture("sm_9")

@@ -1,0 +1,58 @@
+"""Launches that a GPU makes are captured while it makes them, and timed from their records."""
+
+from __future__ import annotations
+
+import pytest
+import tilescope
+import torch
+from tilescope.execution import execute
+from tilescope.table.case import Case
+
+from . import foreign_launches as foreign
+
+pytestmark = pytest.mark.gpu
+
+
+def test_a_tuned_launch_is_recorded_once_with_what_was_chosen():
+    x = torch.randn(128, 256, device="cuda")
+    with tilescope.capture() as capture:
+        for _ in range(2):
+            assert torch.equal(foreign.turned(x), 3 * x.T)
+    (record,) = capture.records
+    assert record.calls == 2  # trials are not the person's launches
+    assert record.data["config"]["ROWS"] in (16, 128)
+    assert record.data["touched"] == {"read": ["x_ptr"], "written": ["out_ptr"]}
+
+
+def test_a_backward_pass_launches_from_another_thread():
+    x = torch.ones(16, requires_grad=True, device="cuda")
+    with tilescope.capture() as capture:
+        foreign.Doubled.apply(x).sum().backward()
+    assert capture.calls == 2
+
+
+def test_a_compiled_functions_generated_kernels_are_seen():
+    with tilescope.capture() as capture:
+        torch.compile(lambda x: torch.tanh(x).relu() + 1)(torch.randn(1000, device="cuda"))
+    assert [record.function.__name__ for record in capture.records][-1].startswith("triton_")
+
+
+def test_a_live_call_is_timed_and_counted(tmp_path):
+    table, where = torch.randn(1000, 64, device="cuda"), torch.randint(0, 1000, (500,), device="cuda")
+    run = tilescope.profile(foreign.gather, table, where, reference=lambda t, w: t[w], runs_dir=tmp_path)
+    assert run.failures == ()
+    metrics = set(run.table["metric"])
+    assert {"interval", "gpu_time", "registers", "unique_bytes_read"} <= metrics
+    assert any(note.startswith("check: right") for note in run.run.notes)
+
+
+def test_a_counter_is_set_back_before_each_launch(tmp_path):
+    counter, out = torch.zeros(1, dtype=torch.int32, device="cuda"), torch.zeros(4, dtype=torch.int32, device="cuda")
+    with tilescope.capture() as capture:
+        foreign.counting_kernel[(4,)](counter, out)
+    (reference,) = capture.write(tmp_path)
+    spec = execute.load_spec(reference)
+    run = execute.prepare(spec, Case(reference, "triton", "forward", spec.workloads[0].id), "cuda")
+    for _ in range(3):
+        first, second = run()
+        assert (first.item(), sorted(second.tolist())) == (4, [0, 1, 2, 3])

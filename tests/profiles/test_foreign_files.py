@@ -1,0 +1,252 @@
+"""Other tools' files as runs: what each says is in the table, and what it does not say is not."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope import cli
+from tilescope.foreign_files import formats, ncu_csv, profiler_trace, proton, tritonparse
+from tilescope.foreign_files.opening import open_file
+from tilescope.models import text_table
+from tilescope.models.summary import summarise
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun, StoreError
+from tilescope.table.sources import MEASURED
+
+FIXTURES = Path(__file__).with_name("fixtures")
+TRACE = FIXTURES / "torch_profiler_trace.json"
+FILES = {
+    "raw_37_metrics_h200.csv": ncu_csv,
+    "raw_full_h200.csv.gz": ncu_csv,
+    "details_rules_h200.csv": ncu_csv,
+    "torch_profiler_trace.json": profiler_trace,
+    "foreign/proton_profile.hatchet": proton,
+    "foreign/tritonparse_events.ndjson": tritonparse,
+}
+
+
+@pytest.fixture(autouse=True)
+def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+
+
+def values(loaded: LoadedRun, kernel: str, metric: str, workload: str = "") -> list[float]:
+    """The metric's values of a kernel, by launch."""
+    rows = loaded.table[(loaded.table["kernel"] == kernel) & (loaded.table["metric"] == metric)]
+    return list(rows.loc[rows["workload"].str.contains(workload, regex=False), "value"])
+
+
+def written(folder: Path, name: str, data: Any) -> Path:
+    path = folder / name
+    path.write_text(json.dumps(data))
+    return path
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_known_by_its_content_and_becomes_a_run(name: str, tmp_path: Path) -> None:
+    content = (FIXTURES / name).read_bytes()
+    path = tmp_path / Path(name).name
+    path.write_bytes(content)
+    assert formats.of(path) is FILES[name]
+    loaded = open_file(path)
+    assert store.open_run(store.find(loaded.run.id)).table.equals(loaded.table)
+    assert loaded.run.settings["file"] == path.name
+    assert loaded.run.settings["file_sha256"] == hashlib.sha256(content).hexdigest()
+    assert path.name in loaded.run.notes[0]
+    assert set(loaded.table["impl"]) == {"recorded"}
+    assert set(loaded.table["source"]) <= MEASURED
+    assert set(loaded.run.kernels) == set(loaded.table["kernel"])
+    rows = summarise(loaded.table, loaded.run.device, loaded.run.kernels, loaded.configs)
+    # No cost is declared, so nothing is set against a roof.
+    assert rows["floor"].isna().all()
+    assert not rows["bound"].any()
+    text = text_table.text(loaded.table, loaded.run.device, loaded.configs)
+    assert all(kernel in text for kernel in loaded.run.kernels)
+
+
+def test_ncus_raw_page_gives_the_counters_of_each_launch_and_the_gpu() -> None:
+    loaded = open_file(FIXTURES / "raw_37_metrics_h200.csv")
+    device = loaded.run.device
+    assert (device.name, device.target, device.multiprocessors) == ("NVIDIA H200", "sm_90", 132)
+    assert (device.l2_bytes, device.memory_bytes) == (62_914_560, 150_109_880_320)
+    softmax = loaded.table[(loaded.table["kernel"] == "softmax_kernel") & (loaded.table["metric"] == "gpu_time")]
+    other = loaded.table[(loaded.table["kernel"] == "mm_kernel") & (loaded.table["metric"] == "gpu_time")]
+    # Numbered over the file, in its order.
+    assert sorted([*softmax["launch"], *other["launch"]]) == [0, 1, 2, 3]
+    assert set(softmax["workload"]) == {"grid 16384×1×1, block 256×1×1"}
+    assert any(note.startswith("4 launches: ") for note in loaded.run.notes)
+    assert any("unmodified GPU clocks" in note for note in loaded.run.notes)
+
+
+def test_ncus_details_page_says_the_same_as_its_raw_page_where_both_do() -> None:
+    details, raw = (open_file(FIXTURES / name) for name in ("details_rules_h200.csv", "raw_full_h200.csv.gz"))
+    compared = 0
+    for metric in ("registers", "theoretical_occupancy", "occupancy_limit_registers", "shared_memory", "block_threads"):
+        for kernel in ("softmax_kernel", "mm_kernel"):
+            mine, theirs = values(details, kernel, metric), values(raw, kernel, metric)
+            assert mine == pytest.approx(theirs[: len(mine)])
+            compared += len(mine)
+    assert compared == 10
+    assert values(details, "softmax_kernel", "gpu_time") == [63.712e-6]
+    assert values(details, "softmax_kernel", "dram_bytes_read") == []  # that page has no bytes
+    assert details.run.device.name == "a GPU of sm_90"
+    assert details.run.device.multiprocessors == details.run.device.l2_bytes == 0
+
+
+def test_launches_of_several_processes_stay_apart(tmp_path: Path) -> None:
+    text = (FIXTURES / "details_rules_h200.csv").read_text()
+    other = "\n".join(line.replace('"929"', '"930"') for line in text.splitlines() if line.startswith('"0",'))
+    path = tmp_path / "two.csv"
+    path.write_text(f"{text}\n{other}\n")
+    assert values(open_file(path), "softmax_kernel", "registers") == [32, 32]
+
+
+def test_a_trace_gives_every_launch_and_who_launched_it(tmp_path: Path) -> None:
+    loaded = open_file(TRACE)
+    kernel = "layer_norm_backward_kernel"
+    events = [e for e in json.loads(TRACE.read_text())["traceEvents"] if e.get("name") == kernel and e["ph"] == "X"]
+    assert values(loaded, kernel, "gpu_time") == pytest.approx([e["dur"] * 1e-6 for e in events])
+    assert values(loaded, kernel, "registers") == [96.0] * len(events)
+    assert loaded.run.device.name == "NVIDIA H200"
+    assert set(loaded.table.loc[loaded.table["kernel"] == "Memset (Device)", "workload"]) == {"4096 bytes"}
+    assert values(loaded, "Memset (Device)", "registers") == []
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 5.0, "dur": 2, "args": {"External id": 7, "stream": 3}}
+    operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1.0, "dur": 2, "args": {"External id": 7}}
+    earlier = {**event, "ts": 2.0, "dur": 0, "args": {"registers per thread": -1, "shared memory": float("nan")}}
+    data = {"traceEvents": [event, earlier, operator, {**event, "dur": "long"}, "no event", {"ph": "X"}]}
+    for name, pack in (("a.json", bytes), ("a.json.gz", gzip.compress)):
+        path = tmp_path / name
+        path.write_bytes(pack(json.dumps(data).encode()))
+        loaded = open_file(path)
+        # A launch of no time is one; a damaged event, and values that cannot be, are absent.
+        assert values(loaded, "k", "gpu_time") == [0.0, 2e-6]
+        assert set(loaded.table["metric"]) == {"gpu_time"}
+        assert set(loaded.table["source"]) == {"chrome_trace"}  # nothing in it says that Kineto wrote it
+        assert set(loaded.table["workload"]) == {"grid not recorded"}
+        assert loaded.run.kernels["k"]["summary"] == "launched by aten::mm on stream 3"
+        assert (loaded.run.device.name, loaded.run.device.target) == ("GPU not named in the file", "")
+
+
+def test_protons_kernels_are_summed_in_each_scope() -> None:
+    loaded = open_file(FIXTURES / "foreign" / "proton_profile.hatchet")
+    assert values(loaded, "matmul_kernel", "gpu_time", "step/forward") == pytest.approx([204.8e-6])
+    assert values(loaded, "matmul_kernel", "launches", "step/backward") == [8]
+    assert values(loaded, "matmul_kernel", "algorithm_flops", "step/backward") == [2.2e9]
+    assert values(loaded, "add_kernel", "algorithm_flops") == []
+    assert loaded.table["launch"].isna().all()  # it keeps none
+    assert any("bytes have no place" in note for note in loaded.run.notes)
+    rows = summarise(loaded.table, loaded.run.device).set_index(["kernel", "workload"])
+    assert rows.loc[("matmul_kernel", "step/forward"), "launches"] == 4
+    assert rows.loc[("add_kernel", "step/forward"), "time_source"] == "proton"
+    assert (loaded.run.device.target, loaded.run.device.multiprocessors) == ("sm_90", 132)
+
+
+def test_the_same_kernel_twice_in_a_scope_is_added_up(tmp_path: Path) -> None:
+    tree, devices = json.loads((FIXTURES / "foreign" / "proton_profile.hatchet").read_text())
+    forward = tree["children"][0]["children"][0]
+    forward["children"].append(forward["children"][0])
+    loaded = open_file(written(tmp_path, "twice.hatchet", [tree, devices]))
+    assert values(loaded, "matmul_kernel", "gpu_time", "step/forward") == pytest.approx([2 * 204.8e-6])
+
+
+def test_tritonparses_launches_have_their_config_and_compilations_their_time(tmp_path: Path) -> None:
+    path = FIXTURES / "foreign" / "tritonparse_events.ndjson"
+    loaded = open_file(path)
+    assert values(loaded, "add_kernel", "grid_blocks") == [32, 32, 8]
+    assert values(loaded, "add_kernel", "block_threads") == [128] * 3
+    assert values(loaded, "add_kernel", "shared_memory") == [0] * 3
+    compiled = json.loads(path.read_text().splitlines()[0])["payload"]["metadata"]["times"]
+    spent = compiled["ir_initialization"] + sum(t for _, t in compiled["lowering_stages"]) + compiled["store_results"]
+    assert values(loaded, "add_kernel", "compile_time") == pytest.approx([spent * 1e-6])
+    assert set(loaded.configs["launched"]) == {"BLOCK=128,num_warps=4,num_stages=3,num_ctas=1"}
+    assert loaded.run.kernels["add_kernel"]["summary"] == "launched at main.py:9 (3 times)"
+    assert loaded.run.versions["triton"]
+    assert not {"gpu_time", "registers"} & set(loaded.table["metric"])  # no such value is in the file
+    packed = tmp_path / "events.bin.ndjson"
+    packed.write_bytes(b"".join(gzip.compress(line) for line in path.read_bytes().splitlines(keepends=True)))
+    assert open_file(packed).table.drop(columns="run_id").equals(loaded.table.drop(columns="run_id"))
+    cut = tmp_path / "cut.ndjson"
+    cut.write_bytes(path.read_bytes()[:-20])
+    assert values(open_file(cut), "add_kernel", "grid_blocks") == [32, 32]
+    assert any("left out: 1" in note for note in open_file(cut).run.notes)
+
+
+def test_a_compilation_from_the_cache_has_no_time(tmp_path: Path) -> None:
+    first = json.loads((FIXTURES / "foreign" / "tritonparse_events.ndjson").read_text().splitlines()[0])
+    first["payload"]["metadata"]["cache_hit"] = True
+    launch = {"event_type": "launch", "name": "k", "grid": [2, 0.5]}
+    path = tmp_path / "a.ndjson"
+    path.write_text(f"{json.dumps(first)}\n{json.dumps({**launch, 'compilation_metadata': {'shared': 64}})}\n")
+    loaded = open_file(path)
+    assert set(loaded.table["metric"]) == {"shared_memory"}
+    assert set(loaded.table["workload"]) == {"grid not recorded"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("notes.md", b"# notes", "in no format that Tilescope knows: it opens ncu's reports"),
+        ("empty.json", b"", "is empty"),
+        ("cpu.json", b'{"deviceProperties": [], "traceEvents": []}', "ProfilerActivity.CUDA"),
+        ("cut.json", b'{"traceEvents": [{"ph": "X"', "cut off"),
+        ("deep.json", b'{"traceEvents": [' + b"[" * 100_000, "no JSON"),
+        ("table.csv", b"a,b\n1,2\n", "ncu --csv --page raw"),
+        ("scopes.hatchet", b'[{"frame": {"name": "ROOT"}, "metrics": {}, "children": []}]', "no kernel's time"),
+        ("packed.hatchet_msgpack", b"\x92\x83\xa8", "default format"),
+        ("a.ndjson", b'{"event_type": "launch_diff"}\n', "no compilation or launch"),
+        ("damaged.json.gz", gzip.compress(TRACE.read_bytes())[:900], "cannot be read"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_opened_is_said_in_one_line(
+    name: str, content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert cli.main(["open", str(path)]) == cli.BAD_INPUT
+    error = capsys.readouterr().err
+    assert said in error
+    assert name in error
+    assert len(error.splitlines()) == 1
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_a_missing_file_is_said() -> None:
+    with pytest.raises(StoreError, match=r"no file nowhere\.json"):
+        open_file("nowhere.json")
+
+
+def test_the_command_prints_a_run_for_each_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["open", str(TRACE), str(FIXTURES / "foreign" / "proton_profile.hatchet")]) == 0
+    out = capsys.readouterr().out
+    assert "layer_norm_backward_kernel" in out
+    assert out.count("run: ") == 2
+
+
+def test_names_of_any_length_stay_apart(tmp_path: Path) -> None:
+    names = ["k" * 5000 + end for end in "ab"] + ["\x1b[31m\nred", "\ud800", ""]
+    events = [{"ph": "X", "cat": "kernel", "name": name, "ts": n, "dur": 1} for n, name in enumerate(names)]
+    loaded = open_file(written(tmp_path, "names.json", {"traceEvents": events}))
+    assert len(loaded.run.kernels) == len(names)
+    assert all(len(name) <= 1000 and name.isprintable() for name in loaded.run.kernels)
+
+
+def test_a_devices_figures_are_the_files_and_the_datasheets_where_it_has_only_the_name(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "args": {"device": 1}}
+
+    def device(*described: Mapping[str, Any]) -> Any:
+        data = {"deviceProperties": list(described), "traceEvents": [event]}
+        return open_file(written(tmp_path, "a.json", data)).run.device
+
+    found = device({"id": 0, "name": "another"}, {"id": 1, "name": "NVIDIA H100 80GB HBM3", "numSms": 114})
+    assert (found.name, found.multiprocessors) == ("NVIDIA H100 80GB HBM3", 114)
+    assert found.l2_bytes > 0
+    assert found.ceilings
+    assert all(roof.origin == "datasheet" for roof in found.ceilings)
+    assert device({"id": 0, "name": "another"}).name == "GPU not named in the file"
+    assert device({"id": 1, "name": "Brand New", "computeMajor": 13, "computeMinor": 0}).ceilings == ()

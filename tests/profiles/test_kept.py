@@ -1,0 +1,144 @@
+"""What is kept on disk between processes: found again while what decides it is the same, and never believed when damaged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tilescope.files import user_cache
+from tilescope.hardware import device
+from tilescope.jobs import declarations, kept_ceilings, questions, schedule
+from tilescope.jobs.job import Job
+from tilescope.jobs.ledger import Ledger
+from tilescope.table.case import Case
+from tilescope.table.schema import Ceiling, Device, Run
+
+KERNELS = Path(__file__).parents[2] / "kernels" / "tilescope_kernels"
+ENTRY = {
+    "kernel": "softmax",
+    "implementations": {"triton": {"requires": []}, "absent": {"requires": ["no-such-package"]}},
+}
+VERSIONS = {"driver": "580.1", "torch": "2.13"}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv(user_cache.VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_what_is_damaged_is_not_there_and_only_so_much_is_kept(cache, monkeypatch):
+    assert user_cache.read("kind", "a") is None
+    user_cache.write("kind", "a", {"value": [1, 2]})
+    assert user_cache.read("kind", "a") == {"value": [1, 2]}
+    file = cache / "kind" / "a.json"
+    whole = file.read_bytes()
+    for damaged in (whole[:-1], whole.replace(b"1, 2", b"1, 3"), b"", b"\xff\xfe\n{}", b"[" * 100_000):
+        file.write_bytes(damaged)
+        assert user_cache.read("kind", "a") is None
+    for number in range(user_cache._KEPT + 9):
+        user_cache.write("kind", str(number), number)
+        os.utime(cache / "kind" / f"{number}.json", (number, number))
+    assert len(list((cache / "kind").iterdir())) <= user_cache._KEPT + 1
+    monkeypatch.setenv(user_cache.VARIABLE, "/proc/nowhere")
+    user_cache.write("kind", "a", 1)
+    assert user_cache.read("kind", "a") is None
+
+
+def test_many_write_at_once(cache):
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: user_cache.write("kind", "a", [number] * 1000), range(200)))
+    assert len(set(user_cache.read("kind", "a"))) == 1
+    assert [path.name for path in (cache / "kind").iterdir()] == ["a.json"]
+
+
+def test_declarations_hold_until_the_library_is_edited(tmp_path, monkeypatch):
+    library = tmp_path / "tilescope_kernels"
+    shutil.copytree(KERNELS, library, ignore=shutil.ignore_patterns("__pycache__"))
+
+    class Found:
+        submodule_search_locations = (str(library),)
+
+    find = declarations.importlib.util.find_spec
+    monkeypatch.setattr(
+        declarations.importlib.util, "find_spec", lambda name: Found if name == "tilescope_kernels" else find(name)
+    )
+    declarations.keep((), (), [ENTRY])
+    (entry,) = declarations.known((), ())
+    assert {name: known["available"] for name, known in entry["implementations"].items()} == {
+        "triton": True,
+        "absent": False,
+    }
+    assert declarations.known(("softmax",), ()) == [entry]
+    assert declarations.known(("softmax", "matmul"), ()) is None
+    assert declarations.known(("softmax",), ("8x8-fp32",)) is None
+    declarations.keep(("own.py:SPEC",), (), [ENTRY])
+    assert declarations.known(("own.py:SPEC",), ()) is None
+    edited = library / "reductions" / "softmax.py"
+    text = edited.read_text()
+    edited.write_text(f"{text}\n# edited\n")
+    assert declarations.known((), ()) is None
+    edited.write_text(text)
+    assert declarations.known((), ()) == [entry]
+    monkeypatch.setattr(device, "installed", lambda: {"torch": "another"})
+    assert declarations.known((), ()) is None
+
+
+def test_a_kept_answer_starts_no_worker_and_is_what_a_worker_says(monkeypatch):
+    told = asyncio.run(questions.describe(["softmax"], ["24x32-fp32"]))
+
+    async def never(*arguments):
+        raise AssertionError("a worker was asked")
+
+    monkeypatch.setattr(questions, "_ask", never)
+    assert asyncio.run(questions.describe(["softmax"], ["24x32-fp32"])) == told
+    assert told[0]["selected"] == ["24x32-fp32"]
+
+
+def test_a_kernel_is_found_without_the_rest_of_the_library():
+    from tilescope_kernels import CATALOG, catalog
+
+    assert [catalog.find(spec.name) for spec in CATALOG] == list(CATALOG)
+    assert catalog.find("nothing") is None
+
+
+def test_ceilings_are_measured_once_for_a_device_and_its_versions(tmp_path, monkeypatch):
+    asked = []
+
+    async def measured(patience):
+        asked.append(patience)
+        return (Ceiling("hbm", 3.9e12, "byte/second", "measured", "device copy"),)
+
+    monkeypatch.setattr(questions, "ceilings", measured)
+    monkeypatch.setattr(schedule.device, "uuid", lambda: "GPU-1")
+
+    def roofs(versions=VERSIONS, **settings):
+        gpu = Device("NVIDIA H200", "sm_90", 132, 1, 1, True)
+        job = Job([Case("softmax", "triton", "forward", "8x8-fp32")], ["events"], settings, tmp_path / str(len(asked)))
+        about = Run("20270101-000000-0000", "2027-01-01T00:00:00+00:00", gpu, {}, versions, {"target": "sm_90"})
+        monkeypatch.setattr(Ledger, "emit", lambda self, event: None)
+        ledger = Ledger.begin(job, about, {}, lambda event: None)
+        asyncio.run(schedule._measure_ceilings(ledger))
+        (found,) = ledger.writer.run.device.ceilings
+        ledger.writer.discard()
+        return found
+
+    first = roofs()
+    assert first.value == 3.9e12 and first.note.startswith("device copy; measured at 20")
+    assert roofs() == first and len(asked) == 1
+    assert roofs(renew_ceilings=True).value == 3.9e12 and len(asked) == 2
+    roofs({**VERSIONS, "driver": "590.1"})
+    assert len(asked) == 3
+    for wrong in (
+        [{"name": "hbm", "value": -1, "unit": "byte/second", "origin": "measured"}],
+        {"a": 1},
+        [3],
+        [{"x": 1}],
+    ):
+        user_cache.write("ceilings", kept_ceilings._key("GPU-1", VERSIONS), wrong)
+        assert kept_ceilings.known("GPU-1", VERSIONS) == ()
+    assert kept_ceilings.known("", VERSIONS) == ()

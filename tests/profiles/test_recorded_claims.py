@@ -1,0 +1,57 @@
+"""Claims that are kept beside the code are those that today's code computes, and none are taken of what has changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from tilescope.cli import main
+from tilescope.models import claims, claims_text, recorded_claims
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun
+
+AGAIN = "run: tilescope claims --keep"
+
+
+def test_every_recording_has_its_claims_kept() -> None:
+    found = {folder.name: recorded_claims.kept(folder) for folder in store.recorded_dir().iterdir() if folder.is_dir()}
+    assert [name for name, kept in found.items() if kept is None] == [], AGAIN
+
+
+def test_what_is_kept_is_what_is_computed(recording: LoadedRun) -> None:
+    rows, said = recorded_claims.kept(recording.folder)
+    computed = claims.of_run(recording)
+    apart = [
+        (row["kernel"], name, row[name], other[name])
+        for row, other in zip(rows, computed, strict=True)
+        for name in other
+        # As text, for NaN is not NaN.
+        if str(row[name]) != str(other[name])
+    ]
+    assert apart == [], AGAIN
+    assert said == claims_text.provenance([recording]), AGAIN
+
+
+def test_another_table_or_another_code_is_not_taken_for_what_was_kept(tmp_path: Path) -> None:
+    folder, file = tmp_path / "20261124-050903-5c97", tmp_path / "kept.jsonl"
+    shutil.copytree(store.recorded_dir() / folder.name, folder)
+    assert recorded_claims.kept(folder, file) is None
+    assert recorded_claims.keep([folder], file) == [folder.name]
+    assert recorded_claims.kept(folder, file) is not None
+    assert recorded_claims.keep([folder], file) == []
+    line = json.loads(file.read_text())
+    # A file that the recording's kernels are in now.
+    assert any("cross_entropy" in name for name in [*line["declared"], *line["texts"]])
+    declared = [name for name in line["declared"] if "linear" not in name]
+    assert recorded_claims.digest(folder, declared, line["texts"][:-1]) != line["digest"]
+    with (folder / "table.parquet").open("ab") as table:
+        table.write(b" ")
+    assert recorded_claims.kept(folder, file) is None
+
+
+def test_the_command_says_what_it_computed(capsys) -> None:
+    before = recorded_claims.FILE.read_bytes()
+    assert main(["claims", "--keep"]) == 0
+    assert capsys.readouterr().out.startswith("computed anew: none"), AGAIN
+    assert recorded_claims.FILE.read_bytes() == before

@@ -1,0 +1,81 @@
+"""Timings that processes share, and winners that are exported."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+from tilescope.tuning import memory
+
+PROBLEM = memory.Problem("k", "digest", "(8, 'bf16')", "NVIDIA H200", "GPU-1", "triton 3.6.0")
+WRITER = """
+import sys
+from pathlib import Path
+from tilescope.tuning import memory
+problem = memory.Problem("k", "digest", "(8, 'bf16')", "NVIDIA H200", "GPU-1", "triton 3.6.0")
+for number in range(20):
+    memory.Memory(Path(sys.argv[1])).keep(problem, {f"{sys.argv[2]}{number}": ([1e-3 + number], "")})
+"""
+
+
+@pytest.fixture
+def kept(tmp_path):
+    return memory.Memory(tmp_path / "folder" / "tuning.sqlite3")
+
+
+def test_what_was_timed_is_known_to_the_same_problem_alone(kept):
+    kept.keep(PROBLEM, {"a": ([1e-3, 3e-3, 2e-3], ""), "b": ((), "262144 bytes of shared memory")})
+    known = kept.known(PROBLEM)
+    assert known["a"].median == 2e-3
+    assert (known["b"].median, known["b"].reason) == (None, "262144 bytes of shared memory")
+    for change in ({"digest": "x"}, {"shape": "(9, 'bf16')"}, {"uuid": "GPU-2"}, {"versions": "triton 3.7.0"}):
+        assert kept.known(dataclasses.replace(PROBLEM, **change)) == {}
+
+
+def test_two_processes_write_one_database(kept, tmp_path):
+    path = str(tmp_path / "shared.sqlite3")
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, path, name]) for name in ("x", "y")]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert len(memory.Memory(tmp_path / "shared.sqlite3").known(PROBLEM)) == 40
+
+
+def test_merging_takes_the_later_timing(kept, tmp_path, monkeypatch):
+    other = memory.Memory(tmp_path / "other.sqlite3")
+    other.keep(PROBLEM, {"a": ([5e-3], ""), "c": ([1e-3], "")})
+    with other._open() as database:
+        database.execute("UPDATE timings SET at = '2000-01-01T00:00:00+00:00' WHERE config = 'a'")
+    kept.keep(PROBLEM, {"a": ([2e-3], "")})
+    kept.merge(other.path)
+    assert {config: timing.median for config, timing in kept.known(PROBLEM).items()} == {"a": 2e-3, "c": 1e-3}
+    with pytest.raises(memory.WinnersError, match="no tuning database"):
+        kept.merge(tmp_path / "none")
+
+
+def test_winners_are_exported_and_chosen_on_any_gpu_of_that_name(kept, tmp_path):
+    elsewhere = dataclasses.replace(PROBLEM, device="NVIDIA A100")
+    kept.keep(PROBLEM, {"a": ([2e-3], ""), "b": ([1e-3], ""), "c": ((), "spills")})
+    kept.keep(elsewhere, {"a": ([1e-9], "")})
+    file = tmp_path / "winners.json"
+    memory.export(kept.winners(), file)
+    assert "GPU-1" not in file.read_text()
+    found = memory.load(file)
+    assert memory.chosen(found, dataclasses.replace(PROBLEM, uuid="GPU-7")) == "b"
+    assert memory.chosen(found, elsewhere) == "a"
+    assert memory.chosen(found, dataclasses.replace(PROBLEM, digest="changed")) == ""
+    assert [(w.problem.device, w.configs) for w in found] == [("NVIDIA A100", 1), ("NVIDIA H200", 2)]
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{", json.dumps({"format": 9, "winners": []}), '{"format": 1, "winners": [{}]}']
+)
+def test_what_is_no_file_of_winners_is_refused_in_one_line(tmp_path, text):
+    file = tmp_path / "winners.json"
+    file.write_text(text)
+    with pytest.raises(memory.WinnersError, match=r"winners\.json is no file of winners") as caught:
+        memory.load(file)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(memory.WinnersError, match="tilescope tune --export"):
+        memory.load(tmp_path / "none.json")
