@@ -90,7 +90,8 @@ def case_rows(case: Case, elements: int, measured: bool = True, flops_each: int 
     if measured:
         # A call takes no less than the launches in it, or its measurement is called impossible.
         rows += [
-            case.row("interval", max(60e-6 * launches, end), "events", sample=sample) for sample, end in enumerate(starts)
+            case.row("interval", max(60e-6 * launches, end), "events", sample=sample)
+            for sample, end in enumerate(starts)
         ]
     return rows
 
