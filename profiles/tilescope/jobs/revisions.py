@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tilescope.files import bounded_reading
+from tilescope.jobs import resident
 from tilescope.runs import store
 
 #: The working tree as it is, with what is not committed.
@@ -78,7 +79,8 @@ def _environment(library: Path) -> dict[str, str]:
     searched = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
     here = dict.fromkeys(str(Path(entry).absolute()) for entry in searched if entry and Path(entry).is_dir())
     there = [str(library.parent)] if library.is_dir() else []
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([*there, *here])}
+    # A process that is kept for later jobs would hold the files of a folder that is gone then.
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*there, *here]), resident.SWITCH: "0"}
 
 
 @contextlib.contextmanager
