@@ -23,8 +23,7 @@ from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, gather
 #: Settings that say what was run, not how it was measured.
 _INDIFFERENT = frozenset({
     "collectors", "file", "file_sha256", "repetitions", "interpreter_limit", "check_limit", "check_first", "conditions",
-    "measure_ceilings", "renew_ceilings", "timeout",
-})  # fmt: skip
+    "measure_ceilings", "renew_ceilings", "timeout"})  # fmt: skip
 _PROBLEM = ["kernel", "pass", "workload"]
 #: What is compared beside the time, from ``summary.summarise``.
 COMPARED = ("bytes", "registers", "shared_memory", "spill_bytes", "theoretical_occupancy", "achieved_occupancy")
