@@ -32,6 +32,8 @@ _BYTES = {
 #: What a comparison with the reference found, and what is accepted.
 _CHECKED = ("relative_error", "tolerance", "row_error", "row_tolerance")
 
+#: What a column of launches holds: more are no number of launches.
+_MOST_LAUNCHES = 1 << 31
 #: Sources by how surely they saw the real launches.
 _LAUNCH_SOURCES = ("torch_profiler", "chrome_trace", "ncu", "compiler", "interpreter", "tritonparse")
 
@@ -217,7 +219,7 @@ def _launch_count(case: CaseValues) -> int | None:
     """Launches of the case, from the source that saw the real ones."""
     together = case.total("launches")
     if together:
-        return int(together.value)
+        return int(together.value) if 0 <= together.value < _MOST_LAUNCHES else None
     return next((len(n) for s in _LAUNCH_SOURCES if (n := case.launches(s))), None)
 
 
