@@ -9,6 +9,7 @@ from typing import Any
 
 import panel as pn
 import pytest
+from tilescope.models import recorded_claims
 from tilescope.runs import store
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.session.scheduling import step_by_step, stepping
@@ -47,6 +48,13 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Page:
     return page
 
 
+@pytest.fixture
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No recording's claims were read or kept before, as with runs of somebody's own."""
+    monkeypatch.setattr(run_cache, "_CLAIMED", {})
+    monkeypatch.setattr(recorded_claims, "kept", lambda folder: None)
+
+
 def test_steps_are_taken_one_a_turn_and_at_once_where_nobody_waits(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     left = iter([True, True, False, True])
     step_by_step(lambda: next(left), lambda: True)
@@ -66,8 +74,8 @@ def test_steps_are_taken_one_a_turn_and_at_once_where_nobody_waits(page: Page, m
     assert list(left) == [True]
 
 
-def test_claims_are_read_a_recording_a_turn_and_once_for_all(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_cache, "_CLAIMED", {})
+@pytest.mark.usefixtures("nothing_kept")
+def test_claims_are_read_a_recording_a_turn_and_once_for_all(page: Page) -> None:
     shown = Claims(State(view="claims"))
     shown.refresh()
     assert "Reading" in shown._head.object
@@ -87,10 +95,10 @@ def test_claims_are_read_a_recording_a_turn_and_once_for_all(page: Page, monkeyp
     assert not page.turns
 
 
+@pytest.mark.usefixtures("nothing_kept")
 def test_what_cannot_be_read_is_shown_in_place_and_ends_the_reading(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_cache, "_CLAIMED", {})
     monkeypatch.setattr(run_cache, "_open", refuse)
     shown = Claims(State(view="claims"))
     shown.refresh()
@@ -99,10 +107,8 @@ def test_what_cannot_be_read_is_shown_in_place_and_ends_the_reading(
     assert shown._trouble.visible
 
 
-def test_who_looks_elsewhere_meanwhile_is_not_shown_what_was_asked_before(
-    page: Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_cache, "_CLAIMED", {})
+@pytest.mark.usefixtures("nothing_kept")
+def test_who_looks_elsewhere_meanwhile_is_not_shown_what_was_asked_before(page: Page) -> None:
     shown = Claims(State(view="claims"))
     shown.refresh()
     before = page.turns.pop()

@@ -25,5 +25,5 @@ def test_columns_off_the_page_fade_until_they_are_reached(visit: Any, built: Any
     assert tables
     assert any(wide for wide, _ in tables)
     assert all(wide == fades for wide, fades in tables)
-    page.evaluate(TO_THE_END)
-    page.wait_for_function(f"() => !({MASKS})().some(([, fades]) => fades)")
+    # Scrolled again each time: a table that is filled meanwhile begins anew.
+    page.wait_for_function(f"() => {{ ({TO_THE_END})(); return !({MASKS})().some(([, fades]) => fades) }}")
