@@ -70,6 +70,7 @@ class FakeNvml:
 def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     fake = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setattr(device, "_STARTED", set())
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return fake
 
@@ -84,9 +85,36 @@ def test_detect(nvml: FakeNvml) -> None:
 
 
 def test_the_clock_of_now_is_in_hertz_and_absent_without_a_driver(nvml: FakeNvml) -> None:
-    assert device.clocks() == {"sm_clock": 1.98e9}
     nvml.down = True
     assert device.clocks() == {}
+    nvml.down = False
+    assert device.clocks() == {"sm_clock": 1.98e9}
+
+
+def test_a_driver_that_stopped_answering_is_asked_anew(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[int] = []
+    monkeypatch.setattr(nvml, "nvmlInit", lambda: starts.append(1))
+    assert device.detect() and device.clocks()
+    assert len(starts) == 1
+    nvml.nvmlDeviceGetUUID = lambda handle: (_ for _ in ()).throw(nvml.NVMLError("GPU is lost"))  # type: ignore[method-assign]
+    assert device.uuid() == ""
+    assert device.clocks()
+    assert len(starts) == 2
+
+
+def test_a_programs_version_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path / "cache"))
+    tool = tmp_path / "ncu"
+    tool.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho Version 1.2\n")
+    tool.chmod(0o755)
+    for _ in range(2):
+        assert device.version_text(str(tool)) == "Version 1.2\n"
+    device._version_text.cache_clear()
+    assert device.version_text(str(tool)) == "Version 1.2\n", "kept between processes"
+    assert (tmp_path / "asked").read_text().count("asked") == 1
+    tool.write_text("#!/bin/sh\necho Version 1.30\n")
+    assert device.version_text(str(tool)) == "Version 1.30\n"
+    assert device.version_text(str(tmp_path / "none")) == ""
 
 
 def test_an_unlisted_gpu_has_no_datasheet(nvml: FakeNvml) -> None:

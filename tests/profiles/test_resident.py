@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -39,6 +40,15 @@ if os.fork() == 0:
     time.sleep(300)
 while not pathlib.Path(__file__).with_suffix(".pid").exists():
     time.sleep(0.01)
+"""
+
+#: Says how many seconds ago its process began.
+AGE = """
+import os, pathlib
+ticks = int(pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+up = float(pathlib.Path("/proc/uptime").read_text().split()[0])
+print("age", int(up - ticks / os.sysconf("SC_CLK_TCK")), os.environ["HERE"], flush=True)
+SPEC = 1
 """
 
 
@@ -176,6 +186,40 @@ def test_without_a_private_folder_or_torch_workers_start_cold(forking, tmp_path,
     assert "half installed" in events[-1]["message"]
     assert not isinstance(worker._process, resident.Forked)
     assert resident._refused == ["torch does not import: RuntimeError"]
+
+
+def test_who_asks_for_the_gpu_again_finds_a_worker_that_is_ready(forking, tmp_path, monkeypatch):
+    looks = tmp_path / "looks.py"
+    looks.write_text(AGE)
+    monkeypatch.setattr(WorkerProcess, "_on_gpu", lambda worker: True)
+
+    def age():
+        _, log, worker = asked(f"{looks}:SPEC", HERE="there")
+        assert isinstance(worker._process, resident.Forked)
+        found = re.search(r"age (\d+) there", log)
+        assert found, log
+        return int(found[1])
+
+    first = age()
+    (server,) = resident._started
+    wait_for(lambda: len(children(server.process.pid)) == 1, 20)
+    (waiting,) = children(server.process.pid)
+    time.sleep(1)
+    assert age() >= 1 > first, "it was there before it was asked for"
+    # The next is made when nobody is at work, and one that dies costs nothing.
+    wait_for(lambda: children(server.process.pid) - {waiting}, 20)
+    (waiting,) = children(server.process.pid)
+    os.kill(waiting, signal.SIGKILL)
+    assert age() >= 0
+    wait_for(lambda: children(server.process.pid), 20)
+    (waiting,) = children(server.process.pid)
+    server.process.kill()
+    wait_for(lambda: not alive(waiting), 20)
+
+
+def children(process):
+    """The processes that it forked and that run."""
+    return {pid for pid in map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()) if alive(pid)}
 
 
 def test_it_ends_when_nobody_asks(forking):

@@ -12,10 +12,12 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tilescope.files import user_cache
 from tilescope.hardware import ceilings
 from tilescope.table.schema import Device
 from tilescope.version import VERSION
@@ -33,6 +35,9 @@ _VERSIONED = {
     "bitsandbytes": ("bitsandbytes",),
     "cut-cross-entropy": ("cut-cross-entropy",),
 }
+
+#: The process in which NVML has been started: a fork has to start it anew.
+_STARTED: set[int] = set()
 
 #: Where NVIDIA's installers put ncu without a link on PATH.
 _NCU_PLACES = (
@@ -111,6 +116,15 @@ def uuid() -> str:
         return ""
 
 
+def shareable() -> bool:
+    """Whether there is a GPU on which more than one program may have a context at a time."""
+    try:
+        with _nvml() as nvml:
+            return bool(nvml.nvmlDeviceGetComputeMode(_visible(nvml)) == nvml.NVML_COMPUTEMODE_DEFAULT)
+    except NoDeviceError:
+        return False
+
+
 def clocks() -> dict[str, float]:
     """The clock that the multiprocessors run at now, ``sm_clock``, in hertz, as NVML reads it; empty where it does not tell.
 
@@ -133,7 +147,7 @@ def versions() -> dict[str, str]:
         pass
     ncu = find_ncu()
     if ncu:
-        version = re.search(r"Version\s+(\S+)", output([ncu, "--version"]))
+        version = re.search(r"Version\s+(\S+)", version_text(ncu))
         found["ncu"] = version[1] if version else "unknown"
     return found
 
@@ -168,6 +182,26 @@ def _version_key(path: Path) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", str(path))]
 
 
+def version_text(program: str) -> str:
+    """What the program says to ``--version``; empty where it cannot be run. Asked once, until its file changes."""
+    try:
+        seen = Path(program).resolve().stat()
+    except OSError:
+        return ""
+    return _version_text(program, seen.st_mtime_ns, seen.st_size)
+
+
+@cache
+def _version_text(program: str, *_: int) -> str:
+    key = user_cache.digest([program, *_])
+    said = user_cache.read("versions", key)
+    if not isinstance(said, str):
+        said = output([program, "--version"])
+        if said:
+            user_cache.write("versions", key, said)
+    return said
+
+
 def output(command: list[str]) -> str:
     """What the command writes; empty where it cannot be run or takes half a minute."""
     try:
@@ -197,13 +231,15 @@ def _detect() -> Device:
 
 @contextmanager
 def _nvml() -> Iterator[Any]:
-    """NVML, started and shut down again; its errors become NoDeviceError."""
+    """NVML, which stays started in this process while it answers. Errors become NoDeviceError."""
     try:
         import pynvml  # noqa: PLC0415 - a machine without it still opens runs
     except ImportError as error:
         raise NoDeviceError("nvidia-ml-py is not installed: pip install nvidia-ml-py") from error
     try:
-        pynvml.nvmlInit()
+        if os.getpid() not in _STARTED:
+            pynvml.nvmlInit()
+            _STARTED.add(os.getpid())
     except pynvml.NVMLError as error:
         raise NoDeviceError(
             f"no NVIDIA GPU here (NVML: {error}): the compiler and interpreter collectors work without one"
@@ -211,9 +247,10 @@ def _nvml() -> Iterator[Any]:
     try:
         yield pynvml
     except pynvml.NVMLError as error:
+        _STARTED.clear()
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
         raise NoDeviceError(f"the NVIDIA driver does not answer (NVML: {error}): see nvidia-smi") from error
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def _visible(nvml: Any) -> Any:

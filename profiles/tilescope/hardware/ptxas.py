@@ -13,7 +13,7 @@ import os
 import re
 from pathlib import Path
 
-from tilescope.hardware.device import output
+from tilescope.hardware.device import version_text
 
 #: The binary and its variable, for targets before sm_100 and from there on.
 _BINARIES = (("ptxas", "TRITON_PTXAS_PATH"), ("ptxas-blackwell", "TRITON_PTXAS_BLACKWELL_PATH"))
@@ -30,7 +30,7 @@ def version(target: str) -> str | None:
     """Version of the assembler for ``target`` (``sm_90``), as ``12.8.93`` for CUDA 12.8's. None where it is not found."""
     digits = re.search(r"\d+", target)
     path = _path(*_BINARIES[digits is not None and int(digits[0]) >= _BLACKWELL])
-    number = re.search(r"\bV(\d+(?:\.\d+)+)", output([str(path), "--version"])) if path else None
+    number = re.search(r"\bV(\d+(?:\.\d+)+)", version_text(str(path))) if path else None
     return number[1] if number else None
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from tilescope.jobs import machine_limits, resident
 from tilescope.jobs.scratch import Scratch
 from tilescope.jobs.worker_output import BoundedLog, EventLines
+from tilescope.table.sources import KNOWN
 
 #: How often the pipe of events is looked at, in seconds, and how soon again while there is more.
 POLL, MORE = 0.05, 0.002
@@ -109,7 +110,7 @@ class WorkerProcess:
         _widen(self._output)
         try:
             if job:
-                self._process = await resident.fork(job, variables, write)
+                self._process = await resident.fork(job, variables, write, self._on_gpu())
             if self._process is None:
                 starting = asyncio.create_subprocess_exec(
                     *command,
@@ -123,6 +124,11 @@ class WorkerProcess:
         finally:
             os.close(write)
         asyncio.get_running_loop().add_reader(self._output, self._hear_output)
+
+    def _on_gpu(self) -> bool:
+        """Whether the job needs the GPU to itself."""
+        collector = KNOWN.get(str(self._job.get("collector")))
+        return self._job.get("action") == "ceilings" or bool(collector and collector.on_gpu)
 
     def _hear_output(self) -> None:
         if not self._take_output():

@@ -125,10 +125,10 @@ def prepare() -> None:
             _start(path, variables)
 
 
-async def fork(job: Path, variables: Mapping[str, str], output: int) -> Forked | None:
+async def fork(job: Path, variables: Mapping[str, str], output: int, gpu: bool = False) -> Forked | None:
     """A worker on the job in the file ``job``, whose output goes to ``output``. None where it has to be started cold.
 
-    ``variables`` is its whole environment. Cancelling ends the worker.
+    ``variables`` is its whole environment; ``gpu`` says that it will use one. Cancelling ends the worker.
     """
     path = _socket(variables)
     if path is None:
@@ -143,7 +143,7 @@ async def fork(job: Path, variables: Mapping[str, str], output: int) -> Forked |
         if connection is None:
             return None
         try:
-            answer, rest = await _ask(connection, {"job": str(job)}, output)
+            answer, rest = await _ask(connection, {"job": str(job), "gpu": gpu}, output)
         except BaseException as error:
             connection.close()
             if not isinstance(error, OSError | ValueError):

@@ -3,7 +3,8 @@
 ``python -P -m tilescope.worker.fork_server SOCKET`` starts one; ``tilescope.jobs.resident`` does. It never touches a GPU and
 imports no kernel, so that a worker begins as a fresh process would, with the same environment, folder and output, less
 the seconds that torch takes. When a file that it has imported changes it retires, and so it does after ``IDLE`` seconds without
-work. A worker dies with the fork server, and with whoever asked for it.
+work. A worker dies with the fork server, and with whoever asked for it. Who asks for the GPU again finds a worker that is ready
+(``tilescope.worker.ready``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any, NoReturn
 
 from tilescope.execution.parentage import die_with
 from tilescope.jobs import resident
+from tilescope.worker import ready
 
 #: Seconds without a worker after which it ends.
 IDLE = 600.0
@@ -44,7 +46,8 @@ _THEN = (
     "tilescope.interpreter.interpret", "torch.autograd.profiler",
     "triton.experimental.gluon",
 )  # fmt: skip
-#: What torch.compile imports: when nobody has asked for anything for ``_SPARE`` seconds.
+#: What torch.compile imports: when nobody has asked for anything for ``_SPARE`` seconds. It looks for a GPU, so where there may be
+#: one only a worker that is ready imports it.
 _LATER = ("torch._inductor.compile_fx",)
 _SPARE = 2.0
 
@@ -90,6 +93,8 @@ class ForkServer:
         self._woken, self._wake = socket.socketpair()
         self._loaded, self._pid = Loaded(), os.getpid()
         self._failed = self._refusal = ""
+        self._ready: ready.ReadyWorker | None = None
+        self._gpu_wanted = False
         self._quiet = time.monotonic()
         for end in (self._woken, self._wake):
             end.setblocking(False)
@@ -98,15 +103,18 @@ class ForkServer:
 
     def serve(self) -> dict[str, Any] | None:
         """The job that this process is to do as a worker; None in the server, at its end."""
-        waiting, later = [*_FIRST, *_THEN], [*_LATER]
+        waiting, later = [*_FIRST, *_THEN], [] if ready.DRIVER.exists() else [*_LATER]
         while self._listening or self._clients:
             left = None if self._clients else max(0.0, self._quiet + IDLE - time.monotonic())
-            ready = len(waiting) <= len(_THEN)
-            keys = self._poll(0.0 if waiting else _SPARE if later else left, accept=ready)
+            able = len(waiting) <= len(_THEN)
+            keys = self._poll(0.0 if waiting else _SPARE if later else left, accept=able)
             for request in self._attend(keys):
                 return request
             if waiting:
                 self._import(waiting.pop(0))
+            elif self._gpu_wanted and self._listening and not self._clients:
+                if (given := self._make_ready()) is not None:
+                    return given
             elif later and not keys and not self._clients:
                 self._import(later.pop(0))
             elif not keys and not self._clients and time.monotonic() >= self._quiet + IDLE:
@@ -188,12 +196,16 @@ class ForkServer:
 
     def _fork(self, connection: socket.socket, request: dict[str, Any], output: int) -> dict[str, Any] | None:
         self._quiet = time.monotonic()
-        asked: dict[str, Any] = json.loads(Path(request["job"]).with_name(resident.REQUEST).read_text())
-        pid = os.fork()
+        asked, self._gpu_wanted = _asked(request), bool(request.get("gpu"))
+        waiting = self._ready if self._gpu_wanted else None
+        if waiting and waiting.give(request, output):
+            pid, self._ready = waiting.pid, None
+        else:
+            pid = os.fork()
         if pid == 0:
             connection.close()
-            self._become_worker(asked, output)
-            return asked
+            self._leave_server()
+            return self._become_worker(asked, output)
         with contextlib.suppress(OSError):
             os.utime(self._path)
         client = Client(connection, pid)
@@ -202,20 +214,41 @@ class ForkServer:
             resident.say(connection, {"pid": pid})
         return None
 
-    def _become_worker(self, asked: dict[str, Any], output: int) -> None:
-        """Makes a fork the process that ``python -m tilescope.worker`` would be."""
+    def _make_ready(self) -> dict[str, Any] | None:
+        """Forks a worker that gets ready for the GPU. The job that it is given in that worker, None in the server."""
+        self._gpu_wanted = False
+        if self._ready:
+            return None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            self._leave_server()
+            ready.prepare(_LATER)
+            request, output = ready.wait(theirs)
+            return self._become_worker(_asked(request), output)
+        theirs.close()
+        self._ready = ready.ReadyWorker(pid, ours)
+        return None
+
+    def _leave_server(self) -> None:
+        """Lets a fork go of what is the server's, and die with it."""
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         die_with(self._pid)
+        others = [client.connection for client in self._clients] + ([self._ready.connection] if self._ready else [])
+        for end in (self._listening, self._woken, self._wake, *others):
+            if end is not None:
+                end.close()
+        os.close(self._lock)
+
+    def _become_worker(self, asked: dict[str, Any], output: int) -> dict[str, Any]:
+        """Makes a fork the process that ``python -m tilescope.worker`` would be. Returns what was asked."""
         null = os.open(os.devnull, os.O_RDONLY)
         for given, number in ((null, 0), (output, 1), (output, 2)):
             os.dup2(given, number)
         os.close(null)
-        for end in (self._listening, self._woken, self._wake, *(client.connection for client in self._clients)):
-            if end is not None:
-                end.close()
-        os.close(self._lock)
         os.environ.clear()
         os.environ.update(asked["environment"])
         self._sign(asked["environment"].get(resident.MARK, ""))
@@ -225,6 +258,7 @@ class ForkServer:
         sys.orig_argv[:] = [sys.executable, *resident.WORKER, asked["job"]]
         if numpy := sys.modules.get("numpy"):
             numpy.random.seed()  # else every worker would draw the same
+        return asked
 
     def _sign(self, mark: str) -> None:
         """Writes the mark into what the system shows as this process's environment: that of its first program."""
@@ -250,6 +284,9 @@ class ForkServer:
                 return
             if pid == 0:
                 return
+            if self._ready and pid == self._ready.pid:
+                self._ready.connection.close()
+                self._ready = None
             self._quiet = time.monotonic()
             for client in [client for client in self._clients if client.pid == pid]:
                 with contextlib.suppress(OSError):
@@ -264,6 +301,12 @@ class ForkServer:
             self._listening.close()
             self._listening = None
             fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+
+def _asked(request: dict[str, Any]) -> dict[str, Any]:
+    """What lies beside the job's file: the job, its environment and its folder."""
+    found: dict[str, Any] = json.loads(Path(request["job"]).with_name(resident.REQUEST).read_text())
+    return found
 
 
 def _state(file: str) -> tuple[int, int]:

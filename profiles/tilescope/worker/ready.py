@@ -1,0 +1,65 @@
+"""A worker that is ready before anyone asks: it has a CUDA context, and waits for its one job.
+
+A context takes longer than most timings. The fork server makes one such worker after a job that used the GPU, while nothing is
+being measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilescope.hardware import device
+from tilescope.jobs import resident
+
+#: There where the NVIDIA driver is loaded. What imports torch's compiler opens it, and no process forks well after that.
+DRIVER = Path("/dev/nvidiactl")
+
+
+@dataclass
+class ReadyWorker:
+    """A process that waits for a job on the other end of ``connection``."""
+
+    pid: int
+    connection: socket.socket
+
+    def give(self, request: dict[str, Any], output: int) -> bool:
+        """Hands over the request and where its output goes. False where the process has ended."""
+        try:
+            socket.send_fds(self.connection, [json.dumps(request).encode()], [output])
+        except OSError:
+            return False
+        finally:
+            self.connection.close()
+        return True
+
+
+def prepare(modules: Sequence[str]) -> None:
+    """Makes a CUDA context, where other programs may have one too, and imports the ``modules``. Never raises."""
+    with contextlib.suppress(Exception):
+        if device.shareable():
+            import torch  # noqa: PLC0415 - the server has imported it
+            import triton  # noqa: PLC0415
+
+            torch.zeros(1, device="cuda")
+            torch.cuda.synchronize()
+            triton.runtime.driver.active.get_current_device()
+    for name in modules:
+        with contextlib.suppress(Exception):  # the worker's to report, once it needs it
+            importlib.import_module(name)
+
+
+def wait(connection: socket.socket) -> tuple[dict[str, Any], int]:
+    """The request that is given at last, and where its output goes. Ends the process where the server closes instead."""
+    said, files, _, _ = socket.recv_fds(connection, resident.LONGEST, 1)
+    connection.close()
+    if not said or not files:
+        os._exit(0)
+    return json.loads(said), files[0]
