@@ -10,7 +10,11 @@ from tilescope.table.case import Case
 
 from . import foreign_launches as foreign
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # PyTorch's own, of what Inductor imports.
+    pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning"),
+]
 
 
 def test_a_tuned_launch_is_recorded_once_with_what_was_chosen():

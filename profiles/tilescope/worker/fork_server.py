@@ -47,7 +47,7 @@ _THEN = (
     "triton.experimental.gluon",
 )  # fmt: skip
 #: What torch.compile imports: when nobody has asked for anything for ``_SPARE`` seconds. It looks for a GPU, so where there may be
-#: one only a worker that is ready imports it.
+#: one each worker imports it for itself.
 _LATER = ("torch._inductor.compile_fx",)
 _SPARE = 2.0
 
@@ -224,7 +224,7 @@ class ForkServer:
         if pid == 0:
             ours.close()
             self._leave_server()
-            ready.prepare(_LATER)
+            ready.prepare()
             request, output = ready.wait(theirs)
             return self._become_worker(_asked(request), output)
         theirs.close()

@@ -7,11 +7,9 @@ being measured.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,8 +39,11 @@ class ReadyWorker:
         return True
 
 
-def prepare(modules: Sequence[str]) -> None:
-    """Makes a CUDA context, where other programs may have one too, and imports the ``modules``. Never raises."""
+def prepare() -> None:
+    """Makes a CUDA context, where other programs may have one too. Never raises.
+
+    What torch.compile imports is left to who needs it: it takes longer than the next question is away.
+    """
     with contextlib.suppress(Exception):
         if device.shareable():
             import torch  # noqa: PLC0415 - the server has imported it
@@ -51,9 +52,6 @@ def prepare(modules: Sequence[str]) -> None:
             torch.zeros(1, device="cuda")
             torch.cuda.synchronize()
             triton.runtime.driver.active.get_current_device()
-    for name in modules:
-        with contextlib.suppress(Exception):  # the worker's to report, once it needs it
-            importlib.import_module(name)
 
 
 def wait(connection: socket.socket) -> tuple[dict[str, Any], int]:
