@@ -169,8 +169,8 @@ def test_show_says_it_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (tmp_path / folder / "run.json").write_text(json.dumps(run.to_json()))
         table({TRACED: seconds}).assign(run_id=run.id).to_parquet(tmp_path / folder / "table.parquet")
         assert cli.main(["show", str(tmp_path / folder)]) == 0
-        said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("impossible: ")]
-        assert len(said) == (folder == "wrong")
+        said = [line for line in capsys.readouterr().out.splitlines() if "impossible" in line]
+        assert len(said) == (folder == "wrong"), "once: the notes have it too"
         assert all("scale/triton/forward/1000x1000-fp32: 1.14 TB/s from HBM" in line for line in said)
 
 
