@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 from tilescope.execution import launches, offline
-from tilescope.tuning import autotuning, early_resources, memory, pruning
+from tilescope.tuning import autotuning, compile_pool, early_resources, memory, pruning
 from triton.runtime.errors import AutotunerError
 
 
@@ -45,6 +45,7 @@ def timed(monkeypatch, tmp_path):
     monkeypatch.setattr(autotuning, "can_time", lambda: True)
     monkeypatch.setattr(autotuning, "device", lambda: ("NVIDIA H200", "GPU-1"))
     monkeypatch.setattr(autotuning.Tuner, "_samples", samples)
+    monkeypatch.setattr(compile_pool, "host", lambda: None)
     with offline.targeting("sm_90"):
         copy_kernel.device_caches.clear()
         yield seen
@@ -103,7 +104,7 @@ def test_exported_winners_count_before_any_timing(timed, monkeypatch, tmp_path):
 
 
 def test_where_no_config_can_be_timed_the_reasons_are_said(timed, monkeypatch):
-    monkeypatch.setattr(autotuning.Tuner, "_compile", lambda tuner, config: "too large")
+    monkeypatch.setattr(pruning, "refusal", lambda target, **needs: "too large")
     with pytest.raises(AutotunerError, match="none of 2 configs of copy_kernel could be timed: too large"):
         run(tuner(64, 128))
 

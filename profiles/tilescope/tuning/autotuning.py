@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from triton.runtime.driver import driver
 from triton.runtime.errors import AutotunerError, OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
 
+from tilescope.captures import code
 from tilescope.execution import cold
-from tilescope.tuning import early_resources, memory, near_shapes, racing
+from tilescope.tuning import compile_jobs, compile_pool, early_resources, memory, near_shapes, racing, search
 
 #: Names a file of exported winners, which counts before the memory.
 WINNERS = "TILESCOPE_WINNERS"
@@ -94,44 +95,58 @@ class Tuner(Autotuner):  # type: ignore[misc]
         kept: memory.Memory | None,
     ) -> racing.Outcome:
         """The race over what is known and what is not. What is all known is not timed again."""
+        new = {text: config for text, config in by_text.items() if text not in known}
+        race = racing.Race(
+            lambda text, count: self._samples(by_text[text], count) if new else [], len(by_text), self._rules
+        )
+        near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept and new else []
+        refused: set[str] = set()
+        facts: dict[str, Mapping[str, Any]] = {}
 
-        def measure(text: str, count: int) -> list[float]:
-            return self._samples(by_text[text], count) if len(known) < len(by_text) else []
-
-        race = racing.Race(measure, len(by_text), self._rules)
-        for text, timing in known.items():
-            if timing.samples:
-                race.offer(text, timing.samples)
-            else:
-                race.refuse(text, timing.reason)
-        new = [text for text in by_text if text not in known]
-        if not new:
-            return race.outcome()
-        near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept else []
-        refused = set()
-        for text in near_shapes.first(new, near):
-            if reason := self._compile(by_text[text]):
-                race.refuse(text, reason)
+        def heard(text: str, found: search.Compiled) -> None:
+            facts[text] = {"kernels": list(found.kernels)}
+            if found.reason:
                 refused.add(text)
-            else:
-                race.offer(text)
-        outcome = race.finish()
-        if kept:
+
+        order = search.order({text: _numbers(config) for text, config in new.items()}, near)
+        outcome = search.run(race, known, self._compiled({text: new[text] for text in order}), heard=heard)
+        if kept and new:
             # What failed while it was timed, for want of memory for one, may work another time.
-            certain = (lane for lane in outcome.lanes if lane.samples or lane.config in {*refused, *known})
-            kept.keep(problem, {lane.config: (lane.samples, lane.out) for lane in certain})
+            certain = (
+                lane for lane in outcome.lanes if lane.config in new and (lane.samples or lane.config in refused)
+            )
+            kept.keep(problem, {lane.config: (lane.samples, lane.out) for lane in certain}, facts)
         return outcome
 
-    def _compile(self, config: Any) -> str:
-        """Compiles a config into Triton's cache; why it cannot run well, empty where it can."""
+    def _compiled(self, configs: Mapping[str, Any]) -> Iterator[tuple[str, search.Compiled]]:
+        """Each config as it is compiled into Triton's cache: by other processes, where its code can be given to them."""
+        describer, jobs = compile_jobs.Describer(), {}
+        try:
+            for text, config in configs.items():
+                with describer.describing() as jobs[text]:
+                    self._warm(config)
+        except code.CannotRecord:
+            for text, config in configs.items():
+                yield text, self._compile(config)
+        else:
+            yield from compile_pool.Pool(describer.code).compile(jobs)
+
+    def _warm(self, config: Any) -> None:
+        """Has Triton compile a config and not launch it."""
+        if config.pre_hook:
+            config.pre_hook({**self.nargs, **self._keywords, **config.all_kwargs()})
+        self.fn.run(*self._positional(), **{**self._keywords, "warmup": True}, **config.all_kwargs())
+
+    def _compile(self, config: Any) -> search.Compiled:
+        """Compiles a config in this process."""
         try:
             with early_resources.refusing():
-                self.fn.run(*self._positional(), **{**self._keywords, "warmup": True}, **config.all_kwargs())
+                self._warm(config)
         except early_resources.Refused as refused:
-            return str(refused)
+            return compile_jobs.Compiled(str(refused))
         except (OutOfResources, CompileTimeAssertionFailure, PTXASError, triton.CompilationError) as error:
-            return _one_line(error)
-        return ""
+            return compile_jobs.Compiled(compile_jobs.one_line(error))
+        return compile_jobs.Compiled()
 
     def _samples(self, config: Any, count: int) -> list[float]:
         """GPU times of a config in seconds. Raises ConfigFailed."""
@@ -246,5 +261,5 @@ def _quantiles(samples: Sequence[float]) -> list[float]:
     ]
 
 
-def _one_line(error: BaseException) -> str:
-    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip(" ^")), type(error).__name__)
+def _numbers(config: Any) -> dict[str, int]:
+    return {name: value for name, value in config.all_kwargs().items() if isinstance(value, int)}
