@@ -70,6 +70,7 @@ IMPOSSIBLE = [
     (impossible.OUTPUT, {"l1_to_l2_bytes@ncu": 0}, {}),
     (impossible.OUTPUT, {"l1_to_l2_bytes@ncu": 44 * MB}, {}),
     (impossible.OUTPUT, {"unique_bytes_written@interpreter": 0}, {}),
+    (impossible.OUTPUT, {TRACED: 2e-6, "l1_to_l2_bytes@ncu": 0}, {"read": 4200, "written": 4200}),
     (impossible.CLOCKS, {TRACED: 200e-6, "interval@events": 140e-6}, {}),
     (impossible.CLOCKS, {TRACED: 200e-6, "graph_time@events": 140e-6}, {}),
     (impossible.CLOCKS, {TRACED: 200e-6, COUNTED: 140e-6}, {}),
@@ -104,7 +105,7 @@ POSSIBLE = [
     ({f"{TRACED}@0": 60e-6, f"{TRACED}@1": 140e-6, COUNTED: 60e-6}, {"read": 20 * MB, "written": 20 * MB}),
     # An empty problem, and one of nothing but arguments.
     ({TRACED: 1e-6, "l1_to_l2_bytes@ncu": 0, "dram_bytes_read@ncu": 0}, {"read": 0, "written": 0, "flops": 0}),
-    ({TRACED: 1e-6, "l1_to_l2_bytes@ncu": 0, "dram_bytes_read@ncu": 0}, {"read": 1024, "written": 1024}),
+    ({TRACED: 1e-6, "l1_to_l2_bytes@ncu": 0, "dram_bytes_read@ncu": 0}, {"read": 4000, "written": 4000}),
 ]  # fmt: skip
 
 
