@@ -103,6 +103,17 @@ def test_exported_winners_count_before_any_timing(timed, monkeypatch, tmp_path):
     assert timed == []
 
 
+def test_winners_that_tilescope_tune_wrote_are_taken_by_the_launch_they_make(timed, tmp_path):
+    name, _ = autotuning.device()
+    problem = memory.Problem("copy/triton", "library", "('forward', 1024)", name, "", autotuning.versions())
+    arguments = {"n": 1024, "x_ptr": "torch.float32", "y_ptr": "torch.float32", "BLOCK": 256, "num_warps": 4}
+    launch = {"function": "copy_kernel", "digest": copy_kernel.cache_key, "arguments": arguments}
+    memory.export([memory.Winner(problem, "BLOCK=256", 1e-6, 3, "", [launch])], tmp_path / "winners.json")
+    assert run(tuner(64, 128, 256, winners=tmp_path / "winners.json")) == 256
+    assert timed == []
+    assert run(tuner(64, 128, 256, winners=tmp_path / "winners.json"), n=2048) == 128, "another shape is searched for"
+
+
 def test_where_no_config_can_be_timed_the_reasons_are_said(timed, monkeypatch):
     monkeypatch.setattr(pruning, "refusal", lambda target, **needs: "too large")
     with pytest.raises(AutotunerError, match="none of 2 configs of copy_kernel could be timed: too large"):

@@ -124,9 +124,11 @@ class Maker:
     def compile(self, kernels: Sequence[Specialization]) -> Compiled:
         """Compiles the kernels of one config into Triton's cache. Never raises what a compiler does."""
         made: list[Mapping[str, Any]] = []
-        for one in kernels:
+        for place, one in enumerate(kernels):
             try:
-                made.append(self._compile(one))
+                # Launched again it is not compiled again.
+                same = kernels.index(one)
+                made.append(self._compile(one) if same == place else dict(made[same]))
             except early_resources.Refused as refused:
                 return Compiled(str(refused), made)
             except (OutOfResources, CompileTimeAssertionFailure, PTXASError, triton.CompilationError) as error:
