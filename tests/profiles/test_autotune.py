@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 from tilescope.execution import launches, offline
-from tilescope.tuning import autotuning, compile_pool, early_resources, memory, pruning
+from tilescope.tuning import autotuning, compile_jobs, compile_pool, early_resources, memory, pruning
 from triton.runtime.errors import AutotunerError
 
 
@@ -107,7 +107,7 @@ def test_winners_that_tilescope_tune_wrote_are_taken_by_the_launch_they_make(tim
     name, _ = autotuning.device()
     problem = memory.Problem("copy/triton", "library", "('forward', 1024)", name, "", autotuning.versions())
     arguments = {"n": 1024, "x_ptr": "torch.float32", "y_ptr": "torch.float32", "BLOCK": 256, "num_warps": 4}
-    launch = {"function": "copy_kernel", "digest": copy_kernel.cache_key, "arguments": arguments}
+    launch = {"function": "copy_kernel", "digest": compile_jobs.source_digest(copy_kernel), "arguments": arguments}
     memory.export([memory.Winner(problem, "BLOCK=256", 1e-6, 3, "", [launch])], tmp_path / "winners.json")
     assert run(tuner(64, 128, 256, winners=tmp_path / "winners.json")) == 256
     assert timed == []

@@ -156,3 +156,12 @@ def test_no_fork_where_a_thread_runs_or_a_gpu_is_in_use(monkeypatch):
     assert not compile_pool.may_fork()
     compile_pool.prepare()
     assert os.getpid() not in compile_pool._hosts
+
+
+def test_code_has_one_digest_and_made_again_the_key_that_triton_gave_it_here(tmp_path):
+    describer, jobs = described(trapped_kernel, 128)
+    maker = compile_jobs.Maker(describer.code, tmp_path)
+    made = maker._reader.function(jobs["BLOCK=128"][0].function)
+    assert made.cache_key == trapped_kernel.cache_key
+    assert compile_jobs.source_digest(made) == compile_jobs.source_digest(trapped_kernel)
+    assert compile_jobs.source_digest(plain_kernel) != compile_jobs.source_digest(trapped_kernel)

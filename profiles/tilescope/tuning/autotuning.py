@@ -199,7 +199,9 @@ class Tuner(Autotuner):  # type: ignore[misc]
         while not isinstance(function, JITFunction):
             function = function.fn
         name, uuid = device()
-        return memory.Problem(self.base_fn.__name__, function.cache_key, str(tuning_key), name, uuid, versions())
+        return memory.Problem(
+            self.base_fn.__name__, compile_jobs.source_digest(function), str(tuning_key), name, uuid, versions()
+        )
 
 
 def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order

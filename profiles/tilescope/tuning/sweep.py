@@ -200,7 +200,11 @@ def described(launch: Launch) -> dict[str, Any]:
         if isinstance(value, (torch.Tensor, bool, int, float, str))
     }
     constants = {name: value for name, value in launch.constants.items() if isinstance(value, (bool, int, float, str))}
-    return {"function": launch.name, "digest": launch.function.cache_key, "arguments": {**arguments, **constants}}
+    return {
+        "function": launch.name,
+        "digest": compile_jobs.source_digest(launch.function),
+        "arguments": {**arguments, **constants},
+    }
 
 
 def checked(case: Case, spec: Any, expected: dict[str, Any]) -> dict[str, float]:
