@@ -25,10 +25,12 @@ from triton.runtime.jit import JITFunction
 
 from tilescope.captures import code
 from tilescope.execution import cold
-from tilescope.tuning import compile_jobs, compile_pool, early_resources, memory, near_shapes, racing, search
+from tilescope.tuning import compile_jobs, compile_pool, early_resources, memory, near_shapes, problems, racing, search
 
 #: Names a file of exported winners, which counts before the memory.
 WINNERS = "TILESCOPE_WINNERS"
+#: There where a GPU's driver is loaded.
+_GPU = Path("/dev/nvidiactl")
 #: A benchmark of a person's own answers with quantiles: each answer counts as one sample.
 _OWN_BENCHMARK = racing.Rules(first=1, batch=1, most=3)
 
@@ -41,7 +43,9 @@ class Tuner(Autotuner):  # type: ignore[misc]
 
     _do_bench: Any
 
-    def __init__(self, *args: Any, cache_results: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, cache_results: bool = True, winners: Path | str | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, cache_results=cache_results, **kwargs)
         self.remembers = cache_results
         # Triton then asks ``check_disk_cache`` before it times anything, and never times by itself.
@@ -50,6 +54,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
         self._own_benchmark = self._do_bench is not None
         self._rules = _OWN_BENCHMARK if self._own_benchmark else racing.Rules()
         self._keywords: Mapping[str, Any] = {}
+        self._winners = Path(winners) if winners else None
 
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Any]:
         """The configs that the person's own pruning leaves."""
@@ -68,8 +73,8 @@ class Tuner(Autotuner):  # type: ignore[misc]
             self.cache[tuning_key] = configs[0]
             return True
         problem = self._problem(tuning_key)
-        if (exported := memory.chosen(_exported(), problem)) in by_text:
-            self.cache[tuning_key] = by_text[exported]
+        if chosen := self._exported(problem, by_text):
+            self.cache[tuning_key] = chosen
             return True
         # A hook is code that no database can tell apart.
         kept = memory.Memory() if self.remembers and not any(config.pre_hook for config in configs) else None
@@ -87,6 +92,22 @@ class Tuner(Autotuner):  # type: ignore[misc]
         self.pre_hook({**self.nargs, **self._keywords, **self.cache[tuning_key].all_kwargs()}, reset_only=True)
         return False
 
+    def _exported(self, problem: memory.Problem, by_text: Mapping[str, Any]) -> Any:
+        """The config that a file of winners has for the problem: of an autotuner like this, or of a launch like this."""
+        path = self._winners or os.environ.get(WINNERS)
+        winners = memory.load(Path(path)) if path else []
+        if (text := memory.chosen(winners, problem)) in by_text:
+            return by_text[text]
+        given = {**self.nargs, **self._keywords}
+        arguments = {name: given[name] for name in self.keys if name in given} | {
+            name: str(value.dtype) for name, value in given.items() if hasattr(value, "dtype")
+        }
+        for launch in memory.launched(winners, problem, arguments):
+            for config in by_text.values():
+                if all(launch.get(name, value) == value for name, value in _numbers(config).items()):
+                    return config
+        return None
+
     def _race(
         self,
         problem: memory.Problem,
@@ -96,9 +117,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
     ) -> racing.Outcome:
         """The race over what is known and what is not. What is all known is not timed again."""
         new = {text: config for text, config in by_text.items() if text not in known}
-        race = racing.Race(
-            lambda text, count: self._samples(by_text[text], count) if new else [], len(by_text), self._rules
-        )
+        race = racing.Race(lambda text, count: self._samples(by_text[text], count), len(by_text), self._rules)
         near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept and new else []
         refused: set[str] = set()
         facts: dict[str, Mapping[str, Any]] = {}
@@ -109,7 +128,9 @@ class Tuner(Autotuner):  # type: ignore[misc]
                 refused.add(text)
 
         order = search.order({text: _numbers(config) for text, config in new.items()}, near)
-        outcome = search.run(race, known, self._compiled({text: new[text] for text in order}), heard=heard)
+        outcome = search.run(
+            race, known, self._compiled({text: new[text] for text in order}), heard=heard, more=bool(new)
+        )
         if kept and new:
             # What failed while it was timed, for want of memory for one, may work another time.
             certain = (
@@ -178,7 +199,9 @@ class Tuner(Autotuner):  # type: ignore[misc]
         while not isinstance(function, JITFunction):
             function = function.fn
         name, uuid = device()
-        return memory.Problem(self.base_fn.__name__, function.cache_key, str(tuning_key), name, uuid, versions())
+        return memory.Problem(
+            self.base_fn.__name__, compile_jobs.source_digest(function), str(tuning_key), name, uuid, versions()
+        )
 
 
 def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
@@ -194,18 +217,24 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
     use_cuda_graph: bool = False,
     do_bench: Callable[..., Any] | None = None,
     cache_results: bool = True,
+    winners: Path | str | None = None,
 ) -> Callable[[Any], Tuner]:
     """Wraps a ``@triton.jit`` function in a tuner; the arguments are those of ``triton.autotune``.
+
+    ``winners`` names a file of ``tilescope tune --export`` or ``memory.export``: what it has is taken, and nothing is timed for it.
 
     ``cache_results`` is on here: timings are remembered between processes. Off, each process searches for itself. Where there
     is no GPU, or kernels are interpreted, the first config that ``prune_configs_by`` leaves is taken, unmeasured.
     """
 
+    if len(configs) > 1 and winners is None and _GPU.exists() and not knobs.runtime.interpret:
+        compile_pool.prepare()
+
     def wrap(function: Any) -> Tuner:
         return Tuner(
             function, function.arg_names, configs, key, reset_to_zero, restore_value,
             pre_hook=pre_hook, post_hook=post_hook, prune_configs_by=prune_configs_by, warmup=warmup, rep=rep,
-            use_cuda_graph=use_cuda_graph, do_bench=do_bench, cache_results=cache_results,
+            use_cuda_graph=use_cuda_graph, do_bench=do_bench, cache_results=cache_results, winners=winners,
         )  # fmt: skip
 
     return wrap
@@ -225,7 +254,7 @@ def device() -> tuple[str, str]:
 def versions() -> str:
     """What compiles and what it compiles for, as one text."""
     target = driver.active.get_current_target()
-    return f"triton {triton.__version__}, torch {torch.__version__}, {target.backend} {target.arch}"
+    return problems.versions(f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch))
 
 
 def cold_times(call: Callable[[], Any], count: int) -> list[float]:
@@ -235,18 +264,14 @@ def cold_times(call: Callable[[], Any], count: int) -> list[float]:
     event: Any = torch.cuda.Event
     marks = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(count)]
     for start, end in marks:
+        # Twice, so that the CPU has the time to queue the whole call before it begins.
+        flush()
         flush()
         start.record()
         call()
         end.record()
     torch.cuda.synchronize()
     return [start.elapsed_time(end) / 1e3 for start, end in marks]
-
-
-def _exported() -> list[memory.Winner]:
-    """The winners that the environment names a file of; none where it names none."""
-    path = os.environ.get(WINNERS)
-    return memory.load(Path(path)) if path else []
 
 
 def _quantiles(samples: Sequence[float]) -> list[float]:

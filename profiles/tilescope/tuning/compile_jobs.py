@@ -32,9 +32,12 @@ from triton.runtime.jit import JITFunction
 
 from tilescope.captures import code
 from tilescope.collectors import assembly
+from tilescope.files import user_cache
 from tilescope.hardware import occupancy
 from tilescope.tuning import early_resources, pruning
 
+#: What decides a function's code, of all that is written down of it.
+_OF_SOURCE = ("name", "kind", "options", "source", "defaults", "names", "missing")
 #: Figures of ``assembly.Resources`` that are told of a kernel under their own names.
 _TOLD = ("registers", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers")
 
@@ -53,10 +56,15 @@ class Specialization:
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-    """The functions of ``Specialization``s as ``captures.code`` writes them, and the texts of their files by name."""
+    """The functions of ``Specialization``s as ``captures.code`` writes them, and the texts of their files by name.
+
+    ``keys`` are what Triton calls each function's source in the names of its cache's entries, empty where it has not been asked: it
+    goes by the order in which a process met the functions, so it is taken over and not found again.
+    """
 
     functions: list[dict[str, Any]]
     texts: dict[str, str]
+    keys: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +80,13 @@ class Describer:
 
     def __init__(self) -> None:
         self._writer = code.Writer()
-        #: ``cache_key`` of every kernel that was met, which tells its source.
+        #: ``source_digest`` of every kernel that was met.
         self.digests: dict[str, None] = {}
 
     @property
     def code(self) -> Code:
-        return Code(self._writer.functions, self._writer.texts)
+        keys = [str(getattr(function, "hash", None) or "") for function in self._writer.originals]
+        return Code(self._writer.functions, self._writer.texts, keys)
 
     @contextlib.contextmanager
     def describing(self) -> Iterator[list[Specialization]]:
@@ -91,7 +100,8 @@ class Describer:
             constexprs, options, attributes, _ = of_source
             target = driver.active.get_current_target()
             written = [(path, self._writer.value(value, function.__name__)) for path, value in constexprs.items()]
-            self.digests[function.cache_key] = None
+            function.cache_key  # noqa: B018 - Triton's name for its source, before its code is written down
+            self.digests[source_digest(function)] = None
             found.append(
                 Specialization(
                     function=self._writer.function(function),
@@ -117,16 +127,19 @@ class Maker:
         for number, data in enumerate(known.functions):
             function = self._reader.function(number)
             if hasattr(function, "raw_src"):
-                # Triton's key of a kernel has the number of its first line, decorators included.
+                # As Triton read them: decorators count among the lines.
                 function.raw_src = data["source"].splitlines(keepends=True)
                 function.starting_line_number = int(data["line"])
+                function.hash = known.keys[number] or None
 
     def compile(self, kernels: Sequence[Specialization]) -> Compiled:
         """Compiles the kernels of one config into Triton's cache. Never raises what a compiler does."""
         made: list[Mapping[str, Any]] = []
-        for one in kernels:
+        for place, one in enumerate(kernels):
             try:
-                made.append(self._compile(one))
+                # Launched again it is not compiled again.
+                same = kernels.index(one)
+                made.append(self._compile(one) if same == place else dict(made[same]))
             except early_resources.Refused as refused:
                 return Compiled(str(refused), made)
             except (OutOfResources, CompileTimeAssertionFailure, PTXASError, triton.CompilationError) as error:
@@ -159,6 +172,22 @@ class Maker:
             **{name: getattr(used, name) for name in _TOLD},
             **({"compile_time": elapsed} if fresh else {}),
         }
+
+
+@functools.lru_cache(maxsize=1024)
+def source_digest(function: Any) -> str:
+    """Digest of a Triton function's code and of all that it reaches, wherever it stands and whoever asked before.
+
+    Triton's own ``cache_key`` goes by the order in which a process met the functions. It is taken where the code cannot be
+    written down.
+    """
+    writer = code.Writer()
+    try:
+        writer.function(function)
+    except code.CannotRecord:
+        return str(function.cache_key)
+    told = [{name: one.get(name) for name in _OF_SOURCE} for one in writer.functions]
+    return user_cache.digest([told])
 
 
 def refusal(kernel: Mapping[str, Any]) -> str:

@@ -66,13 +66,23 @@ class Timing:
 
 @dataclass(frozen=True)
 class Winner:
-    """The best config known of a problem: its ``config`` as text, ``median`` in seconds, over how many ``configs`` that were timed."""
+    """The best config known of a problem: its ``config`` as text, ``median`` in seconds, over how many ``configs`` that were timed.
+
+    ``launches`` are the launches that it makes, where they are known: ``function``, ``digest`` of its source, and ``arguments`` by name,
+    those of the config among them.
+    """
 
     problem: Problem
     config: str
     median: float
     configs: int
     at: str
+    launches: Sequence[Mapping[str, Any]] = ()
+
+
+def as_data(problem: Problem) -> dict[str, str]:
+    """The problem as JSON data; ``Problem(**data)`` reverses it."""
+    return asdict(problem)
 
 
 class WinnersError(ValueError):
@@ -196,3 +206,19 @@ def chosen(winners: Sequence[Winner], problem: Problem) -> str:
     wanted = replace(problem, uuid="")
     same = [winner for winner in winners if replace(winner.problem, uuid="") == wanted]
     return min(same, key=lambda winner: winner.median).config if same else ""
+
+
+def launched(winners: Sequence[Winner], problem: Problem, arguments: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The arguments of launches that exported winners make of the problem's function, as far as these ``arguments`` go.
+
+    Of the same source, device and versions; the quickest first.
+    """
+    found = [
+        (winner.median, launch["arguments"])
+        for winner in winners
+        if (winner.problem.device, winner.problem.versions) == (problem.device, problem.versions)
+        for launch in winner.launches
+        if (launch["function"], launch["digest"]) == (problem.kernel, problem.digest)
+        if all(launch["arguments"].get(name) == value for name, value in arguments.items())
+    ]
+    return [launch for _, launch in sorted(found, key=lambda pair: pair[0])]
