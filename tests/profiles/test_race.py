@@ -60,7 +60,7 @@ def rows(loaded, metric):
 
 
 @slow
-def test_every_config_is_in_the_run_and_what_is_remembered_is_not_timed_again(raced):
+def test_every_config_is_in_the_run_and_what_is_remembered_is_not_timed_again(raced, tmp_path, capsys):
     loaded, timed = raced()
     assert loaded.run.complete
     assert set(timed) == {"", "BLOCK=256,num_warps=4", "BLOCK=512,num_warps=4"}
@@ -70,12 +70,18 @@ def test_every_config_is_in_the_run_and_what_is_remembered_is_not_timed_again(ra
     assert rows(loaded, "grid_blocks") == {"": 16, "BLOCK=256,num_warps=4": 8, "BLOCK=512,num_warps=4": 4}
     (failed,) = loaded.run.failures
     assert failed.message == "2048 threads a block, sm_90 has 1024: cannot be launched"
-    again, timed = raced()
-    assert timed == []
-    assert rows(again, "interval") == times
-    assert [f.message for f in again.run.failures] == [failed.message]
-    _, timed = raced(fresh=True)
-    assert timed
+    (tmp_path / "log").unlink()
+    assert cli.main(["tune", OWN, "--workload", "2048-fp32"]) == 0
+    assert not (tmp_path / "log").exists(), "timed again"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "SPEC triton forward 2048-fp32, 3 configs and the default, fastest first"
+    assert [line.split()[0] for line in lines[2:6]] == [
+        "BLOCK=256,num_warps=4",
+        "default",
+        "BLOCK=512,num_warps=4",
+        "BLOCK=64,num_warps=64",
+    ]
+    assert lines[5].endswith(failed.message)
 
 
 @slow
