@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
+from tilescope.table.case import Case
+from tilescope.table.schema import Failure
+from tilescope.tuning import memory, race
 from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.style import LIGHT
@@ -123,3 +126,33 @@ def test_a_config_is_copied_as_triton_writes_it() -> None:
         == 'triton.Config({"BLOCK": 128}, num_warps=4, num_stages=3)'
     )
     assert topic.as_code("num_warps=4") == "triton.Config({}, num_warps=4)"
+
+
+def test_a_race_is_a_sweep_whose_configs_say_why_they_were_not_timed(tmp_path) -> None:
+    def raced(config: str, samples: tuple[float, ...], reason: str, registers: int) -> Case:
+        case = Case("softmax", "triton", "forward", "8-fp32", config)
+        kernel = {
+            "function": "k", "target": "sm_90", "registers": registers, "shared_memory": 64, "block_threads": 128, "barriers": 1,
+            "spill_bytes_stored": 0, "spill_bytes_loaded": 0, "grid_blocks": 8,
+        }  # fmt: skip
+        problem = memory.Problem("softmax/triton", "d", "('forward', 'fp32', 8)", "NVIDIA H200", "", "v")
+        race.write(
+            tmp_path / f"{config}.json", problem, memory.Timing(samples, reason, "", {"kernels": [kernel]}), False
+        )
+        return case
+
+    cases = [raced("B=1,num_warps=4", (2e-6, 3e-6), "", 32), raced("B=2,num_warps=4", (9e-6,), "slower than the leader by 200%", 64),
+             raced("B=4,num_warps=4", (), "not timed: at best 9 µs, and the leader takes 2.5 µs", 128),
+             raced("", (4e-6,), "", 32)]  # fmt: skip
+    artefacts = [tmp_path / f"{case.config}.json" for case in cases]
+    table = pd.concat([race.parse(artefact, case) for artefact, case in zip(artefacts, cases, strict=True)])
+    failed = [
+        Failure(case.id, "race", why) for case, at in zip(cases, artefacts, strict=True) if (why := race.failure(at))
+    ]
+    cells = sweeps.configs(table, failed, "sm_90")
+    rows = topic.ranked(cells, "triton · forward · 8-fp32", {}, "time", less=True)
+    assert list(rows["config"]) == ["B=1,num_warps=4", "B=2,num_warps=4", "B=4,num_warps=4"]
+    assert list(rows["registers"]) == [32, 64, 128], "what was not timed has its resources all the same"
+    assert rows["reason"].iloc[2] == "race: not timed: at best 9 µs, and the leader takes 2.5 µs"
+    assert topic.gain(rows, sweeps.defaults(table)) == pytest.approx(4 / 2.5)
+    assert topic.listed(rows)["sources"].iloc[0] == "events, interval; compiler"

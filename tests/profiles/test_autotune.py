@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 from tilescope.execution import launches, offline
-from tilescope.tuning import autotuning, early_resources, memory, pruning
+from tilescope.tuning import autotuning, compile_jobs, compile_pool, early_resources, memory, pruning
 from triton.runtime.errors import AutotunerError
 
 
@@ -45,6 +45,7 @@ def timed(monkeypatch, tmp_path):
     monkeypatch.setattr(autotuning, "can_time", lambda: True)
     monkeypatch.setattr(autotuning, "device", lambda: ("NVIDIA H200", "GPU-1"))
     monkeypatch.setattr(autotuning.Tuner, "_samples", samples)
+    monkeypatch.setattr(compile_pool, "host", lambda: None)
     with offline.targeting("sm_90"):
         copy_kernel.device_caches.clear()
         yield seen
@@ -102,8 +103,19 @@ def test_exported_winners_count_before_any_timing(timed, monkeypatch, tmp_path):
     assert timed == []
 
 
+def test_winners_that_tilescope_tune_wrote_are_taken_by_the_launch_they_make(timed, tmp_path):
+    name, _ = autotuning.device()
+    problem = memory.Problem("copy/triton", "library", "('forward', 1024)", name, "", autotuning.versions())
+    arguments = {"n": 1024, "x_ptr": "torch.float32", "y_ptr": "torch.float32", "BLOCK": 256, "num_warps": 4}
+    launch = {"function": "copy_kernel", "digest": compile_jobs.source_digest(copy_kernel), "arguments": arguments}
+    memory.export([memory.Winner(problem, "BLOCK=256", 1e-6, 3, "", [launch])], tmp_path / "winners.json")
+    assert run(tuner(64, 128, 256, winners=tmp_path / "winners.json")) == 256
+    assert timed == []
+    assert run(tuner(64, 128, 256, winners=tmp_path / "winners.json"), n=2048) == 128, "another shape is searched for"
+
+
 def test_where_no_config_can_be_timed_the_reasons_are_said(timed, monkeypatch):
-    monkeypatch.setattr(autotuning.Tuner, "_compile", lambda tuner, config: "too large")
+    monkeypatch.setattr(pruning, "refusal", lambda target, **needs: "too large")
     with pytest.raises(AutotunerError, match="none of 2 configs of copy_kernel could be timed: too large"):
         run(tuner(64, 128))
 

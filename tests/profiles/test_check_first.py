@@ -16,7 +16,7 @@ CASE = Case("softmax", "triton", "forward", "8x8-fp32", "BLOCK=8")
 
 
 def test_a_wrong_config_is_not_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(check, "_on_gpu", lambda case, spec: {"output 0": (0.5, 0.5), "output 1": (0.0, 0.0)})
+    monkeypatch.setattr(check, "_on_gpu", lambda case, spec, expected: {"output 0": (0.5, 0.5), "output 1": (0.0, 0.0)})
     spec: Any = SimpleNamespace(tolerance={"fp32": 1e-5})
     with pytest.raises(check.CheckFailed, match=r"wrong, so not timed: .*0\.5, is above 1e-05"):
         torch_profiler.capture(CASE, spec, tmp_path / "trace", {"check_first": True})
@@ -24,14 +24,14 @@ def test_a_wrong_config_is_not_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_a_config_with_one_wrong_row_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "_on_gpu", lambda case, spec: {"output": (5e-6, 0.5)})
+    monkeypatch.setattr(check, "_on_gpu", lambda case, spec, expected: {"output": (5e-6, 0.5)})
     spec: Any = SimpleNamespace(tolerance={"fp32": 1e-5})
     with pytest.raises(check.CheckFailed, match="the worst row's error"):
         check.require(CASE, spec)
 
 
 def test_a_right_one_keeps_its_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(check, "_on_gpu", lambda case, spec: {"output 0": (1e-7, 2e-7)})
+    monkeypatch.setattr(check, "_on_gpu", lambda case, spec, expected: {"output 0": (1e-7, 2e-7)})
     checked = check.require(CASE, SimpleNamespace(tolerance={"fp32": 1e-5}))
     trace = tmp_path / "a.trace.json.gz"
     trace.write_bytes(gzip.compress(json.dumps({"traceEvents": [], "checked": checked}).encode()))

@@ -53,8 +53,8 @@ class Writer:
         self.texts: dict[str, str] = {}
         self._numbers: dict[int, int] = {}
         self._files: dict[str, str] = {}
-        #: Keeps what was numbered alive, so that no other gets its id.
-        self._kept: list[Any] = []
+        #: The functions themselves, by number. That keeps them alive, so that no other gets the id of one.
+        self.originals: list[Any] = []
 
     def value(self, value: Any, what: str) -> Any:
         """JSON data that ``Reader.value`` makes ``value`` of again. ``what`` names it in the message of CannotRecord."""
@@ -102,7 +102,7 @@ class Writer:
         if id(function) in self._numbers:
             return self._numbers[id(function)]
         number = self._numbers[id(function)] = len(self.functions)
-        self._kept.append(function)
+        self.originals.append(function)
         entry: dict[str, Any] = {}
         self.functions.append(entry)
         python = getattr(function, "fn", function)

@@ -12,7 +12,9 @@ by its dotted path, and its rows give the source of the table that they are most
 ``SUFFIX``
     The artefact's file suffix.
 
-and may have ``parse_lines(artefact, case) -> (DataFrame, dict)`` (values of single source lines, as ``tilescope.table.line_values``
+and may have ``capture_all(cases, load, folder, settings, begin)`` (in the place of ``capture``, for cases that are worth nothing one
+by one: yields each as it is settled, with the exception it failed with), ``failure(artefact) -> str`` (why a case whose artefact has rows has failed all
+the same), ``parse_lines(artefact, case) -> (DataFrame, dict)`` (values of single source lines, as ``tilescope.table.line_values``
 has them, and the text of the source files by name), ``command(argv, folder) -> list[str]`` (wraps the worker's command line), ``environment() -> dict``
 (variables for the worker's process) and ``finish(folder, cases) -> None`` (after the worker ended: turns what the
 wrapper wrote into one artefact a case). One that runs Triton kernels says with which configs, beside its artefact
@@ -59,7 +61,8 @@ def load(name: str) -> ModuleType:
         return importlib.import_module(name)
     if name not in sources.KNOWN:
         raise ValueError(f"unknown collector {name!r}: use one of {', '.join(sources.KNOWN)}, or auto")
-    return importlib.import_module(f"tilescope.collectors.{sources.KNOWN[name].module or name}")
+    module = sources.KNOWN[name].module or name
+    return importlib.import_module(module if module.startswith("tilescope.") else f"tilescope.collectors.{module}")
 
 
 def collector(name: str) -> Collector:

@@ -89,13 +89,13 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     out.write_text(json.dumps({**result, "assumed": assumed} if assumed else result))
 
 
-def require(case: Case, spec: Any) -> dict[str, float]:
+def require(case: Case, spec: Any, expected: dict[str, Any] | None = None) -> dict[str, float]:
     """Checks the case on this GPU before something else is done to it; returns its error and tolerance by metric.
 
-    Raises CheckFailed when the error, of the whole or of a row, is above what is accepted, shapes differ, or a result
-    is NaN where the reference's is not.
+    ``expected`` keeps the reference's results for further configs of the same sweep; it begins empty. Raises CheckFailed when
+    the error, of the whole or of a row, is above what is accepted, shapes differ, or a result is NaN where the reference's is not.
     """
-    errors = _on_gpu(case, spec).values()
+    errors = _on_gpu(case, spec, expected).values()
     found = _metrics([whole for whole, _ in errors], [row for _, row in errors], spec.tolerance.get(case.dtype))
     for error, accepted in (("relative_error", "tolerance"), ("row_error", "row_tolerance")):
         if accepted in found and not found[error] <= found[accepted]:
@@ -139,7 +139,7 @@ def _metrics(errors: Collection[float], by_row: Collection[float] | None, tolera
     return found
 
 
-def _on_gpu(case: Case, spec: Any) -> dict[str, Errors]:
+def _on_gpu(case: Case, spec: Any, expected: dict[str, Any] | None = None) -> dict[str, Errors]:
     import torch  # noqa: PLC0415
 
     from tilescope.execution import execute, launches  # noqa: PLC0415
@@ -151,9 +151,14 @@ def _on_gpu(case: Case, spec: Any) -> dict[str, Errors]:
         with _poison(), launches.ThroughCustomOps():  # type: ignore[no-untyped-call]
             results = _results(execute.implementation(spec, case), inputs, case, spec)
     torch.cuda.synchronize()
+    if expected:
+        return _errors(results, expected, case)
     # Drawn again: an implementation that works in place has written over the others.
     del inputs
-    return _compare(results, execute.draw_inputs(spec, case, "cuda"), case, spec)
+    found = _expected(results, execute.draw_inputs(spec, case, "cuda"), case, spec)
+    if expected is not None:
+        expected.update(found)
+    return _errors(results, found, case)
 
 
 def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any], assumed: dict[str, Any]) -> dict[str, Errors]:
@@ -181,7 +186,7 @@ def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any], assumed: di
         with _poison(), launches.catch(launched):
             results = _results(execute.implementation(spec, case), inputs, case, spec)
         assumed.update(there.as_data() if there else {})
-        return _compare(results, execute.draw_inputs(spec, case, place, dtype), case, spec)
+        return _errors(results, _expected(results, execute.draw_inputs(spec, case, place, dtype), case, spec), case)
 
 
 def _results(call: Any, inputs: Mapping[str, Any], case: Case, spec: Any) -> dict[str, torch.Tensor]:
@@ -208,10 +213,10 @@ def _results(call: Any, inputs: Mapping[str, Any], case: Case, spec: Any) -> dic
     return results
 
 
-def _compare(
+def _expected(
     results: Mapping[str, torch.Tensor], inputs: Mapping[str, Any], case: Case, spec: Any
-) -> dict[str, Errors]:
-    """The ``Errors`` of each result, the reference computed in fp64 from the same values.
+) -> dict[str, torch.Tensor]:
+    """What the reference makes of the inputs in fp64, for results of these dtypes.
 
     The gradients of the outputs are rounded to their dtype first, as the implementation saw them.
     """
@@ -222,7 +227,11 @@ def _compare(
         floating = isinstance(value, torch.Tensor) and value.is_floating_point()
         precise[name] = value.detach().double().requires_grad_(value.requires_grad) if floating else value
     outputs = [result for name, result in results.items() if name.startswith("output")]
-    expected = _reference(precise, [output.dtype for output in outputs], case, spec)
+    return _reference(precise, [output.dtype for output in outputs], case, spec)
+
+
+def _errors(results: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], case: Case) -> dict[str, Errors]:
+    """The ``Errors`` of each result."""
     if results.keys() != expected.keys():
         raise CheckFailed(f"{case.id} returns {', '.join(results)}; the reference returns {', '.join(expected)}")
     return {name: relative_errors(result, expected[name], f"{case.id}, {name}") for name, result in results.items()}

@@ -63,6 +63,26 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     Raises NotApplicable when the case launches no Triton kernel, torch.compile would write it, or shapes depend on data;
     CompilationFailed when one does not compile or needs more shared memory than a block can have.
     """
+    from tilescope.execution import offline  # noqa: PLC0415 (it imports torch and triton)
+
+    target = settings.get("target", "sm_90")
+    caught, assumed = launches_of(case, spec, target)
+    with offline.targeting(target):
+        records = [_compile(launch, target) for launch in caught]
+    sources = {name: text for launch in caught for name, text in launch.source.items()}
+    artefact: dict[str, Any] = {"target": target, **_versions(target), "launches": records, "sources": sources}
+    if assumed:
+        artefact["assumed"] = assumed
+    with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
+        json.dump(artefact, file, default=str)
+    launch_configs.write(out, case, [_launched(launch, record) for launch, record in zip(caught, records, strict=True)])
+
+
+def launches_of(case: Case, spec: Any, target: str) -> tuple[list[Launch], dict[str, Any]]:
+    """The Triton launches that the case would make on ``target``, and what was assumed of a GPU for them.
+
+    Raises NotApplicable as ``capture`` does.
+    """
     from tilescope.execution import (  # noqa: PLC0415 (they import torch and triton)
         assumed_device,
         execute,
@@ -70,7 +90,6 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         offline,
     )
 
-    target = settings.get("target", "sm_90")
     occupancy.limits(target)
     if case.impl == "compile":
         raise execute.NotApplicable("torch.compile generates its kernels on a GPU only")
@@ -89,15 +108,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
             raise
     if not caught:
         raise execute.NotApplicable(f"{case.impl} launches no Triton kernel")
-    with offline.targeting(target):
-        records = [_compile(launch, target) for launch in caught]
-    sources = {name: text for launch in caught for name, text in launch.source.items()}
-    artefact: dict[str, Any] = {"target": target, **_versions(target), "launches": records, "sources": sources}
-    if there:
-        artefact["assumed"] = there.as_data()
-    with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
-        json.dump(artefact, file, default=str)
-    launch_configs.write(out, case, [_launched(launch, record) for launch, record in zip(caught, records, strict=True)])
+    return caught, there.as_data() if there else {}
 
 
 @bounded_reading.parser

@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
                 runs_dir=arguments.runs,
                 **choices.chosen(arguments),
                 title=f"{arguments.family}: autotune sweeps",
+                exhaustive=True,
             )
             return job
         request = Request(

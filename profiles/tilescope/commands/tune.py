@@ -1,12 +1,15 @@
 """``tilescope tune``: every config of a kernel's implementations and their default, best first.
 
-Without a GPU the order goes by the compiler's figures, and promises nothing about time.
+They race: what is surely slower is timed little, what is hopeless not at all, and what is remembered not again. Without a GPU the
+order goes by the compiler's figures, and promises nothing about time.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tilescope.commands import choices, running
@@ -17,23 +20,34 @@ def command(subparsers: choices.Subparsers) -> None:
     parser = subparsers.add_parser("tune", help="try every config of a kernel, best first")
     parser.add_argument("kernel", metavar="KERNEL", help="catalog name or path/to/file.py:SPEC")
     choices.add_choices(parser, collect=False)
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE", help="write the winners into FILE, in place of those it has for the same"
+    )
+    parser.add_argument("--fresh", action="store_true", help="time anew what is remembered")
+    parser.add_argument(
+        "--exhaustive", action="store_true", help="time every config as often as any case, traced, and remember nothing"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Tunes and prints one line a config; status 1 when none of them works."""
+    from tilescope.jobs import tuning  # noqa: PLC0415
     from tilescope.jobs.job import Job  # noqa: PLC0415
-    from tilescope.jobs.tuning import plan_tuning  # noqa: PLC0415
     from tilescope.models import text_table  # noqa: PLC0415
     from tilescope.table.case import Case  # noqa: PLC0415
 
+    if arguments.exhaustive and (arguments.export or arguments.fresh):
+        raise ValueError("--exhaustive remembers nothing: leave out --export and --fresh")
     timed = False
 
     async def plan() -> Job:
         nonlocal timed
-        job, timed = await plan_tuning(
+        job, timed = await tuning.plan_tuning(
             [arguments.kernel],
             runs_dir=arguments.runs,
+            exhaustive=arguments.exhaustive,
+            fresh=arguments.fresh,
             **choices.chosen(arguments),
         )
         return job
@@ -56,10 +70,26 @@ def run(arguments: argparse.Namespace) -> int:
             headings, rows = [*headings, "failed"], [[*row, text] for row, text in zip(rows, extra, strict=True)]
         print(text_table.render(headings, rows))
     status = running.report(loaded, interrupted, failures=[f for f in loaded.run.failures if not f.case])
+    if arguments.export:
+        _export(tuning.winners(loaded), arguments.export)
     return status or int(all(remarks))
+
+
+def _export(found: Sequence[Any], path: Path) -> None:
+    """Writes winners, beside those that the file has of other kernels, shapes and devices."""
+    from tilescope.tuning import memory  # noqa: PLC0415
+
+    if not found:
+        raise ValueError("nothing was timed, so there are no winners to write: tune where there is a GPU")
+    new = {(one.problem.kernel, one.problem.shape, one.problem.device) for one in found}
+    before = memory.load(path) if path.exists() else []
+    kept = [one for one in before if (one.problem.kernel, one.problem.shape, one.problem.device) not in new]
+    memory.export([*kept, *found], path)
+    print(f"winners: {path}, {len(found)} new, {len(kept)} kept")
 
 
 def _rank(row: Any, timed: bool) -> tuple[float, ...]:
     if timed:
-        return (math.inf if row["gpu_time"] is None else row["gpu_time"],)
+        known = [row[clock] for clock in ("gpu_time", "interval") if row.get(clock) is not None]
+        return (known[0] if known else math.inf,)
     return (sum(row["spills"] or ()), -min(row["occupancy"] or (0.0,)), max(row["registers"] or (math.inf,)))

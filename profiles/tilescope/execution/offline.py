@@ -175,15 +175,16 @@ def compile_launch(launch: Launch) -> Any:
     ``num_warps`` and ``name``. Only shapes, strides and alignment of the arguments matter. Raises what Triton's
     compiler raises.
     """
-    kernel = _compile(launch)
+    kernel = ask_compiler(launch)
     if _is_for_another_assembler(kernel):
         with knobs.compilation.scope():
             knobs.compilation.always_compile = True
-            kernel = _compile(launch)
+            kernel = ask_compiler(launch)
     return kernel
 
 
-def _compile(launch: Launch) -> Any:
+def ask_compiler(launch: Launch) -> Any:
+    """What Triton's function answers when it is asked to compile the launch and not to make it."""
     args = tuple(_with_alignment(value) for value in launch.args)
     kwargs = {name: _with_alignment(value) for name, value in launch.kwargs.items()}
     function = launch.function

@@ -136,7 +136,11 @@ class Ledger:
             self.fail(case, name, f"what {name} wrote cannot be read: {one_line(error)}")
         else:
             self.productive.add(name)
-            self._settle("result", case, name)
+            failure = getattr(collector, "failure", None)
+            if reason := failure(artefact) if failure else "":
+                self.fail(case, name, reason)
+            else:
+                self._settle("result", case, name)
         return True
 
     def _assume(self, name: str, found: Mapping[str, Any]) -> None:

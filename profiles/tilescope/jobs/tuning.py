@@ -1,17 +1,26 @@
-"""Plans an autotune sweep: a job over the configs of kernels. Imports neither torch nor triton."""
+"""Plans a job over the configs of kernels, and says what won. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import dataclasses
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tilescope import collectors
 from tilescope.hardware import device
 from tilescope.jobs import questions
-from tilescope.jobs.job import Job
+from tilescope.jobs.job import Given, Job
 from tilescope.jobs.plan import ALL, Request, RequestError, limit, plan
+from tilescope.runs import artefacts
+from tilescope.runs.store import LoadedRun
+from tilescope.table.case import Case
+from tilescope.tuning import memory, race
 
 
 async def plan_tuning(
@@ -24,12 +33,16 @@ async def plan_tuning(
     settings: Mapping[str, Any] | None = None,
     runs_dir: Path | None = None,
     title: str = "",
+    exhaustive: bool = False,
+    fresh: bool = False,
 ) -> tuple[Job, bool]:
     """The job that tries every config of ``kernels`` and their default, and whether it times them.
 
+    Where there is a GPU they race (``tilescope.tuning.race``): what is remembered of a whole sweep is not timed again, unless all is
+    to be ``fresh``. An ``exhaustive`` job times every one as often as any case.
+
     Without ``workloads`` each kernel's largest is taken, without ``directions`` its first, without ``implementations`` those
-    that declare configs; of several kernels, those that declare none are left out. Where there is a GPU the compiler goes
-    first, in parallel, and leaves its work in Triton's cache. Raises what ``plan`` raises, and RequestError when there is
+    that declare configs; of several kernels, those that declare none are left out. Without a GPU they are compiled. Raises what ``plan`` raises, and RequestError when there is
     nothing to tune.
     """
     asked = await questions.describe(kernels, workloads, **limit(settings or {}))
@@ -54,15 +67,49 @@ async def plan_tuning(
     if not workloads:
         for entry in catalog:
             entry["selected"] = [max(entry["workloads"], key=lambda workload: workload["elements"])["id"]]
+    raced = timed and not exhaustive
+    own: dict[str, Any] = {"measure_ceilings": False, **({"check_first": True} if timed and exhaustive else {})}
+    if raced and fresh:
+        own["fresh"] = datetime.now(UTC).isoformat(timespec="seconds")
     request = Request(
         kernels=tuple(entry["kernel"] for entry in catalog),
         implementations=tuple(implementations),
         workloads=tuple(workloads) or tuple(dict.fromkeys(name for entry in catalog for name in entry["selected"])),
         directions=tuple(directions) or tuple(dict.fromkeys(entry["passes"][0] for entry in catalog)),
-        collectors=("compiler", "torch_profiler") if timed else ("compiler",),
+        collectors=("race",) if raced else ("compiler", "torch_profiler") if timed else ("compiler",),
         configs=(ALL,),
         target=target,
-        settings={"measure_ceilings": False, **({"check_first": True} if timed else {}), **(settings or {})},
+        settings={**own, **(settings or {})},
         title=title or f"{', '.join(entry['name'] for entry in catalog)} autotune",
     )
-    return await plan(request, runs_dir, catalog=catalog), timed
+    job = await plan(request, runs_dir, catalog=catalog)
+    return (await asyncio.to_thread(_with_remembered, job) if raced else job), timed
+
+
+def _with_remembered(job: Job) -> Job:
+    """The job with what is remembered of its cases."""
+    known = race.remembered(job.cases, job.settings["target"], job.settings.get("fresh", ""))
+    if not known:
+        return job
+    folder = Path(tempfile.mkdtemp(prefix="tilescope-remembered-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    given = []
+    for case, (problem, timing) in known.items():
+        artefact = folder / f"{case.slug}{race.SUFFIX}"
+        race.write(artefact, problem, timing, remembered=True)
+        given.append(Given("race", case, artefact))
+    last = max(timing.at for _, timing in known.values())
+    note = f"{len(known)} of {len(job.cases)} configs are remembered, timed by {last}: --fresh times them anew"
+    return dataclasses.replace(job, given=(*job.given, *given), notes=(*job.notes, note))
+
+
+def winners(loaded: LoadedRun) -> list[memory.Winner]:
+    """The best config of each sweep of a run that was raced, by the median of its times."""
+    timed = loaded.table[(loaded.table["metric"] == "interval") & (loaded.table["source"] == "events")]
+    found = []
+    for (kernel, impl, direction, workload), rows in timed.groupby(["kernel", "impl", "pass", "workload"], sort=False):
+        medians = rows.groupby("config")["value"].median()
+        artefact = artefacts.find(loaded.folder, "race", Case(kernel, impl, direction, workload, str(medians.idxmin())))
+        if artefact:
+            found.append(race.winner(artefact, len(medians)))
+    return found

@@ -12,7 +12,7 @@ class Collector:
     """One collector.
 
     ``doing`` is what a progress line says of it, ``finds`` what the form says that it finds out. ``module`` is where it is
-    below ``tilescope.collectors``, if not under its name. ``measured`` collectors observe hardware, the others predict;
+    below ``tilescope.collectors``, if not under its name; in another room its whole path. ``measured`` collectors observe hardware, the others predict;
     those ``on_gpu`` need the GPU to themselves. ``caches`` is what one that times or counts does to them before a call or launch.
     """
 
@@ -40,6 +40,7 @@ COLLECTORS = (
 OPTIONAL = (
     Collector("ncu_rules", "running", "NVIDIA's own advice", "ncu.rules", on_gpu=True),
     Collector("ncu_source", "sampling", "stalls of each line", "ncu.source", on_gpu=True),
+    Collector("race", "racing", "the fastest config", "tilescope.tuning.race", on_gpu=True, caches=_FLUSHED),
 )
 #: Other tools that see launches (``chrome_trace``: one that its trace does not name) and are read by ``tilescope open``; what ncu and torch.profiler wrote is of the collector's source.
 TOOLS = ("chrome_trace", "proton", "tritonparse")

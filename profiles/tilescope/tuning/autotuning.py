@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,14 @@ from triton.runtime.driver import driver
 from triton.runtime.errors import AutotunerError, OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
 
+from tilescope.captures import code
 from tilescope.execution import cold
-from tilescope.tuning import early_resources, memory, near_shapes, racing
+from tilescope.tuning import compile_jobs, compile_pool, early_resources, memory, near_shapes, problems, racing, search
 
 #: Names a file of exported winners, which counts before the memory.
 WINNERS = "TILESCOPE_WINNERS"
+#: There where a GPU's driver is loaded.
+_GPU = Path("/dev/nvidiactl")
 #: A benchmark of a person's own answers with quantiles: each answer counts as one sample.
 _OWN_BENCHMARK = racing.Rules(first=1, batch=1, most=3)
 
@@ -40,7 +43,9 @@ class Tuner(Autotuner):  # type: ignore[misc]
 
     _do_bench: Any
 
-    def __init__(self, *args: Any, cache_results: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, cache_results: bool = True, winners: Path | str | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, cache_results=cache_results, **kwargs)
         self.remembers = cache_results
         # Triton then asks ``check_disk_cache`` before it times anything, and never times by itself.
@@ -49,6 +54,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
         self._own_benchmark = self._do_bench is not None
         self._rules = _OWN_BENCHMARK if self._own_benchmark else racing.Rules()
         self._keywords: Mapping[str, Any] = {}
+        self._winners = Path(winners) if winners else None
 
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Any]:
         """The configs that the person's own pruning leaves."""
@@ -67,8 +73,8 @@ class Tuner(Autotuner):  # type: ignore[misc]
             self.cache[tuning_key] = configs[0]
             return True
         problem = self._problem(tuning_key)
-        if (exported := memory.chosen(_exported(), problem)) in by_text:
-            self.cache[tuning_key] = by_text[exported]
+        if chosen := self._exported(problem, by_text):
+            self.cache[tuning_key] = chosen
             return True
         # A hook is code that no database can tell apart.
         kept = memory.Memory() if self.remembers and not any(config.pre_hook for config in configs) else None
@@ -86,6 +92,22 @@ class Tuner(Autotuner):  # type: ignore[misc]
         self.pre_hook({**self.nargs, **self._keywords, **self.cache[tuning_key].all_kwargs()}, reset_only=True)
         return False
 
+    def _exported(self, problem: memory.Problem, by_text: Mapping[str, Any]) -> Any:
+        """The config that a file of winners has for the problem: of an autotuner like this, or of a launch like this."""
+        path = self._winners or os.environ.get(WINNERS)
+        winners = memory.load(Path(path)) if path else []
+        if (text := memory.chosen(winners, problem)) in by_text:
+            return by_text[text]
+        given = {**self.nargs, **self._keywords}
+        arguments = {name: given[name] for name in self.keys if name in given} | {
+            name: str(value.dtype) for name, value in given.items() if hasattr(value, "dtype")
+        }
+        for launch in memory.launched(winners, problem, arguments):
+            for config in by_text.values():
+                if all(launch.get(name, value) == value for name, value in _numbers(config).items()):
+                    return config
+        return None
+
     def _race(
         self,
         problem: memory.Problem,
@@ -94,44 +116,58 @@ class Tuner(Autotuner):  # type: ignore[misc]
         kept: memory.Memory | None,
     ) -> racing.Outcome:
         """The race over what is known and what is not. What is all known is not timed again."""
+        new = {text: config for text, config in by_text.items() if text not in known}
+        race = racing.Race(lambda text, count: self._samples(by_text[text], count), len(by_text), self._rules)
+        near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept and new else []
+        refused: set[str] = set()
+        facts: dict[str, Mapping[str, Any]] = {}
 
-        def measure(text: str, count: int) -> list[float]:
-            return self._samples(by_text[text], count) if len(known) < len(by_text) else []
-
-        race = racing.Race(measure, len(by_text), self._rules)
-        for text, timing in known.items():
-            if timing.samples:
-                race.offer(text, timing.samples)
-            else:
-                race.refuse(text, timing.reason)
-        new = [text for text in by_text if text not in known]
-        if not new:
-            return race.outcome()
-        near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept else []
-        refused = set()
-        for text in near_shapes.first(new, near):
-            if reason := self._compile(by_text[text]):
-                race.refuse(text, reason)
+        def heard(text: str, found: search.Compiled) -> None:
+            facts[text] = {"kernels": list(found.kernels)}
+            if found.reason:
                 refused.add(text)
-            else:
-                race.offer(text)
-        outcome = race.finish()
-        if kept:
+
+        order = search.order({text: _numbers(config) for text, config in new.items()}, near)
+        outcome = search.run(
+            race, known, self._compiled({text: new[text] for text in order}), heard=heard, more=bool(new)
+        )
+        if kept and new:
             # What failed while it was timed, for want of memory for one, may work another time.
-            certain = (lane for lane in outcome.lanes if lane.samples or lane.config in {*refused, *known})
-            kept.keep(problem, {lane.config: (lane.samples, lane.out) for lane in certain})
+            certain = (
+                lane for lane in outcome.lanes if lane.config in new and (lane.samples or lane.config in refused)
+            )
+            kept.keep(problem, {lane.config: (lane.samples, lane.out) for lane in certain}, facts)
         return outcome
 
-    def _compile(self, config: Any) -> str:
-        """Compiles a config into Triton's cache; why it cannot run well, empty where it can."""
+    def _compiled(self, configs: Mapping[str, Any]) -> Iterator[tuple[str, search.Compiled]]:
+        """Each config as it is compiled into Triton's cache: by other processes, where its code can be given to them."""
+        describer, jobs = compile_jobs.Describer(), {}
+        try:
+            for text, config in configs.items():
+                with describer.describing() as jobs[text]:
+                    self._warm(config)
+        except code.CannotRecord:
+            for text, config in configs.items():
+                yield text, self._compile(config)
+        else:
+            yield from compile_pool.Pool(describer.code).compile(jobs)
+
+    def _warm(self, config: Any) -> None:
+        """Has Triton compile a config and not launch it."""
+        if config.pre_hook:
+            config.pre_hook({**self.nargs, **self._keywords, **config.all_kwargs()})
+        self.fn.run(*self._positional(), **{**self._keywords, "warmup": True}, **config.all_kwargs())
+
+    def _compile(self, config: Any) -> search.Compiled:
+        """Compiles a config in this process."""
         try:
             with early_resources.refusing():
-                self.fn.run(*self._positional(), **{**self._keywords, "warmup": True}, **config.all_kwargs())
+                self._warm(config)
         except early_resources.Refused as refused:
-            return str(refused)
+            return compile_jobs.Compiled(str(refused))
         except (OutOfResources, CompileTimeAssertionFailure, PTXASError, triton.CompilationError) as error:
-            return _one_line(error)
-        return ""
+            return compile_jobs.Compiled(compile_jobs.one_line(error))
+        return compile_jobs.Compiled()
 
     def _samples(self, config: Any, count: int) -> list[float]:
         """GPU times of a config in seconds. Raises ConfigFailed."""
@@ -163,7 +199,9 @@ class Tuner(Autotuner):  # type: ignore[misc]
         while not isinstance(function, JITFunction):
             function = function.fn
         name, uuid = device()
-        return memory.Problem(self.base_fn.__name__, function.cache_key, str(tuning_key), name, uuid, versions())
+        return memory.Problem(
+            self.base_fn.__name__, compile_jobs.source_digest(function), str(tuning_key), name, uuid, versions()
+        )
 
 
 def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
@@ -179,18 +217,24 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
     use_cuda_graph: bool = False,
     do_bench: Callable[..., Any] | None = None,
     cache_results: bool = True,
+    winners: Path | str | None = None,
 ) -> Callable[[Any], Tuner]:
     """Wraps a ``@triton.jit`` function in a tuner; the arguments are those of ``triton.autotune``.
+
+    ``winners`` names a file of ``tilescope tune --export`` or ``memory.export``: what it has is taken, and nothing is timed for it.
 
     ``cache_results`` is on here: timings are remembered between processes. Off, each process searches for itself. Where there
     is no GPU, or kernels are interpreted, the first config that ``prune_configs_by`` leaves is taken, unmeasured.
     """
 
+    if len(configs) > 1 and winners is None and _GPU.exists() and not knobs.runtime.interpret:
+        compile_pool.prepare()
+
     def wrap(function: Any) -> Tuner:
         return Tuner(
             function, function.arg_names, configs, key, reset_to_zero, restore_value,
             pre_hook=pre_hook, post_hook=post_hook, prune_configs_by=prune_configs_by, warmup=warmup, rep=rep,
-            use_cuda_graph=use_cuda_graph, do_bench=do_bench, cache_results=cache_results,
+            use_cuda_graph=use_cuda_graph, do_bench=do_bench, cache_results=cache_results, winners=winners,
         )  # fmt: skip
 
     return wrap
@@ -210,7 +254,7 @@ def device() -> tuple[str, str]:
 def versions() -> str:
     """What compiles and what it compiles for, as one text."""
     target = driver.active.get_current_target()
-    return f"triton {triton.__version__}, torch {torch.__version__}, {target.backend} {target.arch}"
+    return problems.versions(f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch))
 
 
 def cold_times(call: Callable[[], Any], count: int) -> list[float]:
@@ -220,18 +264,14 @@ def cold_times(call: Callable[[], Any], count: int) -> list[float]:
     event: Any = torch.cuda.Event
     marks = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(count)]
     for start, end in marks:
+        # Twice, so that the CPU has the time to queue the whole call before it begins.
+        flush()
         flush()
         start.record()
         call()
         end.record()
     torch.cuda.synchronize()
     return [start.elapsed_time(end) / 1e3 for start, end in marks]
-
-
-def _exported() -> list[memory.Winner]:
-    """The winners that the environment names a file of; none where it names none."""
-    path = os.environ.get(WINNERS)
-    return memory.load(Path(path)) if path else []
 
 
 def _quantiles(samples: Sequence[float]) -> list[float]:
@@ -246,5 +286,5 @@ def _quantiles(samples: Sequence[float]) -> list[float]:
     ]
 
 
-def _one_line(error: BaseException) -> str:
-    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip(" ^")), type(error).__name__)
+def _numbers(config: Any) -> dict[str, int]:
+    return {name: value for name, value in config.all_kwargs().items() if isinstance(value, int)}

@@ -12,7 +12,7 @@ import os
 import sqlite3
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from tilescope.files import atomic_writing, bounded_reading, json_shape
 
 _TABLE = """CREATE TABLE IF NOT EXISTS timings (
     kernel TEXT, digest TEXT, shape TEXT, device TEXT, uuid TEXT, versions TEXT, config TEXT,
-    samples TEXT NOT NULL, reason TEXT NOT NULL, at TEXT NOT NULL,
+    samples TEXT NOT NULL, reason TEXT NOT NULL, at TEXT NOT NULL, facts TEXT NOT NULL DEFAULT '{}',
     PRIMARY KEY (digest, shape, device, uuid, versions, config))"""
-_COLUMNS = "kernel, digest, shape, device, uuid, versions, config, samples, reason, at"
+_COLUMNS = "kernel, digest, shape, device, uuid, versions, config, samples, reason, at, facts"
+_VALUES = ",".join("?" * len(_COLUMNS.split(",")))
 #: Seconds to wait for another process that writes.
 _PATIENCE = 10.0
 _FORMAT = 1
@@ -47,11 +48,15 @@ class Problem:
 
 @dataclass(frozen=True)
 class Timing:
-    """One config's ``samples`` in seconds, or the ``reason`` why it has none or was dropped; ``at`` when (UTC)."""
+    """One config's ``samples`` in seconds, or the ``reason`` why it has none or was dropped; ``at`` when (UTC).
+
+    ``facts`` is what else was found out of it: what its kernels need, how right its result is.
+    """
 
     samples: tuple[float, ...]
     reason: str
     at: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def median(self) -> float | None:
@@ -61,13 +66,23 @@ class Timing:
 
 @dataclass(frozen=True)
 class Winner:
-    """The best config known of a problem: its ``config`` as text, ``median`` in seconds, over how many ``configs`` that were timed."""
+    """The best config known of a problem: its ``config`` as text, ``median`` in seconds, over how many ``configs`` that were timed.
+
+    ``launches`` are the launches that it makes, where they are known: ``function``, ``digest`` of its source, and ``arguments`` by name,
+    those of the config among them.
+    """
 
     problem: Problem
     config: str
     median: float
     configs: int
     at: str
+    launches: Sequence[Mapping[str, Any]] = ()
+
+
+def as_data(problem: Problem) -> dict[str, str]:
+    """The problem as JSON data; ``Problem(**data)`` reverses it."""
+    return asdict(problem)
 
 
 class WinnersError(ValueError):
@@ -90,21 +105,36 @@ class Memory:
 
     def known(self, problem: Problem) -> dict[str, Timing]:
         """What is known of a problem, by config, of exactly this device."""
-        query = "SELECT config, samples, reason, at FROM timings WHERE digest=? AND shape=? AND device=? AND uuid=? AND versions=?"
+        query = "SELECT config, samples, reason, at, facts FROM timings WHERE digest=? AND shape=? AND device=? AND uuid=? AND versions=?"
         key = (problem.digest, problem.shape, problem.device, problem.uuid, problem.versions)
         with self._open() as database:
             rows = database.execute(query, key).fetchall()
-        return {config: Timing(tuple(json.loads(samples)), reason, at) for config, samples, reason, at in rows}
+        return {
+            config: Timing(tuple(json.loads(samples)), reason, at, json.loads(facts))
+            for config, samples, reason, at, facts in rows
+        }
 
-    def keep(self, problem: Problem, timings: Mapping[str, tuple[Sequence[float], str]]) -> None:
-        """Notes samples and reason of each config, in place of what was known of it."""
+    def keep(
+        self,
+        problem: Problem,
+        timings: Mapping[str, tuple[Sequence[float], str]],
+        facts: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Notes samples, reason and facts of each config, in place of what was known of it."""
         at = datetime.now(UTC).isoformat(timespec="seconds")
         rows = [
-            (*asdict(problem).values(), config, json.dumps(list(samples)), reason, at)
+            (
+                *asdict(problem).values(),
+                config,
+                json.dumps(list(samples)),
+                reason,
+                at,
+                json.dumps((facts or {}).get(config, {})),
+            )
             for config, (samples, reason) in timings.items()
         ]
         with self._open() as database:
-            database.executemany(f"INSERT OR REPLACE INTO timings ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)", rows)  # noqa: S608 - constants
+            database.executemany(f"INSERT OR REPLACE INTO timings ({_COLUMNS}) VALUES ({_VALUES})", rows)  # noqa: S608 - constants
 
     def merge(self, other: Path) -> None:
         """Takes over what the database at ``other`` knows and this one does not, or knows of an earlier time."""
@@ -113,8 +143,9 @@ class Memory:
         with Memory(other)._open() as database:
             rows = database.execute(f"SELECT {_COLUMNS} FROM timings").fetchall()  # noqa: S608 - constants
         query = (
-            f"INSERT INTO timings ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?) "  # noqa: S608 - constants
-            "ON CONFLICT DO UPDATE SET samples=excluded.samples, reason=excluded.reason, at=excluded.at "
+            f"INSERT INTO timings ({_COLUMNS}) VALUES ({_VALUES}) "  # noqa: S608 - constants
+            "ON CONFLICT DO UPDATE SET samples=excluded.samples, reason=excluded.reason, at=excluded.at, "
+            "facts=excluded.facts "
             "WHERE excluded.at > timings.at"
         )
         with self._open() as database:
@@ -125,7 +156,7 @@ class Memory:
         with self._open() as database:
             rows = database.execute(f"SELECT {_COLUMNS} FROM timings WHERE samples != '[]' ORDER BY at").fetchall()  # noqa: S608 - constants
         found: dict[Problem, list[tuple[float, str, str]]] = {}
-        for *key, config, samples, _, at in rows:
+        for *key, config, samples, _, at, _facts in rows:
             problem = Problem(*key)
             if not kernels or problem.kernel in kernels:
                 found.setdefault(problem, []).append((statistics.median(json.loads(samples)), config, at))
@@ -141,6 +172,8 @@ class Memory:
             database.execute("PRAGMA journal_mode=WAL")
             with database:
                 database.execute(_TABLE)
+                if "facts" not in {row[1] for row in database.execute("PRAGMA table_info(timings)")}:
+                    database.execute("ALTER TABLE timings ADD COLUMN facts TEXT NOT NULL DEFAULT '{}'")
                 yield database
         finally:
             database.close()
@@ -173,3 +206,19 @@ def chosen(winners: Sequence[Winner], problem: Problem) -> str:
     wanted = replace(problem, uuid="")
     same = [winner for winner in winners if replace(winner.problem, uuid="") == wanted]
     return min(same, key=lambda winner: winner.median).config if same else ""
+
+
+def launched(winners: Sequence[Winner], problem: Problem, arguments: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The arguments of launches that exported winners make of the problem's function, as far as these ``arguments`` go.
+
+    Of the same source, device and versions; the quickest first.
+    """
+    found = [
+        (winner.median, launch["arguments"])
+        for winner in winners
+        if (winner.problem.device, winner.problem.versions) == (problem.device, problem.versions)
+        for launch in winner.launches
+        if (launch["function"], launch["digest"]) == (problem.kernel, problem.digest)
+        if all(launch["arguments"].get(name) == value for name, value in arguments.items())
+    ]
+    return [launch for _, launch in sorted(found, key=lambda pair: pair[0])]

@@ -96,6 +96,12 @@ class Race:
         rounds = 1 + math.ceil((self.rules.most - self.rules.first) / self.rules.batch)
         self._error = self.rules.error / max(1, entrants * rounds)
 
+    @property
+    def best(self) -> float | None:
+        """The leader's median in seconds; None before any config is timed."""
+        leader = self._leader()
+        return leader.median if leader else None
+
     def offer(self, config: str, known: Iterable[float] = ()) -> Lane:
         """Times a new config a little, or takes the ``known`` samples for it, and drops whoever is surely slower now."""
         lane = self.lanes[config] = Lane(config, list(known))

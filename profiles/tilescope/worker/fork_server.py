@@ -43,7 +43,7 @@ _DIGESTED = "triton.runtime.cache"
 _THEN = (
     _DIGESTED, "torch._dynamo", "tilescope.execution.launches", "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
     "tilescope.collectors.events", "tilescope.collectors.interpreter", "tilescope.collectors.torch_profiler",
-    "tilescope.interpreter.interpret", "torch.autograd.profiler",
+    "tilescope.interpreter.interpret", "torch.autograd.profiler", "tilescope.tuning.race", "tilescope.tuning.compile_pool",
     "triton.experimental.gluon",
 )  # fmt: skip
 #: What torch.compile imports: when nobody has asked for anything for ``_SPARE`` seconds. It looks for a GPU, so where there may be

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def line(error: BaseException) -> str:
 def _said(error: BaseException, starting: bool = False) -> dict[str, str]:
     """The fields of an event that reports an error; ``environment`` names what the machine lacked, if that caused it."""
     lacking = machine_limits.lacking(error, starting)
-    said = {"message": line(error), "detail": traceback.format_exc()[-_DETAILS:]}
+    said = {"message": line(error), "detail": "".join(traceback.format_exception(error))[-_DETAILS:]}
     return {**said, "environment": lacking} if lacking else said
 
 
@@ -81,23 +81,44 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
     from tilescope.execution import execute  # noqa: PLC0415 - torch comes with it: "start" explains the wait
 
     specs: dict[str, Any] = {}
-    for index, case in enumerate(cases):
+
+    def load(kernel: str) -> Any:
+        return specs[kernel] if kernel in specs else specs.setdefault(kernel, execute.load_spec(kernel))
+
+    def begin(case: Case, doing: str = doing) -> None:
+        emit(
+            {
+                "event": "case",
+                "index": cases.index(case),
+                "of": len(cases),
+                "case": case.id,
+                "collector": name,
+                "doing": doing,
+            }
+        )
+
+    def one_by_one() -> Iterator[tuple[Case, BaseException | None]]:
+        for case in cases:
+            begin(case)
+            try:
+                module.capture(case, load(case.kernel), folder / f"{case.slug}{module.SUFFIX}", settings)
+                _synchronise()
+            except (Exception, SystemExit) as error:
+                yield case, error
+            else:
+                yield case, None
+
+    together = getattr(module, "capture_all", None)
+    for case, error in together(cases, load, folder, settings, begin) if together else one_by_one():
         about = {"case": case.id, "collector": name}
-        emit({"event": "case", "index": index, "of": len(cases), **about, "doing": doing})
-        out = folder / f"{case.slug}{module.SUFFIX}"
-        try:
-            if case.kernel not in specs:
-                specs[case.kernel] = execute.load_spec(case.kernel)
-            module.capture(case, specs[case.kernel], out, settings)
-            _synchronise()
-        except execute.NotApplicable as reason:
-            emit({"event": "skipped", **about, "message": str(reason)[:_SAID]})
-        except (Exception, SystemExit) as error:
+        if error is None:
+            emit({"event": "result", **about, "artefact": f"{case.slug}{module.SUFFIX}"})
+        elif isinstance(error, execute.NotApplicable):
+            emit({"event": "skipped", **about, "message": str(error)[:_SAID]})
+        else:
             emit({"event": "error", **about, **_said(error)})
             if _device_is_broken():
                 return BROKEN_DEVICE
-        else:
-            emit({"event": "result", **about, "artefact": out.name})
         _release()
     return 0
 

@@ -40,7 +40,8 @@ class ReadyWorker:
 
 
 def prepare() -> None:
-    """Makes a CUDA context, where other programs may have one too. Never raises.
+    """Makes a CUDA context, where other programs may have one too, and before it the process that compiles for races, which must
+    have none. Never raises.
 
     What torch.compile imports is left to who needs it: it takes longer than the next question is away.
     """
@@ -49,6 +50,9 @@ def prepare() -> None:
             import torch  # noqa: PLC0415 - the server has imported it
             import triton  # noqa: PLC0415
 
+            from tilescope.tuning import compile_pool  # noqa: PLC0415
+
+            compile_pool.prepare()
             torch.zeros(1, device="cuda")
             torch.cuda.synchronize()
             triton.runtime.driver.active.get_current_device()

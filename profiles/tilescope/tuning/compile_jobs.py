@@ -1,0 +1,231 @@
+"""What is to be compiled, as data that another process can take: a kernel's code and one specialization of it.
+
+Who launches finds out what Triton would compile and does not compile it. Whoever compiles makes the kernel again from its code,
+for the same target, and so fills the entry of Triton's cache that the launcher looks for. Imports torch and triton.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import io
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import triton
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
+from triton.compiler import ASTSource
+from triton.compiler.errors import CompileTimeAssertionFailure
+from triton.experimental.gluon._runtime import GluonASTSource
+from triton.runtime.driver import driver
+from triton.runtime.errors import OutOfResources, PTXASError
+from triton.runtime.jit import JITFunction
+
+from tilescope.captures import code
+from tilescope.collectors import assembly
+from tilescope.files import user_cache
+from tilescope.hardware import occupancy
+from tilescope.tuning import early_resources, pruning
+
+#: What decides a function's code, of all that is written down of it.
+_OF_SOURCE = ("name", "kind", "options", "source", "defaults", "names", "missing")
+#: Figures of ``assembly.Resources`` that are told of a kernel under their own names.
+_TOLD = ("registers", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers")
+
+
+@dataclasses.dataclass(frozen=True)
+class Specialization:
+    """One kernel that Triton would compile: ``function`` is its number in ``Code``, the rest what its source and options are."""
+
+    function: int
+    signature: Mapping[str, Any]
+    constexprs: Sequence[tuple[tuple[int, ...], Any]]
+    attributes: Mapping[Any, Any]
+    options: Mapping[str, Any]
+    target: tuple[str, Any, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """The functions of ``Specialization``s as ``captures.code`` writes them, and the texts of their files by name.
+
+    ``keys`` are what Triton calls each function's source in the names of its cache's entries, empty where it has not been asked: it
+    goes by the order in which a process met the functions, so it is taken over and not found again.
+    """
+
+    functions: list[dict[str, Any]]
+    texts: dict[str, str]
+    keys: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What became of a config: why it cannot run well, empty where it can, and the resources of each kernel that it launches."""
+
+    reason: str = ""
+    kernels: Sequence[Mapping[str, Any]] = ()
+
+
+class Describer:
+    """Finds out what launches would compile; its ``code`` grows by what they reach."""
+
+    def __init__(self) -> None:
+        self._writer = code.Writer()
+        #: ``source_digest`` of every kernel that was met.
+        self.digests: dict[str, None] = {}
+
+    @property
+    def code(self) -> Code:
+        keys = [str(getattr(function, "hash", None) or "") for function in self._writer.originals]
+        return Code(self._writer.functions, self._writer.texts, keys)
+
+    @contextlib.contextmanager
+    def describing(self) -> Iterator[list[Specialization]]:
+        """While active, a kernel that Triton has not compiled in this process is described instead; yields what was.
+
+        For launches with ``warmup=True``. Raises CannotRecord where the code cannot be written down.
+        """
+        found: list[Specialization] = []
+
+        def describe(function: Any, _key: Any, signature: Any, _device: Any, *of_source: Any) -> None:
+            constexprs, options, attributes, _ = of_source
+            target = driver.active.get_current_target()
+            written = [(path, self._writer.value(value, function.__name__)) for path, value in constexprs.items()]
+            function.cache_key  # noqa: B018 - Triton's name for its source, before its code is written down
+            self.digests[source_digest(function)] = None
+            found.append(
+                Specialization(
+                    function=self._writer.function(function),
+                    signature=dict(signature),
+                    constexprs=written,
+                    attributes=dict(attributes),
+                    options=dict(options.__dict__),
+                    target=(target.backend, target.arch, target.warp_size),
+                )
+            )
+
+        with mock.patch.object(JITFunction, "_do_compile", describe):
+            yield found
+
+
+class Maker:
+    """Compiles what a ``Describer`` described. ``folder`` is where the texts of its code are put."""
+
+    def __init__(self, known: Code, folder: Path) -> None:
+        for name, text in known.texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        self._reader = code.Reader(list(known.functions), folder)
+        for number, data in enumerate(known.functions):
+            function = self._reader.function(number)
+            if hasattr(function, "raw_src"):
+                # As Triton read them: decorators count among the lines.
+                function.raw_src = data["source"].splitlines(keepends=True)
+                function.starting_line_number = int(data["line"])
+                function.hash = known.keys[number] or None
+
+    def compile(self, kernels: Sequence[Specialization]) -> Compiled:
+        """Compiles the kernels of one config into Triton's cache. Never raises what a compiler does."""
+        made: list[Mapping[str, Any]] = []
+        for place, one in enumerate(kernels):
+            try:
+                # Launched again it is not compiled again.
+                same = kernels.index(one)
+                made.append(self._compile(one) if same == place else dict(made[same]))
+            except early_resources.Refused as refused:
+                return Compiled(str(refused), made)
+            except (OutOfResources, CompileTimeAssertionFailure, PTXASError, triton.CompilationError) as error:
+                return Compiled(one_line(error), made)
+            if reason := refusal(made[-1]):
+                return Compiled(reason, made)
+        return Compiled("", made)
+
+    def _compile(self, one: Specialization) -> Mapping[str, Any]:
+        function = self._reader.function(one.function)
+        constexprs = {path: self._reader.value(value) for path, value in one.constexprs}
+        source = (GluonASTSource if function.is_gluon() else ASTSource)(
+            function, dict(one.signature), constexprs, dict(one.attributes)
+        )
+        target = GPUTarget(*one.target)
+        began, said = time.perf_counter(), io.StringIO()
+        with early_resources.refusing(), contextlib.redirect_stdout(said), _telling_log():
+            kernel = triton.compile(source, target=target, options=dict(one.options))
+        elapsed = time.perf_counter() - began
+        metadata = kernel.metadata
+        fresh = f"'{metadata.name}'" in said.getvalue()
+        report = said.getvalue() if fresh else _report(kernel.asm["ptx"], metadata, int(one.target[1]))
+        used = assembly.resources(report, metadata.name)
+        threads = assembly.block_threads(kernel.asm["ptx"]) or metadata.num_warps * occupancy.WARP_THREADS
+        return {
+            "function": function.__name__,
+            "target": f"sm_{one.target[1]}",
+            "block_threads": threads,
+            "shared_memory": metadata.shared + used.static_shared_memory,
+            **{name: getattr(used, name) for name in _TOLD},
+            **({"compile_time": elapsed} if fresh else {}),
+        }
+
+
+@functools.lru_cache(maxsize=1024)
+def source_digest(function: Any) -> str:
+    """Digest of a Triton function's code and of all that it reaches, wherever it stands and whoever asked before.
+
+    Triton's own ``cache_key`` goes by the order in which a process met the functions. It is taken where the code cannot be
+    written down.
+    """
+    writer = code.Writer()
+    try:
+        writer.function(function)
+    except code.CannotRecord:
+        return str(function.cache_key)
+    told = [{name: one.get(name) for name in _OF_SOURCE} for one in writer.functions]
+    return user_cache.digest([told])
+
+
+def refusal(kernel: Mapping[str, Any]) -> str:
+    """Why a compiled kernel cannot be launched; empty where it can."""
+    return pruning.refusal(
+        kernel["target"], threads=kernel["block_threads"], shared_memory=kernel["shared_memory"], accumulators=0
+    )
+
+
+def one_line(error: BaseException) -> str:
+    """The last line of an error that says something: Triton's messages begin with the source they are about."""
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip(" ^")), type(error).__name__)
+
+
+@contextlib.contextmanager
+def _telling_log() -> Iterator[None]:
+    """Has Triton print what ptxas reports."""
+    before = os.environ.get("TRITON_DUMP_PTXAS_LOG")
+    with knobs.nvidia.scope():
+        knobs.nvidia.dump_ptxas_log = True
+        yield
+    if before is None:
+        os.environ.pop("TRITON_DUMP_PTXAS_LOG", None)
+
+
+@functools.cache
+def _assembler(capability: int) -> str:
+    return str(get_ptxas(capability).path)
+
+
+def _report(ptx: str, metadata: Any, capability: int) -> str:
+    """What ``ptxas -v`` says of a kernel that Triton's cache had already."""
+    flags = ["-lineinfo", "-v", f"--gpu-name={sm_arch_from_capability(capability)}"]
+    flags += [] if metadata.enable_fp_fusion else ["--fmad=false"]
+    flags += (metadata.ptx_options or "").split()
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(ptx)
+        command = [_assembler(capability), *flags, str(source), "-o", str(Path(folder, "kernel.cubin"))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr

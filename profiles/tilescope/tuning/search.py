@@ -1,0 +1,80 @@
+"""One search: configs are raced as they come out of the compiler, and what is hopeless is not timed. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from tilescope.tuning import racing
+from tilescope.tuning.memory import Timing
+
+#: The best possible time of a config in seconds, by what it needs; 0 where that is not known.
+Floor = Callable[[Sequence[Mapping[str, Any]]], float]
+
+
+class Compiled(Protocol):
+    """What became of compiling a config: why it cannot run well, empty where it can, and what each of its kernels needs."""
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def kernels(self) -> Sequence[Mapping[str, Any]]: ...
+
+
+def run(
+    race: racing.Race,
+    known: Mapping[str, Timing],
+    compiled: Iterable[tuple[str, Compiled]],
+    *,
+    floor: Floor = lambda kernels: 0.0,
+    heard: Callable[[str, Compiled], None] = lambda config, found: None,
+    more: bool = True,
+) -> racing.Outcome:
+    """Races what is ``known`` and what is ``compiled``, in their order. ``heard`` is told of each before it is timed.
+
+    Unless there is ``more`` than what is known, nothing is timed.
+    """
+    for config, timing in known.items():
+        if timing.samples:
+            race.offer(config, timing.samples)
+        else:
+            race.refuse(config, timing.reason)
+    for config, found in compiled:
+        heard(config, found)
+        if reason := found.reason or hopeless(race, floor(found.kernels)):
+            race.refuse(config, reason)
+        else:
+            race.offer(config)
+    return race.finish() if more else race.outcome()
+
+
+def hopeless(race: racing.Race, floor: float) -> str:
+    """Why a config whose best possible time is ``floor`` seconds cannot win; empty where it may."""
+    best = race.best
+    if best is None or not floor > 0 or floor <= best:
+        return ""
+    return f"not timed: at best {floor * 1e6:.4g} µs, and the leader takes {best * 1e6:.4g} µs"
+
+
+def work(config: Mapping[str, int]) -> float:
+    """How much code a config becomes, relative to others of its kernel: elements of its blocks a thread, stages counted.
+
+    Compilers unroll what a thread does, so it goes with the time of compiling.
+    """
+    blocks = [math.log2(value) for name, value in config.items() if name not in _LAUNCH and value > 1]
+    return (
+        sum(blocks)
+        - math.log2(max(1, config.get("num_warps", 4)))
+        + 0.5 * math.log2(max(1, config.get("num_stages", 1)))
+    )
+
+
+_LAUNCH = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg"})
+
+
+def order(configs: Mapping[str, Mapping[str, int]], near: Sequence[str]) -> list[str]:
+    """The configs, by name: winners ``near`` first, which drop others early; then those that take longest to compile."""
+    leading = [name for name in near if name in configs]
+    return leading + sorted((name for name in configs if name not in leading), key=lambda name: -work(configs[name]))

@@ -1,0 +1,228 @@
+"""One sweep in the worker: its configs described, compiled in the pool, checked, timed and remembered. Imports torch and triton."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from tilescope_kernels.spec import FORWARD
+
+from tilescope.captures import code
+from tilescope.collectors import check, compiler
+from tilescope.execution import execute, offline
+from tilescope.execution.launches import Launch
+from tilescope.hardware import device
+from tilescope.table.case import Case, parse_config
+from tilescope.tuning import compile_jobs, compile_pool, floor, memory, near_shapes, problems, race, racing, search
+from tilescope.tuning.autotuning import cold_times
+
+#: Where inputs are.
+PLACE = "cuda"
+#: Seconds after which what is known is kept.
+_EVERY = 1.0
+_AUTOTUNED = "an autotuner chooses for it, which this race stands in for"
+
+
+class Broken(Exception):
+    """A config after which the GPU answers nothing in this process."""
+
+    def __init__(self, name: str, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.name, self.error = name, error
+
+
+def prepare() -> None:
+    """Forks the process that compiles, before this one uses the GPU."""
+    compile_pool.prepare()
+
+
+class Sweep:
+    """The cases of one sweep: one kernel, implementation, direction and workload, each with its config."""
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        spec: Any,
+        folder: Path,
+        settings: Mapping[str, Any],
+        begin: Callable[[Case, str], None],
+    ) -> None:
+        self._cases = {race.name_of(case): case for case in cases}
+        self._spec, self._folder, self._settings, self._begin = spec, folder, settings, begin
+        self._target = str(settings.get("target", "sm_90"))
+        self._facts: dict[str, dict[str, Any]] = {name: {} for name in self._cases}
+        self._grids: dict[str, list[int]] = {}
+        self._expected: dict[str, Any] = {}
+        self._inputs: list[execute.Inputs] = []
+        #: Why configs have no place in the race.
+        self._refused: dict[str, str] = {}
+        #: Configs that may work another time.
+        self._unsure: set[str] = set()
+        self._keep: Callable[[], None] = lambda: None
+        self._kept = time.monotonic()
+
+    def race(self) -> race.Settled:
+        """Races the configs and writes an artefact for each; yields them as they are settled."""
+        any_case = next(iter(self._cases.values()))
+        self._begin(any_case, "reading the configs of")
+        describer, jobs, skipped = self._described()
+        for name, error in skipped.items():
+            yield self._cases.pop(name), error
+        here = device.detect()
+        if here is None or not self._cases:
+            return
+        problem = problems.of_sweep(
+            any_case, problems.digest(any_case, describer.digests), here.name, device.uuid(), self._target
+        )
+        kept = memory.Memory() if problem.digest else None
+        fresh = str(self._settings.get("fresh", ""))
+        known = kept.known(problem) if kept else {}
+        known = {n: timing for n, timing in known.items() if n in self._cases and timing.at >= fresh}
+        new = {name: case for name, case in self._cases.items() if name not in known}
+        for name, timing in known.items():
+            self._facts[name] = {**self._facts[name], **timing.facts}
+        contest = racing.Race(self._samples, len(self._cases))
+        if kept and new:
+            self._keep = lambda: kept.keep(problem, self._certain(contest, new), self._facts)
+        for name, reason in self._refused.items():
+            if name in new:
+                contest.refuse(name, reason)
+        near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept and new else []
+        order = search.order(
+            {name: parse_config(case.config) for name, case in new.items() if name not in self._refused}, near
+        )
+        compiled = compile_pool.Pool(describer.code).compile({name: jobs[name] for name in order}) if order else ()
+        cost = _cost(self._spec, any_case)
+        broken: Broken | None = None
+        try:
+            search.run(
+                contest,
+                known,
+                compiled,
+                floor=lambda kernels: floor.seconds(cost, here, kernels),
+                heard=self._heard,
+                more=bool(order),
+            )
+        except Broken as error:
+            broken = error
+            contest.refuse(error.name, f"it faulted, and the GPU had to be started anew: {error}")
+        self._keep()
+        lanes = {lane.config: lane for lane in contest.lanes.values()}
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        for name, lane in lanes.items():
+            if broken and (name == broken.name or not lane.out):
+                continue  # the race of the others goes on in another process
+            told = memory.Timing(
+                tuple(lane.samples), lane.out, known[name].at if name in known else at, self._facts[name]
+            )
+            case = self._cases[name]
+            race.write(self._folder / f"{case.slug}{race.SUFFIX}", problem, told, name in known)
+            yield case, None
+        if broken:
+            yield self._cases[broken.name], broken.error
+
+    def _described(
+        self,
+    ) -> tuple[compile_jobs.Describer, dict[str, list[compile_jobs.Specialization]], dict[str, BaseException]]:
+        """What each config would compile; those of which nothing can be said are compiled when they are launched."""
+        describer, skipped = compile_jobs.Describer(), dict[str, BaseException]()
+        jobs: dict[str, list[compile_jobs.Specialization]] = {name: [] for name in self._cases}
+        for name, case in self._cases.items():
+            self._facts[name]["config"] = name
+            try:
+                caught, _ = compiler.launches_of(case, self._spec, self._target)
+                if not case.config and any(launch.config for launch in caught):
+                    self._refused[name] = _AUTOTUNED
+                    continue
+                self._grids[name] = [launch.grid[0] * launch.grid[1] * launch.grid[2] for launch in caught]
+                self._facts[name]["launches"] = [described(launch) for launch in caught]
+                with offline.targeting(self._target), describer.describing() as found:
+                    for launch in caught:
+                        offline.ask_compiler(launch)
+                jobs[name] = found
+            except code.CannotRecord:
+                continue
+            except Exception as error:
+                skipped[name] = error
+        return describer, jobs, skipped
+
+    def _heard(self, name: str, found: search.Compiled) -> None:
+        grids = self._grids.get(name, [])
+        for kernel, blocks in zip(found.kernels, grids, strict=False):
+            kernel["grid_blocks"] = blocks  # type: ignore[index]
+        self._facts[name]["kernels"] = [dict(kernel) for kernel in found.kernels]
+        self._begin(self._cases[name], "racing")
+        if time.monotonic() - self._kept > _EVERY:  # what is known outlives an interruption
+            self._keep()
+            self._kept = time.monotonic()
+
+    def _certain(self, contest: racing.Race, new: Mapping[str, Case]) -> dict[str, tuple[Sequence[float], str]]:
+        """What is worth remembering of each config, of those that were not known, or were timed further."""
+        lanes = [lane for lane in contest.lanes.values() if lane.config not in self._unsure]
+        return {lane.config: (lane.samples, lane.out) for lane in lanes if lane.config in new or lane.samples}
+
+    def _samples(self, name: str, count: int) -> list[float]:
+        """Times of a config in seconds, after its result has been compared with the reference. Raises ConfigFailed and Broken."""
+        case = self._cases[name]
+        self._begin(case, "racing")
+        try:
+            if "checked" not in self._facts[name]:
+                self._facts[name]["checked"] = checked(case, self._spec, self._expected)
+            return cold_times(self._run(case), count)
+        except Exception as error:
+            if broken():
+                raise Broken(name, error) from error
+            if isinstance(error, torch.OutOfMemoryError):
+                self._unsure.add(name)
+            raise racing.ConfigFailed(compile_jobs.one_line(error)) from error
+
+    def _run(self, case: Case) -> Callable[[], Any]:
+        """A call of the case. Forward calls of all configs share their inputs."""
+        if case.direction != FORWARD:
+            return execute.prepare(self._spec, case, PLACE, rotate=race.ROTATE)
+        if not self._inputs:
+            self._inputs = [execute.draw_inputs(self._spec, case, PLACE) for _ in range(race.ROTATE)]
+        call, sets = execute.implementation(self._spec, case), itertools.cycle(self._inputs)
+        return lambda: call(**next(sets))
+
+
+def described(launch: Launch) -> dict[str, Any]:
+    """What an autotuner can know the launch by: the function, its source, its arguments, dtypes for tensors, and its config."""
+    arguments = {
+        name: str(value.dtype) if isinstance(value, torch.Tensor) else value
+        for name, value in launch.arguments.items()
+        if isinstance(value, (torch.Tensor, bool, int, float, str))
+    }
+    constants = {name: value for name, value in launch.constants.items() if isinstance(value, (bool, int, float, str))}
+    return {
+        "function": launch.name,
+        "digest": compile_jobs.source_digest(launch.function),
+        "arguments": {**arguments, **constants},
+    }
+
+
+def checked(case: Case, spec: Any, expected: dict[str, Any]) -> dict[str, float]:
+    """How far the case's result is from the reference, by metric; nothing where there is no reference. Raises CheckFailed."""
+    return {} if getattr(spec.reference, "absent", "") else check.require(case, spec, expected)
+
+
+def broken() -> bool:
+    """Whether the GPU no longer answers this process."""
+    try:
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+    except Exception:
+        return True
+    return False
+
+
+def _cost(spec: Any, case: Case) -> dict[str, Any]:
+    cost = spec.cost(spec.workload(case.workload), case.direction)
+    unknown: Sequence[str] = getattr(cost, "unknown", ())
+    return {} if cost is None else {n: value for n, value in dataclasses.asdict(cost).items() if n not in unknown}

@@ -1,0 +1,167 @@
+"""The pool that compiles: its work is found in Triton's cache, and a config that faults or hangs costs only itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from tilescope.execution import offline
+from tilescope.tuning import compile_jobs, compile_pool
+from triton import knobs
+
+
+@triton.constexpr_function
+def trap(block):
+    while block == 64:
+        pass
+    return block
+
+
+@triton.jit
+def trapped_kernel(x_ptr, BLOCK: tl.constexpr):
+    size: tl.constexpr = trap(BLOCK)
+    offsets = tl.arange(0, size)
+    tl.store(x_ptr + offsets, tl.load(x_ptr + offsets) + 1)
+
+
+@triton.jit
+def plain_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < n) * 2, mask=offsets < n)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch, tmp_path):
+    """A cache of its own, and no host at the end."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    with offline.targeting("sm_90"):
+        yield
+    for host in list(compile_pool._hosts.values()):
+        compile_pool._forget(host)
+
+
+def described(kernel, *blocks, more=()):
+    describer, jobs = compile_jobs.Describer(), {}
+    x = offline._AlignedTensor(torch.empty(1024, device="meta"))
+    for block in blocks:
+        kernel.device_caches.clear()
+        with describer.describing() as jobs[f"BLOCK={block}"]:
+            kernel.run(x, *more, BLOCK=block, num_warps=1, grid=(1,), warmup=True)
+    kernel.device_caches.clear()
+    return describer, jobs
+
+
+def more():
+    return offline._AlignedTensor(torch.empty(1024, device="meta")), 1024
+
+
+def run_again(block):
+    """Compiles as a launcher would; whether Triton's cache had it, and what came out."""
+    hits: list[bool] = []
+    plain_kernel.device_caches.clear()
+    before, knobs.compilation.listener = (
+        knobs.compilation.listener,
+        lambda *, cache_hit=False, **_: hits.append(cache_hit),
+    )
+    try:
+        x = offline._AlignedTensor(torch.empty(1024, device="meta"))
+        kernel = plain_kernel.run(x, *more(), BLOCK=block, num_warps=1, grid=(1,), warmup=True)
+    finally:
+        knobs.compilation.listener = before
+    return hits, kernel
+
+
+@pytest.mark.parametrize("start", [compile_pool._forked, compile_pool._started])
+def test_what_a_host_compiled_is_what_the_launcher_looks_for(start, monkeypatch):
+    host = start()
+    compile_pool._hosts[os.getpid()] = host
+    assert host.connection.poll(60), "the host does not come up"
+    describer, jobs = described(plain_kernel, 128, 256, 512, more=more())
+    found = dict(compile_pool.Pool(describer.code, 2).compile(jobs))
+    assert {name: answer.reason for name, answer in found.items()} == dict.fromkeys(jobs, "")
+    hits, kernel = run_again(256)
+    assert hits == [True]
+    (facts,) = found["BLOCK=256"].kernels
+    assert facts["block_threads"] == 32
+    assert (
+        facts["registers"] == offline._Utilities("sm_90", None).load_binary(kernel.name, kernel.asm["cubin"], 0, 0)[2]
+    ), "the cached code has other registers than were told"
+    again = dict(compile_pool.Pool(describer.code, 2).compile(jobs))
+    assert again["BLOCK=256"].kernels[0] == {n: v for n, v in facts.items() if n != "compile_time"}
+    assert compile_pool.host() is host, "it stays for the next search"
+
+
+def test_a_config_that_crashes_or_hangs_costs_only_itself(monkeypatch):
+    compile_one = compile_jobs.Maker._compile
+
+    def crash(maker, one):
+        if dict(one.constexprs)[(1,)] == 32:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return compile_one(maker, one)
+
+    # What is forked has it too.
+    monkeypatch.setattr(compile_jobs.Maker, "_compile", crash)
+    describer, jobs = described(trapped_kernel, 32, 64, 128, 256)
+    compile_pool.prepare()
+    began = time.monotonic()
+    found = dict(compile_pool.Pool(describer.code, 2, limit=6.0).compile(jobs))
+    assert time.monotonic() - began < 30
+    assert found["BLOCK=32"].reason == "compiling it ended its process (SIGKILL)"
+    assert found["BLOCK=64"].reason == "compiling took more than 6 s and was stopped"
+    assert {found["BLOCK=128"].reason, found["BLOCK=256"].reason} == {""}
+
+
+def test_a_straggler_is_given_up_once_nothing_else_waits(monkeypatch):
+    monkeypatch.setattr(compile_pool, "PATIENCE", 0.5)
+    describer, jobs = described(trapped_kernel, 64, 128, 256)
+    compile_pool.prepare()
+    found = dict(compile_pool.Pool(describer.code, 2).compile(jobs))
+    assert "where the others' median is" in found["BLOCK=64"].reason
+
+
+def test_without_a_host_and_when_it_dies_this_process_compiles(monkeypatch):
+    describer, jobs = described(plain_kernel, 128, 256, 512, more=more())
+    monkeypatch.setattr(compile_pool, "host", lambda: None)
+    assert {a.reason for _, a in compile_pool.Pool(describer.code).compile(jobs)} == {""}
+    monkeypatch.undo()
+    host = compile_pool._forked()
+    compile_pool._hosts[os.getpid()] = host
+    assert host.connection.poll(20)
+    os.kill(host.pid, 9)
+    os.waitpid(host.pid, 0)
+    assert {a.reason for _, a in compile_pool.Pool(describer.code).compile(jobs)} == {""}
+
+
+def test_a_host_ends_with_the_process_that_it_is_for():
+    code = "from tilescope.tuning import compile_pool as pool\npool.prepare()\nprint(pool.host().pid)\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    for _ in range(50):
+        try:
+            os.kill(int(done.stdout), 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    pytest.fail("the host is left behind")
+
+
+def test_no_fork_where_a_thread_runs_or_a_gpu_is_in_use(monkeypatch):
+    monkeypatch.setattr(compile_pool, "_uses_gpu", lambda: True)
+    assert not compile_pool.may_fork()
+    compile_pool.prepare()
+    assert os.getpid() not in compile_pool._hosts
+
+
+def test_code_has_one_digest_and_made_again_the_key_that_triton_gave_it_here(tmp_path):
+    describer, jobs = described(trapped_kernel, 128)
+    maker = compile_jobs.Maker(describer.code, tmp_path)
+    made = maker._reader.function(jobs["BLOCK=128"][0].function)
+    assert made.cache_key == trapped_kernel.cache_key
+    assert compile_jobs.source_digest(made) == compile_jobs.source_digest(trapped_kernel)
+    assert compile_jobs.source_digest(plain_kernel) != compile_jobs.source_digest(trapped_kernel)

@@ -1,0 +1,173 @@
+"""``tilescope tune``: configs compiled for real for a GPU that is not here, raced by times that are made up."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+
+import pytest
+from tilescope import cli
+from tilescope.hardware import device
+from tilescope.jobs import supervisor, tuning
+from tilescope.runs import store
+from tilescope.table.case import Case
+from tilescope.table.schema import Device
+from tilescope.tuning import floor, memory, race, racing, search
+
+from .fake_jobs import KIT
+
+slow = pytest.mark.slow(
+    "profiles/tilescope/tuning", "profiles/tilescope/jobs", "profiles/tilescope/worker", "tests/profiles/test_race.py"
+)
+OWN = f"{KIT / 'tunable.py'}:SPEC"
+TIMES = {"": 3e-6, "BLOCK=64,num_warps=64": 9e-6, "BLOCK=256,num_warps=4": 2e-6, "BLOCK=512,num_warps=4": 4e-6}
+
+
+@pytest.fixture
+def raced(torch_and_catalog, monkeypatch, tmp_path):
+    """Tunes with the fake GPU; a call runs the job and returns its run and the configs that were timed."""
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("TILESCOPE_TUNING", str(tmp_path / "tuning.sqlite3"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("FAKES_LOG", str(tmp_path / "log"))
+    monkeypatch.setattr(device, "detect", lambda: device.for_target("sm_90"))
+    monkeypatch.setattr(device, "uuid", lambda: "GPU-made-up")
+    monkeypatch.setattr(device, "unavailable", lambda: None)
+    plan_tuning = tuning.plan_tuning
+
+    async def planned(kernels, **more):
+        job, timed = await plan_tuning(kernels, **more)
+        given = [known._replace(collector="fakes.raced") for known in job.given]
+        return dataclasses.replace(job, collectors=("fakes.raced",), given=given), timed
+
+    monkeypatch.setattr(tuning, "plan_tuning", planned)
+
+    def go(times=TIMES, **more):
+        monkeypatch.setenv("FAKES_TIMES", json.dumps(times))
+        log = tmp_path / "log"
+        log.unlink(missing_ok=True)
+        job, _ = asyncio.run(tuning.plan_tuning([OWN], **more))
+        loaded = store.open_run(asyncio.run(supervisor.run(job)))
+        return loaded, log.read_text().splitlines() if log.exists() else []
+
+    return go
+
+
+def rows(loaded, metric):
+    found = loaded.table[loaded.table["metric"] == metric]
+    return found.groupby("config")["value"].median().to_dict()
+
+
+@slow
+def test_every_config_is_in_the_run_and_what_is_remembered_is_not_timed_again(raced, tmp_path, capsys):
+    loaded, timed = raced()
+    assert loaded.run.complete
+    assert set(timed) == {"", "BLOCK=256,num_warps=4", "BLOCK=512,num_warps=4"}
+    times = rows(loaded, "interval")
+    assert min(times, key=times.get) == "BLOCK=256,num_warps=4"
+    assert set(rows(loaded, "registers")) == {"", "BLOCK=256,num_warps=4", "BLOCK=512,num_warps=4"}
+    assert rows(loaded, "grid_blocks") == {"": 16, "BLOCK=256,num_warps=4": 8, "BLOCK=512,num_warps=4": 4}
+    (failed,) = loaded.run.failures
+    assert failed.message == "2048 threads a block, sm_90 has 1024: cannot be launched"
+    (tmp_path / "log").unlink()
+    assert cli.main(["tune", OWN, "--workload", "2048-fp32"]) == 0
+    assert not (tmp_path / "log").exists(), "timed again"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "SPEC triton forward 2048-fp32, 3 configs and the default, fastest first"
+    assert [line.split()[0] for line in lines[2:6]] == [
+        "BLOCK=256,num_warps=4",
+        "default",
+        "BLOCK=512,num_warps=4",
+        "BLOCK=64,num_warps=64",
+    ]
+    assert lines[5].endswith(failed.message)
+
+
+@slow
+def test_a_config_that_faults_costs_only_itself(raced):
+    loaded, _ = raced({**TIMES, "BLOCK=512,num_warps=4": "fault"})
+    why = {failure.case.rpartition("/")[2]: failure.message for failure in loaded.run.failures}
+    assert "illegal memory access" in why["BLOCK=512,num_warps=4"]
+    assert set(rows(loaded, "interval")) == {"", "BLOCK=256,num_warps=4"}
+    assert loaded.run.complete
+
+
+def h200() -> Device:
+    return device.for_target("sm_90")
+
+
+def test_the_floor_is_bytes_over_bandwidth_or_operations_over_the_rate_of_the_multiprocessors_in_use():
+    bandwidth, rate = (h200().ceiling(name, "datasheet").value for name in ("hbm", "bf16"))
+    copy = {"flops": 0, "bytes_read": bandwidth, "bytes_written": h200().l2_bytes, "pipe": "fp32"}
+    assert floor.seconds(copy, h200(), []) == pytest.approx(1.0), "what is written may stay in L2"
+    product = {"flops": rate, "bytes_read": 0, "bytes_written": 0, "pipe": "bf16"}
+    assert floor.seconds(product, h200(), [{"grid_blocks": 10_000}]) == pytest.approx(1.0)
+    assert floor.seconds(product, h200(), [{"grid_blocks": 33}]) == pytest.approx(132 / 33)
+    assert floor.seconds(product, h200(), [{"grid_blocks": 33}] * 2) == pytest.approx(1.0), "which does the work?"
+    assert floor.seconds({}, h200(), []) == 0
+
+
+class Answer:
+    def __init__(self, *kernels, reason=""):
+        self.kernels, self.reason = kernels, reason
+
+
+def test_a_config_that_cannot_win_is_not_timed_and_the_table_says_why():
+    asked = []
+
+    def measure(config, count):
+        asked.append(config)
+        return [1e-3] * count
+
+    contest = racing.Race(measure, 3)
+    found = [("a", Answer({"floor": 1e-4})), ("b", Answer({"floor": 2e-3})), ("c", Answer(reason="too large"))]
+    outcome = search.run(contest, {}, found, floor=lambda kernels: kernels[0]["floor"])
+    assert outcome.winner == "a"
+    assert set(asked) == {"a"}
+    assert {lane.config: lane.out for lane in outcome.lanes} == {
+        "a": "", "b": "not timed: at best 2000 µs, and the leader takes 1000 µs", "c": "too large",
+    }  # fmt: skip
+
+
+def test_what_is_known_is_not_timed_when_there_is_nothing_else():
+    contest = racing.Race(lambda config, count: pytest.fail("timed"), 2)
+    known = {"a": memory.Timing((2.0, 2.1), "", ""), "b": memory.Timing((1.0, 1.1), "", "")}
+    assert search.run(contest, known, (), more=False).winner == "b"
+
+
+def test_near_winners_compile_first_then_what_takes_longest():
+    configs = {"small": {"B": 32, "num_warps": 4}, "large": {"B": 256, "num_warps": 4}, "near": {"B": 64, "num_warps": 4},
+               "wide": {"B": 256, "num_warps": 8}}  # fmt: skip
+    assert search.order(configs, ["gone", "near"]) == ["near", "large", "wide", "small"]
+
+
+def test_winners_of_a_run_are_exported_and_others_in_the_file_stay(tmp_path):
+    from tilescope.commands import tune
+
+    problem = memory.Problem("softmax/triton", "d", "('forward', 'fp32', 8)", "NVIDIA H200", "GPU-1", "v")
+    case = Case("softmax", "triton", "forward", "8-fp32", "BLOCK=128")
+    launch = {"function": "k", "digest": "x", "arguments": {"n": 8, "x": "torch.float32", "BLOCK": 128}}
+    timing = memory.Timing(
+        (2e-6, 3e-6, 1e-6), "", "2026-11-25T10:00:00+00:00", {"config": case.config, "launches": [launch]}
+    )
+    race.write(tmp_path / "a.json", problem, timing, remembered=False)
+    found = race.winner(tmp_path / "a.json", 4)
+    assert (found.config, found.median, found.configs) == ("BLOCK=128", 2e-6, 4)
+    path = tmp_path / "winners.json"
+    other = dataclasses.replace(found, problem=dataclasses.replace(problem, kernel="rms_norm/triton"))
+    older = dataclasses.replace(found, median=9.0)
+    memory.export([other, older], path)
+    tune._export([found], path)
+    kept = memory.load(path)
+    assert {(one.problem.kernel, one.median) for one in kept} == {("rms_norm/triton", 2e-6), ("softmax/triton", 2e-6)}
+    asked = dataclasses.replace(problem, kernel="k", digest="x")
+    assert memory.launched(kept, asked, {"n": 8, "x": "torch.float32"})[0]["BLOCK"] == 128
+    assert memory.launched(kept, asked, {"n": 9}) == []
+    with pytest.raises(ValueError, match="nothing was timed"):
+        tune._export([], path)
+
+
+def test_what_an_exhaustive_sweep_does_not_do_is_refused(kit, capsys):
+    assert cli.main(["tune", OWN, "--exhaustive", "--fresh"]) == 2
+    assert "--exhaustive remembers nothing" in capsys.readouterr().err
