@@ -80,6 +80,8 @@ _NAMED = {
 }
 #: Pixels of a letter and of what stands around the text; a title is bold and has an arrow beside it.
 _LETTER, _AROUND, _TITLE_LETTER, _AROUND_TITLE, _WIDEST = 7.2, 18, 8.2, 30, 180
+#: Columns whose words are told apart by their ends.
+_WIDEST_OF = {"limiter": 280, "launch_text": 260, "called": 220}
 #: Pixels that a last column of words has at least.
 _LEAST = 150
 _CSS = """
@@ -197,10 +199,11 @@ def _widened(widget: Table, shown: pd.DataFrame) -> dict[str, int]:
     """
     wider = {}
     for name, width in widget.widths.items():
-        if widget.units[name] == "text" and width < _WIDEST and len(shown):
+        most = _WIDEST_OF.get(name, _WIDEST)
+        if widget.units[name] == "text" and width < most and len(shown):
             needed = _LETTER * max(len(str(value)) for value in shown[name].unique()) + _AROUND
             if needed > width:
-                wider[name] = min(_WIDEST, round(needed))
+                wider[name] = min(most, round(needed))
     return wider
 
 
