@@ -81,7 +81,7 @@ _NAMED = {
 #: Pixels of a letter and of what stands around the text; a title is bold and has an arrow beside it.
 _LETTER, _AROUND, _TITLE_LETTER, _AROUND_TITLE, _WIDEST = 7.2, 18, 8.2, 30, 180
 #: Columns whose words are told apart by their ends.
-_WIDEST_OF = {"limiter": 280, "launch_text": 260, "called": 220}
+_WIDEST_OF = {"limiter": 280, "workload": 230, "launch_text": 260, "called": 220}
 #: Pixels that a last column of words has at least.
 _LEAST = 150
 _CSS = """
