@@ -137,6 +137,17 @@ class Table(pn.widgets.Tabulator):
             self.units |= units
             self.formatters = {**self.formatters, **{name: _formatter(unit) for name, unit in units.items()}}
 
+    def choose(self, places: list[int]) -> None:
+        """Select the rows at these places and turn to the page of the first: the browser warns of one that it cannot scroll to.
+
+        Rows that are selected already are seen, on whatever page the browser has sorted them to.
+        """
+        if places == self.selection:
+            return
+        if places and self.pagination == "local" and not self.sorters:
+            self.page = places[0] // (self.page_size or len(self.filled) or 1) + 1
+        self.selection = places
+
     def _update_style(self, recompute: bool = True) -> None:
         """Send no cells' styles, as there are none: a browser that has not drawn the table yet stumbles over them."""
 
