@@ -13,8 +13,8 @@ from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.run_cache import open_cached
 
-#: Whether a run has what is sought of the kernel of that name.
-Found = Callable[[store.LoadedRun, str], bool]
+#: Something true where a run has what is sought of the kernel of that name.
+Found = Callable[[store.LoadedRun, str], object]
 #: Times and counters come from these collectors: a run without them need not be read to know that it has none.
 _NEEDED = {"times": GPU_TIME_SOURCES, "counters": ("ncu",)}
 #: What only Nsight Compute says of a launch.
