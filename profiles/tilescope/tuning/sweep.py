@@ -156,6 +156,8 @@ class Sweep:
         grids = self._grids.get(name, [])
         for kernel, blocks in zip(found.kernels, grids, strict=False):
             kernel["grid_blocks"] = blocks  # type: ignore[index]
+        if not found.certain:
+            self._unsure.add(name)
         self._facts[name]["kernels"] = [dict(kernel) for kernel in found.kernels]
         self._begin(self._cases[name], "racing")
         if time.monotonic() - self._kept > _EVERY:  # what is known outlives an interruption
