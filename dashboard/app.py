@@ -24,22 +24,29 @@ from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.gpu import GpuView
+from tilescope_dashboard.views.history import History
 from tilescope_dashboard.views.jobs.job_panel import JobPanel
+from tilescope_dashboard.views.kernel_bar import KernelBar
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
+from tilescope_dashboard.views.sizes import Sizes
 from tilescope_dashboard.views.source import Source
+from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
 LOG = logging.getLogger("tilescope")
 
-#: A view is one line here and one class.
+#: A view is one line here and one class: first those of one kernel, then those of all.
 VIEWS = {
     view.name_in_address: view
-    for view in (Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Compare, GpuView, Claims)
-}
+    for view in (
+        Summary, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Sizes, History, Compare, Overview,
+        GpuView, Claims,
+    )
+}  # fmt: skip
 
 
 def page_theme(colours: Theme) -> dict:
@@ -62,7 +69,11 @@ def page_theme(colours: Theme) -> dict:
             },
             # Else it is lighter than the page in the dark theme, and than what is written on it.
             "MuiDrawer": {"styleOverrides": {"paper": {"backgroundImage": "none"}}},
-            "MuiTab": {"styleOverrides": {"root": {"textTransform": "none", "fontWeight": 600, "minWidth": 0}}},
+            "MuiTab": {
+                "styleOverrides": {
+                    "root": {"textTransform": "none", "fontWeight": 600, "minWidth": 0, "padding": "12px 10px"}
+                }
+            },
         },
     }
 
@@ -101,7 +112,7 @@ def fill_main(state: State, side: pn.Column, main: pn.Column) -> None:
     """Put into the page what it is for."""
     try:
         progress = JobPanel(state, shared())
-        main.extend([Context(state), progress, Navigation(state, VIEWS)])
+        main.extend([KernelBar(state), Context(state), progress, Navigation(state, VIEWS)])
     except Exception as error:  # else the page would stay empty
         main.append(start_error(error))
     else:

@@ -7,15 +7,20 @@ from typing import Any
 
 from playwright.sync_api import expect
 
+#: How long a slow machine may take, in milliseconds.
+PATIENCE = 120_000
+
 
 def test_back_and_forward_go_through_views_and_kernels(visit: Any, built: Callable[[Any, str], None]) -> None:
     page = visit("run=20260102-030405-aaaa&kernel=softmax&theme=light")
 
     def at(title: str) -> None:
-        expect(page.get_by_role("tab", name=title, exact=True)).to_have_attribute("aria-selected", "true")
+        expect(page.get_by_role("tab", name=title, exact=True)).to_have_attribute(
+            "aria-selected", "true", timeout=PATIENCE
+        )
         built(page, title)
 
-    at("Overview")
+    at("Summary")
     entries = page.evaluate("history.length")
     for title in ("Roofline", "Occupancy"):
         page.get_by_role("tab", name=title, exact=True).click()
@@ -26,7 +31,7 @@ def test_back_and_forward_go_through_views_and_kernels(visit: Any, built: Callab
     at("Roofline")
     assert "view=roofline" in page.url
     page.go_back()
-    at("Overview")
+    at("Summary")
     page.go_forward()
     at("Roofline")
     page.go_forward()

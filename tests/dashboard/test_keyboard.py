@@ -98,7 +98,7 @@ def test_from_the_first_key_to_a_saved_table_without_a_mouse(visit: Any) -> None
     page.keyboard.press("Tab")
     assert focused(page) == ["a", "Skip to the views"]
     page.keyboard.press("Enter")
-    assert focused(page) == ["tab", "Overview"]
+    assert focused(page) == ["tab", "Summary"]
     # A number is a view.
     place = [tab.inner_text() for tab in page.get_by_role("tab").all()].index("Roofline") + 1
     page.keyboard.press(str(place))
@@ -177,7 +177,7 @@ def test_a_number_that_is_typed_is_no_view(visit: Any) -> None:
     page.keyboard.type("128x4?]")
     assert size.input_value() == "128x4?]"
     assert page.get_by_role("dialog").count() == 0
-    assert page.get_by_role("tab", name="Overview").get_attribute("aria-selected") == "true"
+    assert page.get_by_role("tab", name="Summary").get_attribute("aria-selected") == "true"
 
 
 @pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")

@@ -32,7 +32,7 @@ def test_keys_move_along_a_timeline_and_numbers_work_after_a_list(visit: Any, bu
     assert later[0] > nearer[0] and later[1] > nearer[1]
     page.keyboard.press("0")
     assert page.evaluate(SEEN) == [start, end]
-    workload = page.get_by_role("combobox", name="workload").locator("visible=true").first
+    workload = page.get_by_role("combobox", name="workload", exact=True).locator("visible=true").first
     workload.focus()
     workload.press("Enter")
     page.keyboard.press("Escape")

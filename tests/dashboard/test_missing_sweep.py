@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from tilescope.jobs.plan import Request
 from tilescope.runs import store
-from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.session import jobs
 from tilescope_dashboard.session.jobs import JobManager
 from tilescope_dashboard.session.state import State
@@ -28,25 +27,21 @@ def _folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
 
 
-def test_another_run_that_has_a_sweep_is_one_click_away(runs: Path) -> None:
+def test_another_runs_sweep_is_shown_and_whose_it_is_said(runs: Path) -> None:
     state = State(run=PREDICTED, kernel="matmul", view="autotune")
     found = having(store.list_runs([runs]), "matmul", with_sweep)
     assert found is not None
     assert found.id == RUN
-    configs = sweeps.size(store.open_run(found.path).table, "matmul")
     state.runs = [found]
     shown = Autotune(state)
     shown.refresh()
-    nowhere = shown._missing
-    assert not shown._body.visible
-    assert nowhere._layout.objects == [nowhere._text, nowhere._button]
-    assert "synthetic run" in nowhere._text.object
-    assert f"{configs} configs" in nowhere._text.object
-    nowhere._button.param.trigger("clicks")
-    assert (state.run, state.kernel) == (RUN, "matmul")
     assert shown._body.visible
     assert "Best time" in shown._head.object
-    assert nowhere._layout.objects == []
+    assert "From synthetic run, measured 2026-01-02 on Synthetic GPU" in shown._whose.object
+    assert shown._missing._layout.objects == []
+    # The run that was chosen stays, and files say whose numbers they hold.
+    assert state.run == PREDICTED
+    assert shown._origin == ("matmul", RUN, "Synthetic GPU")
 
 
 def test_a_run_of_single_configs_is_no_sweep(runs: Path) -> None:

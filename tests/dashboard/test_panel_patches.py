@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.metadata
 import pkgutil
 import subprocess
@@ -21,11 +22,14 @@ import pytest
 from bokeh.core.has_props import HasProps
 from bokeh.core.property.descriptors import PropertyDescriptor
 from bokeh.core.serialization import Serializer
+from bokeh.document import Document
 from bokeh.models import Plot
 from bokeh.server.connection import ServerConnection
 from bokeh.server.views.ws import WSHandler
+from panel.io import document
 from tilescope_dashboard import panel_patches
-from tilescope_dashboard.panel_patches import closed_connection, model_defaults, page_lifetime
+from tilescope_dashboard.panel_patches import closed_connection, lost_writes, model_defaults, page_lifetime
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 
 def test_each_is_for_a_version_that_is_here() -> None:
@@ -102,3 +106,49 @@ def test_bokeh_asks_a_connection_that_has_gone_for_its_session(monkeypatch: pyte
     WSHandler.on_close(socket)
     assert asyncio.run(WSHandler._handle(socket, object())) is None
     assert heard == ["lost"]
+
+
+class ClosingSocket(WebSocketHandler):
+    """A page's socket: the page goes while the first two parts of a message are written, and the third fails at once."""
+
+    def __init__(self) -> None:
+        self.ws_connection: Any = self
+        self.writes = 0
+
+    def is_closing(self) -> bool:
+        return self.writes == 2
+
+
+async def never_retrieved() -> list[str]:
+    """What asyncio complains of when a page closes that is being sent something, and its document is done away with."""
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+    message = SimpleNamespace(header_json="", metadata_json="", content_json="", _buffers=[])
+    for closes_at_once in (False, True):
+        socket = ClosingSocket()
+
+        async def fails() -> None:
+            raise WebSocketClosedError
+
+        def write(_: Any, binary: bool, socket: Any = socket, counts: bool = closes_at_once) -> asyncio.Future[None]:
+            socket.writes += counts
+            return asyncio.ensure_future(fails())
+
+        socket.ws_connection = SimpleNamespace(is_closing=socket.is_closing, write_message=write)
+        page: Any = ServerConnection(None, socket, None, SimpleNamespace(subscribe=lambda _: None))  # type: ignore[arg-type]
+        doc = Document()
+        document._WRITE_BLOCK[doc], document._WRITE_MSGS[doc] = True, {page: [message]}  # type: ignore[list-item]
+        document._dispatch_write_task(doc, document._dispatch_msgs, doc)
+        await asyncio.sleep(0)
+        for task in document._write_tasks.pop(doc, []):
+            task.cancel()
+        await asyncio.sleep(0.01)
+        gc.collect()
+    return complaints
+
+
+def test_panel_leaves_writes_behind_when_a_page_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WebSocketHandler, "write_message", lost_writes._tornados_write)
+    assert set(asyncio.run(never_retrieved())) == {"Task exception was never retrieved"}
+    lost_writes.forget()
+    assert not asyncio.run(never_retrieved())

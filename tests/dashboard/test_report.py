@@ -252,7 +252,7 @@ def test_a_cell_with_a_bar_stays_one_cell(runs: Path, synthetic: ModuleType) -> 
 
 def test_markdown_tables_are_well_formed(norms: Side, slower: Side) -> None:
     found = tables(markdown.markdown(build([norms, slower])))
-    assert len(found) == 8
+    assert len(found) == 10
     for table in found:
         assert len(table) > 1 and {len(row) for row in table} == {len(table[0])}, table[0]
 

@@ -288,18 +288,19 @@ def another(folder: Path, identity: str, facts: dict, found: pd.DataFrame | None
     return identity
 
 
-def test_another_run_that_has_the_lines_is_one_click_away(run: str, tmp_path: Path) -> None:
+def test_another_runs_lines_are_shown_and_whose_they_are_said(run: str, tmp_path: Path) -> None:
     assert run
-    bare = another(tmp_path, "20260103-000000-0001", {"matmul": {}, "softmax": {}})
+    bare = another(tmp_path, "20260103-000000-0001", {"matmul": {}, "softmax": {}}, title="bare")
     view = shown(bare)
-    assert "knows nothing of single lines" in view._head.object
-    assert not view._body.visible
-    assert view._missing._layout.objects == [view._missing._text, view._missing._button]
-    view._missing._button.param.trigger("clicks")
-    assert view.state.loaded.lines["kernel"].eq("softmax").any()
-    assert view.state.kernel == "softmax"
     assert view._body.visible
+    assert "Line 8 has 75.0 %" in view._head.object
+    assert view.state.run == bare
+    assert "bare" not in view._whose.object
+    assert "Synthetic GPU" in view._whose.object
     assert view._missing._layout.objects == []
+    assert view._origin()[1] != bare
+    view.state.run = run
+    assert view._origin()[1] == run
 
 
 def test_the_run_on_offer_is_named_with_what_knows_its_lines(tmp_path: Path, frame: pd.DataFrame) -> None:

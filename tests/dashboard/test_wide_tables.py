@@ -19,7 +19,7 @@ TO_THE_END = """() => {
 
 
 def test_columns_off_the_page_fade_until_they_are_reached(visit: Any, built: Any) -> None:
-    page = visit("run=20260102-030405-aaaa&kernel=softmax", width=390)
+    page = visit("run=20260102-030405-aaaa&kernel=softmax&view=overview", width=390)
     built(page, "Overview")
     tables = page.evaluate(MASKS)
     assert tables

@@ -121,6 +121,34 @@ def test_partial_results_that_each_program_reads_are_a_dependence_too(asked: flo
     assert passes.two_passes(facts) == ({("scale", "forward")} if needs else set())
 
 
+@pytest.mark.parametrize(("first", "second", "needs"), [
+    # Nine tenths of the input are all of it: the rest may be an operand of its own.
+    (counted(45.5 * MB, 4), USES, True),
+    (counted(44.5 * MB, 4), USES, False),
+    (LARGEST, counted(45.5 * MB, 50 * MB), True),
+    (LARGEST, counted(44.5 * MB, 50 * MB), False),
+    # More than one value of 16 bytes may be used in part.
+    (counted(50 * MB, 16), USES, True),
+    (counted(50 * MB, 17), USES, False),
+])  # fmt: skip
+def test_a_dependence_on_all_of_the_input_begins_there(
+    first: dict[str, float], second: dict[str, float], needs: bool
+) -> None:
+    assert bool(passes.two_passes(gather(schema.frame(chain(first, second))))) == needs
+
+
+@pytest.mark.parametrize(("made", "asked", "needs"), [
+    # A 256th of what they are made of, and nine tenths of the 99 programs after the first ask for them again.
+    (50 * MB / 257, 90, True), (50 * MB / 255, 90, False), (50 * MB / 257, 89, False),
+])  # fmt: skip
+def test_partial_results_are_small_and_nearly_all_programs_read_them(made: float, asked: int, needs: bool) -> None:
+    unique = 50 * MB + made
+    later = counted(
+        unique, 50 * MB, **{"requested_bytes_read@interpreter": unique + asked * made, "grid_blocks@ncu": 100}
+    )
+    assert bool(passes.two_passes(gather(schema.frame(chain(counted(50 * MB, made), later))))) == needs
+
+
 def test_an_implementation_that_does_without_disproves_the_need() -> None:
     # A loss is a value of all logits, and the fused kernel's gradient does not wait for it.
     fused = Case("scale", "eager", "forward", "1000x1000-fp32")

@@ -68,6 +68,12 @@ def subheading(title: str, text: str = "") -> str:
     return f"<h3>{escape(title)}</h3>" + (f'<p class="quiet small">{escape(text)}</p>' if text else "")
 
 
+def whose(*origins: str) -> str:
+    """A line that says whose recordings a panel shows (``data.recordings.origin``); empty without one."""
+    said = "; ".join(filter(None, origins))
+    return f'<p class="quiet small">From {escape(said)}.</p>' if said else ""
+
+
 def more(title: str, lines: Iterable[str]) -> str:
     """A line that opens into a list."""
     points = "".join(f"<li>{escape(line)}</li>" for line in lines)

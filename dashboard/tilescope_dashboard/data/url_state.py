@@ -47,6 +47,12 @@ def unopened(compared: Iterable[str]) -> list[str]:
     return said
 
 
+def moved(token: str, before: str, run: str) -> str:
+    """``RUN:IMPLEMENTATION`` of the run ``before`` as that of ``run``; any other token as it is."""
+    name, colon, impl = token.partition(":")
+    return f"{run}:{impl}" if before and colon and name == before else token
+
+
 def texts(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The values of the right type, a list of texts for ``compared`` and a text for all else; and the others as
     ``NAME=VALUE``."""

@@ -10,6 +10,7 @@ FOR = {
     "component_files": ("panel", "1.9.4"),
     "debounce": ("panel", "1.9.4"),
     "delivery": ("panel", "1.9.4"),
+    "lost_writes": ("panel", "1.9.4"),
     "model_defaults": ("bokeh", "3.9.2"),
     "page_lifetime": ("panel", "1.9.4"),
 }

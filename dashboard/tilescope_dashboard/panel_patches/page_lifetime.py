@@ -14,7 +14,7 @@ import panel_material_ui as pmui
 from panel.io.resources import JS_VERSION, LOCAL_DIST
 
 from tilescope_dashboard.data import catalog
-from tilescope_dashboard.panel_patches import closed_connection, debounce, delivery, model_defaults
+from tilescope_dashboard.panel_patches import closed_connection, debounce, delivery, lost_writes, model_defaults
 
 #: Objects that are made before the youngest are looked through; a page alone is more than a hundred thousand.
 _YOUNG = 20_000
@@ -35,6 +35,7 @@ def settle() -> None:
     model_defaults.remember()
     delivery.complete()
     closed_connection.ignore()
+    lost_writes.forget()
     debounce.shorten()
     gc.collect()
     gc.freeze()

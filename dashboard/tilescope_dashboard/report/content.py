@@ -13,6 +13,7 @@ from tilescope.table.schema import Run
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.topics.sentence import Sentence
+from tilescope_dashboard.topics.source import LineColumn
 
 #: Makes a figure in a theme. Only HTML asks for it.
 MakeFigure = Callable[[Theme], figure]
@@ -32,8 +33,22 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Listing:
+    """Lines of a file in ``spans``, both ends included, with values of one launch's lines (``line_values``) beside them.
+
+    ``text`` is empty where it was not kept: then there are no spans.
+    """
+
+    file: str
+    text: str
+    rows: pd.DataFrame
+    columns: tuple[LineColumn, ...]
+    spans: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
 class Part:
-    """A title, a sentence, and any of: figures, a table, findings.
+    """A title, a sentence, and any of: figures, a table, findings, a listing of source.
 
     ``wide`` figures have long labels: on a phone they are moved sideways, not squeezed.
     """
@@ -43,6 +58,7 @@ class Part:
     drawings: tuple[MakeFigure, ...] = ()
     table: Table | None = None
     findings: tuple[Finding, ...] = ()
+    listing: Listing | None = None
     wide: bool = False
 
 

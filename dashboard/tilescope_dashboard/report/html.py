@@ -21,9 +21,9 @@ from bokeh.util.paths import bokehjs_path
 from markupsafe import Markup
 from tilescope.models.advice import Finding
 
-from tilescope_dashboard.components import cards
+from tilescope_dashboard.components import cards, code_pair
 from tilescope_dashboard.figures.style import DARK, LIGHT, Theme
-from tilescope_dashboard.report.content import Part, Report, Table
+from tilescope_dashboard.report.content import Listing, Part, Report, Table
 
 #: Longer tables belong in the app.
 _ROWS = 200
@@ -62,6 +62,7 @@ def html(report: Report) -> str:
         figures=_figures,
         grid=_grid,
         cards=_cards,
+        lines=_lines,
         rows=_ROWS,
     )
 
@@ -102,3 +103,9 @@ def _grid(table: Table) -> dict[str, Any]:
 
 def _cards(found: Iterable[Finding]) -> Markup:
     return Markup(cards.cards(tuple(found)))  # noqa: S704 - escaped where it is made
+
+
+def _lines(shown: Listing) -> Markup:
+    own = code_pair.source(shown.text, shown.file, shown.rows, shown.columns, shown.spans) if shown.text else ""
+    # Escaped where it is made.
+    return Markup(own + code_pair.elsewhere(shown.rows, shown.file, shown.columns))  # noqa: S704

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,9 @@ from tilescope_dashboard.figures.occupancy import occupancy as draw_occupancy
 from tilescope_dashboard.figures.roofline import roofline as draw_roofline
 from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.figures.traffic import traffic as draw_traffic
+from tilescope_dashboard.report import elsewhere
 from tilescope_dashboard.report.content import KernelPart, MakeFigure, Part, Table
+from tilescope_dashboard.report.source_lines import source_lines
 from tilescope_dashboard.topics import advice, autotune, occupancy, overview, roofline, traffic
 
 
@@ -33,7 +36,11 @@ def kernel(loaded: LoadedRun, name: str, cases: pd.DataFrame) -> KernelPart:
     plain = frames.default_configs(table)
     case = summary.representative(cases)
     same = cases["workload"].eq(case["workload"]) if case else slice(0)
-    parts = [_roofline(loaded, plain), *_traffic(plain), *_autotune(loaded, name, table), _occupancy(loaded, plain)]
+    passes = {str(way): summary.representative(rows) or {} for way, rows in cases.groupby("pass", sort=False)}
+    parts = [
+        _roofline(loaded, plain), *_traffic(plain), *_sweep(loaded, name, table), _occupancy(loaded, plain),
+        *source_lines(loaded, name, passes),
+    ]  # fmt: skip
     return KernelPart(
         name=name,
         about=str(loaded.run.kernels.get(name, {}).get("summary", "")),
@@ -85,6 +92,20 @@ def _traffic(plain: pd.DataFrame) -> Iterator[Part]:
             said = traffic.sentence(bars, traffic.of_problem(speedups, largest, direction), least)
             shown = Table(traffic.listed(bars, least), traffic.LAUNCHES)
             yield Part(f"HBM traffic, {largest}, {direction}", said.line, (partial(draw_traffic, bars, least),), shown)
+
+
+def _sweep(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Part]:
+    """The run's own sweeps of the kernel, else those of the newest recording that has any."""
+    own = list(_autotune(loaded, name, table))
+    yield from own
+    other = None if own else elsewhere.newest(loaded, name, _swept)
+    if other is not None:
+        for part in _autotune(other, name, other.table[other.table["kernel"] == name]):
+            yield replace(part, text=f"{elsewhere.said(other)} {part.text}")
+
+
+def _swept(run: LoadedRun, kernel: str) -> bool:
+    return sweeps.size(run.table, kernel) > 1
 
 
 def _autotune(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Part]:

@@ -11,15 +11,18 @@ from tilescope.models.advice import NVIDIA, Finding
 
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.data.units import ABSENT, short, times
-from tilescope_dashboard.report.content import Comparison, Report, RunPart, Table
+from tilescope_dashboard.report.content import Comparison, Listing, Report, RunPart, Table
 from tilescope_dashboard.report.kernels import top
 from tilescope_dashboard.report.runs import ROOFS
+from tilescope_dashboard.report.source_lines import hottest_lines
 from tilescope_dashboard.topics import overview
 from tilescope_dashboard.topics.compare import CHANGES
 
 #: GitHub refuses a comment of more characters; bytes are the stricter count.
 LIMIT = 65_536
 _FINDINGS = 5
+#: Lines of source a launch: the HTML report has them all.
+_HOT = 8
 #: Characters of a line and of a cell. They bound the text where every list is down to its first item.
 _LINE, _CELL = 600, 100
 
@@ -94,11 +97,19 @@ class _Writer:
             found = top(kernel.advice, min(self.most, _FINDINGS))
             if found:
                 yield "\n".join(f"{rank}. {_finding(finding)}" for rank, finding in enumerate(found, 1))
+            for piece in kernel.parts:
+                if piece.listing:
+                    yield _folded(piece.title, "\n\n".join([escape(piece.text), self._lines(piece.listing)]))
         yield from self._rest(part.kernels, "kernels")
         cases = part.overview.table
         if cases and len(cases.rows) > sum(len(kernel.largest.rows) for kernel in part.kernels):
             yield _folded(f"All {len(cases.rows)} cases", self._table(cases.rows, (*overview.TIMES, *overview.TRAFFIC)))
         yield _folded("Environment", self._environment(part))
+
+    def _lines(self, shown: Listing) -> str:
+        """The lines with most of the first column, most first."""
+        rows, columns = hottest_lines(shown, min(self.most, _HOT))
+        return self._table(rows, columns)
 
     def _environment(self, part: RunPart) -> str:
         lines = [f"{name}: {value}" for name, value in part.environment]

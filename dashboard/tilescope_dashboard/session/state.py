@@ -9,13 +9,14 @@ from typing import Any
 
 import pandas as pd
 import param
+from tilescope.models import summary
 from tilescope.runs import staleness, store
 from tilescope.table import schema
 
 from tilescope_dashboard.data import command_line, kernel_cases, url_state
 from tilescope_dashboard.data.best_run import best_run, first_shown
 from tilescope_dashboard.data.kernel_cases import KernelCase
-from tilescope_dashboard.data.run_cache import open_cached, usual
+from tilescope_dashboard.data.run_cache import open_cached, summaries, usual
 from tilescope_dashboard.figures.style import Theme, theme
 
 LOG = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class State(param.Parameterized):
 
     run = param.String(doc="Id of the run.")
     kernel = param.String(doc="Name of the kernel.")
-    view = param.String(default="overview", doc="A view's name; one that is not known means the first.")
+    view = param.String(default="summary", doc="A view's name; one that is not known means the first.")
     theme = param.String(default="light", doc="dark, or else light.")
     compared = param.List(item_type=str, doc="Runs, or RUN:IMPLEMENTATION, that are compared with the run.")
     case = param.String(
@@ -80,6 +81,10 @@ class State(param.Parameterized):
             names.discard("kernel")
             self.kernel = next(iter(self.loaded.run.kernels), "") if self.loaded else ""
         if "run" in names:
+            before = next(event.old for event in events if event.name == "run")
+            if "compared" not in names:
+                # An implementation that the run before was compared with is meant in this one, too.
+                self.compared = [url_state.moved(token, before, self.run) for token in self.compared]
             # A link that names both means both, even where the run says nothing of the kernel.
             self._open(keep_kernel="kernel" in names)
         elif "kernel" in names:
@@ -104,7 +109,7 @@ class State(param.Parameterized):
 
     def choose(self, **parts: str) -> None:
         """Choose the case with these ``parts``, fields of a ``KernelCase``: of several the one most like the case before."""
-        found = kernel_cases.closest(self.cases.values(), self.chosen or _NO_CASE, **parts)
+        found = kernel_cases.closest(self.cases.values(), self.standing or _NO_CASE, **parts)
         if found is not None:
             self.case = kernel_cases.case_name(found)
 
@@ -119,6 +124,16 @@ class State(param.Parameterized):
     def chosen(self) -> KernelCase | None:
         """The case that was chosen, None where the one that stands for the kernel is meant."""
         return self.cases.get(self.case)
+
+    @property
+    def standing(self) -> KernelCase | None:
+        """The chosen case, else the one that stands for the kernel, else the first; None where the run has none of it."""
+        if self.chosen or self.loaded is None or not self.cases:
+            return self.chosen
+        rows = summaries(self.loaded)
+        found = summary.representative(rows[rows["kernel"] == self.kernel])
+        case = KernelCase(*(found[name] for name in kernel_cases.OF_KERNEL)) if found else None
+        return case if case in self.cases.values() else next(iter(self.cases.values()))
 
     def _open(self, keep_kernel: bool = False) -> None:
         """Open the run. A kernel that it lacks is exchanged, unless it was chosen together with the run, as by a link."""

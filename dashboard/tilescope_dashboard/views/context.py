@@ -1,4 +1,4 @@
-"""Bar above every view: selectors of the run and the kernel, notices about them, and the export."""
+"""Line above every view: the selector of the run, notices about it, and the export."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilescope_dashboard.views.export import Export
 
 
 class Context(pn.viewable.Viewer):
-    """Selectors for the run and the kernel, bound to the state both ways."""
+    """Selector of the run, bound to the state both ways."""
 
     state = param.ClassSelector(class_=State)
 
@@ -26,14 +26,12 @@ class Context(pn.viewable.Viewer):
         self._run = pmui.Select(
             label="run", options={}, size="small", min_width=240, max_width=460, sizing_mode="stretch_width"
         )
-        self._kernel = pmui.Select(label="kernel", options=[], size="small", width=190)
         self._notices = html_text.pane()
         self._run.param.watch(lambda e: self._choose(run=e.new), "value")
-        self._kernel.param.watch(lambda e: self._choose(kernel=e.new), "value")
-        state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "error", "ignored"])
+        state.param.watch(self._fill, ["runs", "loaded", "kernel", "error", "ignored"])
         self._fill()
         export = Export(state)
-        chooser = pn.FlexBox(self._run, self._kernel, export, align_items="end", gap="4px", sizing_mode="stretch_width")
+        chooser = pn.FlexBox(self._run, export, align_items="end", gap="4px", sizing_mode="stretch_width")
         self._layout = pn.Column(chooser, export.said, self._notices, sizing_mode="stretch_width", margin=(8, 0, 0, 0))
 
     def _choose(self, **chosen: Any) -> None:
@@ -46,7 +44,6 @@ class Context(pn.viewable.Viewer):
             # Without it the widget would choose another run by itself.
             labels = {f"{short(state.run, 40)} · cannot be shown": state.run, **labels}
         self._run.param.update(options=labels, value=state.run or None)
-        self._kernel.param.update(options=state.kernels, value=state.kernel or None)
         self._notices.object = "".join(self._said())
 
     def _said(self) -> list[str]:

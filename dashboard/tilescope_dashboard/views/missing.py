@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -13,13 +13,12 @@ import param
 from tilescope.runs import store
 
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.data.best_run import best_run
+from tilescope_dashboard.data.recordings import Found, having, rows_of
 from tilescope_dashboard.data.run_cache import open_cached
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import State
 
-#: Whether a run has what is sought of the kernel of that name.
-Found = Callable[[store.LoadedRun, str], bool]
+__all__ = ["Missing", "having", "named", "rows_of"]
 
 
 class Missing(pn.viewable.Viewer):
@@ -77,29 +76,6 @@ def _of_file(loaded: store.LoadedRun | None) -> str:
     """What is said in a run that was made of another tool's file: its kernels are declared nowhere, so no command makes more of it."""
     tool = str(loaded.run.settings.get("tool", "")) if loaded else ""
     return f"<p>This run is a file of {escape(tool)}, which does not have it.</p>" if tool else ""
-
-
-def having(runs: Iterable[store.Summary], kernel: str, found: Found) -> store.Summary | None:
-    """The best run (``best_run``) among those in which ``found`` finds what is sought of the kernel; None without one."""
-    left = list(runs)
-    while (run := best_run(left, kernel)) is not None:
-        try:
-            if found(open_cached(run.path), kernel):
-                return run
-        except (store.StoreError, OSError):
-            pass  # a damaged run has none to show
-        left.remove(run)
-    return None
-
-
-def rows_of(metrics: Collection[str] = ()) -> Found:
-    """A test whether a run's table has rows of the kernel with one of these metrics, or with any where none is named."""
-
-    def found(run: store.LoadedRun, kernel: str) -> bool:
-        known = run.table.loc[run.table["kernel"] == kernel, "metric"]
-        return bool(known.isin(metrics).any() if metrics else len(known))
-
-    return found
 
 
 def named(run: store.Summary, *about: str) -> str:

@@ -8,6 +8,7 @@ import pandas as pd
 from tilescope.runs import store
 from tilescope.table.sources import MEASURED
 
+from tilescope_dashboard.data.recordings import with_lines, with_measured
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.missing import Missing
 
@@ -26,16 +27,6 @@ class MissingLines(Missing):
             self.seek(with_measured, lines_from, what="lines that were measured, such as where warps stall")
         else:
             self.say("")
-
-
-def with_lines(run: store.LoadedRun, kernel: str) -> bool:
-    """Whether the run has lines of the kernel."""
-    return kernel in set(run.lines["kernel"])
-
-
-def with_measured(run: store.LoadedRun, kernel: str) -> bool:
-    """Whether the run has lines of the kernel that a GPU's counters know."""
-    return bool(run.lines.loc[run.lines["kernel"] == kernel, "source"].isin(MEASURED).any())
 
 
 def lines_from(run: store.LoadedRun, kernel: str) -> str:

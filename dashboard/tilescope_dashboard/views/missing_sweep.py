@@ -9,6 +9,7 @@ from typing import Any
 from tilescope.runs import store
 
 from tilescope_dashboard.data import sweeps
+from tilescope_dashboard.data.recordings import with_sweep
 from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import JobManager, JobState
 from tilescope_dashboard.session.state import State
@@ -52,11 +53,6 @@ class MissingSweep(Missing):
 def sweeping(jobs: Iterable[JobState], kernel: str) -> JobState | None:
     """The job that sweeps over the kernel's configs now, or will; None where none does."""
     return next((job for job in jobs if job.active and kernel in job.swept), None)
-
-
-def with_sweep(run: store.LoadedRun, kernel: str) -> bool:
-    """Whether the run has a sweep of the kernel."""
-    return sweeps.size(run.table, kernel) > 1
 
 
 def described(run: store.LoadedRun, kernel: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 
 from tilescope.commands import choices, running
 
@@ -19,6 +20,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints."""
+    from tilescope.hardware import raised_roofs  # noqa: PLC0415
     from tilescope.models import impossible, json_documents, text_table  # noqa: PLC0415
     from tilescope.runs import provenance, staleness, store  # noqa: PLC0415
     from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415
@@ -43,11 +45,15 @@ def run(arguments: argparse.Namespace) -> int:
     for kernel in staleness.stale_kernels(loaded):
         print(f"note: {kernel} has changed since this run")
     print(text_table.text(loaded.table, run.device, loaded.configs))
+    above = []
     for case, reason in impossible.of_table(loaded.table, run.device, run.kernels):
-        print(
-            f"impossible: {'/'.join(filter(None, (case.key[name] for name in CASE_COLUMNS if name != 'dtype')))}: {reason.said}"
-        )
-    running.report(loaded, False, run.failures)
+        named = [case.key[name] for name in CASE_COLUMNS if name != "dtype" and case.key[name]]
+        print(f"impossible: {'/'.join(named)}: {reason.said}")
+        if reason.rule in (impossible.ROOF, impossible.CACHED):
+            above.append(raised_roofs.remark(" ".join(named)))
+    # The notes have it again of the roof that the case would have raised.
+    notes = tuple(note for note in run.notes if not note.startswith(tuple(above)))
+    running.report(dataclasses.replace(loaded, run=dataclasses.replace(run, notes=notes)), False, run.failures)
     return 0
 
 

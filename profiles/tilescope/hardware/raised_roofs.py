@@ -60,12 +60,17 @@ def raised(run: Run, table: pd.DataFrame) -> Run:
             said = (
                 f"{units.text(rate.value, sheet.unit)} is above the datasheet's {units.text(sheet.value, sheet.unit)}"
             )
-            remarks.append(f"impossible: {rate.case}: {said}; its cost or its time is wrong")
+            remarks.append(f"{remark(rate.case)}{said}; its cost or its time is wrong")
         elif rate.value > best.get(rate.roof, rate).value or rate.roof not in best:
             best[rate.roof] = rate
     lifted = tuple(_lifted(ceiling, best.get(ceiling.name), device) for ceiling in device.ceilings)
     device = _ordered(dataclasses.replace(device, ceilings=lifted))
     return dataclasses.replace(run, device=device, notes=(*run.notes, *remarks))
+
+
+def remark(case: str) -> str:
+    """How a note begins that says of the case, named as ``Rate`` names it, that its rate cannot be true."""
+    return f"impossible: {case}: "
 
 
 def rates(

@@ -14,6 +14,8 @@ from tilescope.table.schema import Device
 
 #: From this share of a roof on, that roof is what holds a case back.
 _SATURATED = 0.6
+#: From this share on the case is at it: no more than the work itself is left to lessen.
+AT_ROOF = 0.85
 #: Kernels shorter than this spend a good part of their time starting and draining.
 _SHORT = 5e-6
 #: Bytes moved beyond the algorithm's that are worth a word: less is rounding, tails and metadata.
@@ -27,9 +29,9 @@ def bound(row: Mapping[str, Any]) -> str:
     """
     if not row["measured"] or not row["bound"]:
         return str(row["bound"])
-    if max(_memory_use(row), _or_zero(row["performance_fraction"])) < _SATURATED:
+    if max(memory_use(row), _or_zero(row["performance_fraction"])) < _SATURATED:
         return "latency"
-    return "compute" if _or_zero(row["performance_fraction"]) > _memory_use(row) else "memory"
+    return "compute" if _or_zero(row["performance_fraction"]) > memory_use(row) else "memory"
 
 
 def launch_bound(row: Mapping[str, Any]) -> bool:
@@ -37,7 +39,7 @@ def launch_bound(row: Mapping[str, Any]) -> bool:
     return bool(row["bound"] == "latency" and row["gpu_time"] / (row["launches"] or 1) < _SHORT)
 
 
-def _memory_use(row: Mapping[str, Any]) -> float:
+def memory_use(row: Mapping[str, Any]) -> float:
     """Share of the HBM roof in use: by the bytes that really moved, where they were counted."""
     needed = _or_zero(row["bandwidth_fraction"])
     counted = row["bytes_source"] == "ncu" and not row["bytes_cold"]
@@ -105,7 +107,7 @@ def _predicted(row: Mapping[str, Any], device: Device) -> str:
 
 
 def _memory(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
-    use, ratio = _memory_use(row), row["bytes_ratio"]
+    use, ratio = memory_use(row), row["bytes_ratio"]
     roof = f"the {roofs.bandwidth(device, row['memory_roof'])}"
     if row["bytes_source"] != "ncu":
         return f"Memory-bound: the bytes the algorithm needs take {_percent(use)} of {roof}; no counters say what really moved."
@@ -119,7 +121,9 @@ def _memory(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
         return f"{moved}; the rest stayed in L2."
     if ratio <= _EXTRA_BYTES:
         rest = (
-            "nothing left but to fuse with a neighbour" if use > 0.9 else "more bytes in flight would bring it closer"
+            "nothing left but to fuse with a neighbour"
+            if use >= AT_ROOF
+            else "more bytes in flight would bring it closer"
         )
         return f"{moved}; {rest}."
     launches = row["launches"]
@@ -145,7 +149,7 @@ def _latency(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
             f"Launch-bound: {count} of {_text(each, 'second')} where the work needs {_text(row['floor'], 'second')}; "
             "more work a launch, or fewer launches, is all that helps."
         )
-    use = f"neither memory ({_percent(_memory_use(row))}) nor {row['pipe']} arithmetic ({_percent(row['performance_fraction'])}) is busy"
+    use = f"neither memory ({_percent(memory_use(row))}) nor {row['pipe']} arithmetic ({_percent(row['performance_fraction'])}) is busy"
     parts = [use]
     if row["bytes_source"] == "ncu" and row["bytes_ratio"] > _EXTRA_BYTES:
         cold = ", each launch counted with cold caches" if row["bytes_cold"] else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilescope.hardware import roofs
+from tilescope.models import bound
 from tilescope.models.advice.finding import Bound, Finding
 from tilescope.models.advice.subject import Subject
 
@@ -13,8 +14,6 @@ _TENSOR = {"fp32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8":
 _COUNTED = tuple(metric for metric in roofs.WORK if metric.startswith("tensor_"))
 #: Flop per byte from which work is a matrix product in all but name.
 _INTENSITY = 64
-#: From this share of a pipe's roof on, it is what holds the kernel back.
-_AT_ROOF = 0.85
 #: A share of the time that is worth a word.
 _SHARE = 0.05
 
@@ -59,7 +58,7 @@ def at_the_rate(subject: Subject) -> Iterator[Finding]:
     """Arithmetic is saturated. What a cheaper formula wins is not in the counters, so nothing bounds it here."""
     use, pipe = subject.row["performance_fraction"], subject.row["pipe"]
     roof = subject.roof(pipe)
-    if not (subject.measured and roof and subject.row["bound"] == "compute" and use >= _AT_ROOF):
+    if not (subject.measured and roof and subject.row["bound"] == "compute" and use >= bound.AT_ROOF):
         return
     yield subject.finding(
         "at-the-rate",

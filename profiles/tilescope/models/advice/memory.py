@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tilescope.hardware import roofs
-from tilescope.models import roofline, traffic
+from tilescope.models import bound, roofline, traffic
 from tilescope.models.advice.finding import Evidence, Finding
 from tilescope.models.advice.subject import LaunchValues, Subject
 
@@ -13,9 +13,8 @@ from tilescope.models.advice.subject import LaunchValues, Subject
 _EXCESS = 1.1
 #: The widest access of a thread, in bytes; a warp's request of it spans 16 sectors of 32 bytes.
 _WIDEST = 16
-#: From this share of a memory roof on, that level is what holds the kernel back; from the lower one on, all of a
-#: launch's time is in proportion to its bytes.
-_AT_ROOF, _BUSY = 0.85, 0.6
+#: From this share of a memory roof on, all of a launch's time is in proportion to its bytes.
+_BUSY = 0.6
 #: An access, and what metrics call the bytes of it.
 _WAYS = {"load": "read", "store": "written"}
 
@@ -116,7 +115,7 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
     launch's traffic that is follows from the bytes it asks for each way. Where loads and stores both touch too many, one
     change of the order mends both. HBM that is busy with the bytes needed leaves nothing to win.
     """
-    if subject.saturation >= _AT_ROOF and not subject.excess > _EXCESS:
+    if subject.saturation >= bound.AT_ROOF and not subject.excess > _EXCESS:
         return
     for launch in subject.launches:
         touched = {way: _sectors(launch, way) for way in _WAYS}
@@ -124,10 +123,10 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
             if ratio < _EXCESS:
                 continue
             asked = {other: _asked(subject, launch, other) for other in _WAYS}
-            bound, formula = ratio, "sectors touched / sectors filled"
+            fewer, formula = ratio, "sectors touched / sectors filled"
             moved = {other: known.value * touched[other][0] for other, known in asked.items() if known}
             if len(moved) == len(_WAYS) and any(moved.values()):
-                bound = sum(moved.values()) / sum(moved[other] / touched[other][0] for other in moved)
+                fewer = sum(moved.values()) / sum(moved[other] / touched[other][0] for other in moved)
                 formula = "sectors of loads and stores / the same, all full"
             yield subject.finding(
                 f"uncoalesced-{way}s",
@@ -137,7 +136,7 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
                 "32 bytes, or of 16 at the least: without it a thread's neighbouring elements are loaded one by one, "
                 "a stride apart.",
                 [*values, *asked.values()],
-                subject.bound(bound, formula, launch),
+                subject.bound(fewer, formula, launch),
                 launch=launch,
             )
 
@@ -162,7 +161,7 @@ def _asked(subject: Subject, launch: LaunchValues, way: str) -> Evidence | None:
 
 def narrow_loads(subject: Subject) -> Iterator[Finding]:
     """Loads below 16 bytes a thread. Bound: 16 / width, as bytes in flight grow with it at best (Little's law)."""
-    if subject.saturation >= _AT_ROOF or subject.row["bound"] == "compute":
+    if subject.saturation >= bound.AT_ROOF or subject.row["bound"] == "compute":
         return
     for launch in subject.launches:
         width = launch.get("widest_load", "compiler")
@@ -183,9 +182,9 @@ def narrow_loads(subject: Subject) -> Iterator[Finding]:
 
 def at_the_roof(subject: Subject) -> Iterator[Finding]:
     """HBM is saturated by bytes that must move. Fusing wins what the neighbour moves, so nothing bounds it here."""
-    use, ratio = subject.row["bandwidth_fraction"], subject.row["bytes_ratio"]
+    use, ratio = bound.memory_use(subject.row), subject.row["bytes_ratio"]
     roof = subject.roof(subject.row["memory_roof"])
-    if not (subject.measured and roof and subject.row["bound"] == "memory" and use >= _AT_ROOF) or ratio > _EXCESS:
+    if not (subject.measured and roof and subject.row["bound"] == "memory" and use >= bound.AT_ROOF) or ratio > _EXCESS:
         return
     yield subject.finding(
         "at-the-roof",

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilescope.models import bound
 from tilescope.models.advice.finding import Finding
 from tilescope.models.advice.subject import LaunchValues, Subject
 from tilescope.table.metrics import METRICS, stall_name
 
 #: A reason below this share of a warp's cycles explains nothing: a dozen of them share these.
 SHARE = 0.25
-#: From this share of a roof on, warps wait because the roof is reached.
-_AT_ROOF = 0.85
-
 #: What a warp waits for, and what helps. ``selected`` is no stall: its warp was issued.
 _STALLS = {
     "long_scoreboard": (
@@ -75,7 +73,7 @@ _REASONS = tuple(name.removeprefix("stall_") for name in METRICS if name.startsw
 
 def longest_stall(subject: Subject) -> Iterator[Finding]:
     """The reason that warps stall for longest, where no roof is reached. Bound: 1 / (1 - its share of a warp's cycles)."""
-    if not subject.measured or not subject.row["bound"] or subject.saturation >= _AT_ROOF:
+    if not subject.measured or not subject.row["bound"] or subject.saturation >= bound.AT_ROOF:
         return
     for launch in subject.launches:
         reason, share = next(iter(shares(launch).items()), ("", 0.0))

@@ -1,0 +1,17 @@
+"""Keys in lists that can be searched. Its script is ``list_search.js``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from panel.custom import JSComponent
+
+
+class ListSearch(JSComponent):
+    """A letter begins a search, Enter takes the first that is found. It takes no room, and Python never hears of it."""
+
+    _esm = Path(__file__).with_suffix(".js")
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"width": 0, "height": 0, "margin": 0, **settings})

@@ -1,0 +1,120 @@
+"""The best recording for each question about a kernel, among all runs: its times, counters, sweep or source lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from tilescope.runs import store
+from tilescope.table.case_table import GPU_TIME_SOURCES
+from tilescope.table.sources import MEASURED
+
+from tilescope_dashboard.data import sweeps
+from tilescope_dashboard.data.best_run import best_run
+from tilescope_dashboard.data.run_cache import open_cached
+
+#: Whether a run has what is sought of the kernel of that name.
+Found = Callable[[store.LoadedRun, str], bool]
+#: Times and counters come from these collectors: a run without them need not be read to know that it has none.
+_NEEDED = {"times": GPU_TIME_SOURCES, "counters": ("ncu",)}
+#: What only Nsight Compute says of a launch.
+_COUNTERS = ("sm_throughput", "dram_throughput", "l2_bytes", "dram_bytes_read")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A run that answers a question, and what a list of runs says of it."""
+
+    summary: store.Summary
+    loaded: store.LoadedRun
+
+    @property
+    def origin(self) -> str:
+        """Whose numbers these are, in words."""
+        return origin(self.summary)
+
+
+def best(runs: Iterable[store.Summary], kernel: str, question: str, device: str = "") -> Recording | None:
+    """The best recording (``best_run``) among those that answer the ``question``, a name of ``QUESTIONS``; None without one.
+
+    One on the GPU called ``device`` comes before all others.
+    """
+    needed, found = _NEEDED.get(question, ()), QUESTIONS[question]
+    able = [run for run in runs if not needed or set(needed) & set(run.sources)]
+    here = [run for run in able if device and run.device == device]
+    elsewhere = [run for run in able if run not in here]
+    summary = having(here, kernel, found) or having(elsewhere, kernel, found)
+    return Recording(summary, open_cached(summary.path)) if summary else None
+
+
+def having(runs: Iterable[store.Summary], kernel: str, found: Found) -> store.Summary | None:
+    """The best run (``best_run``) among those in which ``found`` finds what is sought of the kernel; None without one."""
+    left = list(runs)
+    while (run := best_run(left, kernel)) is not None:
+        try:
+            if found(open_cached(run.path), kernel):
+                return run
+        except (store.StoreError, OSError):
+            pass  # a damaged run has none to show
+        left.remove(run)
+    return None
+
+
+def every(runs: Iterable[store.Summary], kernel: str, device: str = "") -> list[Recording]:
+    """All recordings of the kernel that can be read, oldest first; only those on the GPU called ``device`` where it is given."""
+    known = [run for run in runs if not run.error and kernel in run.kernels and device in ("", run.device)]
+    found = []
+    for run in sorted(known, key=lambda run: (run.started, run.id)):
+        try:
+            found.append(Recording(run, open_cached(run.path)))
+        except (store.StoreError, OSError):
+            continue  # a damaged run has none to show
+    return found
+
+
+def origin(run: store.Summary) -> str:
+    """Whose numbers these are: ``softmax, recorded 2026-11-23 on NVIDIA H200``."""
+    kind = "recorded" if run.recorded else "measured" if run.measured else "predicted"
+    where = "on" if run.measured else "for"
+    return f"{run.title or run.id}, {kind} {run.started[:10]} {where} {run.device}".strip()
+
+
+def rows_of(metrics: Collection[str] = ()) -> Found:
+    """A test whether a run's table has rows of the kernel with one of these metrics, or with any where none is named."""
+
+    def found(run: store.LoadedRun, kernel: str) -> bool:
+        known = run.table.loc[run.table["kernel"] == kernel, "metric"]
+        return bool(known.isin(metrics).any() if metrics else len(known))
+
+    return found
+
+
+def with_times(run: store.LoadedRun, kernel: str) -> bool:
+    """Whether the run has GPU times of the kernel that are not ncu's, whose clocks and caches are its own."""
+    rows = run.table[(run.table["kernel"] == kernel) & run.table["metric"].eq("gpu_time")]
+    return bool(rows["source"].isin(set(GPU_TIME_SOURCES) - {"ncu"}).any())
+
+
+def with_sweep(run: store.LoadedRun, kernel: str) -> bool:
+    """Whether the run has a sweep of the kernel."""
+    return sweeps.size(run.table, kernel) > 1
+
+
+def with_lines(run: store.LoadedRun, kernel: str) -> bool:
+    """Whether the run has lines of the kernel."""
+    return kernel in set(run.lines["kernel"])
+
+
+def with_measured(run: store.LoadedRun, kernel: str) -> bool:
+    """Whether the run has lines of the kernel that a GPU's counters know."""
+    return bool(run.lines.loc[run.lines["kernel"] == kernel, "source"].isin(MEASURED).any())
+
+
+#: What can be asked, and what has the answer.
+QUESTIONS: dict[str, Found] = {
+    "times": with_times,
+    "counters": rows_of(_COUNTERS),
+    "sweep": with_sweep,
+    "measured lines": with_measured,
+    "lines": with_lines,
+}

@@ -1,0 +1,55 @@
+"""History: one case's GPU time over the runs that timed it, with the noise of each."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from tilescope_dashboard.data.columns import IMPL, Column
+from tilescope_dashboard.data.kernel_cases import KernelCase
+from tilescope_dashboard.data.units import times, write
+from tilescope_dashboard.topics.sentence import Sentence
+
+#: Columns of ``history``'s frame.
+COLUMNS = (
+    Column("started", "started (UTC)"), IMPL, Column("gpu_time", "GPU time", "second"),
+    Column("gpu_time_low", "5 %", "second"), Column("gpu_time_high", "95 %", "second"),
+    Column("change", "vs run before", "times"), Column("config", "config"), Column("revision", "commit"),
+    Column("title", "run"),
+)  # fmt: skip
+_READING = "A bar is the 5 to 95 % range over repetitions; hollow marks are the fastest config of a sweep. Only runs on this GPU."
+_ONCE = "Profile it again after a change, and the next run stands beside this one."
+
+
+def history(rows: pd.DataFrame, case: KernelCase | None) -> pd.DataFrame:
+    """The timed rows of the case's workload and pass (``measurements``), oldest first.
+
+    ``swept`` marks the fastest config of a sweep, and ``change`` is the time over that of the run before, of the same
+    implementation and kind.
+    """
+    if case is None:
+        return rows.head(0).assign(swept=False, change=float("nan"))
+    found = rows[rows["workload"].eq(case.workload) & rows["pass"].eq(case.direction)]
+    found = found.assign(swept=found["config"].ne(""))
+    found = found.sort_values("started", kind="stable").reset_index(drop=True)
+    before = found.groupby(["impl", "swept"])["gpu_time"].shift()
+    return found.assign(change=found["gpu_time"] / before)
+
+
+def sentence(kernel: str, rows: pd.DataFrame, case: KernelCase | None) -> Sentence:
+    """The newest change of the case's implementation, and whether it is more than noise."""
+    if case is None or rows.empty:
+        return Sentence("History", f"No run on this GPU has a GPU time of this case of {kernel or 'a kernel'}.")
+    where = f"{case.workload}, {case.direction}"
+    own = rows[rows["impl"].eq(case.impl) & ~rows["swept"]]
+    runs = rows["run_id"].nunique()
+    if len(own) < 2:
+        count = "1 run" if runs == 1 else f"{runs} runs"
+        more = _ONCE if runs == 1 else "None has the same implementation and config as another."
+        return Sentence(
+            f"{count} timed {case.impl} on {where}" if len(own) else f"{count} timed {where}", f"{more} {_READING}"
+        )
+    last, before = own.iloc[-1], own.iloc[-2]
+    apart = last["gpu_time_low"] > before["gpu_time_high"] or last["gpu_time_high"] < before["gpu_time_low"]
+    noise = "more than the noise of either run" if apart else "within the noise: their ranges overlap"
+    title = f"{case.impl} takes {write(last['gpu_time'], 'second')}, {times(last['change'])} of the run before: {noise}"
+    return Sentence(title, f"{where}, {len(own)} runs. Runs differ in clocks and temperature too. {_READING}")

@@ -1,0 +1,101 @@
+"""Sizes: how many bytes or operations a second each implementation reaches, over the size of the problem."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+from tilescope.hardware import ceilings, roofs
+from tilescope.table.schema import Device
+
+from tilescope_dashboard.data.columns import GPU_TIME, IMPL, WORKLOAD, Column
+from tilescope_dashboard.data.measurements import newest
+from tilescope_dashboard.data.units import write
+from tilescope_dashboard.topics.sentence import Sentence
+
+NOTHING = Sentence("Sizes", "No run on this GPU has a GPU time of this kernel and pass whose work is known.")
+_READING = (
+    "A point is a size and its bar the 5 to 95 % range over repetitions; a line goes through the fastest of those alike in "
+    "size. Each is from the newest run of that case on this GPU."
+)
+#: What a rate counts, by its column of ``tilescope.models.summary``.
+_WORK = {"bandwidth": "bytes the algorithm must move", "performance": "operations the algorithm needs"}
+
+
+class Rate(NamedTuple):
+    """What is drawn: a column of ``tilescope.models.summary``, its unit, and what the sizes count, in words."""
+
+    column: str
+    unit: str
+    work: str
+
+    @property
+    def unit_of_size(self) -> str:
+        """Unit of the sizes."""
+        return self.unit.partition("/")[0]
+
+
+def rate(rows: pd.DataFrame) -> Rate:
+    """The rate that the largest problem is bound by: bytes a second, or operations where those take longer at the roofs."""
+    known = rows[rows["floor"].notna()]
+    largest = known.loc[known["floor"].idxmax()] if len(known) else None
+    if largest is not None and largest["performance_fraction"] > largest["bandwidth_fraction"]:
+        return Rate("performance", ceilings.unit(str(largest["pipe"])), _WORK["performance"])
+    return Rate("bandwidth", "byte/second", _WORK["bandwidth"])
+
+
+def columns(of: Rate) -> tuple[Column, ...]:
+    """Columns of ``sizes``' frame."""
+    return (
+        IMPL, WORKLOAD, Column("size", of.work.split()[0], of.unit_of_size), Column("rate", "rate", of.unit),
+        Column("rate_low", "5 %", of.unit), Column("rate_high", "95 %", of.unit),
+        Column("floor_fraction", "of roofline", "ratio"), GPU_TIME, Column("relative_error", "error", "ratio"),
+        Column("origin", "from"),
+    )  # fmt: skip
+
+
+def sizes(rows: pd.DataFrame, direction: str, of: Rate) -> pd.DataFrame:
+    """One row an implementation and workload of that pass, smallest first, with ``size``, ``rate``, ``rate_low``, ``rate_high``.
+
+    ``rows`` are ``measurements``. What has no work of that kind has no row.
+    """
+    found = newest(rows[rows["pass"].eq(direction)])
+    # Whole again: it was divided by the time.
+    work = (found[of.column] * found["gpu_time"]).round()
+    found = found.assign(
+        size=work, rate=found[of.column], rate_low=work / found["gpu_time_high"], rate_high=work / found["gpu_time_low"]
+    )
+    found = found[found["rate"].gt(0) & found["size"].gt(0)]
+    return found.sort_values(["size", "workload", "impl"], kind="stable").reset_index(drop=True)
+
+
+def roof(rows: pd.DataFrame, device: Device | None, of: Rate) -> tuple[float, str] | None:
+    """The roof over most of these sizes and its name; None where none is known."""
+    if device is None or rows.empty:
+        return None
+    name = "memory_roof" if of.column == "bandwidth" else "pipe"
+    names = rows.loc[rows[name].ne(""), name].mode()
+    found = roofs.roof(device, str(names[0])) if len(names) else None
+    if found is None:
+        return None
+    said = roofs.bandwidth(device, found.name) if of.column == "bandwidth" else f"{found.origin} {found.name} rate"
+    return found.value, said
+
+
+def sentence(rows: pd.DataFrame, of: Rate) -> Sentence:
+    """The highest rate of all, and where Triton's implementation is the fastest."""
+    if rows.empty:
+        return NOTHING
+    top = rows.loc[rows["rate"].idxmax()]
+    title = f"Up to {write(top['rate'], of.unit)}: {top['impl']} on {top['workload']}"
+    won, asked = _won(rows)
+    said = f"triton is the fastest on {won} of {asked} sizes. " if asked else ""
+    return Sentence(title, said + _READING)
+
+
+def _won(rows: pd.DataFrame) -> tuple[int, int]:
+    """On how many workloads Triton's is the fastest, of those on which another was timed too."""
+    others = rows.groupby("workload")["impl"].transform("nunique") > 1
+    shared = rows[others & rows["workload"].isin(rows.loc[rows["impl"].eq("triton"), "workload"])]
+    best = shared.loc[shared.groupby("workload")["rate"].idxmax()] if len(shared) else shared
+    return int(best["impl"].eq("triton").sum()), len(best)

@@ -1,0 +1,168 @@
+"""Summary: what is known of one case of a kernel, in a sentence, four shares of the hardware's peak, and against a baseline."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from tilescope.hardware import roofs
+from tilescope.models.advice.finding import DISTANCE, Finding
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun
+from tilescope.table.case_table import CaseValues, gather
+from tilescope.table.schema import Device
+
+from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
+from tilescope_dashboard.data.units import ABSENT, times, write
+from tilescope_dashboard.topics import compare, overview
+from tilescope_dashboard.topics.overview import Stat
+from tilescope_dashboard.topics.sentence import Sentence
+
+#: The hardware's parts, in the order in which they are drawn.
+PARTS = ("SM", "HBM", "L2", "tensor cores")
+_COLUMNS = ("part", "share", "said")
+#: What is compared first where no baseline was chosen.
+_USUAL = ("eager", "compile", "aten")
+_BOUND = {"memory": "memory bound", "compute": "compute bound", "latency": "bound by latency"}
+_UNKNOWN = "No run says anything about it yet: profile it."
+_IMPOSSIBLE = "Nothing else is concluded from it: set right what is named below, then measure again."
+
+
+def verdict(kernel: str, case: Mapping[str, Any] | None, found: Sequence[Finding]) -> Sentence:
+    """How near its roof a row of ``tilescope.models.summary.summarise`` is and what holds it back, in a sentence; then why."""
+    if case is None:
+        return Sentence(kernel or "No kernel", _UNKNOWN if kernel else "Choose a kernel.")
+    if found and found[0].impossible:
+        return Sentence(f"{kernel}: {found[0].title}", f"{_IMPOSSIBLE} ({overview.place(case)})")
+    bound = f", {_BOUND[case['bound']]}" if case["bound"] in _BOUND else ""
+    if case["floor_fraction"] > 0:
+        title = f"{kernel} reaches {write(case['floor_fraction'], 'ratio')} of roofline{bound}"
+    elif case["measured"]:
+        title = f"{kernel} takes {write(case['gpu_time'], 'second')} of GPU time{bound}"
+    else:
+        title = f"{kernel} was not timed{bound}"
+    return Sentence("; ".join(filter(None, [title, _cause(found)])), f"{case['why']} ({overview.place(case)})")
+
+
+def _cause(found: Sequence[Finding]) -> str:
+    """What would win most, in the words of its finding; empty where all that was found is that it is at its roof."""
+    if not found:
+        return "no known bottleneck found"
+    first = next((one for one in found if one.bound and one.rule != DISTANCE), None)
+    if first is None or first.bound is None:
+        return ""
+    title = first.title.removesuffix(".")
+    name = title if title[:2].isupper() else title[:1].lower() + title[1:]
+    return f"{name} ({first.bound.most}{times(first.bound.ratio)})"
+
+
+def values(loaded: LoadedRun, kernel: str, case: KernelCase) -> CaseValues | None:
+    """The case's values in that run; None where it has none."""
+    table = loaded.table
+    rows = table[table["kernel"].eq(kernel) & (table[OF_KERNEL] == list(case)).all(axis="columns")]
+    return next(iter(gather(rows)), None)
+
+
+def speed_of_light(case: CaseValues | None, device: Device | None) -> pd.DataFrame:
+    """A row a part of the hardware of which Nsight Compute counted what the case's longest launch used: ``part``, its ``share``
+    of the peak, and how that is known (``said``). What was not recorded has no row.
+    """
+    launch = case.main_launch("ncu") if case else None
+    if case is None or launch is None:
+        return pd.DataFrame(columns=list(_COLUMNS))
+    rows = []
+    for part, metric in (("SM", "sm_throughput"), ("HBM", "dram_throughput")):
+        known = case.at(metric, launch, "ncu")
+        if known:
+            rows.append((part, known.value, "of peak, as ncu counted"))
+    time = case.at("gpu_time", launch, "ncu")
+    if device and time and time.value > 0:
+        rows += [
+            row
+            for row in (_of_l2(case, launch, time.value, device), _of_tensors(case, launch, time.value, device))
+            if row
+        ]
+    return pd.DataFrame(rows, columns=list(_COLUMNS))
+
+
+def _of_l2(case: CaseValues, launch: int, seconds: float, device: Device) -> tuple[str, float, str] | None:
+    moved, roof = case.at("l2_bytes", launch, "ncu"), roofs.roof(device, "l2")
+    if not moved or not roof:
+        return None
+    return (
+        "L2",
+        moved.value / seconds / roof.value,
+        f"of the {roof.origin} {write(roof.value, roof.unit)}, by ncu's bytes and time",
+    )
+
+
+def _of_tensors(case: CaseValues, launch: int, seconds: float, device: Device) -> tuple[str, float, str] | None:
+    """The shares of all tensor pipes together: each operation takes its time of the one unit."""
+    counted = {pipe: known.value for metric, pipe in roofs.WORK.items()
+               if metric.startswith("tensor") and (known := case.at(metric, launch, "ncu"))}  # fmt: skip
+    rates = {pipe: roof for pipe in counted if (roof := roofs.roof(device, pipe))}
+    if not counted or any(counted[pipe] > 0 and pipe not in rates for pipe in counted):
+        return None
+    share = sum(counted[pipe] / seconds / rates[pipe].value for pipe in rates)
+    used = [pipe for pipe in rates if counted[pipe] > 0]
+    said = (
+        f"of the {rates[used[0]].origin} {used[0]} rate, by ncu's operations and time"
+        if used
+        else "no tensor operation was counted"
+    )
+    return "tensor cores", share, said
+
+
+def stats(case: Mapping[str, Any], against: pd.DataFrame) -> list[Stat]:
+    """Numbers of the case that stand above all else: its time, the baseline's against it, and its traffic."""
+    spread = (
+        f"{write(case['gpu_time_low'], 'second')} – {write(case['gpu_time_high'], 'second')}, {case['time_source']}"
+    )
+    found = [Stat("GPU time", write(case["gpu_time"], "second"), spread)]
+    found += [_delta(row) for row in against[against["ratio"].notna()].to_dict("records")]
+    found += [
+        Stat("HBM traffic vs minimum", times(case["bytes_ratio"]), case["bytes_source"]),
+        Stat("registers", write(case["registers"], "count"), "per thread"),
+        Stat("theoretical occupancy", write(case["theoretical_occupancy"], "ratio"), f"limited by {case['limiter']}"),
+    ]
+    return [stat for stat in found if stat.value != ABSENT]
+
+
+def _delta(row: Mapping[str, Any]) -> Stat:
+    """The baseline's time over the case's, with its interval."""
+    where = "" if row["run"] == row["other_run"] else f" in {row['other_run']}"
+    alike = "no difference can be told; " if row["verdict"] == "alike" else ""
+    interval = f"95 %: {times(row['ratio_low'])} – {times(row['ratio_high'])}"
+    return Stat(
+        f"speedup of {row['impl']} vs {row['other_impl']}{where}", times(row["ratio"]),
+        f"{alike}{interval}; it takes {write(row['other_time'], 'second')}",
+    )  # fmt: skip
+
+
+def baseline(
+    loaded: LoadedRun, kernel: str, case: KernelCase, chosen: Sequence[str], opened: Callable[[Path], LoadedRun]
+) -> tuple[pd.DataFrame, list[str]]:
+    """The case's problem against the ``chosen`` baselines, else the usual one (``compare.against``): rows of the case alone, and
+    what must be known beside it.
+    """
+    known = [impl for impl in _USUAL if impl in set(loaded.table.loc[loaded.table["kernel"] == kernel, "impl"])]
+    tokens = list(chosen) or [f"{loaded.run.id}:{impl}" for impl in known[:1]]
+
+    def narrowed(run: LoadedRun) -> LoadedRun:
+        rows = run.table
+        rows = rows[rows["kernel"].eq(kernel) & rows["workload"].eq(case.workload) & rows["pass"].eq(case.direction)]
+        return dataclasses.replace(run, table=rows)
+
+    try:
+        rows, said = compare.against(narrowed(loaded), kernel, tokens, lambda path: narrowed(opened(path)))
+    except store.StoreError as error:
+        return pd.DataFrame(columns=["ratio"]), [str(error)]
+    ours = rows[rows["impl"].eq(case.impl) & rows["config"].eq(case.config)]
+    found = ours if len(ours) else rows
+    if not chosen:
+        return found, []
+    without = found[found["ratio"].isna()].to_dict("records")
+    return found, said + [f"{row['other_impl']} in {row['other_run']}: {row['verdict']}" for row in without]

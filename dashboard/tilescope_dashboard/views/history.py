@@ -1,0 +1,52 @@
+"""History: the chosen case's GPU time over the runs on the chosen GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel as pn
+
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.data import recordings
+from tilescope_dashboard.data.measurements import measurements
+from tilescope_dashboard.figures.history import history
+from tilescope_dashboard.topics import history as topic
+from tilescope_dashboard.views.base import View
+
+
+class History(View):
+    """A figure and its table; a row that is chosen opens its run."""
+
+    name_in_address, title = "history", "History"
+
+    def build(self) -> list[Any]:
+        self._head, self._chart, self._table = html_text.pane(), chart(), table(topic.COLUMNS)
+        self._table.param.watch(self._open, "selection")
+        self._of: tuple[Any, ...] = ()
+        self._body = pn.Column(
+            self._chart, html_text.pane(html_text.subheading("Runs", "Click one to open it.")),
+            self.saved(self._table, "runs"), sizing_mode="stretch_width", margin=0,
+        )  # fmt: skip
+        self.state.param.watch(self._changed, ["runs", "compared"])
+        return [self._head, self._body]
+
+    def update(self) -> None:
+        state = self.state
+        gpu = state.device.name if state.device else ""
+        if self._of != (state.runs, state.kernel, gpu):
+            self._of = (list(state.runs), state.kernel, gpu)
+            self._all = measurements(recordings.every(state.runs, state.kernel, gpu), state.kernel)
+        case = state.standing
+        rows = self._rows = topic.history(self._all, case)
+        self._head.object = html_text.heading(*topic.sentence(state.kernel, rows, case))
+        self._body.visible = len(rows) > 0
+        # The chosen implementation and the baseline's: beside one that is ten times slower no noise would be seen.
+        shown = {case.impl if case else "", *(token.partition(":")[2] for token in state.compared)}
+        self._chart.object = history(rows[rows["impl"].isin(shown)], state.look_of(state.kernel, gpu))
+        fill(self._table, rows)
+
+    def _open(self, event: Any) -> None:
+        if event.new and self._rows.iloc[event.new[0]]["run_id"] != self.state.run:
+            self.state.param.update(run=self._rows.iloc[event.new[0]]["run_id"], kernel=self.state.kernel)

@@ -1,0 +1,134 @@
+"""Summary: the verdict on one case of the kernel, and what it rests on. The view that opens first."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pandas as pd
+import panel as pn
+import panel_material_ui as pmui
+from bokeh.plotting import figure
+from tilescope.hardware.roofs import all_roofs
+from tilescope.models import roofline as model
+from tilescope.models.advice.finding import Finding
+
+from tilescope_dashboard.components import cards, html_text
+from tilescope_dashboard.components.charts import chart, side_by_side
+from tilescope_dashboard.data import recordings, run_cache
+from tilescope_dashboard.data.kernel_cases import KernelCase
+from tilescope_dashboard.figures.marks import marks
+from tilescope_dashboard.figures.roofline import drawing
+from tilescope_dashboard.figures.speed_of_light import speed_of_light
+from tilescope_dashboard.figures.style import heading
+from tilescope_dashboard.session.scheduling import next_tick, once_loaded
+from tilescope_dashboard.topics import roofline as roofline_topic
+from tilescope_dashboard.topics import summary as topic
+from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.missing import Missing, rows_of
+
+#: Causes that are shown here; Advice has all of them.
+_MOST = 3
+
+
+class Summary(View):
+    """A sentence, numbers, bars, a small roofline and the first causes; each panel says whose recording it is."""
+
+    name_in_address, title = "summary", "Summary"
+
+    def build(self) -> list[Any]:
+        self._head, self._missing = html_text.pane(), Missing(self.state)
+        self._stats, self._causes = html_text.pane(), cards.pane()
+        self._light, self._roofline = chart(), chart()
+        self._whose_light, self._whose = html_text.pane(), html_text.pane()
+        self._more = pmui.Button(label="All of them, and NVIDIA's", variant="outlined", size="small", width=210)
+        self._more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", "advice")))
+        self._shares: tuple[Any, ...] = ()
+        self._body = pn.Column(
+            self._stats, side_by_side([self._light, self._roofline], 330), self._whose_light, self._causes, self._more,
+            self._whose, sizing_mode="stretch_width", margin=0,
+        )  # fmt: skip
+        self.state.param.watch(self._changed, "compared")
+        return [self._head, self._missing, self._body]
+
+    def update(self) -> None:
+        state, loaded, case = self.state, self.state.loaded, self.state.standing
+        self._body.visible = loaded is not None and case is not None
+        if loaded is None or case is None:
+            self._head.object = html_text.heading(*topic.verdict(state.kernel, None, ()))
+            self._missing.seek(rows_of())
+            return
+        self._missing.say("")
+        row, found = self._row(case), run_cache.findings(loaded, (state.kernel, *case))
+        self._head.object = html_text.heading(*topic.verdict(state.kernel, row, found))
+        against, said = topic.baseline(loaded, state.kernel, case, state.compared, run_cache.open_cached)
+        notices = "".join(html_text.notice("info", "Baseline:", line) for line in said)
+        numbers = html_text.stats(topic.stats(row, against)) if row else ""
+        self._stats.object = numbers + html_text.whose(self._own()) + notices
+        self._draw_roofline(case)
+        self._draw_light(case)
+        self._tell(found)
+
+    def _row(self, case: KernelCase) -> dict[str, Any] | None:
+        """The case's row of ``summary.summarise``; None for a config of a sweep that has a default beside it."""
+        rows = run_cache.summaries(self.state.loaded)
+        here = rows[(rows[list(run_cache.CASE)] == [self.state.kernel, *case]).all(axis="columns")]
+        return {str(name): value for name, value in here.iloc[0].items()} if len(here) else None
+
+    def _own(self) -> str:
+        """Whose the open run is."""
+        return next((recordings.origin(run) for run in self.state.runs if run.id == self.state.run), "")
+
+    def _draw_roofline(self, case: KernelCase) -> None:
+        state, rows = self.state, self.state.table
+        rows = rows[
+            rows["workload"].eq(case.workload) & rows["pass"].eq(case.direction) & rows["config"].eq(case.config)
+        ]
+        points = model.points(rows, state.loaded.run.device, state.loaded.run.kernels)
+        points = points[roofline_topic.chosen(points)].reset_index(drop=True) if len(points) else points
+        if len(points):
+            self._roofline.object = _small(
+                drawing(marks(points), all_roofs(state.device), state.look).figure(), state.look
+            )
+        self._roofline.visible = len(points) > 0
+
+    def _draw_light(self, case: KernelCase) -> None:
+        """Of the open run, else of the best recording of counters, which may have to be read first."""
+        state = self.state
+        shares = topic.speed_of_light(topic.values(state.loaded, state.kernel, case), state.device)
+        self._show_light(shares, self._own() if len(shares) else "")
+        if shares.empty:
+            once_loaded(functools.partial(self._borrow, case))
+
+    def _borrow(self, case: KernelCase) -> None:
+        state = self.state
+        if state.standing != case or state.loaded is None:
+            return
+        best = recordings.best(state.runs, state.kernel, "counters", state.device.name if state.device else "")
+        if best and best.summary.id != state.run:
+            shares = topic.speed_of_light(topic.values(best.loaded, state.kernel, case), best.loaded.run.device)
+            self._show_light(shares, best.origin if len(shares) else "")
+
+    def _show_light(self, shares: pd.DataFrame, whose: str) -> None:
+        self._light.object = speed_of_light(shares, topic.PARTS, self.state.look)
+        own = self._own()
+        both = (
+            [f"{own} (speed of light, roofline)"]
+            if whose == own
+            else [f"{whose} (speed of light)" if whose else "", f"{own} (roofline)"]
+        )
+        self._whose_light.object = html_text.whose(*both)
+
+    def _tell(self, found: tuple[Finding, ...]) -> None:
+        left = f" The first {_MOST} of {len(found)}." if len(found) > _MOST else ""
+        head = html_text.subheading(
+            "Causes, by potential speedup", f"Estimates are upper limits: fix one, then measure again.{left}"
+        )
+        self._causes.object = head + cards.cards(found[:_MOST]) if found else ""
+        self._whose.object = html_text.whose(self._own()) if found else ""
+
+
+def _small(plot: figure, look: Any) -> figure:
+    plot.height = 300
+    heading(plot, look, "Roofline")
+    return plot

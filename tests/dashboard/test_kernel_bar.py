@@ -1,0 +1,106 @@
+"""The bar over the views: what is chosen there is every view's and in the address, and Back takes it back."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope.runs import store
+from tilescope_dashboard.data.kernel_cases import KernelCase
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.kernel_bar import KernelBar
+
+RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+LISTS = ("kernel", "size", "pass", "implementation", "baseline", "GPU")
+
+
+@pytest.fixture
+def bar(runs: Path, monkeypatch: pytest.MonkeyPatch) -> KernelBar:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    state = State(run=RUN, kernel="softmax")
+    state.runs = store.list_runs([runs])
+    return KernelBar(state)
+
+
+def test_it_shows_the_case_that_stands_for_the_kernel_and_chooses_nothing(bar: KernelBar) -> None:
+    assert (bar._kernel.value, bar._size.value, bar._pass.value, bar._impl.value) == (
+        "softmax", "16384x4096-bf16", "forward", "triton",
+    )  # fmt: skip
+    assert bar.state.case == ""
+    assert bar._baseline.value == ""
+    assert bar._gpu.value == "Synthetic GPU"
+
+
+def test_each_list_changes_its_own_part_of_the_case(bar: KernelBar) -> None:
+    bar._size.value = "1823x781-bf16"
+    bar._pass.value = "backward"
+    bar._impl.value = "eager"
+    assert bar.state.chosen == KernelCase("eager", "backward", "1823x781-bf16")
+    bar.state.case = ""
+    assert (bar._size.value, bar._pass.value, bar._impl.value) == ("16384x4096-bf16", "forward", "triton")
+    bar._baseline.value = f"{RUN}:eager"
+    assert bar.state.compared == [f"{RUN}:eager"]
+    bar._baseline.value = ""
+    assert bar.state.compared == []
+
+
+def test_several_baselines_of_an_address_stay(bar: KernelBar) -> None:
+    both = [f"{RUN}:compile", f"{RUN}:eager"]
+    bar.state.compared = both
+    assert bar.state.compared == both
+    assert "2 baselines" in bar._baseline.options
+
+
+def test_a_gpu_is_a_run_on_it(bar: KernelBar, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = next(run for run in bar.state.runs if run.id == PREDICTED)
+    bar.state.runs = [
+        dataclasses.replace(run, device="Other GPU") if run is other else run for run in bar.state.runs
+    ]  # fmt: skip
+    assert set(bar._gpu.options.values()) == {"Synthetic GPU", "Other GPU"}
+    bar._gpu.value = "Other GPU"
+    assert (bar.state.run, bar.state.kernel) == (PREDICTED, "softmax")
+
+
+def test_nothing_is_chosen_where_the_run_has_nothing(bar: KernelBar) -> None:
+    bar.state.kernel = "in_no_run"
+    assert bar._size.disabled and bar._pass.disabled and bar._impl.disabled
+    assert bar.state.standing is None
+    bar.state.kernel = "layer_norm"
+    assert not bar._size.disabled
+    bar.state.run = "20200101-000000-0000"
+    assert bar._kernel.value == "layer_norm"
+
+
+def choose(page: Any, label: str, option: str) -> None:
+    """Choose in one of the bar's lists, by the name that a screen reader has for it."""
+    page.get_by_role("combobox", name=label, exact=True).locator("visible=true").last.click()
+    page.get_by_role("listbox").get_by_text(option, exact=True).click()
+    page.get_by_role("listbox").wait_for(state="detached")
+
+
+def test_from_the_bar_to_sizes_and_back_where_the_address_names_no_run(visit: Any, built: Any) -> None:
+    page = visit("kernel=softmax&theme=light")
+    built(page, "Summary")
+    head = page.locator('[class*="place-"]:not(.away) h2').first
+    before = head.inner_text()
+    for name in LISTS:
+        assert page.get_by_role("combobox", name=name, exact=True).count() >= 1, name
+    choose(page, "size", "1823x781-fp32")
+    page.wait_for_url("**case=**1823x781**")
+    page.get_by_text("1823x781-fp32, forward").first.wait_for()
+    page.get_by_role("tab", name="Sizes", exact=True).click()
+    built(page, "Sizes")
+    page.go_back()
+    built(page, "Summary")
+    assert "1823x781" in page.url
+    page.go_back()
+    page.wait_for_function("() => !location.search.includes('1823x781')")
+    page.locator("h2:visible", has_text=before).wait_for()
+    # It was looked at all the time, and stays in sight.
+    page.mouse.move(800, 700)
+    page.mouse.wheel(0, 600)
+    page.wait_for_timeout(300)
+    assert page.get_by_role("combobox", name="size", exact=True).is_visible()
+    assert page.get_by_role("combobox", name="size", exact=True).bounding_box()["y"] > 0

@@ -1,0 +1,73 @@
+"""The best recording for each question, and measurements joined from all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tilescope.runs import store
+from tilescope_dashboard.data import recordings
+from tilescope_dashboard.data.measurements import measurements, newest
+
+RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
+
+
+@pytest.fixture
+def made(runs: Path, monkeypatch: pytest.MonkeyPatch) -> list[store.Summary]:
+    """The runs that were made up, without what is recorded."""
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    return store.list_runs([runs])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "question", "run"),
+    [
+        ("softmax", "times", RUN), ("softmax", "counters", RUN), ("matmul", "sweep", RUN), ("softmax", "sweep", None),
+        ("softmax", "measured lines", None), ("in_no_run", "times", None),
+    ],
+)  # fmt: skip
+def test_a_question_is_answered_by_the_run_that_can(
+    made: list[store.Summary], kernel: str, question: str, run: str | None
+) -> None:
+    found = recordings.best(made, kernel, question)
+    assert (found.summary.id if found else None) == run
+
+
+def test_a_run_on_the_chosen_gpu_comes_first(made: list[store.Summary]) -> None:
+    other = store.Summary(
+        "x", Path("nowhere"), device="Another GPU", measured=True, kernels=("softmax",), sources=("ncu",)
+    )
+    # The other one cannot be read.
+    for device in ("", "Another GPU", "Synthetic GPU"):
+        found = recordings.best([other, *made], "softmax", "counters", device)
+        assert found and found.summary.id == RUN
+    assert recordings.best([other], "softmax", "counters") is None
+
+
+def test_a_run_without_the_collector_is_not_read(made: list[store.Summary], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordings, "open_cached", lambda path: pytest.fail(f"read {path}"))
+    predicted = [run for run in made if run.id == PREDICTED]
+    assert recordings.best(predicted, "softmax", "times") is None
+    assert recordings.best(predicted, "softmax", "counters") is None
+
+
+def test_measurements_are_timed_cases_of_all_runs_and_say_whose_they_are(made: list[store.Summary]) -> None:
+    every = recordings.every(made, "softmax")
+    assert [one.summary.id for one in every] == [RUN, PREDICTED]
+    rows = measurements(every, "softmax")
+    assert set(rows["run_id"]) == {RUN}
+    assert set(rows["origin"]) == {"synthetic run, measured 2026-01-02 on Synthetic GPU"}
+    assert rows["kernel"].eq("softmax").all()
+    # The same run a second time, later: of each case the newest is kept.
+    later = rows.assign(started="2027", origin="later")
+    kept = newest(pd.concat([rows, later], ignore_index=True))
+    assert len(kept) == len(rows)
+    assert set(kept["origin"]) == {"later"}
+    swept = later.assign(config="BLOCK=1", origin="swept")
+    assert set(newest(pd.concat([rows, swept], ignore_index=True))["origin"]) == set(rows["origin"])
+
+
+def test_without_recordings_there_are_no_measurements() -> None:
+    assert measurements([], "softmax").empty
+    assert newest(measurements([], "softmax")).empty

@@ -1,0 +1,66 @@
+"""Source lines and sweeps in a report: the run's own, or another's."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from tilescope.models.compare import Side
+from tilescope.runs import store
+from tilescope_dashboard.report import elsewhere, markdown, source_lines
+from tilescope_dashboard.report.build import build
+from tilescope_dashboard.report.html import html
+
+#: Bokeh's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+RECORDED = store.list_runs([store.recorded_dir()])
+
+
+def side(path: Path) -> Side:
+    return Side(store.open_run(path))
+
+
+def test_lines_of_source_are_in_it_with_what_they_cost() -> None:
+    recorded = next(s for s in RECORDED if s.title == "softmax by source line")
+    report = build([side(recorded.path)])
+    (part,) = (part for part in report.runs[0].kernels[0].parts if part.title.startswith("Source, forward"))
+    assert part.listing and part.listing.columns[0].metric == "stall_samples" and "From another run" not in part.text
+    hot = re.match(r"Line (\d+) has ([\d.]+) % of stall samples \(ncu\)\.", part.text)
+    assert hot and float(hot[2]) > 10
+    line = part.listing.text.splitlines()[int(hot[1]) - 1].strip()
+    assert "tl.load" in line
+    text = html(report)
+    row = re.search(rf'<tr data-line="{hot[1]}">.*?</tr>', text)
+    assert row and "heat measured" in row[0] and "MB" in row[0] and "tl.load(" in row[0]
+    # The hottest line heads its table.
+    assert re.search(rf"^\| {hot[1]} \| [\d,]+ \| {hot[2]} % ", markdown.markdown(report), re.MULTILINE)
+
+
+def test_lines_that_the_run_did_not_measure_and_its_sweep_come_from_another_which_is_named() -> None:
+    softmax = side(next(s.path for s in RECORDED if s.kernels == ("softmax",) and "ncu" in s.sources))
+    parts = build([softmax]).runs[0].kernels[0].parts
+    own, other = (
+        [part for part in parts if part.title.startswith(("Source", "Autotune")) and ("another" in part.text) == it]
+        for it in (False, True)
+    )
+    assert all(part.listing and not part.listing.columns[0].measured for part in own) and len(own) == 2
+    sweep, lines = other
+    for part, run in ((sweep, "reductions: autotune sweeps"), (lines, "softmax by source line")):
+        identity = next(s.id for s in RECORDED if s.title == run)
+        assert part.text.startswith(f"From another run, {run} ({identity}, NVIDIA H200). ")
+    assert lines.listing and lines.listing.columns[0].measured
+    assert elsewhere.newest(softmax.loaded, "no such kernel", source_lines.measured) is None
+
+
+def test_source_that_was_not_kept_is_no_code_but_its_lines_are_told(tmp_path: Path) -> None:
+    recorded = next(s for s in RECORDED if s.title == "softmax by source line")
+    folder = shutil.copytree(recorded.path, tmp_path / recorded.id)
+    (folder / "sources.json.gz").unlink()
+    loaded = side(folder).loaded
+    loaded.run.kernels["softmax"]["sha256"] = "another"
+    report = build([Side(loaded)])
+    (part,) = (part for part in report.runs[0].kernels[0].parts if part.title.startswith("Source, forward"))
+    assert part.listing and not part.listing.text and "was not kept" in part.text
+    assert "<code>" not in html(report) and re.search(r"^\| 27 \| [\d,]+ \|", markdown.markdown(report), re.MULTILINE)

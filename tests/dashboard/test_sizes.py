@@ -1,0 +1,150 @@
+"""Sizes and History: what is joined from all runs, drawn and said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from bokeh.document import Document
+from tilescope.models.summary import summarise
+from tilescope.runs import store
+from tilescope_dashboard.data import recordings
+from tilescope_dashboard.data.kernel_cases import KernelCase
+from tilescope_dashboard.data.measurements import measurements
+from tilescope_dashboard.figures import history as history_figure
+from tilescope_dashboard.figures import sizes as sizes_figure
+from tilescope_dashboard.figures.style import DARK, LIGHT, theme
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import history, sizes
+from tilescope_dashboard.views.history import History
+from tilescope_dashboard.views.sizes import Sizes
+
+RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+LARGE = KernelCase("triton", "forward", "16384x4096-bf16")
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+
+
+@pytest.fixture
+def rows(synthetic: ModuleType) -> pd.DataFrame:
+    """Measurements of one run that was made up."""
+    found = summarise(synthetic.frame(kernels=("softmax",)), synthetic.DEVICE)
+    return found.assign(run_id="r1", started="2026-01-02 03:04", title="t", revision="abcdef1234", origin="o")
+
+
+def points(plot: Any) -> list[dict[str, Any]]:
+    return [r.data_source.data for r in plot.renderers if r.name == "points"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 99])
+def test_every_amount_of_rows_is_drawn(rows: pd.DataFrame, count: int) -> None:
+    few = rows.head(count)
+    of = sizes.rate(few)
+    for look in (LIGHT, DARK, theme(False, narrow=True)):
+        found = sizes.sizes(few, "forward", of)
+        plot = sizes_figure.sizes(found, sizes_figure.Frame(of.unit, of.work), look)
+        Document().add_root(plot)
+        assert sum(len(data["x"]) for data in points(plot)) == len(found)
+        past = history.history(few, LARGE)
+        plot = history_figure.history(past, look)
+        Document().add_root(plot)
+        assert sum(len(data["x"]) for data in points(plot)) == len(past)
+        assert sizes.sentence(found, of).title
+        assert history.sentence("softmax", past, LARGE).title
+
+
+def test_a_recorded_kernel_is_joined_from_its_runs() -> None:
+    runs = [run for run in store.list_runs([store.recorded_dir()]) if "attention" in run.kernels]
+    every = measurements(recordings.every(runs, "attention"), "attention")
+    assert every["run_id"].nunique() > 2
+    of = sizes.rate(every)
+    assert of.unit == "flop/second"
+    found = sizes.sizes(every, "forward", of)
+    assert not found.duplicated(["impl", "workload"]).any()
+    assert found["size"].is_monotonic_increasing
+    assert (found["rate_low"] <= found["rate"]).all() and (found["rate"] <= found["rate_high"]).all()
+    assert found["run_id"].nunique() > 1
+    past = history.history(every, KernelCase("triton", "forward", "4x32x1x4096x4096x128-bf16"))
+    assert past["started"].is_monotonic_increasing
+    assert past["swept"].any() and past["change"].notna().any()
+    assert points(history_figure.history(past, LIGHT))
+
+
+def test_rates_count_what_binds_the_largest_problem(rows: pd.DataFrame) -> None:
+    of = sizes.rate(rows)
+    assert (of.unit, of.unit_of_size) == ("byte/second", "byte")
+    found = sizes.sizes(rows, "forward", of)
+    needed = 4 * 16384 * 4096
+    assert found["size"].max() == needed
+    top = found[(found["impl"] == "triton") & (found["size"] == needed)].iloc[0]
+    assert top["rate"] == pytest.approx(needed / top["gpu_time"])
+    assert top["rate_low"] < top["rate"] < top["rate_high"]
+    busy = rows.assign(performance_fraction=2 * rows["bandwidth_fraction"])
+    assert sizes.rate(busy).column == "performance"
+    assert "triton is the fastest on 2 of 2 sizes" in sizes.sentence(found, of).text
+
+
+def test_a_line_goes_through_the_fastest_of_one_size_and_other_dtypes_are_hollow(rows: pd.DataFrame) -> None:
+    of = sizes.rate(rows)
+    one = sizes.sizes(rows, "forward", of)
+    one = one[one["impl"] == "triton"]
+    slower = one.assign(workload="other", rate=one["rate"] / 2)
+    other = one.assign(dtype="fp32", workload="fp32")
+    plot = sizes_figure.sizes(
+        pd.concat([one, slower, other], ignore_index=True),
+        sizes_figure.Frame(of.unit, of.work, (4e12, "roof"), 1e6),
+        LIGHT,
+    )
+    lines = [r.data_source.data for r in plot.renderers if r.name == "lines"]
+    assert sorted(len(line["x"]) for line in lines) == [2, 2]
+    assert max(lines[0]["y"]) == pytest.approx(one["rate"].max() / 1e9)
+    fills = [r.glyph.fill_color for r in plot.renderers if r.name == "points"]
+    assert sorted(fills) == sorted([LIGHT.ground, LIGHT.series[0]])
+    assert plot.yaxis[0].axis_label == "GB/s"
+    assert plot.y_range.end > 4000
+
+
+def test_a_change_is_told_from_noise(rows: pd.DataFrame) -> None:
+    later = rows.assign(run_id="r2", started="2026-02-02 03:04")
+    for factor, said in ((1.001, "within the noise"), (2.0, "more than the noise")):
+        slow = later.assign(**{name: factor * rows[name] for name in ("gpu_time", "gpu_time_low", "gpu_time_high")})
+        past = history.history(pd.concat([slow, rows], ignore_index=True), LARGE)
+        assert past["run_id"].tolist()[0] == "r1"
+        found = history.sentence("softmax", past, LARGE)
+        assert said in found.title and found.title.startswith("triton takes")
+        assert past.loc[past["run_id"].eq("r2"), "change"].tolist() == pytest.approx([factor] * 3)
+    # The fastest config of a sweep is not held against an implementation's own.
+    swept = history.history(pd.concat([rows, later.assign(config="BLOCK=1")], ignore_index=True), LARGE)
+    assert swept["change"].isna().all()
+    plot = history_figure.history(swept, LIGHT)
+    assert all(LIGHT.ground in data["fill"] for data in points(plot))
+
+
+def test_two_runs_of_one_minute_are_two_places(rows: pd.DataFrame) -> None:
+    past = history.history(pd.concat([rows, rows.assign(run_id="r2")], ignore_index=True), LARGE)
+    assert len(set(history_figure.history(past, LIGHT).x_range.factors)) == 2
+
+
+@pytest.mark.parametrize("view", [Sizes, History])
+def test_the_views_follow_the_state(view: type[Any], runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    state = State(run=RUN, kernel="softmax", view=view.name_in_address)
+    shown = view(state)
+    shown.refresh()
+    assert shown._body.visible and len(shown._table.value) > 2
+    for change in ({"kernel": "matmul"}, {"kernel": "layer_norm"}, {"theme": "dark"}, {"run": PREDICTED}, {"narrow": True},
+                   {"kernel": "not_in_the_run"}, {"run": INJECTED}, {"run": "20200101-000000-0000"}, {"run": RUN}):  # fmt: skip
+        state.param.update(**change)
+        assert not shown._trouble.visible, (change, shown._trouble.object)
+
+
+def test_a_row_of_sizes_is_the_case_of_all_views(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    shown = Sizes(State(run=RUN, kernel="softmax", view="sizes"))
+    shown.refresh()
+    row = shown._rows.iloc[0]
+    shown._pick(SimpleNamespace(new=[0]))
+    assert shown.state.chosen == KernelCase(row["impl"], "forward", row["workload"])

@@ -1,0 +1,138 @@
+"""Summary: the verdict, the shares of peak, the baseline, and whose recording each panel shows."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import ModuleType
+
+import pandas as pd
+import pytest
+from bokeh.document import Document
+from tilescope.models.summary import summarise
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.case_table import gather
+from tilescope_dashboard.figures.speed_of_light import speed_of_light
+from tilescope_dashboard.figures.style import DARK, LIGHT
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import summary as topic
+from tilescope_dashboard.views.summary import Summary
+
+RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+CASE = Case("softmax", "triton", "forward", "8x8-bf16")
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+
+
+def counted(**metrics: float) -> pd.DataFrame:
+    """A launch of which ncu says this."""
+    at = {"launch": 0, "function": "softmax_kernel"}
+    return schema.frame([CASE.row(name, value, "ncu", **at) for name, value in metrics.items()])
+
+
+def shares(synthetic: ModuleType, **metrics: float) -> dict[str, float]:
+    rows = topic.speed_of_light(next(iter(gather(counted(**metrics))), None), synthetic.DEVICE)
+    return dict(zip(rows["part"], rows["share"], strict=True))
+
+
+def test_what_was_not_recorded_has_no_share(synthetic: ModuleType) -> None:
+    assert shares(synthetic) == {}
+    assert shares(synthetic, sm_throughput=0.5) == {"SM": 0.5}
+    assert shares(synthetic, dram_throughput=0.8, l2_bytes=1e6) == {"HBM": 0.8}  # bytes without a time are no share
+    # The made-up GPU's L2 moves 11 TB/s, its tensor cores do 700 Tflop/s in bf16 and have no fp8.
+    found = shares(synthetic, l2_bytes=1.1e7, tensor_ops_bf16=3.5e8, tensor_ops_int8=0.0, gpu_time=2e-6)
+    assert found == pytest.approx({"L2": 0.5, "tensor cores": 0.25})
+    assert shares(synthetic, tensor_ops_bf16=0.0, gpu_time=1e-6) == {"tensor cores": 0.0}
+    assert "tensor cores" not in shares(synthetic, tensor_ops_fp8=1.0, gpu_time=1e-6)
+
+
+def test_the_longest_launch_is_meant(synthetic: ModuleType) -> None:
+    rows = [
+        CASE.row(name, value, "ncu", launch=launch, function=f"f{launch}")
+        for launch, (share, time) in enumerate([(0.1, 1e-6), (0.9, 5e-6), (0.2, 2e-6)])
+        for name, value in (("sm_throughput", share), ("gpu_time", time))
+    ]
+    (case,) = gather(schema.frame(rows))
+    assert topic.speed_of_light(case, synthetic.DEVICE)["share"].tolist() == [0.9]
+
+
+@pytest.mark.parametrize("metrics", [{}, {"sm_throughput": 0.5}, {"sm_throughput": 0.5, "dram_throughput": 1.2}])
+def test_the_figure_has_a_bar_a_share_and_says_what_is_absent(metrics: dict[str, float], synthetic: ModuleType) -> None:
+    rows = topic.speed_of_light(next(iter(gather(counted(**metrics))), None), synthetic.DEVICE)
+    for look in (LIGHT, DARK):
+        plot = speed_of_light(rows, topic.PARTS, look)
+        Document().add_root(plot)
+        drawn = {renderer.name: renderer.data_source.data for renderer in plot.renderers}
+        assert len(drawn.get("shares", {"share": []})["share"]) == len(metrics)
+        if metrics:
+            assert drawn["values"]["text"].count("not recorded") == 4 - len(metrics)
+            assert plot.x_range.end > rows["share"].max()
+
+
+def test_the_verdict_is_one_sentence_whatever_is_known(synthetic: ModuleType) -> None:
+    assert topic.verdict("", None, ()).title == "No kernel"
+    assert "profile it" in topic.verdict("mine", None, ()).text
+    timed = summarise(synthetic.frame(), synthetic.DEVICE).iloc[0].to_dict()
+    assert topic.verdict("softmax", timed, ()).title == (
+        "softmax reaches 85.4 % of roofline, memory bound; no known bottleneck found"
+    )
+    predicted = summarise(synthetic.frame(measured=False), synthetic.DEVICE).iloc[0].to_dict()
+    assert topic.verdict("softmax", predicted, ()).title.startswith("softmax was not timed, memory bound")
+
+
+def opened(runs: Path, monkeypatch: pytest.MonkeyPatch, **settings: object) -> Summary:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    shown = Summary(State(**{"run": RUN, "kernel": "softmax", "view": "summary", **settings}))
+    shown.refresh()
+    assert not shown._trouble.visible, shown._trouble.object
+    return shown
+
+
+def test_it_opens_first_on_the_case_that_stands_for_the_kernel(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = opened(runs, monkeypatch)
+    assert State(run=RUN).view == "summary"
+    assert "softmax reaches 85.4 % of roofline" in shown._head.object
+    assert "16384x4096-bf16" in shown._head.object
+    assert "speedup of triton vs eager" in shown._stats.object
+    assert "From synthetic run, measured 2026-01-02 on Synthetic GPU" in shown._stats.object
+    assert shown._roofline.visible
+    shown.state.choose(workload="1823x781-bf16")
+    assert "1823x781-bf16" in shown._head.object
+
+
+def test_the_chosen_baseline_is_compared_and_follows_the_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = opened(runs, monkeypatch, compared=[f"{RUN}:compile"])
+    assert "speedup of triton vs compile" in shown._stats.object
+    assert "eager" not in shown._stats.object
+    shown.state.compared = [PREDICTED]
+    assert f"triton in {PREDICTED}: not timed" in shown._stats.object
+    shown.state.compared = [f"{RUN}:compile"]
+    shown.state.run = PREDICTED
+    assert shown.state.compared == [f"{PREDICTED}:compile"]
+
+
+def test_counters_come_from_the_run_that_has_them_and_it_is_said(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
+) -> None:
+    shown = opened(runs, monkeypatch, run=PREDICTED)
+    assert "was not timed" in shown._head.object
+    bars = {r.name: r.data_source.data for r in shown._light.object.renderers}["shares"]
+    assert "L2" in bars["part"]
+    assert "measured 2026-01-02 on Synthetic GPU (speed of light)" in shown._whose_light.object
+    assert "synthetic prediction, measured 2026-01-02 on Synthetic GPU (roofline)" in shown._whose_light.object
+
+
+def test_a_kernel_that_the_run_lacks_is_offered_elsewhere(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = opened(runs, monkeypatch, run=INJECTED)
+    assert not shown._body.visible
+    assert "Another run has this" in shown._missing._text.object
+
+
+def test_a_baseline_that_cannot_be_read_is_said(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = opened(runs, monkeypatch)
+    loaded, case = shown.state.loaded, shown.state.standing
+    rows, said = topic.baseline(loaded, "softmax", case, ["20200101-000000-0000"], dataclasses.replace)
+    assert rows.empty
+    assert "no run" in said[0]
+    assert topic.stats(shown._row(case), rows)
