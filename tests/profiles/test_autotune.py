@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 from tilescope.execution import launches, offline
-from tilescope.tuning import autotuning, compile_jobs, compile_pool, early_resources, memory, pruning
+from tilescope.tuning import autotuning, compile_jobs, compile_pool, early_resources, memory, pruning, racing, sweep
 from triton.runtime.errors import AutotunerError
 
 
@@ -178,3 +178,13 @@ def test_reasons():
         == "2048 threads a block, sm_90 has 1024: cannot be launched"
     )
     assert pruning.refusal("sm_90", **{**fine, "shared_memory": None}) == ""
+
+
+def test_a_choice_that_is_an_autotuner_s_is_not_searched_for_within_a_race(timed):
+    with sweep.without_autotuners():
+        with pytest.raises(racing.ConfigFailed, match="an autotuner chooses for it"):
+            run(tuner(64, 128))
+        run_one = tuner(256)
+        x = offline._AlignedTensor(torch.empty(64, device="meta"))
+        run_one.run(x, x, 64, grid=(1,), warmup=True)
+    assert timed == []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tilescope import cli
-from tilescope.foreign_files import formats, ncu_csv, profiler_trace, proton, tritonparse
+from tilescope.foreign_files import formats, inductor_autotune, ncu_csv, profiler_trace, proton, tritonparse
 from tilescope.foreign_files.opening import open_file
 from tilescope.models import text_table
 from tilescope.models.summary import summarise
@@ -28,6 +28,7 @@ FILES = {
     "torch_profiler_trace.json": profiler_trace,
     "foreign/proton_profile.hatchet": proton,
     "foreign/tritonparse_events.ndjson": tritonparse,
+    "foreign/autotuning_result_json_list.txt": inductor_autotune,
 }
 
 
@@ -59,7 +60,7 @@ def test_a_file_is_known_by_its_content_and_becomes_a_run(name: str, tmp_path: P
     assert loaded.run.settings["file"] == path.name
     assert loaded.run.settings["file_sha256"] == hashlib.sha256(content).hexdigest()
     assert path.name in loaded.run.notes[0]
-    assert set(loaded.table["impl"]) == {"recorded"}
+    assert "recorded" in set(loaded.table["impl"])
     assert set(loaded.table["source"]) <= MEASURED
     assert set(loaded.run.kernels) == set(loaded.table["kernel"])
     rows = summarise(loaded.table, loaded.run.device, loaded.run.kernels, loaded.configs)
@@ -175,6 +176,25 @@ def test_tritonparses_launches_have_their_config_and_compilations_their_time(tmp
     cut.write_bytes(path.read_bytes()[:-20])
     assert values(open_file(cut), "add_kernel", "grid_blocks") == [32, 32]
     assert any("left out: 1" in note for note in open_file(cut).run.notes)
+
+
+def test_inductors_choices_are_a_sweep_and_another_library_s_a_case_of_its_own(tmp_path: Path) -> None:
+    loaded = open_file(FIXTURES / "foreign" / "autotuning_result_json_list.txt")
+    assert loaded.run.device.name == "NVIDIA H200"
+    assert "choices that could not be run: 1" in loaded.run.notes
+    table = loaded.table
+    assert set(table["metric"]) == {"interval"}
+    assert set(table["workload"]) == {"512×1024, 1024×256, bfloat16"}
+    times = {(row.impl, row.config): row.value for row in table.itertuples()}
+    assert times == {
+        ("recorded", "BLOCK_M=64,BLOCK_K=32,BLOCK_N=64,GROUP_M=8,num_warps=4,num_stages=2"): pytest.approx(51.2e-6),
+        ("recorded", "BLOCK_M=128,BLOCK_K=32,BLOCK_N=128,GROUP_M=8,num_warps=8,num_stages=3"): pytest.approx(31.3e-6),
+        ("extern_kernels.mm", ""): pytest.approx(28.7e-6),
+    }
+    untimed = tmp_path / "untimed.txt"
+    untimed.write_text('{"op_name": "mm", "benchmark_result": Infinity}\n')
+    with pytest.raises(StoreError, match="no choice in it was timed"):
+        open_file(untimed)
 
 
 def test_a_compilation_from_the_cache_has_no_time(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_the_floor_is_bytes_over_bandwidth_or_operations_over_the_rate_of_the_mu
 
 class Answer:
     def __init__(self, *kernels, reason=""):
-        self.kernels, self.reason = kernels, reason
+        self.kernels, self.reason, self.certain = kernels, reason, True
 
 
 def test_a_config_that_cannot_win_is_not_timed_and_the_table_says_why():

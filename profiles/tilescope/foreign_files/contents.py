@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -55,7 +56,7 @@ class Rows:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._cases: list[tuple[str, str]] = []
+        self._cases: list[tuple[str, str, str, str]] = []
         self._launches: list[int | None] = []
         self._metrics: list[str] = []
         self._values: list[float] = []
@@ -63,14 +64,23 @@ class Rows:
     def __len__(self) -> int:
         return len(self._values)
 
-    def add(self, kernel: str, workload: str, launch: int | None, values: Mapping[str, float | None]) -> None:
+    def add(
+        self,
+        kernel: str,
+        workload: str,
+        launch: int | None,
+        values: Mapping[str, float | None],
+        *,
+        config: str = "",
+        impl: str = IMPLEMENTATION,
+    ) -> None:
         """Values of one launch (None: of all of the case's together) by metric. What is None, or no number that can be (none is below 0), is absent.
 
         Raises Unreadable where the file says too much.
         """
         for metric, value in values.items():
             if value is not None and 0 <= value <= json_shape.LARGEST:
-                self._cases.append((kernel, workload))
+                self._cases.append((kernel, workload, config, impl))
                 self._launches.append(launch)
                 self._metrics.append(metric)
                 self._values.append(float(value))
@@ -84,10 +94,11 @@ class Rows:
         ]
         columns: dict[str, Any] = dict.fromkeys(schema.COLUMNS, "")
         columns |= {
-            "kernel": [kernel for kernel, _ in self._cases],
-            "impl": IMPLEMENTATION,
+            "kernel": [case[0] for case in self._cases],
+            "impl": [case[3] for case in self._cases],
+            "config": [case[2] for case in self._cases],
             "pass": DIRECTION,
-            "workload": [workload for _, workload in self._cases],
+            "workload": [case[1] for case in self._cases],
             "launch": pd.array(self._launches, dtype="Int32"),
             "function": functions,
             "sample": pd.array([None] * len(self), dtype="Int32"),
@@ -98,6 +109,24 @@ class Rows:
         }
         table = pd.DataFrame(columns, columns=list(schema.COLUMNS), index=range(len(self)))
         return schema.without_absent(schema.with_dtypes(table, schema.COLUMNS))
+
+
+def lines(path: Path, longest: int) -> Iterator[bytes]:
+    """The lines of a file that are not empty. Raises Unreadable for one of more than so many bytes."""
+    held: list[bytes] = []
+    size = 0
+    for piece in bounded_reading.chunks(path):
+        *whole, rest = piece.split(b"\n")
+        for line in whole:
+            if joined := b"".join([*held, line]).strip():
+                yield joined
+            held, size = [], 0
+        held.append(rest)
+        size += len(rest)
+        if size > longest:
+            raise bounded_reading.Unreadable(f"a line of it has more than {longest} bytes")
+    if joined := b"".join(held).strip():
+        yield joined
 
 
 def workload(grid: Sequence[object] | None, block: Sequence[object] | None = None) -> str:

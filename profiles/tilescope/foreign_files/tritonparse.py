@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class _Events:
 def read(path: Path) -> Contents:
     """Every launch with its grid, threads, shared memory and config, and how long each compilation took. No time is in it."""
     found = _Events(Rows(SOURCE))
-    for line in _lines(path):
+    for line in contents.lines(path, LINE):
         try:
             event = bounded_reading.data(line)
         except bounded_reading.Unreadable:
@@ -83,24 +83,6 @@ def read(path: Path) -> Contents:
         notes,
         launch_configs.frame(found.configs),
     )
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """The lines that are not empty. Raises Unreadable for one that is too long."""
-    held: list[bytes] = []
-    size = 0
-    for piece in bounded_reading.chunks(path):
-        *whole, rest = piece.split(b"\n")
-        for line in whole:
-            if joined := b"".join([*held, line]).strip():
-                yield joined
-            held, size = [], 0
-        held.append(rest)
-        size += len(rest)
-        if size > LINE:
-            raise bounded_reading.Unreadable(f"a line of it has more than {LINE} bytes")
-    if joined := b"".join(held).strip():
-        yield joined
 
 
 def _compilation(found: _Events, event: Mapping[str, Any]) -> None:

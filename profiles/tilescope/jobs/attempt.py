@@ -53,6 +53,8 @@ class Attempt:
         self.open = {case.id: case for case in cases}
         #: Cases whose artefacts the wrapper writes when the worker has ended.
         self.wrapped: list[Case] = []
+        #: Cases that are kept when the worker has ended, all at once.
+        self.together: list[Case] = []
         #: Cases that the machine lacked something for.
         self.later: dict[str, Case] = {}
         self.obstacle = self.detail = ""
@@ -84,6 +86,7 @@ class Attempt:
                     for event in worker.drain():
                         await self.hear(event)
                     with contextlib.suppress(Exception):
+                        await self.ledger.keep_together(self.name, self.collector, self.together)
                         await self.unwrap()
                     raise
                 return await self.conclude(worker, machine_limits.oom_kills() > killed)
@@ -123,6 +126,8 @@ class Attempt:
             self.ledger.skip(case, self.name, event["message"])
         elif hasattr(self.collector, "command"):
             self.wrapped.append(case)
+        elif hasattr(self.collector, "capture_all"):
+            self.together.append(case)
         elif not await self.ledger.keep(self.name, self.collector, case):
             self.ledger.fail(case, self.name, f"{self.name} left no artefact")
 
@@ -139,6 +144,7 @@ class Attempt:
     async def conclude(self, worker: WorkerProcess, out_of_memory: bool) -> Outcome:
         """After the process ended: what its wrapper counted, who is to blame, and which cases deserve another."""
         log = worker.log()
+        await self.ledger.keep_together(self.name, self.collector, self.together)
         if self.refused:
             return self.left(self.obstacle, self.detail, hopeless=not self.begun)
         try:

@@ -105,12 +105,36 @@ class Ledger:
 
     async def take_given(self) -> None:
         """Takes the artefacts that there are already as if a worker had made them."""
+        raced: dict[str, list[Case]] = defaultdict(list)
         for name, case, artefact in self.job.given:
             if (name, case.id) in self.outstanding:
                 collector = collectors.load(name)
                 self.writer.artefact_folder(name)
                 shutil.copy(artefact, self.writer.artefact_path(name, case, collector.SUFFIX))
-                await self.keep(name, collector, case)
+                if hasattr(collector, "capture_all"):
+                    raced[name].append(case)
+                else:
+                    await self.keep(name, collector, case)
+        for name, cases in raced.items():
+            await self.keep_together(name, collectors.load(name), cases)
+
+    async def keep_together(self, name: str, collector: ModuleType, cases: Iterable[Case]) -> None:
+        """Parses the artefacts of cases that came together into one part of the table: each of its own would take longer."""
+        frames: dict[Case, pd.DataFrame] = {}
+        for case in cases:
+            artefact = self.writer.artefact_path(name, case, collector.SUFFIX)
+            try:
+                if artefact.is_file():
+                    frames[case] = await asyncio.to_thread(collector.parse, artefact, case)
+                else:
+                    self.fail(case, name, f"{name} left no artefact")
+            except Exception as error:
+                self.fail(case, name, f"what {name} wrote cannot be read: {one_line(error)}")
+        if frames:
+            self.writer.append(pd.concat(frames.values(), ignore_index=True))
+        for case, frame in frames.items():
+            self.functions[case.id] |= _functions(frame)
+            self._conclude(name, collector, case)
 
     async def keep(self, name: str, collector: ModuleType, case: Case) -> bool:
         """Parses a case's artefact into the table. False when the collector left none."""
@@ -135,13 +159,17 @@ class Ledger:
         except Exception as error:
             self.fail(case, name, f"what {name} wrote cannot be read: {one_line(error)}")
         else:
-            self.productive.add(name)
-            failure = getattr(collector, "failure", None)
-            if reason := failure(artefact) if failure else "":
-                self.fail(case, name, reason)
-            else:
-                self._settle("result", case, name)
+            self._conclude(name, collector, case)
         return True
+
+    def _conclude(self, name: str, collector: ModuleType, case: Case) -> None:
+        """Settles a case whose rows are written: it may have failed all the same."""
+        self.productive.add(name)
+        failure = getattr(collector, "failure", None)
+        if reason := failure(self.writer.artefact_path(name, case, collector.SUFFIX)) if failure else "":
+            self.fail(case, name, reason)
+        else:
+            self._settle("result", case, name)
 
     def _assume(self, name: str, found: Mapping[str, Any]) -> None:
         """Keeps in the run's settings what a collector's launchers were told of a GPU that is not there."""

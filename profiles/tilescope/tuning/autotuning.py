@@ -124,7 +124,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
 
         def heard(text: str, found: search.Compiled) -> None:
             facts[text] = {"kernels": list(found.kernels)}
-            if found.reason:
+            if found.reason and found.certain:
                 refused.add(text)
 
         order = search.order({text: _numbers(config) for text, config in new.items()}, near)

@@ -69,10 +69,14 @@ class Code:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What became of a config: why it cannot run well, empty where it can, and the resources of each kernel that it launches."""
+    """What became of a config: why it cannot run well, empty where it can, and the resources of each kernel that it launches.
+
+    A reason is ``certain`` unless it may be the machine's, of another time.
+    """
 
     reason: str = ""
     kernels: Sequence[Mapping[str, Any]] = ()
+    certain: bool = True
 
 
 class Describer:

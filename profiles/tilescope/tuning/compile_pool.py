@@ -35,7 +35,7 @@ from tilescope.tuning.compile_jobs import Code, Compiled, Maker, Specialization
 #: Longest that one config may take to compile, in seconds.
 LONGEST = 60.0
 #: Once nothing waits, a config that is left may take so many times the median of the others, and at least so many seconds.
-STRAGGLER, PATIENCE = 8.0, 10.0
+STRAGGLER, PATIENCE = 6.0, 5.0
 #: So few configs are compiled here sooner than a host is started.
 _FEW = 2
 #: Processes that compile run below the one that times.
@@ -261,7 +261,8 @@ def _end(batch: _Batch, answer: Connection, one: _Running) -> tuple[str, Compile
         one.process.join(1.0)
         code = one.process.exitcode
         by = signal.Signals(-code).name if code and code < 0 else f"status {code}"
-        found = Compiled(f"compiling it ended its process ({by})")
+        # What is killed from outside may have been in the way of something else.
+        found = Compiled(f"compiling it ended its process ({by})", certain=code != -signal.SIGKILL)
     _stop(answer, one)
     return one.name, found
 

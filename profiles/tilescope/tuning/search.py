@@ -14,13 +14,19 @@ Floor = Callable[[Sequence[Mapping[str, Any]]], float]
 
 
 class Compiled(Protocol):
-    """What became of compiling a config: why it cannot run well, empty where it can, and what each of its kernels needs."""
+    """What became of compiling a config: why it cannot run well, empty where it can, and what each of its kernels needs.
+
+    A reason that is not ``certain`` is not worth remembering.
+    """
 
     @property
     def reason(self) -> str: ...
 
     @property
     def kernels(self) -> Sequence[Mapping[str, Any]]: ...
+
+    @property
+    def certain(self) -> bool: ...
 
 
 def run(

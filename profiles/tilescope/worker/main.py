@@ -119,7 +119,8 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
             emit({"event": "error", **about, **_said(error)})
             if _device_is_broken():
                 return BROKEN_DEVICE
-        _release()
+        if not together:
+            _release()
     return 0
 
 

@@ -43,6 +43,7 @@ FOREIGN = (
     "torch_profiler_trace.json",
     "foreign/proton_profile.hatchet",
     "foreign/tritonparse_events.ndjson",
+    "foreign/autotuning_result_json_list.txt",
 )
 FORWARD = "forward"
 GOOD, BAD = "20261120-000000-aaaa", "20261121-000000-bbbb"

@@ -1,0 +1,85 @@
+"""Inductor's autotuning results: a line of JSON for each choice of each operator, as ``LOG_AUTOTUNE_RESULTS=1`` has them written.
+
+A choice of Triton's is a config of the sweep, another library's a case of its own. Inductor times by events, a call at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tilescope.files import bounded_reading
+from tilescope.foreign_files import contents
+from tilescope.foreign_files.contents import IMPLEMENTATION, Contents, Rows
+from tilescope.table.case import config_text
+
+NAME = "Inductor's autotuning results (autotuning_result_json_list.txt)"
+SOURCE = "inductor"
+#: Bytes of one line.
+LINE = bounded_reading.MIB
+#: Places of a choice's ``tile_shape``.
+_TILE = ("BLOCK_M", "BLOCK_K", "BLOCK_N")
+_NUMBERS = ("GROUP_M", "num_warps", "num_stages")
+#: What stands for a size that Inductor does not have.
+_ABSENT = -1
+
+
+def reads(head: bytes, name: str) -> bool:
+    """Whether its first line is such a result."""
+    first = head.lstrip().partition(b"\n")[0]
+    return first[:1] == b"{" and b'"benchmark_result"' in first and b'"op_name"' in first
+
+
+@bounded_reading.parser
+def read(path: Path) -> Contents:
+    """The time of every choice that was timed. Those that could not be run have an infinite one, and no row."""
+    rows, device, damaged, failed = Rows(SOURCE), "", 0, 0
+    for line in contents.lines(path, LINE):
+        try:
+            said = bounded_reading.data(line)
+        except bounded_reading.Unreadable:
+            said = None
+        if not isinstance(said, dict):
+            damaged += 1
+            continue
+        device = device or contents.text(said.get("cuda_device_name"))
+        time = contents.number(said.get("benchmark_result"))
+        if time is None:
+            failed += 1
+            continue
+        impl, config = _choice(said)
+        rows.add(
+            contents.name(said.get("op_name", "")),
+            _workload(said),
+            None,
+            {"interval": time * 1e-3},
+            config=config,
+            impl=impl,
+        )
+    contents.require(rows, "no choice in it was timed: compile with max_autotune and LOG_AUTOTUNE_RESULTS=1")
+    notes = [f"choices that could not be run: {failed}"] if failed else []
+    notes += [f"damaged lines that were left out: {damaged}"] if damaged else []
+    return Contents("Inductor", rows.frame(), contents.device(device), notes=notes)
+
+
+def _choice(said: Mapping[str, Any]) -> tuple[str, str]:
+    """What stands for the implementation, and the config: empty for what is not Triton's."""
+    if said.get("backend") != "Triton":
+        called = contents.text(said.get("kernel_call_name")) or contents.text(said.get("backend")) or "another"
+        return called.replace("/", "_"), ""
+    tile = re.findall(r"-?\d+", contents.text(said.get("tile_shape")))
+    found = {name: int(value) for name, value in zip(_TILE, tile, strict=False)} if len(tile) == len(_TILE) else {}
+    found |= {name: contents.count(said[name]) for name in _NUMBERS if contents.number(said.get(name)) is not None}
+    return IMPLEMENTATION, config_text({name: value for name, value in found.items() if value not in (_ABSENT, 0)})
+
+
+def _workload(said: Mapping[str, Any]) -> str:
+    """The sizes of the operator's inputs and the dtype of the first: ``512×1024, 1024×256, bfloat16``."""
+    nodes = said.get("input_nodes")
+    known = [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
+    sizes = [re.findall(r"\d+", contents.text(node.get("size"))) for node in known]
+    dtype = contents.first(contents.text(node.get("dtype")).removeprefix("torch.") for node in known)
+    told = [*("×".join(size) for size in sizes if size), *filter(None, [dtype])]
+    return ", ".join(told) or "sizes not recorded"
