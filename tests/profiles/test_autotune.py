@@ -206,3 +206,8 @@ def test_what_was_timed_before_an_interruption_is_known(timed, monkeypatch):
     assert run(tuner(64, 128, 256)) == 128
     assert 64 in timed
     assert timed[0] == 64, "what takes longest to compile goes first, so that those were timed before"
+
+
+def test_where_triton_compiles_by_other_arguments_a_search_compiles_here(timed, monkeypatch):
+    monkeypatch.setattr(compile_jobs, "_ARGUMENTS", 5)
+    assert run(tuner(64, 128, 256)) == 128

@@ -222,6 +222,7 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
 
     ``winners`` names a file of ``tilescope tune --export`` or ``memory.export``: what it has is taken, and nothing is timed for it.
 
+    Where there is a GPU a process is forked here, before this one uses it: it waits, and compiles for searches.
     ``cache_results`` is on here: timings are remembered between processes. Off, each process searches for itself. Where there
     is no GPU, or kernels are interpreted, the first config that ``prune_configs_by`` leaves is taken, unmeasured.
     """
