@@ -18,9 +18,12 @@ from tilescope_dashboard.figures.style import DARK, LIGHT, Theme
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.compare import Compare
+from tilescope_dashboard.views.history import History
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
+from tilescope_dashboard.views.sizes import Sizes
+from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
@@ -111,7 +114,7 @@ def of(glyph: Model, name: str, row: pd.Series) -> Any:
     return row[found] if isinstance(found, str) and found in row.index else found
 
 
-VIEWS: tuple[type[View], ...] = (Overview, Roofline, Traffic, Timeline, Occupancy, Compare)
+VIEWS: tuple[type[View], ...] = (Overview, Roofline, Traffic, Timeline, Occupancy, Compare, Summary, Sizes, History)
 
 
 @pytest.mark.parametrize("run", [RUN, PREDICTED])
@@ -201,7 +204,20 @@ SEEN = """() => {
 }"""
 
 
-TABS = ("Overview", "Advice", "Roofline", "HBM traffic", "Occupancy", "Source", "Compare", "GPU", "Claims")
+TABS = (
+    "Summary",
+    "Sizes",
+    "History",
+    "Overview",
+    "Advice",
+    "Roofline",
+    "HBM traffic",
+    "Occupancy",
+    "Source",
+    "Compare",
+    "GPU",
+    "Claims",
+)
 
 
 @pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")

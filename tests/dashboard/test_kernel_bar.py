@@ -73,6 +73,22 @@ def test_nothing_is_chosen_where_the_run_has_nothing(bar: KernelBar) -> None:
     assert bar._kernel.value == "layer_norm"
 
 
+def test_a_size_of_another_run_is_offered_and_opens_it(bar: KernelBar, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = [run for run in store.list_runs([store.recorded_dir()]) if "attention" in run.kernels]
+    bar.state.runs = recorded
+    bar.state.param.update(run="20261122-115234-4304", kernel="attention")
+    before, long = list(bar._size.options), "1x8x1x16384x16384x128-bf16"
+    assert long not in before
+    while bar._join():
+        pass
+    assert list(bar._size.options)[: len(before)] == before
+    bar._size.value = long
+    assert bar.state.run == "20261122-115812-37c9"
+    assert bar.state.chosen == KernelCase("triton", "forward", long)
+    assert not bar.state.ignored
+    assert bar._size.value == long
+
+
 def choose(page: Any, label: str, option: str) -> None:
     """Choose in one of the bar's lists, by the name that a screen reader has for it."""
     page.get_by_role("combobox", name=label, exact=True).locator("visible=true").last.click()

@@ -36,4 +36,6 @@ def test_a_prediction_from_bytes_says_who_counted_them(source: str, said: str) -
     bars = pd.DataFrame([{"impl": "triton", "read": 1e6, "written": 1e6, "source": "ncu"}])
     gains = pd.DataFrame([{"impl": "triton", "predicted": 2.0, "actual": 1.5, "bytes_source": source}])
     text = traffic.sentence(bars, gains, 2e6).text
-    assert text.startswith(f"Its and eager's bytes, both {said}, predict a speedup of 2× vs eager. Measured: 1.50×.")
+    assert text.startswith(
+        f"Eager's bytes over those of triton, both {said}, predict a speedup of 2× vs eager. Measured: 1.50×."
+    )

@@ -47,6 +47,18 @@ def test_the_fields_ask_for_what_is_chosen_and_for_another_size_beside_it() -> N
     assert shown.request(ENTRY).configs == ("all",)
 
 
+@pytest.mark.parametrize(
+    ("size", "fits"),
+    [("1823x781-fp32", True), (" 4x4-fp8-s3", True), ("", True), ("128x1024", False), ("128-bf16", False),
+     ("2x3x4-bf16", False), ("12xfoo", False)],
+)  # fmt: skip
+def test_a_size_is_judged_while_one_types(size: str, fits: bool) -> None:
+    shown = fields()
+    shown._size.value_input = size
+    assert shown._size.error_state != fits
+    assert shown._size.helper_text == ("" if fits else "2 numbers with x between, then a dtype, as 128x1024-bf16")
+
+
 def test_all_that_is_missing_is_named_at_once() -> None:
     shown = fields()
     shown._workloads.value, shown._passes.value = [], []

@@ -117,7 +117,15 @@ def test_the_sentence_says_what_matters_and_what_is_won_over_the_default() -> No
     assert topic.gain(rows, default.head(0)) is None
     said = topic.sentence(rows, rows, "time", "second", 1.5)
     assert said.title == "Best time: 1.00 µs, 1.50× the default's speed"
-    assert "Worst value over best, the others tuned: WARPS +100 %, STAGES +10 %." in said.text
+    assert (
+        "The worst value of a parameter, with the others at their best, costs: WARPS +100 %, STAGES +10 %." in said.text
+    )
+
+
+def test_of_a_dozen_parameters_the_costly_ones_are_told() -> None:
+    costs = {f"P{number}": (12 - number) / 100 for number in range(12)}
+    assert topic._costs(costs) == ["P0 +12 %", "P1 +11 %", "P2 +10 %", "P3 +9.0 %", "the other 8 no more"]
+    assert topic._costs({"P": 0.1, "Q": 0.0}) == ["P +10 %", "Q nothing"]
 
 
 def test_a_config_is_copied_as_triton_writes_it() -> None:

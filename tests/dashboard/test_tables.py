@@ -179,3 +179,20 @@ def test_the_browser_saves_a_table_twice_and_a_figure_in_both_formats(visit: Any
     with page.expect_download() as download:
         shadow(page, "Save as PNG").click()
     assert download.value.suggested_filename == f"tilescope-roofline-{name}.png"
+
+
+def test_a_row_that_is_chosen_for_a_person_is_on_the_page_that_is_shown() -> None:
+    shown = table(COLUMNS)
+    fill(shown, pd.concat([ROWS] * 20, ignore_index=True))
+    shown.choose([30])
+    assert (shown.page, shown.selection) == (3, [30])
+    # It is the person's own choice, on the page that they see.
+    shown.page = 1
+    shown.choose([30])
+    assert shown.page == 1
+    # Where the browser has sorted the rows, only it knows the page.
+    shown.sorters = [{"field": "impl", "dir": "asc"}]
+    shown.choose([59])
+    assert (shown.page, shown.selection) == (1, [59])
+    shown.choose([])
+    assert shown.selection == []

@@ -30,6 +30,7 @@ from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.source import Source
+from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
@@ -37,7 +38,7 @@ RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "2026
 #: Panel's own, on pandas 3.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 VIEWS: tuple[type[View], ...] = (
-    Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Claims, Compare,
+    Summary, Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Claims, Compare,
 )  # fmt: skip
 
 

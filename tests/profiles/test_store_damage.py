@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from tilescope import cli
@@ -53,6 +54,20 @@ def test_a_value_that_nothing_measures_is_refused():
     rows = schema.frame([CASES[0].row("gpu_time", 1e300, "ncu")])
     with pytest.raises(schema.SchemaError, match=r"row 0: no value is above 1e\+60"):
         schema.validate(rows)
+
+
+@pytest.mark.parametrize("distinct", [16, 1 << 30])
+def test_rows_that_only_repeat_do_not_keep_everyone_waiting(runs, distinct):
+    # Two rows a byte are the same few again and again; what was measured differs from row to row.
+    path = filled(runs, FIRST).finish() / "table.parquet"
+    rows = pd.read_parquet(path).iloc[[0] * 200_000].reset_index(drop=True)
+    rows["value"] = np.random.default_rng(0).integers(distinct, size=len(rows)).astype(float)
+    rows.to_parquet(path, index=False, compression="zstd")
+    if distinct > 16:
+        assert len(store.open_run(path.parent).table) == len(rows)
+    else:
+        with pytest.raises(StoreError, match=f"it declares 200000 rows, in {path.stat().st_size} bytes"):
+            store.open_run(path.parent)
 
 
 def filled(folder, name):

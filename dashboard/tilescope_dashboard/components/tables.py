@@ -80,6 +80,8 @@ _NAMED = {
 }
 #: Pixels of a letter and of what stands around the text; a title is bold and has an arrow beside it.
 _LETTER, _AROUND, _TITLE_LETTER, _AROUND_TITLE, _WIDEST = 7.2, 18, 8.2, 30, 180
+#: Columns whose words are told apart by their ends.
+_WIDEST_OF = {"limiter": 280, "workload": 230, "launch_text": 260, "called": 220}
 #: Pixels that a last column of words has at least.
 _LEAST = 150
 _CSS = """
@@ -134,6 +136,17 @@ class Table(pn.widgets.Tabulator):
         if any(self.units[name] != unit for name, unit in units.items()):
             self.units |= units
             self.formatters = {**self.formatters, **{name: _formatter(unit) for name, unit in units.items()}}
+
+    def choose(self, places: list[int]) -> None:
+        """Select the rows at these places and turn to the page of the first: the browser warns of one that it cannot scroll to.
+
+        Rows that are selected already are seen, on whatever page the browser has sorted them to.
+        """
+        if places == self.selection:
+            return
+        if places and self.pagination == "local" and not self.sorters:
+            self.page = places[0] // (self.page_size or len(self.filled) or 1) + 1
+        self.selection = places
 
     def _update_style(self, recompute: bool = True) -> None:
         """Send no cells' styles, as there are none: a browser that has not drawn the table yet stumbles over them."""
@@ -197,10 +210,11 @@ def _widened(widget: Table, shown: pd.DataFrame) -> dict[str, int]:
     """
     wider = {}
     for name, width in widget.widths.items():
-        if widget.units[name] == "text" and width < _WIDEST and len(shown):
+        most = _WIDEST_OF.get(name, _WIDEST)
+        if widget.units[name] == "text" and width < most and len(shown):
             needed = _LETTER * max(len(str(value)) for value in shown[name].unique()) + _AROUND
             if needed > width:
-                wider[name] = min(_WIDEST, round(needed))
+                wider[name] = min(most, round(needed))
     return wider
 
 

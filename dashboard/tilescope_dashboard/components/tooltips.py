@@ -8,7 +8,8 @@ from panel.io.model import JSCode
 #: script.
 AS_TEXT = JSCode("""(event, cell) => {
   const value = cell.getValue()
-  if (value === null || value === undefined || value === "") return ""
+  // What is absent is NaN in a column of numbers, and a dash in the cell.
+  if (value === null || value === undefined || value === "" || value !== value) return ""
   const told = document.createElement("div")
   told.textContent = value
   return told

@@ -13,8 +13,8 @@ from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.run_cache import open_cached
 
-#: Whether a run has what is sought of the kernel of that name.
-Found = Callable[[store.LoadedRun, str], bool]
+#: Something true where a run has what is sought of the kernel of that name.
+Found = Callable[[store.LoadedRun, str], object]
 #: Times and counters come from these collectors: a run without them need not be read to know that it has none.
 _NEEDED = {"times": GPU_TIME_SOURCES, "counters": ("ncu",)}
 #: What only Nsight Compute says of a launch.
@@ -45,6 +45,12 @@ def best(runs: Iterable[store.Summary], kernel: str, question: str, device: str 
     elsewhere = [run for run in able if run not in here]
     summary = having(here, kernel, found) or having(elsewhere, kernel, found)
     return Recording(summary, open_cached(summary.path)) if summary else None
+
+
+def best_other(run: store.LoadedRun, kernel: str, question: str) -> Recording | None:
+    """The best of the recordings that come with Tilescope, but for the ``run`` itself, as ``best`` finds it."""
+    others = [one for one in store.list_runs([store.recorded_dir()]) if one.id != run.run.id]
+    return best(others, kernel, question, run.run.device.name)
 
 
 def having(runs: Iterable[store.Summary], kernel: str, found: Found) -> store.Summary | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 from tilescope.models import advice, claims, claims_text, recorded_claims, summary
@@ -14,9 +15,15 @@ from tilescope.models.advice import Finding
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 
-from tilescope_dashboard.data import frames
+from tilescope_dashboard.data import frames, kernel_cases
+from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.url_state import leads_out
 
+Result = TypeVar("Result")
+
+#: What was computed last of one run each, and how many such results are kept: small frames.
+_KEPT: OrderedDict[tuple[Hashable, ...], Any] = OrderedDict()
+_MOST_KEPT = 128
 #: Columns that identify a case within a run.
 CASE = ("kernel", "impl", "pass", "workload", "config")
 #: By a run's folder and when it last changed; a few rows each.
@@ -46,6 +53,22 @@ def usual(loaded: LoadedRun, kernel: str) -> pd.DataFrame:
     rows = frames.default_configs(loaded.table[loaded.table["kernel"] == kernel])
     _USUAL.append((weakref.ref(loaded.table), kernel, rows))
     return rows
+
+
+def kept(loaded: LoadedRun, key: Hashable, make: Callable[[], Result]) -> Result:
+    """What ``make`` gives, which is kept for this run under ``key`` for the next who asks. Nobody may change it."""
+    place = loaded.folder, _changed(loaded.folder), key
+    if place not in _KEPT:
+        _KEPT[place] = make()
+        while len(_KEPT) > _MOST_KEPT:
+            _KEPT.popitem(last=False)
+    return _KEPT[place]
+
+
+def cases_of(loaded: LoadedRun, kernel: str) -> list[KernelCase]:
+    """The kernel's cases in that run."""
+    rows = loaded.table
+    return kept(loaded, ("cases", kernel), lambda: list(kernel_cases.cases(rows[rows["kernel"] == kernel]).values()))
 
 
 def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:

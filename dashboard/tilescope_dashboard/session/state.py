@@ -16,7 +16,8 @@ from tilescope.table import schema
 from tilescope_dashboard.data import command_line, kernel_cases, url_state
 from tilescope_dashboard.data.best_run import best_run, first_shown
 from tilescope_dashboard.data.kernel_cases import KernelCase
-from tilescope_dashboard.data.run_cache import open_cached, summaries, usual
+from tilescope_dashboard.data.recordings import having
+from tilescope_dashboard.data.run_cache import cases_of, open_cached, summaries, usual
 from tilescope_dashboard.figures.style import Theme, theme
 
 LOG = logging.getLogger(__name__)
@@ -108,10 +109,22 @@ class State(param.Parameterized):
         return [f"not a case of {self.kernel} in this run: {url_state.shown(wanted)}"] if asked else []
 
     def choose(self, **parts: str) -> None:
-        """Choose the case with these ``parts``, fields of a ``KernelCase``: of several the one most like the case before."""
-        found = kernel_cases.closest(self.cases.values(), self.standing or _NO_CASE, **parts)
+        """Choose the case with these ``parts``, fields of a ``KernelCase``: of several the one most like the case before.
+
+        Where the open run has none, the best run on the same GPU that has one is opened.
+        """
+        before = self.standing or _NO_CASE
+        found = kernel_cases.closest(self.cases.values(), before, **parts)
         if found is not None:
             self.case = kernel_cases.case_name(found)
+            return
+        here = [run for run in self.runs if self.device and run.device == self.device.name]
+        other = having(
+            here, self.kernel, lambda run, kernel: kernel_cases.closest(cases_of(run, kernel), before, **parts)
+        )
+        if other is not None:
+            case = kernel_cases.closest(cases_of(open_cached(other.path), self.kernel), before, **parts)
+            self.param.update(run=other.id, kernel=self.kernel, case=kernel_cases.case_name(case or ()))
 
     @property
     def cases(self) -> Mapping[str, KernelCase]:

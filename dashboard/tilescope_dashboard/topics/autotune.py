@@ -14,6 +14,8 @@ from tilescope_dashboard.topics.sentence import Sentence
 
 #: Arguments of ``triton.Config`` of its own, not of the kernel.
 _OF_LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+#: Parameters whose cost a sentence tells.
+_TOLD = 4
 #: What the view is for, where it has nothing to show.
 ABOUT = Sentence("Autotune", "Every config of a kernel, measured or compiled.")
 _MEASURES = (
@@ -152,7 +154,9 @@ def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str, won
         said.append(f"The cells lie within {apart}: what they differ in hardly matters here.")
     costs = effects(rows, less=unit != "ratio")
     if costs:
-        said.insert(0, f"Worst value over best, the others tuned: {', '.join(_costs(costs))}.")
+        said.insert(
+            0, f"The worst value of a parameter, with the others at their best, costs: {', '.join(_costs(costs))}."
+        )
     said.insert(0, f"{top['config'].replace(',', ', ')}.")
     title = f"Best {label}: {write(top['value'], unit)}"
     if unit == "second" and won is None:
@@ -161,4 +165,7 @@ def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str, won
 
 
 def _costs(costs: Mapping[str, float]) -> list[str]:
-    return [f"{name} +{write(part, 'ratio', 2)}" if part > 0 else f"{name} none" for name, part in costs.items()]
+    """The first ``_TOLD``, and how many cost less: a kernel may have a dozen parameters."""
+    told = [f"{name} +{write(part, 'ratio', 2)}" if part > 0 else f"{name} nothing" for name, part in costs.items()]
+    rest = len(told) - _TOLD
+    return told if rest <= 0 else [*told[:_TOLD], f"the other {rest} no more"]

@@ -62,6 +62,4 @@ def _measured_on(rows: pd.DataFrame) -> str:
 def _clocks(rows: pd.DataFrame) -> str:
     """In how many comparisons the two clocks name another winner."""
     apart = sum(int(model.disagree(rows, other).sum()) for other in model.OVER)
-    return (
-        f"In {apart} comparisons GPU time and the interval, which the CPU's delays are part of, have another one ahead."
-    )
+    return f"In {apart} comparisons the faster one by GPU time is the slower one by the interval between calls, which includes the CPU's delays."

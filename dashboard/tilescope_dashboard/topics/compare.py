@@ -52,8 +52,9 @@ def baselines(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summar
     if loaded is None or kernel not in loaded.run.kernels:
         return {}
     mine = loaded.table[(loaded.table["kernel"] == kernel)]
-    impls = sorted(set(mine.loc[mine["config"] == "", "impl"]) - {"triton"})
-    own = {f"{impl}, in this run": f"{loaded.run.id}:{impl}" for impl in impls if "triton" in set(mine["impl"])}
+    impls = sorted(set(mine.loc[mine["config"] == "", "impl"].unique()) - {"triton"})
+    held = "triton" in set(mine["impl"].unique())
+    own = {f"{impl}, in this run": f"{loaded.run.id}:{impl}" for impl in impls if held}
     others = [s for s in runs if s.id != loaded.run.id and not s.error and kernel in s.kernels]
     return own | {f"{s.started[:16].replace('T', ' ')} {s.title} ({s.device})": s.id for s in others}
 

@@ -26,10 +26,9 @@ NOTHING = Sentence(
 #: Columns of ``listed``'s frame.
 COLUMNS = (
     IMPL, PASS, WORKLOAD, Column("launch_text", "launch"), Column("occupancy", "theoretical", "ratio"),
-    Column("achieved_occupancy", "achieved", "ratio"), Column("limiter", "limited by"),
-    Column("registers", "registers", "count"), Column("shared_memory", "shared memory (B)", "byte"),
-    Column("block_threads", "threads", "count"), Column("active_blocks", "blocks per SM", "count"),
-    Column("source", "source"),
+    Column("achieved_occupancy", "achieved", "ratio"), Column("registers", "registers", "count"),
+    Column("shared_memory", "shared memory (B)", "byte"), Column("block_threads", "threads", "count"),
+    Column("active_blocks", "blocks per SM", "count"), Column("limiter", "limited by"), Column("source", "source"),
 )  # fmt: skip
 _READING = "Hollow marks are theory, filled ones were measured; each curve changes one resource and keeps the others."
 _METRICS = ("registers", "shared_memory", "block_threads", "barriers", "shared_memory_configured", "achieved_occupancy")

@@ -148,7 +148,8 @@ def baseline(
     """The case's problem against the ``chosen`` baselines, else the usual one (``compare.against``): rows of the case alone, and
     what must be known beside it.
     """
-    known = [impl for impl in _USUAL if impl in set(loaded.table.loc[loaded.table["kernel"] == kernel, "impl"])]
+    there = set(loaded.table.loc[loaded.table["kernel"] == kernel, "impl"].unique())
+    known = [impl for impl in _USUAL if impl in there]
     tokens = list(chosen) or [f"{loaded.run.id}:{impl}" for impl in known[:1]]
 
     def narrowed(run: LoadedRun) -> LoadedRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
+from tilescope.models import function_names
 from tilescope.models import traffic as model
 from tilescope.table.sources import MEASURED
 
@@ -18,7 +19,7 @@ NOTHING = Sentence("HBM traffic", "No bytes are counted in this run: the interpr
 LAUNCHES = (
     IMPL, Column("number", "launch", "count"), Column("read", "read (B)", "byte"),
     Column("written", "written (B)", "byte"), Column("over", "vs minimum", "times"), Column("source", "source"),
-    Column("function", "function"),
+    Column("called", "function"), Column("function", "its full name"),
 )  # fmt: skip
 SPEEDUPS = (
     IMPL, Column("bytes", "bytes", "byte"), Column("baseline_bytes", "eager's bytes", "byte"),
@@ -61,9 +62,12 @@ def bars(rows: pd.DataFrame, source: str = "ncu") -> pd.DataFrame:
 
 
 def listed(shown: pd.DataFrame, least: float | None) -> pd.DataFrame:
-    """``bars`` as the table has them: numbered from 1, and with each launch's bytes ``over`` the ``least``, in bytes."""
+    """``bars`` as the table has them: numbered from 1, each launch's function as people say it (``called``), and its bytes ``over``
+    the ``least``, in bytes."""
     over = (shown["read"] + shown["written"]) / (least or float("nan"))
-    return shown.assign(number=shown["launch"].astype("float64") + 1, over=over)
+    return shown.assign(
+        number=shown["launch"].astype("float64") + 1, over=over, called=shown["function"].map(function_names.said)
+    )
 
 
 def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None) -> Sentence:
@@ -86,10 +90,9 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None) -> S
         timed = f" Measured: {times(actual)}." if pd.notna(actual) else ""
         source = gain["bytes_source"].iloc[0]
         # Not always those of the bars, which show what was measured where it was.
-        of_both = (
-            f"Its and eager's bytes, both {_COUNTED[source]}, predict" if source in _COUNTED else "Its bytes predict"
-        )
-        said = f"{of_both} a speedup of {times(gain['predicted'].iloc[0])} vs eager.{timed} {said}"
+        counted = f", both {_COUNTED[source]}," if source in _COUNTED else ""
+        predicted = times(gain["predicted"].iloc[0])
+        said = f"Eager's bytes over those of {ours}{counted} predict a speedup of {predicted} vs eager.{timed} {said}"
     return Sentence(title, said)
 
 

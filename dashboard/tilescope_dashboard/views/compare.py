@@ -58,7 +58,7 @@ class Compare(View):
         self._chart.object = compare(rows, state.look, of_base=True)
         self._settled, self._rows = False, rows
         fill(self._table, rows)
-        self._table.selection = [int(place) for place in compared_case.of_case(rows, state.chosen).index[:1]]
+        self._table.choose([int(place) for place in compared_case.of_case(rows, state.chosen).index[:1]])
         self._settled = True
 
     def _pick(self, event: Any) -> None:

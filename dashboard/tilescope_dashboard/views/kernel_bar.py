@@ -8,10 +8,14 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 import param
+from tilescope.runs import store
 
 from tilescope_dashboard.browser.list_search import ListSearch
+from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.best_run import best_run
+from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import short
+from tilescope_dashboard.session.idle_work import IdleWork
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import compare
 
@@ -33,6 +37,11 @@ class KernelBar(pn.viewable.Viewer):
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
         self._filling = False
+        # Cases that other runs on the GPU have of the kernel, and runs that were not read for them yet.
+        self._others: list[KernelCase] = []
+        self._unread: list[store.Summary] = []
+        self._of: tuple[Any, ...] = ()
+        self._spare = IdleWork(self._join)
         self._kernel = self._list("kernel", 180, self._choose_kernel, searchable=True, filter_on_search=True)
         self._pass = self._list("pass", 125, lambda value: state.choose(direction=value))
         self._size = self._list("size", 200, lambda value: state.choose(workload=value))
@@ -68,7 +77,9 @@ class KernelBar(pn.viewable.Viewer):
 
     def _fill(self, *_: param.parameterized.Event) -> None:
         state, case = self.state, self.state.standing
-        cases = list(state.cases.values())
+        self._seek_others()
+        # A config of a sweep has no list here.
+        cases = [*state.cases.values(), *self._others]
         self._filling = True
         try:
             _offer(self._kernel, state.kernels, state.kernel)
@@ -81,6 +92,28 @@ class KernelBar(pn.viewable.Viewer):
             _offer(self._gpu, named, next(iter(own), None))
         finally:
             self._filling = False
+
+    def _seek_others(self) -> None:
+        """Read the other runs of the kernel on this GPU when there is time: no page waits for them."""
+        state, gpu = self.state, self.state.device.name if self.state.device else ""
+        if self._of != (state.runs, state.kernel, state.run, gpu):
+            self._of = list(state.runs), state.kernel, state.run, gpu
+            known = [run for run in state.runs if not run.error and state.kernel in run.kernels and run.device == gpu]
+            self._others, self._unread = [], [run for run in known if run.id != state.run]
+            self._spare.start()
+
+    def _join(self) -> bool:
+        """Offer the cases of one run more; False if none was left."""
+        if not self._unread:
+            return False
+        run = self._unread.pop(0)
+        try:
+            self._others += run_cache.cases_of(run_cache.open_cached(run.path), self.state.kernel)
+        except (store.StoreError, OSError):
+            return True  # a damaged run has none
+        if not self._unread:
+            self._fill()
+        return True
 
     def _baselines(self) -> tuple[dict[str, str], str]:
         """What can be compared with, and what is: of several the first, which says how many there are."""

@@ -64,7 +64,7 @@ class Occupancy(View):
         self._rows = topic.listed(self.state.usual, self._target.value)
         fill(self._table, self._rows)
         if len(self._rows):
-            self._table.selection = [0]
+            self._table.choose([0])
         self._mark(anew=True)
         self._settled = True
         self._draw()
@@ -77,7 +77,7 @@ class Occupancy(View):
         of_case = (self._rows[OF_KERNEL] == list(case)).all(axis="columns").to_numpy().nonzero()[0]
         row = self._rows[OF_KERNEL].iloc[next(iter(self._table.selection), 0)] if len(of_case) else ()
         if len(of_case) and tuple(row) != tuple(case):
-            self._table.selection = [int(of_case[0])]
+            self._table.choose([int(of_case[0])])
 
     def _pick(self) -> None:
         """The launch that a person chose, and its case for all views."""

@@ -62,7 +62,7 @@ class Overview(View):
             fill(self._table, cases)
             self._list_runs()
         place = self._place()
-        self._table.selection = [] if place is None else [place]
+        self._table.choose([] if place is None else [place])
         self._settled = True
         self._say()
         if anew or self._look != state.look:

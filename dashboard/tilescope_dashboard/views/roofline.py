@@ -86,8 +86,7 @@ class Roofline(View):
     def _select_row(self, _: str, old: list[int], new: list[int]) -> None:
         self._list.now()
         rows = [int(self._source.data["row"][point]) for point in new]
-        if rows != self._table.selection:
-            self._table.selection = rows
+        self._table.choose(rows)
 
     def _select_point(self, event: Any) -> None:
         if self._source is None:

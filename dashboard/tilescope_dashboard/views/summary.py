@@ -12,6 +12,7 @@ from bokeh.plotting import figure
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline as model
 from tilescope.models.advice.finding import Finding
+from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.components import cards, html_text
 from tilescope_dashboard.components.charts import chart, side_by_side
@@ -61,7 +62,11 @@ class Summary(View):
         self._missing.say("")
         row, found = self._row(case), run_cache.findings(loaded, (state.kernel, *case))
         self._head.object = html_text.heading(*topic.verdict(state.kernel, row, found))
-        against, said = topic.baseline(loaded, state.kernel, case, state.compared, run_cache.open_cached)
+        kernel, compared = state.kernel, tuple(state.compared)
+        against, said = run_cache.kept(
+            loaded, ("baseline", kernel, case, compared),
+            lambda: topic.baseline(loaded, kernel, case, compared, run_cache.open_cached),
+        )  # fmt: skip
         notices = "".join(html_text.notice("info", "Baseline:", line) for line in said)
         numbers = html_text.stats(topic.stats(row, against)) if row else ""
         self._stats.object = numbers + html_text.whose(self._own()) + notices
@@ -80,12 +85,8 @@ class Summary(View):
         return next((recordings.origin(run) for run in self.state.runs if run.id == self.state.run), "")
 
     def _draw_roofline(self, case: KernelCase) -> None:
-        state, rows = self.state, self.state.table
-        rows = rows[
-            rows["workload"].eq(case.workload) & rows["pass"].eq(case.direction) & rows["config"].eq(case.config)
-        ]
-        points = model.points(rows, state.loaded.run.device, state.loaded.run.kernels)
-        points = points[roofline_topic.chosen(points)].reset_index(drop=True) if len(points) else points
+        state, kernel = self.state, self.state.kernel
+        points = run_cache.kept(state.loaded, ("points", kernel, case), lambda: _points(state.loaded, kernel, case))
         if len(points):
             self._roofline.object = _small(
                 drawing(marks(points), all_roofs(state.device), state.look).figure(), state.look
@@ -95,7 +96,7 @@ class Summary(View):
     def _draw_light(self, case: KernelCase) -> None:
         """Of the open run, else of the best recording of counters, which may have to be read first."""
         state = self.state
-        shares = topic.speed_of_light(topic.values(state.loaded, state.kernel, case), state.device)
+        shares = _shares(state.loaded, state.kernel, case)
         self._show_light(shares, self._own() if len(shares) else "")
         if shares.empty:
             once_loaded(functools.partial(self._borrow, case))
@@ -106,7 +107,7 @@ class Summary(View):
             return
         best = recordings.best(state.runs, state.kernel, "counters", state.device.name if state.device else "")
         if best and best.summary.id != state.run:
-            shares = topic.speed_of_light(topic.values(best.loaded, state.kernel, case), best.loaded.run.device)
+            shares = _shares(best.loaded, state.kernel, case)
             self._show_light(shares, best.origin if len(shares) else "")
 
     def _show_light(self, shares: pd.DataFrame, whose: str) -> None:
@@ -126,6 +127,21 @@ class Summary(View):
         )
         self._causes.object = head + cards.cards(found[:_MOST]) if found else ""
         self._whose.object = html_text.whose(self._own()) if found else ""
+
+
+def _points(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
+    """Points of the roofline through HBM: of the case's problem, all implementations."""
+    rows = loaded.table
+    rows = rows[rows["kernel"].eq(kernel) & rows["workload"].eq(case.workload) & rows["pass"].eq(case.direction)]
+    points = model.points(rows[rows["config"].eq(case.config)], loaded.run.device, loaded.run.kernels)
+    return points[roofline_topic.chosen(points)].reset_index(drop=True) if len(points) else points
+
+
+def _shares(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
+    return run_cache.kept(
+        loaded, ("speed of light", kernel, case),
+        lambda: topic.speed_of_light(topic.values(loaded, kernel, case), loaded.run.device),
+    )  # fmt: skip
 
 
 def _small(plot: figure, look: Any) -> figure:

@@ -15,7 +15,7 @@ from tilescope.files import atomic_writing, bounded_reading
 from tilescope.table.schema import SchemaError
 
 #: Rows of a frame, and how many of them a byte of its file may hold (recorded ones take 2.5 bytes a row and more).
-_ROWS, _ROWS_A_BYTE, _FEW_ROWS = 20_000_000, 4, 50_000
+_ROWS, _ROWS_A_BYTE, _FEW_ROWS = 20_000_000, 1, 50_000
 #: Bytes of one text, and of all together.
 _TEXT, _TEXTS = 64 << 10, 512 << 20
 #: Bytes of all columns when they are unpacked, as the file declares them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -14,6 +15,8 @@ from tilescope_dashboard.components import html_text
 
 #: Not ticked at first: without a GPU it interprets, which takes long.
 UNUSUAL = "check"
+#: A workload as people write it: extents, a dtype, and the seed of its data.
+_SIZE = re.compile(r"(\d+(?:x\d+)*)-[a-z]+\d[a-z0-9]*(?:-s\d+)?")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,19 @@ def targets(products: Iterable[Product], here: str = "") -> dict[str, str]:
 def entry_of(catalog: Sequence[Mapping[str, Any]], kernel: str) -> Mapping[str, Any] | None:
     """The catalog's entry for a kernel's name or place; None where it has none."""
     return next((entry for entry in catalog if kernel in (entry["name"], entry["kernel"])), None)
+
+
+def misfit(size: str, entry: Mapping[str, Any]) -> str:
+    """Why the text is no size of the kernel's, in words; empty where it may be one, which the worker knows for certain."""
+    known = [text for w in entry["workloads"] for text in (w["id"], w["label"])]
+    example = next((match for w in entry["workloads"] if (match := _SIZE.fullmatch(w["id"]))), None)
+    if not size or size in known or example is None:
+        return ""
+    given, count = _SIZE.fullmatch(size), example[1].count("x") + 1
+    if given and given[1].count("x") + 1 == count:
+        return ""
+    many = "1 number" if count == 1 else f"{count} numbers with x between"
+    return f"{many}, then a dtype, as {example[0]}"
 
 
 def standing(may_launch: bool, trouble: str, catalog: Sequence[Any], entry: Mapping[str, Any] | None) -> str:

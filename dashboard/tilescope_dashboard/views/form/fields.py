@@ -25,6 +25,7 @@ class ProfileFields(pn.viewable.Viewer):
         wide = {"sizing_mode": "stretch_width", "size": "small"}
         self._workloads = pmui.MultiChoice(label="workloads", options={}, sizing_mode="stretch_width")
         self._size = pmui.TextInput(label="another size", **wide)
+        self._size.param.watch(lambda event: self._judge(event.new), "value_input")
         self._passes = pmui.CheckBoxGroup(label="pass", options=[], inline=True)
         self._impls = pmui.CheckBoxGroup(label="implementations", options=[], inline=True)
         self._every = pmui.Checkbox(label="every config (autotune)", value=False)
@@ -59,9 +60,15 @@ class ProfileFields(pn.viewable.Viewer):
         self._workloads.param.update(options=dict(offered.workloads), value=list(offered.first))
         example = next(iter(offered.workloads.values()), "")
         self._size.label = f"another size, as {example}" if example else "another size"
+        self._judge(self._size.value_input or "")
         self._passes.param.update(options=list(offered.passes), value=list(offered.passes))
         self._impls.param.update(options=list(offered.implementations), value=list(offered.implementations))
         self._every.visible = offered.configs
+
+    def _judge(self, size: str) -> None:
+        """Say while one types what would be a size of the kernel's."""
+        wrong = choices.misfit(size.strip(), self._filled) if self._filled else ""
+        self._size.param.update(error_state=bool(wrong), helper_text=wrong)
 
     def enable(self, able: bool) -> None:
         """Let the fields be changed, or not."""

@@ -36,7 +36,7 @@ class Evidence:
     def label(self) -> str:
         """What the value is, in words."""
         if self.metric.startswith(_ROOF):
-            return f"{self.metric.removeprefix(_ROOF).replace('_', ' ')} roof"
+            return f"{self.metric.removeprefix(_ROOF).replace('_', ' ').replace('hbm', 'HBM')} roof"
         return METRICS[self.metric].label.removesuffix(" of a launch")
 
     @property
