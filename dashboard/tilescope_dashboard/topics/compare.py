@@ -53,8 +53,7 @@ def baselines(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summar
         return {}
     mine = loaded.table[(loaded.table["kernel"] == kernel)]
     impls = sorted(set(mine.loc[mine["config"] == "", "impl"].unique()) - {"triton"})
-    held = "triton" in set(mine["impl"].unique())
-    own = {f"{impl}, in this run": f"{loaded.run.id}:{impl}" for impl in impls if held}
+    own = {f"{impl}, in this run": f"{loaded.run.id}:{impl}" for impl in impls if mine["impl"].eq("triton").any()}
     others = [s for s in runs if s.id != loaded.run.id and not s.error and kernel in s.kernels]
     return own | {f"{s.started[:16].replace('T', ' ')} {s.title} ({s.device})": s.id for s in others}
 
