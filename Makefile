@@ -15,7 +15,7 @@ BY_LINE := matmul softmax layer_norm attention cross_entropy
 PROCESSES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-all test-newest-triton lint format browser bench-dashboard bench-regret record clean
+.PHONY: help setup serve test test-all test-newest-triton lint format browser bench-dashboard bench-regret bench-tuning record clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ bench-dashboard: setup ## Measure how quick the dashboard is here, against its b
 
 bench-regret: setup ## Replay the recorded sweeps: how far the race's winner is from the best
 	@$(BIN)/python benchmarks/regret.py
+
+bench-tuning: setup ## Compare whole searches with triton.autotune's, on this machine's GPU
+	@$(BIN)/python benchmarks/tuning.py
 
 record: setup ## Record the whole catalog on this machine's GPU into profiles/recorded
 	for family in $(FAMILIES); do $(BIN)/tilescope record "$$family" $(RECORD) || exit 1; done

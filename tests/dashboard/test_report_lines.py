@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tilescope.models.compare import Side
 from tilescope.runs import store
-from tilescope_dashboard.report import elsewhere, markdown, source_lines
+from tilescope_dashboard.data import recordings
+from tilescope_dashboard.report import markdown
 from tilescope_dashboard.report.build import build
 from tilescope_dashboard.report.html import html
 
@@ -48,10 +49,9 @@ def test_lines_that_the_run_did_not_measure_and_its_sweep_come_from_another_whic
     assert all(part.listing and not part.listing.columns[0].measured for part in own) and len(own) == 2
     sweep, lines = other
     for part, run in ((sweep, "reductions: autotune sweeps"), (lines, "softmax by source line")):
-        identity = next(s.id for s in RECORDED if s.title == run)
-        assert part.text.startswith(f"From another run, {run} ({identity}, NVIDIA H200). ")
+        assert part.text.startswith(f"From another run: {run}, recorded 2026-11-24 on NVIDIA H200. ")
     assert lines.listing and lines.listing.columns[0].measured
-    assert elsewhere.newest(softmax.loaded, "no such kernel", source_lines.measured) is None
+    assert recordings.best_other(softmax.loaded, "no such kernel", "measured lines") is None
 
 
 def test_source_that_was_not_kept_is_no_code_but_its_lines_are_told(tmp_path: Path) -> None:

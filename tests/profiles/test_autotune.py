@@ -188,3 +188,26 @@ def test_a_choice_that_is_an_autotuner_s_is_not_searched_for_within_a_race(timed
         x = offline._AlignedTensor(torch.empty(64, device="meta"))
         run_one.run(x, x, 64, grid=(1,), warmup=True)
     assert timed == []
+
+
+def test_what_was_timed_before_an_interruption_is_known(timed, monkeypatch):
+    samples = autotuning.Tuner._samples
+
+    def interrupted(one, config, count):
+        if config.kwargs["BLOCK"] == 64:
+            raise KeyboardInterrupt
+        return samples(one, config, count)
+
+    monkeypatch.setattr(autotuning.Tuner, "_samples", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(tuner(64, 128, 256))
+    monkeypatch.setattr(autotuning.Tuner, "_samples", samples)
+    timed.clear()
+    assert run(tuner(64, 128, 256)) == 128
+    assert 64 in timed
+    assert timed[0] == 64, "what takes longest to compile goes first, so that those were timed before"
+
+
+def test_where_triton_compiles_by_other_arguments_a_search_compiles_here(timed, monkeypatch):
+    monkeypatch.setattr(compile_jobs, "_ARGUMENTS", 5)
+    assert run(tuner(64, 128, 256)) == 128

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tilescope.collectors import torch_profiler
-from tilescope.models import chrome_trace, function_names, timeline
+from tilescope.models import chrome_trace, timeline
 from tilescope.runs import store
 from tilescope.table import launch_configs, schema
 from tilescope.table.case import Case
@@ -134,28 +134,6 @@ def test_a_gpu_is_busy_at_most_all_the_time(recording: store.LoadedRun) -> None:
     assert timeline.totals(launches)["busy_share"].between(0, 1).all()
 
 
-@pytest.mark.parametrize(
-    ("function", "name"),
-    [
-        ("softmax_kernel", "softmax_kernel"),
-        ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float>(float*, int)", "cunn_SoftMaxForward"),
-        ("Memset (Device)", "Memset"),
-        ("<lambda>", "<lambda>"),
-        ("", ""),
-    ],
-)
-def test_plain_names(function: str, name: str) -> None:
-    assert function_names.plain_name(function) == name
-
-
-def test_functions_of_one_name_are_told_apart() -> None:
-    assert function_names.labels(["a::f<int>()", "g", "a::f<float>()", "g"]) == {
-        "a::f<int>()": "f",
-        "g": "g",
-        "a::f<float>()": "f (2)",
-    }
-
-
 def test_a_trace_made_from_the_table_says_the_same() -> None:
     eager = Case("softmax", "eager", "forward", "128x64-bf16")
     table = schema.frame([*rows((0, 10, -5), (12, 1, 3)), *rows((0, 4, None), case=eager)])
@@ -201,26 +179,3 @@ def test_a_hundred_thousand_launches_take_seconds_at_most() -> None:
     assert time.monotonic() - began < 15
     assert us(sums["gaps"]) == pytest.approx([count - 1], rel=1e-6)
     assert us(sums["late"]) == [0]
-
-
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        ("softmax_kernel", "softmax_kernel"),
-        ("nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT", "cuBLAS nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT"),
-        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(P)", "cuBLAS Kernel2"),
-        ("triton_poi_fused_add_0", "Inductor triton_poi_fused_add_0"),
-        ("void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<float>, A>(int)", "PyTorch add"),
-        ("void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<float, "
-         "float, float, at::native::binary_internal::MulFunctor<float> > >>(int)", "PyTorch mul"),
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::rsqrt_kernel_cuda(at::T&)::{lambda()#2}>(int)",
-         "PyTorch rsqrt"),
-        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<c10::BFloat16, at::native::MeanOps<float>>>(R)",
-         "PyTorch mean"),
-        ("void pytorch_flash::flash_fwd_kernel<T>(P)", "FlashAttention flash_fwd_kernel"),
-        ("cudnn_generated_fort_native_sdpa_x", "cuDNN cudnn_generated_fort_native_sdpa_x"),
-        ("Memcpy DtoH (Device -> Pinned)", "CUDA Memcpy DtoH"),
-    ],
-)  # fmt: skip
-def test_functions_are_called_by_their_library_and_what_they_compute(function: str, said: str) -> None:
-    assert function_names.said(function) == said

@@ -47,6 +47,12 @@ def best(runs: Iterable[store.Summary], kernel: str, question: str, device: str 
     return Recording(summary, open_cached(summary.path)) if summary else None
 
 
+def best_other(run: store.LoadedRun, kernel: str, question: str) -> Recording | None:
+    """The best of the recordings that come with Tilescope, but for the ``run`` itself, as ``best`` finds it."""
+    others = [one for one in store.list_runs([store.recorded_dir()]) if one.id != run.run.id]
+    return best(others, kernel, question, run.run.device.name)
+
+
 def having(runs: Iterable[store.Summary], kernel: str, found: Found) -> store.Summary | None:
     """The best run (``best_run``) among those in which ``found`` finds what is sought of the kernel; None without one."""
     left = list(runs)

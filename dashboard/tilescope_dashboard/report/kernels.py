@@ -16,7 +16,7 @@ from tilescope.models import traffic as bytes_moved
 from tilescope.models.advice import Finding, nvidia_rules
 from tilescope.runs.store import LoadedRun
 
-from tilescope_dashboard.data import frames, sweeps
+from tilescope_dashboard.data import frames, recordings, sweeps
 from tilescope_dashboard.data.run_cache import CASE
 from tilescope_dashboard.figures.autotune import autotune as draw_autotune
 from tilescope_dashboard.figures.occupancy import TITLES
@@ -24,7 +24,6 @@ from tilescope_dashboard.figures.occupancy import occupancy as draw_occupancy
 from tilescope_dashboard.figures.roofline import roofline as draw_roofline
 from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.figures.traffic import traffic as draw_traffic
-from tilescope_dashboard.report import elsewhere
 from tilescope_dashboard.report.content import KernelPart, MakeFigure, Part, Table
 from tilescope_dashboard.report.source_lines import source_lines
 from tilescope_dashboard.topics import advice, autotune, occupancy, overview, roofline, traffic
@@ -95,17 +94,14 @@ def _traffic(plain: pd.DataFrame) -> Iterator[Part]:
 
 
 def _sweep(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Part]:
-    """The run's own sweeps of the kernel, else those of the newest recording that has any."""
+    """The run's own sweeps of the kernel, else those of the best recording that has any."""
     own = list(_autotune(loaded, name, table))
     yield from own
-    other = None if own else elsewhere.newest(loaded, name, _swept)
+    other = None if own else recordings.best_other(loaded, name, "sweep")
     if other is not None:
-        for part in _autotune(other, name, other.table[other.table["kernel"] == name]):
-            yield replace(part, text=f"{elsewhere.said(other)} {part.text}")
-
-
-def _swept(run: LoadedRun, kernel: str) -> bool:
-    return sweeps.size(run.table, kernel) > 1
+        rows = other.loaded.table
+        for part in _autotune(other.loaded, name, rows[rows["kernel"] == name]):
+            yield replace(part, text=f"From another run: {other.origin}. {part.text}")
 
 
 def _autotune(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Part]:

@@ -11,8 +11,8 @@ from tilescope.runs.store import LoadedRun
 from tilescope.table.line_values import LINE_METRICS
 from tilescope.table.sources import MEASURED
 
+from tilescope_dashboard.data import recordings
 from tilescope_dashboard.data.columns import Column
-from tilescope_dashboard.report import elsewhere
 from tilescope_dashboard.report.content import Listing, Part
 from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.topics.source import FunctionLaunch
@@ -23,25 +23,20 @@ _COLUMNS, _LINES = 3, 400
 
 def source_lines(loaded: LoadedRun, kernel: str, cases: Mapping[str, Mapping[str, Any]]) -> Iterator[Part]:
     """A part a pass, of the case in ``cases`` that stands for it. Where the run did not measure its lines, a part follows of
-    the newest recording that did."""
+    the best recording that did."""
     own = _of(loaded, kernel)
     for direction, case in cases.items():
         yield from _part(loaded, kernel, own[own["pass"] == direction], case)
-    if not measured(loaded, kernel):
-        other = elsewhere.newest(loaded, kernel, measured)
+    if not recordings.with_measured(loaded, kernel):
+        other = recordings.best_other(loaded, kernel, "measured lines")
         if other is not None:
-            lines = _of(other, kernel)
+            lines = _of(other.loaded, kernel)
             timed = lines[lines["source"].isin(MEASURED)]
             # One case is enough of a run that is not the reported one.
             first = dict(zip(topic.CASE, topic.first_case(timed, _problem(cases)), strict=True))
             of_case = topic.of_case(lines, tuple(first.values()))
-            for part in _part(other, kernel, of_case, first):
-                yield replace(part, text=f"{elsewhere.said(other)} {part.text}")
-
-
-def measured(run: LoadedRun, kernel: str) -> bool:
-    """Whether a GPU's counters told the run of the kernel's lines."""
-    return bool(_of(run, kernel)["source"].isin(MEASURED).any())
+            for part in _part(other.loaded, kernel, of_case, first):
+                yield replace(part, text=f"From another run: {other.origin}. {part.text}")
 
 
 def _of(run: LoadedRun, kernel: str) -> pd.DataFrame:

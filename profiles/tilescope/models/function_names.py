@@ -5,24 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-#: Libraries by what their functions' names hold, the most telling first.
+#: An unnamed namespace as CUPTI's demangler writes it, and as Nsight Compute does.
+_UNNAMED = r"(?:\(anonymous namespace\)|<unnamed>)::"
+#: Libraries by what their functions' names hold, the most telling first. Nsight Compute leaves out the outer namespaces.
 _LIBRARIES = (
+    ("Inductor", re.compile(r"^triton_(?:poi|red|per|tem|for|mm|bmm)_")),
     ("cuDNN", re.compile(r"cudnn")),
     ("FlashAttention", re.compile(r"flash_(?:fwd|bwd)|Flash_(?:fwd|bwd)")),
     ("cuBLAS", re.compile(r"\bnvjet_|cublas|^sm\d+_xmma|cutlass_\d+_\w*gemm")),
-    ("Inductor", re.compile(r"^triton_(?:poi|red|per|tem|for|mm|bmm)_")),
     ("bitsandbytes", re.compile(r"^(?:void )?k(?:Dequantize|Quantize|gemm)\w*Blockwise|\bkgemm_4bit")),
-    ("CUB", re.compile(r"\bcub::")),
-    ("PyTorch", re.compile(r"\bat::|\bc10::|^(?:void )?\(anonymous namespace\)::")),
+    ("CUB", re.compile(r"\b(?:cub|at_cuda_detail)::|\b(?:radix_sort|reduce|scan|select)::Device\w+Kernel")),
+    ("PyTorch", re.compile(rf"\bat::|\bc10::|\bnative::|^(?:void )?{_UNNAMED}")),
     ("CUDA", re.compile(r"^Mem(?:cpy|set)\b")),
 )
 #: What one of PyTorch's general kernels computes stands in its template's arguments, the innermost last.
-_GENERAL = {"vectorized_elementwise_kernel", "elementwise_kernel", "unrolled_elementwise_kernel", "reduce_kernel",
-            "elementwise_kernel_with_index"}  # fmt: skip
+_REDUCES = "reduce_kernel"
+GENERAL = {"vectorized_elementwise_kernel", "elementwise_kernel", "unrolled_elementwise_kernel", _REDUCES,
+           "elementwise_kernel_with_index"}  # fmt: skip
 _COMPUTES = re.compile(
-    r"\b(?:CUDAFunctor_(\w+)|(\w+?)_kernel_cuda\b|(\w+?)_kernel_impl\b|(\w+?)_cuda_out\b|(\w+?)(?:Functor|Ops)\b|(\w+?)_functor\b)"
+    r"\b(?:CUDAFunctor(?:OnSelf)?_(\w+)|launch_(\w+)|(\w+?)_cuda_out\b|(\w+?)(?:_kernel(?:_cuda|_impl)?|_functor|Functor|Ops|CUDAKernelImpl)\b)"
 )
 _WRAPPERS = {"Binary", "AUnary", "BUnary", "gpu", "Reduce", "gpu_kernel_impl"}
+#: Of an operation's name, what says only for which types it is, how its scalars are given, or that NaNs are passed on.
+_INCIDENTAL = re.compile(r"^(?:b?float\d+|direct)_|(?:_tensor)?_scalar$|_nan$")
+#: Operations that one functor serves several of: equal and not equal; less, greater and the like.
+_SEVERAL = {"compare_eq": "equality comparison", "compare": "comparison"}
+#: CUTLASS's kernels are all called ``Kernel`` or ``Kernel2``: which one it is says the type that they are made of.
+_CUTLASS = re.compile(r"\bcutlass\w*::Kernel2?<(\w+)")
 
 
 def library(function: str) -> str:
@@ -31,23 +40,27 @@ def library(function: str) -> str:
 
 
 def computes(function: str) -> str:
-    """What a general kernel of PyTorch's is used for, as ``add`` or ``rsqrt``; empty where its name says it itself, or not."""
-    if plain_name(function) not in _GENERAL:
+    """What a general kernel of PyTorch's is used for, as ``add`` or ``max reduction``; empty where its name says it itself, or not."""
+    general = plain_name(function)
+    if general not in GENERAL:
         return ""
-    found = (next(filter(None, match.groups())) for match in _COMPUTES.finditer(function))
-    name = next((name for name in found if name not in _WRAPPERS), "")
-    name = re.sub(r"^float8_|^bfloat16_|^direct_", "", name)
-    return name[:1].lower() + name[1:]
+    found = (next(filter(None, match.groups())) for match in _COMPUTES.finditer(function.partition("<")[2]))
+    name = next((name for name in found if name not in _WRAPPERS and name not in GENERAL), "")
+    name = _INCIDENTAL.sub("", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    return " ".join(filter(None, [_SEVERAL.get(name, name), "reduction" if name and general == _REDUCES else ""]))
 
 
 def said(function: str) -> str:
     """``PyTorch add``, ``cuBLAS nvjet_…``, or the plain name of one's own."""
-    return " ".join(filter(None, [library(function), computes(function) or plain_name(function)]))
+    made = _CUTLASS.search(function)
+    return " ".join(
+        filter(None, [library(function), computes(function) or (made[1] if made else plain_name(function))])
+    )
 
 
 def plain_name(function: str) -> str:
     """A kernel function's own name: ``at::native::reduce_kernel<512, …>(…)`` is ``reduce_kernel``."""
-    bare = re.sub(r"\(anonymous namespace\)::|^void ", "", function)
+    bare = re.sub(rf"{_UNNAMED}|^void ", "", function)
     return re.split(r"[<(]", bare, maxsplit=1)[0].rpartition("::")[2].strip() or function
 
 

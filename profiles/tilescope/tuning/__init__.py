@@ -1,1 +1,1 @@
-"""The search for the fastest config: pruned before it is compiled, raced, remembered."""
+"""The search for the fastest config: pruned, compiled in a pool, raced, remembered."""

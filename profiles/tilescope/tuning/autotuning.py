@@ -128,16 +128,15 @@ class Tuner(Autotuner):  # type: ignore[misc]
                 refused.add(text)
 
         order = search.order({text: _numbers(config) for text, config in new.items()}, near)
-        outcome = search.run(
-            race, known, self._compiled({text: new[text] for text in order}), heard=heard, more=bool(new)
-        )
-        if kept and new:
-            # What failed while it was timed, for want of memory for one, may work another time.
-            certain = (
-                lane for lane in outcome.lanes if lane.config in new and (lane.samples or lane.config in refused)
-            )
-            kept.keep(problem, {lane.config: (lane.samples, lane.out) for lane in certain}, facts)
-        return outcome
+        compiled = self._compiled({text: new[text] for text in order})
+        try:
+            return search.run(race, known, compiled, heard=heard, more=bool(new))
+        finally:
+            if kept and new:  # of a search that was interrupted too
+                # What failed while it was timed, for want of memory for one, may work another time.
+                certain = [lane for lane in race.lanes.values() if lane.samples or lane.config in refused]
+                timings = {lane.config: (lane.samples, lane.out) for lane in certain if lane.config in new}
+                kept.keep(problem, timings, facts)
 
     def _compiled(self, configs: Mapping[str, Any]) -> Iterator[tuple[str, search.Compiled]]:
         """Each config as it is compiled into Triton's cache: by other processes, where its code can be given to them."""
@@ -223,6 +222,7 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
 
     ``winners`` names a file of ``tilescope tune --export`` or ``memory.export``: what it has is taken, and nothing is timed for it.
 
+    Where there is a GPU a process is forked here, before this one uses it: it waits, and compiles for searches.
     ``cache_results`` is on here: timings are remembered between processes. Off, each process searches for itself. Where there
     is no GPU, or kernels are interpreted, the first config that ``prune_configs_by`` leaves is taken, unmeasured.
     """

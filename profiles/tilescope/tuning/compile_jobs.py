@@ -36,6 +36,8 @@ from tilescope.files import user_cache
 from tilescope.hardware import occupancy
 from tilescope.tuning import early_resources, pruning
 
+#: What Triton's ``_do_compile`` takes after the device: constants, options, attributes, and whether nothing is launched.
+_ARGUMENTS = 4
 #: What decides a function's code, of all that is written down of it.
 _OF_SOURCE = ("name", "kind", "options", "source", "defaults", "names", "missing")
 #: Figures of ``assembly.Resources`` that are told of a kernel under their own names.
@@ -101,6 +103,8 @@ class Describer:
         found: list[Specialization] = []
 
         def describe(function: Any, _key: Any, signature: Any, _device: Any, *of_source: Any) -> None:
+            if len(of_source) != _ARGUMENTS:
+                raise code.CannotRecord("this version of Triton compiles by other arguments")
             constexprs, options, attributes, _ = of_source
             target = driver.active.get_current_target()
             written = [(path, self._writer.value(value, function.__name__)) for path, value in constexprs.items()]

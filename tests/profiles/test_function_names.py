@@ -1,0 +1,90 @@
+"""Names of GPU functions: those that were made up here, and all that the recordings hold."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tilescope.models import function_names
+
+RECORDED = sorted((Path(__file__).resolve().parents[2] / "profiles" / "recorded").glob("*/table.parquet"))
+#: What PyTorch's general kernels compute in the recordings, each judged as a person would say it.
+COMPUTED = {
+    "abs", "add", "arange", "bitwise_and", "clamp", "comparison", "copy", "div", "equality comparison", "exp", "fill", "gelu",
+    "gelu_backward", "log", "masked_fill", "max reduction", "mean reduction", "min reduction", "mul", "neg", "pow", "reciprocal",
+    "round", "rshift", "rsqrt", "silu", "silu_backward", "sum reduction", "tanh", "tanh_backward",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        ("softmax_kernel", "softmax_kernel"),
+        ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float>(float*, int)", "cunn_SoftMaxForward"),
+        ("Memset (Device)", "Memset"),
+        ("<lambda>", "<lambda>"),
+        ("", ""),
+    ],
+)
+def test_plain_names(function: str, name: str) -> None:
+    assert function_names.plain_name(function) == name
+
+
+def test_functions_of_one_name_are_told_apart() -> None:
+    assert function_names.labels(["a::f<int>()", "g", "a::f<float>()", "g"]) == {
+        "a::f<int>()": "f",
+        "g": "g",
+        "a::f<float>()": "f (2)",
+    }
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("softmax_kernel", "softmax_kernel"),
+        ("nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT", "cuBLAS nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT"),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(P)", "cuBLAS cutlass_80_simt_sgemm_128x32_8x5_nn_align1"),
+        ("triton_poi_fused_add_0", "Inductor triton_poi_fused_add_0"),
+        ("void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<float>, A>(int)", "PyTorch add"),
+        ("void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<float, "
+         "float, float, at::native::binary_internal::MulFunctor<float> > >>(int)", "PyTorch mul"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::rsqrt_kernel_cuda(at::T&)::{lambda()#2}>(int)",
+         "PyTorch rsqrt"),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<c10::BFloat16, at::native::MeanOps<float>>>(R)",
+         "PyTorch mean reduction"),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::func_wrapper_t<float, "
+         "at::native::MaxNanFunctor<float>>, unsigned int, float, 4, 4>>(R)", "PyTorch max reduction"),
+        ("void native::vectorized_elementwise_kernel<4, native::<unnamed>::silu_kernel(at::TensorIteratorBase &)::[lambda()]>(int)",
+         "PyTorch silu"),
+        ("void native::<unnamed>::cunn_SoftMaxForward<4, float>(float *, int)", "PyTorch cunn_SoftMaxForward"),
+        ("triton_poi_fused__scaled_dot_product_cudnn_attention_0",
+         "Inductor triton_poi_fused__scaled_dot_product_cudnn_attention_0"),
+        ("void pytorch_flash::flash_fwd_kernel<T>(P)", "FlashAttention flash_fwd_kernel"),
+        ("cudnn_generated_fort_native_sdpa_x", "cuDNN cudnn_generated_fort_native_sdpa_x"),
+        ("Memcpy DtoH (Device -> Pinned)", "CUDA Memcpy DtoH"),
+    ],
+)  # fmt: skip
+def test_functions_are_called_by_their_library_and_what_they_compute(function: str, said: str) -> None:
+    assert function_names.said(function) == said
+
+
+@pytest.fixture(scope="module")
+def recorded() -> set[str]:
+    """Every function that a recording names."""
+    found = (pd.read_parquet(path, columns=["function"])["function"] for path in RECORDED)
+    return {str(name) for names in found for name in names.unique() if name}
+
+
+def test_what_pytorchs_general_kernels_compute_is_said_of_each_that_was_recorded(recorded: set[str]) -> None:
+    general = {name for name in recorded if function_names.plain_name(name) in function_names.GENERAL}
+    assert {function_names.computes(name) for name in general} == COMPUTED
+
+
+def test_no_recorded_function_is_called_by_its_types_or_by_nothing(recorded: set[str]) -> None:
+    called = {name: function_names.said(name) for name in recorded}
+    assert {name: said for name, said in called.items() if re.search(r"[<>(]|::|^$|\bKernel2?$|Nan\b", said)} == {}
+    # The profiler and Nsight Compute spell a namespace each in its way: a function has one name for both.
+    unnamed = {name for name in recorded if "<unnamed>" in name or "(anonymous namespace)" in name}
+    assert all(function_names.library(name) in {"PyTorch", "CUB"} for name in unnamed)
