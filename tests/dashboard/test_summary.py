@@ -13,6 +13,7 @@ from tilescope.models.summary import summarise
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.case_table import gather
+from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.figures.speed_of_light import speed_of_light
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.session.state import State
@@ -99,6 +100,15 @@ def test_it_opens_first_on_the_case_that_stands_for_the_kernel(runs: Path, monke
     assert shown._roofline.visible
     shown.state.choose(workload="1823x781-bf16")
     assert "1823x781-bf16" in shown._head.object
+
+
+def test_a_config_of_a_sweep_has_its_own_summary(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = opened(runs, monkeypatch, kernel="matmul")
+    for case in shown.state.cases.values():
+        shown.state.case = case_name(case)
+        assert not shown._trouble.visible, shown._trouble.object
+        assert case.config in shown._head.object
+        assert "No run says anything" not in shown._head.object
 
 
 def test_the_chosen_baseline_is_compared_and_follows_the_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

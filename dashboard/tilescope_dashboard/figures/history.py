@@ -60,7 +60,7 @@ def _labels(runs: pd.DataFrame, narrow: bool) -> dict[str, str]:
     """A run's place: when it was, and the commit it was made at; two of one minute are two places."""
     labels = {}
     for run, started, revision in zip(runs["run_id"], runs["started"], runs["revision"], strict=True):
-        when = started[5:] if not narrow else started[5:10]
+        when = started[5:].replace(" ", "\n") if narrow else started[5:]
         label = f"{when}\n{revision[:7]}" if revision else when
         labels[run] = label + "\u200b" * sum(other.rstrip("\u200b") == label for other in labels.values())
     return labels

@@ -35,6 +35,10 @@ class Rate(NamedTuple):
         return self.unit.partition("/")[0]
 
 
+#: The rate whose values take most room in a table.
+WIDEST = Rate("performance", "flop/second", _WORK["performance"])
+
+
 def rate(rows: pd.DataFrame) -> Rate:
     """The rate that the largest problem is bound by: bytes a second, or operations where those take longer at the roofs."""
     known = rows[rows["floor"].notna()]
@@ -47,7 +51,7 @@ def rate(rows: pd.DataFrame) -> Rate:
 def columns(of: Rate) -> tuple[Column, ...]:
     """Columns of ``sizes``' frame."""
     return (
-        IMPL, WORKLOAD, Column("size", of.work.split()[0], of.unit_of_size), Column("rate", "rate", of.unit),
+        IMPL, WORKLOAD, Column("size", "size", of.unit_of_size), Column("rate", "rate", of.unit),
         Column("rate_low", "5 %", of.unit), Column("rate_high", "95 %", of.unit),
         Column("floor_fraction", "of roofline", "ratio"), GPU_TIME, Column("relative_error", "error", "ratio"),
         Column("origin", "from"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 from tilescope.hardware import roofs
+from tilescope.models import summary as model
 from tilescope.models.advice.finding import DISTANCE, Finding
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
@@ -57,6 +58,13 @@ def _cause(found: Sequence[Finding]) -> str:
     title = first.title.removesuffix(".")
     name = title if title[:2].isupper() else title[:1].lower() + title[1:]
     return f"{name} ({first.bound.most}{times(first.bound.ratio)})"
+
+
+def alone(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
+    """The case's row of ``tilescope.models.summary.summarise``, whatever else the run holds."""
+    table = loaded.table
+    rows = table[table["kernel"].eq(kernel) & (table[OF_KERNEL] == list(case)).all(axis="columns")]
+    return model.summarise(rows, loaded.run.device, loaded.run.kernels, loaded.configs)
 
 
 def values(loaded: LoadedRun, kernel: str, case: KernelCase) -> CaseValues | None:

@@ -24,7 +24,7 @@ class Sizes(View):
 
     def build(self) -> list[Any]:
         self._head, self._chart, self._whose = html_text.pane(), chart(), html_text.pane()
-        self._table = table(topic.columns(topic.rate(measurements([], ""))))
+        self._table = table(topic.columns(topic.WIDEST))
         self._table.param.watch(self._pick, "selection")
         self._of: tuple[Any, ...] = ()
         self._settled = True

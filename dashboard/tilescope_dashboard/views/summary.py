@@ -75,9 +75,12 @@ class Summary(View):
         self._tell(found)
 
     def _row(self, case: KernelCase) -> dict[str, Any] | None:
-        """The case's row of ``summary.summarise``; None for a config of a sweep that has a default beside it."""
-        rows = run_cache.summaries(self.state.loaded)
-        here = rows[(rows[list(run_cache.CASE)] == [self.state.kernel, *case]).all(axis="columns")]
+        """The case's row of ``summary.summarise``. One config of a sweep is none of the run's summary: it is summarised alone."""
+        loaded, kernel = self.state.loaded, self.state.kernel
+        rows = run_cache.summaries(loaded)
+        here = rows[(rows[list(run_cache.CASE)] == [kernel, *case]).all(axis="columns")]
+        if here.empty:
+            here = run_cache.kept(loaded, ("summary", kernel, case), lambda: topic.alone(loaded, kernel, case))
         return {str(name): value for name, value in here.iloc[0].items()} if len(here) else None
 
     def _own(self) -> str:
