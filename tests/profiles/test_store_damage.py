@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tilescope import cli
-from tilescope.files import atomic_writing, bounded_reading
+from tilescope.files import atomic_writing, bounded_reading, json_shape
 from tilescope.runs import artefacts, journal, listings, store
 from tilescope.runs.publish import publish
 from tilescope.runs.store import RunWriter, StoreError
@@ -50,10 +50,14 @@ def test_a_bit_that_flips_in_a_table_changes_no_value(runs):
     assert refused > 20
 
 
-def test_a_value_that_nothing_measures_is_refused():
-    rows = schema.frame([CASES[0].row("gpu_time", 1e300, "ncu")])
-    with pytest.raises(schema.SchemaError, match=r"row 0: no value is above 1e\+60"):
-        schema.validate(rows)
+@pytest.mark.parametrize(
+    ("value", "said"), [(1e300, r"no value is above 1e\+60"), (5e-324, "no value but 0 is below 1e-60")]
+)
+def test_a_value_that_nothing_measures_is_refused(value, said):
+    with pytest.raises(schema.SchemaError, match=f"row 0: {said}"):
+        schema.validate(schema.frame([CASES[0].row("gpu_time", value, "ncu")]))
+    with pytest.raises(json_shape.Misfit, match=r"a rate is (above|below)"):
+        json_shape.fit(value, float, "a rate")
 
 
 @pytest.mark.parametrize("distinct", [16, 1 << 30])

@@ -10,8 +10,8 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: No number that is measured or declared is larger; sums and products of such numbers stay finite.
-LARGEST = 1e60
+#: No number that is measured or declared is larger, or smaller and not 0: sums, products and ratios of such numbers stay finite.
+LARGEST, SMALLEST = 1e60, 1e-60
 
 
 class Misfit(ValueError):
@@ -59,6 +59,8 @@ def _plain(value: Any, kind: Any, where: str) -> Any:
             raise Misfit(f"{where} is not finite")
         if abs(value) > LARGEST:
             raise Misfit(f"{where} is above {LARGEST:g}")
+        if 0 < abs(value) < SMALLEST:
+            raise Misfit(f"{where} is below {SMALLEST:g}")
         return value
     if kind is type(None) and value is None:
         return value

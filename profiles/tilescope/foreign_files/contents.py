@@ -79,7 +79,7 @@ class Rows:
         Raises Unreadable where the file says too much.
         """
         for metric, value in values.items():
-            if value is not None and 0 <= value <= json_shape.LARGEST:
+            if value is not None and (value == 0 or json_shape.SMALLEST <= value <= json_shape.LARGEST):
                 self._cases.append((kernel, workload, config, impl))
                 self._launches.append(launch)
                 self._metrics.append(metric)

@@ -213,6 +213,9 @@ def validate(table: pd.DataFrame) -> pd.DataFrame:
     vast = table.index[(table["value"].abs() > json_shape.LARGEST) & (table["value"].abs() != float("inf"))]
     if len(vast):
         raise SchemaError(f"row {vast[0]}: no value is above {json_shape.LARGEST:g}")
+    tiny = table.index[(table["value"].abs() < json_shape.SMALLEST) & table["value"].ne(0)]
+    if len(tiny):
+        raise SchemaError(f"row {tiny[0]}: no value but 0 is below {json_shape.SMALLEST:g}")
     absent = table.index[table["value"].isna() | (table["value"].abs() == float("inf"))]
     if len(absent):
         raise SchemaError(f"row {absent[0]}: a value must be finite; leave out what was not measured")

@@ -74,8 +74,6 @@ def partial_waves(subject: Subject) -> Iterator[Finding]:
             continue
         chip = subject.device.multiprocessors
         each = grid.value / chip
-        if not each:  # a denormal number of blocks, as only a damaged table has
-            continue
         waves = each / slots.value
         busy = waves / math.ceil(waves) if waves > 1 else each / math.ceil(each)
         if busy >= _FULL:
