@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ def entry(**changes: Any) -> dict[str, Any]:
             {"id": "8x8-fp32", "label": "", "elements": 64},
         ],
         "implementations": {
-            "triton": {"available": True, "configs": [{"BLOCK": 1}]}, "liger": {"available": False, "configs": []},
+            "triton": {"available": True, "configs": [{"BLOCK": 1}]}, "liger": {"available": False, "configs": [], "requires": ["liger-kernel"]},
         },
         **changes,
     }  # fmt: skip
@@ -37,6 +38,7 @@ def test_the_smallest_workload_that_is_not_empty_comes_first() -> None:
 
 def test_what_is_not_installed_is_not_offered_and_configs_only_where_there_are_some() -> None:
     assert choices.choices(entry()).implementations == ("triton",)
+    assert choices.choices(entry()).missing == {"liger": "not installed: pip install liger-kernel"}
     assert choices.choices(entry()).configs
     assert not choices.choices(entry(implementations={"eager": {"available": True, "configs": []}})).configs
 
@@ -66,22 +68,34 @@ def test_why_nothing_can_be_profiled_is_said(
     assert choices.standing(True, "", [entry()], entry()) == ""
 
 
-def test_collectors_that_cannot_run_are_gathered_by_their_reason() -> None:
-    said = choices.reasons({"compiler": None, "ncu": "no GPU", "events": "no GPU", "nsys": HOSTILE})
-    assert "<b>ncu, events</b>: no GPU" in said
+def test_what_cannot_run_is_greyed_above_its_reason_which_describes_it() -> None:
+    said = choices.greyed({"compiler": None, "ncu": "no GPU", "events": "no GPU", "nsys": HOSTILE})
+    boxes = re.findall(r'disabled aria-describedby="([^"]+)"> ([^<]+)</label>', said)
+    assert [label for _, label in boxes] == ["ncu", "events", "nsys"]
+    reasons = dict(re.findall(r'<p [^>]*id="([^"]+)">([^<]*)</p>', said))
+    assert [reasons[place] for place, _ in boxes[:2]] == ["no GPU", "no GPU"]
+    assert reasons[boxes[2][0]].startswith("&lt;img")
     assert "compiler" not in said
     assert "<img" not in said
-    assert choices.reasons({"compiler": None}) == ""
+    assert choices.greyed({"compiler": None}) == ""
 
 
 def test_targets_are_named_by_their_first_product_and_this_machines_own_comes_first() -> None:
-    offered = choices.targets(ceilings.PRODUCTS)
+    offered, refused = choices.targets(ceilings.PRODUCTS)
     assert set(offered.values()) == set(ceilings.targets())
     assert offered["sm_90 · H200"] == "sm_90"
-    here = choices.targets(ceilings.PRODUCTS, "sm_90")
+    assert refused == []
+    here, _ = choices.targets(ceilings.PRODUCTS, "sm_90")
     assert next(iter(here.items())) == ("sm_90 · this machine", "sm_90")
     assert sorted(here.values()) == sorted(offered.values())
-    assert choices.targets(ceilings.PRODUCTS, "sm_75")["sm_75 · this machine"] == "sm_75"
+    assert choices.targets(ceilings.PRODUCTS, "sm_75")[0]["sm_75 · this machine"] == "sm_75"
+
+
+def test_a_target_that_the_kernel_is_not_for_is_refused_and_says_so() -> None:
+    offered, refused = choices.targets(ceilings.PRODUCTS, "sm_75", entry(targets=["sm_90", "sm_100"]))
+    assert set(refused) == set(ceilings.targets()) - {"sm_90", "sm_100"}
+    for label, target in offered.items():
+        assert label.endswith("not for softmax") == (target in refused)
 
 
 def test_a_collector_says_what_it_finds_and_a_persons_own_is_named() -> None:

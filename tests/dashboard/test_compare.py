@@ -139,3 +139,41 @@ def test_claims_say_when_they_were_measured_and_with_what_where_one_asks() -> No
     assert "triton 3" not in told
     assert "triton 3" in more
     assert more.count("<li>") == more.count("NVIDIA H200") > 0
+
+
+def test_claims_are_chosen_by_kernel_family_and_standing() -> None:
+    catalog = [{"name": name, "family": "norms"} for name in ("rms_norm", "layer_norm")]
+    shown = Claims(State(view="claims", catalog=catalog))
+    shown.refresh()
+    every = len(shown._rows)
+    assert len(shown._table.filled) == every
+    counts = {}
+    for word in ("faster", "on par", "slower"):
+        shown._standing.value = word
+        assert set(shown._table.filled["standing"]) == {word}
+        counts[word] = len(shown._table.filled)
+    assert sum(counts.values()) == every
+    shown._standing.value, shown._text.value_input = "", "Norms"
+    assert set(shown._table.filled["kernel"]) == {"rms_norm", "layer_norm"}
+    assert f"{len(shown._table.filled)} of {every} rows: " in shown._count.object
+    # A click opens the run of the row that is seen.
+    shown._table.selection = [len(shown._shown) - 1]
+    assert shown.state.kernel == shown._shown["kernel"].iloc[-1]
+
+
+def test_claims_that_nothing_matches_are_said_to_be_none_and_come_back() -> None:
+    shown = Claims(State(view="claims"))
+    shown.refresh()
+    shown._standing.value, shown._text.value_input = "slower", "<b>none"
+    assert f"None of {len(shown._rows)} rows matches “&lt;b&gt;none” and slower." in shown._count.object
+    assert not shown._found.visible
+    shown._standing.value, shown._text.value_input = "", ""
+    assert shown._found.visible
+    assert len(shown._table.filled) == len(shown._rows)
+
+
+def test_a_row_stands_as_the_quickest_other_implementation_says() -> None:
+    nan = float("nan")
+    columns = {"over_eager": [3, 1.04, 0.96, 0.5, nan], "over_compile": [1.1, 2, nan, nan, nan], "over_library": nan}
+    found = claims_model.standings(pd.DataFrame(columns))
+    assert list(found) == ["faster", "on par", "on par", "slower", ""]

@@ -12,6 +12,7 @@ from tilescope.jobs.job import Job
 from tilescope.jobs.plan import Request, RequestError
 from tilescope_dashboard.session.jobs import CANCELLED, DONE, FAILED, RUNNING, JobManager, JobState
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.form import fields as module
 from tilescope_dashboard.views.form.fields import ProfileFields
 from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.jobs.job_text import beside_the_button
@@ -73,6 +74,33 @@ def test_choices_stay_until_they_are_about_another_kernel() -> None:
     assert shown._passes.value == ["forward"]
     shown.fill({**ENTRY, "name": "other"})
     assert shown._passes.value == ["forward", "backward"]
+
+
+def test_what_cannot_run_stands_greyed_below_what_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = {"events": "no GPU here", "ncu": "ncu is not installed"}
+    monkeypatch.setattr(module, "_unavailable", why.get)
+    monkeypatch.setattr(module.device, "detect", lambda: None)
+    shown = ProfileFields()
+    asyncio.run(shown.load())
+    assert not why.keys() & set(shown._collectors.options.values())
+    for reason in why.values():
+        assert reason in shown._unable.object
+    assert not shown._missing.visible
+    liger = {"available": False, "configs": [], "requires": ["liger-kernel"]}
+    shown.fill({**ENTRY, "implementations": {**ENTRY["implementations"], "liger": liger}})
+    assert shown._impls.options == ["triton"]
+    assert "not installed: pip install liger-kernel" in shown._missing.object
+    assert shown._missing.visible
+
+
+def test_no_target_is_chosen_that_the_kernel_is_not_for() -> None:
+    shown = fields()
+    shown._target.value = "sm_80"
+    shown.fill({**ENTRY, "name": "fp8", "targets": ["sm_89", "sm_90"]})
+    assert shown._target.value == "sm_90"
+    assert "sm_80" in shown._target.disabled_options
+    shown.fill(dict(ENTRY))
+    assert shown._target.disabled_options == []
 
 
 def form(planner: Callable[[Request], Any]) -> ProfileForm:

@@ -39,6 +39,9 @@ progress:not([value])::-moz-progress-bar { background: transparent; }
 progress::-webkit-progress-value { background: #2a8ac6; } progress::-moz-progress-bar { background: #2a8ac6; }
 pre { font-size: 12px; max-height: 160px; overflow: auto; white-space: pre-wrap; margin: 6px 0 0; opacity: .8; }
 summary { cursor: pointer; font-size: 13px; }
+.greyed { display: flex; flex-wrap: wrap; gap: 4px 16px; } .greyed + .greyed { margin-top: 8px; } .greyed p { flex-basis: 100%; margin: 0; }
+.greyed label { display: flex; align-items: center; gap: 9px; min-height: 24px; font-size: 16px; opacity: .64; }
+.greyed input { appearance: none; box-sizing: border-box; flex: none; width: 18px; height: 18px; margin: 0 0 0 5px; border: 2px solid; border-radius: 2px; }
 .more { margin: 4px 0 8px; } .more > summary { opacity: .72; width: fit-content; }
 @media (pointer: coarse) { summary { padding: 10px 0; } .notice > details > summary { margin: -8px 0; } }
 """

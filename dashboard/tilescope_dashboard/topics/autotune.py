@@ -16,6 +16,8 @@ from tilescope_dashboard.topics.sentence import Sentence
 _OF_LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 #: Parameters whose cost a sentence tells.
 _TOLD = 4
+#: Selectors of parameters that are seen at first.
+_SELECTORS = 3
 #: What the view is for, where it has nothing to show.
 ABOUT = Sentence("Autotune", "Every config of a kernel, measured or compiled.")
 _MEASURES = (
@@ -74,6 +76,19 @@ def by_influence(cells: pd.DataFrame, parameters: Sequence[str], column: str | N
         return medians.nunique() < 2 or close(medians)
 
     return sorted(parameters, key=idle)
+
+
+def set_aside(cells: pd.DataFrame, sweep: str, column: str, offered: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Offered parameters to choose values of: those among the costliest of the sweep, and those to set aside, as long as they
+    are several.
+    """
+    less = COLOURINGS[column][2]
+    costs = effects(ranked(cells, sweep, {}, column, less), less)
+    # Where the cost of few is known, the others follow in their order.
+    costliest = list(dict.fromkeys([*costs, *parameters(cells)]))[:_SELECTORS]
+    first = [name for name in offered if name in costliest]
+    aside = [name for name in offered if name not in costliest]
+    return (first, aside) if len(aside) > 1 and len(offered) > _SELECTORS else (list(offered), [])
 
 
 def effects(rows: pd.DataFrame, less: bool) -> dict[str, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pandas as pd
 from tilescope.models import claims as model
 
@@ -19,13 +21,15 @@ def _speedup(other: str, said: str) -> tuple[Column, ...]:
 
 #: Columns of ``listed``'s frame.
 COLUMNS = (
-    KERNEL, PASS, WORKLOAD, Column("claim", "published claim"), Column("claim_source", "where"),
+    KERNEL, PASS, WORKLOAD, Column("standing", "vs the quickest other"), Column("claim", "published claim"), Column("claim_source", "where"),
     Column("verdict", "by GPU time"), Column("verdict_interval", "by the interval"),
     Column("bound", "traffic bound", "times"), *_speedup("eager", "eager"), *_speedup("compile", "compile"),
     *_speedup("library", "library"), Column("library", "library"), Column("library_version", "its version"),
     Column("of_roof", "of roofline", "ratio"), Column("roof", "roof"), Column("started", "measured"),
     Column("device", "GPU"),
 )  # fmt: skip
+#: Standings that rows are chosen by.
+STANDINGS = ("faster", "on par", "slower")
 _VERDICTS = {"holds": "hold", "more": "measured better", "less": "measured worse", "not measured": "not measured"}
 _NOT_RECORDED = "not recorded"
 _BOUND = "Traffic bound: the bytes of the unfused operations over those of the fused kernel."
@@ -36,7 +40,32 @@ def listed(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of ``tilescope.models.claims.best`` as the table has them: what was measured earlier, or has no version, says so."""
     earlier = rows["changed"].map({True: " (an earlier version)", False: ""})
     versions = rows["library_version"].mask(rows["library"].ne("") & rows["library_version"].eq(""), _NOT_RECORDED)
-    return rows.assign(started=rows["started"] + earlier, library_version=versions)
+    return rows.assign(standing=model.standings(rows), started=rows["started"] + earlier, library_version=versions)
+
+
+def chosen(rows: pd.DataFrame, text: str, standing: str, families: Mapping[str, str]) -> pd.DataFrame:
+    """Rows whose kernel or family holds the text, of that standing; an empty one asks for nothing. ``families``: a kernel's."""
+    wanted = " ".join(text.lower().split())
+    if wanted:
+        names = rows["kernel"].map(lambda kernel: f"{kernel}\n{families.get(kernel, '')}".lower())
+        # A family's name has underscores where people write spaces.
+        rows = rows[[wanted in name or wanted.replace(" ", "_") in name for name in names]]
+    return rows[model.standings(rows) == standing] if standing else rows
+
+
+def count(shown: pd.DataFrame, every: pd.DataFrame, text: str, standing: str) -> str:
+    """How many rows are shown and how they stand, in a line; what was asked for where there is none."""
+    if shown.empty:
+        asked = " and ".join(filter(None, [f"“{text.strip()}”" if text.strip() else "", standing]))
+        return f"None of {len(every)} rows matches {asked}."
+    counts = model.standings(shown).value_counts()
+    said = {
+        "faster": "faster than the quickest other implementation",
+        "on par": "on par (within 5 %)",
+        "slower": "slower",
+    }
+    parts = ", ".join(f"{counts[word]} {said[word]}" for word in STANDINGS if word in counts)
+    return f"{len(shown)} of {len(every)} rows: {parts}."
 
 
 def sentence(rows: pd.DataFrame) -> Sentence:

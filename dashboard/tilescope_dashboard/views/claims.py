@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import panel as pn
+import panel_material_ui as pmui
 from tilescope.models import claims as model
 
 from tilescope_dashboard.components import html_text
@@ -16,22 +18,38 @@ from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.data.run_cache import claimed, has_claimed
 from tilescope_dashboard.figures.claims import claims
+from tilescope_dashboard.session.scheduling import AfterPaint
 from tilescope_dashboard.topics import claims as topic
 from tilescope_dashboard.views.base import View
 
+#: As high as the field beside them, a line each; their name is as small as a field's.
+_BUTTONS = ".MuiToggleButton-root { white-space: nowrap; height: 40px; } .MuiFormLabel-root { font-size: 12px; line-height: 1; }"
+
 
 class Claims(View):
-    """One row a kernel, pass and recorded size; clicking one opens its run."""
+    """One row a kernel, pass and recorded size, of those that are asked for; clicking one opens its run."""
 
     name_in_address, title = "claims", "Claims"
 
     def build(self) -> list[Any]:
         self._head, self._chart, self._table = html_text.pane(), chart(), table(topic.COLUMNS)
-        self._rows = pd.DataFrame(columns=list(model.COLUMNS))
+        self._rows = self._shown = pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)
+        self._text = pmui.TextInput(label="kernel or family contains", size="small", width=220)
+        self._standing = pmui.RadioButtonGroup(
+            label="vs the quickest other", options={"all": "", **{word: word for word in topic.STANDINGS}}, value="", size="small",
+            width=290, margin=(0, 10), stylesheets=[_BUTTONS],
+        )  # fmt: skip
+        self._count = html_text.pane()
+        redraw = AfterPaint(self._draw)  # once for letters that are typed quickly
+        self._text.param.watch(lambda _: redraw.due(), "value_input")
+        self._standing.param.watch(lambda _: redraw.due(), "value")
         self._table.param.watch(self._open, "selection")
         self.state.param.watch(self._changed, "runs")
-        shown = [self._chart, self.saved(self._table, origin=self._origin)]
-        self._body = pn.Column(*shown, sizing_mode="stretch_width", margin=0)
+        self.state.param.watch(self._learn, "catalog")
+        wide = {"sizing_mode": "stretch_width", "margin": 0}
+        self._found = pn.Column(self._chart, self.saved(self._table, origin=self._origin), **wide)
+        asked = pn.FlexBox(self._text, self._standing, gap="6px", align_items="end")
+        self._body = pn.Column(asked, self._count, self._found, **wide)
         self._asked: list[Path] = []
         return [self._head, self._body]
 
@@ -60,15 +78,30 @@ class Claims(View):
         self._body.visible = True
         versions = html_text.more("with these versions", where) if len(self._rows) else ""
         self._head.object = html_text.heading(*topic.sentence(self._rows)) + versions
-        self._chart.object = claims(self._rows, self.state.look_of(*self._origin()))
-        fill(self._table, topic.listed(self._rows))
+        self._draw()
+
+    def _draw(self) -> None:
+        """Show the rows that are asked for."""
+        text, standing = self._text.value_input or "", self._standing.value or ""
+        families = {entry["name"]: entry.get("family", "") for entry in self.state.catalog}
+        self._shown = shown = topic.chosen(self._rows, text, standing, families)
+        said = topic.count(shown, self._rows, text, standing) if len(self._rows) else ""
+        self._count.object = f'<p class="small" role="status">{escape(said)}</p>' if said else ""
+        self._found.visible = not shown.empty or self._rows.empty
+        self._chart.object = claims(shown, self.state.look_of(*self._origin()))
+        fill(self._table, topic.listed(shown))
+
+    def _learn(self, _: Any) -> None:
+        """Choose anew by the kernels' families, which are known once there is a catalog."""
+        if self._text.value_input:
+            self._draw()
 
     def _origin(self) -> list[str]:
         """The runs and GPUs that the rows come from."""
-        return [*dict.fromkeys(self._rows["run"]), *dict.fromkeys(self._rows["device"])]
+        return [*dict.fromkeys(self._shown["run"]), *dict.fromkeys(self._shown["device"])]
 
     def _open(self, event: Any) -> None:
         if event.new:
-            row = self._rows.iloc[event.new[0]]
+            row = self._shown.iloc[event.new[0]]
             case = case_name(("triton", row["pass"], row["workload"]))
             self.state.param.update(run=row["run"], kernel=row["kernel"], case=case)

@@ -19,7 +19,7 @@ _BEST = "best of all"
 class ConfigChoices(pn.viewable.Viewer):
     """Selectors; ``chosen`` is called when a person changed one, ``sweep_chosen`` when it is the sweep's.
 
-    The parameters that are not drawn have a selector each.
+    The parameters that are not drawn have a selector each; a button shows those on which the cost depends least.
     """
 
     def __init__(self, chosen: Callable[[], Any], sweep_chosen: Callable[[], Any]) -> None:
@@ -27,9 +27,18 @@ class ConfigChoices(pn.viewable.Viewer):
         self._chosen, self._cells = chosen, pd.DataFrame()
         self._sweep, self._colouring = Choice("sweep", 330, sweep_chosen), Choice("colour by", 210, chosen)
         self._across, self._down = Choice("across", 150, self._choose), Choice("down", 150, self._choose)
-        self._others = pn.FlexBox(sizing_mode="stretch_width", gap="4px", margin=(6, 0, 0, 0))
+        self._others, self._aside = (
+            pn.FlexBox(sizing_mode="stretch_width", gap="4px", margin=(6, 0, 0, 0), **shown) for shown in ({}, {"visible": False})
+        )  # fmt: skip
+        self._more = pmui.Toggle(
+            label="", size="small", margin=(8, 10, 4, 10), visible=False,
+            stylesheets=[".MuiToggleButton-root { height: 36px; white-space: nowrap; }"],
+        )  # fmt: skip
+        self._more.param.watch(self._unfold, "value")
         first = (choice.widget for choice in (self._sweep, self._colouring, self._across, self._down))
-        self._layout = pn.Column(pn.FlexBox(*first, gap="4px"), self._others, sizing_mode="stretch_width", margin=0)
+        self._layout = pn.Column(
+            pn.FlexBox(*first, gap="4px"), self._others, self._more, self._aside, sizing_mode="stretch_width", margin=0
+        )
 
     @property
     def sweep(self) -> str:
@@ -54,7 +63,8 @@ class ConfigChoices(pn.viewable.Viewer):
     @property
     def held(self) -> dict[str, str]:
         """The parameters that are held at a value, instead of the best over all their values."""
-        return {widget.label: widget.value for widget in self._others.objects if widget.value != _BEST}
+        every = [*self._others.objects, *self._aside.objects]
+        return {widget.label: widget.value for widget in every if widget.value != _BEST}
 
     def fill(self, cells: pd.DataFrame) -> list[str]:
         """Offer what ``cells``, ``sweeps.configs``' frame, has; at first its most telling. Gives the parameters that vary."""
@@ -82,14 +92,21 @@ class ConfigChoices(pn.viewable.Viewer):
     def _hold(self) -> None:
         """A selector for each parameter that varies and is not drawn."""
         held = [n for n in sweeps.parameters(self._cells) if n not in (self.across, self.down)]
-        self._others.objects = [
-            pmui.Select(
-                label=n, options=[_BEST, *map(str, sorted(self._cells[n].dropna().unique()))], width=150, size="small"
-            )
-            for n in held
-        ]
-        for widget in self._others.objects:
-            widget.param.watch(lambda _: self._chosen(), "value")
+        parts = topic.set_aside(self._cells, self.sweep, self.colouring, held) if self.colouring else (held, [])
+        for place, names in zip((self._others, self._aside), parts, strict=True):
+            place.objects = [self._selector(name) for name in names]
+        count = len(self._aside.objects)
+        self._more.param.update(label=f"{count} more parameters", visible=count > 0)
+        self._unfold()
+
+    def _selector(self, name: str) -> pmui.Select:
+        values = map(str, sorted(self._cells[name].dropna().unique()))
+        widget = pmui.Select(label=name, options=[_BEST, *values], width=150, size="small")
+        widget.param.watch(lambda _: self._chosen(), "value")
+        return widget
+
+    def _unfold(self, *_: Any) -> None:
+        self._aside.visible = self._more.value and self._more.visible
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout

@@ -141,6 +141,16 @@ def disagree(rows: pd.DataFrame, other: str) -> pd.Series:
     return gpu.notna() & interval.notna() & ((gpu > 1) != (interval > 1))
 
 
+def standings(rows: pd.DataFrame) -> pd.Series:
+    """``faster``, ``on par`` or ``slower``: ours against the quickest of the others that were timed, by GPU time; empty where
+    none was.
+    """
+    low, high = published_claims.PAR
+    quickest = rows[[f"over_{other}" for other in OVER]].min(axis="columns")
+    words = np.select([quickest.isna(), quickest > high, quickest < low], ["", "faster", "slower"], "on par")
+    return pd.Series(words, index=rows.index, dtype="object")
+
+
 def verdicts(rows: pd.DataFrame) -> pd.Series:
     """What became of each claim over all sizes, in words, by GPU time; by kernel and pass."""
     claimed = rows[rows["verdict"] != ""]

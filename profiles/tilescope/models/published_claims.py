@@ -36,7 +36,9 @@ def _about(factor: float) -> tuple[str, float, float]:
     return f"about {factor:g}×", 0.9 * factor, 1.1 * factor
 
 
-_ON_PAR = ("on par", 0.95, 1.05)
+#: Ratios of two times between which they are on par.
+PAR = (0.95, 1.05)
+_ON_PAR = ("on par", *PAR)
 
 CLAIMS = (
     Claim("softmax", *_about(4), f"{_TUTORIALS}/02-fused-softmax.html", "Triton's tutorial of a fused softmax"),

@@ -23,13 +23,15 @@ _SIZE = re.compile(r"(\d+(?:x\d+)*)-[a-z]+\d[a-z0-9]*(?:-s\d+)?")
 class Choices:
     """``workloads`` maps a label to a workload's text; ``first`` is the one to start with, nothing where all are empty.
 
-    ``implementations`` are those that are installed. ``configs``: whether any of them declares configs to sweep.
+    ``implementations`` are those that are installed, ``missing`` says of the others why not. ``configs``: whether any of them
+    declares configs to sweep.
     """
 
     workloads: Mapping[str, str]
     first: tuple[str, ...]
     passes: tuple[str, ...]
     implementations: tuple[str, ...]
+    missing: Mapping[str, str]
     configs: bool
 
 
@@ -43,6 +45,11 @@ def choices(entry: Mapping[str, Any]) -> Choices:
         first=tuple(w["id"] for w in filled[:1]),
         passes=tuple(entry["passes"]),
         implementations=tuple(name for name, declared in implementations.items() if declared["available"]),
+        missing={
+            name: f"not installed: pip install {' '.join(declared['requires'])}"
+            for name, declared in implementations.items()
+            if not declared["available"]
+        },
         configs=any(declared["configs"] for declared in implementations.values()),
     )
 
@@ -52,16 +59,24 @@ def collectors(names: Iterable[str]) -> dict[str, str]:
     return {f"{name}: {KNOWN[name].finds}" if name in KNOWN else name: name for name in names}
 
 
-def targets(products: Iterable[Product], here: str = "") -> dict[str, str]:
-    """A label, ``sm_90 · H200``, to each target that has a product; ``here``, this machine's own, comes first if given.
+def targets(
+    products: Iterable[Product], here: str = "", entry: Mapping[str, Any] | None = None
+) -> tuple[dict[str, str], list[str]]:
+    """A label, ``sm_90 · H200``, to each target that has a product, and those that the kernel is not for, whose label says so.
 
-    A target is predicted for its first product, which names it.
+    ``here``, this machine's own, comes first if given. A target is predicted for its first product, which names it.
     """
-    named: dict[str, str] = {}
+    named: dict[str, str] = {here: f"{here} · this machine"} if here else {}
+    known = dict.fromkeys(product.target for product in products)
     for product in products:
         named.setdefault(product.target, f"{product.target} · {product.name.removeprefix('NVIDIA ')}")
-    first = {f"{here} · this machine": here} if here else {}
-    return first | {label: target for target, label in named.items() if target != here}
+    meant = entry.get("targets") if entry else None
+    # A target that nobody knows may do: what a kernel declares is of the known ones.
+    refused = [target for target in known if meant and target not in meant]
+    return {
+        f"{label} · not for {entry['name']}" if entry and target in refused else label: target
+        for target, label in named.items()
+    }, refused
 
 
 def entry_of(catalog: Sequence[Mapping[str, Any]], kernel: str) -> Mapping[str, Any] | None:
@@ -97,13 +112,21 @@ def standing(may_launch: bool, trouble: str, catalog: Sequence[Any], entry: Mapp
     return ""
 
 
-def reasons(unavailable: Mapping[str, str | None]) -> str:
-    """Why collectors cannot run here, by reason. ``unavailable`` maps a collector to why, None if it can."""
+def greyed(unavailable: Mapping[str, str | None]) -> str:
+    """Choices that cannot be made, greyed, and below those that share a reason, that reason, which describes each of them.
+
+    ``unavailable`` maps a choice's label to why, None if it can be made.
+    """
     by_reason: dict[str, list[str]] = {}
-    for name, reason in unavailable.items():
+    for label, reason in unavailable.items():
         if reason:
-            by_reason.setdefault(reason, []).append(name)
+            by_reason.setdefault(reason, []).append(label)
     return "".join(
-        f'<p class="small quiet"><b>{escape(", ".join(names))}</b>: {escape(reason)}</p>'
-        for reason, names in by_reason.items()
+        '<div class="greyed">'
+        + "".join(
+            f'<label><input type="checkbox" disabled aria-describedby="why-{place}"> {escape(label)}</label>'
+            for label in labels
+        )
+        + f'<p class="small quiet" id="why-{place}">{escape(reason)}</p></div>'
+        for place, (reason, labels) in enumerate(by_reason.items())
     )

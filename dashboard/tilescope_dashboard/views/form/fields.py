@@ -22,23 +22,25 @@ class ProfileFields(pn.viewable.Viewer):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._filled: Mapping[str, Any] | None = None
+        self._here = ""
         wide = {"sizing_mode": "stretch_width", "size": "small"}
         self._workloads = pmui.MultiChoice(label="workloads", options={}, sizing_mode="stretch_width")
         self._size = pmui.TextInput(label="another size", **wide)
         self._size.param.watch(lambda event: self._judge(event.new), "value_input")
         self._passes = pmui.CheckBoxGroup(label="pass", options=[], inline=True)
         self._impls = pmui.CheckBoxGroup(label="implementations", options=[], inline=True)
+        self._missing = html_text.pane(visible=False)
         self._every = pmui.Checkbox(label="every config (autotune)", value=False)
         self._collectors = pmui.CheckBoxGroup(label="collectors", options={}, inline=False)
-        self._reasons = html_text.pane()
+        self._unable = html_text.pane(visible=False)
         self._target = pmui.Select(
-            label="target GPU", options=choices.targets(ceilings.PRODUCTS), value=DEFAULT_TARGET, margin=(14, 10, 10, 10),
+            label="target GPU", options=choices.targets(ceilings.PRODUCTS)[0], value=DEFAULT_TARGET, margin=(14, 10, 10, 10),
             **wide,
         )  # fmt: skip
         self._of_kernel = (self._workloads, self._size, self._passes, self._impls, self._every)
-        self._layout = pn.Column(
-            *self._of_kernel, self._collectors, self._reasons, self._target, sizing_mode="stretch_width", margin=0
-        )
+        *above, every = self._of_kernel
+        below = [self._missing, every, self._collectors, self._unable, self._target]
+        self._layout = pn.Column(*above, *below, sizing_mode="stretch_width", margin=0)
 
     async def load(self) -> None:
         """Find out which collectors can run here; some ask the driver, so not while the page is being built."""
@@ -47,10 +49,11 @@ class ProfileFields(pn.viewable.Viewer):
         able = [name for name, reason in reasons.items() if reason is None]
         usual = [name for name in able if name != choices.UNUSUAL]
         self._collectors.param.update(options=choices.collectors(able), value=usual)
-        self._reasons.object = choices.reasons(reasons)
+        _grey(self._unable, {label: reasons[name] for label, name in choices.collectors(reasons).items()})
         here = await asyncio.to_thread(device.detect)
         if here:
-            self._target.param.update(options=choices.targets(ceilings.PRODUCTS, here.target), value=here.target)
+            self._here = here.target
+            self._offer_targets(here.target)
 
     def fill(self, entry: Mapping[str, Any]) -> None:
         """Offer what the kernel has. What the person has chosen stays until it is about another kernel."""
@@ -63,7 +66,16 @@ class ProfileFields(pn.viewable.Viewer):
         self._judge(self._size.value_input or "")
         self._passes.param.update(options=list(offered.passes), value=list(offered.passes))
         self._impls.param.update(options=list(offered.implementations), value=list(offered.implementations))
+        _grey(self._missing, offered.missing)
         self._every.visible = offered.configs
+        self._offer_targets(self._target.value)
+
+    def _offer_targets(self, wanted: str) -> None:
+        """Offer the GPUs, the wanted one chosen; one that the kernel is not for cannot be."""
+        options, refused = choices.targets(ceilings.PRODUCTS, self._here, self._filled)
+        usable = [target for target in options.values() if target not in refused]
+        value = next((target for target in (wanted, DEFAULT_TARGET) if target in usable), next(iter(usable), wanted))
+        self._target.param.update(options=options, disabled_options=refused, value=value)
 
     def _judge(self, size: str) -> None:
         """Say while one types what would be a size of the kernel's."""
@@ -101,6 +113,11 @@ class ProfileFields(pn.viewable.Viewer):
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout
+
+
+def _grey(place: pn.pane.HTML, unavailable: Mapping[str, str | None]) -> None:
+    markup = choices.greyed(unavailable)
+    place.param.update(object=markup, visible=bool(markup))
 
 
 def _unavailable(name: str) -> str | None:

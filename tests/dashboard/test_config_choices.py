@@ -1,0 +1,48 @@
+"""Selectors of a sweep's parameters: which are seen at first, and that those set aside count as well."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pandas as pd
+from tilescope_dashboard.data import sweeps
+from tilescope_dashboard.views.config_choices import ConfigChoices
+
+#: What one step of each parameter adds to the time.
+COSTS = {"A": 1, "B": 64, "C": 2, "D": 32, "E": 4, "F": 16}
+
+
+def cells(names: str) -> pd.DataFrame:
+    configs = [dict(zip(names, steps, strict=True)) for steps in product((1, 2), repeat=len(names))]
+    rows = [{**config, "time": 1 + sum(COSTS[n] * config[n] for n in names) / 100} for config in configs]
+    case = {"kernel": "k", "impl": "triton", "pass": "forward", "workload": "8-fp32", "config": "", "reason": ""}
+    known = dict.fromkeys((*sweeps.COLOURINGS, "time_source", "code_source"))
+    return pd.DataFrame([{**known, **case, **row} for row in rows]).astype(dict.fromkeys(sweeps.COLOURINGS, "float64"))
+
+
+def labels(widgets: list) -> set[str]:
+    return {widget.label for widget in widgets}
+
+
+def test_beyond_the_costliest_parameters_selectors_are_behind_a_button_and_count_all_the_same() -> None:
+    drawn = []
+    shown = ConfigChoices(lambda: drawn.append(shown.held), lambda: None)
+    shown.fill(cells("ABCDEF"))
+    seen, aside = labels(shown._others.objects), labels(shown._aside.objects)
+    assert seen | aside == set("ABCDEF") - {shown.across, shown.down}
+    assert seen == {"B", "D", "F"} - {shown.across, shown.down}
+    assert shown._more.label == f"{len(aside)} more parameters"
+    assert not shown._aside.visible
+    shown._more.value = True
+    assert shown._aside.visible
+    widget = shown._aside.objects[0]
+    widget.value = "2"
+    assert drawn == [{widget.label: "2"}]
+
+
+def test_a_few_parameters_are_all_seen() -> None:
+    shown = ConfigChoices(lambda: None, lambda: None)
+    shown.fill(cells("ABCDE"))
+    assert len(shown._others.objects) == 3
+    assert not shown._more.visible
+    assert not shown._aside.objects
