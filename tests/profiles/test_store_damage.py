@@ -50,11 +50,9 @@ def test_a_bit_that_flips_in_a_table_changes_no_value(runs):
     assert refused > 20
 
 
-@pytest.mark.parametrize(
-    ("value", "said"), [(1e300, r"no value is above 1e\+60"), (5e-324, "no value but 0 is below 1e-60")]
-)
-def test_a_value_that_nothing_measures_is_refused(value, said):
-    with pytest.raises(schema.SchemaError, match=f"row 0: {said}"):
+@pytest.mark.parametrize("value", [1e300, 5e-324])
+def test_a_value_that_nothing_measures_is_refused(value):
+    with pytest.raises(schema.SchemaError, match=r"row 0: no value but 0 is below 1e-60 or above 1e\+60"):
         schema.validate(schema.frame([CASES[0].row("gpu_time", value, "ncu")]))
     with pytest.raises(json_shape.Misfit, match=r"a rate is (above|below)"):
         json_shape.fit(value, float, "a rate")

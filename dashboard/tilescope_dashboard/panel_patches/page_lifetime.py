@@ -12,6 +12,7 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 from panel.io.resources import JS_VERSION, LOCAL_DIST
+from panel.models.tabulator import THEME_PATH
 
 from tilescope_dashboard.data import catalog
 from tilescope_dashboard.panel_patches import closed_connection, debounce, delivery, lost_writes, model_defaults
@@ -21,7 +22,9 @@ _YOUNG = 20_000
 #: The page's HTML: Material UI's, which begins to import its widgets at once.
 TEMPLATE = Path(__file__).parents[1] / "templates" / "page.html"
 #: Style sheets of tables that Panel does not put into the page's head.
-_OF_TABLES = ("css/loading.css", "bundled/theme/material.css")
+_OF_TABLES = (
+    "css/loading.css", "bundled/theme/material.css", f"bundled/datatabulator/{THEME_PATH}tabulator_materialize.min.css",
+)  # fmt: skip
 
 
 @functools.cache

@@ -210,23 +210,20 @@ def validate(table: pd.DataFrame) -> pd.DataFrame:
     wrong = table.loc[table["unit"] != expected, "metric"]
     if not wrong.empty:
         raise SchemaError(f"row {wrong.index[0]}: {wrong.iloc[0]} is not in {METRICS[wrong.iloc[0]].unit}")
-    vast = table.index[(table["value"].abs() > json_shape.LARGEST) & (table["value"].abs() != float("inf"))]
-    if len(vast):
-        raise SchemaError(f"row {vast[0]}: no value is above {json_shape.LARGEST:g}")
-    tiny = table.index[(table["value"].abs() < json_shape.SMALLEST) & table["value"].ne(0)]
-    if len(tiny):
-        raise SchemaError(f"row {tiny[0]}: no value but 0 is below {json_shape.SMALLEST:g}")
-    absent = table.index[table["value"].isna() | (table["value"].abs() == float("inf"))]
+    size = table["value"].abs()
+    absent = table.index[size.isna() | size.eq(float("inf"))]
     if len(absent):
         raise SchemaError(f"row {absent[0]}: a value must be finite; leave out what was not measured")
+    odd = table.index[size.gt(json_shape.LARGEST) | size.between(0, json_shape.SMALLEST, "neither")]
+    if len(odd):
+        raise SchemaError(f"row {odd[0]}: no value but 0 is below {json_shape.SMALLEST} or above {json_shape.LARGEST}")
     return table
 
 
 def wide(table: pd.DataFrame) -> pd.DataFrame:
     """One row a launch (and one a case for values of the whole case), one column a (metric, source).
 
-    Repeated samples become their median. The column's second level keeps the provenance, so a
-    prediction never stands in a measurement's place.
+    Repeated samples become their median. The columns' second level keeps predictions out of measurements' places.
     """
     index = ["run_id", *CASE_COLUMNS, "launch", "function"]
     medians = table.groupby([*index, "metric", "source"], dropna=False, sort=False)["value"].median()
