@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ import panel as pn
 import panel_material_ui as pmui
 from panel.io.resources import JS_VERSION, LOCAL_DIST
 from panel.models.tabulator import THEME_PATH
+from tilescope.runs import store
 
-from tilescope_dashboard.data import catalog
+from tilescope_dashboard.data import catalog, library
 from tilescope_dashboard.panel_patches import closed_connection, debounce, delivery, lost_writes, model_defaults
 
 #: Objects that are made before the youngest are looked through; a page alone is more than a hundred thousand.
@@ -35,6 +37,9 @@ def settle() -> None:
     page took, so it is frozen. The kernels are asked for, as the form waits for them.
     """
     catalog.ask()
+    if not _serves():
+        # A server that warms up, with nobody waiting: made in a page's spare time, Overview's list would keep all waiting.
+        library.library(store.list_runs())
     model_defaults.remember()
     delivery.complete()
     closed_connection.ignore()
@@ -43,6 +48,15 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
+
+
+def _serves() -> bool:
+    """Whether an event loop runs here, as it does once a server answers."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def from_here() -> None:
