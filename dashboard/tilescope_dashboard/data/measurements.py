@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 import pandas as pd
 from tilescope.models import summary
+from tilescope.runs import store
 
-from tilescope_dashboard.data import run_cache
+from tilescope_dashboard.data import recordings, run_cache
 from tilescope_dashboard.data.recordings import Recording
 
 #: What is said of the run beside ``tilescope.models.summary.summarise``'s columns.
@@ -16,10 +18,10 @@ OF_RUN = ("started", "title", "revision", "origin")
 _CASE = ["impl", "pass", "workload", "dtype"]
 
 
-def measurements(recordings: Iterable[Recording], kernel: str) -> pd.DataFrame:
-    """The kernel's timed cases in the order of the ``recordings``, with the run's ``OF_RUN``. What was not timed has no row."""
+def measurements(every: Iterable[Recording], kernel: str) -> pd.DataFrame:
+    """The kernel's timed cases in the order of ``every`` recording, with the run's ``OF_RUN``. What was not timed has no row."""
     frames = []
-    for recording in recordings:
+    for recording in every:
         rows = run_cache.summaries(recording.loaded)
         rows = rows[rows["kernel"].eq(kernel) & rows["measured"] & rows["gpu_time"].gt(0)]
         if len(rows):
@@ -29,6 +31,19 @@ def measurements(recordings: Iterable[Recording], kernel: str) -> pd.DataFrame:
     if not frames:
         return pd.DataFrame(columns=[*summary.COLUMNS, *OF_RUN])
     return pd.concat(frames, ignore_index=True)
+
+
+def of_kernel(runs: Iterable[store.Summary], kernel: str, device: str) -> pd.DataFrame:
+    """``measurements`` of every recording of the kernel on the GPU called ``device`` (all GPUs where it is empty).
+
+    Made once for the same runs, for all views: the caller must not change it.
+    """
+    return _of_kernel(tuple(runs), kernel, device)
+
+
+@functools.lru_cache(maxsize=8)
+def _of_kernel(runs: tuple[store.Summary, ...], kernel: str, device: str) -> pd.DataFrame:
+    return measurements(recordings.every(runs, kernel, device), kernel)
 
 
 def newest(rows: pd.DataFrame) -> pd.DataFrame:

@@ -9,8 +9,7 @@ import panel as pn
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
-from tilescope_dashboard.data import recordings
-from tilescope_dashboard.data.measurements import measurements
+from tilescope_dashboard.data import measurements
 from tilescope_dashboard.figures.history import history
 from tilescope_dashboard.topics import history as topic
 from tilescope_dashboard.views.base import View
@@ -24,7 +23,6 @@ class History(View):
     def build(self) -> list[Any]:
         self._head, self._chart, self._table = html_text.pane(), chart(), table(topic.COLUMNS)
         self._table.param.watch(self._open, "selection")
-        self._of: tuple[Any, ...] = ()
         self._body = pn.Column(
             self._chart, html_text.pane(html_text.subheading("Runs", "Click one to open it.")),
             self.saved(self._table, "runs"), sizing_mode="stretch_width", margin=0,
@@ -35,11 +33,9 @@ class History(View):
     def update(self) -> None:
         state = self.state
         gpu = state.device.name if state.device else ""
-        if self._of != (state.runs, state.kernel, gpu):
-            self._of = (list(state.runs), state.kernel, gpu)
-            self._all = measurements(recordings.every(state.runs, state.kernel, gpu), state.kernel)
+        every = measurements.of_kernel(state.runs, state.kernel, gpu)
         case = state.standing
-        rows = self._rows = topic.history(self._all, case)
+        rows = self._rows = topic.history(every, case)
         self._head.object = html_text.heading(*topic.sentence(state.kernel, rows, case))
         self._body.visible = len(rows) > 0
         # The chosen implementation and the baseline's: beside one that is ten times slower no noise would be seen.

@@ -10,8 +10,7 @@ import panel as pn
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
-from tilescope_dashboard.data import recordings
-from tilescope_dashboard.data.measurements import measurements
+from tilescope_dashboard.data import measurements
 from tilescope_dashboard.figures.sizes import Frame, sizes
 from tilescope_dashboard.topics import sizes as topic
 from tilescope_dashboard.views.base import View
@@ -26,7 +25,6 @@ class Sizes(View):
         self._head, self._chart, self._whose = html_text.pane(), chart(), html_text.pane()
         self._table = table(topic.columns(topic.WIDEST))
         self._table.param.watch(self._pick, "selection")
-        self._of: tuple[Any, ...] = ()
         self._settled = True
         self._body = pn.Column(
             self._chart, self._whose, self.saved(self._table, "sizes"), sizing_mode="stretch_width", margin=0
@@ -37,13 +35,11 @@ class Sizes(View):
     def update(self) -> None:
         state = self.state
         gpu = state.device.name if state.device else ""
-        if self._of != (state.runs, state.kernel, gpu):
-            self._of = (list(state.runs), state.kernel, gpu)
-            self._all = measurements(recordings.every(state.runs, state.kernel, gpu), state.kernel)
+        every = measurements.of_kernel(state.runs, state.kernel, gpu)
         case = state.standing
         direction = case.direction if case else "forward"
-        rate = topic.rate(self._all[self._all["pass"].eq(direction)])
-        rows = self._rows = topic.sizes(self._all, direction, rate)
+        rate = topic.rate(every[every["pass"].eq(direction)])
+        rows = self._rows = topic.sizes(every, direction, rate)
         self._head.object = html_text.heading(*topic.sentence(rows, rate))
         self._body.visible = len(rows) > 0
         chosen = rows.loc[rows["workload"].eq(case.workload), "size"] if case else pd.Series(dtype=float)
