@@ -44,7 +44,6 @@ class Summary(View):
         self._whose_light, self._whose = html_text.pane(), html_text.pane()
         self._more = pmui.Button(label="All of them, and NVIDIA's", variant="outlined", size="small", width=210)
         self._more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", "advice")))
-        self._shares: tuple[Any, ...] = ()
         self._body = pn.Column(
             self._stats, side_by_side([self._light, self._roofline], 330), self._whose_light, self._causes, self._more,
             self._whose, sizing_mode="stretch_width", margin=0,
