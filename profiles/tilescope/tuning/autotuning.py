@@ -7,6 +7,7 @@ Imports torch and triton.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import time
@@ -149,7 +150,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
             for text, config in configs.items():
                 yield text, self._compile(config)
         else:
-            yield from compile_pool.Pool(describer.code).compile(jobs)
+            yield from compile_pool.Pool(describer.code).compile(jobs, meanwhile=warm_up)
 
     def _warm(self, config: Any) -> None:
         """Has Triton compile a config and not launch it."""
@@ -272,6 +273,12 @@ def cold_times(call: Callable[[], Any], count: int) -> list[float]:
         end.record()
     torch.cuda.synchronize()
     return [start.elapsed_time(end) / 1e3 for start, end in marks]
+
+
+def warm_up() -> None:
+    """Times nothing once, while configs are compiled: the GPU takes a second for the first of all timings. Never raises."""
+    with contextlib.suppress(RuntimeError):  # whoever times next meets it again
+        cold_times(lambda: None, 1)
 
 
 def _quantiles(samples: Sequence[float]) -> list[float]:

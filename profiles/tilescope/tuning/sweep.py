@@ -23,7 +23,7 @@ from tilescope.execution.launches import Launch
 from tilescope.hardware import device
 from tilescope.table.case import Case, parse_config
 from tilescope.tuning import compile_jobs, compile_pool, floor, memory, near_shapes, problems, race, racing, search
-from tilescope.tuning.autotuning import cold_times
+from tilescope.tuning.autotuning import cold_times, warm_up
 
 #: Where inputs are.
 PLACE = "cuda"
@@ -100,7 +100,8 @@ class Sweep:
         order = search.order(
             {name: parse_config(case.config) for name, case in new.items() if name not in self._refused}, near
         )
-        compiled = compile_pool.Pool(describer.code).compile({name: jobs[name] for name in order}) if order else ()
+        pool, asked = compile_pool.Pool(describer.code), {name: jobs[name] for name in order}
+        compiled = pool.compile(asked, meanwhile=warm_up) if order else ()
         cost = _cost(self._spec, any_case)
         broken: Broken | None = None
         try:
