@@ -20,6 +20,7 @@ import triton
 from triton import knobs
 from triton.compiler.errors import CompileTimeAssertionFailure
 from triton.runtime.autotuner import Autotuner
+from triton.runtime.cache import triton_key
 from triton.runtime.driver import driver
 from triton.runtime.errors import AutotunerError, OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
@@ -276,8 +277,9 @@ def cold_times(call: Callable[[], Any], count: int) -> list[float]:
 
 
 def warm_up() -> None:
-    """Times nothing once, while configs are compiled: the GPU takes a second for the first of all timings. Never raises."""
+    """Does once, while configs are compiled, what takes a second in the first timing of a process. Never raises."""
     with contextlib.suppress(RuntimeError):  # whoever times next meets it again
+        triton_key()
         cold_times(lambda: None, 1)
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from triton.runtime.cache import triton_key
 
 from tilescope.execution.parentage import WATCH, die_with
 from tilescope.tuning.compile_jobs import Code, Compiled, Maker, Specialization
@@ -218,6 +219,8 @@ def serve(connection: Connection) -> None:
     processes = 1
     with tempfile.TemporaryDirectory(prefix="tilescope-compile-") as folder:
         try:
+            # Triton reads all of itself for the names of its cache's entries, for half a second: once, and not in every fork.
+            triton_key()
             connection.send("ready")
             while True:
                 while batch and batch.waiting and len(running) < processes:
