@@ -25,6 +25,7 @@ from triton.runtime.jit import JITFunction
 
 from tilescope.captures import code
 from tilescope.execution import cold
+from tilescope.hardware.device import clocks
 from tilescope.tuning import compile_jobs, compile_pool, early_resources, memory, near_shapes, problems, racing, search
 
 #: Names a file of exported winners, which counts before the memory.
@@ -117,13 +118,19 @@ class Tuner(Autotuner):  # type: ignore[misc]
     ) -> racing.Outcome:
         """The race over what is known and what is not. What is all known is not timed again."""
         new = {text: config for text, config in by_text.items() if text not in known}
-        race = racing.Race(lambda text, count: self._samples(by_text[text], count), len(by_text), self._rules)
+        facts: dict[str, dict[str, Any]] = {text: {} for text in by_text}
+
+        def measured(text: str, count: int) -> list[float]:
+            times = self._samples(by_text[text], count)
+            facts[text].update(clocks())
+            return times
+
+        race = racing.Race(measured, len(by_text), self._rules)
         near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept and new else []
         refused: set[str] = set()
-        facts: dict[str, Mapping[str, Any]] = {}
 
         def heard(text: str, found: search.Compiled) -> None:
-            facts[text] = {"kernels": list(found.kernels)}
+            facts[text]["kernels"] = list(found.kernels)
             if found.reason and found.certain:
                 refused.add(text)
 

@@ -180,7 +180,9 @@ class Sweep:
             with contextlib.nullcontext() if case.config else without_autotuners():
                 if "checked" not in self._facts[name]:
                     self._facts[name]["checked"] = checked(case, self._spec, self._expected)
-                return cold_times(self._run(case), count)
+                times = cold_times(self._run(case), count)
+                self._facts[name] |= device.clocks()
+                return times
         except Exception as error:
             if broken():
                 raise Broken(name, error) from error
