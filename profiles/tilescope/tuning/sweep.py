@@ -22,7 +22,18 @@ from tilescope.execution import execute, offline
 from tilescope.execution.launches import Launch
 from tilescope.hardware import device
 from tilescope.table.case import Case, parse_config
-from tilescope.tuning import compile_jobs, compile_pool, floor, memory, near_shapes, problems, race, racing, search
+from tilescope.tuning import (
+    compile_jobs,
+    compile_pool,
+    floor,
+    memory,
+    near_shapes,
+    prior,
+    problems,
+    race,
+    racing,
+    search,
+)
 from tilescope.tuning.autotuning import cold_times
 
 #: Where inputs are.
@@ -97,11 +108,12 @@ class Sweep:
             if name in new:
                 contest.refuse(name, reason)
         near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept and new else []
-        order = search.order(
-            {name: parse_config(case.config) for name, case in new.items() if name not in self._refused}, near
-        )
-        compiled = compile_pool.Pool(describer.code).compile({name: jobs[name] for name in order}) if order else ()
         cost = _cost(self._spec, any_case)
+        configs = {name: parse_config(case.config) for name, case in new.items() if name not in self._refused}
+        blocks = {name: max(grids, default=0) for name, grids in self._grids.items()}
+        leading = [name for name in near if name in configs] or prior.promising(configs, blocks, cost, here)
+        order = search.order(configs, leading)
+        compiled = compile_pool.Pool(describer.code).compile({name: jobs[name] for name in order}) if order else ()
         broken: Broken | None = None
         try:
             search.run(
