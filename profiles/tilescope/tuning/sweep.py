@@ -34,7 +34,7 @@ from tilescope.tuning import (
     racing,
     search,
 )
-from tilescope.tuning.autotuning import cold_times
+from tilescope.tuning.autotuning import cold_times, warm_up
 
 #: Where inputs are.
 PLACE = "cuda"
@@ -113,7 +113,8 @@ class Sweep:
         blocks = {name: max(grids, default=0) for name, grids in self._grids.items()}
         leading = [name for name in near if name in configs] or prior.promising(configs, blocks, cost, here)
         order = search.order(configs, leading)
-        compiled = compile_pool.Pool(describer.code).compile({name: jobs[name] for name in order}) if order else ()
+        pool, asked = compile_pool.Pool(describer.code), {name: jobs[name] for name in order}
+        compiled = pool.compile(asked, meanwhile=warm_up) if order else ()
         broken: Broken | None = None
         try:
             search.run(
