@@ -91,7 +91,7 @@ class Autotune(View):
         self._head.object = html_text.heading(*topic.sentence(cells, shown, label, unit, won))
         top = topic.best(cells)
         self._copy.visible = top is not None
-        self._copy.text = topic.as_code(top["config"]) if top is not None else ""
+        self._copy.text = topic.as_code(top["config"], str(top["time_source"])) if top is not None else ""
         self._chart.visible = self._table.visible = len(shown) > 0
         self._chart.object = autotune(shown, chosen.across, chosen.down, unit, self.state.look_of(*self._origin))
         fill(self._rows, topic.listed(cells))
