@@ -16,7 +16,7 @@ from tilescope_dashboard.data.run_cache import open_cached
 #: Something true where a run has what is sought of the kernel of that name.
 Found = Callable[[store.LoadedRun, str], object]
 #: Times and counters come from these collectors: a run without them need not be read to know that it has none.
-_NEEDED = {"times": GPU_TIME_SOURCES, "counters": ("ncu",)}
+_NEEDED = {"times": GPU_TIME_SOURCES, "counters": ("ncu", "cupti")}
 #: What only Nsight Compute says of a launch.
 _COUNTERS = ("sm_throughput", "dram_throughput", "l2_bytes", "dram_bytes_read")
 

@@ -35,7 +35,7 @@ _CHECKED = ("relative_error", "tolerance", "row_error", "row_tolerance")
 #: What a column of launches holds: more are no number of launches.
 _MOST_LAUNCHES = 1 << 31
 #: Sources by how surely they saw the real launches.
-_LAUNCH_SOURCES = ("torch_profiler", "chrome_trace", "ncu", "compiler", "interpreter", "tritonparse")
+_LAUNCH_SOURCES = ("torch_profiler", "chrome_trace", "ncu", "cupti", "compiler", "interpreter", "tritonparse")
 
 COLUMNS = {
     **dict.fromkeys(KEYS, "str"),

@@ -21,7 +21,7 @@ from tilescope.table.sources import SOURCES
 KEYS = ["run_id", *CASE_COLUMNS]
 
 #: GPU time comes from these, the profiler first: ncu's clocks and caches are its own.
-GPU_TIME_SOURCES = ("torch_profiler", "chrome_trace", "proton", "ncu")
+GPU_TIME_SOURCES = ("torch_profiler", "chrome_trace", "proton", "ncu", "cupti")
 
 
 class Known(NamedTuple):
