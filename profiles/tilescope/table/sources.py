@@ -49,6 +49,8 @@ TOOLS = ("chrome_trace", "proton", "tritonparse", "inductor")
 #: All of them by name.
 KNOWN = {collector.name: collector for collector in (*COLLECTORS, *OPTIONAL)}
 
+#: Those that read hardware counters, the one that reads most of them first.
+COUNTERS = ("ncu", "cupti")
 _MEASURED = [collector.name for collector in COLLECTORS if collector.measured]
 #: Sources that observed hardware; the others predict.
 MEASURED = frozenset([*_MEASURED, *TOOLS])
