@@ -31,6 +31,17 @@ def test_beside_a_diagnosis_no_line_says_that_nothing_was_found(
     assert shown._first._layout.objects == []
 
 
+def test_an_implementation_has_bars_of_one_source_the_most_direct_where_the_chosen_one_did_not_see_it() -> None:
+    seen = {
+        "triton": ("ncu", "cupti", "interpreter"),
+        "eager": ("cupti", "interpreter"),
+        "liger": ("interpreter", "model"),
+    }
+    rows = pd.DataFrame([{"impl": impl, "source": source} for impl, sources in seen.items() for source in sources])
+    for source, shown in (("ncu", ["ncu", "cupti", "interpreter"]), ("interpreter", ["interpreter"] * 3)):
+        assert list(traffic.bars(rows, source)["source"]) == shown
+
+
 @pytest.mark.parametrize(("source", "said"), [("interpreter", "predicted (interpreter)"), ("ncu", "measured (ncu)")])
 def test_a_prediction_from_bytes_says_who_counted_them(source: str, said: str) -> None:
     bars = pd.DataFrame([{"impl": "triton", "read": 1e6, "written": 1e6, "source": "ncu"}])

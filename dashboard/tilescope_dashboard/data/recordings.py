@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilescope.runs import store
 from tilescope.table.case_table import GPU_TIME_SOURCES
-from tilescope.table.sources import MEASURED
+from tilescope.table.sources import COUNTERS, MEASURED
 
 from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.data.best_run import best_run
@@ -16,7 +16,7 @@ from tilescope_dashboard.data.run_cache import open_cached
 #: Something true where a run has what is sought of the kernel of that name.
 Found = Callable[[store.LoadedRun, str], object]
 #: Times and counters come from these collectors: a run without them need not be read to know that it has none.
-_NEEDED = {"times": GPU_TIME_SOURCES, "counters": ("ncu",)}
+_NEEDED = {"times": GPU_TIME_SOURCES, "counters": COUNTERS}
 #: What only Nsight Compute says of a launch.
 _COUNTERS = ("sm_throughput", "dram_throughput", "l2_bytes", "dram_bytes_read")
 
@@ -96,9 +96,9 @@ def rows_of(metrics: Collection[str] = ()) -> Found:
 
 
 def with_times(run: store.LoadedRun, kernel: str) -> bool:
-    """Whether the run has GPU times of the kernel that are not ncu's, whose clocks and caches are its own."""
+    """Whether the run has GPU times of the kernel that are not of a collector of counters, whose clocks and caches are its own."""
     rows = run.table[(run.table["kernel"] == kernel) & run.table["metric"].eq("gpu_time")]
-    return bool(rows["source"].isin(set(GPU_TIME_SOURCES) - {"ncu"}).any())
+    return bool(rows["source"].isin(set(GPU_TIME_SOURCES) - {*COUNTERS}).any())
 
 
 def with_sweep(run: store.LoadedRun, kernel: str) -> bool:
