@@ -44,7 +44,6 @@ def test_a_gpu_is_asked_for():
         ({"padding": "same"}, "padding is 'same'"),
         ({"config": SPEC.implementations["triton"].configs[0]}, "config has TMA=1"),
         ({"dilation": (1, 0)}, r"dilation is \(1, 0\)"),
-        ({"weight": W.clone().requires_grad_()}, "weight requires a gradient and conv2d has none"),
     ],
 )
 def test_what_does_not_fit_is_named(monkeypatch, change, message):
