@@ -11,6 +11,7 @@ from tilescope_kernels.spec import FORWARD, Workload
 SCRIPTS = {
     "batch_conv2d.py": {
         "check_special_values_and_relu",
+        "check_few_channels_whose_taps_are_a_run",
         "check_filters_that_are_no_multiple_of_16_bytes",
         "check_rectangles_of_every_shape",
     }

@@ -119,10 +119,13 @@ def _conv2d(
     (_, kernel_h, kernel_w, channels), pixels = weight.shape, batch * rows * columns
     chosen = unpack(config) or _default(x, pixels, filters)
     n = min(chosen["BLOCK_N"], max(16, triton.next_power_of_2(filters)))
-    k = min(chosen["BLOCK_K"], max(16, triton.next_power_of_2(channels)))
+    tma = chosen["TMA"] and _tma_serves(x, weight, stride)
+    # Where the channels would fill less than the least block.
+    run = not tma and channels < 16 and kernel_w > 1 and dilation[1] == 1
+    together = channels * (kernel_w if run else 1)
+    k = min(chosen["BLOCK_K"], max(16, triton.next_power_of_2(together)))
     options = {name: chosen[name] for name in ("num_warps", "num_stages")}
     fixed = {"KERNEL_H": kernel_h, "KERNEL_W": kernel_w, "RELU": relu, "BLOCK_N": n, "BLOCK_K": k}
-    tma = chosen["TMA"] and _tma_serves(x, weight, stride)
     if config and chosen["TMA"] > tma:
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
     with device_of(x):
@@ -144,7 +147,7 @@ def _conv2d(
             m = chosen["PIXELS"]
             conv2d_kernel[(triton.cdiv(pixels, m) * triton.cdiv(filters, n),)](
                 y, x, weight, bias, batch, *x.shape[1:], rows, columns, filters, *stride, *padding, *dilation, **fixed,
-                EVEN=channels % k == 0, BLOCK_M=m, **options,
+                EVEN=together % k == 0, RUN=run, BLOCK_M=m, **options,
             )  # fmt: skip
     return y
 
