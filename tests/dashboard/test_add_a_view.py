@@ -46,8 +46,8 @@ class Launches(View):
     name_in_address, title = "launches", "Launches"
 
     def build(self) -> list[Any]:
-        self._head, self._chart, self._table = html_text.pane(), chart(), table(COLUMNS)
-        return [self._head, self._chart, self.saved(self._table)]
+        self._chart, self._table = chart(), table(COLUMNS)
+        return [self._chart, self.saved(self._table)]
 
     def update(self) -> None:
         counted = listed(self.state.usual)
