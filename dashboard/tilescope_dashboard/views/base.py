@@ -48,6 +48,7 @@ class View(pn.viewable.Viewer):
         self.fresh, self._followed = False, ""
         self.shown: Recording | None = None
         self._trouble, self._head, self._whose = html_text.pane(visible=False), html_text.pane(), html_text.pane()
+        self._whose.margin = (-6, 8, 4, 8)
         self._layout = pn.Column(
             self._trouble, self._head, self._whose, *self.build(), sizing_mode="stretch_width", margin=0
         )

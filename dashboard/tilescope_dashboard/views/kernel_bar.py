@@ -26,7 +26,6 @@ _CSS = """
   :host { flex-flow: row nowrap !important; overflow: auto hidden !important; scrollbar-width: none; }
 }
 """
-_NONE = "none"
 
 
 class KernelBar(pn.viewable.Viewer):
@@ -124,7 +123,8 @@ class KernelBar(pn.viewable.Viewer):
         chosen = [token for token in state.compared if token in found.values()]
         if len(chosen) > 1:
             found = {f"{len(chosen)} baselines": chosen[0], **{n: t for n, t in found.items() if t != chosen[0]}}
-        return {_NONE: "", **found}, next(iter(chosen), "")
+        usual = compare.usual(state.loaded, state.kernel)
+        return {f"{usual}, by default" if usual else "none": "", **found}, next(iter(chosen), "")
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout
