@@ -235,7 +235,7 @@ BUILT = """name => {
 
 def built(page: Any, title: str) -> None:
     """Wait until the view of that title is seen and stays as it is."""
-    name = {"HBM traffic": "traffic", "Tune": "autotune"}.get(title, title.lower())
+    name = {"HBM traffic": "traffic", "Tune": "autotune", "Memory and stalls": "counters"}.get(title, title.lower())
     seen: list[int] = []
     deadline = time.monotonic() + PATIENCE / 1000
     while len(seen) < 3 or not seen[-1] or len(set(seen[-3:])) > 1:
@@ -251,7 +251,10 @@ def _built() -> Callable[[Any, str], None]:
 
 
 #: Groups of several views.
-GROUPS = {"Why": ("Advice", "Roofline", "HBM traffic", "Occupancy"), "Library": ("Overview", "Claims")}
+GROUPS = {
+    "Why": ("Advice", "Roofline", "HBM traffic", "Memory and stalls", "Occupancy"),
+    "Library": ("Overview", "Claims"),
+}
 #: All views in their order, by the titles of their tabs.
 TITLES = (
     "Summary",

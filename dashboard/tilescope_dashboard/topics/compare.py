@@ -40,8 +40,6 @@ RESOURCES = (
     Column("shared_memory", "shared memory (B)", "byte"), Column("other_shared_memory", "other's", "byte"),
     Column("theoretical_occupancy", "occupancy", "ratio"), Column("other_theoretical_occupancy", "other's", "ratio"),
 )  # fmt: skip
-#: What is compared with first where no baseline was chosen.
-_USUAL = ("eager", "compile", "aten")
 _NOTHING = "Choose a baseline: another implementation, or another run."
 _READING = (
     "Speedup is the baseline's GPU time over this one's: above 1 this one is faster. Largest speedup first; a bar is the "
@@ -58,12 +56,6 @@ def baselines(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summar
     own = {f"{impl}, in this run": f"{loaded.run.id}:{impl}" for impl in impls if mine["impl"].eq("triton").any()}
     others = [s for s in runs if s.id != loaded.run.id and not s.error and kernel in s.kernels]
     return own | {f"{s.started[:16].replace('T', ' ')} {s.title} ({s.device})": s.id for s in others}
-
-
-def usual(loaded: LoadedRun | None, kernel: str) -> str:
-    """The implementation of this run that is the baseline where none was chosen; empty where it has none of the usual ones."""
-    there = set(loaded.table.loc[loaded.table["kernel"] == kernel, "impl"].unique()) if loaded else set()
-    return next((impl for impl in _USUAL if impl in there), "")
 
 
 def name_of(token: str, runs: Iterable[store.Summary]) -> str:

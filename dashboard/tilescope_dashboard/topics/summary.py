@@ -18,7 +18,7 @@ from tilescope.table.schema import Device
 
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import ABSENT, times, write
-from tilescope_dashboard.topics import compare, overview
+from tilescope_dashboard.topics import compare, compared_case, overview
 from tilescope_dashboard.topics.overview import Stat
 from tilescope_dashboard.topics.sentence import Sentence
 
@@ -156,7 +156,7 @@ def baseline(
     """The case's problem against the ``chosen`` baselines, else the usual one (``compare.against``): rows of the case alone, and
     what must be known beside it.
     """
-    usual = compare.usual(loaded, kernel)
+    usual = compared_case.usual(loaded, kernel)
     tokens = list(chosen) or ([f"{loaded.run.id}:{usual}"] if usual else [])
 
     def narrowed(run: LoadedRun) -> LoadedRun:

@@ -6,6 +6,7 @@ from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
+from tilescope_dashboard.views.counters import Counters
 from tilescope_dashboard.views.gpu import GpuView
 from tilescope_dashboard.views.history import History
 from tilescope_dashboard.views.occupancy import Occupancy
@@ -19,7 +20,7 @@ from tilescope_dashboard.views.traffic import Traffic
 
 #: Groups of views, by their titles. A view is one class and its name here: first those of one kernel, then those of all.
 GROUPS = {
-    "Summary": (Summary,), "Why": (Advice, Roofline, Traffic, Occupancy), "Source": (Source,), "Tune": (Autotune,),
+    "Summary": (Summary,), "Why": (Advice, Roofline, Traffic, Counters, Occupancy), "Source": (Source,), "Tune": (Autotune,),
     "Timeline": (Timeline,), "Sizes": (Sizes,), "Compare": (Compare,), "History": (History,),
     "Library": (Overview, Claims), "GPU": (GpuView,),
 }  # fmt: skip

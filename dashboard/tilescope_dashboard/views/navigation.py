@@ -37,7 +37,13 @@ class Navigation(pn.viewable.Viewer):
         # The theme is no place that one goes back from.
         self._begun = {name: getattr(state, name) for name in IN_ADDRESS if name != "theme"}
         titles = [[title, [[view.name_in_address, view.title] for view in group]] for title, group in groups.items()]
-        self._tabs = ViewTabs(groups=titles, apart=apart, sizing_mode="stretch_width", margin=0)
+        self._tabs = ViewTabs(
+            groups=titles,
+            apart=apart,
+            sizing_mode="stretch_width",
+            margin=0,
+            styles={"min-width": "0", "flex": "1 1 0"},
+        )
         self._stack = Stack(self._views)
         self._tabs.param.watch(lambda event: setattr(state, "view", event.new), "view")
         state.param.watch(self._switch, "view")
