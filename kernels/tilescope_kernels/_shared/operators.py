@@ -41,10 +41,16 @@ class Operator:
     def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., Any]) -> None:
         """As of ``torch.library.custom_op``."""
         self._definition.register_autograd(backward, setup_context=setup_context)
-        if self._launch:
-            methods = {"forward": self._launch, "setup_context": setup_context, "backward": backward}
-            static = {name: staticmethod(method) for name, method in methods.items()}
-            self._function = type(self.__name__, (torch.autograd.Function,), static)
+        if launch := self._launch:
+
+            def forward(ctx: Any, *args: Any) -> Any:
+                # PyTorch calls a ``setup_context`` of its own accord, but binds the arguments by their signature first, which takes long.
+                output = launch(*args)
+                setup_context(ctx, args, output)
+                return output
+
+            methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+            self._function = type(self.__name__, (torch.autograd.Function,), methods)
 
     def __call__(self, *args: Any) -> Any:
         """Launches, and notes for autograd how to differentiate."""
