@@ -8,6 +8,7 @@ from tilescope.hardware import roofs
 from tilescope.models import bound
 from tilescope.models.advice.finding import Bound, Finding
 from tilescope.models.advice.subject import Subject
+from tilescope.table.sources import COUNTERS
 
 #: The tensor pipe of a dtype, where the kernel declares none.
 _TENSOR = {"fp32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8": "int8"}
@@ -23,14 +24,14 @@ _SHARE = 0.05
 def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
     """A matrix product's work on CUDA cores. Bound: roof of the tensor pipe / roof of fp32, over the products' share of the time.
 
-    Operands may be widened and multiplied on another tensor pipe: of all that ncu counted none may have worked. What is
+    Operands may be widened and multiplied on another tensor pipe: of all that was counted none may have worked. What is
     faster than CUDA cores can be runs on no CUDA cores, whatever was counted.
     """
     pipe = _TENSOR.get(subject.case.key["dtype"])
     flops = subject.total("algorithm_flops", "model")
     needed = [subject.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
-    worked = [value for name in _COUNTED if (value := subject.total(name, "ncu"))]
-    counted = subject.total(f"tensor_ops_{pipe}", "ncu") or subject.total("tensor_instructions", "compiler")
+    worked = [value for name in _COUNTED if (value := subject.total(name, *COUNTERS))]
+    counted = subject.total(f"tensor_ops_{pipe}", *COUNTERS) or subject.total("tensor_instructions", "compiler")
     if not (pipe and flops and all(needed) and counted) or any(value.value > 0 for value in (*worked, counted)):
         return
     if flops.value < _INTENSITY * sum(value.value for value in needed if value):

@@ -8,6 +8,7 @@ from tilescope.hardware import roofs
 from tilescope.models import bound, roofline, traffic
 from tilescope.models.advice.finding import Evidence, Finding
 from tilescope.models.advice.subject import LaunchValues, Subject
+from tilescope.table.sources import COUNTERS
 
 #: From this many times the ideal on, traffic is worth a word: less is rounding, tails and metadata.
 _EXCESS = 1.1
@@ -32,7 +33,7 @@ def extra_bytes(subject: Subject) -> Iterator[Finding]:
         return
     launches = subject.row["launches"] or 1
     moved = traffic.by_launch(subject.case, source)
-    stem = "dram_bytes" if source == "ncu" else "unique_bytes"
+    stem = "dram_bytes" if source in COUNTERS else "unique_bytes"
     values = [subject.total(f"{stem}_{way}", source) for way in ("read", "written")]
     values += [subject.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
     title = f"{launches} launches move" if launches > 1 else "Moves"
@@ -94,7 +95,7 @@ def repeated_requests(subject: Subject) -> Iterator[Finding]:
         return
     for launch in subject.launches:
         requested, unique = (launch.get(f"{name}_bytes_read", "interpreter") for name in ("requested", "unique"))
-        at, time = launch.places.get("ncu"), launch.get("gpu_time", "torch_profiler", "ncu")
+        at, time = launch.places.get(subject.case.counted_by), launch.get("gpu_time", "torch_profiler", *COUNTERS)
         moved = roofline.moved_bytes(subject.case, "l2", at) if at is not None else None
         roof = subject.roof("l2")
         if not (requested and unique and unique.value and moved and time and time.value and roof):
@@ -107,7 +108,7 @@ def repeated_requests(subject: Subject) -> Iterator[Finding]:
             f"Asks L2 for each byte {ratio:.1f} times, and L2 is {busy * 100:.0f} % busy",
             "Load once and keep it: hold the row in registers between the passes over it, or take larger tiles so that "
             "each loaded element is used more often.",
-            [launch.get("l2_to_l1_bytes", "ncu"), requested, unique, roof, time],
+            [launch.get("l2_to_l1_bytes", *COUNTERS), requested, unique, roof, time],
             subject.bound(ratio, "bytes requested / distinct bytes", launch),
             launch=launch,
         )
@@ -195,7 +196,7 @@ def _by_threads(launch: LaunchValues) -> bool:
 
     TMA's bytes are fetched from L2 past L1's lookups. Without counters a launch on tensor cores is not judged.
     """
-    looked_up, fetched = launch.get("l1_bytes", "ncu"), launch.get("l2_to_l1_bytes", "ncu")
+    looked_up, fetched = (launch.get(name, *COUNTERS) for name in ("l1_bytes", "l2_to_l1_bytes"))
     if looked_up is None or fetched is None:
         return not launch.uses_tensor_cores
     return looked_up.value >= _LOOKED_UP * fetched.value
