@@ -37,7 +37,7 @@ def kernel(loaded: LoadedRun, name: str, cases: pd.DataFrame) -> KernelPart:
     same = cases["workload"].eq(case["workload"]) if case else slice(0)
     passes = {str(way): summary.representative(rows) or {} for way, rows in cases.groupby("pass", sort=False)}
     parts = [
-        _roofline(loaded, plain), *_traffic(plain), *_sweep(loaded, name, table), _occupancy(loaded, plain),
+        _roofline(loaded, plain), *_traffic(plain, loaded.run.device.l2_bytes), *_sweep(loaded, name, table), _occupancy(loaded, plain),
         *source_lines(loaded, name, passes),
     ]  # fmt: skip
     return KernelPart(
@@ -79,7 +79,7 @@ def _roofline(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
     return Part("Roofline", roofline.sentence(whole).line, (drawn,), Table(roofline.listed(whole), columns))
 
 
-def _traffic(plain: pd.DataFrame) -> Iterator[Part]:
+def _traffic(plain: pd.DataFrame, l2_bytes: int) -> Iterator[Part]:
     """A part a pass, of the workload that has most to move: the others would make the file slow to open."""
     launches, speedups = bytes_moved.traffic(plain), bytes_moved.speedup(plain)
     floors = launches["floor_read"]
@@ -88,7 +88,7 @@ def _traffic(plain: pd.DataFrame) -> Iterator[Part]:
         here = traffic.of_problem(launches, largest, direction)
         bars, least = traffic.bars(here), traffic.floor(here)
         if len(bars):
-            said = traffic.sentence(bars, traffic.of_problem(speedups, largest, direction), least)
+            said = traffic.sentence(bars, traffic.of_problem(speedups, largest, direction), least, l2_bytes)
             shown = Table(traffic.listed(bars, least), traffic.LAUNCHES)
             yield Part(f"HBM traffic, {largest}, {direction}", said.line, (partial(draw_traffic, bars, least),), shown)
 
