@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from tilescope.models import sweeps
 from tilescope.runs import store
 from tilescope.table.case_table import GPU_TIME_SOURCES
 from tilescope.table.sources import MEASURED
 
-from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.run_cache import open_cached
 

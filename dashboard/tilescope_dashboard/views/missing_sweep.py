@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
+from tilescope.models import sweeps
 from tilescope.runs import store
 
-from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.data.recordings import with_sweep
 from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import JobManager, JobState
