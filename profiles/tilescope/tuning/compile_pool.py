@@ -35,8 +35,9 @@ from tilescope.tuning.compile_jobs import Code, Compiled, Maker, Specialization
 
 #: Longest that one config may take to compile, in seconds.
 LONGEST = 60.0
-#: Once nothing waits, a config that is left may take so many times the median of the others, and at least so many seconds.
-STRAGGLER, PATIENCE = 6.0, 5.0
+#: Once nothing waits, a config that is left may take so many times the median of the others, and at least so many seconds. No
+#: recorded sweep's best took more than 3.1 times the median.
+STRAGGLER, PATIENCE = 6.0, 2.0
 #: So few configs are compiled here sooner than a host is started.
 _FEW = 2
 #: Processes that compile run below the one that times.
