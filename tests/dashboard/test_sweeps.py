@@ -174,6 +174,8 @@ def test_helions_words_are_values_of_parameters(tmp_path) -> None:
     assert columns["num_warps"] == "count"
     assert set(cells["maxnreg"].dropna()) == {128.0}  # what other configs leave open is absent there
     rows = sweeps.ranked(cells, next(iter(sweeps.names(cells))), {"pid_type": "flat"}, "time", less=True)
+    every = sweeps.ranked(cells, next(iter(sweeps.names(cells))), {}, "time", less=True)
+    assert sweeps.costing(every) == "costs at most", "not every combination was tried"
     code = sweeps.as_code(rows["config"].iloc[0], rows["time_source"].iloc[0])
     assert code.startswith("helion.Config(block_sizes=[128, 128, 64], indexing=['pointer', 'tensor_descriptor'], ")
     figure = autotune(topic.grid(rows, "pid_type", "num_warps"), "pid_type", "num_warps", "second", LIGHT)

@@ -10,6 +10,7 @@ from tilescope.models.sweeps import (
     alike,
     best,
     close,
+    costing,
     costs,
     effects,
     names,
@@ -123,7 +124,8 @@ def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str, won
     found = effects(rows, less=unit != "ratio")
     if found:
         said.insert(
-            0, f"The worst value of a parameter, with the others at their best, costs: {', '.join(costs(found))}."
+            0,
+            f"The worst value of a parameter, with the others at their best, {costing(rows)}: {', '.join(costs(found))}.",
         )
     said.insert(0, f"{top['config'].replace(',', ', ')}.")
     title = f"Best {label}: {write(top['value'], unit)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -169,6 +170,13 @@ def costs(effects: Mapping[str, float]) -> list[str]:
     return told if rest <= 0 else [*told[:TOLD], f"the other {rest} no more"]
 
 
+def costing(rows: pd.DataFrame) -> str:
+    """``costs``; ``costs at most`` where not every combination of the parameters' values was timed: another may do better."""
+    timed = rows[rows["value"].notna()]
+    values = [timed[name].nunique() for name in parameters(timed.drop(columns="value"))]
+    return "costs" if len(timed) >= math.prod(values) else "costs at most"
+
+
 def conclusions(table: pd.DataFrame, target: str = "") -> Iterator[tuple[str, list[str]]]:
     """Each sweep of a run's table that was timed, and lines on its best config: as code, against the default, and what matters."""
     for kernel in table.loc[table["config"] != "", "kernel"].unique():
@@ -183,9 +191,8 @@ def conclusions(table: pd.DataFrame, target: str = "") -> Iterator[tuple[str, li
             against = f": {units.text(won, '', 4)} times the default's speed" if won else ""
             said = [f"best: {as_code(top['config'], top['time_source'])}{against}"]
             if found := effects(rows, less=True):
-                said.append(
-                    f"a parameter's worst value, with the others at their best, costs: {', '.join(costs(found))}"
-                )
+                what = f"a parameter's worst value, with the others at their best, {costing(rows)}"
+                said.append(f"{what}: {', '.join(costs(found))}")
             yield f"{kernel} · {sweep}", said
 
 
