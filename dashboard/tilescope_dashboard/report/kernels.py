@@ -11,12 +11,12 @@ import pandas as pd
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import advice as rules
 from tilescope.models import roofline as points
-from tilescope.models import summary
+from tilescope.models import summary, sweeps
 from tilescope.models import traffic as bytes_moved
 from tilescope.models.advice import Finding, nvidia_rules
 from tilescope.runs.store import LoadedRun
 
-from tilescope_dashboard.data import frames, recordings, sweeps
+from tilescope_dashboard.data import frames, recordings
 from tilescope_dashboard.data.run_cache import CASE
 from tilescope_dashboard.figures.autotune import autotune as draw_autotune
 from tilescope_dashboard.figures.occupancy import TITLES
@@ -114,7 +114,7 @@ def _autotune(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Par
         return
     label, unit, less = sweeps.COLOURINGS[column]
     for sweep in sweeps.names(cells).unique():
-        ranked = autotune.ranked(cells, sweep, {}, column, less)
+        ranked = sweeps.ranked(cells, sweep, {}, column, less)
         grid = autotune.grid(ranked, *varying[:2])
         said = f"Coloured by {label}. {autotune.sentence(ranked, grid, label, unit).line}"
         shown = Table(autotune.listed(ranked), autotune.columns(ranked, varying))
