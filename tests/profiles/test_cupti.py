@@ -39,6 +39,7 @@ SIZES = {
     "cuptiRangeProfilerDecodeData": 32,
     "cuptiRangeProfilerGetCounterDataInfo": 40,
 }
+FIXTURES = Path(__file__).parent / "fixtures"
 READ, WRITTEN, TIME = "dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.sum"
 real = pytest.mark.skipif(library.find() is None, reason=library.ABSENT)
 
@@ -101,7 +102,8 @@ def test_every_struct_is_as_large_as_in_cuptis_headers() -> None:
 @pytest.mark.parametrize(("chip", "capability"), [("GH100", "9.0"), ("GA100", "8.0"), ("GB100", "10.0")])
 def test_bytes_time_and_bf16_operations_fit_one_pass(chip: str, capability: str) -> None:
     cupti = library.Library(str(library.find()))
-    first, *others = planning.plans(cupti, chip, capability)
+    assert [plan.passes for plan in planning.plans(cupti, chip, capability)] == [1]
+    first, *others = planning.plans(cupti, chip, capability, (*planning.FIRST, *planning.OPERATIONS))
     assert first.passes == 1
     assert {READ, WRITTEN, TIME, "lts__t_bytes.sum", "sm__ops_path_tensor_src_bf16_dst_fp32.sum"} <= {*first.counters}
     assert sorted(plan.passes for plan in others)[-1] == planning.MOST_PASSES
@@ -213,6 +215,24 @@ def test_the_artefact_becomes_rows_of_each_launch_and_what_is_absent_has_none(tm
     }
 
 
+def test_what_an_h100_counted_becomes_rows() -> None:
+    """Artefacts of 2026-11-25: H100 80GB HBM3, driver 580.159.04, CUPTI 13.0."""
+    case = Case("layer_norm", "triton", "backward", "16384x4096-bf16")
+    table = schema.validate(counters.parse(FIXTURES / "cupti_layer_norm_backward_h100.json", case))
+    assert table["function"].unique().tolist() == ["layer_norm_backward_kernel", "sum_partials_kernel"]
+    first, second = (table[table["launch"] == n].set_index("metric")["value"] for n in (0, 1))
+    assert first["dram_bytes_read"] == pytest.approx(2 * 16384 * 4096 * 2, rel=0.01)
+    assert first["gpu_time"] == pytest.approx(135.9e-6, rel=1e-3)
+    assert first["dram_throughput"] == pytest.approx(0.867, rel=1e-3)
+    # What the first launch left in L2 the second found there.
+    assert second["dram_bytes_read"] < 0.05 * second["l2_bytes"]
+    product = Case("matmul", "triton", "forward", "1023x517x769-fp16")
+    found = counters.parse(FIXTURES / "cupti_matmul_fp16_h100.json", product).set_index("metric")["value"]
+    assert found["tensor_ops_bf16"] == 0
+    assert found["tensor_ops_fp16"] >= 2 * 1023 * 517 * 769
+    assert found["dram_bytes_written"] == 0
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -228,6 +248,25 @@ def test_a_damaged_artefact_is_one_line(changed: dict[str, Any], said: str, tmp_
 
 def test_it_counts_less_than_ncu_and_more_than_what_was_predicted() -> None:
     assert SOURCES.index("ncu") < SOURCES.index("cupti") < SOURCES.index("interpreter")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "workload", "metrics"),
+    [
+        ("vector_add", "67108864-fp32", []),
+        ("softmax", "16384x4096-bf16", []),
+        ("matmul", "4096x4096x4096-bf16", []),
+        ("matmul", "1023x517x769-fp16", ["tensor_ops_fp16"]),
+        ("matmul", "2048x2048x2048-fp32", ["tensor_ops_tf32"]),
+    ],
+)
+def test_a_call_more_is_made_only_for_operations_that_there_may_be(
+    kernel: str, workload: str, metrics: list[str]
+) -> None:
+    from tilescope.execution import execute
+
+    case = Case(kernel, "triton", "forward", workload)
+    assert counters.operations(execute.load_spec(kernel), case) == metrics
 
 
 def test_callbacks_are_told_of_where_cupti_puts_it() -> None:

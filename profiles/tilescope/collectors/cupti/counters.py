@@ -91,7 +91,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         if not functions:
             raise execute.NotApplicable("it launches nothing that could be counted")
         found: list[dict[str, float]] = [{} for _ in functions]
-        plans = planning.plans(cupti, chip, capability)
+        plans = planning.plans(cupti, chip, capability, (*planning.FIRST, *operations(spec, case)))
         for plan in plans:
             for known, more in zip(
                 found, ranges.count(cupti, chip, plan, launches=len(functions), call=call, before=empty), strict=True
@@ -112,6 +112,19 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         "launches": launches,
     }
     out.write_text(json.dumps(artefact))
+
+
+def operations(spec: Any, case: Case) -> list[str]:
+    """Metrics of tensor operations worth a call of their own: of the workload's dtype and of the pipe that the kernel declares.
+
+    None for work of less than an operation a byte, which is no product; where the operations are not known, it may be one.
+    """
+    workload = spec.workload(case.workload)
+    cost = spec.cost(workload, case.direction)
+    if cost and 0 < cost.flops < cost.bytes_read + cost.bytes_written:
+        return []
+    pipes = {"tf32" if workload.dtype == "fp32" else workload.dtype, cost.pipe if cost else ""}
+    return [metric for metric in planning.OPERATIONS if metric.removeprefix("tensor_ops_") in pipes]
 
 
 @bounded_reading.parser
