@@ -128,6 +128,23 @@ def check_layer_norm_wide_rows():
     against_reference("layer_norm", "18x16400-fp32")
 
 
+def check_norms_of_rows_that_are_cut_into_parts():
+    # More columns than a program holds; the last part is whole, partial, or starts at no multiple of 16 bytes.
+    for shape in ("2x40960-fp32", "5x66000-fp16", "3x100003-fp32"):
+        against_reference("layer_norm", shape)
+    for kernel in ("rms_norm", "add_rms_norm"):
+        against_reference(kernel, "2x40960-fp32")
+        against_reference(kernel, "3x66001-fp16")
+    # Numbers whose sum fp32 does not hold, and which are far from zero.
+    for x in (torch.full((1, 33000), 3e38), draw(2, 33000) + 1000.0):
+        close(layer_norm(x, 33000), torch.nn.functional.layer_norm(x.double(), (33000,)), 1e-4)
+    leaf = draw(2, 33000, grad=True)  # no weight, so no sums
+    twin = leaf.detach().double().requires_grad_()
+    layer_norm(leaf, 33000).pow(3).sum().backward()
+    torch.nn.functional.layer_norm(twin, (33000,)).pow(3).sum().backward()
+    close(leaf.grad, twin.grad, 1e-5)
+
+
 def check_rows_in_pieces():
     for kernel in ("layer_norm", "rms_norm"):
         against_reference(kernel, "3x2304-fp32")  # the last piece is partial

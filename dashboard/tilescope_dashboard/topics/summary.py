@@ -18,15 +18,13 @@ from tilescope.table.schema import Device
 
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import ABSENT, times, write
-from tilescope_dashboard.topics import compare, overview
+from tilescope_dashboard.topics import compare, compared_case, overview
 from tilescope_dashboard.topics.overview import Stat
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: The hardware's parts, in the order in which they are drawn.
 PARTS = ("SM", "HBM", "L2", "tensor cores")
 _COLUMNS = ("part", "share", "said")
-#: What is compared first where no baseline was chosen.
-_USUAL = ("eager", "compile", "aten")
 _BOUND = {"memory": "memory bound", "compute": "compute bound", "latency": "bound by latency"}
 _UNKNOWN = "No run says anything about it yet: profile it."
 _IMPOSSIBLE = "Nothing else is concluded from it: set right what is named below, then measure again."
@@ -49,10 +47,12 @@ def verdict(kernel: str, case: Mapping[str, Any] | None, found: Sequence[Finding
 
 
 def _cause(found: Sequence[Finding]) -> str:
-    """What would win most, in the words of its finding; empty where all that was found is that it is at its roof."""
+    """What would win most GPU time, in the words of its finding: launch overhead holds no kernel below its roof. Empty where nothing
+    would.
+    """
     if not found:
         return "no known bottleneck found"
-    first = next((one for one in found if one.bound and one.rule != DISTANCE), None)
+    first = next((one for one in found if one.bound and one.bound.clock == "gpu_time" and one.rule != DISTANCE), None)
     if first is None or first.bound is None:
         return ""
     title = first.title.removesuffix(".")
@@ -156,9 +156,8 @@ def baseline(
     """The case's problem against the ``chosen`` baselines, else the usual one (``compare.against``): rows of the case alone, and
     what must be known beside it.
     """
-    there = set(loaded.table.loc[loaded.table["kernel"] == kernel, "impl"].unique())
-    known = [impl for impl in _USUAL if impl in there]
-    tokens = list(chosen) or [f"{loaded.run.id}:{impl}" for impl in known[:1]]
+    usual = compared_case.usual(loaded, kernel)
+    tokens = list(chosen) or ([f"{loaded.run.id}:{usual}"] if usual else [])
 
     def narrowed(run: LoadedRun) -> LoadedRun:
         rows = run.table

@@ -1,4 +1,4 @@
-"""The Triton kernels of ``layer_norm``: rows in one block or in pieces forward, and two kernels backward."""
+"""The Triton kernels of ``layer_norm``: rows in one block or in pieces forward, and a kernel backward."""
 
 from __future__ import annotations
 
@@ -164,29 +164,3 @@ def layer_norm_backward_kernel(
         tl.store(partial_ptr + column, dw, mask=mask)
         if KEEP == _ALL:
             tl.store(partial_ptr + programs.to(tl.int64) * columns + column, db, mask=mask)
-
-
-@triton.jit
-def layer_norm_weights_kernel(
-    partial_ptr, dy_ptr, x_ptr, stats_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """dW and dB of ``BLOCK`` columns over every ``num_programs(1)``-th tile of rows, where a row's do not fit."""
-    slab = tl.program_id(1)
-    slabs = tl.num_programs(1)
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    dw = tl.zeros((ROWS, BLOCK), tl.float32)
-    db = tl.zeros((ROWS, BLOCK), tl.float32)
-    for start in range(slab * ROWS, rows, slabs * ROWS):
-        row = start + tl.arange(0, ROWS)[:, None]
-        mask = (row < rows) & (column < columns)
-        place = row.to(tl.int64)
-        x = tl.load(x_ptr + place * x_stride + column, mask=mask, other=0.0).to(tl.float32)
-        dy = tl.load(dy_ptr + place * columns + column, mask=mask, other=0.0).to(tl.float32)
-        mean = tl.load(stats_ptr + 2 * place, mask=row < rows, other=0.0)
-        rstd = tl.load(stats_ptr + 2 * place + 1, mask=row < rows, other=0.0)
-        dw += dy * ((x - mean) * rstd)
-        db += dy
-    partial_ptr += slab.to(tl.int64) * columns
-    valid = column < columns
-    tl.store(partial_ptr + column, tl.sum(dw, axis=0, keep_dims=True), mask=valid)
-    tl.store(partial_ptr + slabs.to(tl.int64) * columns + column, tl.sum(db, axis=0, keep_dims=True), mask=valid)

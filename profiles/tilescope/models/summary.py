@@ -157,7 +157,7 @@ def _row(
         "gpu_time_low": time.low if time else math.nan,
         "gpu_time_high": time.high if time else math.nan,
         "time_source": time.source if time else "",
-        "interval": value_of(case.spread("interval", "events", "inductor")),
+        "interval": value_of(case.spread("interval", "events", "inductor", "helion")),
         "graph_time": value_of(case.spread("graph_time", "events")),
         "peak_memory": value_of(case.total("peak_memory", "events")),
         **{name: value_of(case.total(name)) for name in _CHECKED},

@@ -45,7 +45,7 @@ OPTIONAL = (
     Collector("race", "racing", "the fastest config", "tilescope.tuning.race", on_gpu=True, caches=_FLUSHED),
 )
 #: Other tools that see launches (``chrome_trace``: one that its trace does not name) and are read by ``tilescope open``; what ncu and torch.profiler wrote is of the collector's source.
-TOOLS = ("chrome_trace", "proton", "tritonparse", "inductor")
+TOOLS = ("chrome_trace", "proton", "tritonparse", "inductor", "helion")
 #: All of them by name.
 KNOWN = {collector.name: collector for collector in (*COLLECTORS, *OPTIONAL)}
 

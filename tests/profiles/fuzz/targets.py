@@ -44,6 +44,7 @@ FOREIGN = (
     "foreign/proton_profile.hatchet",
     "foreign/tritonparse_events.ndjson",
     "foreign/autotuning_result_json_list.txt",
+    "foreign/helion_autotune.csv",
 )
 FORWARD = "forward"
 GOOD, BAD = "20261120-000000-aaaa", "20261121-000000-bbbb"

@@ -16,6 +16,8 @@ _EXCESS = 1.1
 _WIDEST = 16
 #: From this share of a memory roof on, all of a launch's time is in proportion to its bytes.
 _BUSY = 0.6
+#: L1's lookups are at least this share of the bytes that it fetches, unless TMA does: recorded launches have 4 % with TMA, else 100 % or more.
+_LOOKED_UP = 0.5
 #: An access, and what metrics call the bytes of it.
 _WAYS = {"load": "read", "store": "written"}
 
@@ -85,7 +87,12 @@ def _concerned(subject: Subject, moved: Mapping[int | None, float], source: str)
 
 
 def repeated_requests(subject: Subject) -> Iterator[Finding]:
-    """The program asks L2 for the same bytes again, and L2 is busy. Bound: bytes requested / distinct bytes."""
+    """The program asks L2 for the same bytes again, and L2 is busy. Bound: bytes requested / distinct bytes.
+
+    What is at a roof all the same has nothing to win by it.
+    """
+    if subject.saturation >= bound.AT_ROOF:
+        return
     for launch in subject.launches:
         requested, unique = (launch.get(f"{name}_bytes_read", "interpreter") for name in ("requested", "unique"))
         at, time = launch.places.get(subject.case.counted_by), launch.get("gpu_time", "torch_profiler", *COUNTERS)
@@ -161,12 +168,15 @@ def _asked(subject: Subject, launch: LaunchValues, way: str) -> Evidence | None:
 
 
 def narrow_loads(subject: Subject) -> Iterator[Finding]:
-    """Loads below 16 bytes a thread. Bound: 16 / width, as bytes in flight grow with it at best (Little's law)."""
+    """Loads below 16 bytes a thread. Bound: 16 / width, as bytes in flight grow with it at best (Little's law).
+
+    It says nothing of launches whose bytes do not come by loads of threads.
+    """
     if subject.saturation >= bound.AT_ROOF or subject.row["bound"] == "compute":
         return
     for launch in subject.launches:
         width = launch.get("widest_load", "compiler")
-        if width is None or not 0 < width.value < _WIDEST:
+        if width is None or not 0 < width.value < _WIDEST or not _by_threads(launch):
             continue
         yield subject.finding(
             "narrow-loads",
@@ -179,6 +189,17 @@ def narrow_loads(subject: Subject) -> Iterator[Finding]:
             subject.bound(_WIDEST / width.value, "16 bytes / widest load", launch, hides=True),
             launch=launch,
         )
+
+
+def _by_threads(launch: LaunchValues) -> bool:
+    """Whether threads load what the launch loads; else it comes by TMA, and only a scale or a bias by threads.
+
+    TMA's bytes are fetched from L2 past L1's lookups. Without counters a launch on tensor cores is not judged.
+    """
+    looked_up, fetched = launch.get("l1_bytes", "ncu"), launch.get("l2_to_l1_bytes", "ncu")
+    if looked_up is None or fetched is None:
+        return not launch.uses_tensor_cores
+    return looked_up.value >= _LOOKED_UP * fetched.value
 
 
 def at_the_roof(subject: Subject) -> Iterator[Finding]:
