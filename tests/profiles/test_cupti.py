@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ class FakeHandle:
     def __init__(self, launches: int = 2, results: dict[str, int] | None = None) -> None:
         self.launches, self.results, self.calls = launches, results or {}, list[str]()
         self.passes, self.made = 1, 0
+        self.subscribed, self.enabled = 0, set[int]()
 
     def __getitem__(self, name: str) -> Callable[[Any], int]:
         if name == "missing":
@@ -77,6 +79,17 @@ class FakeHandle:
     def do_ProfilerHostEvaluateToGpuValues(self, asked: Any) -> None:
         for place in range(asked.numMetrics):
             asked.values[place] = 100 * asked.rangeIndex + place
+
+    def cuptiSubscribe(self, subscriber: Any, callback: Any, user: Any) -> int:
+        self.callback = callback
+        return self.subscribed
+
+    def cuptiEnableCallback(self, enable: int, subscriber: Any, domain: int, number: int) -> int:
+        self.enabled.add(number)
+        return 0
+
+    def cuptiUnsubscribe(self, subscriber: Any) -> None:
+        self.calls.append("unsubscribed")
 
     def cuptiGetVersion(self, found: Any) -> None:
         found._obj.value = 130001
@@ -188,6 +201,33 @@ def test_a_library_that_is_too_old_or_none_is_refused(monkeypatch: pytest.Monkey
 def test_names_are_demangled_and_those_of_triton_left() -> None:
     assert launch_names.demangled(b"_Z9vectorAddPKfS0_Pfi") == "vectorAdd(float const*, float const*, float*, int)"
     assert launch_names.demangled(b"softmax_kernel") == "softmax_kernel"
+
+
+def test_launches_are_named_in_order_and_a_graph_is_told_apart() -> None:
+    handle = FakeHandle()
+    with launch_names.seen(fake(handle)) as names:
+        for number, site, symbol in ((307, 0, b"first"), (307, 1, b"first"), (652, 0, b"_Z6secondv"), (514, 0, None)):
+            told = structures.CallbackData(callbackSite=site, symbolName=symbol)
+            handle.callback(None, 1, number, ctypes.pointer(told))
+    assert names == ["first", "second()", launch_names.GRAPH]
+    assert {307, 652, 514} <= handle.enabled
+    assert handle.calls == ["unsubscribed"]
+    handle.subscribed = 39
+    with pytest.raises(library.Refused, match="another profiler"), launch_names.seen(fake(handle)):
+        pass
+
+
+def test_plans_are_joined_and_what_has_no_number_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {(READ,): 7.0, (WRITTEN, TIME): math.nan}
+    monkeypatch.setattr(
+        ranges,
+        "count",
+        lambda cupti, chip, plan, launches, **_: [dict.fromkeys(plan.counters, counts[plan.counters])] * launches,
+    )
+    plans = [planning.Plan(names, passes, b"") for passes, names in enumerate(counts, start=1)]
+    assert counters.counted(fake(FakeHandle()), "GH100", plans, 2, int, int) == ([{READ: 7.0}] * 2, 3)
+    with pytest.raises(library.Refused, match=r"130001 gives no number .*: install another"):
+        counters.counted(fake(FakeHandle()), "GH100", plans[1:], 2, int, int)
 
 
 def artefact(folder: Path, **changed: Any) -> Path:
