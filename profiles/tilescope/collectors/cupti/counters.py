@@ -93,7 +93,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
             raise execute.NotApplicable("it launches nothing that could be counted")
         if launch_names.GRAPH in functions:
             raise execute.NotApplicable("its launches are a CUDA graph, which CUPTI counts as one: count it with ncu")
-        found, passes = counted(cupti, chip, plans, len(functions), call, empty)
+        found, passes = counted(cupti, chip, plans, launches=len(functions), call=call, empty=empty)
         version = cupti.version
     except library.Refused as refusal:
         raise execute.NotApplicable(str(refusal)) from refusal
@@ -113,6 +113,7 @@ def counted(
     cupti: library.Library,
     chip: str,
     plans: Sequence[planning.Plan],
+    *,
     launches: int,
     call: Callable[[], Any],
     empty: Callable[[], Any],

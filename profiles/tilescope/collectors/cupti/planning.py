@@ -71,6 +71,8 @@ def plans(library: Library, chip: str, capability: str, metrics: Sequence[str] =
 
     A metric that takes more passes has a plan of its own; one that takes more than ``MOST_PASSES`` has none.
     """
+    with host(library, chip):
+        pass  # What is refused of every metric is said once.
     counted = {metric: [name for name, _ in METRICS[metric].terms(capability)] for metric in metrics}
     # Asked first, as most chips answer it with one pass: each question takes milliseconds.
     whole = [name for metric in FIRST for name in counted.get(metric, ())]
