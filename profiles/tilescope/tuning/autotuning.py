@@ -82,7 +82,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
         Raises AutotunerError where no config can be timed, with the reason of each.
         """
         self.search = None
-        by_text = {str(config): config for config in configs}
+        by_text = {text_of(config): config for config in configs}
         if knobs.runtime.interpret or len(by_text) == 1 or not can_time():
             self.cache[tuning_key] = configs[0]
             return True
@@ -273,6 +273,11 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
         )  # fmt: skip
 
     return wrap
+
+
+def text_of(config: Any) -> str:
+    """The config in one line, by which it is remembered: the same in whatever order its parameters were written down."""
+    return ", ".join(f"{name}: {value}" for name, value in sorted(config.all_kwargs().items()))
 
 
 def can_time() -> bool:
