@@ -9,7 +9,7 @@ from tilescope.models import bound, roofline, summary, traffic
 from tilescope.runs import store
 from tilescope.table.case_table import gather
 
-COUNTED = {*planning.FIRST, *planning.THEN}
+COUNTED = {*planning.FIRST, *planning.OPERATIONS}
 
 
 @pytest.fixture(scope="module")

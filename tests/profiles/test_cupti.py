@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,8 +42,21 @@ SIZES = {
     "cuptiRangeProfilerDecodeData": 32,
     "cuptiRangeProfilerGetCounterDataInfo": 40,
 }
+FIXTURES = Path(__file__).parent / "fixtures"
 READ, WRITTEN, TIME = "dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.sum"
-real = pytest.mark.skipif(library.find() is None, reason=library.ABSENT)
+
+
+@pytest.fixture(scope="module")
+def real() -> library.Library:
+    """The library that is installed, where it plans without a driver: some do not, and some end the process."""
+    path = library.find()
+    if path is None:
+        pytest.skip(library.ABSENT)
+    code = f"from tilescope.collectors.cupti import library, planning; planning.plans(library.Library({str(path)!r}), 'GH100', '9.0')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"{path} plans nothing without a driver")
+    return library.Library(str(path))
 
 
 class FakeHandle:
@@ -49,6 +65,7 @@ class FakeHandle:
     def __init__(self, launches: int = 2, results: dict[str, int] | None = None) -> None:
         self.launches, self.results, self.calls = launches, results or {}, list[str]()
         self.passes, self.made = 1, 0
+        self.subscribed, self.enabled = 0, set[int]()
 
     def __getitem__(self, name: str) -> Callable[[Any], int]:
         if name == "missing":
@@ -77,6 +94,17 @@ class FakeHandle:
         for place in range(asked.numMetrics):
             asked.values[place] = 100 * asked.rangeIndex + place
 
+    def cuptiSubscribe(self, subscriber: Any, callback: Any, user: Any) -> int:
+        self.callback = callback
+        return self.subscribed
+
+    def cuptiEnableCallback(self, enable: int, subscriber: Any, domain: int, number: int) -> int:
+        self.enabled.add(number)
+        return 0
+
+    def cuptiUnsubscribe(self, subscriber: Any) -> None:
+        self.calls.append("unsubscribed")
+
     def cuptiGetVersion(self, found: Any) -> None:
         found._obj.value = 130001
 
@@ -97,25 +125,22 @@ def test_every_struct_is_as_large_as_in_cuptis_headers() -> None:
     assert structures.Stop().structSize == SIZES["cuptiRangeProfilerStop"]
 
 
-@real
 @pytest.mark.parametrize(("chip", "capability"), [("GH100", "9.0"), ("GA100", "8.0"), ("GB100", "10.0")])
-def test_bytes_time_and_bf16_operations_fit_one_pass(chip: str, capability: str) -> None:
-    cupti = library.Library(str(library.find()))
-    first, *others = planning.plans(cupti, chip, capability)
+def test_bytes_time_and_bf16_operations_fit_one_pass(real: library.Library, chip: str, capability: str) -> None:
+    assert [plan.passes for plan in planning.plans(real, chip, capability)] == [1]
+    first, *others = planning.plans(real, chip, capability, (*planning.FIRST, *planning.OPERATIONS))
     assert first.passes == 1
     assert {READ, WRITTEN, TIME, "lts__t_bytes.sum", "sm__ops_path_tensor_src_bf16_dst_fp32.sum"} <= {*first.counters}
     assert sorted(plan.passes for plan in others)[-1] == planning.MOST_PASSES
     assert "sm__ops_path_tensor_src_int8.sum" in {name for plan in others for name in plan.counters}
 
 
-@real
-def test_a_chip_without_a_counter_is_planned_without_it_and_an_unknown_one_refused() -> None:
-    cupti = library.Library(str(library.find()))
-    names = {name for plan in planning.plans(cupti, "TU102", "7.5") for name in plan.counters}
+def test_a_chip_without_a_counter_is_planned_without_it_and_an_unknown_one_refused(real: library.Library) -> None:
+    names = {name for plan in planning.plans(real, "TU102", "7.5") for name in plan.counters}
     assert READ in names
     assert not any("bf16" in name for name in names)
     with pytest.raises(library.Refused, match=r"does not know the chip GX999: pip install --upgrade nvidia-cuda-cupti"):
-        planning.plans(cupti, "GX999", "9.0")
+        planning.plans(real, "GX999", "9.0")
 
 
 @pytest.mark.parametrize("passes", [1, 2])
@@ -188,6 +213,36 @@ def test_names_are_demangled_and_those_of_triton_left() -> None:
     assert launch_names.demangled(b"softmax_kernel") == "softmax_kernel"
 
 
+def test_launches_are_named_in_order_and_a_graph_is_told_apart() -> None:
+    handle = FakeHandle()
+    with launch_names.seen(fake(handle)) as names:
+        for number, site, symbol in ((307, 0, b"first"), (307, 1, b"first"), (652, 0, b"_Z6secondv"), (514, 0, None)):
+            told = structures.CallbackData(callbackSite=site, symbolName=symbol)
+            handle.callback(None, 1, number, ctypes.pointer(told))
+    assert names == ["first", "second()", launch_names.GRAPH]
+    assert {307, 652, 514} <= handle.enabled
+    assert handle.calls == ["unsubscribed"]
+    handle.subscribed = 39
+    with pytest.raises(library.Refused, match="another profiler"), launch_names.seen(fake(handle)):
+        pass
+
+
+def test_plans_are_joined_and_what_has_no_number_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {(READ,): 7.0, (WRITTEN, TIME): math.nan}
+    monkeypatch.setattr(
+        ranges,
+        "count",
+        lambda cupti, chip, plan, launches, **_: [dict.fromkeys(plan.counters, counts[plan.counters])] * launches,
+    )
+    plans = [planning.Plan(names, passes, b"") for passes, names in enumerate(counts, start=1)]
+    assert counters.counted(fake(FakeHandle()), "GH100", plans, launches=2, call=int, empty=int) == (
+        [{READ: 7.0}] * 2,
+        3,
+    )
+    with pytest.raises(library.Refused, match=r"130001 gives no number .*: install another"):
+        counters.counted(fake(FakeHandle()), "GH100", plans[1:], launches=2, call=int, empty=int)
+
+
 def artefact(folder: Path, **changed: Any) -> Path:
     """An artefact made up for the parser: two launches, of which the second lacks a counter."""
     launches = [
@@ -213,6 +268,24 @@ def test_the_artefact_becomes_rows_of_each_launch_and_what_is_absent_has_none(tm
     }
 
 
+def test_what_an_h100_counted_becomes_rows() -> None:
+    """Artefacts of 2026-11-25: H100 80GB HBM3, driver 580.159.04, CUPTI 13.0."""
+    case = Case("layer_norm", "triton", "backward", "16384x4096-bf16")
+    table = schema.validate(counters.parse(FIXTURES / "cupti_layer_norm_backward_h100.json", case))
+    assert table["function"].unique().tolist() == ["layer_norm_backward_kernel", "sum_partials_kernel"]
+    first, second = (table[table["launch"] == n].set_index("metric")["value"] for n in (0, 1))
+    assert first["dram_bytes_read"] == pytest.approx(2 * 16384 * 4096 * 2, rel=0.01)
+    assert first["gpu_time"] == pytest.approx(135.9e-6, rel=1e-3)
+    assert first["dram_throughput"] == pytest.approx(0.867, rel=1e-3)
+    # What the first launch left in L2 the second found there.
+    assert second["dram_bytes_read"] < 0.05 * second["l2_bytes"]
+    product = Case("matmul", "triton", "forward", "1023x517x769-fp16")
+    found = counters.parse(FIXTURES / "cupti_matmul_fp16_h100.json", product).set_index("metric")["value"]
+    assert found["tensor_ops_bf16"] == 0
+    assert found["tensor_ops_fp16"] >= 2 * 1023 * 517 * 769
+    assert found["dram_bytes_written"] == 0
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -228,6 +301,25 @@ def test_a_damaged_artefact_is_one_line(changed: dict[str, Any], said: str, tmp_
 
 def test_it_counts_less_than_ncu_and_more_than_what_was_predicted() -> None:
     assert SOURCES.index("ncu") < SOURCES.index("cupti") < SOURCES.index("interpreter")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "workload", "metrics"),
+    [
+        ("vector_add", "67108864-fp32", []),
+        ("softmax", "16384x4096-bf16", []),
+        ("matmul", "4096x4096x4096-bf16", []),
+        ("matmul", "1023x517x769-fp16", ["tensor_ops_fp16"]),
+        ("matmul", "2048x2048x2048-fp32", ["tensor_ops_tf32"]),
+    ],
+)
+def test_a_call_more_is_made_only_for_operations_that_there_may_be(
+    kernel: str, workload: str, metrics: list[str]
+) -> None:
+    from tilescope.execution import execute
+
+    case = Case(kernel, "triton", "forward", workload)
+    assert counters.operations(execute.load_spec(kernel), case) == metrics
 
 
 def test_callbacks_are_told_of_where_cupti_puts_it() -> None:

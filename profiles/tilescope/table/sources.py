@@ -33,7 +33,7 @@ COLLECTORS = (
     Collector("interpreter", "interpreting", "bytes, traffic"),
     Collector("events", "timing", "time, peak memory", measured=True, on_gpu=True, caches=_FLUSHED),
     Collector("torch_profiler", "tracing", "every launch", measured=True, on_gpu=True, caches=_FLUSHED),
-    Collector("cupti", "counting", "bytes moved, tensor operations", "cupti.counters", measured=True, on_gpu=True,
+    Collector("cupti", "counting", "bytes moved", "cupti.counters", measured=True, on_gpu=True,
               caches="L2 flushed by reading before the case, kept between its launches"),
     Collector("ncu", "counting", "hardware counters", "ncu.counters", measured=True, on_gpu=True,
               caches="all caches emptied before each launch and replay pass"),

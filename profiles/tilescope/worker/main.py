@@ -119,7 +119,8 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
             emit({"event": "error", **about, **_said(error)})
             if _device_is_broken():
                 return BROKEN_DEVICE
-        if not together:
+        # What the last case took goes with the process.
+        if not together and case != cases[-1]:
             _release()
     return 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,19 +86,14 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         cupti = library.load()
         cupti.initialize()
         chip = cupti.chip(torch.cuda.current_device())
+        plans = planning.plans(cupti, chip, capability, (*planning.FIRST, *operations(spec, case)))
         with launch_names.seen(cupti) as functions:
             observe.once(call, out, case)
         if not functions:
             raise execute.NotApplicable("it launches nothing that could be counted")
-        found: list[dict[str, float]] = [{} for _ in functions]
-        plans = planning.plans(cupti, chip, capability)
-        for plan in plans:
-            for known, more in zip(
-                found, ranges.count(cupti, chip, plan, launches=len(functions), call=call, before=empty), strict=True
-            ):
-                known.update({name: value for name, value in more.items() if math.isfinite(value)})
-        if not any(found):
-            raise library.Refused(_NAN.format(version=cupti.version))
+        if launch_names.GRAPH in functions:
+            raise execute.NotApplicable("its launches are a CUDA graph, which CUPTI counts as one: count it with ncu")
+        found, passes = counted(cupti, chip, plans, launches=len(functions), call=call, empty=empty)
         version = cupti.version
     except library.Refused as refusal:
         raise execute.NotApplicable(str(refusal)) from refusal
@@ -107,11 +102,47 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         "chip": chip,
         "capability": capability,
         "cupti": version,
-        "passes": sum(plan.passes for plan in plans),
+        "passes": passes,
         "flush_bytes": flush.nbytes,
         "launches": launches,
     }
     out.write_text(json.dumps(artefact))
+
+
+def counted(
+    cupti: library.Library,
+    chip: str,
+    plans: Sequence[planning.Plan],
+    *,
+    launches: int,
+    call: Callable[[], Any],
+    empty: Callable[[], Any],
+) -> tuple[list[dict[str, float]], int]:
+    """Counters of each launch of ``call``, of all plans together, and the passes that it took. ``empty`` empties the L2.
+
+    A counter that has no number is left out. Raises Refused where none has one.
+    """
+    found: list[dict[str, float]] = [{} for _ in range(launches)]
+    for plan in plans:
+        more = ranges.count(cupti, chip, plan, launches=launches, call=call, before=empty)
+        for known, values in zip(found, more, strict=True):
+            known.update({name: value for name, value in values.items() if math.isfinite(value)})
+    if not any(found):
+        raise library.Refused(_NAN.format(version=cupti.version))
+    return found, sum(plan.passes for plan in plans)
+
+
+def operations(spec: Any, case: Case) -> list[str]:
+    """Metrics of tensor operations worth a call of their own: of the workload's dtype and of the pipe that the kernel declares.
+
+    None for work of less than an operation a byte, which is no product; where the operations are not known, it may be one.
+    """
+    workload = spec.workload(case.workload)
+    cost = spec.cost(workload, case.direction)
+    if cost and 0 < cost.flops < cost.bytes_read + cost.bytes_written:
+        return []
+    pipes = {"tf32" if workload.dtype == "fp32" else workload.dtype, cost.pipe if cost else ""}
+    return [metric for metric in planning.OPERATIONS if metric.removeprefix("tensor_ops_") in pipes]
 
 
 @bounded_reading.parser

@@ -13,28 +13,31 @@ _DRIVER, _ENTER = 1, 0
 #: Numbers of the driver's functions that launch a kernel (``cupti_driver_cbid.h``): cuLaunchKernel, cuLaunchCooperativeKernel and
 #: cuLaunchKernelEx, each with that of a thread's own default stream.
 LAUNCHES = (307, 442, 477, 478, 652, 653)
-_CALLBACK = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.POINTER(CallbackData)
-)  # fmt: skip
+#: The same of cuGraphLaunch, and what stands for it among the names: its kernels are one range.
+GRAPHS, GRAPH = (514, 515), "a CUDA graph"
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.POINTER(CallbackData))
 
 
 @contextlib.contextmanager
 def seen(library: Library) -> Iterator[list[str]]:
-    """While active, notes every launch of this process. Yields the functions' names so far. Raises Refused beside another profiler."""
+    """While active, notes every launch of this process. Yields the functions' names so far, ``GRAPH`` for a graph.
+
+    Raises Refused beside another profiler.
+    """
     names: list[str] = []
 
     def note(_: object, domain: int, number: int, told: ctypes._Pointer[CallbackData]) -> None:
         if told.contents.callbackSite == _ENTER:
-            names.append(demangled(told.contents.symbolName or b""))
+            names.append(GRAPH if number in GRAPHS else demangled(told.contents.symbolName or b""))
 
     callback, subscriber, handle = _CALLBACK(note), ctypes.c_void_p(), library.handle
     library.check(handle.cuptiSubscribe(ctypes.byref(subscriber), callback, None), "cuptiSubscribe")
     try:
-        for number in LAUNCHES:
+        for number in (*LAUNCHES, *GRAPHS):
             library.check(handle.cuptiEnableCallback(1, subscriber, _DRIVER, number), "cuptiEnableCallback")
         yield names
     finally:
-        library.check(handle.cuptiUnsubscribe(subscriber), "cuptiUnsubscribe")
+        handle.cuptiUnsubscribe(subscriber)
 
 
 def demangled(symbol: bytes) -> str:

@@ -24,9 +24,9 @@ from tilescope.table.metrics import METRICS
 #: What is counted first, in one pass where the chip can (GH100: all of it).
 FIRST = ("gpu_time", "dram_bytes_read", "dram_bytes_written", "l2_bytes", "l1_bytes", "tensor_ops_bf16", "sm_clock", "dram_clock",
          "dram_bytes_per_cycle", "dram_throughput")  # fmt: skip
-#: What is counted by calling the case again: operations of the other tensor pipes.
-THEN = ("tensor_ops_fp8", "tensor_ops_tf32", "tensor_ops_fp64", "tensor_ops_fp16", "tensor_ops_int8")
-#: Passes that one metric may take: an operation is counted by two, a throughput by eight.
+#: What takes more calls on some chips: operations of the other tensor pipes.
+OPERATIONS = tuple(f"tensor_ops_{pipe}" for pipe in ("fp8", "tf32", "fp64", "fp16", "int8"))
+#: Passes that one metric may take: on a GH100 fp16 and int8 operations take two, a throughput eight.
 MOST_PASSES = 2
 _RANGE_PROFILER = 0
 
@@ -66,11 +66,13 @@ def plan(library: Library, chip: str, counters: Sequence[str]) -> Plan:
         return Plan(tuple(counters), found.numOfPasses, image.raw)
 
 
-def plans(library: Library, chip: str, capability: str, metrics: Sequence[str] = (*FIRST, *THEN)) -> list[Plan]:
+def plans(library: Library, chip: str, capability: str, metrics: Sequence[str] = FIRST) -> list[Plan]:
     """Plans for as many of the metrics as the chip has: each takes up what fits its one pass, the first the most.
 
     A metric that takes more passes has a plan of its own; one that takes more than ``MOST_PASSES`` has none.
     """
+    with host(library, chip):
+        pass  # What is refused of every metric is said once.
     counted = {metric: [name for name, _ in METRICS[metric].terms(capability)] for metric in metrics}
     # Asked first, as most chips answer it with one pass: each question takes milliseconds.
     whole = [name for metric in FIRST for name in counted.get(metric, ())]

@@ -92,7 +92,9 @@ def _enabled(library: Library) -> Iterator[int]:
     try:
         yield made.profiler
     finally:
-        library.call(Disable(profiler=made.profiler))
+        # After a fault of the launch, which is what is to be told, it fails too.
+        with contextlib.suppress(CuptiError):
+            library.call(Disable(profiler=made.profiler))
 
 
 def _context() -> int:
