@@ -156,8 +156,7 @@ def baseline(
     """The case's problem against the ``chosen`` baselines, else the usual one (``compare.against``): rows of the case alone, and
     what must be known beside it.
     """
-    usual = compared_case.usual(loaded, kernel)
-    tokens = list(chosen) or ([f"{loaded.run.id}:{usual}"] if usual else [])
+    tokens = list(chosen) or compared_case.usual(loaded, kernel)
 
     def narrowed(run: LoadedRun) -> LoadedRun:
         rows = run.table
