@@ -17,36 +17,14 @@ from tilescope_dashboard.session.access import may_launch
 from tilescope_dashboard.session.jobs import shared
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import IN_ADDRESS, State
-from tilescope_dashboard.views.advice import Advice
-from tilescope_dashboard.views.autotune import Autotune
-from tilescope_dashboard.views.claims import Claims
-from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.form.profile import ProfileForm
-from tilescope_dashboard.views.gpu import GpuView
-from tilescope_dashboard.views.history import History
+from tilescope_dashboard.views.groups import APART, GROUPS
 from tilescope_dashboard.views.jobs.job_panel import JobPanel
 from tilescope_dashboard.views.kernel_bar import KernelBar
 from tilescope_dashboard.views.navigation import Navigation
-from tilescope_dashboard.views.occupancy import Occupancy
-from tilescope_dashboard.views.overview import Overview
-from tilescope_dashboard.views.roofline import Roofline
-from tilescope_dashboard.views.sizes import Sizes
-from tilescope_dashboard.views.source import Source
-from tilescope_dashboard.views.summary import Summary
-from tilescope_dashboard.views.timeline import Timeline
-from tilescope_dashboard.views.traffic import Traffic
 
 LOG = logging.getLogger("tilescope")
-
-#: A view is one line here and one class: first those of one kernel, then those of all.
-VIEWS = {
-    view.name_in_address: view
-    for view in (
-        Summary, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Sizes, History, Compare, Overview,
-        GpuView, Claims,
-    )
-}  # fmt: skip
 
 
 def page_theme(colours: Theme) -> dict:
@@ -69,11 +47,6 @@ def page_theme(colours: Theme) -> dict:
             },
             # Else it is lighter than the page in the dark theme, and than what is written on it.
             "MuiDrawer": {"styleOverrides": {"paper": {"backgroundImage": "none"}}},
-            "MuiTab": {
-                "styleOverrides": {
-                    "root": {"textTransform": "none", "fontWeight": 600, "minWidth": 0, "padding": "12px 10px"}
-                }
-            },
         },
     }
 
@@ -112,7 +85,7 @@ def fill_main(state: State, side: pn.Column, main: pn.Column) -> None:
     """Put into the page what it is for."""
     try:
         progress = JobPanel(state, shared())
-        main.extend([KernelBar(state), Context(state), progress, Navigation(state, VIEWS)])
+        main.extend([KernelBar(state), Context(state), progress, Navigation(state, GROUPS, APART)])
     except Exception as error:  # else the page would stay empty
         main.append(start_error(error))
     else:

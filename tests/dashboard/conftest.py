@@ -235,7 +235,7 @@ BUILT = """name => {
 
 def built(page: Any, title: str) -> None:
     """Wait until the view of that title is seen and stays as it is."""
-    name = "traffic" if title == "HBM traffic" else title.lower()
+    name = {"HBM traffic": "traffic", "Tune": "autotune", "Memory and stalls": "counters"}.get(title, title.lower())
     seen: list[int] = []
     deadline = time.monotonic() + PATIENCE / 1000
     while len(seen) < 3 or not seen[-1] or len(set(seen[-3:])) > 1:
@@ -250,15 +250,56 @@ def _built() -> Callable[[Any, str], None]:
     return built
 
 
+#: Groups of several views.
+GROUPS = {
+    "Why": ("Advice", "Roofline", "HBM traffic", "Memory and stalls", "Occupancy"),
+    "Library": ("Overview", "Claims"),
+}
+#: All views in their order, by the titles of their tabs.
+TITLES = (
+    "Summary",
+    *GROUPS["Why"],
+    "Source",
+    "Tune",
+    "Timeline",
+    "Sizes",
+    "Compare",
+    "History",
+    *GROUPS["Library"],
+    "GPU",
+)
+
+
+def look_at(page: Any, title: str) -> None:
+    """Click the tab of a view, after that of its group where it is not seen."""
+    tab = page.get_by_role("tab", name=title, exact=True)
+    if not tab.is_visible():
+        group = next(group for group, titles in GROUPS.items() if title in titles)
+        page.get_by_role("tab", name=group, exact=True).click()
+    tab.click()
+
+
+@pytest.fixture(name="titles")
+def _titles() -> tuple[str, ...]:
+    """``TITLES``, for tests."""
+    return TITLES
+
+
+@pytest.fixture(name="look_at")
+def _look_at() -> Callable[[Any, str], None]:
+    """``look_at``, for tests."""
+    return look_at
+
+
 @pytest.fixture
 def looked_at() -> Callable[[Any, str], None]:
-    """Clicks the tab of a view of a page, and waits until it is ``built``."""
+    """Looks at a view of a page, and waits until it is ``built``."""
 
-    def look_at(page: Any, title: str) -> None:
-        page.get_by_role("tab", name=title, exact=True).click()
+    def look(page: Any, title: str) -> None:
+        look_at(page, title)
         built(page, title)
 
-    return look_at
+    return look
 
 
 class Visit:

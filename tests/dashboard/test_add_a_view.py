@@ -46,8 +46,8 @@ class Launches(View):
     name_in_address, title = "launches", "Launches"
 
     def build(self) -> list[Any]:
-        self._head, self._chart, self._table = html_text.pane(), chart(), table(COLUMNS)
-        return [self._head, self._chart, self.saved(self._table)]
+        self._chart, self._table = chart(), table(COLUMNS)
+        return [self._chart, self.saved(self._table)]
 
     def update(self) -> None:
         counted = listed(self.state.usual)
@@ -59,7 +59,7 @@ class Launches(View):
 def test_a_view_is_added_in_one_class(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
     state = State(run="20260102-030405-aaaa", kernel="softmax", view="launches")
-    shown = Navigation(state, {Launches.name_in_address: Launches})._made["launches"]
+    shown = Navigation(state, {"Launches": (Launches,)})._made["launches"]
     assert not shown._trouble.visible
     assert shown._table.filled["impl"].tolist() == sorted(set(state.usual["impl"]))
     total = shown._table.filled["launches"].sum()

@@ -138,7 +138,7 @@ def test_a_case_that_the_kernel_lacks_is_said_in_one_line() -> None:
 
 def test_a_view_that_is_none_is_said_in_one_line() -> None:
     state = State(run=RUN, kernel="softmax", view="<b>nothing</b>")
-    Navigation(state, {view.name_in_address: view for view in (Occupancy, Traffic)})
+    Navigation(state, {"Why": (Occupancy, Traffic)})
     assert (state.view, state.ignored) == ("occupancy", "not a view: '<b>nothing</b>', so this is Occupancy")
 
 

@@ -128,5 +128,5 @@ def test_a_lost_connection_is_said_in_both_themes_and_so_is_its_return(chromium:
 def test_nothing_is_said_while_the_server_answers(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     page.get_by_text("85.4 %").first.wait_for()
-    page.get_by_role("tab", name="Claims").wait_for()
+    page.get_by_role("tab", name="Library").wait_for()
     assert page.get_by_role("alert").filter(has_text="server").count() == 0

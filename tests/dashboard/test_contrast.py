@@ -222,7 +222,7 @@ TABS = (
 
 @pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize(("kernel", "tabs"), [("softmax", TABS), ("matmul", ("Autotune",))])
+@pytest.mark.parametrize(("kernel", "tabs"), [("softmax", TABS), ("matmul", ("Tune",))])
 def test_every_text_on_the_page_is_readable(
     visit: Any, looked_at: Any, kernel: str, tabs: tuple[str, ...], theme: str
 ) -> None:

@@ -22,7 +22,7 @@ ADDRESSES = """() => {
 @pytest.mark.parametrize("view", ["overview", "source"])
 def test_the_page_begins_to_import_what_its_models_will(visit: Any, view: str) -> None:
     page = visit(f"view={view}")
-    page.get_by_role("tab", name="Overview", exact=True).wait_for()
+    page.get_by_role("tab", name="Library", exact=True).wait_for()
     begun, models, requests = page.evaluate(ADDRESSES)
     assert len(begun) == len(requests) == 1 < len(models)
     assert {*begun, *models} == {*requests}

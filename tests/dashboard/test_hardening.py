@@ -175,7 +175,7 @@ ADDRESS = """text => {
 def test_the_page_says_in_a_line_what_it_does_not_open(visit: Any, query: str, said: str) -> None:
     page = visit(query)
     page.get_by_text(said).first.wait_for()
-    page.get_by_role("tab", name="Claims").wait_for()
+    page.get_by_role("tab", name="Library").wait_for()
     assert page.get_by_text(PRIVATE).count() == 0
     assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
 
@@ -189,7 +189,7 @@ def test_a_megabyte_in_the_address_is_refused_in_a_line(visit: Any, server: Any)
         assert connection.getresponse().status >= 400
     page = visit(f"run={RUN}")
     page.get_by_text("85.4 %").first.wait_for()
-    page.get_by_role("tab", name="Claims").wait_for()
+    page.get_by_role("tab", name="Library").wait_for()
     page.evaluate(ADDRESS, "?run=" + "x" * 1_000_000)
     page.get_by_text(SAID).wait_for()
     page.evaluate(ADDRESS, f"?run={RUN}&kernel=" + "x" * 1_000_000)

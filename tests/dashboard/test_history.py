@@ -11,7 +11,9 @@ from playwright.sync_api import expect
 PATIENCE = 120_000
 
 
-def test_back_and_forward_go_through_views_and_kernels(visit: Any, built: Callable[[Any, str], None]) -> None:
+def test_back_and_forward_go_through_views_and_kernels(
+    visit: Any, built: Callable[[Any, str], None], look_at: Any
+) -> None:
     page = visit("run=20260102-030405-aaaa&kernel=softmax&theme=light")
 
     def at(title: str) -> None:
@@ -22,18 +24,18 @@ def test_back_and_forward_go_through_views_and_kernels(visit: Any, built: Callab
 
     at("Summary")
     entries = page.evaluate("history.length")
-    for title in ("Roofline", "Occupancy"):
+    for title in ("Timeline", "Sizes"):
         page.get_by_role("tab", name=title, exact=True).click()
         at(title)
     # One entry a change: what the page itself adds to its address is none.
     assert page.evaluate("history.length") == entries + 2
     page.go_back()
-    at("Roofline")
-    assert "view=roofline" in page.url
+    at("Timeline")
+    assert "view=timeline" in page.url
     page.go_back()
     at("Summary")
     page.go_forward()
-    at("Roofline")
+    at("Timeline")
     page.go_forward()
-    at("Occupancy")
+    at("Sizes")
     assert page.evaluate("history.length") == entries + 2

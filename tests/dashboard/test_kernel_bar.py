@@ -30,6 +30,8 @@ def test_it_shows_the_case_that_stands_for_the_kernel_and_chooses_nothing(bar: K
     )  # fmt: skip
     assert bar.state.case == ""
     assert bar._baseline.value == ""
+    # What Summary compares with then.
+    assert next(iter(bar._baseline.options)) == "eager (usual)"
     assert bar._gpu.value == "Synthetic GPU"
 
 

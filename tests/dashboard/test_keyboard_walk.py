@@ -55,7 +55,7 @@ def tab_to(page: Any, role: str, name: str, key: str = "Tab") -> None:
 def opened(visit: Any, query: str = "", **settings: Any) -> Any:
     """The page, once all of it is there."""
     page = visit(f"run={RUN}&kernel=softmax{query}", **settings)
-    page.get_by_role("tab", name="Claims").wait_for()
+    page.get_by_role("tab", name="Library").wait_for()
     page.get_by_role("button", name="Keys").wait_for()
     button = page.get_by_role("button", name="Profile", exact=True)
     page.wait_for_function(
@@ -117,7 +117,11 @@ def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, buil
     assert (focus(page)["role"], focus(page)["name"]) == ("combobox", "layer_norm")
     # The view, with the arrows.
     tab_to(page, "tab", "Summary")
-    for name, said in (("Advice", ""), ("Roofline", "of roofline at"), ("HBM traffic", "")):
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.get_by_role("tab", name="Advice", selected=True).wait_for()
+    page.keyboard.press("Tab")
+    for name, said in (("Roofline", "of roofline at"), ("HBM traffic", "")):
         page.keyboard.press("ArrowRight")
         assert focus(page)["name"] == name
         page.keyboard.press("Enter")

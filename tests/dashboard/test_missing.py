@@ -1,4 +1,4 @@
-"""Where another run has what the open one lacks."""
+"""What the open run lacks of its kernel: views show the best recording that has it, and say whose it is."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 from tilescope.runs import store
+from tilescope.table import schema
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.missing import Missing, having, rows_of
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
+from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+#: A run of the same kernel with nothing but its registers, or nothing but what the algorithm needs.
+POOR = "20260103-030405-dddd"
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 
@@ -28,40 +31,58 @@ def made(runs: Path, monkeypatch: pytest.MonkeyPatch) -> list[store.Summary]:
 
 
 @pytest.mark.parametrize(
-    "view", [Overview, Advice, Roofline, Traffic, Timeline, Occupancy], ids=lambda view: view.name_in_address
+    ("view", "has"),
+    [(Roofline, "registers"), (Traffic, "registers"), (Timeline, "registers"), (Occupancy, "algorithm_bytes_read")],
+    ids=lambda one: getattr(one, "name_in_address", one),
 )
-def test_a_view_without_the_kernel_offers_the_run_that_has_it(view: type[View], made: list[store.Summary]) -> None:
-    state = State(run=INJECTED, kernel="softmax", view=view.name_in_address, runs=made)
-    state.runs = made
+def test_a_view_shows_the_recording_that_answers_it_and_says_whose_it_is(
+    view: type[View], has: str, made: list[store.Summary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = store.open_run(store.find(RUN))
+    rows = full.table[full.table["metric"].eq(has) & full.table["kernel"].eq("softmax")]
+    about = schema.Run(POOR, "2026-01-03T00:00:00+00:00", full.run.device, full.run.kernels, {}, {}, title="poor run")
+    writer = store.RunWriter(tmp_path, about)
+    writer.append(rows)
+    writer.finish()
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    state = State(run=POOR, kernel="softmax", view=view.name_in_address)
+    state.runs = store.list_runs([tmp_path])
     shown = view(state)
     shown.refresh()
-    nowhere: Missing = shown._missing  # type: ignore[attr-defined]
-    assert "Another run has this: <b>synthetic run</b>" in nowhere._text.object
-    assert nowhere._button in nowhere._layout.objects
-    nowhere._button.param.trigger("clicks")
-    assert (state.run, state.kernel) == (RUN, "softmax")
-    assert nowhere._layout.objects == []
+    assert not shown._body.visible  # type: ignore[attr-defined]
+    assert shown._whose.object == ""
+    # Another run comes, and the open one stays what it is.
+    state.runs = [*state.runs, *made]
+    assert shown._body.visible  # type: ignore[attr-defined]
+    assert "From synthetic run, measured 2026-01-02 on Synthetic GPU" in shown._whose.object
+    assert (state.run, shown.origin[1]) == (POOR, RUN)
+    assert not shown._trouble.visible, shown._trouble.object
+    # In a run that has it itself nothing is borrowed.
+    monkeypatch.setenv("TILESCOPE_RUNS", str(made[0].path.parent))
+    state.run = PREDICTED
+    assert ("From synthetic prediction" in shown._whose.object) == (view is not Timeline)
 
 
-def test_nothing_is_offered_where_no_run_has_it(made: list[store.Summary]) -> None:
+@pytest.mark.parametrize("view", [Summary, Overview, Advice], ids=lambda view: view.name_in_address)
+def test_a_link_to_a_run_without_the_kernel_opens_one_that_has_it(view: type[View], made: list[store.Summary]) -> None:
+    state = State(run=RUN, kernel="softmax", view=view.name_in_address)
+    state.runs = made
+    state.param.update(run=INJECTED, kernel="matmul")
+    assert (state.run, state.kernel) == (RUN, "matmul")
+    assert state.ignored == f"nothing of matmul in this run, so another one is open: '{INJECTED}'"
+    shown = view(state)
+    shown.refresh()
+    assert "From synthetic run, measured" in shown._whose.object
+
+
+def test_nothing_is_shown_where_no_run_has_it(made: list[store.Summary]) -> None:
     state = State(run=RUN, kernel="in_no_run", view="traffic")
     state.runs = made
     traffic, overview = Traffic(state), Overview(state)
     traffic.refresh()
-    assert traffic._missing._layout.objects == []
-    assert not traffic._body.visible
+    assert (traffic._whose.object, traffic._body.visible) == ("", False)
     overview.refresh()
-    assert "No run says anything about it yet" in overview._missing._text.object
-    assert overview._missing._button not in overview._missing._layout.objects
-
-
-def test_the_open_run_is_never_the_other_one(made: list[store.Summary]) -> None:
-    state = State(run=RUN, kernel="matmul")
-    state.runs = made
-    nowhere = Missing(state)
-    nowhere.seek(rows_of())
-    assert nowhere._layout.objects == []
-    assert having(made, "matmul", lambda run, kernel: True)
+    assert "No run says anything about it yet" in overview._whose.object
 
 
 def test_a_choice_in_traffic_outlives_the_theme(made: list[store.Summary]) -> None:
@@ -69,7 +90,7 @@ def test_a_choice_in_traffic_outlives_the_theme(made: list[store.Summary]) -> No
     shown = Traffic(state)
     shown.refresh()
     problems = list(shown._problem.widget.options.values())
-    other = next(problem for problem in problems if problem != shown._problem.value)
+    other = next(problem for problem in problems if problem != shown._problem.widget.value)
     shown._problem.widget.value = other
     state.theme = "dark"
     assert shown._problem.value == other

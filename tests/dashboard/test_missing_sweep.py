@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from tilescope.jobs.plan import Request
 from tilescope.runs import store
+from tilescope_dashboard.data.recordings import having, with_sweep
 from tilescope_dashboard.session import jobs
 from tilescope_dashboard.session.jobs import JobManager
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views import missing_sweep
+from tilescope_dashboard.views import autotune, missing_sweep
 from tilescope_dashboard.views.autotune import Autotune
-from tilescope_dashboard.views.missing import having
-from tilescope_dashboard.views.missing_sweep import MissingSweep, sweeping, with_sweep
+from tilescope_dashboard.views.missing_sweep import sweeping
 
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
@@ -38,10 +38,9 @@ def test_another_runs_sweep_is_shown_and_whose_it_is_said(runs: Path) -> None:
     assert shown._body.visible
     assert "Best time" in shown._head.object
     assert "From synthetic run, measured 2026-01-02 on Synthetic GPU" in shown._whose.object
-    assert shown._missing._layout.objects == []
     # The run that was chosen stays, and files say whose numbers they hold.
     assert state.run == PREDICTED
-    assert shown._origin == ("matmul", RUN, "Synthetic GPU")
+    assert shown.origin == ("matmul", RUN, "Synthetic GPU")
 
 
 def test_a_run_of_single_configs_is_no_sweep(runs: Path) -> None:
@@ -68,28 +67,25 @@ def test_a_sweep_is_said_to_be_under_way_as_long_as_it_is(monkeypatch: pytest.Mo
         assert sweeping(manager.jobs, "matmul") is None
         state = State(run=PREDICTED, kernel="softmax")
         state.runs = [run for run in state.runs if not run.recorded]  # one of those has a sweep
-        shown = MissingSweep(state, manager)
+        monkeypatch.setattr(autotune, "shared", lambda: manager)
+        shown = Autotune(state)
         asked: list[Any] = []
         shown._follower._doc = SimpleNamespace(add_next_tick_callback=asked.append)
-        shown.show(missing=True)
-        assert "Those of softmax are being profiled" in shown._text.object
-        assert shown._layout.objects == [shown._text]
+        shown.refresh()
+        assert "Those of softmax are being profiled" in shown._whose.object
         release.set()
         while other.active or job.active:
             await asyncio.sleep(0)
         assert len(asked) == 1  # of many changes
         asked[0]()
-        assert "being profiled" not in shown._text.object
-        assert "To have those of softmax" in shown._text.object or "declares none" in shown._text.object
-        shown.show(missing=False)
-        assert shown._layout.objects == []
+        assert "being profiled" not in shown._whose.object
+        assert "To have those of softmax" in shown._whose.object or "declares none" in shown._whose.object
 
     asyncio.run(scenario())
 
 
 def test_a_hostile_name_stays_text() -> None:
-    shown = MissingSweep(State(run=PREDICTED, kernel="<script>x"), JobManager())
-    shown.show(missing=True)
-    assert "<script>" not in shown._text.object
+    state = State(run=PREDICTED, kernel="<script>x")
+    assert "<script>" not in missing_sweep.otherwise(state, ())
     assert "<script>" not in missing_sweep.under_way("<script>x")
     assert jobs.shared() is jobs.shared()

@@ -14,6 +14,7 @@ from tilescope_dashboard.session.idle_work import IdleWork
 from tilescope_dashboard.session.scheduling import AfterPaint
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.gpu import GpuView
+from tilescope_dashboard.views.groups import APART, GROUPS
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.roofline import Roofline
@@ -129,7 +130,7 @@ def test_without_a_session_nothing_waits() -> None:
 
 def test_views_are_made_ready_but_for_the_live_one(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
-    views = {view.name_in_address: view for view in (Roofline, GpuView, Occupancy)}
+    views = {"Why": (Roofline, Occupancy), "GPU": (GpuView,)}
     state = State(run=RUN, kernel="softmax", view="roofline")
     shown = Navigation(state, views)
     assert list(shown._made) == ["roofline"]
@@ -144,6 +145,48 @@ def test_views_are_made_ready_but_for_the_live_one(runs: Path, monkeypatch: pyte
     state.view = "gpu"
     assert "gpu" in shown._made
     state.view = "roofline"
+
+
+#: What ``view`` was in addresses that people have handed on.
+OLD = [
+    "summary",
+    "advice",
+    "roofline",
+    "traffic",
+    "timeline",
+    "autotune",
+    "occupancy",
+    "source",
+    "sizes",
+    "history",
+    "compare",
+    "overview",
+    "gpu",
+    "claims",
+]
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_an_address_of_before_the_groups_leads_to_its_view(
+    name: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    state = State(run=RUN, kernel="softmax", view=name)
+    shown = Navigation(state, GROUPS, APART)
+    assert (state.view, shown._tabs.view, state.ignored) == (name, name, "")
+    assert list(shown._made) == [name]
+    assert APART in GROUPS
+    assert sum(name in dict(views) for _, views in shown._tabs.groups) == 1
+
+
+def test_a_tab_that_is_pressed_is_the_view_of_the_address(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    state = State(run=RUN, kernel="softmax", view="roofline")
+    shown = Navigation(state, {"Why": (Roofline, Occupancy)})
+    shown._tabs.view = "occupancy"
+    assert (state.view, shown._stack._shown.shown) == ("occupancy", "occupancy")
+    state.view = "roofline"
+    assert shown._tabs.view == "roofline"
 
 
 def test_one_view_is_seen_and_the_others_are_out_of_the_keys_way(visit: Any) -> None:

@@ -10,7 +10,7 @@ from tilescope.models.advice.finding import DISTANCE
 from tilescope.runs import store
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.topics import traffic
+from tilescope_dashboard.topics import summary, traffic
 from tilescope_dashboard.views.overview import Overview
 
 #: Panel's own, on pandas 3.1.
@@ -31,6 +31,17 @@ def test_beside_a_diagnosis_no_line_says_that_nothing_was_found(
     assert shown._first._layout.objects == []
 
 
+def test_an_implementation_has_bars_of_one_source_the_most_direct_where_the_chosen_one_did_not_see_it() -> None:
+    seen = {
+        "triton": ("ncu", "cupti", "interpreter"),
+        "eager": ("cupti", "interpreter"),
+        "liger": ("interpreter", "model"),
+    }
+    rows = pd.DataFrame([{"impl": impl, "source": source} for impl, sources in seen.items() for source in sources])
+    for source, shown in (("ncu", ["ncu", "cupti", "interpreter"]), ("interpreter", ["interpreter"] * 3)):
+        assert list(traffic.bars(rows, source)["source"]) == shown
+
+
 @pytest.mark.parametrize(("source", "said"), [("interpreter", "predicted (interpreter)"), ("ncu", "measured (ncu)")])
 def test_a_prediction_from_bytes_says_who_counted_them(source: str, said: str) -> None:
     bars = pd.DataFrame([{"impl": "triton", "read": 1e6, "written": 1e6, "source": "ncu"}])
@@ -39,3 +50,20 @@ def test_a_prediction_from_bytes_says_who_counted_them(source: str, said: str) -
     assert text.startswith(
         f"Eager's bytes over those of triton, both {said}, predict a speedup of 2× vs eager. Measured: 1.50×."
     )
+
+
+def test_a_kernel_at_its_roof_is_first_of_all_at_its_roof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    run = next(run for run in store.list_runs([store.recorded_dir()]) if run.kernels == ("rms_norm",))
+    loaded = run_cache.open_cached(run.path)
+    rows = run_cache.summaries(loaded)
+    rules = {}
+    for row in rows[rows["impl"].eq("triton")].to_dict("records"):
+        found = run_cache.findings(loaded, tuple(row[name] for name in run_cache.CASE))
+        rules[row["workload"], row["pass"]] = [one.rule for one in found]
+        if "at-the-roof" in rules[row["workload"], row["pass"]]:
+            # That the CPU calls late is a cause of what a person waits for, not of the share of the roof in the title.
+            assert "launch overhead" not in summary.verdict("rms_norm", row, found).title.lower()
+    both = [found for found in rules.values() if {"at-the-roof", "late-cpu"} <= {*found}]
+    assert both
+    assert all(found.index("at-the-roof") < found.index("late-cpu") for found in both)

@@ -9,6 +9,7 @@ import pytest
 from tilescope.runs import store
 from tilescope_dashboard.data import recordings
 from tilescope_dashboard.data.measurements import measurements, newest
+from tilescope_dashboard.data.recordings import ANYTHING, COUNTERS, MEASURED_LINES, SWEEP, Question
 
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 
@@ -23,12 +24,12 @@ def made(runs: Path, monkeypatch: pytest.MonkeyPatch) -> list[store.Summary]:
 @pytest.mark.parametrize(
     ("kernel", "question", "run"),
     [
-        ("softmax", "times", RUN), ("softmax", "counters", RUN), ("matmul", "sweep", RUN), ("softmax", "sweep", None),
-        ("softmax", "measured lines", None), ("in_no_run", "times", None),
+        ("softmax", ANYTHING, RUN), ("softmax", COUNTERS, RUN), ("matmul", SWEEP, RUN), ("softmax", SWEEP, None),
+        ("softmax", MEASURED_LINES, None), ("in_no_run", ANYTHING, None),
     ],
 )  # fmt: skip
 def test_a_question_is_answered_by_the_run_that_can(
-    made: list[store.Summary], kernel: str, question: str, run: str | None
+    made: list[store.Summary], kernel: str, question: Question, run: str | None
 ) -> None:
     found = recordings.best(made, kernel, question)
     assert (found.summary.id if found else None) == run
@@ -40,16 +41,15 @@ def test_a_run_on_the_chosen_gpu_comes_first(made: list[store.Summary]) -> None:
     )
     # The other one cannot be read.
     for device in ("", "Another GPU", "Synthetic GPU"):
-        found = recordings.best([other, *made], "softmax", "counters", device)
+        found = recordings.best([other, *made], "softmax", COUNTERS, device)
         assert found and found.summary.id == RUN
-    assert recordings.best([other], "softmax", "counters") is None
+    assert recordings.best([other], "softmax", COUNTERS) is None
 
 
 def test_a_run_without_the_collector_is_not_read(made: list[store.Summary], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "open_cached", lambda path: pytest.fail(f"read {path}"))
     predicted = [run for run in made if run.id == PREDICTED]
-    assert recordings.best(predicted, "softmax", "times") is None
-    assert recordings.best(predicted, "softmax", "counters") is None
+    assert recordings.best(predicted, "softmax", COUNTERS) is None
 
 
 def test_measurements_are_timed_cases_of_all_runs_and_say_whose_they_are(made: list[store.Summary]) -> None:

@@ -51,7 +51,7 @@ def test_lines_that_the_run_did_not_measure_and_its_sweep_come_from_another_whic
     for part, run in ((sweep, "reductions: autotune sweeps"), (lines, "softmax by source line")):
         assert part.text.startswith(f"From another run: {run}, recorded 2026-11-24 on NVIDIA H200. ")
     assert lines.listing and lines.listing.columns[0].measured
-    assert recordings.best_other(softmax.loaded, "no such kernel", "measured lines") is None
+    assert recordings.best_other(softmax.loaded, "no such kernel", recordings.MEASURED_LINES) is None
 
 
 def test_source_that_was_not_kept_is_no_code_but_its_lines_are_told(tmp_path: Path) -> None:

@@ -18,14 +18,12 @@ from tilescope.table.case import Case
 from tilescope.table.line_values import LINE_METRICS
 from tilescope.table.schema import Device, Run
 from tilescope_dashboard.components import code_pair
+from tilescope_dashboard.data import recordings
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.notebook import views
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.topics.source import FunctionLaunch, LineColumn
-from tilescope_dashboard.views import missing_lines
-from tilescope_dashboard.views.missing import having
-from tilescope_dashboard.views.missing_lines import with_lines
 from tilescope_dashboard.views.source import Source
 
 #: Panel's own, on pandas 3.1.
@@ -268,14 +266,12 @@ def test_a_narrow_page_begins_with_one_column(run: str) -> None:
 def test_a_kernel_without_lines_says_what_to_do(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)
     view = shown(run, "matmul")
-    said = view._missing._text.object
+    said = view._whose.object
     assert "<code>tilescope profile matmul --collect compiler,interpreter</code>" in said
     assert "<code>tilescope profile matmul --collect compiler,interpreter,ncu_source</code>" in said
-    assert view._missing._layout.objects == [view._missing._text]
     assert not view._body.visible
     view.state.kernel = "softmax"
     assert view._body.visible
-    assert view._missing._layout.objects == []
 
 
 def another(folder: Path, identity: str, facts: dict, found: pd.DataFrame | None = None, title: str = "") -> str:
@@ -297,53 +293,57 @@ def test_another_runs_lines_are_shown_and_whose_they_are_said(run: str, tmp_path
     assert view.state.run == bare
     assert "bare" not in view._whose.object
     assert "Synthetic GPU" in view._whose.object
-    assert view._missing._layout.objects == []
-    assert view._origin()[1] != bare
+    assert view.origin[1] != bare
     view.state.run = run
-    assert view._origin()[1] == run
+    assert view.origin[1] == run
 
 
-def test_the_run_on_offer_is_named_with_what_knows_its_lines(tmp_path: Path, frame: pd.DataFrame) -> None:
+def test_a_run_with_other_kernels_lines_or_a_damaged_one_has_no_answer(tmp_path: Path, frame: pd.DataFrame) -> None:
     there = another(tmp_path, "20260103-000000-0001", {"softmax": {}}, frame, title=INJECTED)
-    # Nothing to see in a run whose lines are of another kernel, nor in a damaged one.
     another(tmp_path, "20260103-000000-0002", {"softmax": {}, "matmul": {}}, frame.assign(kernel="matmul"))
     damaged = another(tmp_path, "20260103-000000-0003", {"softmax": {}}, frame)
     (tmp_path / damaged / "lines.parquet").write_bytes(b"no parquet")
     listed = store.list_runs([tmp_path])
-    found = having(listed, "softmax", with_lines)
+    found = recordings.having(listed, "softmax", recordings.with_lines)
     assert found
     assert found.id == there
-    state = State(run="", kernel="softmax")
-    state.param.update(run="", runs=listed)
-    nowhere = missing_lines.MissingLines(state)
-    nowhere.show(line_values.frame([]))
-    said = nowhere._text.object
-    assert "&lt;script&gt;" in said
-    assert "<script>" not in said
-    assert "made 2026-01-03" in said
-    assert "Synthetic GPU; lines from compiler, ncu, interpreter" in said
-    assert having(listed, "attention", with_lines) is None
+    assert recordings.having(listed, "attention", recordings.with_lines) is None
 
 
-def test_where_all_lines_are_predicted_the_run_with_measured_ones_is_offered(
+def test_measured_lines_of_another_run_are_a_choice_and_a_persons_own_run_comes_first(
     tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     predicted = another(tmp_path, "20260103-000000-0001", {"softmax": {}}, frame[frame["source"] != "ncu"])
     another(tmp_path, "20260103-000000-0002", {"softmax": {}}, frame[frame["source"] == "compiler"])
-    measured = another(tmp_path, "20260103-000000-0003", {"softmax": {}}, frame)
+    measured = another(tmp_path, "20260103-000000-0003", {"softmax": {}}, frame, title=INJECTED)
     view = shown(predicted)
-    assert view._body.visible
-    assert "Another run has lines that were measured" in view._missing._text.object
-    view._missing._button.param.trigger("clicks")
-    assert view.state.run == measured
-    assert view._missing._layout.objects == []
+    choice = view._recording.widget
+    assert choice.visible
+    assert view.origin[1] == predicted
+    assert "stall samples (ncu)" not in view._head.object
+    choice.value = list(choice.options.values())[1]
+    assert (view.origin[1], view.state.run) == (measured, predicted)
+    assert "stall samples (ncu)" in view._head.object
+    assert "<script>" not in view._whose.object
+    view.state.theme = "dark"
+    assert view.origin[1] == measured
+    view.state.run = measured
+    assert not choice.visible
+
+
+def test_of_a_recording_the_measured_lines_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    recorded = next(one for one in store.list_runs() if one.title == "softmax")
+    view = shown(recorded.id)
+    assert "From softmax by source line, recorded" in view._whose.object
+    assert next(iter(view._recording.widget.options)).startswith("softmax, recorded")
 
 
 def test_an_own_kernel_is_profiled_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     mine = another(tmp_path, "20260103-000000-0001", {"MINE": {"file": "/my kernels/<b>.py", "sha256": ""}})
-    said = shown(mine, "MINE")._missing._text.object
+    said = shown(mine, "MINE")._whose.object
     assert (
         "<code>tilescope profile &#x27;/my kernels/&lt;b&gt;.py:MINE&#x27; --collect compiler,interpreter</code>"
         in said
@@ -356,8 +356,7 @@ def test_in_a_notebook_the_view_knows_its_own_run_only(run: str, tmp_path: Path)
     assert "LDG.E R1" in made._code.markup
     bare = another(tmp_path, "20260103-000000-0001", {"softmax": {}})
     made = views.view(store.open_run(store.find(bare)), "source")
-    assert made._missing._layout.objects == [made._missing._text]
-    assert "tilescope profile softmax" in made._missing._text.object
+    assert "tilescope profile softmax" in made._whose.object
 
 
 def test_without_its_text_a_run_shows_numbers_only(run: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
+from tilescope.foreign_files.opening import open_file
 from tilescope.table.case import Case
 from tilescope.table.schema import Failure
 from tilescope.tuning import memory, race
@@ -134,6 +137,20 @@ def test_a_config_is_copied_as_triton_writes_it() -> None:
         == 'triton.Config({"BLOCK": 128}, num_warps=4, num_stages=3)'
     )
     assert topic.as_code("num_warps=4") == "triton.Config({}, num_warps=4)"
+
+
+def test_helions_words_are_values_of_parameters(tmp_path) -> None:
+    log = Path(__file__).parents[1] / "profiles" / "fixtures" / "foreign" / "helion_autotune.csv"
+    cells = sweeps.configs(open_file(log, tmp_path).table, (), "sm_90")
+    columns = {column.name: column.unit for column in topic.columns(cells, sweeps.parameters(cells))}
+    assert columns["pid_type"] == "text"
+    assert columns["num_warps"] == "count"
+    assert set(cells["maxnreg"].dropna()) == {128.0}  # what other configs leave open is absent there
+    rows = topic.ranked(cells, next(iter(sweeps.names(cells))), {"pid_type": "flat"}, "time", less=True)
+    code = topic.as_code(rows["config"].iloc[0], rows["time_source"].iloc[0])
+    assert code.startswith("helion.Config(block_sizes=[128, 128, 64], indexing=['pointer', 'tensor_descriptor'], ")
+    figure = autotune(topic.grid(rows, "pid_type", "num_warps"), "pid_type", "num_warps", "second", LIGHT)
+    assert list(figure.x_range.factors) == ["flat"]
 
 
 def test_a_race_is_a_sweep_whose_configs_say_why_they_were_not_timed(tmp_path) -> None:

@@ -177,7 +177,7 @@ def test_autotune_without_configs_names_the_forms_tick_and_the_command() -> None
     state.runs = [run for run in state.runs if not run.recorded]  # one of those has a sweep
     shown = Autotune(state)
     shown.refresh()
-    said = shown._missing._text
+    said = shown._whose
     assert "softmax declares none" in said.object
     assert not shown._body.visible
     declared = {"name": "softmax", "kernel": "softmax", "implementations": {"triton": {"configs": [{"BLOCK": 64}]}}}

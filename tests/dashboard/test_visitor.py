@@ -87,7 +87,7 @@ def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any) ->
         # Someone else, with another browser, sees it and can do nothing about it. The address tells them no secret.
         other = visit(page.url.partition("?")[2])
         other.get_by_text("Profiling softmax").wait_for()
-        other.get_by_role("tab", name="Roofline").wait_for()
+        other.get_by_role("tab", name="Library").wait_for()
         other.get_by_role("button", name="Cancel").wait_for(state="detached")
         other.wait_for_timeout(1500)
         assert other.get_by_role("button", name="Cancel").count() == 0
@@ -116,7 +116,7 @@ def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any) -
     tab.get_by_role("button", name="Show results").wait_for()
     assert PREDICTED in tab.url
     page.goto(page.url.replace(made[1], PREDICTED))
-    page.get_by_role("tab", name="Roofline").wait_for()
+    page.get_by_role("tab", name="Library").wait_for()
     page.wait_for_timeout(1500)
     assert PREDICTED in page.url
     assert not page.get_by_role("button", name="Show results").count(), "how it ended was told already"

@@ -52,11 +52,23 @@ def check_every_config():
             both_passes(ours, doubles(ours), 1e-3, is_causal=causal, enable_gqa=True, config=config)
 
 
+def check_any_number_of_columns():
+    with poisoned():
+        for columns in (1, 5, 24, 96, 200, 256):
+            for causal in (False, True):
+                ours = leaves((1, 4, 35, columns), (1, 2, 50, columns), (1, 2, 50, columns))
+                both_passes(ours, doubles(ours), is_causal=causal, enable_gqa=True)
+        for columns in (24, 96, 256):  # through descriptors
+            ours = leaves((1, 2, 70, columns), (1, 2, 40, columns), (1, 2, 40, columns), dtype=torch.float16)
+            both_passes(ours, doubles(ours), 1e-3, is_causal=True)
+
+
 def check_strides():
     # Heads beside each other in a row, as projections leave them, and the three in one tensor.
-    joint = draw(2, 40, 3, 4, 16)
-    ours = [tensor.transpose(1, 2).requires_grad_() for tensor in joint.unbind(2)]
-    both_passes(ours, doubles(ours), is_causal=True)
+    for columns in (16, 24):
+        joint = draw(2, 40, 3, 4, columns)
+        ours = [tensor.transpose(1, 2).requires_grad_() for tensor in joint.unbind(2)]
+        both_passes(ours, doubles(ours), is_causal=True)
     ours = [draw(2, 4, 16, 40, seed=seed).mT.requires_grad_() for seed in range(3)]
     both_passes(ours, doubles(ours))
     q = draw(2, 4, 40, 16)

@@ -52,6 +52,9 @@ def compare(q, k, v, tolerance, call=sdpa, **options):
     [
         (1, 1, 1, 2, 3, 16), (3, 2, 1, 64, 64, 64), (1, 2, 8, 129, 127, 128), (2, 1, 3, 1000, 333, 64),
         (1, 1, 2, 333, 1000, 128), (1, 4, 1, 2048, 2048, 128), (2, 3, 1, 127, 257, 32), (1, 1, 71, 255, 255, 16),
+        # Columns that are no power of two, and many: few tiles, and enough for every multiprocessor.
+        (2, 2, 2, 129, 127, 96), (2, 20, 2, 517, 300, 96), (1, 2, 2, 129, 127, 256), (2, 20, 1, 517, 300, 256),
+        (1, 3, 1, 200, 333, 80), (1, 2, 1, 77, 91, 1), (2, 40, 1, 260, 390, 200), (1, 2, 1, 130, 70, 13),
     ],
 )  # fmt: skip
 def test_shapes(extents, causal, dtype):
@@ -93,7 +96,7 @@ def test_peers(name, impl):
     assert relative_error(actual, spec.reference(**doubles)) <= TOLERANCE["bf16"]
 
 
-@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize("columns", [64, 96, 128, 256])
 @pytest.mark.parametrize("heads", [4, 40])  # too few tiles for all multiprocessors, and enough
 def test_strides(heads, columns):
     joint = draw(2, 300, 3, heads, columns)
@@ -105,7 +108,7 @@ def test_strides(heads, columns):
     compare(draw(2, heads, 200, columns, seed=1), shared, shared, TOLERANCE["bf16"])
 
 
-@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize("columns", [64, 96, 128, 256])
 @pytest.mark.parametrize("heads", [1, 80])
 def test_special_values(heads, columns):
     k, v = draw(1, heads, 300, columns).abs(), draw(1, heads, 300, columns, seed=1)

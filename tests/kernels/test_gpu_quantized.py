@@ -31,7 +31,8 @@ CASES = [(name, shape, dtype) for name, (shapes, dtypes) in SHAPES.items() for s
 
 def relative_error(actual, expected):
     assert actual.shape == expected.shape
-    return float((actual.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-30))
+    actual, expected = actual.detach().double(), expected.detach().double()
+    return float((actual - expected).norm() / expected.norm().clamp_min(1e-30))
 
 
 def compare(name: str, workload: str, impl: str = "triton", **options):

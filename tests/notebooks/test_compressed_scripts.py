@@ -10,7 +10,7 @@ import re
 import pandas as pd
 import pytest
 from panel_material_ui import Button
-from tilescope_dashboard.components.html_text import heading, pane
+from tilescope_dashboard.components.html_text import heading
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.notebook.compressed_scripts import compressed, lender
@@ -70,11 +70,11 @@ class Two(View):
     name_in_address, title = "two", "Two"
 
     def build(self) -> list[object]:
-        self._head = pane(heading("<b>fast & new</b>"))
+        self._head.object = heading("<b>fast & new</b>")
         self._table = table(
             [Column("function", "function"), Column("time", "time", "second"), Column("none", "none", "byte")]
         )
-        return [self._head, self._table]
+        return [self._table]
 
     def update(self) -> None:
         names = ["<script>alert(1)</script>", *[f"f{n}" for n in range(14)]]

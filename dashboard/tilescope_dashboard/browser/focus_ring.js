@@ -15,7 +15,7 @@ sheet.replaceSync(`
   /* Neighbours would cover the ring. */
   .MuiToggleButton-root:focus-visible { position: relative; z-index: 1; }
   /* What fills its place would lose the ring at the edges, and in a row of tabs or a list it would be cut. */
-  .tabulator-tableholder:focus-visible, .bk-events:focus-visible, .MuiTab-root:focus-visible, .MuiMenuItem-root:focus-visible
+  .tabulator-tableholder:focus-visible, .bk-events:focus-visible, .MuiMenuItem-root:focus-visible
   { outline-offset: -3px !important; }
 `)
 const known = new WeakSet()

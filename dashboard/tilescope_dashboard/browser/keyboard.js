@@ -25,19 +25,8 @@ function every(selector, root = document) {
   return found
 }
 
-const tabs = () => every("[role=tab]").filter(tab => tab.checkVisibility())
-
-function go(tab) {
-  tab?.focus()
-  tab?.click()
-}
-
-// The view before (-1) or after (1) the one that is seen; the first comes after the last.
-function beside(step) {
-  const all = tabs()
-  const at = all.findIndex(tab => tab.getAttribute("aria-selected") === "true")
-  go(all.at((at + step) % all.length))
-}
+// A view that is asked for: the one before (-1) or after (1) the one that is seen, or that of the group with this number.
+const ask = detail => document.dispatchEvent(new CustomEvent("tilescope-view", {detail}))
 
 // A link that is seen only while it has the focus, before everything else on the page.
 function skipping() {
@@ -51,7 +40,7 @@ function skipping() {
   link.addEventListener("blur", () => { link.style.cssText = hidden })
   link.addEventListener("click", event => {
     event.preventDefault()
-    tabs().find(tab => tab.getAttribute("aria-selected") === "true")?.focus()
+    every("[role=tab][aria-selected=true]").find(tab => tab.checkVisibility())?.focus()
   })
   return link
 }
@@ -169,9 +158,9 @@ export function render({model}) {
     } else if (dialog.open) {
       return
     } else if (/^[1-9]$/.test(event.key)) {
-      go(tabs()[Number(event.key) - 1])
+      ask({number: Number(event.key)})
     } else if (bracket) {
-      beside(event.key === "]" ? 1 : -1)
+      ask({step: event.key === "]" ? 1 : -1})
     } else if (at.matches?.(".tabulator-tableholder") && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
       event.preventDefault()
       choose(at, event.key === "ArrowDown" ? 1 : -1)

@@ -12,10 +12,10 @@ from panel.custom import JSComponent
 #: What the sheet lists: keys, and what they do.
 KEYS = (
     ("?", "show or hide this sheet"),
-    ("1 … 9", "go to one of the first nine views, counted from the left"),
+    ("1 … 9", "go to a group of views, counted from the left"),
     ("[ ]", "go to the view before or after this one"),
     ("Tab, Shift Tab", "go to the next control, or back"),
-    ("← →", "in the row of views: the one beside it; Enter opens it"),
+    ("← →", "in a row of views: the one beside it; Enter opens it"),
     ("↑ ↓", "in a table: choose a row"),
     ("← →, + −, 0", "in a figure: move along it, closer, farther, all of it"),
     ("Esc", "close what is open, or choose no row"),

@@ -1,13 +1,13 @@
-"""The best recording for each question about a kernel, among all runs: its times, counters, sweep or source lines."""
+"""The best recording for each question about a kernel, among all runs: its counters, sweep, source lines or whatever a view needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tilescope.runs import store
-from tilescope.table.case_table import GPU_TIME_SOURCES
-from tilescope.table.sources import MEASURED
+from tilescope.table import sources
 
 from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.data.best_run import best_run
@@ -15,10 +15,15 @@ from tilescope_dashboard.data.run_cache import open_cached
 
 #: Something true where a run has what is sought of the kernel of that name.
 Found = Callable[[store.LoadedRun, str], object]
-#: Times and counters come from these collectors: a run without them need not be read to know that it has none.
-_NEEDED = {"times": GPU_TIME_SOURCES, "counters": ("ncu",)}
-#: What only Nsight Compute says of a launch.
-_COUNTERS = ("sm_throughput", "dram_throughput", "l2_bytes", "dram_bytes_read")
+
+
+class Question(NamedTuple):
+    """What is asked of runs. One without any of the ``sources``, where they are named, need not be read to know that it has no
+    answer.
+    """
+
+    found: Found
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -30,24 +35,27 @@ class Recording:
 
     @property
     def origin(self) -> str:
-        """Whose numbers these are, in words."""
-        return origin(self.summary)
+        """Whose numbers these are, in words: ``softmax, recorded 2026-11-23 on NVIDIA H200``."""
+        run = self.summary
+        kind = "recorded" if run.recorded else "measured" if run.measured else "predicted"
+        where = "on" if run.measured else "for"
+        return f"{run.title or run.id}, {kind} {run.started[:10]} {where} {run.device}".strip()
 
 
-def best(runs: Iterable[store.Summary], kernel: str, question: str, device: str = "") -> Recording | None:
-    """The best recording (``best_run``) among those that answer the ``question``, a name of ``QUESTIONS``; None without one.
+def best(runs: Iterable[store.Summary], kernel: str, question: Question, device: str = "") -> Recording | None:
+    """The best recording (``best_run``) among those that answer the ``question``; None without one.
 
     One on the GPU called ``device`` comes before all others.
     """
-    needed, found = _NEEDED.get(question, ()), QUESTIONS[question]
-    able = [run for run in runs if not needed or set(needed) & set(run.sources)]
+    needed, found = set(question.sources), question.found
+    able = [run for run in runs if not needed or needed & set(run.sources)]
     here = [run for run in able if device and run.device == device]
     elsewhere = [run for run in able if run not in here]
     summary = having(here, kernel, found) or having(elsewhere, kernel, found)
     return Recording(summary, open_cached(summary.path)) if summary else None
 
 
-def best_other(run: store.LoadedRun, kernel: str, question: str) -> Recording | None:
+def best_other(run: store.LoadedRun, kernel: str, question: Question) -> Recording | None:
     """The best of the recordings that come with Tilescope, but for the ``run`` itself, as ``best`` finds it."""
     others = [one for one in store.list_runs([store.recorded_dir()]) if one.id != run.run.id]
     return best(others, kernel, question, run.run.device.name)
@@ -78,13 +86,6 @@ def every(runs: Iterable[store.Summary], kernel: str, device: str = "") -> list[
     return found
 
 
-def origin(run: store.Summary) -> str:
-    """Whose numbers these are: ``softmax, recorded 2026-11-23 on NVIDIA H200``."""
-    kind = "recorded" if run.recorded else "measured" if run.measured else "predicted"
-    where = "on" if run.measured else "for"
-    return f"{run.title or run.id}, {kind} {run.started[:10]} {where} {run.device}".strip()
-
-
 def rows_of(metrics: Collection[str] = ()) -> Found:
     """A test whether a run's table has rows of the kernel with one of these metrics, or with any where none is named."""
 
@@ -93,12 +94,6 @@ def rows_of(metrics: Collection[str] = ()) -> Found:
         return bool(known.isin(metrics).any() if metrics else len(known))
 
     return found
-
-
-def with_times(run: store.LoadedRun, kernel: str) -> bool:
-    """Whether the run has GPU times of the kernel that are not ncu's, whose clocks and caches are its own."""
-    rows = run.table[(run.table["kernel"] == kernel) & run.table["metric"].eq("gpu_time")]
-    return bool(rows["source"].isin(set(GPU_TIME_SOURCES) - {"ncu"}).any())
 
 
 def with_sweep(run: store.LoadedRun, kernel: str) -> bool:
@@ -113,14 +108,10 @@ def with_lines(run: store.LoadedRun, kernel: str) -> bool:
 
 def with_measured(run: store.LoadedRun, kernel: str) -> bool:
     """Whether the run has lines of the kernel that a GPU's counters know."""
-    return bool(run.lines.loc[run.lines["kernel"] == kernel, "source"].isin(MEASURED).any())
+    return bool(run.lines.loc[run.lines["kernel"] == kernel, "source"].isin(sources.MEASURED).any())
 
 
-#: What can be asked, and what has the answer.
-QUESTIONS: dict[str, Found] = {
-    "times": with_times,
-    "counters": rows_of(_COUNTERS),
-    "sweep": with_sweep,
-    "measured lines": with_measured,
-    "lines": with_lines,
-}
+ANYTHING = Question(rows_of())
+#: What only counters say of a launch.
+COUNTERS = Question(rows_of(("sm_throughput", "dram_throughput", "l2_bytes", "dram_bytes_read")), sources.COUNTERS)
+SWEEP, LINES, MEASURED_LINES = Question(with_sweep), Question(with_lines), Question(with_measured)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 from tilescope.models import preference
-from tilescope.table.case import parse_config
+from tilescope.table.case import config_values
 from tilescope.table.case_table import CaseValues, gather
 from tilescope.table.schema import CASE_COLUMNS, Failure
 
@@ -52,7 +52,7 @@ def configs(table: pd.DataFrame, failures: Iterable[Failure] = (), target: str =
     if len(rows):
         frame = frame.join(_values(rows, index, target), on=index)
     frame = frame.reindex(columns=[*index, *COLOURINGS, "time_source", "code_source", "reason"])
-    return frame.join(pd.DataFrame([_parameters(c) for c in frame["config"]], index=frame.index))
+    return frame.join(_parameters(frame["config"]))
 
 
 def defaults(table: pd.DataFrame) -> pd.DataFrame:
@@ -97,11 +97,11 @@ def close(values: pd.Series) -> bool:
     return apart is not None and apart < CLOSE
 
 
-def _parameters(config: str) -> dict[str, int]:
-    try:
-        return parse_config(config)
-    except ValueError:
-        return {}
+def _parameters(configs: pd.Series) -> pd.DataFrame:
+    """A column a parameter. One that has a word for any config, as other tools' have, is of words."""
+    found = pd.DataFrame([config_values(config) for config in configs], index=configs.index)
+    words = [name for name in found if found[name].map(lambda value: isinstance(value, str)).any()]
+    return found.assign(**{name: found[name].map(str, na_action="ignore").fillna("–") for name in words})
 
 
 def _values(rows: pd.DataFrame, index: list[str], target: str) -> pd.DataFrame:

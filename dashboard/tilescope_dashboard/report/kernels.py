@@ -97,7 +97,7 @@ def _sweep(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Part]:
     """The run's own sweeps of the kernel, else those of the best recording that has any."""
     own = list(_autotune(loaded, name, table))
     yield from own
-    other = None if own else recordings.best_other(loaded, name, "sweep")
+    other = None if own else recordings.best_other(loaded, name, recordings.SWEEP)
     if other is not None:
         rows = other.loaded.table
         for part in _autotune(other.loaded, name, rows[rows["kernel"] == name]):

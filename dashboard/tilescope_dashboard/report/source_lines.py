@@ -28,7 +28,7 @@ def source_lines(loaded: LoadedRun, kernel: str, cases: Mapping[str, Mapping[str
     for direction, case in cases.items():
         yield from _part(loaded, kernel, own[own["pass"] == direction], case)
     if not recordings.with_measured(loaded, kernel):
-        other = recordings.best_other(loaded, kernel, "measured lines")
+        other = recordings.best_other(loaded, kernel, recordings.MEASURED_LINES)
         if other is not None:
             lines = _of(other.loaded, kernel)
             timed = lines[lines["source"].isin(MEASURED)]

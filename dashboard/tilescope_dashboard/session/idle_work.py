@@ -19,7 +19,7 @@ _HEAVY = 2.0
 #: After the person asked for something more is likely to follow, in seconds: until then no step is taken.
 _REST = 1.5
 #: A widget's properties that only a person changes.
-_ASKED_BY = ("value", "active", "indices")
+_ASKED_BY = ("value", "view", "indices")
 
 
 class IdleWork:

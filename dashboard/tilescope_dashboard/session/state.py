@@ -16,7 +16,7 @@ from tilescope.table import schema
 from tilescope_dashboard.data import command_line, kernel_cases, url_state
 from tilescope_dashboard.data.best_run import best_run, first_shown
 from tilescope_dashboard.data.kernel_cases import KernelCase
-from tilescope_dashboard.data.recordings import having
+from tilescope_dashboard.data.recordings import Question, Recording, best, having
 from tilescope_dashboard.data.run_cache import cases_of, open_cached, summaries, usual
 from tilescope_dashboard.figures.style import Theme, theme
 
@@ -86,10 +86,9 @@ class State(param.Parameterized):
             if "compared" not in names:
                 # An implementation that the run before was compared with is meant in this one, too.
                 self.compared = [url_state.moved(token, before, self.run) for token in self.compared]
-            # A link that names both means both, even where the run says nothing of the kernel.
             self._open(keep_kernel="kernel" in names)
-        elif "kernel" in names:
-            self._follow()
+        if "kernel" in names and (wanted := self._follow()) and "run" in names:
+            said.append(f"nothing of {self.kernel} in this run, so another one is open: {url_state.shown(wanted)}")
         said += self._keep_case(asked="case" in names)
         # The Compare view drops what it cannot compare: that it was asked for stays said until something else is chosen.
         if said or names != {"compared"}:
@@ -148,6 +147,26 @@ class State(param.Parameterized):
         case = KernelCase(*(found[name] for name in kernel_cases.OF_KERNEL)) if found else None
         return case if case in self.cases.values() else next(iter(self.cases.values()))
 
+    def answer(self, question: Question) -> Recording | None:
+        """The open run if it answers the question about the kernel, else the best recording that does, on its GPU if there is
+        one; None where none does.
+        """
+        if self.loaded is None or not question.found(self.loaded, self.kernel):
+            return best(self.runs, self.kernel, question, self.device.name if self.device else "")
+        return self.opened
+
+    @property
+    def opened(self) -> Recording | None:
+        """The open run as a recording."""
+        if self.loaded is None:
+            return None
+        run, device = self.loaded.run, self.loaded.run.device
+        known = next((one for one in self.runs if one.id == self.run), None)
+        listed = known or store.Summary(
+            run.id, self.loaded.folder, run.title, run.started, device.name, device.measured
+        )
+        return Recording(listed, self.loaded)
+
     def _open(self, keep_kernel: bool = False) -> None:
         """Open the run. A kernel that it lacks is exchanged, unless it was chosen together with the run, as by a link."""
         try:
@@ -166,13 +185,15 @@ class State(param.Parameterized):
         """Folder of the run. Raises StoreError for one that an address must not open."""
         return url_state.run_folder(self.run)
 
-    def _follow(self) -> None:
-        """Open a run that says something of the kernel, where the one at hand does not."""
+    def _follow(self) -> str:
+        """Open a run that says something of the kernel, where the one at hand does not. Gives the one that was at hand then."""
         if self.loaded is None or not self.kernel or self.kernel in self.loaded.run.kernels:
-            return
-        found = best_run(self.runs, self.kernel)
-        if found is not None:
-            self.run = found.id
+            return ""
+        before, found = self.run, best_run(self.runs, self.kernel)
+        if found is None:
+            return ""
+        self.run = found.id
+        return before
 
     @property
     def look(self) -> Theme:

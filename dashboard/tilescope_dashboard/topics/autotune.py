@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
-from tilescope.table.case import parse_config
+from tilescope.foreign_files import helion_autotune
+from tilescope.table.case import config_values
 
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.data.sweeps import COLOURINGS, close, names, over_best, parameters, spread
@@ -33,7 +34,7 @@ def columns(cells: pd.DataFrame, varying: Iterable[str]) -> tuple[Column, ...]:
     return (
         time,
         over,
-        *(Column(name, name, "count") for name in varying),
+        *(Column(name, name, "count" if pd.api.types.is_numeric_dtype(cells[name]) else "text") for name in varying),
         *(c for c in measures if c.name != "reason" or cells["reason"].ne("").any()),
     )
 
@@ -116,11 +117,13 @@ def gain(rows: pd.DataFrame, default: pd.DataFrame) -> float | None:
     return float(ratio) if pd.notna(ratio) else None
 
 
-def as_code(config: str) -> str:
-    """``triton.Config({"BLOCK": 128}, num_warps=4)`` for ``BLOCK=128,num_warps=4``."""
-    values = parse_config(config)
+def as_code(config: str, source: str = "") -> str:
+    """``triton.Config({"BLOCK": 128}, num_warps=4)`` for ``BLOCK=128,num_warps=4``; a ``helion.Config`` where the time's ``source`` is Helion."""
+    if source.startswith(helion_autotune.SOURCE):
+        return helion_autotune.as_code(config)
+    values = config_values(config)
     of_launch = {name: values.pop(name) for name in _OF_LAUNCH if name in values}
-    named = ", ".join(f'"{name}": {value}' for name, value in values.items())
+    named = ", ".join(f'"{name}": {value!r}' for name, value in values.items())
     return f"triton.Config({', '.join(['{' + named + '}', *(f'{name}={value}' for name, value in of_launch.items())])})"
 
 

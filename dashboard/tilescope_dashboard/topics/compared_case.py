@@ -1,4 +1,4 @@
-"""Compare: the chosen case among all that are compared."""
+"""Compare: the chosen case among all that are compared, and the usual baseline."""
 
 from __future__ import annotations
 
@@ -6,9 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import times
+
+#: What is compared with first where no baseline was chosen.
+_USUAL = ("eager", "compile", "aten")
+
+
+def usual(loaded: LoadedRun | None, kernel: str) -> str:
+    """The implementation of this run that is the baseline where none was chosen; empty where it has none of the usual ones."""
+    there = set(loaded.table.loc[loaded.table["kernel"] == kernel, "impl"].unique()) if loaded else set()
+    return next((impl for impl in _USUAL if impl in there), "")
 
 
 def of_case(rows: pd.DataFrame, case: KernelCase | None) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 
 #: Metrics of which a run needs one to have bars.
 NEEDED = frozenset(name for choices in model.BYTES.values() for pair in choices for name in pair)
-NOTHING = Sentence("HBM traffic", "No bytes are counted in this run: the interpreter or ncu counts them.")
+NOTHING = Sentence("HBM traffic", "No bytes are counted in this run: the interpreter, cupti or ncu counts them.")
 #: Columns of ``listed``'s frame, and of ``tilescope.models.traffic.speedup``'s.
 LAUNCHES = (
     IMPL, Column("number", "launch", "count"), Column("read", "read (B)", "byte"),
@@ -27,7 +27,7 @@ SPEEDUPS = (
     Column("actual", "actual", "times"), Column("time_source", "time from"),
 )  # fmt: skip
 #: What counts bytes, the most direct first, and how a selector names it.
-_COUNTED = {"ncu": "measured (ncu)", "interpreter": "predicted (interpreter)"}
+_COUNTED = {"ncu": "measured (ncu)", "cupti": "measured (CUPTI)", "interpreter": "predicted (interpreter)"}
 
 
 def problems(launches: pd.DataFrame) -> dict[str, tuple[str, str]]:
@@ -54,11 +54,11 @@ def floor(rows: pd.DataFrame) -> float | None:
 
 
 def bars(rows: pd.DataFrame, source: str = "ncu") -> pd.DataFrame:
-    """The launches of one problem as ``source`` counted them; an implementation that it did not see, as another source did."""
+    """The launches of one problem as ``source`` counted them; an implementation that it did not see, as the most direct other did."""
     counted = _counted(rows)
-    chosen = counted["source"].eq(source)
-    seen = set(counted.loc[chosen, "impl"])
-    return counted[chosen | ~counted["impl"].isin(seen)].reset_index(drop=True)
+    order = {name: place for place, name in enumerate(dict.fromkeys([source, *_COUNTED]))}
+    place = counted["source"].map(order)
+    return counted[place.eq(place.groupby(counted["impl"]).transform("min"))].reset_index(drop=True)
 
 
 def listed(shown: pd.DataFrame, least: float | None) -> pd.DataFrame:
@@ -78,7 +78,7 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None) -> S
     totals = (shown["read"] + shown["written"]).groupby(shown["impl"]).sum()
     ours = "triton" if "triton" in totals else totals.idxmin()
     together = ", the last one all that move least" if shown["impl"].value_counts().max() > MOST else ""
-    said = f"Solid bars were measured by ncu, pale ones predicted; each segment is one launch{together}."
+    said = f"Solid bars were measured by hardware counters, pale ones predicted; each segment is one launch{together}."
     measured = set(shown.loc[shown["impl"] == ours, "source"]) <= MEASURED
     verb = "moves" if measured else "has to move"
     title = f"{ours} {verb} {write(totals[ours], 'byte')}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import panel as pn
-from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
@@ -13,67 +12,64 @@ from tilescope_dashboard.components.copy_button import CopyButton
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data import kernel_cases, recordings, sweeps
 from tilescope_dashboard.figures.autotune import autotune
+from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import shared
 from tilescope_dashboard.topics import autotune as topic
+from tilescope_dashboard.views import missing_sweep
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.config_choices import ConfigChoices
-from tilescope_dashboard.views.missing_sweep import MissingSweep
 
 
 class Autotune(View):
-    """A heatmap of one sweep and the table of its configs: of the open run, else of the best recording that has one."""
+    """A heatmap of one sweep and the table of its configs."""
 
-    name_in_address, title = "autotune", "Autotune"
+    name_in_address, title, question = "autotune", "Autotune", recordings.SWEEP
 
     def build(self) -> list[Any]:
-        self._head, self._missing = html_text.pane(), MissingSweep(self.state, shared())
-        self._whose = html_text.pane()
         self._choices, self._chart = ConfigChoices(self._draw, self._pick), chart()
         self._table = pn.Column(sizing_mode="stretch_width", margin=0)
         self._copy = CopyButton(label="Copy best config")
         self._body = pn.Column(
-            self._whose, self._choices, self._copy, self._chart, self._table, sizing_mode="stretch_width", margin=0
+            self._choices, self._copy, self._chart, self._table, sizing_mode="stretch_width", margin=0
         )
         self._of: tuple[Any, ...] = ()
-        self._origin: tuple[str, ...] = ()
-        self.state.param.watch(self._changed, "runs")
-        return [self._head, self._missing, self._body]
+        self._follower = JobFollower(shared(), self._say)
+        self.state.param.watch(self._say, ["catalog", "may_launch"])
+        return [self._body]
+
+    def otherwise(self) -> str:
+        return missing_sweep.otherwise(self.state, shared().jobs)
+
+    def _say(self, *_: Any) -> None:
+        if self.fresh and not self.shown:
+            self.say_whose()
 
     def update(self) -> None:
-        state = self.state
         # In other colours the choices stay as they are.
-        if self._of != (state.loaded, state.kernel, state.runs):
-            self._of = state.loaded, state.kernel, list(state.runs)
-            self._fill(state.loaded)
-            own = next((run for run in state.runs if run.id == state.run), None)
-            best = None
-            if not self._body.visible:
-                best = recordings.best(state.runs, state.kernel, "sweep", state.device.name if state.device else "")
-            if best:
-                self._fill(best.loaded)
-            self._whose.object = html_text.whose(best.origin if best else recordings.origin(own) if own else "")
+        if self._of != (self.loaded, self.state.kernel):
+            self._of = self.loaded, self.state.kernel
+            self._fill()
         if self.elsewhere() and self.state.chosen:
             self._choices.go(kernel_cases.case_name(self.state.chosen[:3]))
-        self._missing.show(missing=not self._body.visible)
         if self._body.visible:
             self._draw()
         else:
             self._head.object = html_text.heading(*topic.ABOUT)
 
-    def _fill(self, loaded: LoadedRun | None) -> None:
-        """Offer the sweeps of that run."""
-        kernel, table_of = self.state.kernel, self.state.table.head(0)
-        failures, target, self._origin = [], "", self.state.origin
+    def _fill(self) -> None:
+        """Offer the sweeps of the run that is shown."""
+        kernel, table_of, loaded = self.state.kernel, self.state.table.head(0), self.loaded
+        failures, target = [], ""
         if loaded:
             table_of = loaded.table[loaded.table["kernel"] == kernel]
             failures = [failure for failure in loaded.run.failures if failure.concerns(kernel)]
-            target, self._origin = loaded.run.device.target, (kernel, loaded.run.id, loaded.run.device.name)
+            target = loaded.run.device.target
         self._cells = sweeps.configs(table_of, failures, target)
         self._defaults = sweeps.defaults(table_of)
         names = self._choices.fill(self._cells)
         self._body.visible = bool(names) and self._choices.colouring is not None
         self._rows = table(topic.columns(self._cells, names))
-        self._table.objects = [self.saved(self._rows, "configs", lambda: self._origin)]
+        self._table.objects = [self.saved(self._rows, "configs")]
 
     def _pick(self) -> None:
         """The sweep that a person chose, and its case for all views."""
@@ -91,7 +87,7 @@ class Autotune(View):
         self._head.object = html_text.heading(*topic.sentence(cells, shown, label, unit, won))
         top = topic.best(cells)
         self._copy.visible = top is not None
-        self._copy.text = topic.as_code(top["config"]) if top is not None else ""
+        self._copy.text = topic.as_code(top["config"], str(top["time_source"])) if top is not None else ""
         self._chart.visible = self._table.visible = len(shown) > 0
-        self._chart.object = autotune(shown, chosen.across, chosen.down, unit, self.state.look_of(*self._origin))
+        self._chart.object = autotune(shown, chosen.across, chosen.down, unit, self.look)
         fill(self._rows, topic.listed(cells))

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from html import escape
 from typing import Any
 
+import pandas as pd
 import panel as pn
 import param
+from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import Chart
 from tilescope_dashboard.components.tables import Table, downloads
+from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.exports import stem
+from tilescope_dashboard.data.recordings import Question, Recording
+from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.session.scheduling import step_by_step
 from tilescope_dashboard.session.state import State
 
@@ -23,8 +29,11 @@ _ENDED = object()
 class View(pn.viewable.Viewer):
     """A view of the state. A subclass has ``name_in_address``, ``title``, ``build()`` and ``update()``.
 
-    ``build`` makes the layout once, with its title in ``_head``; ``update`` fills it from the state. An error in ``update``
-    is shown in place. A view that shows one case shows the state's (``elsewhere``, ``choose``). The title of a ``live`` view changes all the time, too often to be read out for its figures.
+    ``build`` makes what stands below the title, once; ``update`` fills the title, ``_head``, and the rest from the state. An
+    error in ``update`` is shown in place. A view with a ``question`` shows the recording that answers it, ``shown``: the open
+    run, else the best one of the kernel. A line below the title says whose it is, or what to do where there is none
+    (``otherwise``). A view that shows one case shows the state's (``elsewhere``, ``choose``). The title of a ``live`` view
+    changes all the time, too often to be read out for its figures.
     """
 
     state = param.ClassSelector(class_=State)
@@ -32,25 +41,53 @@ class View(pn.viewable.Viewer):
     name_in_address = ""
     title = ""
     live = False
-
-    _head: pn.pane.HTML
+    question: Question | None = None
 
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
         self.fresh, self._followed = False, ""
-        self._trouble = html_text.pane(visible=False)
-        self._layout = pn.Column(self._trouble, *self.build(), sizing_mode="stretch_width", margin=0)
+        self.shown: Recording | None = None
+        self._trouble, self._head, self._whose = html_text.pane(visible=False), html_text.pane(), html_text.pane()
+        self._whose.margin = (-6, 8, 4, 8)
+        self._layout = pn.Column(
+            self._trouble, self._head, self._whose, *self.build(), sizing_mode="stretch_width", margin=0
+        )
         for place in self._layout.select(Chart):
             place.about = self._about
-        state.param.watch(self._changed, ["loaded", "kernel", "theme", "narrow", "view", "case"])
+        state.param.watch(self._changed, ["loaded", "kernel", "theme", "narrow", "view", "case", "runs"])
 
     def build(self) -> list[Any]:
-        """The view's parts, from top to bottom."""
+        """The view's parts below its title, from top to bottom."""
         raise TypeError(f"{type(self).__name__} has no build")
 
     def update(self) -> None:
         """Bring every part up to date with the state."""
         raise TypeError(f"{type(self).__name__} has no update")
+
+    def otherwise(self) -> str:
+        """What to do where no recording answers the question; escaped."""
+        return ""
+
+    @property
+    def loaded(self) -> LoadedRun | None:
+        """The run that is shown."""
+        return self.shown.loaded if self.shown else self.state.loaded
+
+    @property
+    def usual(self) -> pd.DataFrame:
+        """Its rows of the chosen kernel, without sweeps; nobody may change it."""
+        return run_cache.usual(self.loaded, self.state.kernel) if self.loaded else self.state.table
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """Whose numbers are shown, for a saved file's name (``State.origin``)."""
+        run = self.shown.loaded.run if self.shown else None
+        return (self.state.kernel, run.id, run.device.name) if run else self.state.origin
+
+    @property
+    def look(self) -> Theme:
+        """Colours of the chosen theme, for figures of what is shown."""
+        return self.state.look_of(*self.origin)
 
     def elsewhere(self) -> bool:
         """Whether another case was chosen since this was last asked: then selectors go to it."""
@@ -67,12 +104,12 @@ class View(pn.viewable.Viewer):
     def saved(self, shown: Table, what: str = "", origin: Callable[[], Sequence[str]] | None = None) -> pn.Column:
         """The table and, below it, links that save it.
 
-        The files are called after the view, ``what`` the table holds, and where its numbers come from: the state's
-        kernel, run and GPU, unless ``origin`` says otherwise.
+        The files are called after the view, ``what`` the table holds, and where its numbers come from: the kernel, the run and
+        the GPU that are shown, unless ``origin`` says otherwise.
         """
 
         def name() -> str:
-            return stem(self.name_in_address, what, *(origin() if origin else self.state.origin))
+            return stem(self.name_in_address, what, *(origin() if origin else self.origin))
 
         return pn.Column(shown, downloads(shown, name), sizing_mode="stretch_width", margin=0)
 
@@ -90,7 +127,23 @@ class View(pn.viewable.Viewer):
         if self.fresh:
             return
         self.fresh = True
-        self._attempt(self.update)
+        self._attempt(self._bring_up)
+
+    def _bring_up(self) -> None:
+        if self.question:
+            self.shown = self.state.answer(self.question)
+            self.say_whose()
+        self.update()
+
+    def say_whose(self) -> None:
+        """Say whose recording is shown, or what to do where there is none."""
+        if self.shown:
+            self._whose.object = html_text.whose(self.shown.origin)
+        else:
+            tool = str(self.state.loaded.run.settings.get("tool", "")) if self.state.loaded else ""
+            # Its kernels are declared nowhere, so no command makes more of it.
+            of_file = f"<p>This run is a file of {escape(tool)}, which does not have it.</p>"
+            self._whose.object = of_file if tool else self.otherwise()
 
     def gradually(self, steps: Iterator[object]) -> None:
         """Take the steps in turns, for what would keep other sessions waiting; an error in one is shown and ends them."""
@@ -113,7 +166,9 @@ class View(pn.viewable.Viewer):
         return result
 
     def _changed(self, *events: param.parameterized.Event) -> None:
-        if any(event.name != "view" for event in events):
+        # A new run may answer what the open one does not.
+        other = self.question and (self.shown is None or self.shown.loaded is not self.state.loaded)
+        if any(event.name != "view" and (event.name != "runs" or other) for event in events):
             self.fresh = False
         if self.state.view == self.name_in_address:
             self.refresh()

@@ -32,7 +32,7 @@ class Claims(View):
     name_in_address, title = "claims", "Claims"
 
     def build(self) -> list[Any]:
-        self._head, self._chart, self._table = html_text.pane(), chart(), table(topic.COLUMNS)
+        self._chart, self._table = chart(), table(topic.COLUMNS)
         self._rows = self._shown = pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)
         self._text = pmui.TextInput(label="kernel or family contains", size="small", width=220)
         self._standing = pmui.RadioButtonGroup(
@@ -51,7 +51,7 @@ class Claims(View):
         asked = pn.FlexBox(self._text, self._standing, gap="6px", align_items="end")
         self._body = pn.Column(asked, self._count, self._found, **wide)
         self._asked: list[Path] = []
-        return [self._head, self._body]
+        return [self._body]
 
     def update(self) -> None:
         self._asked = asked = [s.path for s in reversed(self.state.runs) if s.recorded and not s.error]

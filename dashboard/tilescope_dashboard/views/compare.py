@@ -28,7 +28,7 @@ class Compare(View):
     name_in_address, title = "compare", "Compare"
 
     def build(self) -> list[Any]:
-        self._head, self._said = html_text.pane(), html_text.pane()
+        self._said = html_text.pane()
         self._others = pmui.MultiChoice(label="Compare with", options={}, sizing_mode="stretch_width", margin=(4, 8))
         self._chart, self._table = chart(), table(topic.COLUMNS)
         self._first = pn.FlexBox(sizing_mode="stretch_width", margin=0)
@@ -36,7 +36,7 @@ class Compare(View):
         self._others.param.watch(lambda event: self.state.param.update(compared=list(event.new)), "value")
         self.state.param.watch(self._changed, ["compared", "runs"])
         self._body = pn.Column(self._chart, self.saved(self._table), sizing_mode="stretch_width", margin=0)
-        return [self._head, self._others, self._first, self._said, self._body]
+        return [self._others, self._first, self._said, self._body]
 
     def update(self) -> None:
         state = self.state

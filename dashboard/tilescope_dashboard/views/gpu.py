@@ -21,12 +21,12 @@ class GpuView(View):
 
     def build(self) -> list[Any]:
         self._stream = TelemetryStream(sampler(), self._tell)
-        self._head, self._table, self._device = html_text.pane(), table(topic.COLUMNS), cards.pane()
+        self._table, self._device = table(topic.COLUMNS), cards.pane()
         self._charts = {name: chart() for name in FIGURES}
         self._grid = side_by_side(self._charts.values(), 300)
         self._rows = self.saved(self._table, origin=lambda: [gpu.name for gpu in self._stream.sampler.gpus])
         self.state.param.watch(self._follow, "view")
-        return [self._head, self._rows, self._grid, self._device]
+        return [self._rows, self._grid, self._device]
 
     def _follow(self, event: Any) -> None:
         if event.new != self.name_in_address:

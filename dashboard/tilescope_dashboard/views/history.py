@@ -21,14 +21,14 @@ class History(View):
     name_in_address, title = "history", "History"
 
     def build(self) -> list[Any]:
-        self._head, self._chart, self._table = html_text.pane(), chart(), table(topic.COLUMNS)
+        self._chart, self._table = chart(), table(topic.COLUMNS)
         self._table.param.watch(self._open, "selection")
         self._body = pn.Column(
             self._chart, html_text.pane(html_text.subheading("Runs", "Click one to open it.")),
             self.saved(self._table, "runs"), sizing_mode="stretch_width", margin=0,
         )  # fmt: skip
         self.state.param.watch(self._changed, ["runs", "compared"])
-        return [self._head, self._body]
+        return [self._body]
 
     def update(self) -> None:
         state = self.state

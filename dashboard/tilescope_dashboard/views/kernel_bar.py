@@ -17,7 +17,7 @@ from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import short
 from tilescope_dashboard.session.idle_work import IdleWork
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.topics import compare
+from tilescope_dashboard.topics import compare, compared_case
 
 #: It stays in sight while the views scroll below it; a phone scrolls it sideways.
 _CSS = """
@@ -26,7 +26,6 @@ _CSS = """
   :host { flex-flow: row nowrap !important; overflow: auto hidden !important; scrollbar-width: none; }
 }
 """
-_NONE = "none"
 
 
 class KernelBar(pn.viewable.Viewer):
@@ -46,7 +45,7 @@ class KernelBar(pn.viewable.Viewer):
         self._pass = self._list("pass", 125, lambda value: state.choose(direction=value))
         self._size = self._list("size", 200, lambda value: state.choose(workload=value))
         self._impl = self._list("implementation", 130, lambda value: state.choose(impl=value))
-        self._baseline = self._list("baseline", 150, self._choose_baseline)
+        self._baseline = self._list("baseline", 165, self._choose_baseline)
         self._gpu = self._list("GPU", 110, self._choose_gpu)
         state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "case", "compared"])
         self._fill()
@@ -124,7 +123,8 @@ class KernelBar(pn.viewable.Viewer):
         chosen = [token for token in state.compared if token in found.values()]
         if len(chosen) > 1:
             found = {f"{len(chosen)} baselines": chosen[0], **{n: t for n, t in found.items() if t != chosen[0]}}
-        return {_NONE: "", **found}, next(iter(chosen), "")
+        usual = compared_case.usual(state.loaded, state.kernel)
+        return {f"{usual} (usual)" if usual else "none": "", **found}, next(iter(chosen), "")
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout

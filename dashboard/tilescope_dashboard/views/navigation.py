@@ -1,12 +1,11 @@
-"""The row of views, and the one that is being looked at."""
+"""The rows of views, and the one that is being looked at."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import panel as pn
-import panel_material_ui as pmui
 import param
 
 from tilescope_dashboard.browser.connection import Connection
@@ -14,6 +13,7 @@ from tilescope_dashboard.browser.focus_ring import FocusRing
 from tilescope_dashboard.browser.history import History
 from tilescope_dashboard.browser.keyboard import Keyboard
 from tilescope_dashboard.components.stack import Stack
+from tilescope_dashboard.components.view_tabs import ViewTabs
 from tilescope_dashboard.data import url_state
 from tilescope_dashboard.session.idle_work import IdleWork
 from tilescope_dashboard.session.state import IN_ADDRESS, State
@@ -21,51 +21,50 @@ from tilescope_dashboard.views.base import View
 
 
 class Navigation(pn.viewable.Viewer):
-    """Tabs over the state's view. A view is made when it is first looked at, or before that in spare time, and kept."""
+    """Tabs over the state's view, by groups. A view is made when it is first looked at, or before that in spare time, and kept.
+
+    The group with the title ``apart`` and those after it stand apart.
+    """
 
     state = param.ClassSelector(class_=State)
 
-    def __init__(self, state: State, views: Mapping[str, type[View]], **settings: Any) -> None:
+    def __init__(
+        self, state: State, groups: Mapping[str, Sequence[type[View]]], apart: str = "", **settings: Any
+    ) -> None:
         super().__init__(state=state, **settings)
-        self._views, self._made = views, {}
+        self._views = {view.name_in_address: view for group in groups.values() for view in group}
+        self._made: dict[str, View] = {}
         # The theme is no place that one goes back from.
         self._begun = {name: getattr(state, name) for name in IN_ADDRESS if name != "theme"}
-        # The tabs hold nothing themselves: with Bokeh inside, dynamic tabs throw and static ones build every view.
-        nothing = pn.Spacer(height=0)
-        self._tabs = pmui.Tabs(
-            *((view.title, nothing) for view in views.values()),
-            active=self._place(),
+        titles = [[title, [[view.name_in_address, view.title] for view in group]] for title, group in groups.items()]
+        self._tabs = ViewTabs(
+            groups=titles,
+            apart=apart,
             sizing_mode="stretch_width",
+            margin=0,
+            styles={"min-width": "0", "flex": "1 1 0"},
         )
-        self._stack = Stack(views)
-        self._tabs.param.watch(self._clicked, "active")
+        self._stack = Stack(self._views)
+        self._tabs.param.watch(lambda event: setattr(state, "view", event.new), "view")
         state.param.watch(self._switch, "view")
         self._switch()
         spare = IdleWork(self._prepare)
         state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow", "case"])
         pn.state.onload(spare.start)
         top = pn.Row(
-            self._tabs, Keyboard(self._clear, align="center", margin=(0, 8)), sizing_mode="stretch_width", margin=0
+            self._tabs, Keyboard(self._clear, align="start", margin=(6, 8)), sizing_mode="stretch_width", margin=0
         )
         self._layout = pn.Column(
             top, self._stack, Connection(), FocusRing(), History(self._went), sizing_mode="stretch_width", margin=0
         )
 
-    def _place(self) -> int:
-        names = list(self._views)
-        return names.index(self.state.view) if self.state.view in names else 0
-
-    def _clicked(self, event: param.parameterized.Event) -> None:
-        self.state.view = list(self._views)[event.new]
-
     def _switch(self, *_: param.parameterized.Event) -> None:
-        place, asked = self._place(), self.state.view
-        name = list(self._views)[place]
+        asked = self.state.view
+        name = asked if asked in self._views else next(iter(self._views))
         if asked and asked != name:
             said = f"not a view: {url_state.shown(asked)}, so this is {self._views[name].title}"
             self.state.ignored = "; ".join(filter(None, [self.state.ignored, said]))
-        self._tabs.active = place
-        self.state.view = name
+        self._tabs.view = self.state.view = name
         self._furnish(name)
         self._stack.show(name)
 
@@ -88,7 +87,7 @@ class Navigation(pn.viewable.Viewer):
         self.state.param.update(**{name: value for name, value in self._begun.items() if name not in named})
 
     def _clear(self) -> None:
-        self._made[list(self._views)[self._place()]].clear()
+        self._made[self.state.view].clear()
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout

@@ -13,20 +13,19 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart, side_by_side
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
+from tilescope_dashboard.data.recordings import Question, rows_of
 from tilescope_dashboard.figures.occupancy import TITLES, occupancy
 from tilescope_dashboard.topics import occupancy as topic
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.missing import Missing, rows_of
 
 
 class Occupancy(View):
     """Three curves for the launch chosen in the table below them."""
 
-    name_in_address, title = "occupancy", "Occupancy"
+    name_in_address, title, question = "occupancy", "Occupancy", Question(rows_of(topic.NEEDED))
 
     def build(self) -> list[Any]:
         self._target = pmui.Select(label="GPU", options=list(model.LIMITS), width=150, size="small")
-        self._head, self._missing = html_text.pane(), Missing(self.state)
         self._charts = {resource: chart() for resource in TITLES}
         self._table = table(topic.COLUMNS)
         self._rows, self._of, self._settled = pd.DataFrame(), (), True
@@ -36,18 +35,17 @@ class Occupancy(View):
             self._target, side_by_side(self._charts.values(), 310), self.saved(self._table, "launches"),
             sizing_mode="stretch_width", margin=0,
         )  # fmt: skip
-        return [self._head, self._missing, self._body]
+        return [self._body]
 
     def update(self) -> None:
-        state = self.state
         # In other colours the GPU and the launch stay the chosen ones.
-        if self._of == (state.loaded, state.kernel):
+        if self._of == (self.loaded, self.state.kernel):
             self._settled = False
             self._mark()
             self._settled = True
             self._draw()
             return
-        self._of = (state.loaded, state.kernel)
+        self._of = (self.loaded, self.state.kernel)
         self._settled = False
         own = self._own()
         self._target.value = own if own in model.LIMITS else self._target.value
@@ -56,12 +54,12 @@ class Occupancy(View):
 
     def _own(self) -> str:
         """The architecture that the run speaks about."""
-        return self.state.device.target.rstrip("af") if self.state.device else ""
+        return self.loaded.run.device.target.rstrip("af") if self.loaded else ""
 
     def _fill(self) -> None:
         # The table is watched: the charts are drawn once, when all stands.
         self._settled = False
-        self._rows = topic.listed(self.state.usual, self._target.value)
+        self._rows = topic.listed(self.usual, self._target.value)
         fill(self._table, self._rows)
         if len(self._rows):
             self._table.choose([0])
@@ -91,10 +89,8 @@ class Occupancy(View):
         self._body.visible = len(self._rows) > 0
         if self._rows.empty:
             self._head.object = html_text.heading(*topic.NOTHING)
-            self._missing.seek(rows_of(topic.NEEDED))
             return
-        self._missing.say("")
-        look, target = self.state.look, self._target.value
+        look, target = self.look, self._target.value
         row = self._rows.iloc[next(iter(self._table.selection), 0)].to_dict()
         self._head.object = html_text.heading(*topic.sentence(row, target))
         for resource, place in self._charts.items():

@@ -16,12 +16,12 @@ from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, case_name
 from tilescope_dashboard.data.library import library, listing
+from tilescope_dashboard.data.recordings import ANYTHING
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.session.scheduling import once_loaded
 from tilescope_dashboard.topics import overview as topic
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.first_finding import FirstFinding
-from tilescope_dashboard.views.missing import Missing, rows_of
 
 _KERNELS = "Largest forward case, from the most complete run. Click one to look at it."
 _NOWHERE = "<p>No run says anything about it yet: profile it.</p>"
@@ -30,10 +30,9 @@ _NOWHERE = "<p>No run says anything about it yet: profile it.</p>"
 class Overview(View):
     """Numbers first, then where they stand, then the tables behind them."""
 
-    name_in_address, title = "overview", "Overview"
+    name_in_address, title, question = "overview", "Overview", ANYTHING
 
     def build(self) -> list[Any]:
-        self._head, self._missing = html_text.pane(), Missing(self.state)
         self._first, self._chart = FirstFinding(self.state), chart()
         self._kernels, self._table, self._runs = (table(c) for c in (topic.KERNELS, topic.CASES, topic.RUNS))
         self._cases = self._library = pd.DataFrame()
@@ -47,11 +46,14 @@ class Overview(View):
         once_loaded(lambda: below.extend(self._below()))
         kernels = self.saved(self._kernels, "kernels", tuple)
         cases = _text("Every case of this run", f"{topic.READING} Click a row to read it in full.")
-        return [self._head, self._missing, self._first, _text("Kernels", _KERNELS), kernels, cases, self._chart, below]
+        return [self._first, _text("Kernels", _KERNELS), kernels, cases, self._chart, below]
 
     def _below(self) -> list[Any]:
         runs = self.saved(self._runs, "runs", tuple)
         return [self.saved(self._table, "cases"), _text("Runs", "Click one to open it."), runs]
+
+    def otherwise(self) -> str:
+        return _NOWHERE if self.state.kernel else ""
 
     def update(self) -> None:
         state, loaded = self.state, self.state.loaded
@@ -86,10 +88,6 @@ class Overview(View):
             case = summary.representative(rows[rows["kernel"] == state.kernel]) if len(rows) else None
         self._head.object = of_kernel(state.kernel, case, str(state.declared.get("summary", "")))
         self._first.show(case)
-        if case is None and state.kernel:
-            self._missing.seek(rows_of(), otherwise=_NOWHERE)
-        else:
-            self._missing.say("")
 
     def _list_runs(self) -> None:
         self._listed = list(self.state.runs)

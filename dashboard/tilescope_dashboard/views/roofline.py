@@ -14,22 +14,21 @@ from tilescope.models import roofline as model
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.data.recordings import Question, rows_of
 from tilescope_dashboard.figures.marks import marks
 from tilescope_dashboard.figures.roofline import drawing, source
 from tilescope_dashboard.session.scheduling import AfterPaint, next_tick
 from tilescope_dashboard.topics import roofline as topic
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.missing import Missing, rows_of
 from tilescope_dashboard.views.point_choices import PointChoices
 
 
 class Roofline(View):
     """The figure, its selectors, and one table row a point."""
 
-    name_in_address, title = "roofline", "Roofline"
+    name_in_address, title, question = "roofline", "Roofline", Question(rows_of(topic.NEEDED))
 
     def build(self) -> list[Any]:
-        self._head, self._missing = html_text.pane(), Missing(self.state)
         self._choices, self._chart = PointChoices(self._filter, self._pick), chart()
         self._of: pd.DataFrame | None = None
         self._table = table(topic.COLUMNS, pagination="remote")
@@ -38,11 +37,10 @@ class Roofline(View):
         self._body = pn.Column(
             self._choices, self._chart, self.saved(self._table, "points"), sizing_mode="stretch_width", margin=0
         )
-        return [self._head, self._missing, self._body]
+        return [self._body]
 
     def update(self) -> None:
-        loaded = self.state.loaded
-        rows = self.state.usual
+        loaded, rows = self.loaded, self.usual
         if rows is not self._of:
             self._of = rows
             self._all = model.points(rows, loaded.run.device, loaded.run.kernels) if loaded else pd.DataFrame()
@@ -50,9 +48,7 @@ class Roofline(View):
         self._body.visible = len(self._all) > 0
         if self._all.empty:
             self._head.object = html_text.heading(*topic.NOTHING)
-            self._missing.seek(rows_of(topic.NEEDED))
             return
-        self._missing.say("")
         self._choices.offer(self._all, self.state.chosen, anew=self.elsewhere())
         self._draw()
         self._fill()
@@ -68,7 +64,7 @@ class Roofline(View):
         chosen = self._choices.of(self._all)
         self._points = self._all[chosen].reset_index(drop=True)
         self._head.object = html_text.heading(*topic.sentence(self._points))
-        drawn = drawing(self._marks.where(chosen), all_roofs(self.state.device), self.state.look)
+        drawn = drawing(self._marks.where(chosen), all_roofs(self.loaded.run.device), self.look)
         shown = source(self._chart.draw(drawn))
         if shown is not None and shown is not self._source:
             shown.selected.on_change("indices", self._select_row)

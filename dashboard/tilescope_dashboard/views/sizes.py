@@ -22,15 +22,13 @@ class Sizes(View):
     name_in_address, title = "sizes", "Sizes"
 
     def build(self) -> list[Any]:
-        self._head, self._chart, self._whose = html_text.pane(), chart(), html_text.pane()
+        self._chart = chart()
         self._table = table(topic.columns(topic.WIDEST))
         self._table.param.watch(self._pick, "selection")
         self._settled = True
-        self._body = pn.Column(
-            self._chart, self._whose, self.saved(self._table, "sizes"), sizing_mode="stretch_width", margin=0
-        )
+        self._body = pn.Column(self._chart, self.saved(self._table, "sizes"), sizing_mode="stretch_width", margin=0)
         self.state.param.watch(self._changed, "runs")
-        return [self._head, self._body]
+        return [self._body]
 
     def update(self) -> None:
         state = self.state

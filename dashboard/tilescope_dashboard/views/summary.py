@@ -26,39 +26,35 @@ from tilescope_dashboard.session.scheduling import next_tick, once_loaded
 from tilescope_dashboard.topics import roofline as roofline_topic
 from tilescope_dashboard.topics import summary as topic
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.missing import Missing, rows_of
 
 #: Causes that are shown here; Advice has all of them.
 _MOST = 3
 
 
 class Summary(View):
-    """A sentence, numbers, bars, a small roofline and the first causes; each panel says whose recording it is."""
+    """A sentence, numbers, bars, a small roofline and the first causes; bars of another recording say whose they are."""
 
-    name_in_address, title = "summary", "Summary"
+    name_in_address, title, question = "summary", "Summary", recordings.ANYTHING
 
     def build(self) -> list[Any]:
-        self._head, self._missing = html_text.pane(), Missing(self.state)
         self._stats, self._causes = html_text.pane(), cards.pane()
         self._light, self._roofline = chart(), chart()
-        self._whose_light, self._whose = html_text.pane(), html_text.pane()
+        self._whose_light = html_text.pane()
         self._more = pmui.Button(label="All of them, and NVIDIA's", variant="outlined", size="small", width=210)
         self._more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", "advice")))
         self._body = pn.Column(
             self._stats, side_by_side([self._light, self._roofline], 330), self._whose_light, self._causes, self._more,
-            self._whose, sizing_mode="stretch_width", margin=0,
+            sizing_mode="stretch_width", margin=0,
         )  # fmt: skip
         self.state.param.watch(self._changed, "compared")
-        return [self._head, self._missing, self._body]
+        return [self._body]
 
     def update(self) -> None:
         state, loaded, case = self.state, self.state.loaded, self.state.standing
         self._body.visible = loaded is not None and case is not None
         if loaded is None or case is None:
             self._head.object = html_text.heading(*topic.verdict(state.kernel, None, ()))
-            self._missing.seek(rows_of())
             return
-        self._missing.say("")
         row, found = self._row(case), run_cache.findings(loaded, (state.kernel, *case))
         self._head.object = html_text.heading(*topic.verdict(state.kernel, row, found))
         kernel, compared = state.kernel, tuple(state.compared)
@@ -68,7 +64,7 @@ class Summary(View):
         )  # fmt: skip
         notices = "".join(html_text.notice("info", "Baseline:", line) for line in said)
         numbers = html_text.stats(topic.stats(row, against)) if row else ""
-        self._stats.object = numbers + html_text.whose(self._own()) + notices
+        self._stats.object = numbers + notices
         self._draw_roofline(case)
         self._draw_light(case)
         self._tell(found)
@@ -81,10 +77,6 @@ class Summary(View):
         if here.empty:
             here = run_cache.kept(loaded, ("summary", kernel, case), lambda: topic.alone(loaded, kernel, case))
         return {str(name): value for name, value in here.iloc[0].items()} if len(here) else None
-
-    def _own(self) -> str:
-        """Whose the open run is."""
-        return next((recordings.origin(run) for run in self.state.runs if run.id == self.state.run), "")
 
     def _draw_roofline(self, case: KernelCase) -> None:
         state, kernel = self.state, self.state.kernel
@@ -99,7 +91,7 @@ class Summary(View):
         """Of the open run, else of the best recording of counters, which may have to be read first."""
         state = self.state
         shares = _shares(state.loaded, state.kernel, case)
-        self._show_light(shares, self._own() if len(shares) else "")
+        self._show_light(shares)
         if shares.empty:
             once_loaded(functools.partial(self._borrow, case))
 
@@ -107,20 +99,14 @@ class Summary(View):
         state = self.state
         if state.standing != case or state.loaded is None:
             return
-        best = recordings.best(state.runs, state.kernel, "counters", state.device.name if state.device else "")
-        if best and best.summary.id != state.run:
+        best = state.answer(recordings.COUNTERS)
+        if best and best.loaded is not state.loaded:
             shares = _shares(best.loaded, state.kernel, case)
-            self._show_light(shares, best.origin if len(shares) else "")
+            self._show_light(shares, f"{best.origin} (speed of light)" if len(shares) else "")
 
-    def _show_light(self, shares: pd.DataFrame, whose: str) -> None:
+    def _show_light(self, shares: pd.DataFrame, other: str = "") -> None:
         self._light.object = speed_of_light(shares, topic.PARTS, self.state.look)
-        own = self._own()
-        both = (
-            [f"{own} (speed of light, roofline)"]
-            if whose == own
-            else [f"{whose} (speed of light)" if whose else "", f"{own} (roofline)"]
-        )
-        self._whose_light.object = html_text.whose(*both)
+        self._whose_light.object = html_text.whose(other)
 
     def _tell(self, found: tuple[Finding, ...]) -> None:
         left = f" The first {_MOST} of {len(found)}." if len(found) > _MOST else ""
@@ -128,7 +114,6 @@ class Summary(View):
             "Causes, by potential speedup", f"Estimates are upper limits: fix one, then measure again.{left}"
         )
         self._causes.object = head + cards.cards(found[:_MOST]) if found else ""
-        self._whose.object = html_text.whose(self._own()) if found else ""
 
 
 def _points(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:

@@ -13,20 +13,20 @@ from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.components.trace_links import links
 from tilescope_dashboard.data import frames
+from tilescope_dashboard.data.recordings import Question, rows_of
 from tilescope_dashboard.figures.timeline import timeline
 from tilescope_dashboard.topics import timeline as topic
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.missing import Missing, rows_of
 
 
 class Timeline(View):
     """One repetition of each implementation on a problem, drawn from the moment its first launch began."""
 
-    name_in_address, title = "timeline", "Timeline"
+    name_in_address, title, question = "timeline", "Timeline", Question(rows_of(topic.NEEDED))
 
     def build(self) -> list[Any]:
         self._filling, self._of = False, None
-        self._head, self._missing, self._chart = html_text.pane(), Missing(self.state), chart()
+        self._chart = chart()
         self._table, self._totals = table(topic.LAUNCHES, pagination="remote"), table(topic.TOTALS)
         self._problem = pmui.Select(label="workload", options={}, size="small", width=280)
         self._sample = pmui.Select(label="repetition", options={}, size="small", width=130)
@@ -40,11 +40,11 @@ class Timeline(View):
             self.saved(self._totals, "totals"), self.saved(self._table, "launches"),
             sizing_mode="stretch_width", margin=0,
         )  # fmt: skip
-        return [self._head, self._missing, self._body]
+        return [self._body]
 
     def update(self) -> None:
         self._filling = True
-        rows = self.state.usual
+        rows = self.usual
         other, anew = self.elsewhere(), rows is not self._of
         if anew:
             self._of, self._launches = rows, model.timeline(rows)
@@ -55,10 +55,6 @@ class Timeline(View):
             first = frames.first_problem(rows, options.values(), self.state.chosen)
             self._problem.param.update(options=options, value=first)
         self._body.visible = bool(options)
-        if options:
-            self._missing.say("")
-        else:
-            self._missing.seek(rows_of(topic.NEEDED))
         self._filling = False
         self._draw()
 
@@ -72,7 +68,7 @@ class Timeline(View):
         launches = model.of_repetitions(self._launches, sums)
         chosen = launches["function"].str.contains(self._filter.value or "", case=False, regex=False)
         self._head.object = html_text.heading(*topic.sentence(launches, sums))
-        self._chart.object = timeline(launches.assign(chosen=chosen), self.state.look)
-        self._traces.objects = links(self.state.loaded, launches, self.state.origin)
+        self._chart.object = timeline(launches.assign(chosen=chosen), self.look)
+        self._traces.objects = links(self.loaded, launches, self.origin)
         fill(self._totals, sums)
         fill(self._table, topic.listed(launches)[chosen])

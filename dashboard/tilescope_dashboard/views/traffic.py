@@ -12,21 +12,21 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data import frames
+from tilescope_dashboard.data.recordings import Question, rows_of
 from tilescope_dashboard.figures.style import heading
 from tilescope_dashboard.figures.traffic import speedup, traffic
 from tilescope_dashboard.topics import traffic as topic
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.choice import Choice
-from tilescope_dashboard.views.missing import Missing, rows_of
 
 
 class Traffic(View):
     """Bars, speedups and their tables for one workload and pass."""
 
-    name_in_address, title = "traffic", "HBM traffic"
+    name_in_address, title, question = "traffic", "HBM traffic", Question(rows_of(topic.NEEDED))
 
     def build(self) -> list[Any]:
-        self._head, self._missing, self._bars, self._gains = html_text.pane(), Missing(self.state), chart(), chart()
+        self._bars, self._gains = chart(), chart()
         self._table, self._gain_table = table(topic.LAUNCHES), table(topic.SPEEDUPS)
         self._problem, self._counted = Choice("workload", 280, self._pick), Choice("bytes", 220, self._draw)
         self._of: pd.DataFrame | None = None
@@ -35,10 +35,10 @@ class Traffic(View):
             self.saved(self._table, "launches"), self._gains, self.saved(self._gain_table, "speedup"),
             sizing_mode="stretch_width", margin=0,
         )  # fmt: skip
-        return [self._head, self._missing, self._body]
+        return [self._body]
 
     def update(self) -> None:
-        rows = self.state.usual
+        rows = self.usual
         if rows is not self._of:
             self._of, self._launches, self._speedups = rows, model.traffic(rows), model.speedup(rows)
         options, sources = topic.problems(self._launches), topic.sources(self._launches)
@@ -48,11 +48,9 @@ class Traffic(View):
         self._counted.offer(sources, next(iter(sources.values()), None))
         self._body.visible = bool(options)
         if options:
-            self._missing.say("")
             self._draw()
         else:
             self._head.object = html_text.heading(*topic.NOTHING)
-            self._missing.seek(rows_of(topic.NEEDED))
 
     def _pick(self) -> None:
         workload, direction = self._problem.value
@@ -64,7 +62,7 @@ class Traffic(View):
         gains = topic.of_problem(self._speedups, workload, direction)
         least, bars = topic.floor(here), topic.bars(here, self._counted.value)
         self._head.object = html_text.heading(*topic.sentence(bars, gains, least))
-        look = self.state.look
+        look = self.look
         self._bars.object = traffic(bars, least, look)
         fill(self._table, topic.listed(bars, least))
         figure = speedup(gains, look)

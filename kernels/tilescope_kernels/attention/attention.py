@@ -1,8 +1,8 @@
 """Scaled dot-product attention in one pass over keys and values: the scores of all pairs never exist.
 
 FlashAttention-2 (Dao, arXiv:2307.08691) with grouped queries (Ainslie et al., arXiv:2305.13245). The backward pass has
-no atomics, so gradients are the same every time. The kernels are in ``flash``. On Hopper, heads of 128 columns in 16 bits
-go forward through ``hopper``. Few queries over many keys go through ``decode`` where no gradient is wanted.
+no atomics, so gradients are the same every time. The kernels are in ``flash``. On Hopper, heads of more than 64 columns in
+16 bits go forward through ``hopper``. Few queries over many keys go through ``decode`` where no gradient is wanted.
 """
 
 from __future__ import annotations
@@ -18,15 +18,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import (
-    capability,
-    check_tensors,
-    device_of,
-    multiprocessors,
-    shared_memory,
-    use_triton,
-)
-from tilescope_kernels._shared.operators import operator, pack, unpack, wants_grad
+from tilescope_kernels._shared.launching import capability, check_tensors, device_of, use_triton
+from tilescope_kernels._shared.operators import operator, pack, wants_grad
+from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
 from tilescope_kernels.attention.attention_cost import DIMS, causal_cost, cost
 from tilescope_kernels.attention.decode import decode, decode_serves
 from tilescope_kernels.attention.flash import (
@@ -34,61 +28,13 @@ from tilescope_kernels.attention.flash import (
     attention_backward_q_kernel,
     attention_delta_kernel,
     attention_kernel,
+    padded,
 )
-from tilescope_kernels.attention.hopper import QUERIES, attention_hopper_kernel, query_tiles, tiles
+from tilescope_kernels.attention.hopper import attention_hopper_kernel, query_tiles, tiles
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
-#: Columns a head may have: what fits in registers beside the scores, in a power of two.
-HEAD_DIMS = (16, 32, 64, 128)
-
-
-def _forward(*parts: int) -> dict[str, int]:
-    """The forward part of a config, of queries, keys, warps, stages, TMA and SPECIALIZED (1 for Hopper's kernel)."""
-    return dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "TMA", "SPECIALIZED"), parts, strict=True))
-
-
-def _config(
-    forward: tuple[int, int, int, int, int], kv: tuple[int, int, int, int], q: tuple[int, int, int, int]
-) -> dict[str, int]:
-    """A config of the portable forward kernel and of queries, keys, warps and stages of both backward kernels."""
-    tiles = ("M", "N", "WARPS", "STAGES")
-    backward = [
-        (f"{loop}_{name}", value)
-        for loop, values in (("KV", kv), ("Q", q))
-        for name, value in zip(tiles, values, strict=True)
-    ]
-    return {**_forward(*forward, 0), **dict(backward)}
-
-
-#: The passes are tuned apart, so each list holds its own candidates and a config takes one of each. On an H200 the first
-#: are the best where every query sees all keys, the second under a causal mask.
-_FORWARD = (
-    (128, 64, 4, 2, 1), (64, 64, 4, 3, 1), (128, 128, 8, 3, 1), (128, 64, 4, 3, 1), (64, 64, 4, 2, 1),
-    (128, 64, 8, 3, 1), (128, 64, 8, 4, 1), (64, 128, 4, 2, 1), (128, 64, 8, 2, 1), (128, 128, 8, 2, 1),
-    (128, 64, 8, 3, 0), (128, 128, 8, 2, 0), (64, 64, 4, 3, 0), (64, 64, 4, 4, 1),
-)  # fmt: skip
-_BACKWARD_KV = (
-    (64, 64, 4, 2), (64, 64, 4, 2), (64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 3), (32, 64, 4, 3), (32, 128, 8, 3),
-    (32, 128, 8, 4), (64, 64, 8, 3), (128, 64, 8, 2), (32, 64, 4, 2), (64, 128, 8, 4), (32, 64, 4, 4), (64, 64, 4, 4),
-)  # fmt: skip
-_BACKWARD_Q = (
-    (128, 32, 8, 3), (64, 64, 4, 2), (128, 64, 8, 3), (128, 64, 8, 2), (64, 64, 4, 3), (64, 32, 4, 3), (128, 128, 8, 2),
-    (128, 64, 8, 4), (64, 128, 8, 2), (64, 128, 4, 2), (64, 64, 4, 4), (128, 32, 8, 4), (64, 32, 4, 4), (64, 64, 8, 3),
-)  # fmt: skip
-_EQUAL = tuple(_config(*parts) for parts in zip(_FORWARD, _BACKWARD_KV, _BACKWARD_Q, strict=True))
-#: Hopper's kernel.
-_SPECIALIZED = _forward(QUERIES.value, 128, 4, 2, 1, 1)
-CONFIGS = (
-    *_EQUAL,
-    *({**_EQUAL[0], **_forward(QUERIES.value, keys, 4, stages, 1, 1)} for keys, stages in ((128, 2), (64, 4))),
-)
-
-#: At fp32 the products run on the CUDA cores, whose tiles are bounded by registers.
-_FULL_PRECISION = _config((32, 32, 8, 2, 0), (32, 32, 8, 2), (32, 32, 8, 2))
-#: For problems of few tiles: smaller ones, and so more of them.
-_FEW = _config((64, 64, 4, 3, 1), (64, 64, 4, 3), (64, 64, 4, 3))
-#: Where a block has less than Hopper's 227 KB of shared memory.
-_SMALL = _config((128, 64, 8, 2, 0), (32, 64, 4, 2), (64, 32, 4, 2))
+#: Most columns of a head: what registers hold beside the scores.
+_MOST = 256
 
 
 def _tma_serves(*tensors: torch.Tensor) -> bool:
@@ -106,31 +52,14 @@ def _tma_serves(*tensors: torch.Tensor) -> bool:
 
 def _specializes(*tensors: torch.Tensor) -> bool:
     """Whether Hopper's kernel can compute these operands."""
-    return capability(tensors[0]) == 90 and tensors[0].shape[3] in (64, 128) and _tma_serves(*tensors)
-
-
-def _chosen(q: torch.Tensor, causal: bool, config: str, specializes: bool = False) -> dict[str, int]:
-    """The config that was asked for, or the best known for the dtype and the GPU. Few tiles get smaller ones."""
-    asked = unpack(config)
-    if asked:
-        return asked
-    if q.dtype == torch.float32:
-        return _FULL_PRECISION
-    if shared_memory(q) < 227 * 1024:
-        return _SMALL
-    batch, heads, queries, columns = q.shape
-    tiles = triton.cdiv(queries, 128) * batch * heads
-    # Of 64 columns there are fewer products to hide the powers of two behind.
-    if specializes and columns == 128 and 2 * tiles >= multiprocessors(q):
-        return {**CONFIGS[int(causal)], **_SPECIALIZED}
-    return _FEW if tiles < multiprocessors(q) else CONFIGS[int(causal)]
+    return capability(tensors[0]) == 90 and padded(tensors[0].shape[3]) in (64, 128, 256) and _tma_serves(*tensors)
 
 
 def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None:
     """A descriptor of (1, 1, rows, columns) tiles of a tensor (batch, heads, rows, columns); None without ``tma``."""
     if not tma:
         return None
-    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, tensor.shape[3]])
+    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, padded(tensor.shape[3])])
 
 
 @operator("attention")
@@ -149,7 +78,7 @@ def _attention(
         decode(o, q, k, v, score_scale)
         return o, lse
     specializes = _specializes(q, k, v)
-    chosen = _chosen(q, causal, config, specializes)
+    chosen = chosen_config(q, causal, config, specializes)
     m, n, tma = chosen["BLOCK_M"], chosen["BLOCK_N"], chosen["TMA"] and _tma_serves(q, k, v)
     for name, served in (("TMA", tma), ("SPECIALIZED", specializes)):
         if config and chosen[name] > served:
@@ -163,7 +92,7 @@ def _attention(
         if chosen["SPECIALIZED"]:
             attention_hopper_kernel[grid](
                 query_tiles(o), asked, query_tiles(q), tiles(k, n), tiles(v, n), heads, queries, keys, score_scale,
-                BLOCK=n, STAGES=chosen["num_stages"], **shared,
+                BLOCK=n, STAGES=chosen["num_stages"], **{**shared, "COLUMNS": padded(columns)},
             )  # fmt: skip
         else:
             attention_kernel[grid](
@@ -191,7 +120,7 @@ def _attention_backward(
     dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
     if q.numel() == 0 or keys == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
-    chosen = _chosen(q, causal, config)
+    chosen = chosen_config(q, causal, config)
     tma = chosen["TMA"] and _tma_serves(do, q, k, v)
     delta = torch.empty_like(lse)
     group, score_scale = heads // kv_heads, scale * math.log2(math.e)
@@ -255,8 +184,8 @@ def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_g
         if tensor.dim() != 4:
             raise ValueError(f"{name} has {tensor.dim()} dimensions: give (batch, heads, rows, columns)")
     batch, heads, _, columns = query.shape
-    if columns not in HEAD_DIMS:
-        raise ValueError(f"query has {columns} columns a head: give {', '.join(map(str, HEAD_DIMS))}")
+    if not 1 <= columns <= _MOST:
+        raise ValueError(f"query has {columns} columns a head: give 1 to {_MOST}")
     if key.shape[0] != batch or key.shape[3] != columns:
         raise ValueError(f"key has shape {tuple(key.shape)}: give ({batch}, heads, rows, {columns}) beside this query")
     if value.shape != key.shape:
@@ -283,10 +212,11 @@ def scaled_dot_product_attention(
 
     As ``torch.nn.functional.scaled_dot_product_attention`` without a mask of one's own or dropout. ``is_causal`` lets
     row i of ``query`` see rows 0 to i of ``key``; ``scale`` is 1 / sqrt(columns) by default and at least 0; with
-    ``enable_gqa`` a head of ``key`` and ``value`` serves several heads of ``query``. Dtypes fp32, fp16 and bf16, 16, 32,
-    64 or 128 columns, any number of rows, any strides but the last, which is 1 or costs a copy. Softmax and sums are
-    fp32; gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument,
-    for what it cannot serve.
+    ``enable_gqa`` a head of ``key`` and ``value`` serves several heads of ``query``. Dtypes fp32, fp16 and bf16, 1
+    to 256 columns, any number of rows, any strides but the last, which is 1 or costs a copy. Columns between powers of
+    two are multiplied as the next one's, from 16 on, but not read or written. Softmax and sums are fp32; gradients are
+    the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot
+    serve.
     """
     if not use_triton():
         return F.scaled_dot_product_attention(

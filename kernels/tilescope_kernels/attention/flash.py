@@ -3,12 +3,19 @@
 Tensors are (batch, heads, rows, COLUMNS). ``*_tiles`` are tensor descriptors of them, or None where rows are reached
 through pointers; ``*_strides`` are the strides of batch, head and row in elements, a row's elements being neighbours.
 Scores are kept in units of log2, so that exp2 is all the hardware has to compute: ``score_scale`` is scale * log2(e).
+Tiles have ``padded(COLUMNS)`` columns, zeros after the last: products need powers of two, memory moves COLUMNS.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+
+@triton.constexpr_function
+def padded(columns):
+    """Columns of a tile of a head's columns: a power of two, and no less than a product takes."""
+    return max(16, triton.next_power_of_2(columns))
 
 
 @triton.jit
@@ -42,13 +49,20 @@ def _rows(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Rows ``start`` to ``start + ROWS`` of one head, zero from ``extent`` on (a descriptor knows where its rows end)."""
+    WIDTH: tl.constexpr = padded(COLUMNS)
     if tiles is not None:
-        return tiles.load([batch, head, start, 0]).reshape(ROWS, COLUMNS)
+        return tiles.load([batch, head, start, 0]).reshape(ROWS, WIDTH)
     else:
+        column = tl.arange(0, WIDTH)[None, :]
         origin = _origin(strides, batch, head, start)
-        offsets = tl.arange(0, ROWS)[:, None] * strides[2] + tl.arange(0, COLUMNS)[None, :]
-        if MASKED:
-            return tl.load(ptr + origin + offsets, mask=start + tl.arange(0, ROWS)[:, None] < extent, other=0.0)
+        offsets = tl.arange(0, ROWS)[:, None] * strides[2] + column
+        inside = start + tl.arange(0, ROWS)[:, None] < extent
+        if MASKED and WIDTH > COLUMNS:
+            return tl.load(ptr + origin + offsets, mask=inside & (column < COLUMNS), other=0.0)
+        elif MASKED:
+            return tl.load(ptr + origin + offsets, mask=inside, other=0.0)
+        elif WIDTH > COLUMNS:
+            return tl.load(ptr + origin + offsets, mask=column < COLUMNS, other=0.0)
         else:
             return tl.load(ptr + origin + offsets)
 
@@ -57,9 +71,13 @@ def _rows(
 def _store_rows(
     ptr, strides, batch, head, start, extent, values, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
+    WIDTH: tl.constexpr = padded(COLUMNS)
+    column = tl.arange(0, WIDTH)[None, :]
     origin = _origin(strides, batch, head, start)
-    offsets = tl.arange(0, ROWS)[:, None] * strides[2] + tl.arange(0, COLUMNS)[None, :]
+    offsets = tl.arange(0, ROWS)[:, None] * strides[2] + column
     mask = start + tl.arange(0, ROWS)[:, None] < extent
+    if WIDTH > COLUMNS:
+        mask = mask & (column < COLUMNS)
     tl.store(ptr + origin + offsets, values.to(ptr.dtype.element_ty), mask=mask)
 
 
@@ -131,7 +149,7 @@ def attention_kernel(
     # The least finite number, not -inf: a row's first blocks may hold nothing but -inf, and -inf - -inf is NaN.
     largest = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
     weight = tl.zeros((BLOCK_M,), tl.float32)
-    total = tl.zeros((BLOCK_M, COLUMNS), tl.float32)
+    total = tl.zeros((BLOCK_M, padded(COLUMNS)), tl.float32)
     whole, end = _key_bounds(start, start + BLOCK_M, keys, BLOCK_N, CAUSAL)
     total, largest, weight = _attend(
         total, largest, weight, q, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP,
@@ -200,8 +218,8 @@ def attention_backward_kv_kernel(
     batch, kv_head, start_k = _place(keys, kv_heads, BLOCK_N, False)
     k = _rows(k_ptr, None, k_strides, batch, kv_head, start_k, keys, BLOCK_N, COLUMNS, True)
     v = _rows(v_ptr, None, v_strides, batch, kv_head, start_k, keys, BLOCK_N, COLUMNS, True)
-    dk = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
-    dv = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
+    dk = tl.zeros((BLOCK_N, padded(COLUMNS)), tl.float32)
+    dv = tl.zeros((BLOCK_N, padded(COLUMNS)), tl.float32)
     # Blocks of queries from the first that sees a key here, to the first that sees all of them.
     seen = start_k // BLOCK_M * BLOCK_M if CAUSAL else 0
     whole = tl.minimum(tl.cdiv(start_k + BLOCK_N - 1, BLOCK_M) * BLOCK_M, queries) if CAUSAL else 0
@@ -265,7 +283,7 @@ def attention_backward_q_kernel(
     row = tl.cast(batch * heads + head, tl.int64) * queries
     lse = tl.load(lse_ptr + row + query, mask=query < queries, other=float("inf"))
     delta = tl.load(delta_ptr + row + query, mask=query < queries, other=0.0)
-    dq = tl.zeros((BLOCK_M, COLUMNS), tl.float32)
+    dq = tl.zeros((BLOCK_M, padded(COLUMNS)), tl.float32)
     whole, end = _key_bounds(start, start + BLOCK_M, keys, BLOCK_N, CAUSAL)
     dq = _attending(
         dq, q, do, lse, delta, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP, start,

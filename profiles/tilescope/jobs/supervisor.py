@@ -99,7 +99,7 @@ def _changed(run: Run, now: Run) -> str:
 def _about(job: Job, here: Device | None) -> Run:
     """The run's description before anything has run."""
     target = str(job.settings.get("target") or (here.target if here else "sm_90"))
-    chosen = here if here and here.target == target else device.for_target(target)
+    chosen = job.device or (here if here and here.target == target else device.for_target(target))
     kept = ("summary", "file", "sha256", "dims", "passes", "implementations", "tolerance", "cost", "workloads")
     entries = {Case(entry["kernel"], "", "", "").name: entry for entry in job.catalog}
     revision = next(filter(None, (git_revision(Path(entry["path"])) for entry in job.catalog)), "")
@@ -109,7 +109,7 @@ def _about(job: Job, here: Device | None) -> Run:
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         device=chosen,
         kernels={name: {field: entry[field] for field in kept} for name, entry in entries.items()},
-        versions=device.versions() | ({"ptxas": assembler} if assembler else {}),
+        versions=dict(job.versions or device.versions()) | ({"ptxas": assembler} if assembler else {}),
         settings={
             **job.settings,
             "target": target,

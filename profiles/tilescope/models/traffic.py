@@ -1,6 +1,6 @@
 """HBM traffic of fused against unfused code: bytes by launch beside the algorithm's floor, and what they predict.
 
-Pure: frame -> frame. Bytes come from ncu (what DRAM moved) or the interpreter (distinct bytes of each launch, which is
+Pure: frame -> frame. Bytes come from ncu or CUPTI (what DRAM moved) or the interpreter (distinct bytes of each launch, which is
 what a cold cache must move); the two are separate rows with their source.
 """
 
@@ -23,13 +23,14 @@ from tilescope.table.case_table import (
     problem_of,
     value_of,
 )
+from tilescope.table.sources import COUNTERS
 
 #: The implementation that the others are compared with: PyTorch's operations one after the other.
 BASELINE = "eager"
 
 #: Source -> metrics of bytes read and written, in order of preference.
 BYTES = {
-    "ncu": (("dram_bytes_read", "dram_bytes_written"),),
+    **dict.fromkeys(COUNTERS, (("dram_bytes_read", "dram_bytes_written"),)),
     "interpreter": (
         ("unique_bytes_read", "unique_bytes_written"),
         ("requested_bytes_read", "requested_bytes_written"),
@@ -152,7 +153,7 @@ def _rows(case: CaseValues) -> Iterator[dict[str, Any]]:
 
 
 def _same(case: CaseValues, other: CaseValues) -> tuple[Known | None, Known | None]:
-    for source in ("interpreter", "ncu"):
+    for source in ("interpreter", *COUNTERS):
         mine, theirs = moved(case, source), moved(other, source)
         if mine and theirs:
             return mine, theirs

@@ -6,12 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from tilescope.hardware import roofs
 from tilescope.models.advice import stalls
-from tilescope.models.advice.finding import DISTANCE, Evidence, Finding
+from tilescope.models.advice.finding import AT_ROOF, DISTANCE, Evidence, Finding
 from tilescope.models.advice.subject import Subject
 from tilescope.table.metrics import stall_name
 
-#: Rules that say the distance themselves: they speak of a case that reaches its roof.
-_SAID = {"at-the-roof", "at-the-rate"}
 #: A case nearer than this is at its roof as far as clocks can tell.
 _REACHED = 0.97
 
@@ -23,7 +21,7 @@ def distance(subject: Subject, found: Iterable[Finding]) -> Iterator[Finding]:
     """
     fraction = subject.row["floor_fraction"]
     rules = {finding.rule for finding in found if finding.bound is None or finding.bound.clock == "gpu_time"}
-    if not (subject.measured and fraction > 0) or rules & _SAID:
+    if not (subject.measured and fraction > 0) or rules & set(AT_ROOF):
         return
     roof = roofs.of_roof(subject.row, subject.device).name
     needed = subject.needed

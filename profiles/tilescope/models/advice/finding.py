@@ -13,8 +13,8 @@ from tilescope.table.sources import MEASURED
 
 #: Whose rule it is.
 OURS, NVIDIA = "ours", "nvidia"
-#: The rule that says how far a case is from its roof (``distance``).
-DISTANCE = "distance"
+#: The rule that says how far a case is from its roof (``distance``), and those that say that it reaches it.
+DISTANCE, AT_ROOF = "distance", ("at-the-roof", "at-the-rate")
 
 #: Roofs can be evidence too. Their provenance is their origin: ``measured`` here, or ``datasheet``.
 _ROOF = "roof_"
@@ -130,10 +130,14 @@ class Finding:
         }
 
 
-def rank(finding: Finding) -> tuple[bool, bool, bool, bool, float]:
-    """Sorts findings: what is impossible first, then most to win in GPU time, then in the interval, then those without a
-    bound, then the distance.
+def rank(finding: Finding) -> tuple[int, float]:
+    """Sorts findings: what is impossible, what wins GPU time, most first, that the case is at its roof, what wins in the interval,
+    those without a bound, and the distance.
+
+    A kernel at its roof that is called late is first of all at its roof.
     """
-    if finding.bound is None:
-        return (not finding.impossible, finding.rule == DISTANCE, True, False, 0.0)
-    return (True, False, False, finding.bound.clock != "gpu_time", -finding.bound.ratio)
+    if finding.impossible:
+        return 0, 0.0
+    if finding.bound:
+        return (1 if finding.bound.clock == "gpu_time" else 3), -finding.bound.ratio
+    return (2 if finding.rule in AT_ROOF else 5 if finding.rule == DISTANCE else 4), 0.0

@@ -89,6 +89,11 @@ def shares(launch: LaunchValues) -> dict[str, float]:
     return {reason: found[reason] / cycles for reason in known} if cycles else {}
 
 
+def meaning(reason: str) -> str:
+    """What a warp in that state waits for; empty where it waits for nothing, or for what has no words here."""
+    return _STALLS[reason][0] if reason in _STALLS else ""
+
+
 def _stalled(subject: Subject, launch: LaunchValues, reason: str, share: float) -> Finding:
     meaning, remedy = _STALLS[reason]
     if reason == "barrier" and launch.uses_tensor_cores:

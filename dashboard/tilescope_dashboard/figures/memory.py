@@ -1,0 +1,99 @@
+"""The memory chart: levels of memory as boxes, and the bytes that went between them as arrows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bokeh.models import Arrow, ColumnDataSource, NormalHead, Range1d
+from bokeh.plotting import figure
+
+from tilescope_dashboard.data.units import write
+from tilescope_dashboard.figures.style import GLYPH_FONT, Theme, blank, heading
+
+#: Height of a box and of the gap below it, both in the figure's own units, and where a box begins and ends across.
+_BOX, _GAP, _LEFT, _RIGHT = 1.0, 1.25, 0.22, 0.78
+#: Where arrows stand across, by direction.
+_ACROSS = {"read": 0.40, "both": 0.50, "written": 0.60}
+_THIN, _THICK = 1.5, 14.0
+
+
+class Flow(NamedTuple):
+    """Bytes that one level of memory gave to the one above it (``read``) or took from it; ``value`` is None where not recorded."""
+
+    below: str
+    direction: str
+    value: float | None
+
+
+class Level(NamedTuple):
+    """A level of memory, and what is known of it, in lines."""
+
+    name: str
+    lines: tuple[str, ...]
+
+
+class Memory(NamedTuple):
+    """The levels from the SMs down, and the flows between them."""
+
+    levels: tuple[Level, ...]
+    flows: tuple[Flow, ...]
+
+
+def memory(moved: Memory, look: Theme) -> figure:
+    """A box a level, the SMs on top. What was not recorded is said to be so and has no arrow."""
+    tops = {level.name: -place * (_BOX + _GAP) for place, level in enumerate(moved.levels)}
+    plot = blank(
+        look, "memory", 470, x_range=Range1d(0, 1), y_range=Range1d(min(tops.values()) - _BOX - 0.1, 0.1)
+    )  # fmt: skip
+    plot.axis.visible = plot.grid.visible = False
+    names = [level.name for level in moved.levels]
+    plot.rect(
+        "x", "y", width=_RIGHT - _LEFT, height=_BOX, fill_color=look.line, line_color=look.muted, name="levels",
+        source=ColumnDataSource({"x": [0.5] * len(names), "y": [tops[name] - _BOX / 2 for name in names], "level": names}),
+    )  # fmt: skip
+    middle = [0.5] * len(names)
+    _write(
+        plot,
+        look,
+        (middle, [tops[name] - 0.32 for name in names]),
+        names,
+        text_font_style="bold",
+        text_font_size="15px",
+    )
+    lines = [", ".join(level.lines) or "not recorded" for level in moved.levels]
+    _write(plot, look, (middle, [tops[name] - 0.72 for name in names]), lines)
+    most = max((flow.value or 0 for flow in moved.flows), default=0)
+    for flow in moved.flows:
+        _draw(plot, look, flow, tops[flow.below], most)
+    heading(plot, look, "Memory chart")
+    return plot
+
+
+def _draw(plot: figure, look: Theme, flow: Flow, top: float, most: float) -> None:
+    across, low, high = _ACROSS[flow.direction], top + 0.06, top + _GAP - 0.06
+    said = {"read": "read", "written": "written", "both": "loads and stores"}[flow.direction]
+    right = flow.direction != "read"
+    text = "not recorded" if flow.value is None else write(flow.value, "byte")
+    x = across + (0.04 if right else -0.04)
+    align = "left" if right else "right"
+    middle = (low + high) / 2
+    _write(plot, look, ([x], [middle + 0.19]), [text], text_align=align, text_font_style="bold", text_font_size="13px")
+    _write(plot, look, ([x], [middle - 0.19]), [said], text_align=align, text_color=look.muted)
+    if not flow.value:
+        return
+    shade = look.series[2] if flow.direction == "written" else look.accent
+    width = max(_THIN, _THICK * flow.value / most)
+
+    def head() -> NormalHead:
+        return NormalHead(size=width + 7, fill_color=shade, line_color=shade)
+
+    start, end = (high, low) if flow.direction == "written" else (low, high)
+    ends = {"end": head()} | ({"start": head()} if flow.direction == "both" else {"start": None})
+    plot.add_layout(
+        Arrow(x_start=across, x_end=across, y_start=start, y_end=end, line_color=shade, line_width=width, **ends)
+    )
+
+
+def _write(plot: figure, look: Theme, at: tuple[list[float], list[float]], text: list[str], **style: str) -> None:
+    settings = {"text_align": "center", "text_color": look.ink, "text_font_size": "12px", **style}
+    plot.text(*at, text, text_baseline="middle", text_font=GLYPH_FONT, **settings)

@@ -1,0 +1,40 @@
+"""States of a launch's warps as bars, the longest first."""
+
+from __future__ import annotations
+
+import pandas as pd
+from bokeh.models import ColumnDataSource, HoverTool, Range1d
+from bokeh.plotting import figure
+
+from tilescope_dashboard.data.units import write
+from tilescope_dashboard.figures.style import GLYPH_FONT, Theme, blank, empty, heading, ticks
+
+#: Bars that are drawn: the table has all.
+_MOST = 12
+
+
+def stalls(waited: pd.DataFrame, look: Theme) -> figure:
+    """A bar for each of ``topics.counters.stalls``' first rows that took any time; the one in which warps issue is of another colour."""
+    drawn = waited[waited["cycles"] > 0].head(_MOST)
+    if drawn.empty:
+        return empty(look, "stalls", "No stall reasons were counted of this launch.", 220)
+    names = drawn["name"].tolist()
+    plot = blank(
+        look, "stalls", 470, x_range=Range1d(0, 1.3 * float(drawn["cycles"].max())), y_range=names[::-1]
+    )  # fmt: skip
+    plot.xaxis.axis_label, plot.xaxis.formatter = "cycles for each instruction that a warp issues", ticks("count")
+    plot.ygrid.grid_line_color = None
+    plot.yaxis.major_label_text_color = look.ink
+    source = ColumnDataSource({
+        "name": names, "cycles": drawn["cycles"], "meaning": drawn["meaning"],
+        "colour": [look.muted if reason == "selected" else look.accent for reason in drawn["reason"]],
+        "text": [f"{write(row.cycles, 'count')}  ({write(row.share, 'ratio')})" for row in drawn.itertuples()],
+    })  # fmt: skip
+    bars = plot.hbar(y="name", right="cycles", height=0.62, color="colour", source=source, name="stalls")
+    plot.text(
+        "cycles", "name", "text", source=source, x_offset=6, text_baseline="middle", text_color=look.ink, text_font=GLYPH_FONT,
+        text_font_size="12px",
+    )  # fmt: skip
+    plot.add_tools(HoverTool(renderers=[bars], tooltips=[("", "@name: @text"), ("", "@meaning")]))
+    heading(plot, look, "Warp states, by Nsight's names")
+    return plot

@@ -1,0 +1,110 @@
+"""Counters of one launch: what moved between the levels of memory, and what its warps waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+from tilescope.models.advice import stalls as model
+from tilescope.models.function_names import said
+from tilescope.table.case_table import CaseValues
+from tilescope.table.metrics import METRICS, stall_name
+
+from tilescope_dashboard.data.columns import Column
+from tilescope_dashboard.data.kernel_cases import KernelCase
+from tilescope_dashboard.data.units import short, write
+from tilescope_dashboard.figures.memory import Flow, Level, Memory
+from tilescope_dashboard.topics.sentence import Sentence
+
+NOTHING = Sentence(
+    "Memory and stalls", "No run has Nsight Compute's counters of this kernel: profile it with ncu on a GPU."
+)
+_READING = (
+    "Bytes are this launch's, an arrow's width follows them. A bar is how many cycles a warp spends so for each instruction it "
+    "issues; Selected is the one in which it issues."
+)
+_SOURCE = "ncu"
+_STALL = "stall_"
+#: Columns of ``listed``'s frame: each has a unit of its own, so values are written.
+COLUMNS = (
+    Column("label", "counter"),
+    Column("text", "value"),
+    Column("metric", "name"),
+    Column("source", "source"),
+)
+
+
+def launches(case: CaseValues) -> dict[str, int]:
+    """The launches that Nsight Compute saw, by what a selector shows."""
+    return {
+        f"{number + 1}: {short(said(case.functions[_SOURCE][number]), 60)}": number for number in case.launches(_SOURCE)
+    }
+
+
+def memory(case: CaseValues, launch: int) -> Memory:
+    """What the launch moved. L1 counts loads and stores together; what was not recorded is None, or has no line."""
+
+    def value(metric: str) -> float | None:
+        known = case.at(metric, launch, _SOURCE)
+        return known.value if known else None
+
+    def line(text: str, metric: str) -> str:
+        known = value(metric)
+        return "" if known is None else text.format(write(known, METRICS[metric].unit))
+
+    def level(name: str, *lines: str) -> Level:
+        return Level(name, tuple(filter(None, lines)))
+
+    return Memory(
+        (
+            level("SMs", line("{} of peak", "sm_throughput"), line("{} bank conflicts", "bank_conflicts")),
+            level("L1", line("{} hit rate", "l1_hit_rate")),
+            level("L2", line("{} hit rate", "l2_hit_rate"), line("{} through it", "l2_bytes")),
+            level("HBM", line("{} of peak", "dram_throughput")),
+        ),
+        (
+            Flow("L1", "both", value("l1_bytes")),
+            Flow("L2", "read", value("l2_to_l1_bytes")), Flow("L2", "written", value("l1_to_l2_bytes")),
+            Flow("HBM", "read", value("dram_bytes_read")), Flow("HBM", "written", value("dram_bytes_written")),
+        ),
+    )  # fmt: skip
+
+
+def stalls(case: CaseValues, launch: int) -> pd.DataFrame:
+    """A row a state of its warps, by Nsight's names, the longest first: ``reason``, ``name``, ``cycles`` for each instruction that a
+    warp issues, their ``share``, and its ``meaning``.
+    """
+    rows = [
+        (metric.removeprefix(_STALL), stall_name(metric.removeprefix(_STALL)), known.value)
+        for metric in METRICS
+        if metric.startswith(_STALL) and (known := case.at(metric, launch, _SOURCE))
+    ]
+    found = pd.DataFrame(rows, columns=["reason", "name", "cycles"]).astype({"cycles": "float64"})
+    found["share"] = found["cycles"] / found["cycles"].sum()
+    found["meaning"] = [model.meaning(reason) for reason in found["reason"]]
+    return found.sort_values("cycles", ascending=False, kind="stable").reset_index(drop=True)
+
+
+def listed(case: CaseValues, launch: int) -> pd.DataFrame:
+    """Every counter of the launch."""
+    rows = [
+        (metric.label, write(known.value, "count" if name.startswith(_STALL) else metric.unit), name, known.source)
+        for name, metric in METRICS.items()
+        if (known := case.at(name, launch, _SOURCE))
+    ]
+    return pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
+
+
+def sentence(case: KernelCase, moved: Memory, waited: pd.DataFrame) -> Sentence:
+    """What moved through HBM, and the longest stall, in words."""
+    through = [flow.value for flow in moved.flows if flow.below == "HBM" and flow.value is not None]
+    said_of = [f"{write(sum(through), 'byte')} through HBM"] if len(through) == 2 else []
+    stalled = waited[~waited["reason"].eq("selected")]
+    if len(stalled):
+        first = stalled.iloc[0]
+        said_of.append(f"warps spend {write(first['share'], 'ratio')} of their cycles in {first['name']}")
+    return Sentence("; ".join(said_of) or NOTHING.title, f"{_place(case)}. {_READING}")
+
+
+def _place(case: Sequence[str]) -> str:
+    return ", ".join(filter(None, (case[0], case[2], case[1], *case[3:])))

@@ -1,0 +1,88 @@
+"""Memory and stalls: what is drawn of a launch's counters, and what is absent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bokeh.document import Document
+from bokeh.models import Arrow
+from tilescope.runs import store
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.case_table import CaseValues, gather
+from tilescope_dashboard.figures.memory import memory
+from tilescope_dashboard.figures.stalls import stalls
+from tilescope_dashboard.figures.style import DARK, LIGHT
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import counters as topic
+from tilescope_dashboard.views.counters import Counters
+
+RUN = "20260102-030405-aaaa"
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+
+
+def counted(**metrics: float) -> CaseValues:
+    case = Case("softmax", "triton", "forward", "8x8-fp32")
+    at: dict[str, Any] = {"launch": 0, "function": "softmax_kernel"}
+    return gather(schema.frame([case.row(name, value, "ncu", **at) for name, value in metrics.items()]))[0]
+
+
+def test_what_was_not_recorded_is_absent_and_has_no_arrow() -> None:
+    case = counted(dram_bytes_read=3e6, dram_bytes_written=1e6, l2_hit_rate=0.5, stall_wait=0.0)
+    moved = topic.memory(case, 0)
+    assert {flow[:2]: flow.value for flow in moved.flows} == {
+        ("L1", "both"): None, ("L2", "read"): None, ("L2", "written"): None, ("HBM", "read"): 3e6, ("HBM", "written"): 1e6,
+    }  # fmt: skip
+    assert [level.lines for level in moved.levels] == [(), (), ("50.0 % hit rate",), ()]
+    for look in (LIGHT, DARK):
+        plot = memory(moved, look)
+        Document().add_root(plot)
+        arrows = sorted((arrow.line_width, arrow.y_end > arrow.y_start) for arrow in plot.select(Arrow))
+        # What is read goes up, to the SMs, and is drawn three times as wide.
+        assert [up for _, up in arrows] == [False, True]
+        assert arrows[1][0] == pytest.approx(3 * arrows[0][0])
+        texts = [text for r in plot.renderers if hasattr(r.glyph, "text") for text in r.data_source.data["text"]]
+        assert texts.count("not recorded") == 6
+
+
+def test_stalls_are_shares_of_all_cycles_and_selected_is_none() -> None:
+    case = counted(stall_selected=1.0, stall_long_scoreboard=2.0, stall_wait=1.0, stall_drain=0.0)
+    found = topic.stalls(case, 0)
+    assert found["name"].tolist()[0] == "Long Scoreboard"
+    assert found["share"].tolist() == [0.5, 0.25, 0.25, 0.0]
+    assert found.set_index("reason")["meaning"]["long_scoreboard"] == "data from L2 or HBM"
+    drawn = stalls(found, LIGHT).select_one({"name": "stalls"}).data_source.data
+    assert len(drawn["name"]) == 3
+    assert drawn["colour"][list(drawn["name"]).index("Selected")] == LIGHT.muted
+    assert stalls(topic.stalls(counted(gpu_time=1.0), 0), DARK).select_one({"name": "stalls"}) is None
+
+
+def test_a_recorded_launch_is_told_in_a_sentence_and_its_counters_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    run = next(run for run in store.list_runs() if run.title == "softmax")
+    # Opened on a sweep, which has no counters: those of another recording, of the case that is most like the chosen one.
+    sweep = next(one for one in store.list_runs() if one.title == "reductions: autotune sweeps")
+    shown = Counters(State(run=sweep.id, kernel="softmax", view="counters"))
+    shown.refresh()
+    assert not shown._trouble.visible, shown._trouble.object
+    assert shown.origin[1] == run.id
+    assert "through HBM; warps spend" in shown._head.object
+    assert "From softmax, recorded" in shown._whose.object
+    assert len(shown._table.filled) > 50
+    shown.state.choose(impl="eager", direction="backward")
+    assert "eager, " in shown._head.object and ", backward" in shown._head.object
+
+
+def test_without_counters_it_says_what_has_them(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    shown = Counters(State(run=RUN, kernel="softmax", view="counters"))
+    shown.refresh()
+    assert "through HBM" in shown._head.object
+    shown.state.kernel = "in_no_run"
+    assert "profile it with ncu" in shown._head.object
+    assert not shown._body.visible
