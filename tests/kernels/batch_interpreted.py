@@ -223,6 +223,15 @@ def check_layer_norm_large_mean():
             close(layer_norm(rounded, 9000), torch.nn.functional.layer_norm(rounded.double(), (9000,)), tolerance)
 
 
+def check_layer_norm_of_numbers_that_are_far_apart():
+    # As PyTorch on a GPU: NaN where differences are beyond fp32, 0 where only their squares are, or the sum of the row.
+    for columns in (3, 63, 3000, 3072):
+        apart, alike, one = torch.zeros(columns), torch.full((columns,), 3e38), torch.zeros(columns)
+        apart[::3], apart[1::3], one[0] = 3e38, -3e38, 1e30
+        y = layer_norm(torch.stack((apart, alike, one)), columns)
+        assert y[0].isnan().all() and (y[1:] == 0).all(), columns
+
+
 def check_add_rms_norm_rows():
     for shape in ("1x1024", "7x781", "40x8", "600x33"):
         against_reference("add_rms_norm", f"{shape}-fp32")
