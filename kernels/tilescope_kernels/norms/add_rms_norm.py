@@ -325,6 +325,7 @@ SPEC = KernelSpec(
         Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
         Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
         Workload({"rows": 8192, "columns": 16384}, "bf16", label="wide"),
+        Workload({"rows": 2048, "columns": 65536}, "bf16", label="widest"),
     ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 1.2e-3, "bf16": 9e-3},

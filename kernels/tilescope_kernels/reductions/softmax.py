@@ -15,6 +15,7 @@ from tilescope_kernels._shared.launching import check_tensors, device_of, split_
 from tilescope_kernels._shared.online_softmax import LOG2_E, ends, exp, finite, merge, sum_exp, whole_part
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.row_tiles import aligned, columns_of, in_pieces, load_pieces, narrow, store_piece
+from tilescope_kernels.reductions.softmax_wide_rows import softmax_backward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -163,6 +164,8 @@ _HELD, _HELD_IN_PIECES = 32 * 1024, 48 * 1024
 #: The same of each operand in the backward pass: of 16 bits, in pieces or in a block. 4096x32768 in bf16 took 203 us from
 #: L2 and takes 192 (H200, 2026-11-23, as ``narrow``).
 _HELD_BACKWARD = {2: 64 * 1024, 4: 32 * 1024}
+#: Bytes of the longest row that is not cut into parts in the backward pass, where it can be.
+_CUT = 64 * 1024
 #: Bytes of the longest row of which an H200's L2 keeps one for each of two programs a multiprocessor.
 _IN_L2 = 176 * 1024
 #: Columns up to which the forward pass takes a row, or several, as one block.
@@ -272,7 +275,7 @@ def _softmax_backward(dy: torch.Tensor, y: torch.Tensor, config: str) -> torch.T
             softmax_rows_backward_kernel[(triton.cdiv(rows, parameters["ROWS"]),)](
                 dx, dy, y, rows, columns, **parameters, **options
             )
-        else:
+        elif config or columns * y.element_size() <= _CUT or not softmax_backward_in_parts(dx, dy, y):
             options = _walked(unpack(config), 32)
             block = 8192 if columns <= 32768 else 32768
             softmax_blocks_backward_kernel[(rows,)](dx, dy, y, columns, BLOCK=block, **options)
