@@ -50,7 +50,7 @@ class Launches(View):
         return [self._chart, self.saved(self._table)]
 
     def update(self) -> None:
-        counted = listed(self.state.usual)
+        counted = listed(self.usual)
         self._head.object = html_text.heading(*sentence(counted))
         self._chart.object = launches(counted, self.state.look)
         fill(self._table, counted)
@@ -61,8 +61,8 @@ def test_a_view_is_added_in_one_class(runs: Path, monkeypatch: pytest.MonkeyPatc
     state = State(run="20260102-030405-aaaa", kernel="softmax", view="launches")
     shown = Navigation(state, {"Launches": (Launches,)})._made["launches"]
     assert not shown._trouble.visible
-    assert shown._table.filled["impl"].tolist() == sorted(set(state.usual["impl"]))
+    assert shown._table.filled["impl"].tolist() == sorted(set(shown.usual["impl"]))
     total = shown._table.filled["launches"].sum()
     assert total > 0 and shown._about() == f"Launches. {total} launches"
     state.kernel = "matmul"
-    assert shown.fresh and shown._table.filled["impl"].tolist() == sorted(set(state.usual["impl"]))
+    assert shown.fresh and shown._table.filled["impl"].tolist() == sorted(set(shown.usual["impl"]))

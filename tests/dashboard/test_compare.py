@@ -113,21 +113,13 @@ def test_the_view_holds_what_the_address_says_against_the_run() -> None:
     assert state.compared == [f"{NORMS}:eager", f"{NORMS}:compile"]
     assert set(shown._table.filled["other_impl"]) == {"eager", "compile"}
     assert shown._body.visible
+    # Where none is chosen it is the one that Summary compares with.
     state.compared = []
+    assert (shown._others.value, state.compared) == ([], [])
+    assert f"faster than eager in all {cases} cases" in shown._head.object
+    state.kernel = "in_no_run"
     assert "Choose a baseline" in shown._head.object
     assert not shown._body.visible, "an empty figure and an empty table say nothing"
-
-
-def test_a_comparison_is_one_click_away_where_there_is_none() -> None:
-    state = State(run=NORMS, kernel="rms_norm", view="compare")
-    shown = Compare(state)
-    shown.refresh()
-    offered = {button.label: button for button in shown._first.objects}
-    assert set(offered) == {f"with {impl}, in this run" for impl in ("aten", "compile", "eager", "liger")}
-    offered["with eager, in this run"].clicks += 1
-    assert state.compared == [f"{NORMS}:eager"]
-    assert shown._body.visible
-    assert not shown._first.objects
 
 
 def test_claims_say_when_they_were_measured_and_with_what_where_one_asks() -> None:

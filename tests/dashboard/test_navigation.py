@@ -17,7 +17,10 @@ from tilescope_dashboard.views.gpu import GpuView
 from tilescope_dashboard.views.groups import APART, GROUPS
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
+from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
+from tilescope_dashboard.views.timeline import Timeline
+from tilescope_dashboard.views.traffic import Traffic
 
 RUN = "20260102-030405-aaaa"
 #: Panel's own, on pandas 3.1.
@@ -54,8 +57,10 @@ def test_spare_time_ends_with_the_work_and_gives_way(monkeypatch: pytest.MonkeyP
     idle.start()
     idle.start()
     assert len(clock.waiting) == 1
-    usual = clock.turn()
+    # The page itself comes first.
+    assert clock.turn() >= 1.0
     assert len(done) == 1
+    usual = idle_work._PAUSE
     clock.turn(late=1.0)
     assert len(done) == 1  # the server had something better to do
     assert clock.turn() == 2 * usual
@@ -110,6 +115,20 @@ def test_no_step_is_taken_while_somebody_waits_for_many(monkeypatch: pytest.Monk
     assert len(done) == 1
 
 
+def test_no_step_is_taken_before_the_browser_has_drawn_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, done, asked = Clock(monkeypatch), [], []
+    IdleWork(lambda: bool(done.append(1) or True), asked.append).start()
+    clock.turn()
+    assert (len(done), len(asked)) == (1, 1)
+    pauses = [clock.turn() for _ in range(8)]
+    assert len(done) == 1
+    # Of a page that nobody sees nothing is drawn: it is asked for ever less often.
+    assert pauses[-1] > 10 * pauses[0]
+    asked[0]()
+    clock.turn()
+    assert (len(done), len(asked)) == (2, 2)
+
+
 def test_a_heavy_step_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, done = Clock(monkeypatch), []
 
@@ -130,16 +149,27 @@ def test_without_a_session_nothing_waits() -> None:
 
 def test_views_are_made_ready_but_for_the_live_one(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
-    views = {"Why": (Roofline, Occupancy), "GPU": (GpuView,)}
+    views = {"Why": (Roofline, Occupancy), "Timeline": (Timeline, Traffic), "GPU": (GpuView,), "Library": (Overview,)}
     state = State(run=RUN, kernel="softmax", view="roofline")
-    shown = Navigation(state, views)
+    shown = Navigation(state, views, apart="Library")
     assert list(shown._made) == ["roofline"]
     assert shown._prepare()
-    assert list(shown._made) == ["roofline", "occupancy"]
+    # In parts, so that whoever clicks meanwhile waits for one of them: it is made, filled, and sent.
+    occupancy = shown._made["occupancy"]
+    assert not occupancy.fresh
+    assert shown._prepare()
+    assert occupancy.fresh
+    assert not shown._stack.holds("occupancy")
+    assert shown._prepare()
+    assert shown._stack.holds("occupancy")
+    # Of other groups the first, but for those that are of no one kernel.
+    assert all(shown._prepare() for _ in range(3))
     assert not shown._prepare()
+    assert list(shown._made) == ["roofline", "occupancy", "timeline"]
     state.kernel = "matmul"
     assert shown._made["roofline"].fresh
     assert not shown._made["occupancy"].fresh
+    assert shown._prepare()
     assert shown._prepare()
     assert not shown._prepare()
     state.view = "gpu"
@@ -252,16 +282,16 @@ def test_a_page_comes_to_rest_and_what_was_out_of_sight_is_up_to_date_when_seen(
     visit: Any, preparing_server: Any, built: Any, looked_at: Any
 ) -> None:
     visit.server = preparing_server
-    page = visit(f"run={RUN}&kernel=softmax&view=overview")
-    built(page, "Overview")
+    page = visit(f"run={RUN}&kernel=softmax&view=occupancy")
+    built(page, "Occupancy")
     page.wait_for_function(SETTLED)
     at_rest(page)
     looked_at(page, "Roofline")
     before = page.evaluate(FIGURES)
-    looked_at(page, "Overview")
+    looked_at(page, "Occupancy")
     page.set_viewport_size({"width": 1200, "height": 1100})
     page.get_by_role("button", name="Toggle theme").click()
-    built(page, "Overview")
+    built(page, "Occupancy")
     looked_at(page, "Roofline")
     page.wait_for_function(f"before => ({FIGURES})().every(([, , colour]) => colour !== before)", arg=before[0][2])
     after = page.evaluate(FIGURES)

@@ -35,7 +35,8 @@ def test_a_kernels_usual_rows_are_made_once_a_run(runs: Path) -> None:
 def test_views_share_them_and_leave_them_as_they_are(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
     state = State(run=RUN, kernel="softmax")
-    before = state.usual.copy(deep=True)
+    rows = usual(state.loaded, "softmax")
+    before = rows.copy(deep=True)
     gathered: list[int] = []
     inner = case_table._gather
     monkeypatch.setattr(case_table, "_gather", lambda table: gathered.append(id(table)) or inner(table))
@@ -44,5 +45,5 @@ def test_views_share_them_and_leave_them_as_they_are(runs: Path, monkeypatch: py
         shown = view(state)
         shown.refresh()
         assert not shown._trouble.visible
-    assert_frame_equal(state.usual, before)
-    assert gathered.count(id(state.usual)) == 1
+    assert_frame_equal(rows, before)
+    assert gathered.count(id(rows)) == 1

@@ -87,7 +87,6 @@ def check_lora_linear():
 
 
 def check_conv2d():
-    # Rows and columns apart, and dtypes: descriptors turn the gradient of the images into a convolution at fp16 and stride 1.
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float16, 1e-3)):
         for channels, filters, extents, kernel, stride, padding, dilation in (
             (8, 16, (9, 7), (3, 3), 1, 1, 1), (5, 8, (9, 7), (3, 2), 1, (0, 1), (2, 1)), (8, 24, (5, 6), (1, 1), 1, 0, 1),
@@ -144,6 +143,8 @@ def check_norms_and_linear_layers():
             for i in {*range(1, len(shapes))} - {len(shapes) - 2}:
                 left_out = [None if j == i else shape for j, shape in enumerate(shapes)]
                 compare(ours, plain, left_out, wanted=[j for j in range(len(shapes)) if j != i])
+    # Rows so long that norm and GELU go back one after the other.
+    compare(rms_norm_gelu_linear, _activated, ((3, 20000), (20000,), (2, 20000), None), wanted=[0, 1, 2])
     x = torch.empty(0, 20, requires_grad=True)
     w = draw(9, 20, grad=True)
     for out in (layer_norm_linear(x, None, None, w), rms_norm_gelu_linear(x, None, w)):
@@ -153,12 +154,15 @@ def check_norms_and_linear_layers():
 def check_operators_are_described_as_they_behave_and_compile_whole():
     x, w, a, b = (draw(*shape, seed=i, grad=True) for i, shape in enumerate(((6, 20), (9, 20), (3, 20), (9, 3))))
     torch.library.opcheck(torch.ops.tilescope.lora_linear.default, (x, w, a, b, 0.5, ""))
-    torch.library.opcheck(torch.ops.tilescope.lora_down.default, (x.detach(), a.detach(), 0.5))
     last = draw(2, 5, 6, 4, seed=4, grad=True), draw(7, 3, 3, 4, seed=5, grad=True), draw(7, seed=6, grad=True)
     torch.library.opcheck(torch.ops.tilescope.conv2d.default, (*last, [1, 2], [1, 1], [1, 1], True, ""))
     g, c = draw(20, seed=7, grad=True), draw(9, seed=8, grad=True)
     torch.library.opcheck(torch.ops.tilescope.layer_norm_linear.default, (x, g, g, w, c, 1e-5, ""))
     torch.library.opcheck(torch.ops.tilescope.rms_norm_gelu_linear.default, (x, g, w, c, 1e-5, ""))
+    plain = x.detach(), g.detach()
+    torch.library.opcheck(torch.ops.tilescope.rms_norm_gelu.default, (*plain, 1e-5))
+    for wants in (False, True):
+        torch.library.opcheck(torch.ops.tilescope.rms_norm_gelu_backward.default, (plain[0] + 1, *plain, 1e-5, wants))
     compiled = torch.compile(
         lambda: lora_linear(x * 2.0, w, a, b, 0.5).pow(2).sum(), backend="aot_eager", fullgraph=True
     )

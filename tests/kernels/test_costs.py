@@ -26,7 +26,7 @@ _NOT_READ = {"w8a16_matmul": {"dequantized"}}  # what cuBLAS is given instead of
 _KEPT = {
     "gelu": ["x"], "swiglu": ["gate", "up"], "geglu": ["gate", "up"], "rope": ["cos", "sin"], "softmax": ["output"],
     "layer_norm": ["x", "weight"], "rms_norm": ["x", "weight"], "add_rms_norm": ["sum", "weight"],
-    "matmul": ["a", "b"], "lora_linear": ["x", "weight", "lora_a", "lora_b"], "conv2d": ["input", "weight", "output"],
+    "matmul": ["a", "b"], "lora_linear": ["x", "weight", "lora_a", "lora_b"],
     "layer_norm_linear": ["x", "norm_weight", "norm_bias", "weight"], "rms_norm_gelu_linear": ["x", "norm_weight", "weight"],
     "attention": ["query", "key", "value", "output"], "causal_attention": ["query", "key", "value", "output"],
 }  # fmt: skip
@@ -171,7 +171,6 @@ OPERATIONS: dict[tuple[str, str], Any] = {
     ("causal_attention", FORWARD): _pairs(2, causal=True),
     ("causal_attention", BACKWARD): _pairs(5, causal=True),
     ("conv2d", FORWARD): _taps,
-    ("conv2d", BACKWARD): lambda d: 2 * _taps(d),
     ("tma_copy", FORWARD): lambda d: 0,
     ("strided_copy", FORWARD): lambda d: 0,
     ("block_reduction", FORWARD): _rows(1),

@@ -191,5 +191,6 @@ def test_operators_are_described_as_they_behave():
     x, w = (t.detach().float().requires_grad_() for t in (x, w))
     torch.library.opcheck(ops.layer_norm_linear.default, (x, gain, gain, w, bias, 1e-5, ""))
     torch.library.opcheck(ops.rms_norm_gelu_linear.default, (x, gain, w, bias, 1e-5, ""))
+    assert kernels.conv2d  # declares its operator
     images, filters = (draw(*shape).requires_grad_() for shape in ((2, 9, 9, 16), (24, 3, 3, 16)))
     torch.library.opcheck(ops.conv2d.default, (images, filters, None, [1, 1], [1, 1], [1, 1], True, ""))

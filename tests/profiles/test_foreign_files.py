@@ -242,7 +242,7 @@ def test_helions_config_can_be_pasted() -> None:
         "maxnreg=None, num_warps=4, range_flattens=[None, True], pid_type='flat')"
     )
     text = helion_autotune.config_text(code)
-    assert text.startswith("block_sizes_0=64,block_sizes_1=-1,indexing=pointer,load_eviction_policies_0='',")
+    assert text.startswith("block_sizes_0=64,block_sizes_1=-1,indexing=pointer,load_eviction_policies_0=empty,")
     assert helion_autotune.as_code(text) == f"helion.{code}"
     assert helion_autotune.config_text("Config(a=open('x'))") == ""
     assert helion_autotune.config_text("[" * 10_000) == ""

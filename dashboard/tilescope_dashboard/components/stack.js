@@ -47,5 +47,7 @@ export function render({model, view}) {
     const laidOut = places.filter((place) => !rests(place) && changed.delete(place))
     if (laidOut.length) stack.invalidate_layout()
   })
+  // What was sent before the question is built in turns of its own: two idle moments, one after the other.
+  model.on("asked", () => idle(() => idle(() => { model.drawn = model.asked })))
   put()
 }

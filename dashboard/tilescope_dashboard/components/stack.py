@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import panel as pn
@@ -20,6 +20,8 @@ class Shown(JSComponent):
     """Name of the place that is seen. Its script is ``stack.js``."""
 
     shown = param.String(doc="The place's name.")
+    asked = param.Integer(doc="How often the browser was asked whether it has drawn all it was sent.")
+    drawn = param.Integer(doc="The last of those questions after which it had.")
 
     _esm = Path(__file__).with_suffix(".js")
 
@@ -43,6 +45,15 @@ class Stack(pn.viewable.Viewer):
         """Put it in the place called ``name``, if nothing is there yet."""
         if not len(self._places[name]):
             self._places[name].append(thing)
+
+    def drawn(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once the browser has drawn what it has been sent and has nothing else to do."""
+        self._shown.asked += 1
+        watcher = self._shown.param.watch(lambda _: (self._shown.param.unwatch(watcher), then()), "drawn")
+
+    def holds(self, name: str) -> bool:
+        """Whether something was put in the place called ``name``."""
+        return len(self._places[name]) > 0
 
     def show(self, name: str) -> None:
         """Let the place called ``name`` be seen."""

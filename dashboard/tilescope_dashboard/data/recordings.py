@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tilescope.models import sweeps
 from tilescope.runs import store
 from tilescope.table import sources
 
-from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.run_cache import open_cached
 

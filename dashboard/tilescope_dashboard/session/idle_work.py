@@ -10,8 +10,8 @@ import panel as pn
 
 from tilescope_dashboard.session.scheduling import stepping
 
-#: Seconds between two steps; and the longest, when others keep the server busy.
-_PAUSE, _LONGEST = 0.25, 10.0
+#: Seconds between two steps; the longest, when others keep the server busy; and before the first one of a page.
+_PAUSE, _LONGEST, _FIRST = 0.25, 10.0, 1.0
 #: A step that is called later than this has others before it, in seconds.
 _LATE = 0.1
 #: After a step that took longer no other is taken, in seconds: who asks for something meanwhile would wait for it.
@@ -25,13 +25,14 @@ _ASKED_BY = ("value", "view", "indices")
 class IdleWork:
     """Calls ``step`` at ticks of the session while it is idle, until it returns False or takes long.
 
-    Pauses between steps grow while the server is busy. After input from the person no step is taken for a while. Without a
-    session nothing is done.
+    Pauses between steps grow while the server is busy. After input from the person no step is taken for a while, nor before the
+    browser has drawn what came of the last one, where ``drawn`` calls what it is given then: a click would wait for all that
+    was sent before it. Without a session nothing is done.
     """
 
-    def __init__(self, step: Callable[[], bool]) -> None:
-        self._step, self._doc, self._due, self._pause = step, pn.state.curdoc, 0.0, _PAUSE
-        self._asked = -_REST
+    def __init__(self, step: Callable[[], bool], drawn: Callable[[Callable[[], None]], None] | None = None) -> None:
+        self._step, self._doc, self._due, self._pause = step, pn.state.curdoc, 0.0, _FIRST
+        self._drawn, self._drawing, self._asked = drawn, False, -_REST
         if self._doc is not None:
             self._doc.on_change(self._noticed)
 
@@ -51,10 +52,21 @@ class IdleWork:
 
     def _turn(self) -> None:
         began = time.monotonic()
-        busy = began - self._due > _LATE or stepping()
+        busy = began - self._due > _LATE or stepping() or self._drawing
         resting = began - self._asked < _REST
         self._pause = min(2 * self._pause, _LONGEST) if busy else _PAUSE
-        if busy or resting or (self._step() and time.monotonic() - began < _HEAVY):
+        if busy or resting or (self._take() and time.monotonic() - began < _HEAVY):
             self._wait()
         else:
             self._due = 0.0
+
+    def _take(self) -> bool:
+        """Take a step; False if it was the last."""
+        more = self._step()
+        if more and self._drawn:
+            self._drawing = True
+            self._drawn(self._rested)
+        return more
+
+    def _rested(self) -> None:
+        self._drawing = False

@@ -17,7 +17,7 @@ from tilescope_dashboard.data import command_line, kernel_cases, url_state
 from tilescope_dashboard.data.best_run import best_run, first_shown
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.recordings import Question, Recording, best, having
-from tilescope_dashboard.data.run_cache import cases_of, open_cached, summaries, usual
+from tilescope_dashboard.data.run_cache import cases_of, open_cached, summaries
 from tilescope_dashboard.figures.style import Theme, theme
 
 LOG = logging.getLogger(__name__)
@@ -215,11 +215,6 @@ class State(param.Parameterized):
         if self.loaded is None:
             return schema.frame([])
         return self.loaded.table[self.loaded.table["kernel"] == self.kernel]
-
-    @property
-    def usual(self) -> pd.DataFrame:
-        """The same without sweeps; views must not change it."""
-        return usual(self.loaded, self.kernel) if self.loaded else self.table
 
     @property
     def device(self) -> schema.Device | None:

@@ -15,10 +15,10 @@ from tilescope_dashboard.data.units import times
 _USUAL = ("eager", "compile", "aten")
 
 
-def usual(loaded: LoadedRun | None, kernel: str) -> str:
-    """The implementation of this run that is the baseline where none was chosen; empty where it has none of the usual ones."""
+def usual(loaded: LoadedRun | None, kernel: str) -> list[str]:
+    """The baseline where none was chosen, ``RUN:IMPLEMENTATION`` of this run; none where it has none of the usual ones."""
     there = set(loaded.table.loc[loaded.table["kernel"] == kernel, "impl"].unique()) if loaded else set()
-    return next((impl for impl in _USUAL if impl in there), "")
+    return [f"{loaded.run.id}:{impl}" for impl in _USUAL if loaded and impl in there][:1]
 
 
 def of_case(rows: pd.DataFrame, case: KernelCase | None) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from tilescope.table.schema import Device
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import ABSENT, times, write
 from tilescope_dashboard.topics import compare, compared_case, overview
-from tilescope_dashboard.topics.overview import Stat
+from tilescope_dashboard.topics.overview import Stat, counted
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: The hardware's parts, in the order in which they are drawn.
@@ -132,7 +132,7 @@ def stats(case: Mapping[str, Any], against: pd.DataFrame) -> list[Stat]:
     found = [Stat("GPU time", write(case["gpu_time"], "second"), spread)]
     found += [_delta(row) for row in against[against["ratio"].notna()].to_dict("records")]
     found += [
-        Stat("HBM traffic vs minimum", times(case["bytes_ratio"]), case["bytes_source"]),
+        Stat("HBM traffic vs minimum", times(case["bytes_ratio"]), counted(case)),
         Stat("registers", write(case["registers"], "count"), "per thread"),
         Stat("theoretical occupancy", write(case["theoretical_occupancy"], "ratio"), f"limited by {case['limiter']}"),
     ]
@@ -156,8 +156,7 @@ def baseline(
     """The case's problem against the ``chosen`` baselines, else the usual one (``compare.against``): rows of the case alone, and
     what must be known beside it.
     """
-    usual = compared_case.usual(loaded, kernel)
-    tokens = list(chosen) or ([f"{loaded.run.id}:{usual}"] if usual else [])
+    tokens = list(chosen) or compared_case.usual(loaded, kernel)
 
     def narrowed(run: LoadedRun) -> LoadedRun:
         rows = run.table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import panel as pn
@@ -13,17 +12,15 @@ from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data.run_cache import open_cached
 from tilescope_dashboard.figures.compare import compare
-from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.topics import compare as topic
 from tilescope_dashboard.topics import compared_case
 from tilescope_dashboard.views.base import View
 
-#: How many runs are offered to compare with in one click.
-_OFFERED = 4
-
 
 class Compare(View):
-    """The address holds what is compared: runs, or ``RUN:IMPLEMENTATION``, which is compared with the run's ``triton``."""
+    """The address holds what is compared: runs, or ``RUN:IMPLEMENTATION``, which is compared with the run's ``triton``; where it
+    names none, that is the usual one.
+    """
 
     name_in_address, title = "compare", "Compare"
 
@@ -31,18 +28,19 @@ class Compare(View):
         self._said = html_text.pane()
         self._others = pmui.MultiChoice(label="Compare with", options={}, sizing_mode="stretch_width", margin=(4, 8))
         self._chart, self._table = chart(), table(topic.COLUMNS)
-        self._first = pn.FlexBox(sizing_mode="stretch_width", margin=0)
         self._table.param.watch(self._pick, "selection")
         self._others.param.watch(lambda event: self.state.param.update(compared=list(event.new)), "value")
         self.state.param.watch(self._changed, ["compared", "runs"])
         self._body = pn.Column(self._chart, self.saved(self._table), sizing_mode="stretch_width", margin=0)
-        return [self._others, self._first, self._said, self._body]
+        return [self._others, self._said, self._body]
 
     def update(self) -> None:
         state = self.state
         options = topic.baselines(state.loaded, state.kernel, state.runs)
         chosen = [token for token in state.compared if token in options.values()]
         self._others.param.update(options=options, value=chosen)
+        usual = compared_case.usual(state.loaded, state.kernel)
+        chosen = chosen or [token for token in usual if token in options.values()]
         rows, said = topic.against(state.loaded, state.kernel, chosen, open_cached)
         names = [topic.name_of(token, state.runs) for token in chosen]
         self._head.object = html_text.heading(
@@ -52,9 +50,6 @@ class Compare(View):
             html_text.notice("info", line.partition(": ")[0] + ":", line.partition(": ")[2]) for line in said
         )
         self._body.visible = bool(chosen)
-        # Implementations of this run, where there are any: other runs may hold other cases.
-        offered = [option for option in options.items() if ":" in option[1]] or list(options.items())[:_OFFERED]
-        self._first.objects = [] if chosen else [self._offer(*option) for option in offered]
         self._chart.object = compare(rows, state.look, of_base=True)
         self._settled, self._rows = False, rows
         fill(self._table, rows)
@@ -65,9 +60,3 @@ class Compare(View):
         """The chosen row's case becomes that of all views."""
         if self._settled and event.new:
             self.choose(lambda: None, **compared_case.parts(self._rows.iloc[event.new[0]]))
-
-    def _offer(self, name: str, token: str) -> pmui.Button:
-        """A comparison in one click, where nothing is compared yet."""
-        button = pmui.Button(label=f"with {name}", variant="outlined", size="small", margin=(4, 8))
-        button.on_click(lambda _: next_tick(functools.partial(self.state.param.update, compared=[token])))
-        return button

@@ -28,7 +28,7 @@ class Counters(View):
     name_in_address, title, question = "counters", "Memory and stalls", recordings.COUNTERS
 
     def build(self) -> list[Any]:
-        self._launch = Choice("launch", 420, self._draw)
+        self._launch = Choice("launch", 330, self._draw)
         self._memory, self._stalls, self._table = chart(), chart(), table(topic.COLUMNS)
         self._of: tuple[Any, ...] = ()
         self._body = pn.Column(

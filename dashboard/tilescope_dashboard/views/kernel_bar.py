@@ -123,8 +123,8 @@ class KernelBar(pn.viewable.Viewer):
         chosen = [token for token in state.compared if token in found.values()]
         if len(chosen) > 1:
             found = {f"{len(chosen)} baselines": chosen[0], **{n: t for n, t in found.items() if t != chosen[0]}}
-        usual = compared_case.usual(state.loaded, state.kernel)
-        return {f"{usual} (usual)" if usual else "none": "", **found}, next(iter(chosen), "")
+        usual = [token.partition(":")[2] for token in compared_case.usual(state.loaded, state.kernel)]
+        return {f"{usual[0]} (usual)" if usual else "none": "", **found}, next(iter(chosen), "")
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout

@@ -19,11 +19,16 @@ class LineChoices(pn.viewable.Viewer):
     """Three selectors, each offering what the one before it leaves. The columns are the person's, or the most telling.
 
     ``rows`` are the chosen launch's. ``launch_chosen`` is called when they are others, ``columns_chosen`` when a person
-    chose columns of them, ``case_chosen`` when one chose another case, which ``open`` then shows.
+    chose columns of them, ``case_chosen`` when one chose another case, which ``open`` then shows. The selector ``first`` stands
+    before the others.
     """
 
     def __init__(
-        self, launch_chosen: Callable[[], Any], columns_chosen: Callable[[], Any], case_chosen: Callable[[], Any]
+        self,
+        launch_chosen: Callable[[], Any],
+        columns_chosen: Callable[[], Any],
+        case_chosen: Callable[[], Any],
+        first: pmui.Select,
     ) -> None:
         super().__init__()
         self.rows = self._of_case = self._found = line_values.frame([])
@@ -37,7 +42,7 @@ class LineChoices(pn.viewable.Viewer):
         self._launch.param.watch(lambda _: self._filling or self._choose(), "value")
         self._columns.param.watch(lambda _: self._filling or self._pick(), "value")
         self._layout = pn.Column(
-            pn.FlexBox(self._case, self._launch, gap="8px"), self._columns, sizing_mode="stretch_width", margin=0
+            pn.FlexBox(first, self._case, self._launch, gap="8px"), self._columns, sizing_mode="stretch_width", margin=0
         )
 
     @property

@@ -33,6 +33,9 @@ class Navigation(pn.viewable.Viewer):
     ) -> None:
         super().__init__(state=state, **settings)
         self._views = {view.name_in_address: view for group in groups.values() for view in group}
+        self._groups = [[view.name_in_address for view in group] for group in groups.values()]
+        # Whoever looks at one kernel goes on to another view of it.
+        self._near = self._groups[: list(groups).index(apart) if apart else None]
         self._made: dict[str, View] = {}
         # The theme is no place that one goes back from.
         self._begun = {name: getattr(state, name) for name in IN_ADDRESS if name != "theme"}
@@ -48,8 +51,8 @@ class Navigation(pn.viewable.Viewer):
         self._tabs.param.watch(lambda event: setattr(state, "view", event.new), "view")
         state.param.watch(self._switch, "view")
         self._switch()
-        spare = IdleWork(self._prepare)
-        state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow", "case"])
+        spare = IdleWork(self._prepare, self._stack.drawn)
+        state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow", "case", "view"])
         pn.state.onload(spare.start)
         top = pn.Row(
             self._tabs, Keyboard(self._clear, align="start", margin=(6, 8)), sizing_mode="stretch_width", margin=0
@@ -76,12 +79,23 @@ class Navigation(pn.viewable.Viewer):
         self._stack.put(name, self._made[name])
 
     def _prepare(self) -> bool:
-        """Furnish a view that will perhaps be looked at; False if none was left. One that is live costs while it is there."""
-        waiting = [name for name, view in self._views.items()
-                   if not view.live and not (name in self._made and self._made[name].fresh)]  # fmt: skip
-        if waiting:
-            self._furnish(waiting[0])
-        return bool(waiting)
+        """Do a part of what furnishes a view that will perhaps be looked at: another of this group, or the first of another one; False
+        if none was left. One that is live costs while it is there.
+        """
+        here = next(group for group in self._groups if self.state.view in group)
+        for name in dict.fromkeys([*here, *(group[0] for group in self._near)]):
+            if self._views[name].live:
+                continue
+            if name not in self._made:
+                self._made[name] = self._views[name](self.state)
+            elif not self._made[name].fresh:
+                self._made[name].refresh()
+            elif not self._stack.holds(name):
+                self._stack.put(name, self._made[name])
+            else:
+                continue
+            return True
+        return False
 
     def _went(self, named: set[str]) -> None:
         self.state.param.update(**{name: value for name, value in self._begun.items() if name not in named})

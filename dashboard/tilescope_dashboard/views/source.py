@@ -34,13 +34,14 @@ class Source(View):
     name_in_address, title, question = "source", "Source", recordings.LINES
 
     def build(self) -> list[Any]:
-        self._recording = Choice("lines of", 420, self._fill)
-        self._no_text, self._choices = html_text.pane(), LineChoices(self._open, self._draw, self._pick)
+        self._recording = Choice("lines of", 330, self._fill)
+        self._choices = LineChoices(self._open, self._draw, self._pick, self._recording.widget)
+        self._no_text = html_text.pane()
         self._code = code_pair.CodePair(sizing_mode="stretch_width", margin=(4, 8))
         self._table = table(topic.COLUMNS)
         self._code.param.watch(lambda _: self._draw(), "stage")
         self._body = pn.Column(
-            self._recording.widget, self._choices, self._no_text, self._code, self.saved(self._table, "lines"),
+            self._choices, self._no_text, self._code, self.saved(self._table, "lines"),
             sizing_mode="stretch_width", margin=0,
         )  # fmt: skip
         return [self._body]

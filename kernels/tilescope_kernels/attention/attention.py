@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import capability, check_tensors, device_of, use_triton
+from tilescope_kernels._shared.launching import FLOATING, capability, check_tensors, device_of, use_triton
 from tilescope_kernels._shared.operators import operator, pack, wants_grad
 from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
 from tilescope_kernels.attention.attention_cost import DIMS, causal_cost, cost
@@ -64,9 +64,13 @@ def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None
 
 @operator("attention")
 def _attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The result and, if ``save``, the log-sum-exp of each row in base 2; else an empty tensor."""
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str,
+    mask: torch.Tensor | None = None, window: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The result and, if ``save``, the log-sum-exp of each row in base 2; else an empty tensor.
+
+    ``mask`` has the shape of the scores, and any strides.
+    """
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     o = torch.empty_like(q)
     lse = torch.empty((batch, heads, queries) if save else (0,), dtype=torch.float32, device=q.device)
@@ -74,11 +78,12 @@ def _attention(
         # A query that sees no key takes nothing from the values.
         return o.zero_(), lse.zero_()
     score_scale = scale * math.log2(math.e)
-    if not config and decode_serves(queries, keys, causal, save):
+    plain = mask is None and window is None
+    if not config and plain and decode_serves(queries, keys, causal, save):
         decode(o, q, k, v, score_scale)
         return o, lse
-    specializes = _specializes(q, k, v)
-    chosen = chosen_config(q, causal, config, specializes)
+    specializes = plain and _specializes(q, k, v)
+    chosen = chosen_config(q, causal, config, mask is not None, specializes)
     m, n, tma = chosen["BLOCK_M"], chosen["BLOCK_N"], chosen["TMA"] and _tma_serves(q, k, v)
     for name, served in (("TMA", tma), ("SPECIALIZED", specializes)):
         if config and chosen[name] > served:
@@ -98,33 +103,35 @@ def _attention(
             attention_kernel[grid](
                 o, asked, q, k, v, _tiles(q, m, tma), _tiles(k, n, tma), _tiles(v, n, tma),
                 *(t.stride()[:3] for t in (o, q, k, v)), heads, queries, keys, score_scale,
-                EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, num_stages=chosen["num_stages"], **shared,
+                mask, None if mask is None else mask.stride(), window, EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, num_stages=chosen["num_stages"], **shared,
             )  # fmt: skip
     return o, lse
 
 
 @_attention.register_fake
 def _(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str
-) -> tuple[torch.Tensor, torch.Tensor]:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str,
+    mask: torch.Tensor | None = None, window: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     return torch.empty_like(q), torch.empty(q.shape[:3] if save else (0,), dtype=torch.float32, device=q.device)
 
 
 @operator("attention_backward")
 def _attention_backward(
     do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
-    causal: bool, scale: float, config: str,
+    causal: bool, scale: float, config: str, mask: torch.Tensor | None = None, window: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """dQ, dK and dV."""
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
     if q.numel() == 0 or keys == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
-    chosen = chosen_config(q, causal, config)
+    chosen = chosen_config(q, causal, config, mask is not None)
     tma = chosen["TMA"] and _tma_serves(do, q, k, v)
     delta = torch.empty_like(lse)
     group, score_scale = heads // kv_heads, scale * math.log2(math.e)
     shared = {"GROUP": group, "COLUMNS": columns, "CAUSAL": causal}
+    hidden = (mask, None if mask is None else mask.stride(), window)
     with device_of(q):
         attention_delta_kernel[(triton.cdiv(queries, 64) * batch * heads,)](
             delta, o, do, o.stride()[:3], do.stride()[:3], heads, queries, COLUMNS=columns, BLOCK=64, num_warps=4
@@ -133,14 +140,14 @@ def _attention_backward(
         attention_backward_kv_kernel[(triton.cdiv(keys, n) * batch * kv_heads,)](
             dk, dv, do, q, k, v, lse, delta, _tiles(do, m, tma), _tiles(q, m, tma),
             *(t.stride()[:3] for t in (dk, dv, do, q, k, v)), kv_heads, queries, keys, scale, score_scale,
-            EVEN=queries % m == 0, BLOCK_M=m, BLOCK_N=n, **shared,
+            *hidden, EVEN=queries % m == 0, BLOCK_M=m, BLOCK_N=n, **shared,
             num_warps=chosen["KV_WARPS"], num_stages=chosen["KV_STAGES"],
         )  # fmt: skip
         m, n = chosen["Q_M"], chosen["Q_N"]
         attention_backward_q_kernel[(triton.cdiv(queries, m) * batch * heads,)](
             dq, do, q, k, v, lse, delta, _tiles(k, n, tma), _tiles(v, n, tma),
             *(t.stride()[:3] for t in (dq, do, q, k, v)), heads, queries, keys, scale, score_scale,
-            EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, **shared,
+            *hidden, EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, **shared,
             num_warps=chosen["Q_WARPS"], num_stages=chosen["Q_STAGES"],
         )  # fmt: skip
     return dq, dk, dv
@@ -149,25 +156,26 @@ def _attention_backward(
 @_attention_backward.register_fake
 def _(
     do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
-    causal: bool, scale: float, config: str,
+    causal: bool, scale: float, config: str, mask: torch.Tensor | None = None, window: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    q, k, v, ctx.causal, ctx.scale, _, ctx.config = inputs
+    q, k, v, ctx.causal, ctx.scale, _, ctx.config, mask, ctx.window = inputs
     o, lse = output
     # None instead of a launch that writes zeros, for the gradient that nobody can ask of lse.
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(q, k, v, o, lse)
+    ctx.save_for_backward(q, k, v, o, lse, mask)
     ctx.mark_non_differentiable(lse)
 
 
 def _differentiate(ctx: Any, do: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
     if do is None:
-        return (None,) * 7
-    gradients = _attention_backward(_neighbours(do), *ctx.saved_tensors, ctx.causal, ctx.scale, ctx.config)
-    return *gradients, None, None, None, None
+        return (None,) * 9
+    *saved, mask = ctx.saved_tensors
+    gradients = _attention_backward(_neighbours(do), *saved, ctx.causal, ctx.scale, ctx.config, mask, ctx.window)
+    return *gradients, *(None,) * 6
 
 
 _attention.register_autograd(_differentiate, setup_context=_save)
@@ -196,22 +204,43 @@ def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_g
         raise ValueError(f"key has {key.shape[1]} heads but query has {heads}: give as many, or enable_gqa=True")
 
 
+def _check_mask(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    """The mask in the shape of the scores, which costs no memory."""
+    if is_causal:
+        raise ValueError("attn_mask is given beside is_causal: give one of them, as PyTorch asks for")
+    if mask.dtype not in (torch.bool, *FLOATING):
+        raise ValueError(f"attn_mask is {mask.dtype}: give torch.bool, or a floating dtype of up to 32 bits")
+    if mask.device != query.device:
+        raise ValueError(f"attn_mask is on {mask.device} but query is on {query.device}: move one of them")
+    if mask.requires_grad and torch.is_grad_enabled():
+        raise ValueError("attn_mask requires a gradient and has none here: pass attn_mask.detach()")
+    shape = (*query.shape[:3], key.shape[2])
+    try:
+        return mask.expand(shape)
+    except RuntimeError:
+        raise ValueError(f"attn_mask has shape {tuple(mask.shape)}: give one that broadcasts to {shape}") from None
+
+
 def scaled_dot_product_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attn_mask: None = None,
+    attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
     *,
+    window: int | None = None,
     config: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
     """``softmax(query @ key.mT * scale) @ value`` of tensors (batch, heads, rows, columns); once differentiable.
 
-    As ``torch.nn.functional.scaled_dot_product_attention`` without a mask of one's own or dropout. ``is_causal`` lets
-    row i of ``query`` see rows 0 to i of ``key``; ``scale`` is 1 / sqrt(columns) by default and at least 0; with
+    As ``torch.nn.functional.scaled_dot_product_attention`` without dropout. ``is_causal`` lets row i of ``query`` see
+    rows 0 to i of ``key``, and with ``window`` the last so many of those. ``attn_mask`` broadcasts to (batch, heads,
+    queries, keys): booleans that are true where a key is seen, or numbers that are added to the scores, without a
+    gradient. A query that sees no key gets zeros. Masks and windows go through Triton's kernels on Hopper, too, and blocks
+    of keys that no window reaches are skipped; those that a mask hides are not. ``scale`` is 1 / sqrt(columns) by default and at least 0; with
     ``enable_gqa`` a head of ``key`` and ``value`` serves several heads of ``query``. Dtypes fp32, fp16 and bf16, 1
     to 256 columns, any number of rows, any strides but the last, which is 1 or costs a copy. Columns between powers of
     two are multiplied as the next one's, from 16 on, but not read or written. Softmax and sums are fp32; gradients are
@@ -219,11 +248,13 @@ def scaled_dot_product_attention(
     serve.
     """
     if not use_triton():
+        if window is not None:
+            rows, keys = (torch.arange(t.shape[2], device=t.device) for t in (query, key))
+            apart = rows[:, None] - keys
+            attn_mask, is_causal = (apart >= 0) & (apart < window), False
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-    if attn_mask is not None:
-        raise ValueError("attn_mask is given: this function serves is_causal or none")
     if dropout_p:
         raise ValueError(f"dropout_p is {dropout_p}: this function serves 0")
     _check(query, key, value, enable_gqa)
@@ -231,9 +262,12 @@ def scaled_dot_product_attention(
         scale = 1.0 / math.sqrt(query.shape[3])
     if not 0.0 <= scale < math.inf:
         raise ValueError(f"scale is {scale}: give a number of at least 0")
+    if window is not None and (not is_causal or window < 1):
+        raise ValueError(f"window is {window} and is_causal is {is_causal}: give at least 1, with is_causal=True")
+    mask = None if attn_mask is None else _check_mask(query, key, attn_mask, is_causal)
     save = wants_grad(query, key, value)
     q, k, v = (_neighbours(tensor) for tensor in (query, key, value))
-    return _attention(q, k, v, is_causal, float(scale), save, pack(config))[0]
+    return _attention(q, k, v, is_causal, float(scale), save, pack(config), mask, window)[0]
 
 
 def reference(

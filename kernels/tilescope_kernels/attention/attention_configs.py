@@ -57,13 +57,18 @@ _FEW = _config((64, 64, 4, 3, 1), (64, 64, 4, 3), (64, 64, 4, 3))
 _FULL_PRECISION = _config((32, 32, 8, 2, 0), (32, 32, 8, 2), (32, 32, 8, 2))
 #: Where a block has less than Hopper's 227 KB of shared memory.
 _SMALL = _config((128, 64, 8, 2, 0), (32, 64, 4, 2), (64, 32, 4, 2))
-#: The same of more than 128 columns.
+#: Under a mask, whose tiles take registers and shared memory, too: on Hopper and where there is less.
+_MASKED = _config((128, 64, 8, 2, 1), (64, 64, 8, 2), (64, 64, 4, 2))
+_MASKED_SMALL = _config((64, 32, 4, 2, 0), (32, 32, 4, 2), (32, 32, 4, 2))
+#: Of more than 128 columns: on Hopper, in fp32, and where there is less shared memory.
 _WIDE = _config((128, 64, 8, 2, 1), (32, 64, 8, 2), (64, 64, 8, 2))
 _WIDE_FULL_PRECISION = _config((16, 16, 4, 1, 0), (16, 16, 4, 1), (16, 16, 4, 1))
 _WIDE_SMALL = _config((64, 32, 8, 1, 0), (16, 32, 8, 1), (32, 16, 4, 1))
 
 
-def chosen_config(q: torch.Tensor, causal: bool, config: str, specializes: bool = False) -> dict[str, int]:
+def chosen_config(
+    q: torch.Tensor, causal: bool, config: str, masked: bool, specializes: bool = False
+) -> dict[str, int]:  # fmt: skip
     """The config that was asked for, or the best known for the dtype and the GPU. Few tiles get smaller ones."""
     asked = unpack(config)
     if asked:
@@ -73,9 +78,9 @@ def chosen_config(q: torch.Tensor, causal: bool, config: str, specializes: bool 
     if q.dtype == torch.float32:
         return _WIDE_FULL_PRECISION if wide else _FULL_PRECISION
     if shared_memory(q) < 227 * 1024:
-        return _WIDE_SMALL if wide else _SMALL
+        return _WIDE_SMALL if wide else _MASKED_SMALL if masked else _SMALL
     tiles = triton.cdiv(queries, 128) * batch * heads
-    known = _WIDE if wide else CONFIGS[int(causal)]
+    known = _WIDE if wide else _MASKED if masked else CONFIGS[int(causal)]
     # Of 64 columns there are fewer products to hide the powers of two behind.
     if specializes and columns > 64 and 2 * tiles >= multiprocessors(q):
         return {**known, **(_SPECIALIZED_WIDE if wide else _SPECIALIZED)}

@@ -60,12 +60,12 @@ def attention_decode_kernel(
     whole = first + (last - first) // BLOCK_N * BLOCK_N
     total, largest, weight = _attend(
         total, largest, weight, q, k_ptr, v_ptr, None, None, k_strides, v_strides, batch, kv_head,
-        0, first, whole, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, False, False,
+        0, first, whole, queries, keys, score_scale, None, None, None, BLOCK_M, BLOCK_N, COLUMNS, False, False,
     )  # fmt: skip
     if not EVEN:
         total, largest, weight = _attend(
             total, largest, weight, q, k_ptr, v_ptr, None, None, k_strides, v_strides, batch, kv_head,
-            0, whole, last, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, False, True,
+            0, whole, last, queries, keys, score_scale, None, None, None, BLOCK_M, BLOCK_N, COLUMNS, False, True,
         )  # fmt: skip
     place = (head * splits + split).to(tl.int64) * rows + row
     tl.store(totals_ptr + place[:, None] * COLUMNS + column, total, mask=written)

@@ -5,8 +5,7 @@ and B. A launch before the product computes ``alpha * x @ A.T``, which reads x t
 fits. Or, with ``INLINE``, every tile computes it beside the product: x is read once, but at rank 64 a tile of 256
 columns does 64 / 256 more work.
 
-The gradients are products of operands as they lie in memory, which cuBLAS multiplies well, but for ``dy @ B``. That and
-``x @ A.T``, computed again rather than kept, are the launch before the product.
+The gradients are cuBLAS's products of the operands as they lie in memory. ``x @ A.T`` is computed again rather than kept.
 """
 
 from __future__ import annotations
@@ -202,8 +201,7 @@ def _chosen(x: torch.Tensor, n: int, rank: int, tma: bool) -> Mapping[str, int] 
     return next(known for known in TUNED if known["TMA"] <= tma and _fits(known, x, rank))
 
 
-@operator("lora_down")
-def _lora_down(x: torch.Tensor, lora_a: torch.Tensor, alpha: float) -> torch.Tensor:
+def _down(x: torch.Tensor, lora_a: torch.Tensor, alpha: float) -> torch.Tensor:
     """``alpha * x @ lora_a.T`` of matrices with stride 1 along a row."""
     (m, k), rank = x.shape, lora_a.shape[0]
     down = torch.empty((m, rank), dtype=x.dtype, device=x.device)
@@ -214,11 +212,6 @@ def _lora_down(x: torch.Tensor, lora_a: torch.Tensor, alpha: float) -> torch.Ten
             down, x, lora_a, alpha, m, k, rank, x.stride(0), lora_a.stride(0), RANK=padded, **tile
         )
     return down
-
-
-@_lora_down.register_fake
-def _(x: torch.Tensor, lora_a: torch.Tensor, alpha: float) -> torch.Tensor:
-    return torch.empty((x.shape[0], lora_a.shape[0]), dtype=x.dtype, device=x.device)
 
 
 @operator("lora_linear")
@@ -233,7 +226,7 @@ def _lora_linear(
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
     padded = _padded(rank)
     kernel, options = (lora_linear_tuned[tma], {}) if given is None else (lora_linear_kernel, dict(given))
-    down = _lora_down(x, lora_a, alpha) if given is None or not given["INLINE"] else None
+    down = _down(x, lora_a, alpha) if given is None or not given["INLINE"] else None
     with device_of(x):
 
         def grid(meta: Mapping[str, int]) -> tuple[int]:
@@ -266,14 +259,14 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
     wants_dx, wants_dw, wants_da, wants_db, _, _ = ctx.needs_input_grad
     dx = dw = da = db = None
     if wants_dx or wants_da:
-        up = _lora_down(dy.contiguous(), lora_b.T.contiguous(), ctx.alpha)
+        up = dy @ (ctx.alpha * lora_b)
         if wants_dx:
             # The layer's product adds to the update's, so that the larger sum is rounded once.
             dx = torch.addmm(up @ lora_a, dy, weight)
         if wants_da:
             da = up.T @ x
     if wants_db:
-        db = dy.T @ _lora_down(x, lora_a, ctx.alpha)
+        db = dy.T @ (x @ (ctx.alpha * lora_a).T)
     if wants_dw:
         dw = dy.T @ x
     return dx, dw, da, db, None, None
@@ -294,8 +287,8 @@ def lora_linear(
     """``x @ weight.T + alpha * (x @ lora_a.T) @ lora_b.T``, as a linear layer with a LoRA adapter (arXiv:2106.09685).
 
     ``x`` (..., K), ``weight`` (N, K), ``lora_a`` (R, K) and ``lora_b`` (N, R) of one dtype (bf16, fp16, fp32), R at most
-    128; added up in fp32, ``alpha * x @ lora_a.T`` rounded to that dtype. Once differentiable in all four; the gradient of
-    a frozen ``weight`` is not computed. ``config`` is one of ``CONFIGS``; without one the first call with new extents
+    128; added up in fp32, ``alpha * x @ lora_a.T`` rounded to that dtype. Differentiable in all four; the gradient of a
+    frozen ``weight`` is not computed. ``config`` is one of ``CONFIGS``; without one the first call with new extents
     times a few. Raises ValueError, naming the argument, for what it cannot serve.
     """
     if not use_triton():

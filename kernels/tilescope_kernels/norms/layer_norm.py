@@ -53,9 +53,11 @@ _SUMMED_TWICE = 8192
 #: Warps and stages of the rows between, in 16 bits, where they do not fit shared memory.
 _ROW_WARPS, _ROW_STAGES = 32, 1
 #: Rows that go through shared memory: more columns than the first and at most the second, with warps that cut them into
-#: three or four pieces, programs a multiprocessor, whose sums take at most half of its registers, and slots for rows of x
-#: and of dy. Rows of a power of two up to 8192 are quicker in one block.
-_SHARED = ((2048, 3072, 4, 3, 2), (4096, 6144, 8, 2, 2), (8192, 16384, 16, 1, 2))
+#: three or four pieces, and programs a multiprocessor, whose sums take at most half of its registers. Rows of a power of
+#: two up to 8192 are quicker in one block.
+_SHARED = ((2048, 3072, 4, 3), (4096, 6144, 8, 2), (8192, 16384, 16, 1))
+#: Rows in a program's shared memory: two of x, two of dy and the weight.
+_SHARED_ROWS = 5
 
 
 def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
@@ -86,8 +88,8 @@ def _keep(x: torch.Tensor, block: int, summed: bool) -> int:
     return int((_ROW if summed and x.element_size() == 2 else _NOTHING).value)
 
 
-def _shared_plan(x: torch.Tensor, config: str, *read: torch.Tensor | None) -> tuple[int, int, int] | None:
-    """Warps, programs an SM and slots of the kernel that keeps rows in shared memory; None where it does not serve ``x``."""
+def _shared_plan(x: torch.Tensor, config: str, *read: torch.Tensor | None) -> tuple[int, int] | None:
+    """Warps and programs an SM of the kernel that keeps rows in shared memory; None where it does not serve ``x``."""
     columns = x.shape[1]
     # What the compiler can prove to be aligned are multiples of 16, of bytes and of elements.
     copied = columns % 16 == x.stride(0) % 16 == 0 and all(
@@ -95,11 +97,10 @@ def _shared_plan(x: torch.Tensor, config: str, *read: torch.Tensor | None) -> tu
     )
     if config or not copied or capability(x) == 0:
         return None
-    for beyond, most, warps, programs, slots in _SHARED:
+    for beyond, most, warps, programs in _SHARED:
         if beyond < columns <= most:
-            row = 2 * 256 * warps * triton.cdiv(columns, 256 * warps)
-            room = programs * (2 * slots + 1) * row
-            return (warps, programs, slots) if room < shared_memory(x) else None
+            room = programs * _SHARED_ROWS * 2 * triton.next_power_of_2(columns)
+            return (warps, programs) if room < shared_memory(x) else None
     return None
 
 
@@ -165,13 +166,12 @@ def _layer_norm_backward(
     keep = _keep(x, block, sums)
     with device_of(x):
         if sums and (plan := _shared_plan(x, config, dy, weight)):
-            warps, programs, slots = plan
+            warps, programs = plan
             partial = torch.empty((2, min(rows, programs * multiprocessors(x)), columns), device=x.device)
             piece = 256 * warps
             layer_norm_backward_shared_kernel[(partial.shape[1],)](
                 dx, partial, dy, x, weight, stats, stride, rows, columns,
-                PIECE=piece, PIECES=triton.cdiv(columns, piece), WHOLE=columns % piece == 0, SLOTS=slots,
-                num_warps=warps,
+                PIECE=piece, PIECES=triton.cdiv(columns, piece), WHOLE=columns % piece == 0, num_warps=warps,
             )  # fmt: skip
             return dx, sum_partials(partial, sums_dtype(x, weight))
         if sums:

@@ -130,9 +130,10 @@ def _merge(path: Path) -> None:
 def _told(arguments: argparse.Namespace, loaded: LoadedRun, interrupted: bool, timed: bool) -> int:
     """Prints the run and exports its winners. Returns the exit status."""
     from tilescope.jobs import tuning  # noqa: PLC0415
-    from tilescope.models import text_table  # noqa: PLC0415
+    from tilescope.models import sweeps, text_table  # noqa: PLC0415
     from tilescope.table.case import Case  # noqa: PLC0415
 
+    concluded = dict(sweeps.conclusions(loaded.table, loaded.run.device.target)) if timed else {}
     why = {failure.case: failure.message for failure in loaded.run.failures}
     found = text_table.results(loaded.table, loaded.run.device)
     remarks = [
@@ -145,10 +146,13 @@ def _told(arguments: argparse.Namespace, loaded: LoadedRun, interrupted: bool, t
         said = "fastest first" if timed else "no GPU to time them: fewest spills first, then highest occupancy"
         print(f"{' '.join(keys)}, {tried} configs and the default, {said}")
         headings, rows = text_table.cells(found.replace({"config": {"": "default"}}), order, name_by=["config"])
+        if timed:
+            headings, rows = _with_over(headings, rows, [_rank(found.loc[index], timed)[0] for index in order])
         extra = [remarks[index] for index in order]
         if any(extra):
             headings, rows = [*headings, "failed"], [[*row, text] for row, text in zip(rows, extra, strict=True)]
         print(text_table.render(headings, rows))
+        print("".join(f"{line}\n" for line in concluded.get(" · ".join(keys), ())), end="")
     status = running.report(loaded, interrupted, failures=[f for f in loaded.run.failures if not f.case])
     if arguments.export:
         _export(tuning.winners(loaded), arguments.export)
@@ -166,6 +170,17 @@ def _export(found: Sequence[Any], path: Path) -> None:
     kept = [one for one in before if (one.problem.kernel, one.problem.shape, one.problem.device) not in new]
     memory.export([*kept, *found], path)
     print(f"winners: {path}, {len(found)} new, {len(kept)} kept")
+
+
+def _with_over(headings: list[str], rows: list[list[str]], times: list[float]) -> tuple[list[str], list[list[str]]]:
+    """The table with how far each time is over the best, after the first column."""
+    from tilescope.table import units  # noqa: PLC0415
+
+    known = [time for time in times if time < math.inf]
+    over = ["–" if time == math.inf else units.text(time / min(known) - 1, "ratio", 2) for time in times]
+    return [headings[0], "over best", *headings[1:]], [
+        [row[0], part, *row[1:]] for row, part in zip(rows, over, strict=True)
+    ]
 
 
 def _rank(row: Any, timed: bool) -> tuple[float, ...]:

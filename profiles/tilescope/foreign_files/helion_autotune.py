@@ -28,6 +28,7 @@ _COLUMNS = ("generation", "status", "perf_ms", "compile_time_s", "config")
 LONGEST_CONFIG = 16 << 10
 #: Bytes of one line of the file beside it, which has a kernel's source.
 LINE = 16 * bounded_reading.MIB
+_EMPTY = "empty"
 _BEGUN = "started"
 _SAME_CODE = "deduplicated"
 
@@ -85,7 +86,7 @@ def read(path: Path) -> Contents:
 def config_text(text: str) -> str:
     """``Config(block_sizes=[64, 32], pid_type='flat')`` as ``block_sizes_0=64,block_sizes_1=32,pid_type=flat``; empty where it is none.
 
-    A value that is a list has its members joined by colons, one without a letter is ``''``.
+    A value that is a list has its members joined by colons, a text without a letter is ``empty``.
     """
     if len(text) > LONGEST_CONFIG:
         return ""
@@ -121,13 +122,13 @@ def as_code(config: str) -> str:
 def _word(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ":".join(_word(one) for one in value) + (":" if len(value) < 2 else "")
-    return re.sub(r"[^\w.+-]", "_", str(value)) or "''"
+    return re.sub(r"[^\w.+-]", "_", str(value)) or _EMPTY
 
 
 def _value(word: str) -> Any:
     if ":" in word:
         return [_value(one) for one in word.split(":") if one]
-    if word == "''":
+    if word == _EMPTY:
         return ""
     try:
         return ast.literal_eval(word)

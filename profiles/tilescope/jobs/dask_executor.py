@@ -43,7 +43,10 @@ class Dask:
 
     async def gpus(self, kernels: Sequence[str]) -> list[Gpu]:
         """The workers' GPUs. Raises WorkerError where a worker cannot answer, for want of Tilescope for one."""
-        asked: Mapping[str, Any] = await self._client.run(executors.here, list(kernels), on_error="return")
+        try:
+            asked: Mapping[str, Any] = await self._client.run(executors.here, list(kernels), on_error="return")
+        except Exception as error:
+            raise WorkerError(f"the Dask workers cannot be asked: {_one_line(error)}") from error
         if not asked:
             raise WorkerError("the Dask scheduler has no workers")
         found = []

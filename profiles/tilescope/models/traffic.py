@@ -7,7 +7,7 @@ what a cold cache must move); the two are separate rows with their source.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -121,8 +121,12 @@ def cold_chain(case: CaseValues, l2_bytes: int) -> bool:
     """
     if len(case.launches("ncu")) < 2 or None in case.values.get((BYTES["ncu"][0][0], "ncu"), {}):
         return False
-    counted = by_launch(case, "ncu")
-    return bool(counted) and (not l2_bytes or max(counted.values()) <= l2_bytes)
+    return cold([*by_launch(case, "ncu").values()], l2_bytes, fewest=1)
+
+
+def cold(counted: Sequence[float], l2_bytes: int, fewest: int = 2) -> bool:
+    """Whether launches that ncu counted those bytes of may be such a chain."""
+    return len(counted) >= fewest and (not l2_bytes or max(counted) <= l2_bytes)
 
 
 def _rows(case: CaseValues) -> Iterator[dict[str, Any]]:

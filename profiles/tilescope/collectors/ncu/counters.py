@@ -19,7 +19,7 @@ import pandas as pd
 from tilescope.collectors.ncu import ncu_csv
 from tilescope.files import bounded_reading
 from tilescope.hardware import device
-from tilescope.table import schema
+from tilescope.table import absent, schema
 from tilescope.table.case import Case
 from tilescope.table.metrics import METRICS
 
@@ -260,7 +260,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
             case.row(metric, value, "ncu", launch=launch, function=printed["Kernel Name"])
             for metric, value in found.items()
         ]
-    return schema.without_absent(schema.frame(rows))
+    return absent.without(schema.frame(rows))
 
 
 def values(cells: Iterable[tuple[str, str, str]]) -> dict[str, float]:

@@ -196,7 +196,7 @@ def _by_threads(launch: LaunchValues) -> bool:
 
     TMA's bytes are fetched from L2 past L1's lookups. Without counters a launch on tensor cores is not judged.
     """
-    looked_up, fetched = launch.get("l1_bytes", "ncu"), launch.get("l2_to_l1_bytes", "ncu")
+    looked_up, fetched = (launch.get(name, *COUNTERS) for name in ("l1_bytes", "l2_to_l1_bytes"))
     if looked_up is None or fetched is None:
         return not launch.uses_tensor_cores
     return looked_up.value >= _LOOKED_UP * fetched.value
