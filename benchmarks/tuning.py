@@ -78,7 +78,7 @@ def problem(kernel: str, direction: str, workload: str, target: str) -> Problem:
     names = {name for one in values.values() for name in one if _varies(name, values) or name in _OPTIONS}
     return Problem(
         Case(kernel, "triton", direction, workload),
-        {text: {name: one[name] for name in names if name in one} for text, one in values.items()},
+        {text: {name: one[name] for name in sorted(names) if name in one} for text, one in values.items()},
         {text: launch.grid for text, launch in same.items()},
     )
 

@@ -30,6 +30,8 @@ LONG = {
     "batch", "chromium", "server", "shared_server", "job_server", "outside_server", "lab", "page", "guides", "puzzles",
 }  # fmt: skip
 BROWSERS = {"chromium", "lab"}
+#: How a run ends that took every test: what passed of it did, whatever else failed.
+RAN = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 # Workers start cold, and nothing of a person's own cache is read: a test that wants another says so.
 os.environ["TILESCOPE_RESIDENT"] = "0"
@@ -126,7 +128,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if "slow" in report.keywords and report.outcome != "passed":
+    # A process that crashed tells of a failed test without its marks.
+    if report.failed or ("slow" in report.keywords and report.outcome != "passed"):
         STATE.wrong.add(report.nodeid.split("::")[0])
 
 
@@ -136,14 +139,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config = session.config
     if hasattr(config, "workeroutput"):
         config.workeroutput["tilescope"] = {"left_out": STATE.left_out, "digests": STATE.digests}
-    elif config.getoption("slow") == "all" and exitstatus == 0 and whole(config):
+    elif config.getoption("slow") == "all" and not session.shouldstop and exitstatus in RAN and whole(config):
         passed = {file: STATE.digests[file] for file in sorted(STATE.digests) if file not in STATE.wrong}
         PASSED.write_text(json.dumps(passed, indent=2) + "\n")
 
 
 def whole(config: pytest.Config) -> bool:
     """Whether every test was asked for, so that none of a file is missing from what passed."""
-    chosen = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "stepwise", "collectonly")
+    chosen = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "stepwise", "collectonly", "maxfail")
     everywhere = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     return everywhere and not any(getattr(config.option, name, None) for name in chosen)
 

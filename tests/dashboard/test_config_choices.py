@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pandas as pd
-from tilescope_dashboard.data import sweeps
+from tilescope.models import sweeps
 from tilescope_dashboard.views.config_choices import ConfigChoices
 
 #: What one step of each parameter adds to the time.

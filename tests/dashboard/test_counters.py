@@ -24,15 +24,16 @@ RUN = "20260102-030405-aaaa"
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 
-def counted(**metrics: float) -> CaseValues:
+def counted(source: str = "ncu", **metrics: float) -> CaseValues:
     case = Case("softmax", "triton", "forward", "8x8-fp32")
     at: dict[str, Any] = {"launch": 0, "function": "softmax_kernel"}
-    return gather(schema.frame([case.row(name, value, "ncu", **at) for name, value in metrics.items()]))[0]
+    return gather(schema.frame([case.row(name, value, source, **at) for name, value in metrics.items()]))[0]
 
 
 def test_what_was_not_recorded_is_absent_and_has_no_arrow() -> None:
     case = counted(dram_bytes_read=3e6, dram_bytes_written=1e6, l2_hit_rate=0.5, stall_wait=0.0)
     moved = topic.memory(case, 0)
+    assert topic.memory(counted("cupti", dram_bytes_read=3e6, dram_bytes_written=1e6), 0).flows == moved.flows
     assert {flow[:2]: flow.value for flow in moved.flows} == {
         ("L1", "both"): None, ("L2", "read"): None, ("L2", "written"): None, ("HBM", "read"): 3e6, ("HBM", "written"): 1e6,
     }  # fmt: skip
@@ -84,5 +85,5 @@ def test_without_counters_it_says_what_has_them(runs: Path, monkeypatch: pytest.
     shown.refresh()
     assert "through HBM" in shown._head.object
     shown.state.kernel = "in_no_run"
-    assert "profile it with ncu" in shown._head.object
+    assert "profile it with cupti, or with ncu" in shown._head.object
     assert not shown._body.visible

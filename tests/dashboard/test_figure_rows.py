@@ -17,12 +17,12 @@ from tilescope.hardware.roofs import all_roofs
 from tilescope.models import claims as claims_model
 from tilescope.models import compare as compare_model
 from tilescope.models import roofline as roofline_model
-from tilescope.models import summary
+from tilescope.models import summary, sweeps
 from tilescope.models import timeline as timeline_model
 from tilescope.models import traffic as traffic_model
 from tilescope.runs import store
 from tilescope.table import schema
-from tilescope_dashboard.data import frames, sweeps
+from tilescope_dashboard.data import frames
 from tilescope_dashboard.data.run_cache import claimed
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.claims import claims

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from tilescope.hardware import occupancy
+from tilescope.models import sweeps
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.schema import Failure
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.data import frames, sweeps
+from tilescope_dashboard.data import frames
 from tilescope_dashboard.data.units import times, write
 from tilescope_dashboard.topics import occupancy as topic
 

@@ -10,7 +10,7 @@ from tilescope.models.advice.finding import DISTANCE
 from tilescope.runs import store
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.topics import summary, traffic
+from tilescope_dashboard.topics import overview, summary, traffic
 from tilescope_dashboard.views.overview import Overview
 
 #: Panel's own, on pandas 3.1.
@@ -31,14 +31,56 @@ def test_beside_a_diagnosis_no_line_says_that_nothing_was_found(
     assert shown._first._layout.objects == []
 
 
+def test_an_implementation_has_bars_of_one_source_the_most_direct_where_the_chosen_one_did_not_see_it() -> None:
+    seen = {
+        "triton": ("ncu", "cupti", "interpreter"),
+        "eager": ("cupti", "interpreter"),
+        "liger": ("interpreter", "model"),
+    }
+    rows = pd.DataFrame([{"impl": impl, "source": source} for impl, sources in seen.items() for source in sources])
+    for source, shown in (("ncu", ["ncu", "cupti", "interpreter"]), ("interpreter", ["interpreter"] * 3)):
+        assert list(traffic.bars(rows, source)["source"]) == shown
+
+
 @pytest.mark.parametrize(("source", "said"), [("interpreter", "predicted (interpreter)"), ("ncu", "measured (ncu)")])
 def test_a_prediction_from_bytes_says_who_counted_them(source: str, said: str) -> None:
     bars = pd.DataFrame([{"impl": "triton", "read": 1e6, "written": 1e6, "source": "ncu"}])
     gains = pd.DataFrame([{"impl": "triton", "predicted": 2.0, "actual": 1.5, "bytes_source": source}])
-    text = traffic.sentence(bars, gains, 2e6).text
+    text = traffic.sentence(bars, gains, 2e6, 50_000_000).text
     assert text.startswith(
         f"Eager's bytes over those of triton, both {said}, predict a speedup of 2× vs eager. Measured: 1.50×."
     )
+
+
+def test_a_chain_that_was_counted_with_cold_caches_is_called_so_wherever_its_bytes_are() -> None:
+    bars = pd.DataFrame([{"impl": "triton", "read": 2e6, "written": 1e6, "source": "ncu"}] * 2)
+    none = pd.DataFrame(columns=["impl", "predicted"])
+    chain = traffic.sentence(bars, none, 2e6, 50_000_000)
+    assert chain.title == "triton moves at most 6.00 MB, 3× the minimum"
+    assert chain.text.endswith("what one leaves in L2 for the next counts as HBM traffic here.")
+    # One that L2 does not hold, one launch alone, and what was predicted are no such chain.
+    for known, l2_bytes in (
+        (bars, 2_000_000),
+        (bars.head(1), 50_000_000),
+        (bars.assign(source="interpreter"), 50_000_000),
+    ):
+        assert "at most" not in traffic.sentence(known, none, 2e6, l2_bytes).title
+
+
+@pytest.mark.parametrize(("kernel", "said"), [
+    ("layer_norm", "ncu, at most: caches cold before each launch"), ("softmax", "ncu"),
+])  # fmt: skip
+def test_the_number_of_a_cold_chain_says_what_it_is(kernel: str, said: str) -> None:
+    run = next(
+        run for run in store.list_runs([store.recorded_dir()]) if run.kernels == (kernel,) and "ncu" in run.sources
+    )
+    rows = run_cache.summaries(run_cache.open_cached(run.path))
+    (row,) = rows[
+        rows["pass"].eq("backward") & rows["impl"].eq("triton") & rows["workload"].eq("128x1024-bf16")
+    ].to_dict("records")
+    for numbers in (overview.stats(row), summary.stats(row, pd.DataFrame({"ratio": []}))):
+        (note,) = [stat.note for stat in numbers if stat.label.startswith("HBM traffic")]
+        assert note == said
 
 
 def test_a_kernel_at_its_roof_is_first_of_all_at_its_roof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,13 @@ from bokeh.server.connection import ServerConnection
 from bokeh.server.views.ws import WSHandler
 from panel.io import document
 from tilescope_dashboard import panel_patches
-from tilescope_dashboard.panel_patches import closed_connection, lost_writes, model_defaults, page_lifetime
+from tilescope_dashboard.panel_patches import (
+    closed_connection,
+    lost_writes,
+    model_defaults,
+    page_address,
+    page_lifetime,
+)
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 
@@ -55,6 +61,28 @@ def test_panel_imports_the_module_that_an_address_names(tmp_path: Path) -> None:
         "except Exception: pass"
     )
     assert bare(code, str(tmp_path)) == "imported"
+
+
+def test_panel_cannot_take_an_address_apart() -> None:
+    ask = "from panel.io.location import _get_location_params as parts\nfor host, uri in (('[::1]:5006', '/app'), ('a', '/app?x=1?y')):"
+    code = f"{ask}\n try: parts('http', host, uri)\n except ValueError: print('failed')"
+    assert bare(code).split() == ["failed", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("host", "uri", "found"),
+    [
+        ("[::1]:5006", "/app", {"hostname": "[::1]", "port": "5006", "pathname": "/app"}),
+        ("[::1]", "/app?a=1?b", {"hostname": "[::1]", "pathname": "/app", "search": "?a=1?b"}),
+        ("localhost:5006", "/app?", {"hostname": "localhost", "port": "5006", "pathname": "/app", "search": "?"}),
+        ("a:b:c", "http://a/app?x#y?z", {"hostname": "a", "pathname": "/app", "search": "?x", "hash": "#y?z"}),
+        (None, None, {}),
+    ],
+)
+def test_an_address_is_taken_apart(host: str | None, uri: str | None, found: dict[str, str]) -> None:
+    href = f"http:{f'//{host}' if host else ''}{uri or ''}"
+    assert page_address.parts("http", host, uri) == {"protocol": "http:", "href": href, **found}
+    assert set(found) <= set(pn.io.location.Location.param)
 
 
 def test_panel_waits_before_it_acts_on_a_change() -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
+from tilescope import cli
+from tilescope.foreign_files.opening import open_file
+from tilescope.models import sweeps
 from tilescope.table.case import Case
 from tilescope.table.schema import Failure
 from tilescope.tuning import memory, race
-from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.style import LIGHT
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import autotune as topic
+from tilescope_dashboard.views.autotune import Autotune
 
 SWEEP = {"impl": "triton", "pass": "forward", "workload": "8-fp32", "reason": "", "time_source": "", "code_source": ""}
 
@@ -52,7 +58,7 @@ def test_the_axes_are_parameters_that_matter() -> None:
     ("registers", "All alike: 27 registers", 0), ("shared_memory", "Best registers: 100", 2),
 ])  # fmt: skip
 def test_where_all_are_alike_none_is_best(column: str, said: str, stars: int) -> None:
-    rows = topic.ranked(GRID, "triton · forward · 8-fp32", {}, column, less=True)
+    rows = sweeps.ranked(GRID, "triton · forward · 8-fp32", {}, column, less=True)
     shown = topic.grid(rows, "WARPS", "STAGES")
     assert shown["best"].sum() == stars
     assert said in topic.sentence(rows, shown, "registers", "count").title
@@ -63,7 +69,7 @@ def test_where_all_are_alike_none_is_best(column: str, said: str, stars: int) ->
 @pytest.mark.parametrize(("slowest", "close"), [(132.1e-6, True), (140e-6, False)])
 def test_times_that_are_nearly_alike_are_told_apart_and_said_to_hardly_matter(slowest: float, close: bool) -> None:
     timed = GRID.assign(time=[131.2e-6, 131.4e-6, 131.9e-6, slowest])
-    rows = topic.ranked(timed, "triton · forward · 8-fp32", {}, "time", less=True)
+    rows = sweeps.ranked(timed, "triton · forward · 8-fp32", {}, "time", less=True)
     shown = topic.grid(rows, "WARPS", "STAGES")
     said = topic.sentence(rows, shown, "time", "second").text
     assert ("The cells lie within 0.69 %: what they differ in hardly matters here." in said) is close
@@ -82,7 +88,7 @@ def test_the_spread_of_values() -> None:
 
 def test_configs_are_coloured_by_percent_over_the_best() -> None:
     timed = GRID.assign(time=[128e-6, 140e-6, 183e-6, 2.0])
-    rows = topic.ranked(timed, "triton · forward · 8-fp32", {}, "time", less=True)
+    rows = sweeps.ranked(timed, "triton · forward · 8-fp32", {}, "time", less=True)
     plot = autotune(topic.grid(rows, "WARPS", "STAGES"), "WARPS", "STAGES", "second", LIGHT)
     drawn = plot.select_one({"name": "cells"})
     assert drawn.data_source.data["over"] == ["best", "+9.4 %", "+43 %", "15,625×"]
@@ -92,12 +98,12 @@ def test_configs_are_coloured_by_percent_over_the_best() -> None:
     assert bar.title == "over the best, 128 µs, up to +100 %, from there on one colour"
     assert list(bar.major_label_overrides.values()) == ["best", "+10 %", "+25 %", "+50 %", "+100 %"]
     # Noise has no colours, and of a best of 0 there is no percentage.
-    alike = topic.ranked(
+    alike = sweeps.ranked(
         timed.assign(time=[100, 100.5, 100.7, 101]), "triton · forward · 8-fp32", {}, "time", less=True
     )
     shown = autotune(topic.grid(alike, "WARPS", "STAGES"), "WARPS", "STAGES", "second", LIGHT)
     assert max(shown.select_one({"name": "cells"}).data_source.data["place"]) < 0.11
-    spilling = topic.ranked(timed.assign(spills=[0, 4, 8, 16]), "triton · forward · 8-fp32", {}, "spills", less=True)
+    spilling = sweeps.ranked(timed.assign(spills=[0, 4, 8, 16]), "triton · forward · 8-fp32", {}, "spills", less=True)
     shown = autotune(topic.grid(spilling, "WARPS", "STAGES"), "WARPS", "STAGES", "byte", LIGHT)
     assert shown.select_one({"name": "cells"}).data_source.data["place"] == [0, 0.25, 0.5, 1]
     assert list(shown.below[1].major_label_overrides.values()) == ["0 B", "8 B", "16 B"]
@@ -105,16 +111,16 @@ def test_configs_are_coloured_by_percent_over_the_best() -> None:
 
 def test_the_sentence_says_what_matters_and_what_is_won_over_the_default() -> None:
     timed = GRID.assign(time=[1e-6, 1.1e-6, 2e-6, 2.2e-6], time_source="events, gpu time")
-    rows = topic.ranked(timed, "triton · forward · 8-fp32", {}, "time", less=True)
+    rows = sweeps.ranked(timed, "triton · forward · 8-fp32", {}, "time", less=True)
     # Its own column is none.
-    assert {name: round(part, 3) for name, part in topic.effects(rows, less=True).items()} == {
+    assert {name: round(part, 3) for name, part in sweeps.effects(rows, less=True).items()} == {
         "WARPS": 1,
         "STAGES": 0.1,
     }
     default = pd.DataFrame([{"time": 1.5e-6, "time_source": "events, gpu time"}])
-    assert topic.gain(rows, default) == pytest.approx(1.5)
-    assert topic.gain(rows, default.assign(time_source="events, interval")) is None
-    assert topic.gain(rows, default.head(0)) is None
+    assert sweeps.gain(rows, default) == pytest.approx(1.5)
+    assert sweeps.gain(rows, default.assign(time_source="events, interval")) is None
+    assert sweeps.gain(rows, default.head(0)) is None
     said = topic.sentence(rows, rows, "time", "second", 1.5)
     assert said.title == "Best time: 1.00 µs, 1.50× the default's speed"
     assert (
@@ -124,16 +130,56 @@ def test_the_sentence_says_what_matters_and_what_is_won_over_the_default() -> No
 
 def test_of_a_dozen_parameters_the_costly_ones_are_told() -> None:
     costs = {f"P{number}": (12 - number) / 100 for number in range(12)}
-    assert topic._costs(costs) == ["P0 +12 %", "P1 +11 %", "P2 +10 %", "P3 +9.0 %", "the other 8 no more"]
-    assert topic._costs({"P": 0.1, "Q": 0.0}) == ["P +10 %", "Q nothing"]
+    assert sweeps.costs(costs) == ["P0 +12 %", "P1 +11 %", "P2 +10 %", "P3 +9.0 %", "the other 8 no more"]
+    assert sweeps.costs({"P": 0.1, "Q": 0.0}) == ["P +10 %", "Q nothing"]
 
 
 def test_a_config_is_copied_as_triton_writes_it() -> None:
     assert (
-        topic.as_code("BLOCK=128,num_warps=4,num_stages=3")
+        sweeps.as_code("BLOCK=128,num_warps=4,num_stages=3")
         == 'triton.Config({"BLOCK": 128}, num_warps=4, num_stages=3)'
     )
-    assert topic.as_code("num_warps=4") == "triton.Config({}, num_warps=4)"
+    assert sweeps.as_code("num_warps=4") == "triton.Config({}, num_warps=4)"
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")  # Panel's own, on pandas 3.1
+def test_the_config_of_a_row_that_is_chosen_is_copied_else_the_best() -> None:
+    view = Autotune(State(run="20261124-094257-5a9f", kernel="rms_norm", view="autotune"))
+    view.refresh()
+    assert view._copy.text == 'triton.Config({"PROGRAMS": 0}, num_warps=8)'
+    assert (view._copy.label, view._copy.visible) == ("Copy best config", True)
+    view._rows.selection = [2]
+    assert view._copy.text == sweeps.as_code(view._ranked["config"].iloc[2])
+    assert view._copy.label == "Copy chosen config"
+    view._rows.selection = []
+    assert view._copy.label == "Copy best config"
+
+
+def test_a_sweep_s_conclusions_are_the_view_s(capsys) -> None:
+    assert cli.main(["show", "20261124-094257-5a9f"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("rms_norm · triton · forward · 8192x16384-bf16")
+    assert lines[at + 1] == '  best: triton.Config({"PROGRAMS": 0}, num_warps=8): 1.001 times the default\'s speed'
+    assert lines[at + 2].startswith(
+        "  a parameter's worst value, with the others at their best, costs: num_warps +46 %, "
+    )
+    assert dict(sweeps.conclusions(GRID.head(0).assign(kernel="k"))) == {}
+
+
+def test_helions_words_are_values_of_parameters(tmp_path) -> None:
+    log = Path(__file__).parents[1] / "profiles" / "fixtures" / "foreign" / "helion_autotune.csv"
+    cells = sweeps.configs(open_file(log, tmp_path).table, (), "sm_90")
+    columns = {column.name: column.unit for column in topic.columns(cells, sweeps.parameters(cells))}
+    assert columns["pid_type"] == "text"
+    assert columns["num_warps"] == "count"
+    assert set(cells["maxnreg"].dropna()) == {128.0}  # what other configs leave open is absent there
+    rows = sweeps.ranked(cells, next(iter(sweeps.names(cells))), {"pid_type": "flat"}, "time", less=True)
+    every = sweeps.ranked(cells, next(iter(sweeps.names(cells))), {}, "time", less=True)
+    assert sweeps.costing(every) == "costs at most", "not every combination was tried"
+    code = sweeps.as_code(rows["config"].iloc[0], rows["time_source"].iloc[0])
+    assert code.startswith("helion.Config(block_sizes=[128, 128, 64], indexing=['pointer', 'tensor_descriptor'], ")
+    figure = autotune(topic.grid(rows, "pid_type", "num_warps"), "pid_type", "num_warps", "second", LIGHT)
+    assert list(figure.x_range.factors) == ["flat"]
 
 
 def test_a_race_is_a_sweep_whose_configs_say_why_they_were_not_timed(tmp_path) -> None:
@@ -158,9 +204,9 @@ def test_a_race_is_a_sweep_whose_configs_say_why_they_were_not_timed(tmp_path) -
         Failure(case.id, "race", why) for case, at in zip(cases, artefacts, strict=True) if (why := race.failure(at))
     ]
     cells = sweeps.configs(table, failed, "sm_90")
-    rows = topic.ranked(cells, "triton · forward · 8-fp32", {}, "time", less=True)
+    rows = sweeps.ranked(cells, "triton · forward · 8-fp32", {}, "time", less=True)
     assert list(rows["config"]) == ["B=1,num_warps=4", "B=2,num_warps=4", "B=4,num_warps=4"]
     assert list(rows["registers"]) == [32, 64, 128], "what was not timed has its resources all the same"
     assert rows["reason"].iloc[2] == "race: not timed: at best 9 µs, and the leader takes 2.5 µs"
-    assert topic.gain(rows, sweeps.defaults(table)) == pytest.approx(4 / 2.5)
+    assert sweeps.gain(rows, sweeps.defaults(table)) == pytest.approx(4 / 2.5)
     assert topic.listed(rows)["sources"].iloc[0] == "events, interval; compiler"

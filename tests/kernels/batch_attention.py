@@ -18,8 +18,9 @@ def leaves(*shapes, dtype=torch.float32):
 
 def both_passes(ours, twins, tolerance=1e-5, **options):
     """The result and the gradients of q, k and v against PyTorch's in fp64."""
-    config = options.pop("config", None)
-    actual, wanted = sdpa(*ours, **options, config=config), F.scaled_dot_product_attention(*twins, **options)
+    config, (mask, twin) = options.pop("config", None), options.pop("attn_mask", (None, None))
+    actual = sdpa(*ours, mask, **options, config=config)
+    wanted = F.scaled_dot_product_attention(*twins, twin, **options)
     close(actual, wanted, tolerance)
     upstream = draw(*actual.shape, seed=9)
     pairs = zip(
@@ -52,11 +53,58 @@ def check_every_config():
             both_passes(ours, doubles(ours), 1e-3, is_causal=causal, enable_gqa=True, config=config)
 
 
+def check_any_number_of_columns():
+    with poisoned():
+        for columns in (1, 5, 24, 96, 200, 256):
+            for causal in (False, True):
+                ours = leaves((1, 4, 35, columns), (1, 2, 50, columns), (1, 2, 50, columns))
+                both_passes(ours, doubles(ours), is_causal=causal, enable_gqa=True)
+        for columns in (24, 96, 256):  # through descriptors
+            ours = leaves((1, 2, 70, columns), (1, 2, 40, columns), (1, 2, 40, columns), dtype=torch.float16)
+            both_passes(ours, doubles(ours), 1e-3, is_causal=True)
+
+
+def check_masks():
+    """Booleans and numbers, broadcast, of any strides; the queries that see nothing get zeros and give no gradient."""
+    with poisoned():
+        for columns, kv_heads, dtype, tolerance in ((16, 2, torch.float32, 1e-5), (24, 4, torch.float16, 1e-3)):
+            hidden = draw(2, 1, 70, 50) > 0.3
+            hidden[:, :, 3], hidden[:, :, 60:] = False, False
+            added = draw(4, 70, 50, seed=4).to(dtype)
+            added[1, :, 40:], added[2, 9] = -INF, -INF
+            for mask in (hidden, hidden[1, 0].T.contiguous().T, added, added[:, :1], draw(1, 50, seed=5)):
+                shapes = (2, 4, 70, columns), (2, kv_heads, 50, columns), (2, kv_heads, 50, columns)
+                ours = leaves(*shapes, dtype=dtype)
+                twin = mask if mask.dtype == torch.bool else mask.double()
+                both_passes(ours, doubles(ours), tolerance, attn_mask=(mask, twin), enable_gqa=True)
+
+
+def check_windows():
+    for queries, keys, window, group in (
+        (70, 70, 2, 1), (70, 70, 5, 2), (150, 150, 40, 1), (150, 60, 33, 1), (60, 150, 70, 2), (150, 150, 500, 1),
+    ):  # fmt: skip
+        ours = leaves((1, 2 * group, queries, 16), (1, 2, keys, 16), (1, 2, keys, 16))
+        apart = torch.arange(queries)[:, None] - torch.arange(keys)
+        with poisoned():
+            actual = sdpa(*ours, is_causal=True, window=window, enable_gqa=True)
+            twins = doubles(ours)
+            wanted = F.scaled_dot_product_attention(*twins, (apart >= 0) & (apart < window), enable_gqa=True)
+            close(actual, wanted, 1e-5)
+            upstream = draw(*actual.shape, seed=9)
+            found = torch.autograd.grad(actual, ours, upstream)
+        for one, other in zip(found, torch.autograd.grad(wanted, twins, upstream.double()), strict=True):
+            close(one, other, 2e-5)
+    # A window of one key: each query's own value, whatever the scores.
+    q, k, v = (draw(1, 2, 70, 16, seed=seed) for seed in range(3))
+    assert torch.equal(sdpa(q, k, v, is_causal=True, window=1), v)
+
+
 def check_strides():
     # Heads beside each other in a row, as projections leave them, and the three in one tensor.
-    joint = draw(2, 40, 3, 4, 16)
-    ours = [tensor.transpose(1, 2).requires_grad_() for tensor in joint.unbind(2)]
-    both_passes(ours, doubles(ours), is_causal=True)
+    for columns in (16, 24):
+        joint = draw(2, 40, 3, 4, columns)
+        ours = [tensor.transpose(1, 2).requires_grad_() for tensor in joint.unbind(2)]
+        both_passes(ours, doubles(ours), is_causal=True)
     ours = [draw(2, 4, 16, 40, seed=seed).mT.requires_grad_() for seed in range(3)]
     both_passes(ours, doubles(ours))
     q = draw(2, 4, 40, 16)
@@ -138,6 +186,9 @@ def check_operators_are_described_as_they_behave():
     o, lse = torch.ops.tilescope.attention(*plain, False, 0.25, True, "")
     arguments = (torch.ones_like(o), *plain, o, lse, False, 0.25, "")
     torch.library.opcheck(torch.ops.tilescope.attention_backward.default, arguments)
+    mask = (draw(9, 7) > 0.0).expand(1, 2, 9, 7)
+    torch.library.opcheck(torch.ops.tilescope.attention.default, (q, k, v, False, 0.25, True, "", mask))
+    torch.library.opcheck(torch.ops.tilescope.attention.default, (q, k, v, True, 0.25, True, "", None, 3))
 
 
 def check_compiles_whole():

@@ -31,7 +31,13 @@ def tensors(*extents, dtype=torch.float32):
 
 def check_extents_and_that_every_element_is_written():
     with poisoned():
-        for extents in ((1, 1, 1, 1, 512, 16), (2, 3, 1, 1, 515, 16), (1, 2, 4, 1, 1000, 32), (1, 1, 1, 3, 513, 128)):
+        for extents in (
+            (1, 1, 1, 1, 512, 16),
+            (2, 3, 1, 1, 515, 16),
+            (1, 2, 4, 1, 1000, 32),
+            (1, 1, 1, 3, 513, 128),
+            (1, 1, 1, 2, 513, 96),
+        ):
             served(*tensors(*extents), enable_gqa=True)
         # 128 rows of a group, in two tiles; and one that is not full.
         for extents in ((1, 1, 8, 16, 580, 16), (1, 1, 3, 5, 641, 64)):

@@ -40,6 +40,17 @@ def check_stride_padding_and_dilation():
                     close(half, F.conv2d(x.half().double(), w.half().double(), None, stride, padding, dilation), 1e-3)
 
 
+def check_few_channels_whose_taps_are_a_run():
+    """Runs shorter than a block of channels and longer, over every edge of the image."""
+    for channels, kernel, stride, padding, dilation in (
+        (3, (7, 7), 2, 3, 1), (15, (2, 5), 1, (1, 4), (2, 1)), (1, (3, 2), (1, 3), 1, 1), (3, (3, 3), 1, 2, (1, 2)),
+    ):  # fmt: skip
+        x, w = draw(2, channels, 11, 9), draw(10, channels, *kernel, seed=1)
+        wanted = F.conv2d(x.double(), w.double(), None, stride, padding, dilation)
+        for dtype, tolerance in ((torch.float32, 1e-6), (torch.float16, 1e-3)):
+            close(conv2d(x.to(dtype), w.to(dtype), None, stride, padding, dilation), wanted, tolerance)
+
+
 def check_rectangles_of_every_shape():
     w = draw(8, 8, 3, 3, seed=1).half()
     for batch, height, width in ((130, 1, 1), (1, 70, 1), (1, 1, 70), (5, 3, 4), (2, 17, 9)):

@@ -8,6 +8,11 @@ from checks import main
 from gluon_on_cpu import launch
 from tilescope_kernels.losses.resident import cross_entropy_resident_kernel
 from tilescope_kernels.norms.layer_norm_backward import layer_norm_backward_shared_kernel
+from tilescope_kernels.norms.wide_rows_shared import norm_parts_backward_shared_kernel, norm_parts_shared_kernel
+from tilescope_kernels.reductions.softmax_shared import (
+    softmax_parts_backward_shared_kernel,
+    softmax_parts_shared_kernel,
+)
 
 IGNORED, NAN, INF = -100, float("nan"), float("inf")
 
@@ -77,7 +82,7 @@ def check_what_softmax_does_not_define_is_nan_and_nothing_else_is():
 
 
 def check_gradients_of_layer_norm_by_way_of_shared_memory():
-    for columns in (512, 640, 768, 784, 1024):
+    for columns, slots in ((512, 2), (640, 3), (768, 2), (784, 3), (1280, 2)):
         for weighted in (True, False):
             generator = torch.Generator().manual_seed(columns)
             x, dy = (torch.randn(7, columns, generator=generator).bfloat16() for _ in range(2))
@@ -86,7 +91,7 @@ def check_gradients_of_layer_norm_by_way_of_shared_memory():
             dx, partial = torch.full_like(x, 7.0), torch.full((2, 3, columns), 7.0)
             launch(
                 layer_norm_backward_shared_kernel, 3, dx, partial, dy, x, weight, stats, columns, 7, columns,
-                PIECE=256, PIECES=-(-columns // 256), WHOLE=columns % 256 == 0, num_warps=1,
+                PIECE=256, PIECES=-(-columns // 256), WHOLE=columns % 256 == 0, SLOTS=slots, num_warps=1,
             )  # fmt: skip
             leaves = [
                 x.double(),
@@ -97,6 +102,93 @@ def check_gradients_of_layer_norm_by_way_of_shared_memory():
             wanted = torch.autograd.grad(F.layer_norm(leaves[0], (columns,), *leaves[1:]), leaves, dy.double())
             for one, other, tolerance in zip((dx, *partial.sum(1)), wanted, (8e-3, 1e-4, 1e-5), strict=True):
                 assert (one.double() - other).norm() / other.norm() <= tolerance, (columns, weighted, tolerance)
+
+
+def ring(x, programs, ahead, lag):
+    """Words that are not there yet, parts of 256 elements, and the constants of programs of one warp."""
+    parts, width = -(-x.shape[1] // 256), 16 // x.element_size()
+    words = torch.full((x.shape[0], parts), -1, dtype=torch.int64)
+    constants = {
+        "BLOCK": 256,
+        "WIDTH": width,
+        "WHOLE": x.shape[1] % 256 == 0,
+        "AHEAD": ahead,
+        "LAG": lag,
+        "num_warps": 1,
+    }
+    return words, parts, parts * programs, constants
+
+
+RINGS = ((640, 2, 2, 1), (768, 1, 1, 2), (512, 3, 3, 2))
+
+
+def check_softmax_of_rows_that_are_cut_into_parts():
+    for columns, programs, ahead, lag in RINGS:
+        x, dy = (torch.randn(5, columns, generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(2))
+        x[1, 3], x[2, : columns - 1], x[3] = INF, -INF, -INF
+        words, parts, launched, constants = ring(x, programs, ahead, lag)
+        y, dx = torch.full_like(x, 7.0), torch.full_like(x, 7.0)
+        launch(
+            softmax_parts_shared_kernel, launched, y, words, x, columns, 5, columns, parts, together=True, **constants
+        )
+        wanted = x.double().softmax(1)
+        torch.testing.assert_close(y.double(), wanted, rtol=1e-2, atol=1e-4, equal_nan=True)
+        y[1], y[3] = 0.5, 0.25
+        words = ring(x, programs, ahead, lag)[0]
+        launch(
+            softmax_parts_backward_shared_kernel,
+            launched,
+            dx,
+            words,
+            dy,
+            y,
+            5,
+            columns,
+            parts,
+            together=True,
+            **constants,
+        )
+        wanted = (dy.double() - (dy.double() * y.double()).sum(1, keepdim=True)) * y.double()
+        torch.testing.assert_close(dx.double(), wanted, rtol=1e-2, atol=1e-4)
+
+
+def check_norms_of_rows_that_are_cut_into_parts():
+    for (columns, programs, ahead, lag), dtype in zip(
+        RINGS, (torch.bfloat16, torch.float32, torch.float16), strict=True
+    ):
+        generator = torch.Generator().manual_seed(columns)
+        x, dy, other = (torch.randn(5, columns, generator=generator).to(dtype) for _ in range(3))
+        weight, bias = torch.randn(2, columns, generator=generator).to(dtype)
+        x += 30.0
+        tolerance = max(3 * torch.finfo(dtype).eps, 1e-5)
+        for centred in (True, False):
+            residual = None if centred else other
+            total = x if centred else x + other
+            y, stored, stats = torch.full_like(x, 7.0), torch.full_like(x, 7.0), torch.full((5, 1 + centred), 7.0)
+            words, parts, launched, constants = ring(x, programs, ahead, lag)
+            launch(
+                norm_parts_shared_kernel, launched, y, None if centred else stored, stats, words, x, residual, weight,
+                bias if centred else None, columns, columns, 5, columns, parts, 1e-5, CENTRED=centred, together=True,
+                **constants,
+            )  # fmt: skip
+            assert centred or torch.equal(stored, total)
+            leaves = [leaf.double().requires_grad_() for leaf in (total, weight, bias)]
+            norm = (
+                F.layer_norm(leaves[0], (columns,), *leaves[1:])
+                if centred
+                else F.rms_norm(leaves[0], (columns,), leaves[1], 1e-5)
+            )
+            assert (y.double() - norm).norm() / norm.norm() <= tolerance, (columns, centred)
+            dx, partial = torch.full_like(x, 7.0), torch.full((1 + centred, programs, columns), 7.0)
+            words = ring(x, programs, ahead, lag)[0]
+            launch(
+                norm_parts_backward_shared_kernel, launched, dx, partial, words, dy, residual, total, weight, stats, columns,
+                5, columns, parts, CENTRED=centred, together=True, **constants,
+            )  # fmt: skip
+            wanted = torch.autograd.grad(norm, leaves[: 2 + centred], dy.double())
+            wanted = (wanted[0] + (0 if centred else other.double()), *wanted[1:])
+            for one, sure in zip((dx, *partial.sum(1)), wanted, strict=True):
+                assert (one.double() - sure).norm() / sure.norm() <= tolerance, (columns, centred)
 
 
 if __name__ == "__main__":

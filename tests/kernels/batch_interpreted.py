@@ -128,6 +128,24 @@ def check_layer_norm_wide_rows():
     against_reference("layer_norm", "18x16400-fp32")
 
 
+def check_norms_of_rows_that_are_cut_into_parts():
+    # More columns than a program holds; the last part is whole, partial, or starts at no multiple of 16 bytes.
+    for kernel, shape in (
+        ("layer_norm", "2x40960-fp32"),
+        ("rms_norm", "1x66001-fp16"),
+        ("add_rms_norm", "2x17000-fp32"),
+    ):
+        against_reference(kernel, shape)
+    # Numbers whose sum fp32 does not hold, and which are far from zero.
+    for x in (torch.full((1, 33000), 3e38), draw(2, 33000) + 1000.0):
+        close(layer_norm(x, 33000), torch.nn.functional.layer_norm(x.double(), (33000,)), 1e-4)
+    leaf = draw(2, 33000, grad=True)  # no weight, so no sums
+    twin = leaf.detach().double().requires_grad_()
+    layer_norm(leaf, 33000).pow(3).sum().backward()
+    torch.nn.functional.layer_norm(twin, (33000,)).pow(3).sum().backward()
+    close(leaf.grad, twin.grad, 1e-5)
+
+
 def check_rows_in_pieces():
     for kernel in ("layer_norm", "rms_norm"):
         against_reference(kernel, "3x2304-fp32")  # the last piece is partial
@@ -203,6 +221,15 @@ def check_layer_norm_large_mean():
         for dtype, tolerance in ((torch.float32, 1e-4), (torch.float16, 1e-3)):
             rounded = x.to(dtype)
             close(layer_norm(rounded, 9000), torch.nn.functional.layer_norm(rounded.double(), (9000,)), tolerance)
+
+
+def check_layer_norm_of_numbers_that_are_far_apart():
+    # As PyTorch on a GPU: NaN where differences are beyond fp32, 0 where only their squares are, or the sum of the row.
+    for columns in (3, 63, 3000, 3072):
+        apart, alike, one = torch.zeros(columns), torch.full((columns,), 3e38), torch.zeros(columns)
+        apart[::3], apart[1::3], one[0] = 3e38, -3e38, 1e30
+        y = layer_norm(torch.stack((apart, alike, one)), columns)
+        assert y[0].isnan().all() and (y[1:] == 0).all(), columns
 
 
 def check_add_rms_norm_rows():

@@ -25,6 +25,31 @@ def check_cross_entropy_options():
                 close(grads(actual, leaf, upstream)[0], grads(wanted, twin, upstream.double())[0], 1e-5)
 
 
+def check_cross_entropy_of_weighed_classes():
+    target, weight = targets(15, 11).reshape(3, 5), draw(11, seed=2).abs()
+    weight[4] = 0.0
+    for reduction in ("none", "mean", "sum"):
+        for given, dtype in ((weight, torch.float32), (weight.half(), torch.float16)):
+            leaf = draw(3, 11, 5).to(dtype).requires_grad_()
+            twin = leaf.detach().double().requires_grad_()
+            actual = cross_entropy(leaf, target, given, reduction=reduction)
+            wanted = F.cross_entropy(twin, target, given.double(), reduction=reduction)
+            assert actual.dtype == dtype
+            close(actual, wanted, 1e-6 if dtype == torch.float32 else 1e-3)
+            upstream = draw(*wanted.shape, seed=4)
+            found = grads(actual, leaf, upstream.to(dtype))[0]
+            close(found, grads(wanted, twin, upstream.double())[0], 1e-5 if dtype == torch.float32 else 2e-3)
+    module = CrossEntropyLoss(weight, ignore_index=2)
+    x, every = draw(12, 11), (torch.arange(12) % 4).int()
+    close(module(x, every), F.cross_entropy(x.double(), every.long(), weight.double(), ignore_index=2), 1e-6)
+    close(cross_entropy(x[0], torch.tensor(3), weight), F.cross_entropy(x[0], torch.tensor(3), weight), 1e-6)
+    ignored = torch.full((12,), -100)
+    assert cross_entropy(x, ignored, weight).isnan() and cross_entropy(x, ignored, weight, reduction="sum") == 0
+    every[1], every[2] = 11, -1
+    strange = torch.arange(12).sub(1).lt(2) & torch.arange(12).gt(0)
+    assert torch.equal(cross_entropy(x, every, weight, reduction="none").isnan(), strange)
+
+
 def check_cross_entropy_shapes():
     for rows, classes in ((1, 1), (3, 9000), (5, 10)):
         for impl in ("triton", "two_passes"):

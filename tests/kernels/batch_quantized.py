@@ -24,7 +24,7 @@ from tilescope_kernels import (
     w8a16_matmul,
 )
 from tilescope_kernels.matrix_products import fp8_matmul as fp8
-from tilescope_kernels.matrix_products import lora, scaled_matmul
+from tilescope_kernels.matrix_products import lora, scaled_matmul, split_k
 from tilescope_kernels.matrix_products import w8a16_matmul as w8a16
 from tilescope_kernels.matrix_products.w8a16_matmul import SMALL
 from tilescope_kernels.quantization.nf4 import FRACTIONS
@@ -316,6 +316,16 @@ def check_fp8_matmul_through_descriptors():
             for halves in (0, 1):
                 for config in small(SPECS[name].implementations["triton"].configs, TMA=1, HALVES=halves):
                     against_reference(name, "300x264x272-fp8", config)
+
+
+def check_fp8_matmul_of_few_tiles():
+    tiles = {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 128, "GROUP_M": 2, "SCRATCH": 0, "num_warps": 4, "num_stages": 2}
+    with mock.patch.object(split_k, "multiprocessors", lambda tensor: 4):
+        for splits in (1, 3):  # whole tiles; both, and parts alone
+            with mock.patch.object(fp8, "fp8_plan", lambda *_, splits=splits: {**tiles, "SPLITS": splits}), poisoned():
+                for name in ("fp8_matmul", "fp8_matmul_rows"):
+                    for workload in ("70x136x272-fp8", "9x64x1040-fp8"):
+                        against_reference(name, workload)
 
 
 def check_every_tile_of_fp8_blocks():

@@ -1,4 +1,4 @@
-"""Enough of Gluon to run the kernels that keep rows on chip, one program after the other, on CPU tensors.
+"""Enough of Gluon to run the kernels that keep rows on chip on CPU tensors: one program after the other, or a thread each.
 
 Triton's interpreter knows nothing of Gluon. A copy to shared memory arrives here when the wait that covers it is passed,
 and not before: until then its place holds NaN. An address outside its tensor fails. What threads do to each other is not
@@ -7,7 +7,9 @@ modelled: barriers do nothing.
 
 from __future__ import annotations
 
+import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -112,7 +114,21 @@ class Copies:
                 place.copy_(torch.where(meant, elements[index], torch.tensor(0, dtype=place.dtype)))
 
 
+def _awaited(asm: str, place: Pointer, other: torch.Tensor) -> torch.Tensor:
+    """Words of memory: those that are wanted, or, in a loop, what was not there when they were asked for before."""
+    if "again:" not in asm:
+        return _load(place, other != 0)
+    end = time.monotonic() + 30
+    while (other == -1).any():
+        assert time.monotonic() < end, "nobody publishes what is awaited"
+        time.sleep(0)
+        other = torch.where(other == -1, _load(place, other == -1), other)
+    return other
+
+
 def _assembled(asm: str, constraints: str, args: Any, **_: Any) -> Any:
+    if "ld.relaxed" in asm:
+        return _awaited(asm, *args)
     if asm.startswith("cvt.rn"):
         half = torch.bfloat16 if "bf16x2" in asm else torch.float16
         return torch.stack([_TO(arg, half) for arg in args], -1).view(torch.int32).squeeze(-1)
@@ -147,7 +163,8 @@ def _language(program: int, programs: int) -> types.SimpleNamespace:
         full=lambda shape, value, dtype, layout: torch.full(shape, value, dtype=dtype),
         zeros=lambda shape, dtype, layout: torch.zeros(shape, dtype=dtype),
         where=lambda condition, one, other: torch.where(torch.as_tensor(condition), one, other),
-        max=largest, sum=lambda x, axis: x.sum(axis), maximum=torch.fmax, log=torch.log, exp2=torch.exp2,
+        max=largest, sum=lambda x, axis: x.sum(axis), log=torch.log, log2=torch.log2, exp2=torch.exp2, rsqrt=torch.rsqrt,
+        maximum=lambda one, other: torch.fmax(torch.as_tensor(one), torch.as_tensor(other)),
         minimum=lambda one, other: torch.minimum(torch.as_tensor(one), torch.as_tensor(other)),
     )  # fmt: skip
 
@@ -162,15 +179,17 @@ def _values() -> Any:
     with (
         mock.patch.object(torch.Tensor, "to", _as),
         mock.patch.object(torch.Tensor, "__iadd__", torch.Tensor.__add__),
+        mock.patch.object(torch.Tensor, "__isub__", torch.Tensor.__sub__),
         mock.patch.object(torch.Tensor, "__imul__", torch.Tensor.__mul__),
     ):
         yield
 
 
-def launch(kernel: GluonJITFunction, programs: int, *args: Any, **constants: Any) -> None:
-    """Runs the kernel, program by program; tensors among ``args`` become pointers."""
+def launch(kernel: GluonJITFunction, programs: int, *args: Any, together: bool = False, **constants: Any) -> None:
+    """Runs the kernel, program by program or all ``together``; tensors among ``args`` become pointers."""
     given = [pointer(arg) if arg is None or isinstance(arg, torch.Tensor) else arg for arg in args]
-    for program in range(programs):
+
+    def run(program: int) -> None:
         copies = Copies()
         scope: dict[str, Any] = {
             name: value.value if isinstance(value, constexpr) else value
@@ -180,6 +199,8 @@ def launch(kernel: GluonJITFunction, programs: int, *args: Any, **constants: Any
         for name, value in list(scope.items()):
             if isinstance(value, GluonJITFunction):
                 scope[name] = types.FunctionType(value.fn.__code__, scope, name, value.fn.__defaults__)
-        with _values():
-            scope[kernel.fn.__name__](*given, **constants)
+        scope[kernel.fn.__name__](*given, **constants)
         copies.wait_group(0)
+
+    with _values(), ThreadPoolExecutor(programs if together else 1) as threads:
+        list(threads.map(run, range(programs)))

@@ -22,7 +22,6 @@ def test_interpreted(wrong):
     [
         ({}, "query is on cpu: Triton needs a CUDA device"),
         ({"value": K.half()}, "value is torch.float16 but query is torch.float32"),
-        ({"attn_mask": Q}, "attn_mask is given"),
         ({"dropout_p": 0.1}, "dropout_p is 0.1"),
     ],
 )
@@ -35,11 +34,18 @@ def test_what_cannot_be_served_is_named(change, message):
     ("change", "message"),
     [
         ({"query": Q[0]}, "query has 3 dimensions"),
-        ({"query": Q[..., :15]}, "query has 15 columns a head: give 16, 32, 64, 128"),
+        ({"query": torch.ones(2, 4, 5, 257)}, "query has 257 columns a head: give 1 to 256"),
         ({"key": K[:1]}, r"key has shape \(1, 2, 7, 16\): give \(2, heads, rows, 16\)"),
         ({"value": K[:, :, 1:]}, r"value has shape \(2, 2, 6, 16\) but key has \(2, 2, 7, 16\)"),
         ({"enable_gqa": False}, "key has 2 heads but query has 4: give as many, or enable_gqa=True"),
         ({"query": Q[:, :3]}, "key has 2 heads: with enable_gqa give a divisor of query's 3"),
+        ({"attn_mask": torch.ones(5, 6)}, r"attn_mask has shape \(5, 6\): give one that broadcasts to \(2, 4, 5, 7\)"),
+        ({"attn_mask": torch.ones(5, 7, dtype=torch.int32)}, "attn_mask is torch.int32: give torch.bool, or"),
+        ({"attn_mask": torch.ones(5, 7), "is_causal": True}, "attn_mask is given beside is_causal"),
+        ({"attn_mask": torch.ones(5, 7, requires_grad=True)}, "attn_mask requires a gradient"),
+        ({"attn_mask": torch.ones(5, 7, device="meta")}, "attn_mask is on meta"),
+        ({"window": 0, "is_causal": True}, "window is 0 and is_causal is True: give at least 1"),
+        ({"window": 5}, "window is 5 and is_causal is False: .*with is_causal=True"),
         ({"scale": -1.0}, "scale is -1.0"),
         ({"scale": float("nan")}, "scale is nan"),
         ({"config": SPECS["attention"].implementations["triton"].configs[0]}, "config has TMA=1"),
@@ -61,6 +67,9 @@ def test_plain_pytorch_where_triton_is_switched_off(monkeypatch):
     bias = torch.randn(5, 5)
     actual = kernels.scaled_dot_product_attention(q, q, q, bias)
     torch.testing.assert_close(actual, (q @ q.mT / 7**0.5 + bias).softmax(-1) @ q)
+    actual = kernels.scaled_dot_product_attention(q, q, q, is_causal=True, window=2)
+    hidden = ~torch.ones(5, 5, dtype=torch.bool).tril().triu(-1)
+    torch.testing.assert_close(actual, (q @ q.mT / 7**0.5).masked_fill(hidden, -torch.inf).softmax(-1) @ q)
 
 
 @pytest.mark.parametrize("name", ["attention", "causal_attention"])

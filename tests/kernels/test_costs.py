@@ -26,6 +26,8 @@ _NOT_READ = {"w8a16_matmul": {"dequantized"}}  # what cuBLAS is given instead of
 _KEPT = {
     "gelu": ["x"], "swiglu": ["gate", "up"], "geglu": ["gate", "up"], "rope": ["cos", "sin"], "softmax": ["output"],
     "layer_norm": ["x", "weight"], "rms_norm": ["x", "weight"], "add_rms_norm": ["sum", "weight"],
+    "matmul": ["a", "b"], "lora_linear": ["x", "weight", "lora_a", "lora_b"],
+    "layer_norm_linear": ["x", "norm_weight", "norm_bias", "weight"], "rms_norm_gelu_linear": ["x", "norm_weight", "weight"],
     "attention": ["query", "key", "value", "output"], "causal_attention": ["query", "key", "value", "output"],
 }  # fmt: skip
 
@@ -135,11 +137,16 @@ OPERATIONS: dict[tuple[str, str], Any] = {
     ("rms_norm_gelu_linear", FORWARD): lambda d: (
         2 * math.prod(d.values()) + d["m"] * d["n"] + (4 + 5) * d["m"] * d["k"]
     ),
+    ("layer_norm_linear", BACKWARD): lambda d: 4 * math.prod(d.values()) + d["m"] * d["n"] + 13 * d["m"] * d["k"],
+    ("rms_norm_gelu_linear", BACKWARD): lambda d: (
+        4 * math.prod(d.values()) + d["m"] * d["n"] + (9 + 1 + 5 + 4 + 3) * d["m"] * d["k"]
+    ),
     ("cross_entropy", FORWARD): _rows(3),
     ("cross_entropy", STEP): _rows(3 + 2 + 1 + 1),
     ("linear_cross_entropy", FORWARD): lambda d: (2 * d["columns"] + 3) * d["rows"] * d["classes"],
     ("linear_cross_entropy", STEP): lambda d: (3 * 2 * d["columns"] + 7) * d["rows"] * d["classes"],
     ("matmul", FORWARD): _product(),
+    ("matmul", BACKWARD): lambda d: 2 * _product()(d),
     ("fp8_matmul", FORWARD): _product(),
     ("fp8_matmul_rows", FORWARD): _product(),
     ("fp8_matmul_blocks", FORWARD): _product(),
@@ -148,6 +155,9 @@ OPERATIONS: dict[tuple[str, str], Any] = {
     ("w8a16_matmul", FORWARD): lambda d: 2 * math.prod(d.values()) + d["m"] * d["n"],
     ("lora_linear", FORWARD): lambda d: (
         2 * d["m"] * (d["n"] * d["k"] + d["k"] * d["rank"] + d["rank"] * d["n"]) + d["m"] * d["rank"]
+    ),
+    ("lora_linear", BACKWARD): lambda d: (
+        2 * d["m"] * (d["n"] * d["k"] + 2 * d["k"] * d["rank"] + 2 * d["rank"] * d["n"]) + d["m"] * d["rank"]
     ),
     **{(f"{kind}_tensor", FORWARD): _one_a_group(lambda d: 1) for kind in ("int8", "fp8")},
     **{(f"{kind}_rows", FORWARD): _one_a_group(lambda d: d["rows"]) for kind in ("int8", "fp8")},

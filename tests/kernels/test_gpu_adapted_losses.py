@@ -80,6 +80,15 @@ def test_targets_of_32_bits(device):
         assert torch.equal(call(x, target.int()), call(x, target))
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_classes_that_weigh_differently(device, reduction):
+    target, weight = classes(300, 65, device), draw(65, device=device, seed=2).abs()
+    compare(
+        lambda x: kernels.cross_entropy(x, target, weight, reduction=reduction),
+        lambda x: F.cross_entropy(x, target, weight, reduction=reduction), draw(300, 65, device=device),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("biased", [False, True])

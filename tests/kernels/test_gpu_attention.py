@@ -34,7 +34,9 @@ def compare(q, k, v, tolerance, call=sdpa, **options):
     ours = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
     twins = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
     config = {"config": options.pop("config")} if "config" in options else {}
-    actual, wanted = call(*ours, **options, **config), F.scaled_dot_product_attention(*twins, **options)
+    mask, twin = options.pop("attn_mask", (None, None))
+    actual = call(*ours, mask, **options, **config)
+    wanted = F.scaled_dot_product_attention(*twins, twin, **options)
     assert actual.isfinite().all()
     assert relative_error(actual, wanted) <= tolerance
     upstream = draw(*actual.shape, seed=9)
@@ -52,6 +54,9 @@ def compare(q, k, v, tolerance, call=sdpa, **options):
     [
         (1, 1, 1, 2, 3, 16), (3, 2, 1, 64, 64, 64), (1, 2, 8, 129, 127, 128), (2, 1, 3, 1000, 333, 64),
         (1, 1, 2, 333, 1000, 128), (1, 4, 1, 2048, 2048, 128), (2, 3, 1, 127, 257, 32), (1, 1, 71, 255, 255, 16),
+        # Columns that are no power of two, and many: few tiles, and enough for every multiprocessor.
+        (2, 2, 2, 129, 127, 96), (2, 20, 2, 517, 300, 96), (1, 2, 2, 129, 127, 256), (2, 20, 1, 517, 300, 256),
+        (1, 3, 1, 200, 333, 80), (1, 2, 1, 77, 91, 1), (2, 40, 1, 260, 390, 200), (1, 2, 1, 130, 70, 13),
     ],
 )  # fmt: skip
 def test_shapes(extents, causal, dtype):
@@ -59,6 +64,37 @@ def test_shapes(extents, causal, dtype):
     q = draw(batch, kv_heads * group, queries, columns, dtype=DTYPES[dtype])
     k, v = (draw(batch, kv_heads, keys, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
     compare(q, k, v, TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize("columns", [64, 96, 128, 256])
+def test_masks(columns, dtype):
+    q = draw(2, 4, 300, columns, dtype=DTYPES[dtype])
+    k, v = (draw(2, 2, 517, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
+    hidden = draw(2, 1, 300, 517, seed=3) > 0.3
+    hidden[:, :, 3], hidden[:, :, 128:256, 100:] = False, False
+    added = draw(4, 300, 517, dtype=DTYPES[dtype], seed=4)
+    added[1, :, 400:], added[2, 9] = -INF, -INF
+    for mask in (hidden, hidden[1, 0].T.contiguous().T, added, added[:, :1], added.float()[:, :, :1]):
+        twin = mask if mask.dtype == torch.bool else mask.double()
+        compare(q, k, v, TOLERANCE[dtype], attn_mask=(mask, twin), enable_gqa=True)
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize("window", [2, 100, 1000])
+@pytest.mark.parametrize(
+    "extents", [(2, 2, 2, 333, 333, 64), (1, 2, 1, 1000, 1000, 128), (2, 3, 1, 517, 200, 96), (1, 2, 2, 300, 300, 256)]
+)
+def test_windows(extents, window, dtype):
+    batch, kv_heads, group, queries, keys, columns = extents
+    q = draw(batch, kv_heads * group, queries, columns, dtype=DTYPES[dtype])
+    k, v = (draw(batch, kv_heads, keys, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
+    apart = torch.arange(queries, device="cuda")[:, None] - torch.arange(keys, device="cuda")
+
+    def ours(q, k, v, mask, **options):
+        return sdpa(q, k, v, is_causal=True, window=window, **options)
+
+    compare(q, k, v, TOLERANCE[dtype], ours, attn_mask=(None, (apart >= 0) & (apart < window)), enable_gqa=True)
 
 
 @pytest.mark.parametrize("which", range(len(CONFIGS)))
@@ -93,7 +129,7 @@ def test_peers(name, impl):
     assert relative_error(actual, spec.reference(**doubles)) <= TOLERANCE["bf16"]
 
 
-@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize("columns", [64, 96, 128, 256])
 @pytest.mark.parametrize("heads", [4, 40])  # too few tiles for all multiprocessors, and enough
 def test_strides(heads, columns):
     joint = draw(2, 300, 3, heads, columns)
@@ -105,7 +141,7 @@ def test_strides(heads, columns):
     compare(draw(2, heads, 200, columns, seed=1), shared, shared, TOLERANCE["bf16"])
 
 
-@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize("columns", [64, 96, 128, 256])
 @pytest.mark.parametrize("heads", [1, 80])
 def test_special_values(heads, columns):
     k, v = draw(1, heads, 300, columns).abs(), draw(1, heads, 300, columns, seed=1)

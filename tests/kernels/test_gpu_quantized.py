@@ -31,7 +31,8 @@ CASES = [(name, shape, dtype) for name, (shapes, dtypes) in SHAPES.items() for s
 
 def relative_error(actual, expected):
     assert actual.shape == expected.shape
-    return float((actual.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-30))
+    actual, expected = actual.detach().double(), expected.detach().double()
+    return float((actual - expected).norm() / expected.norm().clamp_min(1e-30))
 
 
 def compare(name: str, workload: str, impl: str = "triton", **options):
@@ -202,6 +203,30 @@ def test_blocks_in_tiles_for_every_multiprocessor(extents, order, dtype):
     assert found.dtype == dtype
     # Half a unit of bf16's last place; by element, since a few wrong ones would be lost in a norm.
     torch.testing.assert_close(found.double(), expected, rtol=2**-8, atol=1e-4)
+
+
+@pytest.mark.skipif(CAPABILITY < (8, 9), reason="e4m3 on tensor cores begins with Ada")
+@pytest.mark.parametrize("name", ["fp8_matmul", "fp8_matmul_rows"])
+@pytest.mark.parametrize(
+    "extents",
+    [
+        (1, 8192, 8192),
+        (16, 8192, 8192),
+        (13, 9008, 12000),
+        (16, 1024, 32768),
+        (64, 4096, 4096),
+        (100, 4000, 4112),
+        (128, 4096, 4096),
+    ],
+)
+def test_fp8_of_few_tiles(name, extents):
+    workload = "x".join(map(str, extents)) + "-fp8"
+    # Hopper's tensor cores add up with 14 bits, which shows in long sums.
+    for fast in (False, True)[: 2 if extents[2] <= 8192 else 1]:
+        compare(name, workload, use_fast_accum=fast)
+    inputs, call = on_gpu(name, workload)
+    found = call(**inputs)
+    assert all(torch.equal(call(**inputs), found) for _ in range(5))
 
 
 @pytest.mark.skipif(CAPABILITY[0] != 9, reason="Hopper's own kernel")

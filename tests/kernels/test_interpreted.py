@@ -8,6 +8,7 @@ SCRIPTS = {
         "check_softmax_special_values",
         "check_layer_norm_options",
         "check_layer_norm_module_matches_torch",
+        "check_layer_norm_of_numbers_that_are_far_apart",
         "check_partial_sums_of_few_and_many_programs",
         "check_matmul",
         "check_matmul_strides_and_gradients",

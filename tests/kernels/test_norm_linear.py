@@ -33,8 +33,6 @@ def test_a_gpu_is_asked_for():
         ({"norm_weight": C}, r"norm_weight has shape \(5,\): give one number a column of x, \(8,\)"),
         ({"bias": G}, r"bias has shape \(8,\): give one number a row of weight, \(5,\)"),
         ({"weight": W.half()}, "weight is torch.float16 but x is torch.float32"),
-        ({"x": X.clone().requires_grad_()}, "x requires a gradient and .*linear has none"),
-        ({"bias": C.clone().requires_grad_()}, "bias requires a gradient"),
         ({"x": torch.ones(1, 40000), "weight": torch.ones(1, 40000), "norm_weight": None}, "x has 40000 columns: give 1 to 32768"),
     ],
 )  # fmt: skip

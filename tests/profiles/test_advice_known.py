@@ -307,6 +307,24 @@ def test_operands_that_are_widened_first_use_tensor_cores_too(metric: str, told:
     assert ("no-tensor-cores" in bounds(advice.findings(schema.frame(rows), device))) == told
 
 
+def test_only_the_launches_of_a_product_gain_by_tensor_cores() -> None:
+    found = bounds(of_recorded("linear_cross_entropy", "forward", "781x130x1823-fp32", "eager"))
+    # The product takes half of the time, softmax and loss the rest; tf32 is 8.2 times as fast as fp32.
+    assert found["no-tensor-cores"] == pytest.approx(1 / (0.5 + 0.5 / 8.2), rel=0.02)
+
+
+@pytest.mark.parametrize("kernel", ["fp8_matmul_rows", "fp8_matmul"])
+def test_a_product_at_its_rate_is_not_told_to_load_less(kernel: str) -> None:
+    found = of_recorded(kernel, "forward", "4096x4096x4096-fp8")
+    assert [finding.rule for finding in found] == ["at-the-rate"]
+
+
+def test_what_tma_loads_is_not_called_narrow() -> None:
+    for kernel, workload in (("conv2d", "8x256x28x28x256x3-bf16"), ("fp8_matmul_blocks", "2048x2048x2048-fp8")):
+        assert "narrow-loads" not in bounds(of_recorded(kernel, "forward", workload))
+    assert bounds(of_recorded("matmul", "forward", "1023x517x769-fp16"))["narrow-loads"] == pytest.approx(8)
+
+
 def test_a_row_sum_is_at_its_roof_and_a_small_one_is_launch_bound() -> None:
     assert [f.rule for f in of_recorded("row_sum", "forward", "8192x16384-bf16")] == ["at-the-roof"]
     small = [f.rule for f in of_recorded("row_sum", "forward", "128x1024-bf16")]

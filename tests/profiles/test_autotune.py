@@ -64,6 +64,13 @@ def run(kernel: autotuning.Tuner, n: int = 1024) -> int:
     return kernel.best_config.kwargs["BLOCK"]
 
 
+def test_a_config_is_the_same_in_whatever_order_its_parameters_were_written():
+    one, other = ({"BM": 64, "BN": 32}, {"BN": 32, "BM": 64})
+    texts = {autotuning.text_of(triton.Config(kwargs, num_warps=8)) for kwargs in (one, other)}
+    assert len(texts) == 1
+    assert autotuning.text_of(triton.Config(one, num_warps=4)) not in texts
+
+
 def test_the_quickest_is_chosen_and_remembered_by_another_tuner(timed):
     assert run(tuner(64, 128, 256)) == 128
     assert set(timed) == {64, 128, 256}

@@ -160,6 +160,28 @@ def test_no_fork_where_a_thread_runs_or_a_gpu_is_in_use(monkeypatch):
     assert os.getpid() not in compile_pool._hosts
 
 
+def test_the_thread_that_watches_a_supervisor_is_in_nobodys_way():
+    code = (
+        "import threading, time\n"
+        "from tilescope.tuning import compile_pool as pool\n"
+        "from tilescope.worker import main\n"
+        "main._die_with(1)\n"  # it is not the parent
+        "print(threading.active_count(), pool.may_fork())\n"
+        "threading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"
+        "print(pool.may_fork())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["2", "True", "False"]
+
+
+def test_what_is_to_be_done_meanwhile_is_done_once_after_the_configs_have_begun(monkeypatch):
+    describer, jobs = described(plain_kernel, 128, 256, 512, more=more())
+    done = []
+    found = compile_pool.Pool(describer.code).compile(jobs, meanwhile=lambda: done.append("meanwhile"))
+    assert {compiled.reason for _, compiled in found} == {""}
+    assert done == ["meanwhile"]
+
+
 def test_code_has_one_digest_and_made_again_the_key_that_triton_gave_it_here(tmp_path):
     describer, jobs = described(trapped_kernel, 128)
     maker = compile_jobs.Maker(describer.code, tmp_path)

@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 from tilescope import cli
-from tilescope.foreign_files import formats, inductor_autotune, ncu_csv, profiler_trace, proton, tritonparse
+from tilescope.foreign_files import (
+    formats,
+    helion_autotune,
+    inductor_autotune,
+    ncu_csv,
+    profiler_trace,
+    proton,
+    tritonparse,
+)
 from tilescope.foreign_files.opening import open_file
 from tilescope.models import text_table
 from tilescope.models.summary import summarise
@@ -29,6 +37,8 @@ FILES = {
     "foreign/proton_profile.hatchet": proton,
     "foreign/tritonparse_events.ndjson": tritonparse,
     "foreign/autotuning_result_json_list.txt": inductor_autotune,
+    # Written by the log of Helion 1.5.1 itself, of configs, times and an H200 that were made up.
+    "foreign/helion_autotune.csv": helion_autotune,
 }
 
 
@@ -195,6 +205,47 @@ def test_inductors_choices_are_a_sweep_and_another_library_s_a_case_of_its_own(t
     untimed.write_text('{"op_name": "mm", "benchmark_result": Infinity}\n')
     with pytest.raises(StoreError, match="no choice in it was timed"):
         open_file(untimed)
+
+
+def test_helions_configs_are_a_sweep_named_by_the_file_beside_the_log(tmp_path: Path) -> None:
+    path = FIXTURES / "foreign" / "helion_autotune.csv"
+    loaded = open_file(path)
+    assert loaded.run.device.name == "NVIDIA H200"
+    times = loaded.table[loaded.table["metric"] == "interval"]
+    assert set(times["workload"]) == {"4096×2048, 2048×4096, bfloat16", "512×2048, 2048×512, bfloat16"}
+    large = times[times["workload"].str.startswith("4096")].set_index("config")["value"]
+    best = large.idxmin()
+    assert large[best] == pytest.approx((118.304e-6 + 118.944e-6) / 2)  # timed twice
+    assert "block_sizes_0=128,block_sizes_1=256,block_sizes_2=64" in best
+    assert len(large) == 4
+    spent = loaded.table[(loaded.table["metric"] == "compile_time") & (loaded.table["config"] == best)]
+    assert list(spent["value"]) == [3.07]
+    assert {
+        "configs without a time: error, timeout",
+        "configs that were started and have no end: 1",
+        "configs that have the time of another with the same code: 1",
+    } <= set(loaded.run.notes)
+    assert set(summarise(loaded.table, loaded.run.device)["interval"]) == set(times["value"])
+    # A log of an older Helion, without what is beside it and with what was cut off.
+    lines = path.read_text().splitlines()
+    alone = tmp_path / "softmax.csv"
+    alone.write_text("\n".join(line.partition(",")[2].replace("config_id", "config_index") for line in lines[:5])[:-9])
+    loaded = open_file(alone)
+    assert values(loaded, "softmax", "interval") == pytest.approx([412.672e-6])
+    assert "damaged rows that were left out: 1" in loaded.run.notes
+    assert loaded.run.device.name == "GPU not named in the file"
+
+
+def test_helions_config_can_be_pasted() -> None:
+    code = (
+        "Config(block_sizes=[64, -1], indexing='pointer', load_eviction_policies=['', 'last'], loop_orders=[[1, 0], [0]], "
+        "maxnreg=None, num_warps=4, range_flattens=[None, True], pid_type='flat')"
+    )
+    text = helion_autotune.config_text(code)
+    assert text.startswith("block_sizes_0=64,block_sizes_1=-1,indexing=pointer,load_eviction_policies_0=empty,")
+    assert helion_autotune.as_code(text) == f"helion.{code}"
+    assert helion_autotune.config_text("Config(a=open('x'))") == ""
+    assert helion_autotune.config_text("[" * 10_000) == ""
 
 
 def test_a_compilation_from_the_cache_has_no_time(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tilescope.collectors.ncu import counters, ncu_csv, rules, source
 from tilescope.hardware import device
-from tilescope.table import launch_configs, schema
+from tilescope.table import absent, launch_configs, schema
 from tilescope.table.case import Case
 from tilescope.table.metrics import METRICS
 
@@ -193,7 +193,7 @@ def test_every_counter_asked_for_on_hopper_is_read() -> None:
     assert set(table["metric"]) == asked
     # Of cuBLAS's product, the last launch, ncu prints 0 sectors a load and a store.
     assert len(table) == 4 * len(asked) - 2
-    assert not (table["metric"].isin(schema.ABSENT_AS_ZERO) & table["value"].eq(0)).any()
+    assert not (table["metric"].isin(absent.AS_ZERO) & table["value"].eq(0)).any()
 
 
 def test_scaled_units_give_the_same_values(tmp_path: Path) -> None:

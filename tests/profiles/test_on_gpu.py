@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pandas as pd
 import pytest
 from tilescope.collectors import events, torch_profiler
+from tilescope.collectors.cupti import counters as cupti
 from tilescope.collectors.ncu import counters
 from tilescope.hardware import device
 from tilescope.table import launch_configs, schema
@@ -83,25 +85,34 @@ def test_what_kernels_choose_by_themselves_is_recorded(tmp_path: Path) -> None:
         assert found["launched"].str.contains("num_warps=").all()
 
 
+def script(collector: ModuleType, cases: list[Case], folder: Path) -> list[str]:
+    """A command that captures the cases in a process of its own: CUPTI serves one profiler a process."""
+    file = folder / "capture.py"
+    file.write_text(
+        "from pathlib import Path\nfrom tilescope.execution import execute\nfrom tilescope.table.case import Case\n"
+        f"from {collector.__package__} import counters\n"
+        f"for data in {[case.to_json() for case in cases]!r}:\n"
+        "    case = Case(**data)\n"
+        f"    out = Path({str(folder)!r}) / (case.slug + counters.SUFFIX)\n"
+        "    counters.capture(case, execute.load_spec(case.kernel), out, {})\n"
+    )
+    return [sys.executable, str(file)]
+
+
+def by_ncu(cases: list[Case], folder: Path) -> dict[Case, pd.DataFrame]:
+    command = counters.command(script(counters, cases, folder), folder)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    log = (folder / counters.LOG).read_text()
+    assert done.returncode == 0, counters.explain(log + done.stderr) or done.stderr
+    counters.finish(folder, cases)
+    return {case: schema.validate(counters.parse(folder / (case.slug + counters.SUFFIX), case)) for case in cases}
+
+
 @pytest.mark.ncu
 @pytest.mark.skipif(counters.unavailable() is not None, reason=str(counters.unavailable()))
 def test_ncu(tmp_path: Path) -> None:
     cases = [ADD, SOFTMAX, BACKWARD]
-    script = tmp_path / "capture.py"
-    script.write_text(
-        "from pathlib import Path\nfrom tilescope.execution import execute\nfrom tilescope.table.case import Case\n"
-        "from tilescope.collectors.ncu import counters as ncu\n"
-        f"for data in {[case.to_json() for case in cases]!r}:\n"
-        "    case = Case(**data)\n"
-        f"    ncu.capture(case, execute.load_spec(case.kernel), Path({str(tmp_path / 'unused')!r}), {{}})\n"
-    )
-    done = subprocess.run(
-        counters.command([sys.executable, str(script)], tmp_path), capture_output=True, text=True, check=False
-    )
-    log = (tmp_path / counters.LOG).read_text()
-    assert done.returncode == 0, counters.explain(log + done.stderr) or done.stderr
-    counters.finish(tmp_path, cases)
-    tables = {case: schema.validate(counters.parse(tmp_path / (case.slug + counters.SUFFIX), case)) for case in cases}
+    tables = by_ncu(cases, tmp_path)
     add = tables[ADD].set_index("metric")["value"]
     assert add["l2_to_l1_bytes"] == pytest.approx(2 * 4194304 * 4, rel=0.05)
     assert tables[ADD]["launch"].nunique() == 1
@@ -109,3 +120,27 @@ def test_ncu(tmp_path: Path) -> None:
     assert tables[BACKWARD]["launch"].nunique() >= 1
     launched = launch_configs.beside(tmp_path / (ADD.slug + counters.SUFFIX), ADD, "ncu")
     assert launched["function"].tolist() == tables[ADD]["function"].unique().tolist()
+
+
+@pytest.mark.ncu
+@pytest.mark.skipif(counters.unavailable() is not None, reason=str(counters.unavailable()))
+@pytest.mark.skipif(cupti.unavailable() is not None, reason=str(cupti.unavailable()))
+def test_cupti_counts_what_ncu_counts(tmp_path: Path) -> None:
+    cases = [
+        Case("vector_add", "triton", "forward", "67108864-bf16"),
+        Case("softmax", "triton", "forward", "16384x4096-bf16"),
+        Case("matmul", "triton", "forward", "4096x4096x4096-bf16"),
+    ]
+    theirs = by_ncu(cases, tmp_path)
+    done = subprocess.run(script(cupti, cases, tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for case in cases:
+        mine = schema.validate(cupti.parse(tmp_path / (case.slug + cupti.SUFFIX), case))
+        assert mine["function"].unique().tolist() == theirs[case]["function"].unique().tolist()
+        ours, ncus = (table.set_index("metric")["value"] for table in (mine, theirs[case]))
+        assert ours["dram_bytes_read"] == pytest.approx(ncus["dram_bytes_read"], rel=0.05)
+        assert ours["dram_bytes_written"] == pytest.approx(ncus["dram_bytes_written"], rel=0.1)
+        assert ours["l1_bytes"] == pytest.approx(ncus["l1_bytes"], rel=1e-3)
+        assert ours["l2_bytes"] == pytest.approx(ncus["l2_bytes"], rel=0.1)
+        assert ours["tensor_ops_bf16"] == ncus["tensor_ops_bf16"]
+        assert ours["gpu_time"] == pytest.approx(ncus["gpu_time"], rel=0.15)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilescope.models import preference
 from tilescope.runs import provenance
-from tilescope.table import schema
+from tilescope.table import absent, schema
 from tilescope.table.case import Case
 from tilescope.table.case_table import gather
 
@@ -33,9 +33,18 @@ def test_what_ran_counts_and_not_what_the_compiler_was_given() -> None:
 def test_zeros_that_stand_for_absent_are_absent() -> None:
     table = schema.frame(
         [CASE.row("estimated_occupancy", value, "torch_profiler", launch=n) for n, value in enumerate((0.0, 0.5))]
-        + [CASE.row("bank_conflicts", 0, "ncu", launch=0)]
+        + [CASE.row("bank_conflicts", 0, "ncu", launch=0), CASE.row("waves", 0, "ncu", launch=0)]
     )
-    assert schema.without_absent(table)["value"].tolist() == [0.5, 0.0]
+    assert absent.without(table)["value"].tolist() == [0.5, 0.0]
+
+
+def test_a_hit_rate_of_no_request_is_absent_and_one_of_misses_is_zero() -> None:
+    looked_up, hits = (0, 4096, 4096), (0, 0, 0.5)
+    rows = [CASE.row("l1_bytes", value, "ncu", launch=n) for n, value in enumerate(looked_up)]
+    rows += [CASE.row("l1_hit_rate", value, "ncu", launch=n) for n, value in enumerate(hits)]
+    left = absent.without(schema.frame(rows))
+    assert left.loc[left["metric"] == "l1_hit_rate", "launch"].tolist() == [1, 2]
+    assert len(left) == 5
 
 
 def test_a_changed_tree_is_told_from_a_clean_one() -> None:

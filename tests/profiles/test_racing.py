@@ -6,7 +6,8 @@ import random
 import statistics
 
 import pytest
-from tilescope.tuning import near_shapes, racing
+from tilescope.hardware import device
+from tilescope.tuning import near_shapes, prior, racing
 
 from benchmarks import regret
 
@@ -96,6 +97,35 @@ def test_recorded_sweeps_are_won_by_their_best_within_one_percent():
         found = regret.trial(sweep, None)
         assert found.regret <= 0.01, sweep.name
         assert found.launches < 0.3, sweep.name
+        numbers = [random.Random(number) for number in range(3)]  # noqa: S311 - no secret
+        assert max(regret.tried(sweep, each, leading=True) for each in numbers) <= 2, sweep.name
+
+
+H200 = device.for_target("sm_90")
+BF16 = {"flops": 2 * 8192**3, "bytes_read": 2 * 2 * 8192**2, "bytes_written": 2 * 8192**2, "pipe": "bf16"}
+
+
+def test_the_prior_prefers_tiles_that_load_less_and_waves_that_are_full():
+    def order(configs, cost=BF16, **blocks):
+        found = prior.promising(configs, {name: blocks.get(name, 1024) for name in configs}, cost, H200)
+        return [name for name in found if name in configs]
+
+    tiles = {f"{m}x{n}": {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8, "num_stages": 3}
+             for m, n in ((64, 64), (256, 256), (128, 128), (128, 256))}  # fmt: skip
+    assert order(tiles) == ["128x256", "256x256", "128x128", "64x64"], "256x256 has 256 accumulators a thread"
+    named = {
+        name: {"PIXELS": c["BLOCK_M"], **{k: v for k, v in c.items() if k != "BLOCK_M"}} for name, c in tiles.items()
+    }
+    assert order(named) == order(tiles)
+    unknown = {"bytes_read": BF16["bytes_read"]}
+    assert order(tiles, unknown) == order(tiles)
+    waves = {"full": tiles["128x128"], "one left over": tiles["128x128"]}
+    assert order(waves, full=264, **{"one left over": 265}) == ["full", "one left over"]
+    read = {"flops": 1, "bytes_read": 1 << 28, "bytes_written": 1 << 28, "pipe": "fp32"}
+    rows = {f"{w}": {"ROWS": 1, "num_warps": w} for w in (1, 8, 32)}
+    assert order(rows, read, **{"1": 1 << 15, "8": 1 << 15, "32": 1 << 15}) == ["8", "1", "32"]
+    assert order(tiles, {}) == [], "nothing is said without a cost"
+    assert order({"a": {}}, a=0) == []
 
 
 def test_a_replay_deals_out_the_recorded_samples_and_begins_anew_after_the_last():

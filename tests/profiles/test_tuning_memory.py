@@ -48,10 +48,26 @@ def test_merging_takes_the_later_timing(kept, tmp_path, monkeypatch):
     with other._open() as database:
         database.execute("UPDATE timings SET at = '2000-01-01T00:00:00+00:00' WHERE config = 'a'")
     kept.keep(PROBLEM, {"a": ([2e-3], "")})
-    kept.merge(other.path)
+    assert kept.merge(other.path) == 1
+    assert kept.merge(other.path) == 0
     assert {config: timing.median for config, timing in kept.known(PROBLEM).items()} == {"a": 2e-3, "c": 1e-3}
     with pytest.raises(memory.WinnersError, match="no tuning database"):
         kept.merge(tmp_path / "none")
+    (tmp_path / "text").write_text("no database" * 100)
+    with pytest.raises(memory.WinnersError, match="text is no tuning database"):
+        kept.merge(tmp_path / "text")
+    later = memory.Timing((4e-3,), "", "2999-01-01T00:00:00+00:00", {"sm_clock": 1.98e9})
+    kept.take(PROBLEM, {"a": later, "c": dataclasses.replace(later, at="1999-01-01T00:00:00+00:00")})
+    assert kept.known(PROBLEM)["a"] == later
+    assert kept.known(PROBLEM)["c"].median == 1e-3
+
+
+def test_times_of_two_gpus_of_one_name_are_not_ranked(kept, tmp_path):
+    kept.keep(PROBLEM, {"a": ([2e-3], ""), "b": ([1e-3], "")})
+    kept.keep(dataclasses.replace(PROBLEM, uuid="GPU-2"), {"a": ([1e-9], "")})
+    memory.export(kept.winners(), tmp_path / "winners.json")
+    (found,) = memory.load(tmp_path / "winners.json")
+    assert (found.config, found.configs) == ("b", 2), "the quicker GPU has tried one config only"
 
 
 def test_winners_are_exported_and_chosen_on_any_gpu_of_that_name(kept, tmp_path):

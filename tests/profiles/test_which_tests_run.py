@@ -105,6 +105,13 @@ def test_neither_a_failure_nor_a_selection_is_recorded(tree: Path) -> None:
 
 
 @SLOW
+def test_a_failure_elsewhere_takes_no_pass_along(tree: Path) -> None:
+    (tree / "tests" / "test_other.py").write_text("def test_quick_too():\n    assert False\n")
+    ran(tree, "--slow", "all")
+    assert "test_slow" not in ran(tree)[0]
+
+
+@SLOW
 def test_none_leaves_slow_tests_out_and_a_browser_is_marked(tree: Path) -> None:
     assert "test_slow" not in ran(tree, "--slow", "none")[0]
     assert ran(tree, "-m", "browser")[0] == {"test_in_a_browser"}

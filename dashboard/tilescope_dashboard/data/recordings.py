@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tilescope.models import sweeps
 from tilescope.runs import store
-from tilescope.table.sources import MEASURED
+from tilescope.table import sources
 
-from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.run_cache import open_cached
 
@@ -108,10 +108,10 @@ def with_lines(run: store.LoadedRun, kernel: str) -> bool:
 
 def with_measured(run: store.LoadedRun, kernel: str) -> bool:
     """Whether the run has lines of the kernel that a GPU's counters know."""
-    return bool(run.lines.loc[run.lines["kernel"] == kernel, "source"].isin(MEASURED).any())
+    return bool(run.lines.loc[run.lines["kernel"] == kernel, "source"].isin(sources.MEASURED).any())
 
 
 ANYTHING = Question(rows_of())
-#: What only Nsight Compute says of a launch.
-COUNTERS = Question(rows_of(("sm_throughput", "dram_throughput", "l2_bytes", "dram_bytes_read")), ("ncu",))
+#: What only counters say of a launch.
+COUNTERS = Question(rows_of(("sm_throughput", "dram_throughput", "l2_bytes", "dram_bytes_read")), sources.COUNTERS)
 SWEEP, LINES, MEASURED_LINES = Question(with_sweep), Question(with_lines), Question(with_measured)

@@ -8,8 +8,8 @@ import pandas as pd
 from bokeh.models import ColorBar, ColumnDataSource, FixedTicker, HoverTool, LinearColorMapper
 from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
+from tilescope.models import sweeps
 
-from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.data.units import short, write
 from tilescope_dashboard.figures.style import FONT, GLYPH_FONT, Theme, blank, empty
 

@@ -17,7 +17,7 @@ def stalls(waited: pd.DataFrame, look: Theme) -> figure:
     """A bar for each of ``topics.counters.stalls``' first rows that took any time; the one in which warps issue is of another colour."""
     drawn = waited[waited["cycles"] > 0].head(_MOST)
     if drawn.empty:
-        return empty(look, "stalls", "No stall reasons were counted of this launch.", 220)
+        return empty(look, "stalls", "No stall reasons were counted of this launch: ncu counts them.", 220)
     names = drawn["name"].tolist()
     plot = blank(
         look, "stalls", 470, x_range=Range1d(0, 1.3 * float(drawn["cycles"].max())), y_range=names[::-1]

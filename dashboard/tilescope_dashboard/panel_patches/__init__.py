@@ -12,5 +12,6 @@ FOR = {
     "delivery": ("panel", "1.9.4"),
     "lost_writes": ("panel", "1.9.4"),
     "model_defaults": ("bokeh", "3.9.2"),
+    "page_address": ("panel", "1.9.4"),
     "page_lifetime": ("panel", "1.9.4"),
 }

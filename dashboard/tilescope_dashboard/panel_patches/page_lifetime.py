@@ -17,7 +17,14 @@ from panel.models.tabulator import THEME_PATH
 from tilescope.runs import store
 
 from tilescope_dashboard.data import catalog, library
-from tilescope_dashboard.panel_patches import closed_connection, debounce, delivery, lost_writes, model_defaults
+from tilescope_dashboard.panel_patches import (
+    closed_connection,
+    debounce,
+    delivery,
+    lost_writes,
+    model_defaults,
+    page_address,
+)
 
 #: Objects that are made before the youngest are looked through; a page alone is more than a hundred thousand.
 _YOUNG = 20_000
@@ -44,6 +51,7 @@ def settle() -> None:
     delivery.complete()
     closed_connection.ignore()
     lost_writes.forget()
+    page_address.mend()
     debounce.shorten()
     gc.collect()
     gc.freeze()

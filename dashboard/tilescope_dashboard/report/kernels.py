@@ -11,12 +11,12 @@ import pandas as pd
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import advice as rules
 from tilescope.models import roofline as points
-from tilescope.models import summary
+from tilescope.models import summary, sweeps
 from tilescope.models import traffic as bytes_moved
 from tilescope.models.advice import Finding, nvidia_rules
 from tilescope.runs.store import LoadedRun
 
-from tilescope_dashboard.data import frames, recordings, sweeps
+from tilescope_dashboard.data import frames, recordings
 from tilescope_dashboard.data.run_cache import CASE
 from tilescope_dashboard.figures.autotune import autotune as draw_autotune
 from tilescope_dashboard.figures.occupancy import TITLES
@@ -37,7 +37,7 @@ def kernel(loaded: LoadedRun, name: str, cases: pd.DataFrame) -> KernelPart:
     same = cases["workload"].eq(case["workload"]) if case else slice(0)
     passes = {str(way): summary.representative(rows) or {} for way, rows in cases.groupby("pass", sort=False)}
     parts = [
-        _roofline(loaded, plain), *_traffic(plain), *_sweep(loaded, name, table), _occupancy(loaded, plain),
+        _roofline(loaded, plain), *_traffic(plain, loaded.run.device.l2_bytes), *_sweep(loaded, name, table), _occupancy(loaded, plain),
         *source_lines(loaded, name, passes),
     ]  # fmt: skip
     return KernelPart(
@@ -79,7 +79,7 @@ def _roofline(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
     return Part("Roofline", roofline.sentence(whole).line, (drawn,), Table(roofline.listed(whole), columns))
 
 
-def _traffic(plain: pd.DataFrame) -> Iterator[Part]:
+def _traffic(plain: pd.DataFrame, l2_bytes: int) -> Iterator[Part]:
     """A part a pass, of the workload that has most to move: the others would make the file slow to open."""
     launches, speedups = bytes_moved.traffic(plain), bytes_moved.speedup(plain)
     floors = launches["floor_read"]
@@ -88,7 +88,7 @@ def _traffic(plain: pd.DataFrame) -> Iterator[Part]:
         here = traffic.of_problem(launches, largest, direction)
         bars, least = traffic.bars(here), traffic.floor(here)
         if len(bars):
-            said = traffic.sentence(bars, traffic.of_problem(speedups, largest, direction), least)
+            said = traffic.sentence(bars, traffic.of_problem(speedups, largest, direction), least, l2_bytes)
             shown = Table(traffic.listed(bars, least), traffic.LAUNCHES)
             yield Part(f"HBM traffic, {largest}, {direction}", said.line, (partial(draw_traffic, bars, least),), shown)
 
@@ -114,7 +114,7 @@ def _autotune(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Par
         return
     label, unit, less = sweeps.COLOURINGS[column]
     for sweep in sweeps.names(cells).unique():
-        ranked = autotune.ranked(cells, sweep, {}, column, less)
+        ranked = sweeps.ranked(cells, sweep, {}, column, less)
         grid = autotune.grid(ranked, *varying[:2])
         said = f"Coloured by {label}. {autotune.sentence(ranked, grid, label, unit).line}"
         shown = Table(autotune.listed(ranked), autotune.columns(ranked, varying))

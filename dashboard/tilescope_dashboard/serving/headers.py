@@ -23,8 +23,11 @@ _OTHERS = {
 
 
 def content(name: str) -> str:
-    """The policy for pages of a server that goes by the name: browsers differ in whether 'self' is its websocket, too."""
-    return _CONTENT.format(sockets=f" ws://{name} wss://{name}" if name else "")
+    """The policy for pages of a server that goes by the name: browsers differ in whether 'self' is its websocket, too.
+
+    A policy has no way to write an IPv6 address, and a browser says so each time.
+    """
+    return _CONTENT.format(sockets=f" ws://{name} wss://{name}" if name and not name.startswith("[") else "")
 
 
 class Headers(OutputTransform):

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
-from tilescope.table.case import parse_config
+from tilescope.models.sweeps import (
+    COLOURINGS,
+    alike,
+    best,
+    close,
+    costing,
+    costs,
+    effects,
+    names,
+    over_best,
+    parameters,
+    ranked,
+    spread,
+)  # fmt: skip
 
 from tilescope_dashboard.data.columns import Column
-from tilescope_dashboard.data.sweeps import COLOURINGS, close, names, over_best, parameters, spread
 from tilescope_dashboard.data.units import times, write
 from tilescope_dashboard.topics.sentence import Sentence
 
-#: Arguments of ``triton.Config`` of its own, not of the kernel.
-_OF_LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-#: Parameters whose cost a sentence tells.
-_TOLD = 4
 #: Selectors of parameters that are seen at first.
 _SELECTORS = 3
 #: What the view is for, where it has nothing to show.
@@ -33,7 +41,7 @@ def columns(cells: pd.DataFrame, varying: Iterable[str]) -> tuple[Column, ...]:
     return (
         time,
         over,
-        *(Column(name, name, "count") for name in varying),
+        *(Column(name, name, "count" if pd.api.types.is_numeric_dtype(cells[name]) else "text") for name in varying),
         *(c for c in measures if c.name != "reason" or cells["reason"].ne("").any()),
     )
 
@@ -41,17 +49,6 @@ def columns(cells: pd.DataFrame, varying: Iterable[str]) -> tuple[Column, ...]:
 def colourings(cells: pd.DataFrame) -> dict[str, str]:
     """Columns that the configs can be coloured by, by their labels: those of ``sweeps.COLOURINGS`` with values."""
     return {label: column for column, (label, _, _) in COLOURINGS.items() if cells[column].notna().any()}
-
-
-def ranked(cells: pd.DataFrame, sweep: str, held: Mapping[str, str], column: str, less: bool) -> pd.DataFrame:
-    """One sweep's configs whose parameters are as ``held`` says, by ``column``, which is also their ``value``.
-
-    The best comes first: the least if ``less``, else the largest; those without a value last.
-    """
-    found = cells[names(cells) == sweep]
-    for name, value in held.items():
-        found = found[found[name].astype(str) == value]
-    return found.assign(value=found[column]).sort_values("value", ascending=less, na_position="last", ignore_index=True)
 
 
 def most_telling(cells: pd.DataFrame, columns: Iterable[str]) -> str | None:
@@ -83,55 +80,12 @@ def set_aside(cells: pd.DataFrame, sweep: str, column: str, offered: Sequence[st
     are several.
     """
     less = COLOURINGS[column][2]
-    costs = effects(ranked(cells, sweep, {}, column, less), less)
+    found = effects(ranked(cells, sweep, {}, column, less), less)
     # Where the cost of few is known, the others follow in their order.
-    costliest = list(dict.fromkeys([*costs, *parameters(cells)]))[:_SELECTORS]
+    costliest = list(dict.fromkeys([*found, *parameters(cells)]))[:_SELECTORS]
     first = [name for name in offered if name in costliest]
     aside = [name for name in offered if name not in costliest]
     return (first, aside) if len(aside) > 1 and len(offered) > _SELECTORS else (list(offered), [])
-
-
-def effects(rows: pd.DataFrame, less: bool) -> dict[str, float]:
-    """What each parameter that varies in ``ranked``'s rows costs at its worst value, all others tuned, over the best: the largest
-    first. 0.25 is a quarter. Nothing is said of one where some value never worked, or the best is 0.
-    """
-    timed = rows[rows["value"].notna()]
-    found = {}
-    for name in parameters(timed.drop(columns="value")):
-        of_values = timed.groupby(name)["value"]
-        apart = over_best(of_values.min() if less else of_values.max(), less)
-        if apart.notna().all():
-            found[name] = float(apart.max())
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def gain(rows: pd.DataFrame, default: pd.DataFrame) -> float | None:
-    """The time of the implementation's own choice, ``sweeps.defaults``' row of the sweep, over that of the best of ``ranked``'s
-    rows by time; None where either was not timed, or by another clock.
-    """
-    top = best(rows)
-    if top is None or default.empty or default["time_source"].iloc[0] != top["time_source"]:
-        return None
-    ratio = default["time"].iloc[0] / top["time"]
-    return float(ratio) if pd.notna(ratio) else None
-
-
-def as_code(config: str) -> str:
-    """``triton.Config({"BLOCK": 128}, num_warps=4)`` for ``BLOCK=128,num_warps=4``."""
-    values = parse_config(config)
-    of_launch = {name: values.pop(name) for name in _OF_LAUNCH if name in values}
-    named = ", ".join(f'"{name}": {value}' for name, value in values.items())
-    return f"triton.Config({', '.join(['{' + named + '}', *(f'{name}={value}' for name, value in of_launch.items())])})"
-
-
-def alike(rows: pd.DataFrame) -> bool:
-    """Whether ``ranked``'s rows, more than one, have all one value."""
-    return len(rows) > 1 and bool(rows["value"].notna().all()) and rows["value"].nunique() == 1
-
-
-def best(rows: pd.DataFrame) -> pd.Series | None:
-    """The first of ``ranked``'s rows, if it has a value."""
-    return rows.iloc[0] if len(rows) and pd.notna(rows["value"].iloc[0]) else None
 
 
 def grid(rows: pd.DataFrame, across: str, down: str) -> pd.DataFrame:
@@ -167,20 +121,14 @@ def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str, won
     if close(shown["value"]):
         apart = write(spread(shown["value"]), "ratio", 2)
         said.append(f"The cells lie within {apart}: what they differ in hardly matters here.")
-    costs = effects(rows, less=unit != "ratio")
-    if costs:
+    found = effects(rows, less=unit != "ratio")
+    if found:
         said.insert(
-            0, f"The worst value of a parameter, with the others at their best, costs: {', '.join(_costs(costs))}."
+            0,
+            f"The worst value of a parameter, with the others at their best, {costing(rows)}: {', '.join(costs(found))}.",
         )
     said.insert(0, f"{top['config'].replace(',', ', ')}.")
     title = f"Best {label}: {write(top['value'], unit)}"
     if unit == "second" and won is None:
         said.append("The default, the implementation's own choice, was not timed by this clock in this run.")
     return Sentence(title + (f", {times(won)} the default's speed" if won else ""), " ".join(said))
-
-
-def _costs(costs: Mapping[str, float]) -> list[str]:
-    """The first ``_TOLD``, and how many cost less: a kernel may have a dozen parameters."""
-    told = [f"{name} +{write(part, 'ratio', 2)}" if part > 0 else f"{name} nothing" for name, part in costs.items()]
-    rest = len(told) - _TOLD
-    return told if rest <= 0 else [*told[:_TOLD], f"the other {rest} no more"]

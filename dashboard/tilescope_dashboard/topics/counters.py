@@ -17,13 +17,12 @@ from tilescope_dashboard.figures.memory import Flow, Level, Memory
 from tilescope_dashboard.topics.sentence import Sentence
 
 NOTHING = Sentence(
-    "Memory and stalls", "No run has Nsight Compute's counters of this kernel: profile it with ncu on a GPU."
+    "Memory and stalls", "No run has hardware counters of this kernel: profile it with cupti, or with ncu, on a GPU."
 )
 _READING = (
     "Bytes are this launch's, an arrow's width follows them. A bar is how many cycles a warp spends so for each instruction it "
     "issues; Selected is the one in which it issues."
 )
-_SOURCE = "ncu"
 _STALL = "stall_"
 #: Columns of ``listed``'s frame: each has a unit of its own, so values are written.
 COLUMNS = (
@@ -35,9 +34,10 @@ COLUMNS = (
 
 
 def launches(case: CaseValues) -> dict[str, int]:
-    """The launches that Nsight Compute saw, by what a selector shows."""
+    """The launches whose counters were read, by what a selector shows."""
+    source = case.counted_by
     return {
-        f"{number + 1}: {short(said(case.functions[_SOURCE][number]), 60)}": number for number in case.launches(_SOURCE)
+        f"{number + 1}: {short(said(case.functions[source][number]), 60)}": number for number in case.launches(source)
     }
 
 
@@ -45,7 +45,7 @@ def memory(case: CaseValues, launch: int) -> Memory:
     """What the launch moved. L1 counts loads and stores together; what was not recorded is None, or has no line."""
 
     def value(metric: str) -> float | None:
-        known = case.at(metric, launch, _SOURCE)
+        known = case.at(metric, launch, case.counted_by)
         return known.value if known else None
 
     def line(text: str, metric: str) -> str:
@@ -77,7 +77,7 @@ def stalls(case: CaseValues, launch: int) -> pd.DataFrame:
     rows = [
         (metric.removeprefix(_STALL), stall_name(metric.removeprefix(_STALL)), known.value)
         for metric in METRICS
-        if metric.startswith(_STALL) and (known := case.at(metric, launch, _SOURCE))
+        if metric.startswith(_STALL) and (known := case.at(metric, launch, case.counted_by))
     ]
     found = pd.DataFrame(rows, columns=["reason", "name", "cycles"]).astype({"cycles": "float64"})
     found["share"] = found["cycles"] / found["cycles"].sum()
@@ -90,7 +90,7 @@ def listed(case: CaseValues, launch: int) -> pd.DataFrame:
     rows = [
         (metric.label, write(known.value, "count" if name.startswith(_STALL) else metric.unit), name, known.source)
         for name, metric in METRICS.items()
-        if (known := case.at(name, launch, _SOURCE))
+        if (known := case.at(name, launch, case.counted_by))
     ]
     return pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
 

@@ -19,7 +19,7 @@ from tilescope.table.schema import Device
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import ABSENT, times, write
 from tilescope_dashboard.topics import compare, compared_case, overview
-from tilescope_dashboard.topics.overview import Stat
+from tilescope_dashboard.topics.overview import Stat, counted
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: The hardware's parts, in the order in which they are drawn.
@@ -75,18 +75,18 @@ def values(loaded: LoadedRun, kernel: str, case: KernelCase) -> CaseValues | Non
 
 
 def speed_of_light(case: CaseValues | None, device: Device | None) -> pd.DataFrame:
-    """A row a part of the hardware of which Nsight Compute counted what the case's longest launch used: ``part``, its ``share``
+    """A row a part of the hardware of which Nsight Compute or CUPTI counted what the case's longest launch used: ``part``, its ``share``
     of the peak, and how that is known (``said``). What was not recorded has no row.
     """
-    launch = case.main_launch("ncu") if case else None
+    launch = case.main_launch(case.counted_by) if case else None
     if case is None or launch is None:
         return pd.DataFrame(columns=list(_COLUMNS))
     rows = []
     for part, metric in (("SM", "sm_throughput"), ("HBM", "dram_throughput")):
-        known = case.at(metric, launch, "ncu")
+        known = case.at(metric, launch, case.counted_by)
         if known:
-            rows.append((part, known.value, "of peak, as ncu counted"))
-    time = case.at("gpu_time", launch, "ncu")
+            rows.append((part, known.value, f"of peak, as {known.source} counted"))
+    time = case.at("gpu_time", launch, case.counted_by)
     if device and time and time.value > 0:
         rows += [
             row
@@ -97,27 +97,27 @@ def speed_of_light(case: CaseValues | None, device: Device | None) -> pd.DataFra
 
 
 def _of_l2(case: CaseValues, launch: int, seconds: float, device: Device) -> tuple[str, float, str] | None:
-    moved, roof = case.at("l2_bytes", launch, "ncu"), roofs.roof(device, "l2")
+    moved, roof = case.at("l2_bytes", launch, case.counted_by), roofs.roof(device, "l2")
     if not moved or not roof:
         return None
     return (
         "L2",
         moved.value / seconds / roof.value,
-        f"of the {roof.origin} {write(roof.value, roof.unit)}, by ncu's bytes and time",
+        f"of the {roof.origin} {write(roof.value, roof.unit)}, by {case.counted_by}'s bytes and time",
     )
 
 
 def _of_tensors(case: CaseValues, launch: int, seconds: float, device: Device) -> tuple[str, float, str] | None:
     """The shares of all tensor pipes together: each operation takes its time of the one unit."""
     counted = {pipe: known.value for metric, pipe in roofs.WORK.items()
-               if metric.startswith("tensor") and (known := case.at(metric, launch, "ncu"))}  # fmt: skip
+               if metric.startswith("tensor") and (known := case.at(metric, launch, case.counted_by))}  # fmt: skip
     rates = {pipe: roof for pipe in counted if (roof := roofs.roof(device, pipe))}
     if not counted or any(counted[pipe] > 0 and pipe not in rates for pipe in counted):
         return None
     share = sum(counted[pipe] / seconds / rates[pipe].value for pipe in rates)
     used = [pipe for pipe in rates if counted[pipe] > 0]
     said = (
-        f"of the {rates[used[0]].origin} {used[0]} rate, by ncu's operations and time"
+        f"of the {rates[used[0]].origin} {used[0]} rate, by {case.counted_by}'s operations and time"
         if used
         else "no tensor operation was counted"
     )
@@ -132,7 +132,7 @@ def stats(case: Mapping[str, Any], against: pd.DataFrame) -> list[Stat]:
     found = [Stat("GPU time", write(case["gpu_time"], "second"), spread)]
     found += [_delta(row) for row in against[against["ratio"].notna()].to_dict("records")]
     found += [
-        Stat("HBM traffic vs minimum", times(case["bytes_ratio"]), case["bytes_source"]),
+        Stat("HBM traffic vs minimum", times(case["bytes_ratio"]), counted(case)),
         Stat("registers", write(case["registers"], "count"), "per thread"),
         Stat("theoretical occupancy", write(case["theoretical_occupancy"], "ratio"), f"limited by {case['limiter']}"),
     ]

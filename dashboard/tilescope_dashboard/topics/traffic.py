@@ -14,7 +14,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 
 #: Metrics of which a run needs one to have bars.
 NEEDED = frozenset(name for choices in model.BYTES.values() for pair in choices for name in pair)
-NOTHING = Sentence("HBM traffic", "No bytes are counted in this run: the interpreter or ncu counts them.")
+NOTHING = Sentence("HBM traffic", "No bytes are counted in this run: the interpreter, cupti or ncu counts them.")
 #: Columns of ``listed``'s frame, and of ``tilescope.models.traffic.speedup``'s.
 LAUNCHES = (
     IMPL, Column("number", "launch", "count"), Column("read", "read (B)", "byte"),
@@ -26,8 +26,10 @@ SPEEDUPS = (
     Column("bytes_source", "bytes from"), Column("predicted", "predicted", "times"), GPU_TIME,
     Column("actual", "actual", "times"), Column("time_source", "time from"),
 )  # fmt: skip
+#: What is said of a sum that may be far more than a call moves.
+COLD = "ncu empties the caches before each launch: what one leaves in L2 for the next counts as HBM traffic here."
 #: What counts bytes, the most direct first, and how a selector names it.
-_COUNTED = {"ncu": "measured (ncu)", "interpreter": "predicted (interpreter)"}
+_COUNTED = {"ncu": "measured (ncu)", "cupti": "measured (CUPTI)", "interpreter": "predicted (interpreter)"}
 
 
 def problems(launches: pd.DataFrame) -> dict[str, tuple[str, str]]:
@@ -54,11 +56,11 @@ def floor(rows: pd.DataFrame) -> float | None:
 
 
 def bars(rows: pd.DataFrame, source: str = "ncu") -> pd.DataFrame:
-    """The launches of one problem as ``source`` counted them; an implementation that it did not see, as another source did."""
+    """The launches of one problem as ``source`` counted them; an implementation that it did not see, as the most direct other did."""
     counted = _counted(rows)
-    chosen = counted["source"].eq(source)
-    seen = set(counted.loc[chosen, "impl"])
-    return counted[chosen | ~counted["impl"].isin(seen)].reset_index(drop=True)
+    order = {name: place for place, name in enumerate(dict.fromkeys([source, *_COUNTED]))}
+    place = counted["source"].map(order)
+    return counted[place.eq(place.groupby(counted["impl"]).transform("min"))].reset_index(drop=True)
 
 
 def listed(shown: pd.DataFrame, least: float | None) -> pd.DataFrame:
@@ -70,17 +72,21 @@ def listed(shown: pd.DataFrame, least: float | None) -> pd.DataFrame:
     )
 
 
-def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None) -> Sentence:
+def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_bytes: int) -> Sentence:
     """Bytes of the Triton implementation, or else of the one with the fewest, against the ``least``; its speedup.
 
-    ``shown`` is ``bars``, ``gains`` rows of ``tilescope.models.traffic.speedup``, both of one problem.
+    ``shown`` is ``bars``, ``gains`` rows of ``tilescope.models.traffic.speedup``, both of one problem. A sum of launches that
+    each fit into an L2 of ``l2_bytes`` is called what it is: counted with cold caches.
     """
     totals = (shown["read"] + shown["written"]).groupby(shown["impl"]).sum()
     ours = "triton" if "triton" in totals else totals.idxmin()
     together = ", the last one all that move least" if shown["impl"].value_counts().max() > MOST else ""
-    said = f"Solid bars were measured by ncu, pale ones predicted; each segment is one launch{together}."
+    said = f"Solid bars were measured by hardware counters, pale ones predicted; each segment is one launch{together}."
+    cold = {impl for impl, rows in shown[shown["source"] == "ncu"].groupby("impl") if _cold(rows, l2_bytes)}
     measured = set(shown.loc[shown["impl"] == ours, "source"]) <= MEASURED
-    verb = "moves" if measured else "has to move"
+    verb = "moves at most" if ours in cold else "moves" if measured else "has to move"
+    if cold:
+        said += f" {COLD}"
     title = f"{ours} {verb} {write(totals[ours], 'byte')}"
     if least:
         title += f", {times(totals[ours] / least)} the minimum"
@@ -94,6 +100,10 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None) -> S
         predicted = times(gain["predicted"].iloc[0])
         said = f"Eager's bytes over those of {ours}{counted} predict a speedup of {predicted} vs eager.{timed} {said}"
     return Sentence(title, said)
+
+
+def _cold(rows: pd.DataFrame, l2_bytes: int) -> bool:
+    return model.cold([*(rows["read"] + rows["written"])], l2_bytes)
 
 
 def _counted(launches: pd.DataFrame) -> pd.DataFrame:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import panel as pn
+from tilescope.models import sweeps
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.copy_button import CopyButton
 from tilescope_dashboard.components.tables import fill, table
-from tilescope_dashboard.data import kernel_cases, recordings, sweeps
+from tilescope_dashboard.data import kernel_cases, recordings
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import shared
@@ -33,6 +35,7 @@ class Autotune(View):
             self._choices, self._copy, self._chart, self._table, sizing_mode="stretch_width", margin=0
         )
         self._of: tuple[Any, ...] = ()
+        self._ranked = pd.DataFrame()
         self._follower = JobFollower(shared(), self._say)
         self.state.param.watch(self._say, ["catalog", "may_launch"])
         return [self._body]
@@ -69,6 +72,7 @@ class Autotune(View):
         names = self._choices.fill(self._cells)
         self._body.visible = bool(names) and self._choices.colouring is not None
         self._rows = table(topic.columns(self._cells, names))
+        self._rows.param.watch(lambda _: self._offer(), "selection")
         self._table.objects = [self.saved(self._rows, "configs")]
 
     def _pick(self) -> None:
@@ -80,14 +84,22 @@ class Autotune(View):
     def _draw(self) -> None:
         chosen = self._choices
         label, unit, less = sweeps.COLOURINGS[chosen.colouring]
-        cells = topic.ranked(self._cells, chosen.sweep, chosen.held, chosen.colouring, less)
+        cells = sweeps.ranked(self._cells, chosen.sweep, chosen.held, chosen.colouring, less)
         shown = topic.grid(cells, chosen.across, chosen.down)
         own = self._defaults[sweeps.names(self._defaults) == chosen.sweep]
-        won = topic.gain(cells, own) if chosen.colouring == "time" else None
+        won = sweeps.gain(cells, own) if chosen.colouring == "time" else None
         self._head.object = html_text.heading(*topic.sentence(cells, shown, label, unit, won))
-        top = topic.best(cells)
-        self._copy.visible = top is not None
-        self._copy.text = topic.as_code(top["config"]) if top is not None else ""
         self._chart.visible = self._table.visible = len(shown) > 0
         self._chart.object = autotune(shown, chosen.across, chosen.down, unit, self.look)
-        fill(self._rows, topic.listed(cells))
+        self._ranked = topic.listed(cells)
+        fill(self._rows, self._ranked)
+        self._offer()
+
+    def _offer(self) -> None:
+        """What the button copies: the config of the row that is chosen, else the best."""
+        chosen = [self._ranked.iloc[place] for place in self._rows.selection if place < len(self._ranked)]
+        row = next(iter(chosen), sweeps.best(self._ranked))
+        code = sweeps.as_code(row["config"], str(row["time_source"])) if row is not None else ""
+        self._copy.param.update(
+            visible=bool(code), text=code, label="Copy chosen config" if chosen else "Copy best config"
+        )

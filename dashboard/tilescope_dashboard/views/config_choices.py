@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
+from tilescope.models import sweeps
 
-from tilescope_dashboard.data import sweeps
 from tilescope_dashboard.topics import autotune as topic
 from tilescope_dashboard.views.choice import Choice
 

@@ -47,18 +47,18 @@ class Counters(View):
         known = (standing and kernel_cases.closest(found, standing)) or next(iter(found))
         self._case, self._values = known, found[known]
         launches, of = topic.launches(self._values), (self.loaded, self.state.kernel, known)
-        self._launch.offer(launches, self._values.main_launch("ncu"), anew=self._of != of)
+        self._launch.offer(launches, self._values.main_launch(self._values.counted_by), anew=self._of != of)
         self._launch.widget.visible = len(launches) > 1
         self._of = of
         self._draw()
 
     def _counted(self) -> dict[KernelCase, CaseValues]:
-        """Cases of the recording that Nsight Compute counted."""
+        """Cases of the recording that were counted."""
         cases = gather(self.usual) if self.shown else []
         return {
             KernelCase(*(case.key[name] for name in kernel_cases.OF_KERNEL)): case
             for case in cases
-            if case.launches("ncu")
+            if case.launches(case.counted_by)
         }
 
     def _draw(self) -> None:

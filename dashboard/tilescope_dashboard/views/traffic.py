@@ -61,7 +61,8 @@ class Traffic(View):
         here = topic.of_problem(self._launches, workload, direction)
         gains = topic.of_problem(self._speedups, workload, direction)
         least, bars = topic.floor(here), topic.bars(here, self._counted.value)
-        self._head.object = html_text.heading(*topic.sentence(bars, gains, least))
+        l2_bytes = self.state.device.l2_bytes if self.state.device else 0
+        self._head.object = html_text.heading(*topic.sentence(bars, gains, least, l2_bytes))
         look = self.look
         self._bars.object = traffic(bars, least, look)
         fill(self._table, topic.listed(bars, least))

@@ -70,8 +70,10 @@ def check_no_grad(function: str, **tensors: torch.Tensor) -> None:
 
 
 def device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
-    """A context in which the tensor's GPU is the current device, where Triton launches. Does nothing off the GPU."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
+    """A context in which the tensor's GPU is the current device, where Triton launches. Does nothing where it is that, or off the GPU."""
+    if not tensor.is_cuda or tensor.get_device() == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(tensor.device)
 
 
 @functools.cache

@@ -5,17 +5,97 @@ torch.compile does not trace into an operator, and ``torch.library.opcheck`` can
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from tilescope_kernels._shared import launching
 
+#: The kind of device on which calls pass the dispatcher by.
+DIRECT = "cuda"
 
-def operator(name: str, mutates: Iterable[str] = ()) -> Callable[[Callable[..., Any]], Any]:
+
+class Operator:
+    """A launcher, registered as ``torch.ops.tilescope.name``, that is called without PyTorch's dispatcher where that has nothing to do.
+
+    The dispatcher takes longer than many kernels. It is passed by when every tensor is an ordinary one on a GPU and nothing looks
+    on: no compiler, transform, mode, profiler or forward-mode gradient. A gradient that is asked for is then an
+    ``autograd.Function``'s, of the same two functions as the operator's.
+    """
+
+    def __init__(self, name: str, launch: Callable[..., Any], mutates: Iterable[str]) -> None:
+        self._definition = torch.library.custom_op(f"tilescope::{name}", launch, mutates_args=tuple(mutates))
+        self._operator = self._definition._opoverload
+        # What is written to has a version, which the dispatcher counts.
+        self._launch = None if tuple(mutates) else launch
+        self._function: Any = None
+        functools.update_wrapper(self, launch)
+
+    def register_fake(self, fake: Callable[..., Any]) -> Callable[..., Any]:
+        """As of ``torch.library.custom_op``."""
+        return self._definition.register_fake(fake)
+
+    def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., Any]) -> None:
+        """As of ``torch.library.custom_op``."""
+        self._definition.register_autograd(backward, setup_context=setup_context)
+        if launch := self._launch:
+
+            def forward(ctx: Any, *args: Any) -> Any:
+                # PyTorch calls a ``setup_context`` of its own accord, but binds the arguments by their signature first, which takes long.
+                output = launch(*args)
+                setup_context(ctx, args, output)
+                return output
+
+            methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+            self._function = type(self.__name__, (torch.autograd.Function,), methods)
+
+    def __call__(self, *args: Any) -> Any:
+        """Launches, and notes for autograd how to differentiate."""
+        if self._launch is None or torch.compiler.is_compiling() or _is_watched():
+            return self._operator(*args)
+        wants_gradient = False
+        for value in args:
+            kind = type(value)
+            if kind is torch.Tensor or kind is torch.nn.Parameter:
+                if value.device.type != DIRECT:
+                    return self._operator(*args)
+                wants_gradient = wants_gradient or value.requires_grad
+            elif isinstance(value, (torch.Tensor, list, tuple)):
+                return self._operator(*args)
+        if not wants_gradient or not torch.is_grad_enabled():
+            return self._launch(*args)
+        return self._function.apply(*args) if self._function else self._operator(*args)
+
+
+def operator(name: str, mutates: Iterable[str] = ()) -> Callable[[Callable[..., Any]], Operator]:
     """Register the decorated launcher as ``torch.ops.tilescope.name``. ``mutates`` names the arguments it writes."""
-    return torch.library.custom_op(f"tilescope::{name}", mutates_args=tuple(mutates))
+    return lambda launch: Operator(name, launch, tuple(mutates))
+
+
+def _watchers() -> tuple[Callable[[], Any], ...] | None:
+    """What tells, by something true, that a call has to go through the dispatcher; None where this PyTorch does not tell all of it."""
+    try:
+        inner = torch._C
+        return (
+            inner._len_torch_dispatch_stack,
+            inner._is_torch_function_mode_enabled,
+            inner._functorch.peek_interpreter_stack,
+            inner._get_tracing_state,
+            torch.autograd._profiler_enabled,
+            lambda: forward_ad._current_level >= 0,
+        )
+    except AttributeError:
+        return None
+
+
+_WATCHERS = _watchers()
+
+
+def _is_watched() -> bool:
+    return _WATCHERS is None or any(watcher() for watcher in _WATCHERS)
 
 
 def pack(config: Mapping[str, int] | None) -> str:

@@ -65,6 +65,8 @@ def sum_partials(partial: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         # 2026-11-23, torch 2.11, triton 3.6).
         block, rows = 16, min(1024, triton.next_power_of_2(programs))
         warps = rows // 128
+    elif columns > 16384:  # Columns enough, and few programs, since each takes a part of a row.
+        block, rows = 128, min(64, triton.next_power_of_2(programs))
     with device_of(partial):
         sum_partials_kernel[(triton.cdiv(columns, block), outputs)](
             out, partial, programs, columns, ROWS=rows, BLOCK=block, num_warps=warps

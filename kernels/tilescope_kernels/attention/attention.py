@@ -1,8 +1,8 @@
 """Scaled dot-product attention in one pass over keys and values: the scores of all pairs never exist.
 
 FlashAttention-2 (Dao, arXiv:2307.08691) with grouped queries (Ainslie et al., arXiv:2305.13245). The backward pass has
-no atomics, so gradients are the same every time. The kernels are in ``flash``. On Hopper, heads of 128 columns in 16 bits
-go forward through ``hopper``. Few queries over many keys go through ``decode`` where no gradient is wanted.
+no atomics, so gradients are the same every time. The kernels are in ``flash``. On Hopper, heads of more than 64 columns in
+16 bits go forward through ``hopper``. Few queries over many keys go through ``decode`` where no gradient is wanted.
 """
 
 from __future__ import annotations
@@ -18,15 +18,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import (
-    capability,
-    check_tensors,
-    device_of,
-    multiprocessors,
-    shared_memory,
-    use_triton,
-)
-from tilescope_kernels._shared.operators import operator, pack, unpack, wants_grad
+from tilescope_kernels._shared.launching import FLOATING, capability, check_tensors, device_of, use_triton
+from tilescope_kernels._shared.operators import operator, pack, wants_grad
+from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
 from tilescope_kernels.attention.attention_cost import DIMS, causal_cost, cost
 from tilescope_kernels.attention.decode import decode, decode_serves
 from tilescope_kernels.attention.flash import (
@@ -34,61 +28,13 @@ from tilescope_kernels.attention.flash import (
     attention_backward_q_kernel,
     attention_delta_kernel,
     attention_kernel,
+    padded,
 )
-from tilescope_kernels.attention.hopper import QUERIES, attention_hopper_kernel, query_tiles, tiles
+from tilescope_kernels.attention.hopper import attention_hopper_kernel, query_tiles, tiles
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
-#: Columns a head may have: what fits in registers beside the scores, in a power of two.
-HEAD_DIMS = (16, 32, 64, 128)
-
-
-def _forward(*parts: int) -> dict[str, int]:
-    """The forward part of a config, of queries, keys, warps, stages, TMA and SPECIALIZED (1 for Hopper's kernel)."""
-    return dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "TMA", "SPECIALIZED"), parts, strict=True))
-
-
-def _config(
-    forward: tuple[int, int, int, int, int], kv: tuple[int, int, int, int], q: tuple[int, int, int, int]
-) -> dict[str, int]:
-    """A config of the portable forward kernel and of queries, keys, warps and stages of both backward kernels."""
-    tiles = ("M", "N", "WARPS", "STAGES")
-    backward = [
-        (f"{loop}_{name}", value)
-        for loop, values in (("KV", kv), ("Q", q))
-        for name, value in zip(tiles, values, strict=True)
-    ]
-    return {**_forward(*forward, 0), **dict(backward)}
-
-
-#: The passes are tuned apart, so each list holds its own candidates and a config takes one of each. On an H200 the first
-#: are the best where every query sees all keys, the second under a causal mask.
-_FORWARD = (
-    (128, 64, 4, 2, 1), (64, 64, 4, 3, 1), (128, 128, 8, 3, 1), (128, 64, 4, 3, 1), (64, 64, 4, 2, 1),
-    (128, 64, 8, 3, 1), (128, 64, 8, 4, 1), (64, 128, 4, 2, 1), (128, 64, 8, 2, 1), (128, 128, 8, 2, 1),
-    (128, 64, 8, 3, 0), (128, 128, 8, 2, 0), (64, 64, 4, 3, 0), (64, 64, 4, 4, 1),
-)  # fmt: skip
-_BACKWARD_KV = (
-    (64, 64, 4, 2), (64, 64, 4, 2), (64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 3), (32, 64, 4, 3), (32, 128, 8, 3),
-    (32, 128, 8, 4), (64, 64, 8, 3), (128, 64, 8, 2), (32, 64, 4, 2), (64, 128, 8, 4), (32, 64, 4, 4), (64, 64, 4, 4),
-)  # fmt: skip
-_BACKWARD_Q = (
-    (128, 32, 8, 3), (64, 64, 4, 2), (128, 64, 8, 3), (128, 64, 8, 2), (64, 64, 4, 3), (64, 32, 4, 3), (128, 128, 8, 2),
-    (128, 64, 8, 4), (64, 128, 8, 2), (64, 128, 4, 2), (64, 64, 4, 4), (128, 32, 8, 4), (64, 32, 4, 4), (64, 64, 8, 3),
-)  # fmt: skip
-_EQUAL = tuple(_config(*parts) for parts in zip(_FORWARD, _BACKWARD_KV, _BACKWARD_Q, strict=True))
-#: Hopper's kernel.
-_SPECIALIZED = _forward(QUERIES.value, 128, 4, 2, 1, 1)
-CONFIGS = (
-    *_EQUAL,
-    *({**_EQUAL[0], **_forward(QUERIES.value, keys, 4, stages, 1, 1)} for keys, stages in ((128, 2), (64, 4))),
-)
-
-#: At fp32 the products run on the CUDA cores, whose tiles are bounded by registers.
-_FULL_PRECISION = _config((32, 32, 8, 2, 0), (32, 32, 8, 2), (32, 32, 8, 2))
-#: For problems of few tiles: smaller ones, and so more of them.
-_FEW = _config((64, 64, 4, 3, 1), (64, 64, 4, 3), (64, 64, 4, 3))
-#: Where a block has less than Hopper's 227 KB of shared memory.
-_SMALL = _config((128, 64, 8, 2, 0), (32, 64, 4, 2), (64, 32, 4, 2))
+#: Most columns of a head: what registers hold beside the scores.
+_MOST = 256
 
 
 def _tma_serves(*tensors: torch.Tensor) -> bool:
@@ -106,38 +52,25 @@ def _tma_serves(*tensors: torch.Tensor) -> bool:
 
 def _specializes(*tensors: torch.Tensor) -> bool:
     """Whether Hopper's kernel can compute these operands."""
-    return capability(tensors[0]) == 90 and tensors[0].shape[3] in (64, 128) and _tma_serves(*tensors)
-
-
-def _chosen(q: torch.Tensor, causal: bool, config: str, specializes: bool = False) -> dict[str, int]:
-    """The config that was asked for, or the best known for the dtype and the GPU. Few tiles get smaller ones."""
-    asked = unpack(config)
-    if asked:
-        return asked
-    if q.dtype == torch.float32:
-        return _FULL_PRECISION
-    if shared_memory(q) < 227 * 1024:
-        return _SMALL
-    batch, heads, queries, columns = q.shape
-    tiles = triton.cdiv(queries, 128) * batch * heads
-    # Of 64 columns there are fewer products to hide the powers of two behind.
-    if specializes and columns == 128 and 2 * tiles >= multiprocessors(q):
-        return {**CONFIGS[int(causal)], **_SPECIALIZED}
-    return _FEW if tiles < multiprocessors(q) else CONFIGS[int(causal)]
+    return capability(tensors[0]) == 90 and padded(tensors[0].shape[3]) in (64, 128, 256) and _tma_serves(*tensors)
 
 
 def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None:
     """A descriptor of (1, 1, rows, columns) tiles of a tensor (batch, heads, rows, columns); None without ``tma``."""
     if not tma:
         return None
-    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, tensor.shape[3]])
+    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, padded(tensor.shape[3])])
 
 
 @operator("attention")
 def _attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The result and, if ``save``, the log-sum-exp of each row in base 2; else an empty tensor."""
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str,
+    mask: torch.Tensor | None = None, window: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The result and, if ``save``, the log-sum-exp of each row in base 2; else an empty tensor.
+
+    ``mask`` has the shape of the scores, and any strides.
+    """
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     o = torch.empty_like(q)
     lse = torch.empty((batch, heads, queries) if save else (0,), dtype=torch.float32, device=q.device)
@@ -145,11 +78,12 @@ def _attention(
         # A query that sees no key takes nothing from the values.
         return o.zero_(), lse.zero_()
     score_scale = scale * math.log2(math.e)
-    if not config and decode_serves(queries, keys, causal, save):
+    plain = mask is None and window is None
+    if not config and plain and decode_serves(queries, keys, causal, save):
         decode(o, q, k, v, score_scale)
         return o, lse
-    specializes = _specializes(q, k, v)
-    chosen = _chosen(q, causal, config, specializes)
+    specializes = plain and _specializes(q, k, v)
+    chosen = chosen_config(q, causal, config, mask is not None, specializes)
     m, n, tma = chosen["BLOCK_M"], chosen["BLOCK_N"], chosen["TMA"] and _tma_serves(q, k, v)
     for name, served in (("TMA", tma), ("SPECIALIZED", specializes)):
         if config and chosen[name] > served:
@@ -163,39 +97,41 @@ def _attention(
         if chosen["SPECIALIZED"]:
             attention_hopper_kernel[grid](
                 query_tiles(o), asked, query_tiles(q), tiles(k, n), tiles(v, n), heads, queries, keys, score_scale,
-                BLOCK=n, STAGES=chosen["num_stages"], **shared,
+                BLOCK=n, STAGES=chosen["num_stages"], **{**shared, "COLUMNS": padded(columns)},
             )  # fmt: skip
         else:
             attention_kernel[grid](
                 o, asked, q, k, v, _tiles(q, m, tma), _tiles(k, n, tma), _tiles(v, n, tma),
                 *(t.stride()[:3] for t in (o, q, k, v)), heads, queries, keys, score_scale,
-                EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, num_stages=chosen["num_stages"], **shared,
+                mask, None if mask is None else mask.stride(), window, EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, num_stages=chosen["num_stages"], **shared,
             )  # fmt: skip
     return o, lse
 
 
 @_attention.register_fake
 def _(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str
-) -> tuple[torch.Tensor, torch.Tensor]:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str,
+    mask: torch.Tensor | None = None, window: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     return torch.empty_like(q), torch.empty(q.shape[:3] if save else (0,), dtype=torch.float32, device=q.device)
 
 
 @operator("attention_backward")
 def _attention_backward(
     do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
-    causal: bool, scale: float, config: str,
+    causal: bool, scale: float, config: str, mask: torch.Tensor | None = None, window: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """dQ, dK and dV."""
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
     if q.numel() == 0 or keys == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
-    chosen = _chosen(q, causal, config)
+    chosen = chosen_config(q, causal, config, mask is not None)
     tma = chosen["TMA"] and _tma_serves(do, q, k, v)
     delta = torch.empty_like(lse)
     group, score_scale = heads // kv_heads, scale * math.log2(math.e)
     shared = {"GROUP": group, "COLUMNS": columns, "CAUSAL": causal}
+    hidden = (mask, None if mask is None else mask.stride(), window)
     with device_of(q):
         attention_delta_kernel[(triton.cdiv(queries, 64) * batch * heads,)](
             delta, o, do, o.stride()[:3], do.stride()[:3], heads, queries, COLUMNS=columns, BLOCK=64, num_warps=4
@@ -204,14 +140,14 @@ def _attention_backward(
         attention_backward_kv_kernel[(triton.cdiv(keys, n) * batch * kv_heads,)](
             dk, dv, do, q, k, v, lse, delta, _tiles(do, m, tma), _tiles(q, m, tma),
             *(t.stride()[:3] for t in (dk, dv, do, q, k, v)), kv_heads, queries, keys, scale, score_scale,
-            EVEN=queries % m == 0, BLOCK_M=m, BLOCK_N=n, **shared,
+            *hidden, EVEN=queries % m == 0, BLOCK_M=m, BLOCK_N=n, **shared,
             num_warps=chosen["KV_WARPS"], num_stages=chosen["KV_STAGES"],
         )  # fmt: skip
         m, n = chosen["Q_M"], chosen["Q_N"]
         attention_backward_q_kernel[(triton.cdiv(queries, m) * batch * heads,)](
             dq, do, q, k, v, lse, delta, _tiles(k, n, tma), _tiles(v, n, tma),
             *(t.stride()[:3] for t in (dq, do, q, k, v)), heads, queries, keys, scale, score_scale,
-            EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, **shared,
+            *hidden, EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, **shared,
             num_warps=chosen["Q_WARPS"], num_stages=chosen["Q_STAGES"],
         )  # fmt: skip
     return dq, dk, dv
@@ -220,25 +156,26 @@ def _attention_backward(
 @_attention_backward.register_fake
 def _(
     do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
-    causal: bool, scale: float, config: str,
+    causal: bool, scale: float, config: str, mask: torch.Tensor | None = None, window: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    q, k, v, ctx.causal, ctx.scale, _, ctx.config = inputs
+    q, k, v, ctx.causal, ctx.scale, _, ctx.config, mask, ctx.window = inputs
     o, lse = output
     # None instead of a launch that writes zeros, for the gradient that nobody can ask of lse.
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(q, k, v, o, lse)
+    ctx.save_for_backward(q, k, v, o, lse, mask)
     ctx.mark_non_differentiable(lse)
 
 
 def _differentiate(ctx: Any, do: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
     if do is None:
-        return (None,) * 7
-    gradients = _attention_backward(_neighbours(do), *ctx.saved_tensors, ctx.causal, ctx.scale, ctx.config)
-    return *gradients, None, None, None, None
+        return (None,) * 9
+    *saved, mask = ctx.saved_tensors
+    gradients = _attention_backward(_neighbours(do), *saved, ctx.causal, ctx.scale, ctx.config, mask, ctx.window)
+    return *gradients, *(None,) * 6
 
 
 _attention.register_autograd(_differentiate, setup_context=_save)
@@ -255,8 +192,8 @@ def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_g
         if tensor.dim() != 4:
             raise ValueError(f"{name} has {tensor.dim()} dimensions: give (batch, heads, rows, columns)")
     batch, heads, _, columns = query.shape
-    if columns not in HEAD_DIMS:
-        raise ValueError(f"query has {columns} columns a head: give {', '.join(map(str, HEAD_DIMS))}")
+    if not 1 <= columns <= _MOST:
+        raise ValueError(f"query has {columns} columns a head: give 1 to {_MOST}")
     if key.shape[0] != batch or key.shape[3] != columns:
         raise ValueError(f"key has shape {tuple(key.shape)}: give ({batch}, heads, rows, {columns}) beside this query")
     if value.shape != key.shape:
@@ -267,33 +204,57 @@ def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_g
         raise ValueError(f"key has {key.shape[1]} heads but query has {heads}: give as many, or enable_gqa=True")
 
 
+def _check_mask(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    """The mask in the shape of the scores, which costs no memory."""
+    if is_causal:
+        raise ValueError("attn_mask is given beside is_causal: give one of them, as PyTorch asks for")
+    if mask.dtype not in (torch.bool, *FLOATING):
+        raise ValueError(f"attn_mask is {mask.dtype}: give torch.bool, or a floating dtype of up to 32 bits")
+    if mask.device != query.device:
+        raise ValueError(f"attn_mask is on {mask.device} but query is on {query.device}: move one of them")
+    if mask.requires_grad and torch.is_grad_enabled():
+        raise ValueError("attn_mask requires a gradient and has none here: pass attn_mask.detach()")
+    shape = (*query.shape[:3], key.shape[2])
+    try:
+        return mask.expand(shape)
+    except RuntimeError:
+        raise ValueError(f"attn_mask has shape {tuple(mask.shape)}: give one that broadcasts to {shape}") from None
+
+
 def scaled_dot_product_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attn_mask: None = None,
+    attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
     *,
+    window: int | None = None,
     config: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
     """``softmax(query @ key.mT * scale) @ value`` of tensors (batch, heads, rows, columns); once differentiable.
 
-    As ``torch.nn.functional.scaled_dot_product_attention`` without a mask of one's own or dropout. ``is_causal`` lets
-    row i of ``query`` see rows 0 to i of ``key``; ``scale`` is 1 / sqrt(columns) by default and at least 0; with
-    ``enable_gqa`` a head of ``key`` and ``value`` serves several heads of ``query``. Dtypes fp32, fp16 and bf16, 16, 32,
-    64 or 128 columns, any number of rows, any strides but the last, which is 1 or costs a copy. Softmax and sums are
-    fp32; gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument,
-    for what it cannot serve.
+    As ``torch.nn.functional.scaled_dot_product_attention`` without dropout. ``is_causal`` lets row i of ``query`` see
+    rows 0 to i of ``key``, and with ``window`` the last so many of those. ``attn_mask`` broadcasts to (batch, heads,
+    queries, keys): booleans that are true where a key is seen, or numbers that are added to the scores, without a
+    gradient. A query that sees no key gets zeros. Masks and windows go through Triton's kernels on Hopper, too, and blocks
+    of keys that no window reaches are skipped; those that a mask hides are not. ``scale`` is 1 / sqrt(columns) by default and at least 0; with
+    ``enable_gqa`` a head of ``key`` and ``value`` serves several heads of ``query``. Dtypes fp32, fp16 and bf16, 1
+    to 256 columns, any number of rows, any strides but the last, which is 1 or costs a copy. Columns between powers of
+    two are multiplied as the next one's, from 16 on, but not read or written. Softmax and sums are fp32; gradients are
+    the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot
+    serve.
     """
     if not use_triton():
+        if window is not None:
+            rows, keys = (torch.arange(t.shape[2], device=t.device) for t in (query, key))
+            apart = rows[:, None] - keys
+            attn_mask, is_causal = (apart >= 0) & (apart < window), False
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-    if attn_mask is not None:
-        raise ValueError("attn_mask is given: this function serves is_causal or none")
     if dropout_p:
         raise ValueError(f"dropout_p is {dropout_p}: this function serves 0")
     _check(query, key, value, enable_gqa)
@@ -301,9 +262,12 @@ def scaled_dot_product_attention(
         scale = 1.0 / math.sqrt(query.shape[3])
     if not 0.0 <= scale < math.inf:
         raise ValueError(f"scale is {scale}: give a number of at least 0")
+    if window is not None and (not is_causal or window < 1):
+        raise ValueError(f"window is {window} and is_causal is {is_causal}: give at least 1, with is_causal=True")
+    mask = None if attn_mask is None else _check_mask(query, key, attn_mask, is_causal)
     save = wants_grad(query, key, value)
     q, k, v = (_neighbours(tensor) for tensor in (query, key, value))
-    return _attention(q, k, v, is_causal, float(scale), save, pack(config))[0]
+    return _attention(q, k, v, is_causal, float(scale), save, pack(config), mask, window)[0]
 
 
 def reference(

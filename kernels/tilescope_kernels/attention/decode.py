@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.launching import device_of, multiprocessors, shared_memory
-from tilescope_kernels.attention.flash import _attend
+from tilescope_kernels.attention.flash import _attend, padded
 
 #: Most queries and fewest keys that come here: others have work for every multiprocessor, or little work at all.
 _QUERIES, _KEYS = 16, 512
@@ -43,29 +43,32 @@ def attention_decode_kernel(
     batch = (head // kv_heads).to(tl.int64)
     kv_head = head % kv_heads
     row = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    column = tl.arange(0, COLUMNS)[None, :]
+    column = tl.arange(0, padded(COLUMNS))[None, :]
+    written = row[:, None] < rows
+    if padded(COLUMNS) > COLUMNS:
+        written = written & (column < COLUMNS)
     q_head = (kv_head * GROUP + row // queries).to(tl.int64)
     q_row = (row % queries).to(tl.int64)
     offsets = batch * q_strides[0] + q_head * q_strides[1] + q_row * q_strides[2]
-    q = tl.load(q_ptr + offsets[:, None] + column, mask=row[:, None] < rows, other=0.0)
+    q = tl.load(q_ptr + offsets[:, None] + column, mask=written, other=0.0)
     # The least finite number, not -inf: all of a span's scores may be -inf, and -inf - -inf is NaN.
     largest = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
     weight = tl.zeros((BLOCK_M,), tl.float32)
-    total = tl.zeros((BLOCK_M, COLUMNS), tl.float32)
+    total = tl.zeros((BLOCK_M, padded(COLUMNS)), tl.float32)
     first = split * span
     last = tl.minimum(first + span, keys)
     whole = first + (last - first) // BLOCK_N * BLOCK_N
     total, largest, weight = _attend(
         total, largest, weight, q, k_ptr, v_ptr, None, None, k_strides, v_strides, batch, kv_head,
-        0, first, whole, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, False, False,
+        0, first, whole, queries, keys, score_scale, None, None, None, BLOCK_M, BLOCK_N, COLUMNS, False, False,
     )  # fmt: skip
     if not EVEN:
         total, largest, weight = _attend(
             total, largest, weight, q, k_ptr, v_ptr, None, None, k_strides, v_strides, batch, kv_head,
-            0, whole, last, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, False, True,
+            0, whole, last, queries, keys, score_scale, None, None, None, BLOCK_M, BLOCK_N, COLUMNS, False, True,
         )  # fmt: skip
     place = (head * splits + split).to(tl.int64) * rows + row
-    tl.store(totals_ptr + place[:, None] * COLUMNS + column, total, mask=row[:, None] < rows)
+    tl.store(totals_ptr + place[:, None] * COLUMNS + column, total, mask=written)
     tl.store(sums_ptr + 2 * place, largest, mask=row < rows)
     tl.store(sums_ptr + 2 * place + 1, weight, mask=row < rows)
 
@@ -79,19 +82,22 @@ def attention_combine_kernel(
     rows = GROUP * queries
     row = tl.program_id(0) % rows
     head = tl.program_id(0) // rows
-    column = tl.arange(0, COLUMNS)
+    column = tl.arange(0, padded(COLUMNS))
     split = tl.arange(0, SPLITS)
     valid = split < splits
     place = (head * splits + split).to(tl.int64) * rows + row
     largest = tl.load(sums_ptr + 2 * place, mask=valid, other=float("-inf"))
     weight = tl.load(sums_ptr + 2 * place + 1, mask=valid, other=0.0)
-    totals = tl.load(totals_ptr + place[:, None] * COLUMNS + column[None, :], mask=valid[:, None], other=0.0)
+    read = valid[:, None]
+    if padded(COLUMNS) > COLUMNS:
+        read = read & (column < COLUMNS)[None, :]
+    totals = tl.load(totals_ptr + place[:, None] * COLUMNS + column[None, :], mask=read, other=0.0)
     shrink = tl.exp2(largest - tl.max(largest, 0))
     o = tl.sum(totals * shrink[:, None], 0) / tl.sum(weight * shrink, 0)
     batch = (head // kv_heads).to(tl.int64)
     q_head = (head % kv_heads * GROUP + row // queries).to(tl.int64)
     o_ptr += batch * o_strides[0] + q_head * o_strides[1] + (row % queries).to(tl.int64) * o_strides[2]
-    tl.store(o_ptr + column, o.to(o_ptr.dtype.element_ty))
+    tl.store(o_ptr + column, o.to(o_ptr.dtype.element_ty), mask=column < COLUMNS)
 
 
 def decode_serves(queries: int, keys: int, causal: bool, save: bool) -> bool:

@@ -3,12 +3,24 @@
 Tensors are (batch, heads, rows, COLUMNS). ``*_tiles`` are tensor descriptors of them, or None where rows are reached
 through pointers; ``*_strides`` are the strides of batch, head and row in elements, a row's elements being neighbours.
 Scores are kept in units of log2, so that exp2 is all the hardware has to compute: ``score_scale`` is scale * log2(e).
+Tiles have ``padded(COLUMNS)`` columns, zeros after the last: products need powers of two, memory moves COLUMNS.
+
+``mask_ptr`` is a tensor (batch, heads, queries, keys) of booleans or of what is added to scores, or None, and ``mask`` its
+part of one head. ``window`` is the number of keys that a query sees under a causal mask, its own the last, or None.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.constexpr_function
+def padded(columns):
+    """Columns of a tile of a head's columns: a power of two, and no less than a product takes."""
+    return max(16, triton.next_power_of_2(columns))
 
 
 @triton.jit
@@ -42,13 +54,20 @@ def _rows(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Rows ``start`` to ``start + ROWS`` of one head, zero from ``extent`` on (a descriptor knows where its rows end)."""
+    WIDTH: tl.constexpr = padded(COLUMNS)
     if tiles is not None:
-        return tiles.load([batch, head, start, 0]).reshape(ROWS, COLUMNS)
+        return tiles.load([batch, head, start, 0]).reshape(ROWS, WIDTH)
     else:
+        column = tl.arange(0, WIDTH)[None, :]
         origin = _origin(strides, batch, head, start)
-        offsets = tl.arange(0, ROWS)[:, None] * strides[2] + tl.arange(0, COLUMNS)[None, :]
-        if MASKED:
-            return tl.load(ptr + origin + offsets, mask=start + tl.arange(0, ROWS)[:, None] < extent, other=0.0)
+        offsets = tl.arange(0, ROWS)[:, None] * strides[2] + column
+        inside = start + tl.arange(0, ROWS)[:, None] < extent
+        if MASKED and WIDTH > COLUMNS:
+            return tl.load(ptr + origin + offsets, mask=inside & (column < COLUMNS), other=0.0)
+        elif MASKED:
+            return tl.load(ptr + origin + offsets, mask=inside, other=0.0)
+        elif WIDTH > COLUMNS:
+            return tl.load(ptr + origin + offsets, mask=column < COLUMNS, other=0.0)
         else:
             return tl.load(ptr + origin + offsets)
 
@@ -57,37 +76,62 @@ def _rows(
 def _store_rows(
     ptr, strides, batch, head, start, extent, values, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
+    WIDTH: tl.constexpr = padded(COLUMNS)
+    column = tl.arange(0, WIDTH)[None, :]
     origin = _origin(strides, batch, head, start)
-    offsets = tl.arange(0, ROWS)[:, None] * strides[2] + tl.arange(0, COLUMNS)[None, :]
+    offsets = tl.arange(0, ROWS)[:, None] * strides[2] + column
     mask = start + tl.arange(0, ROWS)[:, None] < extent
+    if WIDTH > COLUMNS:
+        mask = mask & (column < COLUMNS)
     tl.store(ptr + origin + offsets, values.to(ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _visible(query, key, keys, CAUSAL: tl.constexpr):
-    """Whether a query sees a key: the key exists and, if ``CAUSAL``, is not after the query."""
+def _visible(query, key, keys, window, CAUSAL: tl.constexpr):
+    """Whether a query sees a key: the key exists and, if ``CAUSAL``, is not after the query nor before its window."""
     visible = key < keys
     if CAUSAL:
         visible = visible & (key <= query)
+    if window is not None:
+        visible = visible & (key > query - window)
     return visible
 
 
 @triton.jit
-def _key_bounds(start, queries_end, keys, BLOCK: tl.constexpr, CAUSAL: tl.constexpr):
-    """Ends of two ranges of keys for a block of queries from ``start`` on: seen by every query, and seen by any."""
+def _masked(scores, mask, strides, query, key, queries, keys):
+    """Scores in units of log2 under the mask of their head; -inf where it hides the key."""
+    offsets = tl.cast(query, tl.int64) * strides[2] + tl.cast(key, tl.int64) * strides[3]
+    inside = (query < queries) & (key < keys)
+    if mask.dtype.element_ty == tl.int1:
+        return tl.where(tl.load(mask + offsets, mask=inside, other=0), scores, float("-inf"))
+    else:
+        return scores + tl.load(mask + offsets, mask=inside, other=0.0).to(tl.float32) * _LOG2_E
+
+
+@triton.jit
+def _key_bounds(start, queries_end, keys, window, BLOCK: tl.constexpr, CAUSAL: tl.constexpr):
+    """Bounds of ranges of keys for a block of queries from ``start`` on: seen by some, by every one, by some.
+
+    The first range is empty without a ``window``.
+    """
     if CAUSAL:
         end = tl.minimum(keys, queries_end)
         whole = tl.minimum(start + 1, keys) // BLOCK * BLOCK
     else:
         end = keys
         whole = keys // BLOCK * BLOCK
-    return whole, end
+    if window is not None:
+        first = tl.minimum(tl.maximum(start + 1 - window, 0) // BLOCK * BLOCK, whole)
+        begin = tl.minimum(tl.cdiv(tl.maximum(queries_end - window, 0), BLOCK) * BLOCK, whole)
+        return first, begin, whole, end
+    else:
+        return 0, 0, whole, end
 
 
 @triton.jit
 def _attend(
     total, largest, weight, q, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head, start_q,
-    first, last, keys, score_scale,
+    first, last, queries, keys, score_scale, mask, mask_strides, window,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -95,10 +139,14 @@ def _attend(
     for start in tl.range(first, last, BLOCK_N):
         k = _rows(k_ptr, k_tiles, k_strides, batch, head, start, keys, BLOCK_N, COLUMNS, MASKED)
         scores = tl.dot(q, k.T, input_precision="ieee")
-        if MASKED:
+        if MASKED or mask is not None:
             query = start_q + tl.arange(0, BLOCK_M)[:, None]
             key = start + tl.arange(0, BLOCK_N)[None, :]
-            scores = tl.where(_visible(query, key, keys, CAUSAL), scores * score_scale, float("-inf"))
+            scores = scores * score_scale
+            if mask is not None:
+                scores = _masked(scores, mask, mask_strides, query, key, queries, keys)
+            if MASKED:
+                scores = tl.where(_visible(query, key, keys, window, CAUSAL), scores, float("-inf"))
             larger = tl.maximum(largest, tl.max(scores, 1))
             p = tl.exp2(scores - larger[:, None])
         else:
@@ -117,7 +165,7 @@ def _attend(
 @triton.jit
 def attention_kernel(
     o_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, q_tiles, k_tiles, v_tiles, o_strides, q_strides, k_strides, v_strides,
-    heads, queries, keys, score_scale,
+    heads, queries, keys, score_scale, mask_ptr, mask_strides, window,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -131,22 +179,35 @@ def attention_kernel(
     # The least finite number, not -inf: a row's first blocks may hold nothing but -inf, and -inf - -inf is NaN.
     largest = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
     weight = tl.zeros((BLOCK_M,), tl.float32)
-    total = tl.zeros((BLOCK_M, COLUMNS), tl.float32)
-    whole, end = _key_bounds(start, start + BLOCK_M, keys, BLOCK_N, CAUSAL)
+    total = tl.zeros((BLOCK_M, padded(COLUMNS)), tl.float32)
+    mask = mask_ptr
+    if mask_ptr is not None:
+        mask += _origin(mask_strides, batch, head, 0)
+    first, begin, whole, end = _key_bounds(start, start + BLOCK_M, keys, window, BLOCK_N, CAUSAL)
+    if window is not None:
+        total, largest, weight = _attend(
+            total, largest, weight, q, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP,
+            start, first, begin, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
+        )  # fmt: skip
     total, largest, weight = _attend(
         total, largest, weight, q, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP,
-        start, 0, whole, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False,
+        start, begin, whole, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False,
     )  # fmt: skip
     if CAUSAL or not EVEN:
         total, largest, weight = _attend(
             total, largest, weight, q, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP,
-            start, whole, end, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
+            start, whole, end, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
         )  # fmt: skip
+    lse = largest + tl.log2(weight)
+    if mask_ptr is not None or window is not None:
+        # A query that sees no key takes nothing from the values, and no weight in the backward pass.
+        lse = tl.where(weight == 0.0, float("inf"), lse)
+        weight = tl.where(weight == 0.0, 1.0, weight)
     _store_rows(o_ptr, o_strides, batch, head, start, queries, total / weight[:, None], BLOCK_M, COLUMNS)
     if lse_ptr is not None:
         query = start + tl.arange(0, BLOCK_M)
         lse_ptr += tl.cast(batch * heads + head, tl.int64) * queries
-        tl.store(lse_ptr + query, largest + tl.log2(weight), mask=query < queries)
+        tl.store(lse_ptr + query, lse, mask=query < queries)
 
 
 @triton.jit
@@ -165,7 +226,7 @@ def attention_delta_kernel(
 @triton.jit
 def _attended(
     dk, dv, k, v, q_ptr, do_ptr, lse_ptr, delta_ptr, q_tiles, do_tiles, q_strides, do_strides, batch, head, start_k,
-    first, last, queries, score_scale,
+    first, last, queries, keys, score_scale, mask, mask_strides, window,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Add the contributions of queries ``first`` to ``last`` of one head to dK and dV. Scores are (keys, queries)."""
@@ -174,9 +235,16 @@ def _attended(
         q = _rows(q_ptr, q_tiles, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, not EVEN)
         # Queries that do not exist weigh 2^(score - inf) = 0.
         lse = tl.load(lse_ptr + query, mask=query < queries, other=float("inf"))
-        p = tl.exp2(tl.dot(k, q.T, input_precision="ieee") * score_scale - lse[None, :])
+        scores = tl.dot(k, q.T, input_precision="ieee") * score_scale
+        if MASKED or mask is not None:
+            key = start_k + tl.arange(0, BLOCK_N)[:, None]
+        if mask is not None:
+            scores = _masked(scores, mask, mask_strides, query[None, :], key, queries, keys)
+        p = tl.exp2(scores - lse[None, :])
         if MASKED:
-            p = tl.where(start_k + tl.arange(0, BLOCK_N)[:, None] <= query[None, :], p, 0.0)
+            p = tl.where(key <= query[None, :], p, 0.0)
+            if window is not None:
+                p = tl.where(key > query[None, :] - window, p, 0.0)
         do = _rows(do_ptr, do_tiles, do_strides, batch, head, start, queries, BLOCK_M, COLUMNS, not EVEN)
         dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee")
         delta = tl.load(delta_ptr + query, mask=query < queries, other=0.0)
@@ -189,6 +257,7 @@ def _attended(
 def attention_backward_kv_kernel(
     dk_ptr, dv_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, do_tiles, q_tiles, dk_strides, dv_strides,
     do_strides, q_strides, k_strides, v_strides, kv_heads, queries, keys, scale, score_scale,
+    mask_ptr, mask_strides, window,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -200,30 +269,36 @@ def attention_backward_kv_kernel(
     batch, kv_head, start_k = _place(keys, kv_heads, BLOCK_N, False)
     k = _rows(k_ptr, None, k_strides, batch, kv_head, start_k, keys, BLOCK_N, COLUMNS, True)
     v = _rows(v_ptr, None, v_strides, batch, kv_head, start_k, keys, BLOCK_N, COLUMNS, True)
-    dk = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
-    dv = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
-    # Blocks of queries from the first that sees a key here, to the first that sees all of them.
+    dk = tl.zeros((BLOCK_N, padded(COLUMNS)), tl.float32)
+    dv = tl.zeros((BLOCK_N, padded(COLUMNS)), tl.float32)
+    # Blocks of queries from the first that sees a key here, to the first that sees all of them; to the last that sees one.
     seen = start_k // BLOCK_M * BLOCK_M if CAUSAL else 0
     whole = tl.minimum(tl.cdiv(start_k + BLOCK_N - 1, BLOCK_M) * BLOCK_M, queries) if CAUSAL else 0
+    last = queries if window is None else tl.minimum(start_k + BLOCK_N - 1 + window, queries)
     for member in range(GROUP):
         head = kv_head * GROUP + member
         row = tl.cast(batch * kv_heads * GROUP + head, tl.int64) * queries
-        if CAUSAL and GROUP > 1:
+        mask = mask_ptr
+        if mask_ptr is not None:
+            mask += _origin(mask_strides, batch, head, 0)
+        if CAUSAL and (GROUP > 1 or window is not None):
             # One masked loop: two of them inside this one need more registers than there are.
             dk, dv = _attended(
                 dk, dv, k, v, q_ptr, do_ptr, lse_ptr + row, delta_ptr + row, q_tiles, do_tiles, q_strides, do_strides,
-                batch, head, start_k, seen, queries, queries, score_scale, BLOCK_M, BLOCK_N, COLUMNS, True, EVEN,
+                batch, head, start_k, seen, last, queries, keys, score_scale, mask, mask_strides, window,
+                BLOCK_M, BLOCK_N, COLUMNS, True, EVEN,
             )  # fmt: skip
         else:
             if CAUSAL:
                 dk, dv = _attended(
                     dk, dv, k, v, q_ptr, do_ptr, lse_ptr + row, delta_ptr + row, q_tiles, do_tiles, q_strides,
-                    do_strides, batch, head, start_k, seen, whole, queries, score_scale, BLOCK_M, BLOCK_N, COLUMNS,
-                    True, EVEN,
+                    do_strides, batch, head, start_k, seen, whole, queries, keys, score_scale, mask, mask_strides, window,
+                    BLOCK_M, BLOCK_N, COLUMNS, True, EVEN,
                 )  # fmt: skip
             dk, dv = _attended(
                 dk, dv, k, v, q_ptr, do_ptr, lse_ptr + row, delta_ptr + row, q_tiles, do_tiles, q_strides, do_strides,
-                batch, head, start_k, whole, queries, queries, score_scale, BLOCK_M, BLOCK_N, COLUMNS, False, EVEN,
+                batch, head, start_k, whole, queries, queries, keys, score_scale, mask, mask_strides, window,
+                BLOCK_M, BLOCK_N, COLUMNS, False, EVEN,
             )  # fmt: skip
     _store_rows(dk_ptr, dk_strides, batch, kv_head, start_k, keys, dk * scale, BLOCK_N, COLUMNS)
     _store_rows(dv_ptr, dv_strides, batch, kv_head, start_k, keys, dv, BLOCK_N, COLUMNS)
@@ -232,19 +307,23 @@ def attention_backward_kv_kernel(
 @triton.jit
 def _attending(
     dq, q, do, lse, delta, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head, start_q,
-    first, last, keys, score_scale,
+    first, last, queries, keys, score_scale, mask, mask_strides, window,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Add the contributions of keys ``first`` to ``last`` to dQ."""
     for start in range(first, last, BLOCK_N):
         k = _rows(k_ptr, k_tiles, k_strides, batch, head, start, keys, BLOCK_N, COLUMNS, MASKED)
-        p = tl.exp2(tl.dot(q, k.T, input_precision="ieee") * score_scale - lse[:, None])
+        scores = tl.dot(q, k.T, input_precision="ieee") * score_scale
+        if MASKED or mask is not None:
+            query = start_q + tl.arange(0, BLOCK_M)[:, None]
+            key = start + tl.arange(0, BLOCK_N)[None, :]
+        if mask is not None:
+            scores = _masked(scores, mask, mask_strides, query, key, queries, keys)
+        p = tl.exp2(scores - lse[:, None])
         v = _rows(v_ptr, v_tiles, v_strides, batch, head, start, keys, BLOCK_N, COLUMNS, MASKED)
         ds = p * (tl.dot(do, v.T, input_precision="ieee") - delta[:, None])
         if MASKED:
-            query = start_q + tl.arange(0, BLOCK_M)[:, None]
-            key = start + tl.arange(0, BLOCK_N)[None, :]
-            ds = tl.where(_visible(query, key, keys, CAUSAL), ds, 0.0)
+            ds = tl.where(_visible(query, key, keys, window, CAUSAL), ds, 0.0)
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")
     return dq
 
@@ -253,7 +332,7 @@ def _attending(
 @triton.jit(do_not_specialize=["queries", "keys"])
 def attention_backward_q_kernel(
     dq_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, k_tiles, v_tiles, dq_strides, do_strides, q_strides,
-    k_strides, v_strides, heads, queries, keys, scale, score_scale,
+    k_strides, v_strides, heads, queries, keys, scale, score_scale, mask_ptr, mask_strides, window,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -265,15 +344,23 @@ def attention_backward_q_kernel(
     row = tl.cast(batch * heads + head, tl.int64) * queries
     lse = tl.load(lse_ptr + row + query, mask=query < queries, other=float("inf"))
     delta = tl.load(delta_ptr + row + query, mask=query < queries, other=0.0)
-    dq = tl.zeros((BLOCK_M, COLUMNS), tl.float32)
-    whole, end = _key_bounds(start, start + BLOCK_M, keys, BLOCK_N, CAUSAL)
+    dq = tl.zeros((BLOCK_M, padded(COLUMNS)), tl.float32)
+    mask = mask_ptr
+    if mask_ptr is not None:
+        mask += _origin(mask_strides, batch, head, 0)
+    first, begin, whole, end = _key_bounds(start, start + BLOCK_M, keys, window, BLOCK_N, CAUSAL)
+    if window is not None:
+        dq = _attending(
+            dq, q, do, lse, delta, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP, start,
+            first, begin, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
+        )  # fmt: skip
     dq = _attending(
         dq, q, do, lse, delta, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP, start,
-        0, whole, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False,
+        begin, whole, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False,
     )  # fmt: skip
     if CAUSAL or not EVEN:
         dq = _attending(
             dq, q, do, lse, delta, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP, start,
-            whole, end, keys, score_scale, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
+            whole, end, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
         )  # fmt: skip
     _store_rows(dq_ptr, dq_strides, batch, head, start, queries, dq * scale, BLOCK_M, COLUMNS)

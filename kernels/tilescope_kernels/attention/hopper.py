@@ -19,6 +19,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from tilescope_kernels.attention.flash import padded
+
 #: Queries of a program: 64, the rows of a tensor core instruction, for each of two groups of warps.
 QUERIES = gl.constexpr(128)
 _ROWS = gl.constexpr(QUERIES.value // 2)
@@ -27,8 +29,11 @@ _MULTIPLYING, _LOADING = gl.constexpr(240), gl.constexpr(24)
 
 
 def tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
-    """A descriptor of (1, 1, rows, columns) tiles of a tensor (batch, heads, rows, columns) in 16 bits."""
-    block = [1, 1, rows, tensor.shape[3]]
+    """A descriptor of (1, 1, rows, padded columns) tiles of a tensor (batch, heads, rows, columns) in 16 bits.
+
+    It reads zeros after the last column, and writes nothing there.
+    """
+    block = [1, 1, rows, padded(tensor.shape[3])]
     dtype = gl.bfloat16 if tensor.dtype == torch.bfloat16 else gl.float16
     layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block, layout)

@@ -27,6 +27,7 @@ from tilescope_kernels._shared.operators import (
     unpack,
     wants_grad,
 )
+from tilescope_kernels.losses.class_weights import check_weight, weighed
 from tilescope_kernels.losses.cross_entropy_kernels import cross_entropy_backward_kernel, cross_entropy_kernel
 from tilescope_kernels.losses.gradient_scaling import scaled
 from tilescope_kernels.losses.mean import count_rows, reduced
@@ -240,11 +241,9 @@ def _scale_gradient(ctx: Any, dloss: torch.Tensor | None, *_: None) -> tuple[tor
 _with_gradient.register_autograd(_scale_gradient, setup_context=_save_gradient)
 
 
-def check_loss(target: torch.Tensor, weight: Any, reduction: str, label_smoothing: float) -> None:
+def check_loss(target: torch.Tensor, reduction: str, label_smoothing: float) -> None:
     """Raises ValueError for arguments that the losses here do not support."""
     check_integers((torch.int64, torch.int32), target=target)
-    if weight is not None:
-        raise ValueError("weight is given: classes cannot be weighted here; use torch.nn.functional.cross_entropy")
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction is {reduction!r}: give 'none', 'mean' or 'sum'")
     if not 0.0 <= label_smoothing <= 1.0:
@@ -252,7 +251,7 @@ def check_loss(target: torch.Tensor, weight: Any, reduction: str, label_smoothin
 
 
 def cross_entropy(
-    x: torch.Tensor, target: torch.Tensor, weight: None = None, *, ignore_index: int = -100, reduction: str = "mean",
+    x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean",
     label_smoothing: float = 0.0, gradient_in_forward: bool | None = None, config: Mapping[str, int] | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Cross-entropy of logits ``x`` and class indices ``target``, computed in fp32; once differentiable in ``x``.
@@ -260,20 +259,20 @@ def cross_entropy(
     As ``torch.nn.functional.cross_entropy``: ``x`` is (classes), (N, classes) or (N, classes, ...) in fp32, fp16 or
     bf16, ``target`` () or (N) or (N, ...) in int64 or int32; rows of ``ignore_index`` count for nothing, and the mean of
     no rows is NaN. The loss has the dtype of ``x``, and is fp32 under autocast. A target that is neither a class nor
-    ``ignore_index`` makes it NaN. Gradients are the same every time.
+    ``ignore_index`` makes it NaN. Gradients are the same every time. ``weight`` (classes) weighs each row by its class.
 
     ``gradient_in_forward`` computes the gradient with the loss. It saves time where a backward pass follows, and costs
     time where none does or where the loss is scaled first. None is True for a reduced loss. It is False in fp16, where
-    small gradients would underflow before the scaled loss is known, and under torch.compile, which would copy the
-    gradient to scale it. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for class weights,
-    probabilities as targets, other dtypes, shapes that do not fit, and devices without CUDA.
+    small gradients would underflow before the scaled loss is known, under torch.compile, which would copy the gradient
+    to scale it, and with ``weight``, which scales it. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the
+    argument, for class weights beside label smoothing, probabilities as targets, other dtypes, shapes that do not fit, and devices without CUDA.
     """
     if not use_triton():
         return F.cross_entropy(
             x, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
         )
     check_tensors(x=x)
-    check_loss(target, weight, reduction, label_smoothing)
+    check_loss(target, reduction, label_smoothing)
     if x.dim() == 0:
         raise ValueError("x has no dimension of classes: give at least one")
     axis = min(x.dim() - 1, 1)
@@ -286,6 +285,11 @@ def cross_entropy(
         raise ValueError(f"target is on {target.device} but x is on {x.device}: move one of them")
     rows = as_rows(x.movedim(axis, -1), classes)
     flat = target.reshape(-1).contiguous()
+    if weight is not None:
+        check_weight(x, weight, classes, label_smoothing)
+        losses, *_ = _cross_entropy(rows, flat, ignore_index, 0.0, 0, torch.float32, wants_grad(x), pack(config))
+        loss = weighed(losses, flat, weight, ignore_index, reduction).to(result_dtype(x))
+        return loss.reshape(target.shape) if reduction == "none" else loss
     arguments = (rows, flat, ignore_index, float(label_smoothing), REDUCTIONS[reduction], result_dtype(x))
     if gradient_in_forward is None:
         keeps = x.dtype != torch.float16  # what a scaler of losses will multiply
@@ -299,13 +303,16 @@ def cross_entropy(
 
 
 class CrossEntropyLoss(torch.nn.Module):
-    """``cross_entropy`` with its options kept, as ``torch.nn.CrossEntropyLoss`` but without class weights."""
+    """``cross_entropy`` with its options kept, as ``torch.nn.CrossEntropyLoss``."""
+
+    weight: torch.Tensor | None
 
     def __init__(
-        self, *, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
-        gradient_in_forward: bool | None = None,
+        self, weight: torch.Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean",
+        label_smoothing: float = 0.0, gradient_in_forward: bool | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        self.register_buffer("weight", weight)
         self.options: dict[str, Any] = {
             "ignore_index": ignore_index,
             "reduction": reduction,
@@ -315,7 +322,7 @@ class CrossEntropyLoss(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Logits and class indices to the loss. Raises ValueError as ``cross_entropy`` does."""
-        return cross_entropy(x, target, **self.options)
+        return cross_entropy(x, target, self.weight, **self.options)
 
 
 def reference(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -159,7 +159,9 @@ def linear_cross_entropy(
         x, linear_weight = x.to(product), linear_weight.to(product)
         linear_bias = None if linear_bias is None else linear_bias.to(product)
     check_tensors(x=x, linear_weight=linear_weight, linear_bias=linear_bias)
-    check_loss(target, weight, reduction, label_smoothing)
+    check_loss(target, reduction, label_smoothing)
+    if weight is not None:
+        raise ValueError("weight is given: classes cannot be weighed here; cross_entropy weighs them")
     if x.dim() == 0 or linear_weight.dim() != 2 or linear_weight.shape[1] != x.shape[-1] or not linear_weight.shape[0]:
         raise ValueError(
             f"linear_weight has shape {tuple(linear_weight.shape)} and x {tuple(x.shape)}: "

@@ -20,6 +20,7 @@ from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import fp8_blocks_hopper, scaled_matmul
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands
+from tilescope_kernels.matrix_products.split_k import fp8_plan, split_matmul
 from tilescope_kernels.quantization.quantize_kernels import GROUP
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
@@ -136,7 +137,11 @@ def _fp8_matmul(
 ) -> torch.Tensor:
     """``b`` as (n, k)."""
     c = torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
-    scaled_matmul.launch(a, b, c, (scale_a, scale_b), 2 if scale_a.dim() else 1, fast, unpack(config))
+    plan = None if config else fp8_plan(a, b.T, c)
+    if plan is not None:
+        split_matmul(c, a, b.T, plan, (scale_a, scale_b), fast)
+    else:
+        scaled_matmul.launch(a, b, c, (scale_a, scale_b), 2 if scale_a.dim() else 1, fast, unpack(config))
     return c
 
 

@@ -4,6 +4,8 @@ The update lengthens the product's sum by the rank: after the last columns of x 
 and B. A launch before the product computes ``alpha * x @ A.T``, which reads x twice, the second time from L2 where it
 fits. Or, with ``INLINE``, every tile computes it beside the product: x is read once, but at rank 64 a tile of 256
 columns does 64 / 256 more work.
+
+The gradients are cuBLAS's products of the operands as they lie in memory. ``x @ A.T`` is computed again rather than kept.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ import triton.language as tl
 
 from tilescope_kernels._shared.autotuning import autotuned, workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands, tma_serves
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
 @triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})
@@ -199,6 +201,19 @@ def _chosen(x: torch.Tensor, n: int, rank: int, tma: bool) -> Mapping[str, int] 
     return next(known for known in TUNED if known["TMA"] <= tma and _fits(known, x, rank))
 
 
+def _down(x: torch.Tensor, lora_a: torch.Tensor, alpha: float) -> torch.Tensor:
+    """``alpha * x @ lora_a.T`` of matrices with stride 1 along a row."""
+    (m, k), rank = x.shape, lora_a.shape[0]
+    down = torch.empty((m, rank), dtype=x.dtype, device=x.device)
+    padded = _padded(rank)
+    tile = _DOWN_NARROW if x.dtype == torch.float32 or k % 8 else _DOWN if padded <= 64 else _DOWN_DEEP
+    with device_of(x):
+        lora_down_kernel[(triton.cdiv(m, tile["BLOCK_M"]),)](
+            down, x, lora_a, alpha, m, k, rank, x.stride(0), lora_a.stride(0), RANK=padded, **tile
+        )
+    return down
+
+
 @operator("lora_linear")
 def _lora_linear(
     x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float, config: str
@@ -211,15 +226,8 @@ def _lora_linear(
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
     padded = _padded(rank)
     kernel, options = (lora_linear_tuned[tma], {}) if given is None else (lora_linear_kernel, dict(given))
-    down = None
+    down = _down(x, lora_a, alpha) if given is None or not given["INLINE"] else None
     with device_of(x):
-        if given is None or not given["INLINE"]:
-            down = torch.empty((m, rank), dtype=x.dtype, device=x.device)
-            narrow = x.dtype == torch.float32 or k % 8
-            tile = _DOWN_NARROW if narrow else _DOWN if padded <= 64 else _DOWN_DEEP
-            lora_down_kernel[(triton.cdiv(m, tile["BLOCK_M"]),)](
-                down, x, lora_a, alpha, m, k, rank, x.stride(0), lora_a.stride(0), RANK=padded, **tile
-            )
 
         def grid(meta: Mapping[str, int]) -> tuple[int]:
             tiles = triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"])
@@ -241,6 +249,32 @@ def _(
     return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
 
 
+def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    *operands, ctx.alpha, _ = inputs
+    ctx.save_for_backward(*operands)
+
+
+def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    x, weight, lora_a, lora_b = ctx.saved_tensors
+    wants_dx, wants_dw, wants_da, wants_db, _, _ = ctx.needs_input_grad
+    dx = dw = da = db = None
+    if wants_dx or wants_da:
+        up = dy @ (ctx.alpha * lora_b)
+        if wants_dx:
+            # The layer's product adds to the update's, so that the larger sum is rounded once.
+            dx = torch.addmm(up @ lora_a, dy, weight)
+        if wants_da:
+            da = up.T @ x
+    if wants_db:
+        db = dy.T @ (x @ (ctx.alpha * lora_a).T)
+    if wants_dw:
+        dw = dy.T @ x
+    return dx, dw, da, db, None, None
+
+
+_lora_linear.register_autograd(_differentiate, setup_context=_save)
+
+
 def lora_linear(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -253,14 +287,13 @@ def lora_linear(
     """``x @ weight.T + alpha * (x @ lora_a.T) @ lora_b.T``, as a linear layer with a LoRA adapter (arXiv:2106.09685).
 
     ``x`` (..., K), ``weight`` (N, K), ``lora_a`` (R, K) and ``lora_b`` (N, R) of one dtype (bf16, fp16, fp32), R at most
-    128; added up in fp32, ``alpha * x @ lora_a.T`` rounded to that dtype. No gradient. ``config`` is one of ``CONFIGS``;
-    without one the first call with new extents times a few. Raises ValueError, naming the argument, for what it cannot
-    serve.
+    128; added up in fp32, ``alpha * x @ lora_a.T`` rounded to that dtype. Differentiable in all four; the gradient of a
+    frozen ``weight`` is not computed. ``config`` is one of ``CONFIGS``; without one the first call with new extents
+    times a few. Raises ValueError, naming the argument, for what it cannot serve.
     """
     if not use_triton():
         return reference(x, weight, lora_a, lora_b, alpha)
     check_tensors(x=x, weight=weight, lora_a=lora_a, lora_b=lora_b)
-    check_no_grad("lora_linear", x=x, weight=weight, lora_a=lora_a, lora_b=lora_b)
     for name, tensor in (("weight", weight), ("lora_a", lora_a), ("lora_b", lora_b)):
         if tensor.dim() != 2:
             raise ValueError(f"{name} has {tensor.dim()} dimensions: give 2")
@@ -286,15 +319,18 @@ def reference(
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``x`` (m, k) standard normal, matrices scaled so that the layer and its update are as large as ``x``."""
+    """``x`` (m, k) standard normal, matrices scaled so that the layer and its update are as large as ``x``.
+
+    The layer's ``weight`` is frozen, as it is where a LoRA adapter is trained.
+    """
     numbers = generator(workload, device)
     m, n, k, rank = (workload.dims[name] for name in SPEC.dims)
     deep = max(k, 1) ** -0.5
     return {
-        "x": normal((m, k), workload, device, numbers),
+        "x": normal((m, k), workload, device, numbers, requires_grad=True),
         "weight": normal((n, k), workload, device, numbers, scale=deep),
-        "lora_a": normal((rank, k), workload, device, numbers, scale=deep),
-        "lora_b": normal((n, rank), workload, device, numbers, scale=rank**-0.5),
+        "lora_a": normal((rank, k), workload, device, numbers, scale=deep, requires_grad=True),
+        "lora_b": normal((n, rank), workload, device, numbers, scale=rank**-0.5, requires_grad=True),
         "alpha": 0.5,
     }
 
@@ -302,15 +338,18 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 def cost(workload: Workload, direction: str) -> Cost:
     """2M(NK + KR + RN) operations on tensor cores at 16 bits and one for alpha; x, W, A and B read once, y written.
 
-    What ``lora_down_kernel`` writes and the product reads again, 2MR elements, is no part of the floor.
+    What ``lora_down_kernel`` writes and the product reads again, 2MR elements, is no part of the floor. Backward leaves
+    W frozen: x has the three products again, A and B have one each, and alpha scales once.
     """
     m, n, k, rank = (workload.dims[name] for name in SPEC.dims)
     size = workload.itemsize
     pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
+    passes = 1 if direction == FORWARD else 2
+    operands, update = m * k + n * k + rank * k + n * rank, m * k + rank * k + n * rank
     return Cost(
-        flops=2 * m * (n * k + k * rank + rank * n) + m * rank,
-        bytes_read=(m * k + n * k + rank * k + n * rank) * size,
-        bytes_written=m * n * size,
+        flops=2 * m * (n * k + passes * (k * rank + rank * n)) + m * rank,
+        bytes_read=(operands if direction == FORWARD else operands + m * n) * size,
+        bytes_written=(m * n if direction == FORWARD else update) * size,
         pipe=pipe,
     )
 
@@ -337,4 +376,5 @@ SPEC = KernelSpec(
     ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 9e-4, "bf16": 7e-3},
+    passes=(FORWARD, BACKWARD),
 )

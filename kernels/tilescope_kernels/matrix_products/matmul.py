@@ -15,7 +15,7 @@ from tilescope_kernels._shared.launching import check_tensors, device_of, multip
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.split_k import split_matmul, split_plan
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
 @triton.jit
@@ -236,6 +236,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 def _differentiate(ctx: Any, dc: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
     a, b = ctx.saved_tensors
     wants_da, wants_db, _ = ctx.needs_input_grad
+    if 1 not in dc.stride():
+        dc = (
+            dc.contiguous()
+        )  # The gradient of a sum is one number, repeated: descriptors, which are faster, cannot reach it.
     da = _matmul(dc, b.T, ctx.config) if wants_da else None
     return da, _matmul(a.T, dc, ctx.config) if wants_db else None, None
 
@@ -275,15 +279,23 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
     """``a`` (m, k) and ``b`` (k, n), standard normal."""
     numbers = generator(workload, device)
     m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
-    return {"a": normal((m, k), workload, device, numbers), "b": normal((k, n), workload, device, numbers)}
+    return {
+        "a": normal((m, k), workload, device, numbers, requires_grad=True),
+        "b": normal((k, n), workload, device, numbers, requires_grad=True),
+    }
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """2MNK operations, on tensor cores at 16 bits; both operands read once, the result written once."""
+    """2MNK operations, on tensor cores at 16 bits; both operands read once, the result written once.
+
+    Backward is two such products, of the result's gradient with either operand.
+    """
     m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
-    size = workload.itemsize
+    operands, result = (m * k + k * n) * workload.itemsize, m * n * workload.itemsize
     pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
-    return Cost(flops=2 * m * n * k, bytes_read=(m * k + k * n) * size, bytes_written=m * n * size, pipe=pipe)
+    if direction == FORWARD:
+        return Cost(flops=2 * m * n * k, bytes_read=operands, bytes_written=result, pipe=pipe)
+    return Cost(flops=4 * m * n * k, bytes_read=operands + result, bytes_written=operands, pipe=pipe)
 
 
 SPEC = KernelSpec(
@@ -307,4 +319,5 @@ SPEC = KernelSpec(
     ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
+    passes=(FORWARD, BACKWARD),
 )

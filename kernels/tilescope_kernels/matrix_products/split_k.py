@@ -1,5 +1,8 @@
 """16-bit matrix products with few tiles or with unaligned rows, which large tiles through descriptors do not serve.
 
+FP8 products of few tiles come here, too: what they take is the time of starting, of which descriptors that the host makes
+spare a part.
+
 Few rows, or a small result, leave SMs without a tile. Here tiles are small, and many of their blocks along K are in
 flight. Where even those are few, tiles are split along K. So are the last tiles of a large product, which would be a wave
 of their own (Stream-K, whole waves first: Osama, Merrill, Cecka, Garland and Owens, arXiv:2301.03598). The parts are
@@ -20,6 +23,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
 from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products.scaled_matmul import _scaled
 
 #: Multiply-adds, of 16 rows or more, from which this is worth its launches.
 _LEAST = 2**29
@@ -27,14 +31,15 @@ _LEAST = 2**29
 
 @triton.jit
 def matmul_split_kernel(
-    a_tiles, b_tiles, c_tiles, c_ptr, parts_ptr, M, N, K, stride_cm, first_tile, pieces,
-    A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr,
+    a_tiles, b_tiles, c_tiles, c_ptr, parts_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_cm, first_tile, pieces,
+    A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr, SCALES: tl.constexpr, IMPRECISE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Parts ``program, program + programs, ...`` of tiles from ``first_tile`` on. A tile has ``SPLITS`` parts.
 
     Whole tiles go to c: through ``c_tiles``, or by pointers where that is None because c's rows are not aligned. Parts go
-    to ``parts`` (pieces, BLOCK_M, BLOCK_N) in fp32. The rest as in ``matmul_kernel``.
+    to ``parts`` (pieces, BLOCK_M, BLOCK_N) in fp32, not scaled yet. ``IMPRECISE`` is the number of FP8 products that tensor
+    cores add up by themselves, None for any. The rest as in ``matmul_kernel`` and ``scaled_matmul_kernel``.
     """
     steps = tl.cdiv(K, BLOCK_K)
     each = tl.cdiv(steps, SPLITS)
@@ -48,21 +53,24 @@ def matmul_split_kernel(
             k = (first + step) * BLOCK_K
             a = a_tiles.load([k, start_m]).T if A_COLUMNS else a_tiles.load([start_m, k])
             b = b_tiles.load([start_n, k]).T if B_COLUMNS else b_tiles.load([k, start_n])
-            total = tl.dot(a, b, total)
+            total = tl.dot(a, b, total, max_num_imprecise_acc=IMPRECISE)
         if SPLITS > 1:
             part = parts_ptr + tl.cast(piece, tl.int64) * (BLOCK_M * BLOCK_N) + m * BLOCK_N + n
             tl.store(part, total, mask=start_m + m < M)
-        elif c_tiles is not None:
-            c_tiles.store([start_m, start_n], total.to(c_ptr.dtype.element_ty))
         else:
-            c_tile = c_ptr + tl.cast(start_m, tl.int64) * stride_cm + start_n + m * stride_cm + n
-            tl.store(c_tile, total.to(c_ptr.dtype.element_ty), mask=(start_m + m < M) & (start_n + n < N))
+            c = _scaled(total, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, SCALES).to(c_ptr.dtype.element_ty)
+            if c_tiles is not None:
+                c_tiles.store([start_m, start_n], c)
+            else:
+                c_tile = c_ptr + tl.cast(start_m, tl.int64) * stride_cm + start_n + m * stride_cm + n
+                tl.store(c_tile, c, mask=(start_m + m < M) & (start_n + n < N))
 
 
 @triton.jit
 def add_parts_kernel(
-    c_ptr, parts_ptr, M, N, stride_cm, whole,
+    c_ptr, parts_ptr, scale_a_ptr, scale_b_ptr, M, N, stride_cm, whole,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
+    SCALES: tl.constexpr,
 ):  # fmt: skip
     """Add up the parts of ``ROWS`` rows of a tile of c a program."""
     index = tl.program_id(0) // (BLOCK_M // ROWS)
@@ -75,8 +83,9 @@ def add_parts_kernel(
     total = tl.load(parts_ptr, mask=mask, other=0.0)
     for part in tl.static_range(1, SPLITS):
         total += tl.load(parts_ptr + part * BLOCK_M * BLOCK_N, mask=mask, other=0.0)
+    c = _scaled(total, scale_a_ptr, scale_b_ptr, start_m + row, start_n, M, N, SCALES)
     c_tile = c_ptr + tl.cast(start_m, tl.int64) * stride_cm + start_n + m * stride_cm + n
-    tl.store(c_tile, total.to(c_ptr.dtype.element_ty), mask=mask)
+    tl.store(c_tile, c.to(c_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -96,9 +105,9 @@ def _columns(matrix: torch.Tensor) -> bool:
 
 
 def _is_aligned(matrix: torch.Tensor) -> bool:
-    """Whether a tensor descriptor can reach a matrix of 16-bit elements: its rows, or columns, start at 16 bytes."""
+    """Whether a tensor descriptor can reach a matrix: its rows, or columns, start at 16 bytes."""
     inner, outer = sorted(matrix.stride())
-    return inner == 1 and outer > 0 and outer % 8 == 0 and matrix.data_ptr() % 16 == 0
+    return inner == 1 and outer > 0 and outer * matrix.element_size() % 16 == 0 and matrix.data_ptr() % 16 == 0
 
 
 def _room(matrix: torch.Tensor) -> torch.Tensor:
@@ -171,13 +180,33 @@ def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     return _plan(64, 64, 128, 4, 6, splits) if tiles <= programs or m <= 64 else _plan(64, 128, 128, 4, 4)
 
 
-def split_matmul(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, plan: Mapping[str, int]) -> None:
-    """Write the product to contiguous ``c`` as ``plan`` says."""
+def fp8_plan(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int] | None:
+    """The plan of an FP8 product with few tiles, of ``b`` (K, N) with neighbours along K. None where this does not pay."""
+    (m, k), n = a.shape, b.shape[1]
+    if capability(a) < 90 or shared_memory(a) < 227 * 1024 or not all(_is_aligned(t) for t in (a, b, c)):
+        return None
+    programs = multiprocessors(a)
+    tiles = triton.cdiv(m, 64) * triton.cdiv(n, 64)
+    if min(n, k) < 64 or max(m, 16) * n * k < _LEAST or tiles > programs * (2 if m <= 16 else 1):
+        return None
+    splits = max(1, programs // (2 * tiles))
+    return _plan(16, 64, 512, 4, 4, splits) if m <= 16 else _plan(64, 64, 256, 4, 6, splits)
+
+
+def split_matmul(
+    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, plan: Mapping[str, int],
+    scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None] = (None, None), fast: bool = True,
+) -> None:  # fmt: skip
+    """Write the product to contiguous ``c`` as ``plan`` says, times ``scales``: of operands, or of rows and columns.
+
+    Unless ``fast``, at most 128 FP8 products are added up before they go to fp32.
+    """
     (m, k), n = a.shape, b.shape[1]
     tile_m, tile_n, tile_k, splits = (plan[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLITS"))
     tiles, programs = triton.cdiv(m, tile_m) * triton.cdiv(n, tile_n), multiprocessors(a)
     whole = tiles if splits == 1 else tiles // programs * programs
-    tiling = {name: plan[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")}
+    kind = 0 if scales[0] is None else 2 if scales[0].dim() else 1
+    tiling = {"SCALES": kind, **{name: plan[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")}}
     with device_of(a):
         a, b = _aligned(a), _aligned(b)
         out = c if _is_aligned(c) or not plan["SCRATCH"] else _room(c)
@@ -186,8 +215,9 @@ def split_matmul(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, plan: Mappin
         def launch(parts: torch.Tensor | None, first: int, pieces: int) -> None:
             stored = _descriptor(out, tile_m, tile_n) if parts is None and _is_aligned(out) else None
             matmul_split_kernel[(min(pieces, programs),)](
-                *operands, stored, out, parts, m, n, k, out.stride(0), first, pieces,
+                *operands, stored, out, parts, *scales, m, n, k, out.stride(0), first, pieces,
                 A_COLUMNS=_columns(a), B_COLUMNS=_columns(b), BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
+                IMPRECISE=None if fast else 128,
                 **tiling, num_warps=plan["num_warps"], num_stages=plan["num_stages"],
             )  # fmt: skip
 
@@ -198,7 +228,7 @@ def split_matmul(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, plan: Mappin
             launch(parts, whole, others * splits)
             rows = min(tile_m, max(1, 2048 // tile_n))
             add_parts_kernel[(others * (tile_m // rows),)](
-                out, parts, m, n, out.stride(0), whole, SPLITS=splits, ROWS=rows, **tiling, num_warps=4
+                out, parts, *scales, m, n, out.stride(0), whole, SPLITS=splits, ROWS=rows, **tiling, num_warps=4
             )
         if out is not c:
             _copy_rows(c, out)

@@ -15,6 +15,7 @@ from tilescope_kernels._shared.launching import check_mixed, device_of, multipro
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels._shared.weight_gradients import sum_partials
 from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
+from tilescope_kernels.norms.wide_rows import backward_in_parts, forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -86,7 +87,8 @@ CONFIGS = tuple(
     {"PROGRAMS": programs, "num_warps": warps} for programs in (0, 1, 2, 3, 4, 8) for warps in (8, 4, 16, 32)
 )
 
-#: Most columns: a program holds a row of each operand, and in the backward pass the fp32 sums for dW beside them.
+#: Most columns of which a program holds a row of each operand, and in the backward pass the fp32 sums for dW beside them.
+#: Longer rows are cut into parts.
 _MOST = 16384
 
 
@@ -108,11 +110,15 @@ def _add_rms_norm(
     rstd = torch.empty(rows if save else 0, dtype=torch.float32, device=x.device)
     if y.numel() == 0:
         return y, total, rstd
+    saved = rstd if save else None
+    if columns > _MOST:
+        forward_in_parts(y, total, saved, x, residual, weight, None, eps, centred=False)
+        return y, total, rstd
     options = split_config(unpack(config) or {})[1]
     options.setdefault("num_warps", _warps(x))
     with device_of(x):
         add_rms_norm_kernel[(rows,)](
-            y, total, rstd if save else None, x, residual, weight, x.stride(0), residual.stride(0), columns, eps,
+            y, total, saved, x, residual, weight, x.stride(0), residual.stride(0), columns, eps,
             BLOCK=triton.next_power_of_2(columns), **options,
         )  # fmt: skip
     return y, total, rstd
@@ -139,6 +145,9 @@ def _add_rms_norm_backward(
     dx = torch.empty((rows, columns), dtype=total.dtype, device=total.device)
     if dx.numel() == 0:
         return dx, torch.zeros(columns if sums else 0, dtype=weight.dtype, device=total.device)
+    if columns > _MOST:
+        dx, dw = backward_in_parts(dy, dsum, total, weight, rstd, sums, centred=False)
+        return dx, weight.new_empty(0) if dw is None else dw[0]
     chosen, options = split_config(unpack(config) or {})
     options.setdefault("num_warps", _warps(total))
     block = triton.next_power_of_2(columns)
@@ -201,7 +210,7 @@ def add_rms_norm(
     ``x`` and ``residual`` share a shape (..., columns), ``weight`` is (columns,); all of one dtype (fp32, fp16, bf16), or
     some of them fp32. The sum has the wider dtype of the first two, to which it is rounded before it is normalised in
     fp32. Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for
-    what it cannot serve: other dtypes, shapes that do not fit, more than 16384 columns, devices without CUDA.
+    what it cannot serve: other dtypes, shapes that do not fit, devices without CUDA.
     """
     if not use_triton():
         return reference(x, residual, weight, eps)
@@ -213,8 +222,6 @@ def add_rms_norm(
     columns = x.shape[-1]
     if tuple(weight.shape) != (columns,):
         raise ValueError(f"weight has shape {tuple(weight.shape)}: give ({columns},), the last dimension of x")
-    if columns > _MOST:
-        raise ValueError(f"x has {columns} columns: at most {_MOST}")
     save = wants_grad(x, residual, weight)
     rows = [as_rows(tensor, columns) for tensor in (x, residual)]
     y, total, _ = _add_rms_norm(*rows, weight.contiguous(), eps, save, pack(config))

@@ -21,9 +21,7 @@ from tilescope_kernels._shared.launching import (
     use_triton,
 )
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack, wants_grad
-from tilescope_kernels._shared.row_tiles import (
-    in_pieces,
-)
+from tilescope_kernels._shared.row_tiles import in_pieces
 from tilescope_kernels._shared.weight_gradients import column_sums, sum_partials, sums_dtype
 from tilescope_kernels.norms.layer_norm_backward import layer_norm_backward_shared_kernel
 from tilescope_kernels.norms.layer_norm_kernels import (
@@ -33,8 +31,8 @@ from tilescope_kernels.norms.layer_norm_kernels import (
     layer_norm_backward_kernel,
     layer_norm_kernel,
     layer_norm_pieces_kernel,
-    layer_norm_weights_kernel,
 )
+from tilescope_kernels.norms.wide_rows import backward_in_parts, forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 #: ``PROGRAMS`` a multiprocessor walk the rows in the backward pass, ``STAGES - 1`` rows ahead of the arithmetic, and each
@@ -46,7 +44,7 @@ CONFIGS = tuple(
     for warps in (4, 8, 16)
 )
 
-#: Bytes of the longest row: half of a multiprocessor's registers.
+#: Bytes of the longest row that one program holds: half of a multiprocessor's registers. Longer ones are cut into parts.
 _HELD = 128 * 1024
 #: Most columns whose fp32 sums for dW a program holds: a quarter of a multiprocessor's registers.
 _SUMMED = 16384
@@ -120,6 +118,9 @@ def _layer_norm(
     block = triton.next_power_of_2(columns)
     saved = stats if save else None
     few = _few_warps(x)
+    if columns * x.element_size() > _HELD:
+        forward_in_parts(y, None, saved, x, None, weight, bias, eps, centred=True)
+        return y, stats
     with device_of(x):
         if held := in_pieces(x, few | options):
             pieces, options = held
@@ -155,13 +156,16 @@ def _layer_norm_backward(
     dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     if dx.numel() == 0:
         return dx, torch.zeros((2, columns if sums else 0), dtype=sums_dtype(x, weight), device=x.device)
-    chosen, options = split_config(unpack(config) or {})
+    none = torch.empty((2, 0), dtype=sums_dtype(x, weight), device=x.device)
     block = triton.next_power_of_2(columns)
+    if block > _SUMMED:
+        dx, both = backward_in_parts(dy, None, x, weight, stats, sums, centred=True)
+        return dx, none if both is None else both
+    chosen, options = split_config(unpack(config) or {})
     stride = x.stride(0)
-    summed = sums and block <= _SUMMED
-    keep = _keep(x, block, summed)
+    keep = _keep(x, block, sums)
     with device_of(x):
-        if summed and (plan := _shared_plan(x, config, dy, weight)):
+        if sums and (plan := _shared_plan(x, config, dy, weight)):
             warps, programs = plan
             partial = torch.empty((2, min(rows, programs * multiprocessors(x)), columns), device=x.device)
             piece = 256 * warps
@@ -170,7 +174,7 @@ def _layer_norm_backward(
                 PIECE=piece, PIECES=triton.cdiv(columns, piece), WHOLE=columns % piece == 0, num_warps=warps,
             )  # fmt: skip
             return dx, sum_partials(partial, sums_dtype(x, weight))
-        if summed:
+        if sums:
             # A multiprocessor's registers hold the sums of 16384 columns: fewer columns leave room for more programs,
             # which hide each other's latency; each costs one more row of partial sums. Short rows are copied ahead instead.
             most = min(4, _SUMMED_TWICE // block) if block > 1024 else min(8, 4096 // block)
@@ -193,18 +197,10 @@ def _layer_norm_backward(
             dx, partial, dy, x, weight, stats, stride, rows, columns,
             BLOCK=block, KEEP=keep, STAGES=stages, **options,
         )  # fmt: skip
-        if partial is not None and keep != _ALL.value:
+        if partial is None:
+            return dx, none
+        if keep != _ALL.value:
             column_sums(partial[1], dy)
-        if sums and partial is None:
-            columns_a_block, rows_a_tile = 256, 16
-            blocks = triton.cdiv(columns, columns_a_block)
-            slabs = min(triton.cdiv(rows, rows_a_tile), max(1, 4 * multiprocessors(x) // blocks))
-            partial = torch.empty((2, slabs, columns), device=x.device)
-            layer_norm_weights_kernel[(blocks, slabs)](
-                partial, dy, x, stats, stride, rows, columns, ROWS=rows_a_tile, BLOCK=columns_a_block, num_warps=8
-            )
-    if partial is None:
-        return dx, torch.empty((2, 0), dtype=sums_dtype(x, weight), device=x.device)
     return dx, sum_partials(partial, sums_dtype(x, weight))
 
 
@@ -251,8 +247,8 @@ def layer_norm(
 
     As ``torch.nn.functional.layer_norm``. ``weight`` and ``bias`` have the shape ``normalized_shape`` and the dtype of
     ``x`` (fp32, fp16, bf16) or fp32. The result has the dtype of ``x``. Gradients are the same every time. ``config`` is
-    one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do not fit, rows of more
-    than 128 KB, and devices without CUDA.
+    one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do not fit, and devices
+    without CUDA.
     """
     if not use_triton():
         return reference(x, weight, bias, eps, normalized_shape)
@@ -264,8 +260,6 @@ def layer_norm(
         if tensor is not None and tuple(tensor.shape) != shape:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}: give normalized_shape, {shape}")
     columns = math.prod(shape)
-    if columns * x.element_size() > _HELD:
-        raise ValueError(f"normalized_shape holds {columns} elements: at most {_HELD // x.element_size()} of {x.dtype}")
     save = wants_grad(x, weight, bias)
     weight, bias = (None if tensor is None else tensor.reshape(-1).contiguous() for tensor in (weight, bias))
     return _layer_norm(as_rows(x, columns), weight, bias, eps, save, pack(config))[0].reshape(x.shape)

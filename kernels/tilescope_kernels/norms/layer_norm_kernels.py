@@ -1,11 +1,29 @@
-"""The Triton kernels of ``layer_norm``: rows in one block or in pieces forward, and two kernels backward."""
+"""The Triton kernels of ``layer_norm``: rows in one block or in pieces forward, and a kernel backward."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.row_tiles import aligned, load_piece, load_pieces, narrow, store_piece, zero_beyond
+from tilescope_kernels._shared.row_tiles import (
+    aligned,
+    columns_of,
+    load_piece,
+    load_pieces,
+    narrow,
+    store_piece,
+    zero_beyond,
+)
+
+#: Of two numbers as large as fp32 holds the sum is not one; of as many as a row has, so much smaller, it is. A power of two
+#: changes no other bit.
+_SMALLER = tl.constexpr(2.0**-17)
+
+
+@triton.jit
+def _nothing(largest, least):
+    """0, or NaN where numbers are so far apart that fp32 does not hold their difference: PyTorch's mean is NaN then."""
+    return (largest - least) * 0.0
 
 
 @triton.jit
@@ -19,9 +37,13 @@ def layer_norm_kernel(
     valid = column < columns
     mask = (row < rows) & valid
     x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0)
-    mean = tl.sum(x.to(tl.float32), axis=1, keep_dims=True) / columns
+    mean = tl.sum(x.to(tl.float32) * _SMALLER, axis=1, keep_dims=True) / (columns * _SMALLER)
     centred = tl.where(valid, x.to(tl.float32) - mean, 0.0)
     rstd = tl.rsqrt(tl.sum(centred * centred, axis=1, keep_dims=True) / columns + eps)
+    if tl.min(rstd) == 0.0:
+        largest = tl.max(tl.where(valid, x.to(tl.float32), float("-inf")), axis=1, keep_dims=True)
+        least = tl.min(tl.where(valid, x.to(tl.float32), float("inf")), axis=1, keep_dims=True)
+        mean += _nothing(largest, least)
     # The row waits for that sum in 16 bits, and is centred again, written the other way round, or the compiler would
     # see one expression and keep fp32 values, which halve the programs that fit a multiprocessor.
     y = (mean - x.to(tl.float32)) * -rstd
@@ -74,8 +96,20 @@ def layer_norm_pieces_kernel(
         squares += tl.sum(apart * apart, axis=1)
     total, squares = tl.reduce((total, squares), 0, _add)
     away = total / columns
-    rstd = tl.rsqrt(squares / columns - away * away + eps)
+    # Infinite squares are no less beyond fp32 for what is subtracted, which may be infinite too.
+    rstd = tl.rsqrt(tl.where(squares == float("inf"), squares, squares / columns - away * away) + eps)
     mean = near + away
+    if rstd == 0.0:
+        # Read once more, as what so rarely happens should take no registers.
+        largest = tl.full((LANES,), float("-inf"), tl.float32)
+        least = tl.full((LANES,), float("inf"), tl.float32)
+        for start in range(0, columns, LANES * WIDTH):
+            column = start + columns_of(0, LANES, WIDTH)
+            x = tl.load(x_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
+            x = tl.where(column < columns, x, near)
+            largest = tl.maximum(largest, tl.max(x, axis=1))
+            least = tl.minimum(least, tl.min(x, axis=1))
+        mean += _nothing(tl.max(largest, axis=0), tl.min(least, axis=0))
     # Where the row waiting in 16 bits makes room for another program: not at 16 warps with 32 elements a thread.
     LONG: tl.constexpr = STEPS * WIDTH >= (33 if LANES > 256 else 32)  # noqa: SIM300
     for i in tl.static_range(STEPS):
@@ -164,29 +198,3 @@ def layer_norm_backward_kernel(
         tl.store(partial_ptr + column, dw, mask=mask)
         if KEEP == _ALL:
             tl.store(partial_ptr + programs.to(tl.int64) * columns + column, db, mask=mask)
-
-
-@triton.jit
-def layer_norm_weights_kernel(
-    partial_ptr, dy_ptr, x_ptr, stats_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """dW and dB of ``BLOCK`` columns over every ``num_programs(1)``-th tile of rows, where a row's do not fit."""
-    slab = tl.program_id(1)
-    slabs = tl.num_programs(1)
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    dw = tl.zeros((ROWS, BLOCK), tl.float32)
-    db = tl.zeros((ROWS, BLOCK), tl.float32)
-    for start in range(slab * ROWS, rows, slabs * ROWS):
-        row = start + tl.arange(0, ROWS)[:, None]
-        mask = (row < rows) & (column < columns)
-        place = row.to(tl.int64)
-        x = tl.load(x_ptr + place * x_stride + column, mask=mask, other=0.0).to(tl.float32)
-        dy = tl.load(dy_ptr + place * columns + column, mask=mask, other=0.0).to(tl.float32)
-        mean = tl.load(stats_ptr + 2 * place, mask=row < rows, other=0.0)
-        rstd = tl.load(stats_ptr + 2 * place + 1, mask=row < rows, other=0.0)
-        dw += dy * ((x - mean) * rstd)
-        db += dy
-    partial_ptr += slab.to(tl.int64) * columns
-    valid = column < columns
-    tl.store(partial_ptr + column, tl.sum(dw, axis=0, keep_dims=True), mask=valid)
-    tl.store(partial_ptr + slabs.to(tl.int64) * columns + column, tl.sum(db, axis=0, keep_dims=True), mask=valid)

@@ -1,4 +1,4 @@
-"""LayerNorm into a linear layer, and RMSNorm through GELU into a linear layer, without gradients.
+"""LayerNorm into a linear layer, and RMSNorm through GELU into a linear layer. ``norm_linear_gradients`` has their gradients.
 
 Fusion saves little here: at 8192 x 4096 into 4096 columns, writing the normed rows and reading them back takes a twelfth
 of the product's time. Normalising tiles as the product loads them costs more than that, because every tile of columns
@@ -24,14 +24,20 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
+from tilescope_kernels.norms.norm_linear_gradients import (
+    differentiate_layer_norm,
+    differentiate_rms_norm,
+    save_layer_norm,
+    save_rms_norm,
+)
 from tilescope_kernels.norms.norm_linear_kernels import (
     norm_linear_kernel,
     norm_linear_prepare_kernel,
     normed_rows_kernel,
 )
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
 def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int) -> dict[str, int]:
@@ -163,6 +169,9 @@ def _(
     return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
 
 
+_layer_norm_linear.register_autograd(differentiate_layer_norm, setup_context=save_layer_norm)
+
+
 @operator("rms_norm_gelu_linear")
 def _rms_norm_gelu_linear(
     x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float,
@@ -182,7 +191,10 @@ def _(
     return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
 
 
-def _check(function: str, weight: torch.Tensor, bias: torch.Tensor | None, **others: torch.Tensor | None) -> int:
+_rms_norm_gelu_linear.register_autograd(differentiate_rms_norm, setup_context=save_rms_norm)
+
+
+def _check(weight: torch.Tensor, bias: torch.Tensor | None, **others: torch.Tensor | None) -> int:
     """Check the arguments of both functions and return the columns of x. ``others`` are x, then the norm's parameters."""
     check_tensors(**others, weight=weight, bias=bias)
     x = others["x"]
@@ -198,8 +210,6 @@ def _check(function: str, weight: torch.Tensor, bias: torch.Tensor | None, **oth
         raise ValueError(f"bias has shape {tuple(bias.shape)}: give one number a row of weight, ({weight.shape[0]},)")
     if columns * x.element_size() > _HELD or columns == 0:
         raise ValueError(f"x has {columns} columns: give 1 to {_HELD // x.element_size()} of {x.dtype}")
-    given = {name: t for name, t in {**others, "weight": weight, "bias": bias}.items() if t is not None}
-    check_no_grad(function, **given)
     return columns
 
 
@@ -217,16 +227,16 @@ def layer_norm_linear(
     *,
     config: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """``linear(layer_norm(x), weight, bias)`` of x (..., columns), over the last dimension; no gradient.
+    """``linear(layer_norm(x), weight, bias)`` of x (..., columns), over the last dimension; once differentiable.
 
     ``norm_weight`` and ``norm_bias`` (columns) and ``bias`` (columns out) may be None; ``weight`` is (columns out,
     columns). All have one dtype (fp32, fp16, bf16). Sums are fp32; cuBLAS's products follow PyTorch's settings for fp32.
     ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do not fit, rows
-    of more than 128 KB, gradients, and devices without CUDA.
+    of more than 128 KB, and devices without CUDA.
     """
     if not use_triton():
         return layer_norm_reference(x, norm_weight, norm_bias, weight, bias, eps)
-    columns = _check("layer_norm_linear", weight, bias, x=x, norm_weight=norm_weight, norm_bias=norm_bias)
+    columns = _check(weight, bias, x=x, norm_weight=norm_weight, norm_bias=norm_bias)
     packed = [_packed(tensor) for tensor in (norm_weight, norm_bias, weight, bias)]
     y = _layer_norm_linear(as_rows(x, columns), *packed, eps, pack(config))
     return y.reshape(*x.shape[:-1], weight.shape[0])
@@ -248,7 +258,7 @@ def rms_norm_gelu_linear(
     """
     if not use_triton():
         return gelu_reference(x, norm_weight, weight, bias, eps)
-    columns = _check("rms_norm_gelu_linear", weight, bias, x=x, norm_weight=norm_weight)
+    columns = _check(weight, bias, x=x, norm_weight=norm_weight)
     eps = torch.finfo(torch.float32).eps if eps is None else eps
     y = _rms_norm_gelu_linear(as_rows(x, columns), _packed(norm_weight), weight, bias, eps, pack(config))
     return y.reshape(*x.shape[:-1], weight.shape[0])
@@ -282,11 +292,11 @@ def layer_norm_inputs(workload: Workload, device: Any) -> dict[str, Any]:
     numbers = generator(workload, device)
     m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
     return {
-        "x": normal((m, k), workload, device, numbers),
-        "norm_weight": normal((k,), workload, device, numbers, scale=0.2, shift=1.0),
-        "norm_bias": normal((k,), workload, device, numbers, scale=0.2),
-        "weight": normal((n, k), workload, device, numbers, scale=1.0 / math.sqrt(max(1, k))),
-        "bias": normal((n,), workload, device, numbers),
+        "x": normal((m, k), workload, device, numbers, requires_grad=True),
+        "norm_weight": normal((k,), workload, device, numbers, scale=0.2, shift=1.0, requires_grad=True),
+        "norm_bias": normal((k,), workload, device, numbers, scale=0.2, requires_grad=True),
+        "weight": normal((n, k), workload, device, numbers, scale=1.0 / math.sqrt(max(1, k)), requires_grad=True),
+        "bias": normal((n,), workload, device, numbers, requires_grad=True),
         "eps": 1e-5,
     }
 
@@ -297,26 +307,35 @@ def gelu_inputs(workload: Workload, device: Any) -> dict[str, Any]:
     return {name: value for name, value in drawn.items() if name != "norm_bias"}
 
 
-def _cost(workload: Workload, norm: int, vectors: int) -> Cost:
-    """2MNK for the product, N additions a row for the bias, ``norm`` operations an element of x; ``vectors`` of K columns."""
+def _cost(workload: Workload, direction: str, norm: int, vectors: int) -> Cost:
+    """2MNK for a product, of which backward has two, MN additions for the bias or its gradient, ``norm`` an element of x.
+
+    The norm has ``vectors`` parameters of K columns.
+    """
     m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
     size = workload.itemsize
+    products = 1 if direction == FORWARD else 2
+    operands, result = m * k + n * k + vectors * k, m * n
     return Cost(
-        flops=2 * m * n * k + m * n + norm * m * k,
-        bytes_read=(m * k + n * k + vectors * k + n) * size,
-        bytes_written=m * n * size,
+        flops=products * 2 * m * n * k + m * n + norm * m * k,
+        bytes_read=(operands + (n if direction == FORWARD else result)) * size,
+        bytes_written=(result if direction == FORWARD else operands + n) * size,
         pipe=workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32",
     )
 
 
 def layer_norm_cost(workload: Workload, direction: str) -> Cost:
-    """LayerNorm as ``layer_norm`` counts it, 7 operations an element."""
-    return _cost(workload, 7, 2)
+    """LayerNorm as ``layer_norm`` counts it, 7 operations an element forward and 13 backward."""
+    return _cost(workload, direction, 7 if direction == FORWARD else 13, 2)
 
 
 def gelu_cost(workload: Workload, direction: str) -> Cost:
-    """RMSNorm as ``rms_norm`` counts it, 4 operations an element, and GELU by the error function, 5."""
-    return _cost(workload, 9, 1)
+    """RMSNorm as ``rms_norm`` counts it, 4 operations an element and 9 backward, and GELU by the error function, 5.
+
+    Backward has those 5 again with one for their argument, 4 for the slope of the error function, and 3 for the product
+    rule and dy.
+    """
+    return _cost(workload, direction, 9 if direction == FORWARD else 22, 1)
 
 
 WORKLOADS = (
@@ -344,6 +363,7 @@ LAYER_NORM_LINEAR = KernelSpec(
     workloads=WORKLOADS,
     cost=layer_norm_cost,
     tolerance=TOLERANCE,
+    passes=(FORWARD, BACKWARD),
 )
 
 RMS_NORM_GELU_LINEAR = KernelSpec(
@@ -360,4 +380,5 @@ RMS_NORM_GELU_LINEAR = KernelSpec(
     workloads=WORKLOADS,
     cost=gelu_cost,
     tolerance=TOLERANCE,
+    passes=(FORWARD, BACKWARD),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.activations import activate
+from tilescope_kernels._shared.activations import activate, activate_with_derivative
 from tilescope_kernels._shared.tile_order import tile_origin
 
 
@@ -124,3 +124,36 @@ def normed_rows_kernel(
     if RMS_GELU:
         y = activate(y, 1)
     tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def rms_norm_gelu_backward_kernel(
+    dx_ptr, partial_ptr, dy_ptr, x_ptr, norm_weight_ptr, x_stride, rows, columns, eps, BLOCK: tl.constexpr
+):
+    """``dx`` of rows ``program, program + programs, ...`` of gelu(rms_norm(x)), and their share of the weight's gradient.
+
+    With n = x * rstd, d = dy * gelu'(n * weight) and g = d * weight: dx = rstd * (g - n * mean(g * n)), and the weight's
+    gradient is the sum of d * n over rows. x is read once: 1 / RMS is computed again.
+    """
+    program = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    weight = 1.0
+    if norm_weight_ptr is not None:
+        weight = tl.load(norm_weight_ptr + column, mask=mask, other=0.0)
+    dw = tl.zeros((BLOCK,), tl.float32)
+    for row in range(program, rows, tl.num_programs(0)):
+        start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        x = tl.load(x_ptr + start * x_stride + column, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + start * columns + column, mask=mask, other=0.0).to(tl.float32)
+        rstd = tl.rsqrt(tl.sum(x * x) / columns + eps)
+        normed = x * rstd
+        gain = weight if norm_weight_ptr is None else weight.to(tl.float32)
+        _, slope = activate_with_derivative(normed * gain, 1)
+        g = dy * slope
+        dw += g * normed
+        g *= gain
+        dx = (g - normed * (tl.sum(g * normed) / columns)) * rstd
+        tl.store(dx_ptr + start * columns + column, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+    if partial_ptr is not None:
+        tl.store(partial_ptr + program.to(tl.int64) * columns + column, dw, mask=mask)

@@ -20,6 +20,7 @@ from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack,
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
+from tilescope_kernels.norms.wide_rows import backward_in_parts, forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -120,33 +121,15 @@ def rms_norm_backward_kernel(
         tl.store(partial_ptr + program.to(tl.int64) * columns + column, dw, mask=mask)
 
 
-@triton.jit
-def rms_norm_weight_kernel(
-    partial_ptr, dy_ptr, x_ptr, rstd_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """dW of ``BLOCK`` columns over every ``num_programs(1)``-th tile of rows, where a row's sums do not fit."""
-    slab = tl.program_id(1)
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    dw = tl.zeros((ROWS, BLOCK), tl.float32)
-    for start in range(slab * ROWS, rows, tl.num_programs(1) * ROWS):
-        row = start + tl.arange(0, ROWS)[:, None]
-        mask = (row < rows) & (column < columns)
-        x = tl.load(x_ptr + row.to(tl.int64) * x_stride + column, mask=mask, other=0.0).to(tl.float32)
-        dy = tl.load(dy_ptr + row.to(tl.int64) * columns + column, mask=mask, other=0.0).to(tl.float32)
-        dw += dy * (x * tl.load(rstd_ptr + row, mask=row < rows, other=0.0))
-    partial_ptr += slab.to(tl.int64) * columns
-    tl.store(partial_ptr + column, tl.sum(dw, axis=0, keep_dims=True), mask=column < columns)
-
-
 #: ``PROGRAMS`` a multiprocessor walk the rows in the backward pass, where each adds up its share of the weight's gradient;
 #: 0 is the launcher's choice. The forward pass has a program for each row, or for several short ones.
 CONFIGS = tuple(
     {"PROGRAMS": programs, "num_warps": warps} for programs in (0, 1, 2, 3, 4, 8) for warps in (8, 4, 16, 32)
 )
 
-#: Bytes of the longest row: half of a multiprocessor's registers.
+#: Bytes of the longest row that one program holds: half of a multiprocessor's registers. Longer ones are cut into parts.
 _HELD = 128 * 1024
-#: Most columns whose fp32 sums for dW a program holds: a quarter of a multiprocessor's registers.
+#: Most columns whose fp32 sums for dW it holds beside them: a quarter of a multiprocessor's registers.
 _SUMMED = 16384
 
 
@@ -174,6 +157,9 @@ def _rms_norm(
     # Rather than 16, which leave as many lanes idle there: 8192x16384 129.4 us and 127.1 on one H200, 128.3 and 127.5 on
     # another (kernel durations, 2026-11-24, torch 2.11, triton 3.6).
     few = {"num_warps": 8} if x.element_size() == 2 and 14336 < columns <= 16384 else {}
+    if columns * x.element_size() > _HELD:
+        forward_in_parts(y, None, saved, x, None, weight, None, eps, centred=False)
+        return y, rstd
     with device_of(x):
         if held := in_pieces(x, few | options):
             pieces, options = held
@@ -206,30 +192,22 @@ def _rms_norm_backward(
     dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     if dx.numel() == 0:
         return dx, torch.zeros(columns if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
-    chosen, options = split_config(unpack(config) or {})
+    none = torch.empty(0, dtype=sums_dtype(x, weight), device=x.device)
     block = triton.next_power_of_2(columns)
-    stride = x.stride(0)
-    summed = sums and block <= _SUMMED
+    if block > _SUMMED:
+        dx, dw = backward_in_parts(dy, None, x, weight, rstd, sums, centred=False)
+        return dx, none if dw is None else dw[0]
+    chosen, options = split_config(unpack(config) or {})
     # Rows in flight hide latency: few wide ones or several narrow ones; each program costs a row of partial sums.
     programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
-    programs = min(rows, programs * multiprocessors(x)) if summed else rows
-    partial = torch.empty((1, programs, columns), device=x.device) if summed else None
+    programs = min(rows, programs * multiprocessors(x)) if sums else rows
+    partial = torch.empty((1, programs, columns), device=x.device) if sums else None
     with device_of(x):
-        options.setdefault("num_warps", _warps(x) if summed else 32 if block > _SUMMED else 16)
+        options.setdefault("num_warps", _warps(x) if sums else 16)
         rms_norm_backward_kernel[(programs,)](
-            dx, partial, dy, x, weight, rstd, stride, rows, columns, BLOCK=block, HOLD=block < _SUMMED, **options
+            dx, partial, dy, x, weight, rstd, x.stride(0), rows, columns, BLOCK=block, HOLD=block < _SUMMED, **options
         )
-        if sums and partial is None:
-            columns_a_block, rows_a_tile = 256, 16
-            blocks = triton.cdiv(columns, columns_a_block)
-            slabs = min(triton.cdiv(rows, rows_a_tile), max(1, 4 * multiprocessors(x) // blocks))
-            partial = torch.empty((1, slabs, columns), device=x.device)
-            rms_norm_weight_kernel[(blocks, slabs)](
-                partial, dy, x, rstd, stride, rows, columns, ROWS=rows_a_tile, BLOCK=columns_a_block, num_warps=8
-            )
-    if partial is None:
-        return dx, torch.empty(0, dtype=sums_dtype(x, weight), device=x.device)
-    return dx, sum_partials(partial, sums_dtype(x, weight))[0]
+    return dx, none if partial is None else sum_partials(partial, sums_dtype(x, weight))[0]
 
 
 @_rms_norm_backward.register_fake
@@ -273,7 +251,7 @@ def rms_norm(
     As ``torch.nn.functional.rms_norm``. ``weight`` has the shape ``normalized_shape`` and the dtype of ``x`` (fp32, fp16,
     bf16) or fp32. The result has the dtype of ``x``. ``eps``, by default that of fp32, is added to the mean square.
     Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what
-    it cannot serve: other dtypes, shapes that do not fit, rows of more than 128 KB, devices without CUDA.
+    it cannot serve: other dtypes, shapes that do not fit, devices without CUDA.
     """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not use_triton():
@@ -284,8 +262,6 @@ def rms_norm(
     if weight is not None and tuple(weight.shape) != shape:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: give normalized_shape, {shape}")
     columns = math.prod(shape)
-    if columns * x.element_size() > _HELD:
-        raise ValueError(f"normalized_shape holds {columns} elements: at most {_HELD // x.element_size()} of {x.dtype}")
     eps = torch.finfo(torch.float32).eps if eps is None else eps
     flat_weight = None if weight is None else weight.reshape(-1).contiguous()
     rows = as_rows(x, columns)

@@ -27,7 +27,7 @@ def conditions(names: Iterable[str], settings: Mapping[str, Any]) -> dict[str, d
             for key in ("warmup", "repetitions", "rotate")
             if hasattr(module, key.upper())
         }
-        if name == "ncu":
+        if name in ("ncu", "cupti"):
             numbers["warmup"] = max(1, min(numbers["warmup"], module.WARMUP))
         found[name] = {"cache_control": KNOWN[name].caches, "clock_control": _CLOCKS, **numbers}
     return found

@@ -20,7 +20,7 @@ import pandas as pd
 from tilescope.collectors import check
 from tilescope.files import bounded_reading
 from tilescope.hardware import device
-from tilescope.table import schema
+from tilescope.table import absent, schema
 from tilescope.table.case import Case
 
 SUFFIX = ".trace.json.gz"
@@ -109,7 +109,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
             if launch not in described:
                 described.add(launch)
                 rows += [case.row(m, v, "torch_profiler", **where) for m, v in _resources(event)]
-    return schema.without_absent(schema.frame(rows))
+    return absent.without(schema.frame(rows))
 
 
 def _after(moment: float, first: float) -> float:

@@ -11,7 +11,7 @@ from tilescope.commands import choices, running
 def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser(
-        "open", help="make runs of other tools' files: ncu, torch.profiler, Proton, tritonparse, Inductor"
+        "open", help="make runs of other tools' files: ncu, torch.profiler, Proton, tritonparse, Inductor, Helion"
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="its format is found by its content")
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="where runs go ($TILESCOPE_RUNS)")

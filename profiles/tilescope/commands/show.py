@@ -21,7 +21,7 @@ def command(subparsers: choices.Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints."""
     from tilescope.hardware import raised_roofs  # noqa: PLC0415
-    from tilescope.models import impossible, json_documents, text_table  # noqa: PLC0415
+    from tilescope.models import impossible, json_documents, sweeps, text_table  # noqa: PLC0415
     from tilescope.runs import provenance, staleness, store  # noqa: PLC0415
     from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415
 
@@ -45,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     for kernel in staleness.stale_kernels(loaded):
         print(f"note: {kernel} has changed since this run")
     print(text_table.text(loaded.table, run.device, loaded.configs))
+    for sweep, lines in sweeps.conclusions(loaded.table, run.device.target):
+        print("\n  ".join([sweep, *lines]))
     above = []
     for case, reason in impossible.of_table(loaded.table, run.device, run.kernels):
         named = [case.key[name] for name in CASE_COLUMNS if name != "dtype" and case.key[name]]

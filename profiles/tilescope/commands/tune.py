@@ -1,24 +1,30 @@
 """``tilescope tune``: every config of a kernel's implementations and their default, best first.
 
 They race: what is surely slower is timed little, what is hopeless not at all, and what is remembered not again. Without a GPU the
-order goes by the compiler's figures, and promises nothing about time.
+order goes by the compiler's figures, and promises nothing about time. With ``--scheduler`` they race on the GPUs of a Dask cluster.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilescope.commands import choices, running
+
+if TYPE_CHECKING:
+    from tilescope.jobs.executors import Gpu
+    from tilescope.runs.store import LoadedRun
 
 
 def command(subparsers: choices.Subparsers) -> None:
     """Adds the parser."""
     parser = subparsers.add_parser("tune", help="try every config of a kernel, best first")
-    parser.add_argument("kernel", metavar="KERNEL", help="catalog name or path/to/file.py:SPEC")
+    parser.add_argument("kernel", metavar="KERNEL", nargs="?", help="catalog name or path/to/file.py:SPEC")
     choices.add_choices(parser, collect=False)
     parser.add_argument(
         "--export", type=Path, metavar="FILE", help="write the winners into FILE, in place of those it has for the same"
@@ -27,18 +33,36 @@ def command(subparsers: choices.Subparsers) -> None:
     parser.add_argument(
         "--exhaustive", action="store_true", help="time every config as often as any case, traced, and remember nothing"
     )
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="race on the GPUs of a Dask cluster's workers: tcp://host:8786"
+    )
+    parser.add_argument(
+        "--merge",
+        type=Path,
+        metavar="FILE",
+        help="first take over what another machine's memory (tuning.sqlite3) knows",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Tunes and prints one line a config; status 1 when none of them works."""
+    if arguments.exhaustive and (arguments.export or arguments.fresh or arguments.scheduler):
+        raise ValueError("--exhaustive remembers nothing: leave out --export, --fresh and --scheduler")
+    if arguments.merge:
+        _merge(arguments.merge)
+    if not arguments.kernel:
+        if arguments.merge:
+            return 0
+        raise ValueError("name a kernel to tune")
+    return _elsewhere(arguments) if arguments.scheduler else _here(arguments)
+
+
+def _here(arguments: argparse.Namespace) -> int:
+    """Tunes on this machine."""
     from tilescope.jobs import tuning  # noqa: PLC0415
     from tilescope.jobs.job import Job  # noqa: PLC0415
-    from tilescope.models import text_table  # noqa: PLC0415
-    from tilescope.table.case import Case  # noqa: PLC0415
 
-    if arguments.exhaustive and (arguments.export or arguments.fresh):
-        raise ValueError("--exhaustive remembers nothing: leave out --export and --fresh")
     timed = False
 
     async def plan() -> Job:
@@ -53,6 +77,63 @@ def run(arguments: argparse.Namespace) -> int:
         return job
 
     loaded, interrupted = running.run(plan)
+    return _told(arguments, loaded, interrupted, timed)
+
+
+def _elsewhere(arguments: argparse.Namespace) -> int:
+    """Tunes on the GPUs of a Dask cluster: a run for each kind of GPU."""
+    from tilescope.jobs import dask_executor, heats, supervisor, tuning  # noqa: PLC0415
+    from tilescope.jobs.progress import Progress  # noqa: PLC0415
+
+    async def kinds() -> tuple[list[list[Gpu]], list[str]]:
+        async with dask_executor.connect(arguments.scheduler) as cluster:
+            return await heats.kinds(cluster, [arguments.kernel])
+
+    found, notes = asyncio.run(kinds())
+    status = 0
+    for gpus in found:
+
+        async def work(progress: Progress, gpus: list[Gpu] = gpus) -> None:
+            device = gpus[0].device
+            progress(
+                {
+                    "event": "waiting",
+                    "doing": f"racing on {device.name}, {len(gpus)} of them"
+                    if len(gpus) > 1
+                    else f"racing on {device.name}",
+                }
+            )
+            job, _ = await tuning.plan_tuning(
+                [arguments.kernel],
+                runs_dir=arguments.runs,
+                fresh=arguments.fresh,
+                elsewhere=device,
+                **choices.chosen(arguments),
+            )
+            job = dataclasses.replace(job, notes=(*job.notes, *notes))
+            async with dask_executor.connect(arguments.scheduler) as cluster:
+                job = await heats.timed(cluster, gpus, job)
+            await supervisor.run(job, progress)
+
+        loaded, interrupted = running.follow(work)
+        status = max(status, _told(arguments, loaded, interrupted, timed=True))
+    return status
+
+
+def _merge(path: Path) -> None:
+    from tilescope.tuning import memory  # noqa: PLC0415
+
+    kept = memory.Memory()
+    print(f"{kept.merge(path)} timings of {path} are new in {kept.path}")
+
+
+def _told(arguments: argparse.Namespace, loaded: LoadedRun, interrupted: bool, timed: bool) -> int:
+    """Prints the run and exports its winners. Returns the exit status."""
+    from tilescope.jobs import tuning  # noqa: PLC0415
+    from tilescope.models import sweeps, text_table  # noqa: PLC0415
+    from tilescope.table.case import Case  # noqa: PLC0415
+
+    concluded = dict(sweeps.conclusions(loaded.table, loaded.run.device.target)) if timed else {}
     why = {failure.case: failure.message for failure in loaded.run.failures}
     found = text_table.results(loaded.table, loaded.run.device)
     remarks = [
@@ -65,10 +146,13 @@ def run(arguments: argparse.Namespace) -> int:
         said = "fastest first" if timed else "no GPU to time them: fewest spills first, then highest occupancy"
         print(f"{' '.join(keys)}, {tried} configs and the default, {said}")
         headings, rows = text_table.cells(found.replace({"config": {"": "default"}}), order, name_by=["config"])
+        if timed:
+            headings, rows = _with_over(headings, rows, [_rank(found.loc[index], timed)[0] for index in order])
         extra = [remarks[index] for index in order]
         if any(extra):
             headings, rows = [*headings, "failed"], [[*row, text] for row, text in zip(rows, extra, strict=True)]
         print(text_table.render(headings, rows))
+        print("".join(f"{line}\n" for line in concluded.get(" · ".join(keys), ())), end="")
     status = running.report(loaded, interrupted, failures=[f for f in loaded.run.failures if not f.case])
     if arguments.export:
         _export(tuning.winners(loaded), arguments.export)
@@ -86,6 +170,17 @@ def _export(found: Sequence[Any], path: Path) -> None:
     kept = [one for one in before if (one.problem.kernel, one.problem.shape, one.problem.device) not in new]
     memory.export([*kept, *found], path)
     print(f"winners: {path}, {len(found)} new, {len(kept)} kept")
+
+
+def _with_over(headings: list[str], rows: list[list[str]], times: list[float]) -> tuple[list[str], list[list[str]]]:
+    """The table with how far each time is over the best, after the first column."""
+    from tilescope.table import units  # noqa: PLC0415
+
+    known = [time for time in times if time < math.inf]
+    over = ["–" if time == math.inf else units.text(time / min(known) - 1, "ratio", 2) for time in times]
+    return [headings[0], "over best", *headings[1:]], [
+        [row[0], part, *row[1:]] for row, part in zip(rows, over, strict=True)
+    ]
 
 
 def _rank(row: Any, timed: bool) -> tuple[float, ...]:

@@ -6,6 +6,8 @@ import ctypes
 import os
 import signal
 
+#: The thread that looks after a process which is not the parent: it sleeps, and holds no lock that a fork could miss.
+WATCH = "supervisor-watch"
 #: PR_SET_PDEATHSIG of prctl(2).
 _SET_PARENT_DEATH_SIGNAL = 1
 

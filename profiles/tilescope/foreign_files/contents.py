@@ -17,7 +17,7 @@ import pandas as pd
 
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import ceilings
-from tilescope.table import launch_configs, schema
+from tilescope.table import absent, launch_configs, schema
 from tilescope.table.description import DeclaredKernel
 from tilescope.table.metrics import METRICS
 from tilescope.table.schema import Device
@@ -108,7 +108,7 @@ class Rows:
             "source": self._source,
         }
         table = pd.DataFrame(columns, columns=list(schema.COLUMNS), index=range(len(self)))
-        return schema.without_absent(schema.with_dtypes(table, schema.COLUMNS))
+        return absent.without(schema.with_dtypes(table, schema.COLUMNS))
 
 
 def lines(path: Path, longest: int) -> Iterator[bytes]:

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from tilescope.files import bounded_reading
-from tilescope.foreign_files import inductor_autotune, ncu_csv, ncu_report, profiler_trace, proton, tritonparse
+from tilescope.foreign_files import (
+    helion_autotune,
+    inductor_autotune,
+    ncu_csv,
+    ncu_report,
+    profiler_trace,
+    proton,
+    tritonparse,
+)
 from tilescope.foreign_files.contents import Contents
 
 #: Bytes by which a file is known.
@@ -23,7 +31,9 @@ class Format(Protocol):
 
 
 #: In the order in which they are asked: those that are known for certain by their first bytes come first.
-FORMATS = cast("tuple[Format, ...]", (ncu_report, inductor_autotune, tritonparse, proton, profiler_trace, ncu_csv))
+FORMATS = cast(
+    "tuple[Format, ...]", (ncu_report, helion_autotune, inductor_autotune, tritonparse, proton, profiler_trace, ncu_csv)
+)
 
 
 def known() -> str:

@@ -95,7 +95,7 @@ def all_roofs(device: Device) -> pd.DataFrame:
 def pipe_of(case: CaseValues, kernels: Mapping[str, Mapping[str, object]] | None = None) -> str:
     """The pipe that bounds the case's arithmetic.
 
-    It is the one that the kernel declares. Else it is the tensor pipe of the dtype where ncu or the compiler saw tensor
+    It is the one that the kernel declares. Else it is the tensor pipe of the dtype where counters or the compiler saw tensor
     work, or where the algorithm's intensity leaves little else. Else it is the CUDA cores.
     """
     declared = declared_pipe(case, kernels)
@@ -103,7 +103,7 @@ def pipe_of(case: CaseValues, kernels: Mapping[str, Mapping[str, object]] | None
         return declared
     dtype = case.key["dtype"]
     tensor = {"fp32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8": "int8", "fp64": "fp64"}.get(dtype)
-    counted = [k.value for metric in WORK if metric.startswith("tensor") and (k := case.total(metric, "ncu"))]
+    counted = [k.value for metric in WORK if metric.startswith("tensor") and (k := case.total(metric, case.counted_by))]
     compiled = case.total("tensor_instructions", "compiler")
     if counted or compiled:
         evident = any(counted) or bool(compiled and compiled.value)

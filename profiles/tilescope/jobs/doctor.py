@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tilescope.collectors.cupti import library
 from tilescope.hardware import device
 from tilescope.interpreter import TESTED
 from tilescope.runs import store
@@ -65,6 +66,7 @@ def examine() -> list[Finding]:
         cache(),
         interpreter(probe),
         ncu(),
+        cupti(),
         counters(DRIVER_PARAMETERS, gpu is not None),
         compiler(),
         runs(),
@@ -158,6 +160,14 @@ def ncu() -> Finding:
         return Finding("ncu", False, "not on PATH, nor in its usual places",
                        "install Nsight Compute: https://developer.nvidia.com/nsight-compute")  # fmt: skip
     return Finding("ncu", True, f"{device.versions().get('ncu', 'version unknown')} ({path})")
+
+
+def cupti() -> Finding:
+    """The library that counts in the worker itself."""
+    path = library.find()
+    if path is None:
+        return Finding("cupti", False, "libcupti is not here", "pip install nvidia-cuda-cupti")
+    return Finding("cupti", True, str(path))
 
 
 def counters(parameters: Path, gpu: bool) -> Finding:

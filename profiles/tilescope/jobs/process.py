@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from tilescope.jobs.scratch import Scratch
 from tilescope.jobs.worker_output import BoundedLog, EventLines
 from tilescope.table.sources import KNOWN
 
-#: How often the pipe of events is looked at, in seconds, and how soon again while there is more.
-POLL, MORE = 0.05, 0.002
+#: How often the pipe of events is looked at, in seconds: how soon after an event, and at most. Each look without one makes it
+#: ``_SLOWER``, so that an event is heard late by a fraction of what it was waited for.
+POLL, MORE, _SLOWER = 0.05, 0.002, 1.25
 #: How long a worker may take to import what it needs before its first case, in seconds, whatever a case may take.
 STARTUP = 120.0
 #: How long a worker may take to end after SIGTERM before it is killed, in seconds.
@@ -50,7 +51,7 @@ class WorkerProcess:
 
     ``wrap`` may change the command line (ncu goes in front of it); ``environment`` adds variables. Use as an
     asynchronous context manager: leaving it stops whatever still runs. ``status`` is the exit status once
-    ``events`` has ended, ``silent`` is True when it was killed for not answering.
+    ``events`` has ended, ``silent`` is True when it was killed for not answering, ``done`` when it has said that it is done.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class WorkerProcess:
         self._process: asyncio.subprocess.Process | resident.Forked | None = None
         self._patience = 0.0
         self.status: int | None = None
-        self.silent = False
+        self.silent = self.done = False
 
     async def __aenter__(self) -> WorkerProcess:
         """Raises StartError when the command cannot be started."""
@@ -142,7 +143,7 @@ class WorkerProcess:
             return bool(piece)
         return True
 
-    async def events(self, patience: float) -> AsyncIterator[dict[str, Any]]:
+    async def events(self, patience: float) -> AsyncGenerator[dict[str, Any]]:
         """The worker's events until it has ended. Kills it after ``patience`` seconds without a new one.
 
         Before its first event, and after ``start``, it has at least ``STARTUP`` seconds.
@@ -153,12 +154,13 @@ class WorkerProcess:
         heard, limit, last = clock(), max(patience, STARTUP), None
         ended = asyncio.ensure_future(self._process.wait())
         try:
-            more = False
+            pause = MORE
             while True:
-                done, _ = await asyncio.wait({ended}, timeout=MORE if more else POLL)
+                done, _ = await asyncio.wait({ended}, timeout=pause)
                 fresh = self.drain() if done else self._take_events()
-                more = fresh is not None
+                pause = min(POLL, pause * _SLOWER) if fresh is None else MORE
                 for event in fresh or ():
+                    self.done |= event["event"] == "done"
                     if event != last:  # who says the same again and again is not getting on
                         heard, limit = clock(), max(patience, STARTUP) if event["event"] == "start" else patience
                     last = event
@@ -190,11 +192,17 @@ class WorkerProcess:
         return found
 
     async def stop(self) -> None:
-        """Ends the process group: SIGTERM, then SIGKILL after ``GRACE`` seconds, or at once if this is cancelled."""
+        """Ends the process group: SIGTERM, then SIGKILL after ``GRACE`` seconds, or at once if this is cancelled.
+
+        One that is done has as long to end by itself.
+        """
         process = self._process
         if process is None:
             return
         try:
+            if self.done:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), GRACE)
             if process.returncode is None:
                 _signal_group(process.pid, signal.SIGTERM)
                 with contextlib.suppress(TimeoutError):

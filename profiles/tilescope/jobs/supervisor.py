@@ -75,13 +75,15 @@ async def _prepared(job: Job) -> tuple[Job, Device | None]:
 async def _finish(ledger: Ledger, here: Device | None) -> Path:
     """Does what is outstanding, as far as that can be done, and closes the run, whatever happens."""
     ledger.emit({"event": "start", "run": ledger.writer.run.id})
-    try:
-        await ledger.take_given()
-        await schedule.collect_all(ledger, here)
-    except BaseException:
-        ledger.close(interrupted=True)
-        raise
-    return ledger.close()
+    async with contextlib.AsyncExitStack() as held:
+        try:
+            await ledger.take_given()
+            await schedule.collect_all(ledger, here, held)
+        except BaseException:
+            ledger.close(interrupted=True)
+            raise
+        # The worker that measured last lets go of the GPU while the run is written.
+        return ledger.close()
 
 
 def _changed(run: Run, now: Run) -> str:
@@ -99,7 +101,7 @@ def _changed(run: Run, now: Run) -> str:
 def _about(job: Job, here: Device | None) -> Run:
     """The run's description before anything has run."""
     target = str(job.settings.get("target") or (here.target if here else "sm_90"))
-    chosen = here if here and here.target == target else device.for_target(target)
+    chosen = job.device or (here if here and here.target == target else device.for_target(target))
     kept = ("summary", "file", "sha256", "dims", "passes", "implementations", "tolerance", "cost", "workloads")
     entries = {Case(entry["kernel"], "", "", "").name: entry for entry in job.catalog}
     revision = next(filter(None, (git_revision(Path(entry["path"])) for entry in job.catalog)), "")
@@ -109,7 +111,7 @@ def _about(job: Job, here: Device | None) -> Run:
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         device=chosen,
         kernels={name: {field: entry[field] for field in kept} for name, entry in entries.items()},
-        versions=device.versions() | ({"ptxas": assembler} if assembler else {}),
+        versions=dict(job.versions or device.versions()) | ({"ptxas": assembler} if assembler else {}),
         settings={
             **job.settings,
             "target": target,

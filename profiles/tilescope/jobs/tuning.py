@@ -20,6 +20,7 @@ from tilescope.jobs.plan import ALL, Request, RequestError, limit, plan
 from tilescope.runs import artefacts
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case
+from tilescope.table.schema import Device
 from tilescope.tuning import memory, race
 
 
@@ -35,11 +36,13 @@ async def plan_tuning(
     title: str = "",
     exhaustive: bool = False,
     fresh: bool = False,
+    elsewhere: Device | None = None,
 ) -> tuple[Job, bool]:
     """The job that tries every config of ``kernels`` and their default, and whether it times them.
 
     Where there is a GPU they race (``tilescope.tuning.race``): what is remembered of a whole sweep is not timed again, unless all is
-    to be ``fresh``. An ``exhaustive`` job times every one as often as any case.
+    to be ``fresh``. An ``exhaustive`` job times every one as often as any case. With ``elsewhere``, another machine's GPU, they are to
+    race there.
 
     Without ``workloads`` each kernel's largest is taken, without ``directions`` its first, without ``implementations`` those
     that declare configs; of several kernels, those that declare none are left out. Without a GPU they are compiled. Raises what ``plan`` raises, and RequestError when there is
@@ -61,8 +64,8 @@ async def plan_tuning(
     if not catalog:
         verb = "declares" if len(asked) == 1 else "declare"
         raise RequestError(f"{', '.join(kernels)} {verb} no configs: there is nothing to tune")
-    here = await asyncio.to_thread(device.detect)
-    unavailable = await asyncio.to_thread(collectors.load("torch_profiler").unavailable)
+    here = elsewhere or await asyncio.to_thread(device.detect)
+    unavailable = None if elsewhere else await asyncio.to_thread(collectors.load("torch_profiler").unavailable)
     timed = here is not None and target in ("", here.target) and not unavailable
     if not workloads:
         for entry in catalog:
@@ -76,13 +79,16 @@ async def plan_tuning(
         implementations=tuple(implementations),
         workloads=tuple(workloads) or tuple(dict.fromkeys(name for entry in catalog for name in entry["selected"])),
         directions=tuple(directions) or tuple(dict.fromkeys(entry["passes"][0] for entry in catalog)),
-        collectors=("race",) if raced else ("compiler", "torch_profiler") if timed else ("compiler",),
+        collectors=("compiler",) if elsewhere or not timed else ("race",) if raced else ("compiler", "torch_profiler"),
         configs=(ALL,),
-        target=target,
+        target=target or (elsewhere.target if elsewhere else ""),
         settings={**own, **(settings or {})},
         title=title or f"{', '.join(entry['name'] for entry in catalog)} autotune",
     )
     job = await plan(request, runs_dir, catalog=catalog)
+    if raced and elsewhere:
+        # Planned by what can run here: nothing that is to race elsewhere is asked of this machine's GPU.
+        return dataclasses.replace(job, collectors=("race",)), timed
     return (await asyncio.to_thread(_with_remembered, job) if raced else job), timed
 
 

@@ -11,6 +11,7 @@ from tilescope.models import impossible
 from tilescope.table import units
 from tilescope.table.case_table import CaseValues
 from tilescope.table.schema import Device
+from tilescope.table.sources import COUNTERS
 
 #: From this share of a roof on, that roof is what holds a case back.
 _SATURATED = 0.6
@@ -42,7 +43,7 @@ def launch_bound(row: Mapping[str, Any]) -> bool:
 def memory_use(row: Mapping[str, Any]) -> float:
     """Share of the HBM roof in use: by the bytes that really moved, where they were counted."""
     needed = _or_zero(row["bandwidth_fraction"])
-    counted = row["bytes_source"] == "ncu" and not row["bytes_cold"]
+    counted = row["bytes_source"] in COUNTERS and not row["bytes_cold"]
     moved = needed * _or_zero(row["bytes_ratio"]) if counted else 0.0
     return max(needed, moved)
 
@@ -109,7 +110,7 @@ def _predicted(row: Mapping[str, Any], device: Device) -> str:
 def _memory(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     use, ratio = memory_use(row), row["bytes_ratio"]
     roof = f"the {roofs.bandwidth(device, row['memory_roof'])}"
-    if row["bytes_source"] != "ncu":
+    if row["bytes_source"] not in COUNTERS:
         return f"Memory-bound: the bytes the algorithm needs take {_percent(use)} of {roof}; no counters say what really moved."
     if row["bytes_cold"]:
         return (
@@ -151,7 +152,7 @@ def _latency(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
         )
     use = f"neither memory ({_percent(memory_use(row))}) nor {row['pipe']} arithmetic ({_percent(row['performance_fraction'])}) is busy"
     parts = [use]
-    if row["bytes_source"] == "ncu" and row["bytes_ratio"] > _EXTRA_BYTES:
+    if row["bytes_source"] in COUNTERS and row["bytes_ratio"] > _EXTRA_BYTES:
         cold = ", each launch counted with cold caches" if row["bytes_cold"] else ""
         parts.append(f"moves {'up to ' * bool(cold)}{row['bytes_ratio']:.2f}x the bytes the algorithm needs{cold}")
     if row["theoretical_occupancy"] < 0.5:

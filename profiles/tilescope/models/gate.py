@@ -23,13 +23,19 @@ from tilescope.table import units
 from tilescope.table.case_table import CaseValues, gather
 from tilescope.table.metrics import METRICS
 from tilescope.table.schema import CASE_COLUMNS, Failure
+from tilescope.table.sources import COUNTERS
 
 PASS, FAIL, UNDECIDED, ABSENT = "pass", "fail", "undecided", "not compared"
 #: How they rank: the gate's verdict is the first that any check has.
 VERDICTS = (FAIL, UNDECIDED, ABSENT, PASS)
 
 #: Times in the order of preference. Clocks are never mixed.
-_CLOCKS = (("gpu_time", "torch_profiler"), ("gpu_time", "ncu"), ("graph_time", "events"), ("interval", "events"))
+_CLOCKS = (
+    ("gpu_time", "torch_profiler"),
+    *(("gpu_time", source) for source in COUNTERS),
+    ("graph_time", "events"),
+    ("interval", "events"),
+)
 #: What a launch takes, and who says so. The compiler first: it needs no GPU and has no noise.
 _SOURCES = ("compiler", "ncu", "torch_profiler")
 #: Two readings of the SM clock that differ by less are the same clock.
@@ -328,9 +334,10 @@ def _of_launches(case: CaseValues, metric: str, source: str) -> dict[tuple[str, 
 
 def _slower_clock(mine: CaseValues, other: CaseValues, low: float, limit: float) -> str:
     """A sentence where the head ran at so much lower a clock that this alone may have made it slower; else empty."""
-    for source in ("torch_profiler", "events", "ncu"):
+    for source in ("torch_profiler", "events", *COUNTERS):
         base, head = (
-            case.at("sm_clock", None if source != "ncu" else case.main_launch("ncu"), source) for case in (mine, other)
+            case.at("sm_clock", case.main_launch(source) if source in COUNTERS else None, source)
+            for case in (mine, other)
         )
         if base and head and head.value > 0:
             ratio = base.value / head.value

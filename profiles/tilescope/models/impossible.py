@@ -111,20 +111,20 @@ def _bytes_in_time(case: CaseValues, device: Device, pipe: str) -> Iterator[Impo
 
 
 def _counted_rate(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
-    """HBM bytes that ncu counted over its own time, against the datasheet or the chip's bytes a cycle where they are more."""
-    time, roof = _time(case, "gpu_time", "ncu"), device.ceiling("hbm", ceilings.DATASHEET)
-    ways = [(f"dram_bytes_{way}", case.total(f"dram_bytes_{way}", "ncu")) for way in ("read", "written")]
+    """HBM bytes that ncu or CUPTI counted over its own time, against the datasheet or the chip's bytes a cycle where they are more."""
+    time, roof = _time(case, "gpu_time", case.counted_by), device.ceiling("hbm", ceilings.DATASHEET)
+    ways = [(f"dram_bytes_{way}", case.total(f"dram_bytes_{way}", case.counted_by)) for way in ("read", "written")]
     if not (time and time.value > 0 and roof):
         return
     moved = sum(known.value for _, known in ways if known)
-    launch = case.main_launch("ncu")
-    cycle, clock = (case.at(name, launch, "ncu") for name in ("dram_bytes_per_cycle", "dram_clock"))
+    launch = case.main_launch(case.counted_by)
+    cycle, clock = (case.at(name, launch, case.counted_by) for name in ("dram_bytes_per_cycle", "dram_clock"))
     peak = max(roof.value, cycle.value * clock.value if cycle and clock else 0.0)
     if moved > raised_roofs.ABOVE_SHEET * peak * time.value:
         yield Impossible(
             ROOF,
             f"{units.text(moved / time.value, roof.unit)} counted at HBM, which gives {units.text(peak, roof.unit)} at most",
-            "Bytes and time are not of the same launch, or other processes used the GPU while ncu replayed: count it "
+            "Bytes and time are not of the same launch, or other processes used the GPU meanwhile: count it "
             "again on a GPU that nothing else uses.",
             (("gpu_time", time), *((n, k) for n, k in ways if k), ("roof_hbm", Known(roof.value, roof.origin))),
         )
@@ -149,8 +149,8 @@ def _operations_in_time(case: CaseValues, device: Device, pipe: str) -> Iterator
 
 
 def _reads(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
-    """HBM bytes that ncu saw read, against the distinct ones: it empties all caches before each launch."""
-    read, counted = _needed(case)[0], case.total("dram_bytes_read", "ncu")
+    """HBM bytes that were read, against the distinct ones: ncu empties all caches before each launch, CUPTI's collector the L2 before the case."""
+    read, counted = _needed(case)[0], case.total("dram_bytes_read", case.counted_by)
     if not (read and counted and device.l2_bytes) or read.value < _FEW or counted.value >= _LEAST * read.value:
         return
     said = f"{_bytes(counted)} read from HBM, where the algorithm needs {_bytes(read)}"
@@ -167,8 +167,8 @@ def _reads(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
         yield Impossible(
             CACHED,
             f"{said}: inputs were in a cache",
-            "ncu was told to keep the caches, or part of the input is never read: count it again with "
-            "--cache-control all, and compare the result with the reference ('tilescope check').",
+            "The caches were kept, or part of the input is never read: count it again with "
+            "empty ones (ncu: --cache-control all), and compare the result with the reference ('tilescope check').",
             proof,
         )
 
@@ -178,7 +178,7 @@ def _writes(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]
     written = _needed(case)[1]
     if not written or written.value < _FEW:
         return
-    for metric, source in (("l1_to_l2_bytes", "ncu"), ("unique_bytes_written", "interpreter")):
+    for metric, source in (("l1_to_l2_bytes", case.counted_by), ("unique_bytes_written", "interpreter")):
         stored = case.total(metric, source)
         if stored and stored.value < _LEAST * written.value:
             yield Impossible(
@@ -189,7 +189,7 @@ def _writes(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]
                 "reference ('tilescope check', where memory that is not written shows as NaN).",
                 ((metric, stored), ("algorithm_bytes_written", written)),
             )
-    reached = case.total("dram_bytes_written", "ncu")
+    reached = case.total("dram_bytes_written", case.counted_by)
     if reached and device.l2_bytes and written.value - reached.value > device.l2_bytes:
         yield Impossible(
             BYTES,
@@ -219,12 +219,13 @@ def _call_shorter(case: CaseValues, device: Device, pipe: str) -> Iterator[Impos
 
 
 def _counter_apart(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
-    """GPU time by torch.profiler and by ncu: of one launch in both directions, of several only where ncu reads less.
+    """GPU time by torch.profiler and by ncu or CUPTI: of one launch in both directions, of several only where that is less.
 
     ncu empties the caches between launches, so it may read more of a chain; and it sees no copies and no fills.
     """
-    traced, counted = (_time(case, "gpu_time", source) for source in ("torch_profiler", "ncu"))
-    launches = [case.launches(source) for source in ("torch_profiler", "ncu")]
+    both = ("torch_profiler", case.counted_by)
+    traced, counted = (_time(case, "gpu_time", source) for source in both)
+    launches = [case.launches(source) for source in both]
     if not (traced and counted) or len(launches[0]) != len(launches[1]):
         return
     less = counted.value < _LESS * traced.value - _LONGER
@@ -232,7 +233,7 @@ def _counter_apart(case: CaseValues, device: Device, pipe: str) -> Iterator[Impo
     if less or more:
         yield Impossible(
             CLOCKS,
-            f"{_seconds(traced)} by torch_profiler, {_seconds(counted)} by ncu",
+            f"{_seconds(traced)} by torch_profiler, {_seconds(counted)} by {counted.source}",
             "The two measured different work, or the GPU's clock changed between them: measure both again, on a GPU that "
             "nothing else uses.",
             (("gpu_time", traced), ("gpu_time", counted)),

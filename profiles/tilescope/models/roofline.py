@@ -2,7 +2,7 @@
 
 After Williams, Waterman and Patterson, "Roofline" (2009), with one memory roof a level and one compute roof a pipe.
 There are up to three kinds of points: what the *algorithm* needs (declared cost), what the program *requested*
-(interpreter) and what the hardware *moved* (ncu). Pure: frame -> frame.
+(interpreter) and what the hardware *moved* (ncu, CUPTI). Pure: frame -> frame.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ def _points(
                 place = Place(launch, "requested", level)
                 yield _point(case, known, place, pipe, flops=flops, executed=executed, moved=requested, time=at)
 
-    together = work(case, None, known)
-    for launch in (None, *case.launches("ncu")):
-        at = whole if launch is None else case.launch_time(launch, "ncu")
+    together, counter = work(case, None, known), case.counted_by
+    for launch in (None, *case.launches(counter)):
+        at = whole if launch is None else case.launch_time(launch, counter)
         done = work(case, launch, known)
         executed = done[0] if done else None
-        flops = _needed(case, launch, "ncu", executed, together[0] if together else None)
+        flops = _needed(case, launch, counter, executed, together[0] if together else None)
         # The declared pipe is that of the whole: of several launches each keeps its own busy.
-        alone = launch is None or len(case.launches("ncu")) == 1
+        alone = launch is None or len(case.launches(counter)) == 1
         busy = pipe if done is None or (alone and declared) else done[1]
         for level in MOVED:
             moved = moved_bytes(case, level, launch)
@@ -126,23 +126,23 @@ def _needed(
 
 
 def moved_bytes(case: CaseValues, level: str, launch: int | None = None) -> Known | None:
-    """Bytes that ncu saw move at a memory level, of one launch or (None) of all.
+    """Bytes that the counters saw move at a memory level, of one launch or (None) of all.
 
     None at L1 where tensor-memory loads go past the counter: it then shows less than L2 sent.
     """
-    found = next((k for names in MOVED[level] if (k := _sum(case, names, launch, "ncu"))), None)
+    found = next((k for names in MOVED[level] if (k := _sum(case, names, launch, case.counted_by))), None)
     if level == "l1" and found:
-        fetched = _at(case, "l2_to_l1_bytes", launch, "ncu")
+        fetched = _at(case, "l2_to_l1_bytes", launch, case.counted_by)
         if fetched and fetched.value > found.value:
             return None
     return found
 
 
 def work(case: CaseValues, launch: int | None, known: Roofs) -> tuple[Known, str] | None:
-    """Operations that ncu counted, and the pipe that they keep busy longest. None where that was not counted."""
+    """Operations that were counted, and the pipe that they keep busy longest. None where that was not counted."""
     done: dict[str, float] = {}
     for metric, pipe in WORK.items():
-        counted = _at(case, metric, launch, "ncu")
+        counted = _at(case, metric, launch, case.counted_by)
         if counted:
             done[pipe] = done.get(pipe, 0.0) + counted.value
     if "fp32" not in done and not any(done.values()):
@@ -154,7 +154,7 @@ def work(case: CaseValues, launch: int | None, known: Roofs) -> tuple[Known, str
         return done[pipe] / ceiling.value if ceiling else 0.0
 
     dominant = max(done, key=lambda pipe: (busy(pipe), done[pipe], pipe == "fp32"))
-    return Known(sum(done.values()), "ncu"), dominant
+    return Known(sum(done.values()), case.counted_by), dominant
 
 
 def _at(case: CaseValues, metric: str, launch: int | None, source: str) -> Known | None:

@@ -18,6 +18,7 @@ from tilescope.models import bound, impossible, preference, traffic
 from tilescope.table import launch_configs
 from tilescope.table.case_table import KEYS, CaseValues, by_problem, gather, gpu_times, problem_of, value_of
 from tilescope.table.schema import Device
+from tilescope.table.sources import COUNTERS
 
 #: Launch overhead limits a call when the interval is both this much longer than the GPU time, and by this many seconds.
 _LATE_RATIO, _LATE = 1.3, 10e-6
@@ -26,8 +27,8 @@ LIBRARIES = ("liger", "cublas", "cudnn", "fa2", "bitsandbytes", "cce", "aten")
 
 #: Bytes that a case asked for and moved, by who counted them.
 _BYTES = {
-    "interpreter": ("requested_bytes_read", "requested_bytes_written", "unique_bytes_read", "unique_bytes_written"),
-    "ncu": ("dram_bytes_read", "dram_bytes_written"),
+    ("interpreter",): ("requested_bytes_read", "requested_bytes_written", "unique_bytes_read", "unique_bytes_written"),
+    COUNTERS: ("dram_bytes_read", "dram_bytes_written"),
 }
 #: What a comparison with the reference found, and what is accepted.
 _CHECKED = ("relative_error", "tolerance", "row_error", "row_tolerance")
@@ -35,7 +36,7 @@ _CHECKED = ("relative_error", "tolerance", "row_error", "row_tolerance")
 #: What a column of launches holds: more are no number of launches.
 _MOST_LAUNCHES = 1 << 31
 #: Sources by how surely they saw the real launches.
-_LAUNCH_SOURCES = ("torch_profiler", "chrome_trace", "ncu", "compiler", "interpreter", "tritonparse")
+_LAUNCH_SOURCES = ("torch_profiler", "chrome_trace", "ncu", "cupti", "compiler", "interpreter", "tritonparse")
 
 COLUMNS = {
     **dict.fromkeys(KEYS, "str"),
@@ -104,7 +105,7 @@ def summarise(
 
     ``bytes`` are those of HBM, from ``bytes_source``, and ``bytes_ratio`` is their ratio to the algorithm's.
     ``bytes_cold`` marks an upper bound: the sum of several launches that ncu counted with cold caches each.
-    ``requested_*``, ``unique_*`` and ``dram_*`` are bytes as the interpreter and ncu counted them. Resources are those
+    ``requested_*``, ``unique_*`` and ``dram_*`` are bytes as the interpreter and ncu or CUPTI counted them. Resources are those
     of the longest launch.
 
     ``library`` is the quickest other implementation of LIBRARIES on the same problem, and ``speedup_library`` its GPU
@@ -156,11 +157,11 @@ def _row(
         "gpu_time_low": time.low if time else math.nan,
         "gpu_time_high": time.high if time else math.nan,
         "time_source": time.source if time else "",
-        "interval": value_of(case.spread("interval", "events", "inductor")),
+        "interval": value_of(case.spread("interval", "events", "inductor", "helion")),
         "graph_time": value_of(case.spread("graph_time", "events")),
         "peak_memory": value_of(case.total("peak_memory", "events")),
         **{name: value_of(case.total(name)) for name in _CHECKED},
-        **{name: value_of(case.total(name, source)) for source, names in _BYTES.items() for name in names},
+        **{name: value_of(case.total(name, *sources)) for sources, names in _BYTES.items() for name in names},
         **_floor(case, seconds, device, roofs.pipe_of(case, kernels)),
         **_resources(case, device),
         "speedup_eager": _speedup(case, others.get("eager")),
@@ -184,7 +185,7 @@ def _floor(case: CaseValues, seconds: float, device: Device, pipe: str) -> dict[
     by_bytes = needed / memory.value if memory else math.nan
     by_flops = flops / compute.value if compute else math.nan
     floor = max((x for x in (by_bytes, by_flops) if not math.isnan(x)), default=math.nan)
-    moved = traffic.moved(case, "ncu") or traffic.moved(case, "interpreter")
+    moved = next(filter(None, (traffic.moved(case, source) for source in traffic.BYTES)), None)
     binding = compute if by_flops > by_bytes else memory
     return {
         "pipe": pipe,

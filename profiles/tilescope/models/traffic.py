@@ -1,13 +1,13 @@
 """HBM traffic of fused against unfused code: bytes by launch beside the algorithm's floor, and what they predict.
 
-Pure: frame -> frame. Bytes come from ncu (what DRAM moved) or the interpreter (distinct bytes of each launch, which is
+Pure: frame -> frame. Bytes come from ncu or CUPTI (what DRAM moved) or the interpreter (distinct bytes of each launch, which is
 what a cold cache must move); the two are separate rows with their source.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -23,13 +23,14 @@ from tilescope.table.case_table import (
     problem_of,
     value_of,
 )
+from tilescope.table.sources import COUNTERS
 
 #: The implementation that the others are compared with: PyTorch's operations one after the other.
 BASELINE = "eager"
 
 #: Source -> metrics of bytes read and written, in order of preference.
 BYTES = {
-    "ncu": (("dram_bytes_read", "dram_bytes_written"),),
+    **dict.fromkeys(COUNTERS, (("dram_bytes_read", "dram_bytes_written"),)),
     "interpreter": (
         ("unique_bytes_read", "unique_bytes_written"),
         ("requested_bytes_read", "requested_bytes_written"),
@@ -120,8 +121,12 @@ def cold_chain(case: CaseValues, l2_bytes: int) -> bool:
     """
     if len(case.launches("ncu")) < 2 or None in case.values.get((BYTES["ncu"][0][0], "ncu"), {}):
         return False
-    counted = by_launch(case, "ncu")
-    return bool(counted) and (not l2_bytes or max(counted.values()) <= l2_bytes)
+    return cold([*by_launch(case, "ncu").values()], l2_bytes, fewest=1)
+
+
+def cold(counted: Sequence[float], l2_bytes: int, fewest: int = 2) -> bool:
+    """Whether launches that ncu counted those bytes of may be such a chain."""
+    return len(counted) >= fewest and (not l2_bytes or max(counted) <= l2_bytes)
 
 
 def _rows(case: CaseValues) -> Iterator[dict[str, Any]]:
@@ -152,7 +157,7 @@ def _rows(case: CaseValues) -> Iterator[dict[str, Any]]:
 
 
 def _same(case: CaseValues, other: CaseValues) -> tuple[Known | None, Known | None]:
-    for source in ("interpreter", "ncu"):
+    for source in ("interpreter", *COUNTERS):
         mine, theirs = moved(case, source), moved(other, source)
         if mine and theirs:
             return mine, theirs

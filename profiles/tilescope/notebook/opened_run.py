@@ -134,7 +134,7 @@ def load(name: str = "latest") -> Profile:
 
 def open_file(path: str | Path) -> Profile:
     """A run made of another tool's file (ncu's report or CSV, a trace of torch.profiler, Proton's profile, tritonparse's events,
-    Inductor's autotuning results).
+    Inductor's autotuning results, Helion's autotuning log).
 
     Raises StoreError for a file that is missing, damaged or in no known format.
     """

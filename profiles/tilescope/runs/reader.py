@@ -20,7 +20,7 @@ import pandas as pd
 
 from tilescope.files import bounded_reading, json_shape
 from tilescope.runs import parquet
-from tilescope.table import launch_configs, line_values, schema
+from tilescope.table import absent, launch_configs, line_values, schema
 from tilescope.table.schema import Run, SchemaError
 
 LINES, CONFIGS = "lines.parquet", "configs.parquet"
@@ -132,7 +132,7 @@ def read_run(folder: Path) -> Run:
 def read_table(path: Path, folder: Path) -> pd.DataFrame:
     """A table of the schema in the run at ``folder``. Raises StoreError."""
     try:
-        return schema.without_absent(read_frame(path, schema.validate, schema.COLUMNS, folder))
+        return absent.without(read_frame(path, schema.validate, schema.COLUMNS, folder))
     except FileNotFoundError as error:
         raise StoreError(f"{folder} is not a whole run: {path.name} is missing; record it again") from error
 

@@ -15,19 +15,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import functools
 import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tilescope.files import bounded_reading
 from tilescope.hardware import raised_roofs
-from tilescope.runs import journal
+from tilescope.runs import journal, summaries
 from tilescope.runs.reader import LINES, LoadedRun, StoreError, read_run, read_table, source_bytes, source_file, text_of
+from tilescope.runs.summaries import Summary
 from tilescope.runs.writer import MODEL, PARTIAL, RunWriter, check_writable, gathered, is_being_written, parts, recover
 from tilescope.table import schema
 from tilescope.table.sources import SOURCES
@@ -41,25 +40,6 @@ __all__ = [
 #: What people call the newest of their runs.
 LATEST = "latest"
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4,}")
-
-
-@dataclass(frozen=True)
-class Summary:
-    """One line of a list of runs. ``error`` is empty, or says why the run cannot be opened and what to do."""
-
-    id: str
-    path: Path
-    title: str = ""
-    started: str = ""
-    device: str = ""
-    measured: bool = False
-    kernels: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
-    cases: int = 0
-    failures: int = 0
-    complete: bool = True
-    recorded: bool = False
-    error: str = ""
 
 
 def runs_dir() -> Path:
@@ -193,7 +173,11 @@ def list_runs(folders: Iterable[Path] | None = None) -> list[Summary]:
 
     A run that cannot be opened is listed with its ``error``.
     """
-    found = [_summary(path) for path in _folders(folders)]
+    paths = list(_folders(folders))
+    # What is said of a run that is being written changes with its writer.
+    known = summaries.of_runs([path for path in paths if not path.name.startswith(PARTIAL)], _summarise)
+    found = [*known, *(_summarise(path) for path in paths if path.name.startswith(PARTIAL))]
+    found = [dataclasses.replace(summary, recorded=_is_recorded(summary.path)) for summary in found]
     return sorted(found, key=lambda summary: (_digits(summary.started or summary.id), summary.id), reverse=True)
 
 
@@ -211,27 +195,6 @@ def _looks_like_run(path: Path) -> bool:
         return bool(_ID.fullmatch(name)) or (path / "run.json").is_file() or (path / "table.parquet").is_file()
     except OSError:
         return bool(_ID.fullmatch(name))
-
-
-def _summary(path: Path) -> Summary:
-    stamp = tuple(_stamp(path / name) for name in ("run.json", "table.parquet"))
-    # What is said of a run that is being written changes with its writer.
-    known = _summarise(path) if path.name.startswith(PARTIAL) else _remembered(path, stamp)
-    return dataclasses.replace(known, recorded=_is_recorded(path))
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    try:
-        found = file.stat()
-    except OSError:
-        return 0, 0
-    return found.st_mtime_ns, found.st_size
-
-
-@functools.lru_cache(maxsize=4096)
-def _remembered(path: Path, stamp: tuple[tuple[int, int], ...]) -> Summary:
-    """A run's line in the list, cached: reading every table for each list would take seconds."""
-    return _summarise(path)
 
 
 def _summarise(path: Path) -> Summary:

@@ -73,6 +73,14 @@ def config_text(config: Mapping[str, int]) -> str:
     return ",".join(f"{name}={value}" for name, value in config.items())
 
 
+def config_values(text: str) -> dict[str, int | str]:
+    """Parameters of a config of any tool's: whole numbers as such, all else as the words that they are. Of what is none, nothing."""
+    parts = [part.partition("=") for part in filter(None, text.split(","))]
+    if not all(separator and name.isidentifier() for name, separator, _ in parts):
+        return {}
+    return {name: int(value) if re.fullmatch(r"-?\d{1,18}", value) else value for name, _, value in parts}
+
+
 def parse_config(text: str) -> dict[str, int]:
     """Reverse of ``config_text``. Raises ValueError naming the part that does not parse."""
     config: dict[str, int] = {}

@@ -5,6 +5,7 @@ Pure: frame -> plain objects. Medians over repetitions; what is absent is None, 
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Iterable, Mapping
@@ -15,13 +16,13 @@ import numpy as np
 import pandas as pd
 
 from tilescope.table.schema import CASE_COLUMNS
-from tilescope.table.sources import SOURCES
+from tilescope.table.sources import COUNTERS, SOURCES
 
 #: What identifies a case across runs.
 KEYS = ["run_id", *CASE_COLUMNS]
 
 #: GPU time comes from these, the profiler first: ncu's clocks and caches are its own.
-GPU_TIME_SOURCES = ("torch_profiler", "chrome_trace", "proton", "ncu")
+GPU_TIME_SOURCES = ("torch_profiler", "chrome_trace", "proton", "ncu", "cupti")
 
 
 class Known(NamedTuple):
@@ -56,6 +57,12 @@ class CaseValues:
     def launches(self, source: str) -> list[int]:
         """The launches that a source saw, in order."""
         return sorted(self.functions.get(source, {}))
+
+    @functools.cached_property
+    def counted_by(self) -> str:
+        """The source of its hardware counters, of which all are taken: the first of COUNTERS that has any."""
+        known = {source for _, source in self.values}
+        return next((source for source in COUNTERS if source in known), COUNTERS[0])
 
     def total(self, metric: str, *sources: str) -> Known | None:
         """The metric summed over launches, from the first of ``sources`` (default: all) that has it for all of its launches."""

@@ -32,7 +32,7 @@ COLUMNS: dict[str, str] = {
     "source": "str",
 }
 #: Sources in the order of ``chosen``: whose GPU time counts comes first.
-_ORDER = ("torch_profiler", "ncu", "tritonparse", "events", "compiler")
+_ORDER = ("torch_profiler", "ncu", "cupti", "tritonparse", "events", "compiler")
 #: Launches of a case that are told one by one.
 _MOST = 4
 #: Options of a launch that are told where they are set.

@@ -41,9 +41,6 @@ COLUMNS: dict[str, str] = {
 
 #: Characters of a run's title, and of the name of a kernel or another part of a case.
 _LONGEST_TITLE, _LONGEST_NAME = 20_000, 4096
-#: Ratios that tools print as 0 where there was nothing to take them of: a launch without such requests, an estimate that
-#: was not made. No launch that has them has 0.
-ABSENT_AS_ZERO = frozenset({"estimated_occupancy", "sectors_per_load", "sectors_per_store"})
 
 
 class SchemaError(ValueError):
@@ -188,12 +185,6 @@ def with_dtypes(table: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame
             table[column] = table[column].astype("object").fillna("")
         table[column] = table[column].astype(dtype)
     return table
-
-
-def without_absent(table: pd.DataFrame) -> pd.DataFrame:
-    """The table without zeros that stand for what was absent (``ABSENT_AS_ZERO``): runs of before 2026-11-25 have them."""
-    zero = table["metric"].isin(ABSENT_AS_ZERO) & table["value"].eq(0)
-    return table[~zero].reset_index(drop=True) if zero.any() else table
 
 
 def validate(table: pd.DataFrame) -> pd.DataFrame:

@@ -33,6 +33,8 @@ COLLECTORS = (
     Collector("interpreter", "interpreting", "bytes, traffic"),
     Collector("events", "timing", "time, peak memory", measured=True, on_gpu=True, caches=_FLUSHED),
     Collector("torch_profiler", "tracing", "every launch", measured=True, on_gpu=True, caches=_FLUSHED),
+    Collector("cupti", "counting", "bytes moved", "cupti.counters", measured=True, on_gpu=True,
+              caches="L2 flushed by reading before the case, kept between its launches"),
     Collector("ncu", "counting", "hardware counters", "ncu.counters", measured=True, on_gpu=True,
               caches="all caches emptied before each launch and replay pass"),
 )  # fmt: skip
@@ -43,10 +45,12 @@ OPTIONAL = (
     Collector("race", "racing", "the fastest config", "tilescope.tuning.race", on_gpu=True, caches=_FLUSHED),
 )
 #: Other tools that see launches (``chrome_trace``: one that its trace does not name) and are read by ``tilescope open``; what ncu and torch.profiler wrote is of the collector's source.
-TOOLS = ("chrome_trace", "proton", "tritonparse", "inductor")
+TOOLS = ("chrome_trace", "proton", "tritonparse", "inductor", "helion")
 #: All of them by name.
 KNOWN = {collector.name: collector for collector in (*COLLECTORS, *OPTIONAL)}
 
+#: Those that read hardware counters, the one that reads most of them first.
+COUNTERS = ("ncu", "cupti")
 _MEASURED = [collector.name for collector in COLLECTORS if collector.measured]
 #: Sources that observed hardware; the others predict.
 MEASURED = frozenset([*_MEASURED, *TOOLS])

@@ -7,6 +7,8 @@ Imports torch and triton.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import statistics
 import time
@@ -19,13 +21,25 @@ import triton
 from triton import knobs
 from triton.compiler.errors import CompileTimeAssertionFailure
 from triton.runtime.autotuner import Autotuner
+from triton.runtime.cache import triton_key
 from triton.runtime.driver import driver
 from triton.runtime.errors import AutotunerError, OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
 
 from tilescope.captures import code
 from tilescope.execution import cold
-from tilescope.tuning import compile_jobs, compile_pool, early_resources, memory, near_shapes, problems, racing, search
+from tilescope.hardware import device as hardware
+from tilescope.tuning import (
+    compile_jobs,
+    compile_pool,
+    early_resources,
+    memory,
+    near_shapes,
+    prior,
+    problems,
+    racing,
+    search,
+)
 
 #: Names a file of exported winners, which counts before the memory.
 WINNERS = "TILESCOPE_WINNERS"
@@ -68,7 +82,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
         Raises AutotunerError where no config can be timed, with the reason of each.
         """
         self.search = None
-        by_text = {str(config): config for config in configs}
+        by_text = {text_of(config): config for config in configs}
         if knobs.runtime.interpret or len(by_text) == 1 or not can_time():
             self.cache[tuning_key] = configs[0]
             return True
@@ -117,17 +131,24 @@ class Tuner(Autotuner):  # type: ignore[misc]
     ) -> racing.Outcome:
         """The race over what is known and what is not. What is all known is not timed again."""
         new = {text: config for text, config in by_text.items() if text not in known}
-        race = racing.Race(lambda text, count: self._samples(by_text[text], count), len(by_text), self._rules)
+        facts: dict[str, dict[str, Any]] = {text: {} for text in by_text}
+
+        def measured(text: str, count: int) -> list[float]:
+            times = self._samples(by_text[text], count)
+            facts[text].update(clocks())
+            return times
+
+        race = racing.Race(measured, len(by_text), self._rules)
         near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept and new else []
         refused: set[str] = set()
-        facts: dict[str, Mapping[str, Any]] = {}
 
         def heard(text: str, found: search.Compiled) -> None:
-            facts[text] = {"kernels": list(found.kernels)}
+            facts[text]["kernels"] = list(found.kernels)
             if found.reason and found.certain:
                 refused.add(text)
 
-        order = search.order({text: _numbers(config) for text, config in new.items()}, near)
+        numbers = {text: _numbers(config) for text, config in new.items()}
+        order = search.order(numbers, [text for text in near if text in new] or self._promising(numbers))
         compiled = self._compiled({text: new[text] for text in order})
         try:
             return search.run(race, known, compiled, heard=heard, more=bool(new))
@@ -137,6 +158,20 @@ class Tuner(Autotuner):  # type: ignore[misc]
                 certain = [lane for lane in race.lanes.values() if lane.samples or lane.config in refused]
                 timings = {lane.config: (lane.samples, lane.out) for lane in certain if lane.config in new}
                 kept.keep(problem, timings, facts)
+
+    def _promising(self, configs: Mapping[str, Mapping[str, int]]) -> list[str]:
+        """The configs that are likely to be quick by their grid and the bytes of the tensors, as far as they can be known before."""
+        given = {**self.nargs, **self._keywords}
+        moved = sum(value.numel() * value.element_size() for value in given.values() if isinstance(value, torch.Tensor))
+        here, blocks = hardware.detect(), {}
+        for text, config in configs.items():
+            grid = given.get("grid")
+            try:
+                sizes = grid({**given, **config}) if callable(grid) else grid
+                blocks[text] = math.prod(int(size) for size in sizes or ())
+            except Exception:  # a person's own function: what it needs may only be there when it is launched
+                blocks[text] = 0
+        return prior.promising(configs, blocks, {"bytes_read": moved}, here) if here else []
 
     def _compiled(self, configs: Mapping[str, Any]) -> Iterator[tuple[str, search.Compiled]]:
         """Each config as it is compiled into Triton's cache: by other processes, where its code can be given to them."""
@@ -149,7 +184,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
             for text, config in configs.items():
                 yield text, self._compile(config)
         else:
-            yield from compile_pool.Pool(describer.code).compile(jobs)
+            yield from compile_pool.Pool(describer.code).compile(jobs, meanwhile=warm_up)
 
     def _warm(self, config: Any) -> None:
         """Has Triton compile a config and not launch it."""
@@ -240,6 +275,11 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
     return wrap
 
 
+def text_of(config: Any) -> str:
+    """The config in one line, by which it is remembered: the same in whatever order its parameters were written down."""
+    return ", ".join(f"{name}: {value}" for name, value in sorted(config.all_kwargs().items()))
+
+
 def can_time() -> bool:
     """Whether there is a GPU to time on."""
     return torch.cuda.is_available()
@@ -249,6 +289,14 @@ def device() -> tuple[str, str]:
     """Name and UUID of the current GPU."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return properties.name, str(getattr(properties, "uuid", ""))
+
+
+def clocks() -> dict[str, float]:
+    """``sm_clock`` of the current GPU in hertz, as ``hardware.device.clocks`` has it; empty where that is asked of another one."""
+    with contextlib.suppress(AssertionError, RuntimeError):
+        if torch.cuda.current_device() == 0:
+            return hardware.clocks()
+    return {}
 
 
 def versions() -> str:
@@ -272,6 +320,13 @@ def cold_times(call: Callable[[], Any], count: int) -> list[float]:
         end.record()
     torch.cuda.synchronize()
     return [start.elapsed_time(end) / 1e3 for start, end in marks]
+
+
+def warm_up() -> None:
+    """Does once, while configs are compiled, what takes a second in the first timing of a process. Never raises."""
+    with contextlib.suppress(RuntimeError):  # whoever times next meets it again
+        triton_key()
+        cold_times(lambda: None, 1)
 
 
 def _quantiles(samples: Sequence[float]) -> list[float]:

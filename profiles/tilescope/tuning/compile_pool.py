@@ -21,21 +21,23 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import torch
+from triton.runtime.cache import triton_key
 
-from tilescope.execution.parentage import die_with
+from tilescope.execution.parentage import WATCH, die_with
 from tilescope.tuning.compile_jobs import Code, Compiled, Maker, Specialization
 
 #: Longest that one config may take to compile, in seconds.
 LONGEST = 60.0
-#: Once nothing waits, a config that is left may take so many times the median of the others, and at least so many seconds.
-STRAGGLER, PATIENCE = 6.0, 5.0
+#: Once nothing waits, a config that is left may take so many times the median of the others, and at least so many seconds. No
+#: recorded sweep's best took more than 3.1 times the median.
+STRAGGLER, PATIENCE = 6.0, 2.0
 #: So few configs are compiled here sooner than a host is started.
 _FEW = 2
 #: Processes that compile run below the one that times.
@@ -82,7 +84,8 @@ _hosts: dict[int, Host] = {}
 
 def may_fork() -> bool:
     """Whether a fork of this process can compile: no thread may hold a lock, and no GPU may be in use."""
-    return _FORK is not None and threading.active_count() == 1 and not _uses_gpu()
+    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    return _FORK is not None and all(thread.name == WATCH for thread in others) and not _uses_gpu()
 
 
 def _uses_gpu() -> bool:
@@ -115,19 +118,22 @@ class Pool:
         self._code, self._limit = code, limit
         self._processes = processes or len(os.sched_getaffinity(0))
 
-    def compile(self, jobs: Mapping[str, Sequence[Specialization]]) -> Iterator[tuple[str, Compiled]]:
+    def compile(
+        self, jobs: Mapping[str, Sequence[Specialization]], meanwhile: Callable[[], object] = lambda: None
+    ) -> Iterator[tuple[str, Compiled]]:
         """Each config by name and what became of it, as they come; begun in the order of ``jobs``.
 
-        While the host is not there yet, or where there is none, this process compiles them itself.
+        ``meanwhile`` is called once, when the others have begun. While the host is not there yet, or where there is none, this
+        process compiles them itself.
         """
-        left, own = dict(jobs), None
+        left, own, to_do = dict(jobs), None, [meanwhile]
         there = host() if len(left) > _FEW else _hosts.get(os.getpid())
         try:
             with tempfile.TemporaryDirectory(prefix="tilescope-compile-") as folder:
                 while left:
                     if there and _is_ready(there):
                         try:
-                            yield from self._asked(there, left)
+                            yield from self._asked(there, left, to_do)
                         except (OSError, EOFError):  # it is gone, by no config's fault
                             _forget(there)
                             there = None
@@ -139,9 +145,13 @@ class Pool:
             if left and there and there.ready:  # whoever asked has stopped listening: what is under way is of no use
                 _forget(there)
 
-    def _asked(self, there: Host, left: dict[str, Sequence[Specialization]]) -> Iterator[tuple[str, Compiled]]:
-        """The answers of the host to what is ``left``, which is taken from there."""
+    def _asked(
+        self, there: Host, left: dict[str, Sequence[Specialization]], to_do: list[Callable[[], object]]
+    ) -> Iterator[tuple[str, Compiled]]:
+        """The answers of the host to what is ``left``, which is taken from there, as ``to_do`` is when it has been asked."""
         there.connection.send(("compile", dict(os.environ), self._code, left, self._processes, self._limit))
+        while to_do:
+            to_do.pop()()
         while left:
             name, compiled = there.connection.recv()
             del left[name]
@@ -210,6 +220,8 @@ def serve(connection: Connection) -> None:
     processes = 1
     with tempfile.TemporaryDirectory(prefix="tilescope-compile-") as folder:
         try:
+            # Triton reads all of itself for the names of its cache's entries, for half a second: once, and not in every fork.
+            triton_key()
             connection.send("ready")
             while True:
                 while batch and batch.waiting and len(running) < processes:

@@ -11,7 +11,7 @@ import json
 import os
 import sqlite3
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -136,12 +136,31 @@ class Memory:
         with self._open() as database:
             database.executemany(f"INSERT OR REPLACE INTO timings ({_COLUMNS}) VALUES ({_VALUES})", rows)  # noqa: S608 - constants
 
-    def merge(self, other: Path) -> None:
-        """Takes over what the database at ``other`` knows and this one does not, or knows of an earlier time."""
+    def take(self, problem: Problem, timings: Mapping[str, Timing]) -> None:
+        """Notes what another memory knows of each config, of its time, unless this one knows it of a later one."""
+        key = asdict(problem).values()
+        self._take(
+            (*key, config, json.dumps(known.samples), known.reason, known.at, json.dumps(known.facts))
+            for config, known in timings.items()
+        )
+
+    def merge(self, other: Path) -> int:
+        """Takes over what the database at ``other`` knows and this one does not, or knows of an earlier time; how many that is.
+
+        Raises WinnersError where there is no such database. The other one is only read.
+        """
         if not other.is_file():
             raise WinnersError(f"no tuning database at {other}")
-        with Memory(other)._open() as database:
-            rows = database.execute(f"SELECT {_COLUMNS} FROM timings").fetchall()  # noqa: S608 - constants
+        try:
+            with contextlib.closing(sqlite3.connect(f"{other.absolute().as_uri()}?mode=ro", uri=True)) as database:
+                facts = "facts" in {row[1] for row in database.execute("PRAGMA table_info(timings)")}
+                columns = _COLUMNS if facts else _COLUMNS.replace("facts", "'{}'")
+                rows = database.execute(f"SELECT {columns} FROM timings").fetchall()  # noqa: S608 - constants
+        except sqlite3.Error as error:
+            raise WinnersError(f"{other} is no tuning database: {bounded_reading.one_line(error)}") from error
+        return self._take(rows)
+
+    def _take(self, rows: Iterable[Sequence[str]]) -> int:
         query = (
             f"INSERT INTO timings ({_COLUMNS}) VALUES ({_VALUES}) "  # noqa: S608 - constants
             "ON CONFLICT DO UPDATE SET samples=excluded.samples, reason=excluded.reason, at=excluded.at, "
@@ -149,7 +168,7 @@ class Memory:
             "WHERE excluded.at > timings.at"
         )
         with self._open() as database:
-            database.executemany(query, rows)
+            return database.executemany(query, rows).rowcount
 
     def winners(self, kernels: Sequence[str] = ()) -> list[Winner]:
         """The best of each problem, of all kernels or those named. Times of different devices are never set against each other."""
@@ -180,8 +199,14 @@ class Memory:
 
 
 def export(winners: Sequence[Winner], path: Path) -> None:
-    """Writes winners into a JSON file, sorted, so that a commit of it shows what changed. The single GPU's UUID stays out."""
-    rows = [asdict(replace(winner, problem=replace(winner.problem, uuid=""))) for winner in winners]
+    """Writes winners into a JSON file, sorted, so that a commit of it shows what changed. The single GPU's UUID stays out.
+
+    Of GPUs of one name the winner over most configs counts, then the newest: their times are not set against each other.
+    """
+    of_kind: dict[Problem, Winner] = {}
+    for winner in sorted(winners, key=lambda winner: (winner.configs, winner.at)):
+        of_kind[replace(winner.problem, uuid="")] = winner
+    rows = [asdict(replace(winner, problem=problem)) for problem, winner in of_kind.items()]
     rows.sort(key=lambda row: (*map(str, row["problem"].values()), row["median"]))
     text = json.dumps({"format": _FORMAT, "winners": rows}, indent=1) + "\n"
     atomic_writing.replace(path, lambda to: to.write_text(text, encoding="utf-8"))

@@ -29,6 +29,8 @@ _FIGURES = (
     "grid_blocks", "compile_time",
 )  # fmt: skip
 
+#: What of an artefact is the timing, and not a fact beside it.
+_OF_TIMING = frozenset({"samples", "reason", "at", "remembered", "problem"})
 #: What is left of cases, settled one after the other.
 Settled = Iterator[tuple[Case, BaseException | None]]
 
@@ -78,9 +80,10 @@ def write(artefact: Path, problem: memory.Problem, timing: memory.Timing, rememb
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """Rows ``interval`` (one a sample, seconds), of the check, and of what each kernel needs, as the compiler has it."""
+    """Rows ``interval`` (one a sample, seconds), ``sm_clock`` (hertz, as it was at the end), of the check, and of what each kernel needs, as the compiler has it."""
     data = bounded_reading.data_of(artefact)
     rows = [case.row("interval", value, "events", sample=sample) for sample, value in enumerate(data["samples"])]
+    rows += [case.row("sm_clock", data["sm_clock"], "events")] if data.get("sm_clock") else []
     rows += [case.row(metric, value, "check") for metric, value in data.get("checked", {}).items()]
     for launch, kernel in enumerate(data.get("kernels", ())):
         figures = {name: float(kernel[name]) for name in _FIGURES if kernel.get(name) is not None}
@@ -113,6 +116,14 @@ def winner(artefact: Path, configs: int) -> memory.Winner:
         raise ValueError("it was not timed")
     problem = memory.Problem(**data["problem"])
     return memory.Winner(problem, config, timing.median, configs, timing.at, data.get("launches", ()))
+
+
+def timing(text: str) -> tuple[memory.Problem, str, memory.Timing]:
+    """What an artefact says of its config: of which problem it is, and its name there."""
+    data = bounded_reading.data(text.encode())
+    facts = {name: value for name, value in data.items() if name not in _OF_TIMING}
+    told = memory.Timing(tuple(data["samples"]), data["reason"], data["at"], facts)
+    return memory.Problem(**data["problem"]), str(data["config"]), told
 
 
 def remembered(cases: Sequence[Case], target: str, fresh: str = "") -> dict[Case, tuple[memory.Problem, memory.Timing]]:

@@ -22,8 +22,19 @@ from tilescope.execution import execute, offline
 from tilescope.execution.launches import Launch
 from tilescope.hardware import device
 from tilescope.table.case import Case, parse_config
-from tilescope.tuning import compile_jobs, compile_pool, floor, memory, near_shapes, problems, race, racing, search
-from tilescope.tuning.autotuning import cold_times
+from tilescope.tuning import (
+    compile_jobs,
+    compile_pool,
+    floor,
+    memory,
+    near_shapes,
+    prior,
+    problems,
+    race,
+    racing,
+    search,
+)
+from tilescope.tuning.autotuning import cold_times, warm_up
 
 #: Where inputs are.
 PLACE = "cuda"
@@ -97,11 +108,13 @@ class Sweep:
             if name in new:
                 contest.refuse(name, reason)
         near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept and new else []
-        order = search.order(
-            {name: parse_config(case.config) for name, case in new.items() if name not in self._refused}, near
-        )
-        compiled = compile_pool.Pool(describer.code).compile({name: jobs[name] for name in order}) if order else ()
         cost = _cost(self._spec, any_case)
+        configs = {name: parse_config(case.config) for name, case in new.items() if name not in self._refused}
+        blocks = {name: max(grids, default=0) for name, grids in self._grids.items()}
+        leading = [name for name in near if name in configs] or prior.promising(configs, blocks, cost, here)
+        order = search.order(configs, leading)
+        pool, asked = compile_pool.Pool(describer.code), {name: jobs[name] for name in order}
+        compiled = pool.compile(asked, meanwhile=warm_up) if order else ()
         broken: Broken | None = None
         try:
             search.run(
@@ -180,7 +193,9 @@ class Sweep:
             with contextlib.nullcontext() if case.config else without_autotuners():
                 if "checked" not in self._facts[name]:
                     self._facts[name]["checked"] = checked(case, self._spec, self._expected)
-                return cold_times(self._run(case), count)
+                times = cold_times(self._run(case), count)
+                self._facts[name] |= device.clocks()
+                return times
         except Exception as error:
             if broken():
                 raise Broken(name, error) from error

@@ -42,7 +42,7 @@ _DIGESTED = "triton.runtime.cache"
 #: What most workers import beside it, and takes long: between these, workers are forked.
 _THEN = (
     _DIGESTED, "torch._dynamo", "tilescope.execution.launches", "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
-    "tilescope.collectors.events", "tilescope.collectors.interpreter", "tilescope.collectors.torch_profiler",
+    "tilescope.collectors.cupti.counters", "tilescope.collectors.events", "tilescope.collectors.interpreter", "tilescope.collectors.torch_profiler",
     "tilescope.interpreter.interpret", "torch.autograd.profiler", "tilescope.tuning.race", "tilescope.tuning.compile_pool",
     "triton.experimental.gluon",
 )  # fmt: skip

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescope import collectors
-from tilescope.execution.parentage import die_with
+from tilescope.execution.parentage import WATCH, die_with
 from tilescope.jobs import machine_limits
 from tilescope.table.case import Case
 from tilescope.table.sources import KNOWN
@@ -119,7 +119,8 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
             emit({"event": "error", **about, **_said(error)})
             if _device_is_broken():
                 return BROKEN_DEVICE
-        if not together:
+        # What the last case took goes with the process.
+        if not together and case != cases[-1]:
             _release()
     return 0
 
@@ -205,4 +206,4 @@ def _die_with(supervisor: int | None) -> None:
             time.sleep(0.5)
         os.killpg(0, signal.SIGKILL)
 
-    threading.Thread(target=watch, daemon=True, name="supervisor-watch").start()
+    threading.Thread(target=watch, daemon=True, name=WATCH).start()

@@ -44,6 +44,7 @@ FOREIGN = (
     "foreign/proton_profile.hatchet",
     "foreign/tritonparse_events.ndjson",
     "foreign/autotuning_result_json_list.txt",
+    "foreign/helion_autotune.csv",
 )
 FORWARD = "forward"
 GOOD, BAD = "20261120-000000-aaaa", "20261121-000000-bbbb"
@@ -213,6 +214,10 @@ def sample(collector: str, case: Case) -> bytes:
             "launches": [launch, {"function": "aten.add", "requested_bytes_read": 4}],
             "sources": {"a.py": "x = 1\n"},
         }
+    elif collector == "cupti":
+        counted = {"gpu__time_duration.sum": 5000.0, "dram__bytes_read.sum": 64.0, "dram__bytes_write.sum": 0.0}
+        data = {"chip": "GH100", "capability": "9.0", "cupti": "130001", "passes": 1, "flush_bytes": 1,
+                "launches": [{"function": "k", "counters": counted}, {"function": "l", "counters": {}}]}  # fmt: skip
     elif collector == "ncu_rules":
         rule = {"launch": 0, "function": "k", "section": "s", "name": "SOLBottleneck", "kind": "OPT", "text": "do",
                 "speedup": 0.5, "scope": "global"}  # fmt: skip

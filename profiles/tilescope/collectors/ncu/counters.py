@@ -19,7 +19,7 @@ import pandas as pd
 from tilescope.collectors.ncu import ncu_csv
 from tilescope.files import bounded_reading
 from tilescope.hardware import device
-from tilescope.table import schema
+from tilescope.table import absent, schema
 from tilescope.table.case import Case
 from tilescope.table.metrics import METRICS
 
@@ -36,24 +36,23 @@ RANGE = "tilescope:"
 WARMUP = 3
 
 _DRIVER = "this ncu does not fit the driver: install the Nsight Compute of the driver's CUDA version, or a newer driver"
-_HELD = (
-    "another tool (DCGM, say) holds the performance counters: stop it, or 'dcgmi profile --pause' until this is done"
+#: Two obstacles that CUPTI meets too, and the cures.
+HELD = "another tool (DCGM, say) holds the performance counters: stop it, or 'dcgmi profile --pause' until this is done"
+PERMISSION = (
+    "ERR_NVGPUCTRPERM: the driver keeps performance counters from this user: run as root, or load the nvidia module with "
+    "NVreg_RestrictProfilingToAdminUsers=0 (https://developer.nvidia.com/ERR_NVGPUCTRPERM)"
 )
 
 #: What ncu says when nothing can be counted here, and what a person can do. The first that is found counts.
 _ERRORS = (
-    (
-        "ERR_NVGPUCTRPERM",
-        "ERR_NVGPUCTRPERM: the driver keeps performance counters from this user: run as root, or load the nvidia module with "
-        "NVreg_RestrictProfilingToAdminUsers=0 (https://developer.nvidia.com/ERR_NVGPUCTRPERM)",
-    ),
+    ("ERR_NVGPUCTRPERM", PERMISSION),
     (
         "LibraryNotLoaded",
         "LibraryNotLoaded: this sandbox (gVisor) gives no access to performance counters: run outside of it, or on "
         "another container runtime",
     ),
-    ("DCGM", _HELD),
-    ("driver resource was unavailable", _HELD),
+    ("DCGM", HELD),
+    ("driver resource was unavailable", HELD),
     ("Cuda driver is not compatible", _DRIVER),
     ("driver is not supported", _DRIVER),
     ("not supported on this device", "this ncu does not know this GPU: install a newer Nsight Compute"),
@@ -261,7 +260,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
             case.row(metric, value, "ncu", launch=launch, function=printed["Kernel Name"])
             for metric, value in found.items()
         ]
-    return schema.without_absent(schema.frame(rows))
+    return absent.without(schema.frame(rows))
 
 
 def values(cells: Iterable[tuple[str, str, str]]) -> dict[str, float]:

@@ -8,27 +8,30 @@ from tilescope.hardware import roofs
 from tilescope.models import bound
 from tilescope.models.advice.finding import Bound, Finding
 from tilescope.models.advice.subject import Subject
+from tilescope.table.sources import COUNTERS
 
 #: The tensor pipe of a dtype, where the kernel declares none.
 _TENSOR = {"fp32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8": "int8"}
 _COUNTED = tuple(metric for metric in roofs.WORK if metric.startswith("tensor_"))
 #: Flop per byte from which work is a matrix product in all but name.
 _INTENSITY = 64
+#: Share of the most operations that a launch does, from which on another launch may be a product too.
+_OF_MOST = 0.1
 #: A share of the time that is worth a word.
 _SHARE = 0.05
 
 
 def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
-    """A matrix product's work on CUDA cores. Bound: roof of the tensor pipe / roof of fp32.
+    """A matrix product's work on CUDA cores. Bound: roof of the tensor pipe / roof of fp32, over the products' share of the time.
 
-    Operands may be widened and multiplied on another tensor pipe: of all that ncu counted none may have worked. What is
+    Operands may be widened and multiplied on another tensor pipe: of all that was counted none may have worked. What is
     faster than CUDA cores can be runs on no CUDA cores, whatever was counted.
     """
     pipe = _TENSOR.get(subject.case.key["dtype"])
     flops = subject.total("algorithm_flops", "model")
     needed = [subject.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
-    worked = [value for name in _COUNTED if (value := subject.total(name, "ncu"))]
-    counted = subject.total(f"tensor_ops_{pipe}", "ncu") or subject.total("tensor_instructions", "compiler")
+    worked = [value for name in _COUNTED if (value := subject.total(name, *COUNTERS))]
+    counted = subject.total(f"tensor_ops_{pipe}", *COUNTERS) or subject.total("tensor_instructions", "compiler")
     if not (pipe and flops and all(needed) and counted) or any(value.value > 0 for value in (*worked, counted)):
         return
     if flops.value < _INTENSITY * sum(value.value for value in needed if value):
@@ -41,9 +44,12 @@ def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
     # The summary's floor is that of the pipe in use; here the other one is the point, so it does not cap the bound.
     rates = tensor.value / cuda.value
     busy = subject.row["bandwidth_fraction"]
-    ratio, formula = rates, f"{pipe} roof / fp32 roof"
-    if busy > 0 and 1 / busy < rates:
-        ratio, formula = 1 / busy, f"GPU time / time of the bytes needed; {formula} would be {rates:.0f}×"
+    ratio, formula, share = rates, f"{pipe} roof / fp32 roof", _of_products(subject)
+    if share < 1:
+        ratio = 1 / (1 - share + share / rates)
+        formula += f", over the {share * 100:.0f} % of the time that products take"
+    if busy > 0 and 1 / busy < ratio:
+        ratio, formula = 1 / busy, f"GPU time / time of the bytes needed; {formula} would be {ratio:.0f}×"
     yield subject.finding(
         "no-tensor-cores",
         f"A matrix product without tensor cores: {pipe} is {rates:.0f}× the fp32 rate here",
@@ -52,6 +58,20 @@ def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
         [counted, flops, tensor, cuda],
         Bound(ratio, formula),
     )
+
+
+def _of_products(subject: Subject) -> float:
+    """The share of GPU time that launches take which may be products: those with the most fp32 operations by ncu's count.
+
+    It is 1 where these were not counted.
+    """
+    case = subject.case
+    done = {launch: value for launch, value in case.values.get(("flops_fp32", "ncu"), {}).items() if launch is not None}
+    times = {launch: known.value for launch in done if (known := case.launch_time(launch, "ncu"))}
+    if not done or len(times) < len(done) or not sum(times.values()) > 0:
+        return 1.0
+    products = [launch for launch, value in done.items() if value >= _OF_MOST * max(done.values())]
+    return sum(times[launch] for launch in products) / sum(times.values())
 
 
 def at_the_rate(subject: Subject) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from tilescope.hardware import roofs
 from tilescope.models import bound, roofline, traffic
 from tilescope.models.advice.finding import Evidence, Finding
 from tilescope.models.advice.subject import LaunchValues, Subject
+from tilescope.table.sources import COUNTERS
 
 #: From this many times the ideal on, traffic is worth a word: less is rounding, tails and metadata.
 _EXCESS = 1.1
@@ -15,6 +16,8 @@ _EXCESS = 1.1
 _WIDEST = 16
 #: From this share of a memory roof on, all of a launch's time is in proportion to its bytes.
 _BUSY = 0.6
+#: L1's lookups are at least this share of the bytes that it fetches, unless TMA does: recorded launches have 4 % with TMA, else 100 % or more.
+_LOOKED_UP = 0.5
 #: An access, and what metrics call the bytes of it.
 _WAYS = {"load": "read", "store": "written"}
 
@@ -30,7 +33,7 @@ def extra_bytes(subject: Subject) -> Iterator[Finding]:
         return
     launches = subject.row["launches"] or 1
     moved = traffic.by_launch(subject.case, source)
-    stem = "dram_bytes" if source == "ncu" else "unique_bytes"
+    stem = "dram_bytes" if source in COUNTERS else "unique_bytes"
     values = [subject.total(f"{stem}_{way}", source) for way in ("read", "written")]
     values += [subject.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
     title = f"{launches} launches move" if launches > 1 else "Moves"
@@ -84,10 +87,15 @@ def _concerned(subject: Subject, moved: Mapping[int | None, float], source: str)
 
 
 def repeated_requests(subject: Subject) -> Iterator[Finding]:
-    """The program asks L2 for the same bytes again, and L2 is busy. Bound: bytes requested / distinct bytes."""
+    """The program asks L2 for the same bytes again, and L2 is busy. Bound: bytes requested / distinct bytes.
+
+    What is at a roof all the same has nothing to win by it.
+    """
+    if subject.saturation >= bound.AT_ROOF:
+        return
     for launch in subject.launches:
         requested, unique = (launch.get(f"{name}_bytes_read", "interpreter") for name in ("requested", "unique"))
-        at, time = launch.places.get("ncu"), launch.get("gpu_time", "torch_profiler", "ncu")
+        at, time = launch.places.get(subject.case.counted_by), launch.get("gpu_time", "torch_profiler", *COUNTERS)
         moved = roofline.moved_bytes(subject.case, "l2", at) if at is not None else None
         roof = subject.roof("l2")
         if not (requested and unique and unique.value and moved and time and time.value and roof):
@@ -100,7 +108,7 @@ def repeated_requests(subject: Subject) -> Iterator[Finding]:
             f"Asks L2 for each byte {ratio:.1f} times, and L2 is {busy * 100:.0f} % busy",
             "Load once and keep it: hold the row in registers between the passes over it, or take larger tiles so that "
             "each loaded element is used more often.",
-            [launch.get("l2_to_l1_bytes", "ncu"), requested, unique, roof, time],
+            [launch.get("l2_to_l1_bytes", *COUNTERS), requested, unique, roof, time],
             subject.bound(ratio, "bytes requested / distinct bytes", launch),
             launch=launch,
         )
@@ -160,12 +168,15 @@ def _asked(subject: Subject, launch: LaunchValues, way: str) -> Evidence | None:
 
 
 def narrow_loads(subject: Subject) -> Iterator[Finding]:
-    """Loads below 16 bytes a thread. Bound: 16 / width, as bytes in flight grow with it at best (Little's law)."""
+    """Loads below 16 bytes a thread. Bound: 16 / width, as bytes in flight grow with it at best (Little's law).
+
+    It says nothing of launches whose bytes do not come by loads of threads.
+    """
     if subject.saturation >= bound.AT_ROOF or subject.row["bound"] == "compute":
         return
     for launch in subject.launches:
         width = launch.get("widest_load", "compiler")
-        if width is None or not 0 < width.value < _WIDEST:
+        if width is None or not 0 < width.value < _WIDEST or not _by_threads(launch):
             continue
         yield subject.finding(
             "narrow-loads",
@@ -178,6 +189,17 @@ def narrow_loads(subject: Subject) -> Iterator[Finding]:
             subject.bound(_WIDEST / width.value, "16 bytes / widest load", launch, hides=True),
             launch=launch,
         )
+
+
+def _by_threads(launch: LaunchValues) -> bool:
+    """Whether threads load what the launch loads; else it comes by TMA, and only a scale or a bias by threads.
+
+    TMA's bytes are fetched from L2 past L1's lookups. Without counters a launch on tensor cores is not judged.
+    """
+    looked_up, fetched = (launch.get(name, *COUNTERS) for name in ("l1_bytes", "l2_to_l1_bytes"))
+    if looked_up is None or fetched is None:
+        return not launch.uses_tensor_cores
+    return looked_up.value >= _LOOKED_UP * fetched.value
 
 
 def at_the_roof(subject: Subject) -> Iterator[Finding]:

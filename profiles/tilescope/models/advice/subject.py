@@ -14,10 +14,10 @@ from tilescope.models.advice.finding import Bound, Evidence, Finding
 from tilescope.table.case_table import CaseValues, Known, value_of
 from tilescope.table.metrics import METRICS
 from tilescope.table.schema import Device
-from tilescope.table.sources import SOURCES
+from tilescope.table.sources import COUNTERS, SOURCES
 
 #: Collectors that see launches, the one that saw the most of a real one first.
-_SEERS = ("ncu", "torch_profiler", "compiler", "interpreter")
+_SEERS = ("ncu", "torch_profiler", "cupti", "compiler", "interpreter")
 #: The implementation that is Triton code, and how torch.compile's kernels are called.
 _TRITON, _INDUCTOR = "triton", "triton_"
 
@@ -90,7 +90,7 @@ class Subject:
     def saturation(self) -> float:
         """Share of the busier roof (HBM, arithmetic) in use; NaN where nothing was timed."""
         moved = self.row["bandwidth_fraction"]
-        if self.row["bytes_source"] == "ncu" and not self.row["bytes_cold"]:
+        if self.row["bytes_source"] in COUNTERS and not self.row["bytes_cold"]:
             moved = max(moved, moved * self.row["bytes_ratio"])
         shares = [x for x in (moved, self.row["performance_fraction"]) if not math.isnan(x)]
         return max(shares, default=math.nan)

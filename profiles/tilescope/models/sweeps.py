@@ -1,13 +1,17 @@
-"""Sweeps over configs as frames: a row a config, with its parameters and what they led to."""
+"""Sweeps over configs as frames: a row a config, with its parameters and what they led to; which is the best, and what it is told by. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
+
+from tilescope.foreign_files import helion_autotune
 from tilescope.models import preference
-from tilescope.table.case import parse_config
+from tilescope.table import units
+from tilescope.table.case import config_values
 from tilescope.table.case_table import CaseValues, gather
 from tilescope.table.schema import CASE_COLUMNS, Failure
 
@@ -21,6 +25,10 @@ COLOURINGS = {
 }
 #: Values that lie within this part of the least one differ by little more than one measurement does from the next.
 CLOSE = 0.02
+#: Arguments of ``triton.Config`` of its own, not of the kernel.
+_OF_LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+#: Parameters whose cost is told.
+TOLD = 4
 
 
 def size(table: pd.DataFrame, kernel: str) -> int:
@@ -52,7 +60,7 @@ def configs(table: pd.DataFrame, failures: Iterable[Failure] = (), target: str =
     if len(rows):
         frame = frame.join(_values(rows, index, target), on=index)
     frame = frame.reindex(columns=[*index, *COLOURINGS, "time_source", "code_source", "reason"])
-    return frame.join(pd.DataFrame([_parameters(c) for c in frame["config"]], index=frame.index))
+    return frame.join(_parameters(frame["config"]))
 
 
 def defaults(table: pd.DataFrame) -> pd.DataFrame:
@@ -97,11 +105,102 @@ def close(values: pd.Series) -> bool:
     return apart is not None and apart < CLOSE
 
 
-def _parameters(config: str) -> dict[str, int]:
-    try:
-        return parse_config(config)
-    except ValueError:
-        return {}
+def ranked(cells: pd.DataFrame, sweep: str, held: Mapping[str, str], column: str, less: bool) -> pd.DataFrame:
+    """One sweep's configs whose parameters are as ``held`` says, by ``column``, which is also their ``value``.
+
+    The best comes first: the least if ``less``, else the largest; those without a value last.
+    """
+    found = cells[names(cells) == sweep]
+    for name, value in held.items():
+        found = found[found[name].astype(str) == value]
+    return found.assign(value=found[column]).sort_values("value", ascending=less, na_position="last", ignore_index=True)
+
+
+def best(rows: pd.DataFrame) -> pd.Series | None:
+    """The first of ``ranked``'s rows, if it has a value."""
+    return rows.iloc[0] if len(rows) and pd.notna(rows["value"].iloc[0]) else None
+
+
+def alike(rows: pd.DataFrame) -> bool:
+    """Whether ``ranked``'s rows, more than one, have all one value."""
+    return len(rows) > 1 and bool(rows["value"].notna().all()) and rows["value"].nunique() == 1
+
+
+def effects(rows: pd.DataFrame, less: bool) -> dict[str, float]:
+    """What each parameter that varies in ``ranked``'s rows costs at its worst value, all others tuned, over the best: the largest
+    first. 0.25 is a quarter. Nothing is said of one where some value never worked, or the best is 0.
+    """
+    timed = rows[rows["value"].notna()]
+    found = {}
+    for name in parameters(timed.drop(columns="value")):
+        of_values = timed.groupby(name)["value"]
+        apart = over_best(of_values.min() if less else of_values.max(), less)
+        if apart.notna().all():
+            found[name] = float(apart.max())
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def gain(rows: pd.DataFrame, default: pd.DataFrame) -> float | None:
+    """The time of the implementation's own choice, ``defaults``' row of the sweep, over that of the best of ``ranked``'s
+    rows by time; None where either was not timed, or by another clock.
+    """
+    top = best(rows)
+    if top is None or default.empty or default["time_source"].iloc[0] != top["time_source"]:
+        return None
+    ratio = default["time"].iloc[0] / top["time"]
+    return float(ratio) if pd.notna(ratio) else None
+
+
+def as_code(config: str, source: str = "") -> str:
+    """``triton.Config({"BLOCK": 128}, num_warps=4)`` for ``BLOCK=128,num_warps=4``; a ``helion.Config`` where the time's ``source`` is Helion."""
+    if source.startswith(helion_autotune.SOURCE):
+        return helion_autotune.as_code(config)
+    values = config_values(config)
+    of_launch = {name: values.pop(name) for name in _OF_LAUNCH if name in values}
+    named = ", ".join(f'"{name}": {value!r}' for name, value in values.items())
+    return f"triton.Config({', '.join(['{' + named + '}', *(f'{name}={value}' for name, value in of_launch.items())])})"
+
+
+def costs(effects: Mapping[str, float]) -> list[str]:
+    """``BLOCK +12 %`` of the first ``TOLD`` of ``effects``, and how many cost less: a kernel may have a dozen parameters."""
+    told = [
+        f"{name} +{units.text(part, 'ratio', 2)}" if part > 0 else f"{name} nothing" for name, part in effects.items()
+    ]
+    rest = len(told) - TOLD
+    return told if rest <= 0 else [*told[:TOLD], f"the other {rest} no more"]
+
+
+def costing(rows: pd.DataFrame) -> str:
+    """``costs``; ``costs at most`` where not every combination of the parameters' values was timed: another may do better."""
+    timed = rows[rows["value"].notna()]
+    values = [timed[name].nunique() for name in parameters(timed.drop(columns="value"))]
+    return "costs" if len(timed) >= math.prod(values) else "costs at most"
+
+
+def conclusions(table: pd.DataFrame, target: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Each sweep of a run's table that was timed, and lines on its best config: as code, against the default, and what matters."""
+    for kernel in table.loc[table["config"] != "", "kernel"].unique():
+        of_kernel = table[table["kernel"] == kernel]
+        cells, own = configs(of_kernel, target=target), defaults(of_kernel)
+        for sweep in names(cells).unique():
+            rows = ranked(cells, sweep, {}, "time", less=True)
+            top = best(rows)
+            if top is None or len(rows) < 2:
+                continue
+            won = gain(rows, own[names(own) == sweep] if len(own) else own)
+            against = f": {units.text(won, '', 4)} times the default's speed" if won else ""
+            said = [f"best: {as_code(top['config'], top['time_source'])}{against}"]
+            if found := effects(rows, less=True):
+                what = f"a parameter's worst value, with the others at their best, {costing(rows)}"
+                said.append(f"{what}: {', '.join(costs(found))}")
+            yield f"{kernel} · {sweep}", said
+
+
+def _parameters(configs: pd.Series) -> pd.DataFrame:
+    """A column a parameter. One that has a word for any config, as other tools' have, is of words."""
+    found = pd.DataFrame([config_values(config) for config in configs], index=configs.index)
+    words = [name for name in found if found[name].map(lambda value: isinstance(value, str)).any()]
+    return found.assign(**{name: found[name].map(str, na_action="ignore").fillna("–") for name in words})
 
 
 def _values(rows: pd.DataFrame, index: list[str], target: str) -> pd.DataFrame:

@@ -1,0 +1,87 @@
+"""The configs of ``attention``, and the best known for a problem where none is asked for."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from tilescope_kernels._shared.launching import multiprocessors, shared_memory
+from tilescope_kernels._shared.operators import unpack
+from tilescope_kernels.attention.hopper import QUERIES
+
+
+def _forward(*parts: int) -> dict[str, int]:
+    """The forward part of a config, of queries, keys, warps, stages, TMA and SPECIALIZED (1 for Hopper's kernel)."""
+    return dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "TMA", "SPECIALIZED"), parts, strict=True))
+
+
+def _config(
+    forward: tuple[int, int, int, int, int], kv: tuple[int, int, int, int], q: tuple[int, int, int, int]
+) -> dict[str, int]:
+    """A config of the portable forward kernel and of queries, keys, warps and stages of both backward kernels."""
+    tiles = ("M", "N", "WARPS", "STAGES")
+    backward = [
+        (f"{loop}_{name}", value)
+        for loop, values in (("KV", kv), ("Q", q))
+        for name, value in zip(tiles, values, strict=True)
+    ]
+    return {**_forward(*forward, 0), **dict(backward)}
+
+
+#: The passes are tuned apart, so each list holds its own candidates and a config takes one of each. On an H200 the first
+#: are the best where every query sees all keys, the second under a causal mask.
+_FORWARD = (
+    (128, 64, 4, 2, 1), (64, 64, 4, 3, 1), (128, 128, 8, 3, 1), (128, 64, 4, 3, 1), (64, 64, 4, 2, 1),
+    (128, 64, 8, 3, 1), (128, 64, 8, 4, 1), (64, 128, 4, 2, 1), (128, 64, 8, 2, 1), (128, 128, 8, 2, 1),
+    (128, 64, 8, 3, 0), (128, 128, 8, 2, 0), (64, 64, 4, 3, 0), (64, 64, 4, 4, 1),
+)  # fmt: skip
+_BACKWARD_KV = (
+    (64, 64, 4, 2), (64, 64, 4, 2), (64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 3), (32, 64, 4, 3), (32, 128, 8, 3),
+    (32, 128, 8, 4), (64, 64, 8, 3), (128, 64, 8, 2), (32, 64, 4, 2), (64, 128, 8, 4), (32, 64, 4, 4), (64, 64, 4, 4),
+)  # fmt: skip
+_BACKWARD_Q = (
+    (128, 32, 8, 3), (64, 64, 4, 2), (128, 64, 8, 3), (128, 64, 8, 2), (64, 64, 4, 3), (64, 32, 4, 3), (128, 128, 8, 2),
+    (128, 64, 8, 4), (64, 128, 8, 2), (64, 128, 4, 2), (64, 64, 4, 4), (128, 32, 8, 4), (64, 32, 4, 4), (64, 64, 8, 3),
+)  # fmt: skip
+_EQUAL = tuple(_config(*parts) for parts in zip(_FORWARD, _BACKWARD_KV, _BACKWARD_Q, strict=True))
+#: Hopper's kernel, and of more than 128 columns.
+_SPECIALIZED, _SPECIALIZED_WIDE = (_forward(QUERIES.value, keys, 4, 2, 1, 1) for keys in (128, 64))
+CONFIGS = (
+    *_EQUAL,
+    *({**_EQUAL[0], **_forward(QUERIES.value, keys, 4, stages, 1, 1)} for keys, stages in ((128, 2), (64, 4))),
+)
+
+#: For problems of few tiles: smaller ones, and so more of them.
+_FEW = _config((64, 64, 4, 3, 1), (64, 64, 4, 3), (64, 64, 4, 3))
+#: At fp32 the products run on the CUDA cores, whose tiles are bounded by registers.
+_FULL_PRECISION = _config((32, 32, 8, 2, 0), (32, 32, 8, 2), (32, 32, 8, 2))
+#: Where a block has less than Hopper's 227 KB of shared memory.
+_SMALL = _config((128, 64, 8, 2, 0), (32, 64, 4, 2), (64, 32, 4, 2))
+#: Under a mask, whose tiles take registers and shared memory, too: on Hopper and where there is less.
+_MASKED = _config((128, 64, 8, 2, 1), (64, 64, 8, 2), (64, 64, 4, 2))
+_MASKED_SMALL = _config((64, 32, 4, 2, 0), (32, 32, 4, 2), (32, 32, 4, 2))
+#: Of more than 128 columns: on Hopper, in fp32, and where there is less shared memory.
+_WIDE = _config((128, 64, 8, 2, 1), (32, 64, 8, 2), (64, 64, 8, 2))
+_WIDE_FULL_PRECISION = _config((16, 16, 4, 1, 0), (16, 16, 4, 1), (16, 16, 4, 1))
+_WIDE_SMALL = _config((64, 32, 8, 1, 0), (16, 32, 8, 1), (32, 16, 4, 1))
+
+
+def chosen_config(
+    q: torch.Tensor, causal: bool, config: str, masked: bool, specializes: bool = False
+) -> dict[str, int]:  # fmt: skip
+    """The config that was asked for, or the best known for the dtype and the GPU. Few tiles get smaller ones."""
+    asked = unpack(config)
+    if asked:
+        return asked
+    batch, heads, queries, columns = q.shape
+    wide = columns > 128
+    if q.dtype == torch.float32:
+        return _WIDE_FULL_PRECISION if wide else _FULL_PRECISION
+    if shared_memory(q) < 227 * 1024:
+        return _WIDE_SMALL if wide else _MASKED_SMALL if masked else _SMALL
+    tiles = triton.cdiv(queries, 128) * batch * heads
+    known = _WIDE if wide else _MASKED if masked else CONFIGS[int(causal)]
+    # Of 64 columns there are fewer products to hide the powers of two behind.
+    if specializes and columns > 64 and 2 * tiles >= multiprocessors(q):
+        return {**known, **(_SPECIALIZED_WIDE if wide else _SPECIALIZED)}
+    return _FEW if tiles < multiprocessors(q) and not wide else known

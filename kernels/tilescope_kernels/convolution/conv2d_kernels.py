@@ -1,0 +1,135 @@
+"""The Triton kernels of ``conv2d``: tiles of pixels by filters, through pointers or through tensor descriptors."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _gathered(
+    x_ptr, w_ptr, batch, height, width, channels, out_height, out_width, filters, stride_h, stride_w, pad_h, pad_w,
+    dilation_h, dilation_w, first_pixel, first_filter, KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr, RUN: tl.constexpr,
+):  # fmt: skip
+    """Sums of a tile of BLOCK_M pixels, in memory order, by BLOCK_N filters, through pointers.
+
+    ``RUN``: the taps of a row of the filters, which lie side by side without dilation, are multiplied as one block of
+    channels. So few channels fill the block: with 3 of them and 7 taps it is 21 of 32, where it would be 3 of 16.
+    """
+    pixel = first_pixel + tl.arange(0, BLOCK_M)
+    column = pixel % out_width * stride_w - pad_w
+    row = pixel // out_width % out_height * stride_h - pad_h
+    image = pixel // (out_width * out_height)
+    filter_ = first_filter + tl.arange(0, BLOCK_N)
+    channel = tl.arange(0, BLOCK_K)
+    # Only a pixel's origin needs 64 bits.
+    x_rows = x_ptr + ((image.to(tl.int64) * height + row) * width + column)[:, None] * channels + channel[None, :]
+    w_rows = w_ptr + filter_.to(tl.int64)[None, :] * (KERNEL_H * KERNEL_W * channels) + channel[:, None]
+    TAPS: tl.constexpr = 1 if RUN else KERNEL_W
+    run = channels * (KERNEL_W // TAPS)
+    blocks = tl.cdiv(run, BLOCK_K)
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for step in range(0, KERNEL_H * TAPS * blocks):
+        tap = step // blocks
+        start = step % blocks * BLOCK_K
+        down = tap // TAPS * dilation_h
+        right = tap % TAPS * dilation_w
+        # Padding is what lies outside of the image; so is every pixel past the last image.
+        inside = (row + down >= 0) & (row + down < height) & (image < batch)
+        if RUN:
+            at = column[:, None] + ((start + channel) // channels)[None, :]
+            x_mask = inside[:, None] & (at >= 0) & (at < width)
+        else:
+            x_mask = (inside & (column + right >= 0) & (column + right < width))[:, None]
+        w_mask = (filter_ < filters)[None, :]
+        if not EVEN:
+            x_mask = x_mask & (start + channel < run)[None, :]
+            w_mask = w_mask & (start + channel < run)[:, None]
+        x = tl.load(x_rows + ((down * width + right) * channels + start), mask=x_mask, other=0.0)
+        w = tl.load(w_rows + (tap * run + start), mask=w_mask, other=0.0)
+        # "ieee": fp32 operands are multiplied as fp32, not rounded to tf32.
+        total = tl.dot(x, w, total, input_precision="ieee")
+    return total
+
+
+@triton.jit
+def _finished(total, bias_ptr, first_filter, filters, BLOCK_N: tl.constexpr, RELU: tl.constexpr):
+    """Add the bias and apply ReLU, under which NaN stays NaN."""
+    if bias_ptr is not None:
+        filter_ = first_filter + tl.arange(0, BLOCK_N)
+        total += tl.load(bias_ptr + filter_, mask=filter_ < filters, other=0.0).to(tl.float32)[None, :]
+    if RELU:
+        total = tl.where(total < 0.0, 0.0, total)
+    return total
+
+
+@triton.jit
+def conv2d_kernel(
+    y_ptr, x_ptr, w_ptr, bias_ptr, batch, height, width, channels, out_height, out_width, filters,
+    stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, RELU: tl.constexpr, EVEN: tl.constexpr, RUN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """One tile a program through pointers. ``EVEN``: the channels, or a ``RUN``, fill their last block."""
+    tiles_n = tl.cdiv(filters, BLOCK_N)
+    # Tiles of the same pixels follow each other, so that L2 has the pixels.
+    first_pixel = tl.program_id(0) // tiles_n * BLOCK_M
+    first_filter = tl.program_id(0) % tiles_n * BLOCK_N
+    total = _gathered(
+        x_ptr, w_ptr, batch, height, width, channels, out_height, out_width, filters, stride_h, stride_w, pad_h, pad_w,
+        dilation_h, dilation_w, first_pixel, first_filter, KERNEL_H, KERNEL_W, BLOCK_M, BLOCK_N, BLOCK_K, EVEN, RUN,
+    )  # fmt: skip
+    total = _finished(total, bias_ptr, first_filter, filters, BLOCK_N, RELU)
+    m = tl.arange(0, BLOCK_M)[:, None]
+    n = tl.arange(0, BLOCK_N)[None, :]
+    y_tile = y_ptr + first_pixel.to(tl.int64) * filters + first_filter
+    mask = (first_pixel + m < batch * out_height * out_width) & (first_filter + n < filters)
+    tl.store(y_tile + m * filters + n, total.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def conv2d_rectangles_kernel(
+    y_ptr, x_ptr, w_ptr, bias_ptr, y_tiles, x_tiles, w_tiles, batch, channels, out_height, out_width, filters,
+    pad_h, pad_w, dilation_h, dilation_w,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, RELU: tl.constexpr,
+    IMAGES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """IMAGES x ROWS x COLUMNS pixels by BLOCK_N filters a program, stride 1, through tensor descriptors.
+
+    At stride 1 the inputs under one tap are a rectangle too, which descriptors read with zeros around the image: the
+    padding costs no arithmetic. ``y_tiles`` is None where a pixel's filters are no multiple of 16 bytes.
+    """
+    tiles_n = tl.cdiv(filters, BLOCK_N)
+    tile = tl.program_id(0) // tiles_n
+    first_filter = tl.program_id(0) % tiles_n * BLOCK_N
+    tiles_w = tl.cdiv(out_width, COLUMNS)
+    tiles_h = tl.cdiv(out_height, ROWS)
+    column = tile % tiles_w * COLUMNS
+    row = tile // tiles_w % tiles_h * ROWS
+    image = tile // (tiles_w * tiles_h) * IMAGES
+    blocks = tl.cdiv(channels, BLOCK_K)
+    # Transposed, filters x pixels: the left operand may stay in shared memory only if it has the tile's own shape, the
+    # right one also if it is a reshaped view.
+    total = tl.zeros((BLOCK_N, IMAGES * ROWS * COLUMNS), tl.float32)
+    for step in range(0, KERNEL_H * KERNEL_W * blocks):
+        tap = step // blocks
+        start = step % blocks * BLOCK_K
+        top = row - pad_h + tap // KERNEL_W * dilation_h
+        left = column - pad_w + tap % KERNEL_W * dilation_w
+        x = x_tiles.load([image, top, left, start]).reshape(IMAGES * ROWS * COLUMNS, BLOCK_K)
+        w = w_tiles.load([tap, first_filter, start]).reshape(BLOCK_N, BLOCK_K)
+        total = tl.dot(w, x.T, total)
+    total = _finished(total.T, bias_ptr, first_filter, filters, BLOCK_N, RELU)
+    y = total.to(y_ptr.dtype.element_ty)
+    if y_tiles is not None:
+        y_tiles.store([image, row, column, first_filter], y.reshape(IMAGES, ROWS, COLUMNS, BLOCK_N))
+    else:
+        pixel = tl.arange(0, IMAGES * ROWS * COLUMNS)
+        i = image + pixel // (ROWS * COLUMNS)
+        r = row + pixel // COLUMNS % ROWS
+        c = column + pixel % COLUMNS
+        filter_ = first_filter + tl.arange(0, BLOCK_N)
+        y_rows = y_ptr + ((i.to(tl.int64) * out_height + r) * out_width + c)[:, None] * filters
+        inside = (i < batch) & (r < out_height) & (c < out_width)
+        tl.store(y_rows + filter_[None, :], y, mask=inside[:, None] & (filter_ < filters)[None, :])

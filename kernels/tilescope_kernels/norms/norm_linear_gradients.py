@@ -1,0 +1,116 @@
+"""Gradients of the norms that are fused with linear layers: the norms' own, between cuBLAS's products.
+
+Of the forward pass x alone is kept. Its normed rows are computed again for the gradient of the weight: one pass over x,
+where keeping them costs a tensor as large as x. RMSNorm and GELU go back in one pass, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+
+from tilescope_kernels._shared.launching import device_of, multiprocessors
+from tilescope_kernels._shared.operators import operator
+from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
+from tilescope_kernels.elementwise.gelu import APPROXIMATE, _gelu_backward
+from tilescope_kernels.norms.layer_norm import _layer_norm, _layer_norm_backward
+from tilescope_kernels.norms.norm_linear_kernels import normed_rows_kernel, rms_norm_gelu_backward_kernel
+from tilescope_kernels.norms.rms_norm import _rms_norm, _rms_norm_backward
+
+#: Most columns whose fp32 sums for the weight's gradient a program holds: a quarter of a multiprocessor's registers.
+_SUMMED = 16384
+
+
+def save_layer_norm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    """Keep what ``differentiate_layer_norm`` reads, of the arguments of ``layer_norm_linear``."""
+    x, norm_weight, norm_bias, weight, _, ctx.eps, _ = inputs
+    ctx.save_for_backward(x, norm_weight, norm_bias, weight)
+
+
+def differentiate_layer_norm(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of x, the norm's weight and bias, the layer's weight and its bias."""
+    x, norm_weight, norm_bias, weight = ctx.saved_tensors
+    wants_dx, wants_gain, wants_shift, wants_dw, wants_db, _, _ = ctx.needs_input_grad
+    normed, stats = _layer_norm(x, norm_weight, norm_bias, ctx.eps, True, "")
+    dw = dy.T @ normed if wants_dw else None
+    dx = gain = shift = None
+    if wants_dx or wants_gain or wants_shift:
+        dx, sums = _layer_norm_backward(dy @ weight, x, norm_weight, stats, wants_gain or wants_shift, "")
+        gain, shift = sums.unbind()
+    return (
+        dx if wants_dx else None, gain if wants_gain else None, shift if wants_shift else None, dw,
+        dy.sum(0) if wants_db else None, None, None,
+    )  # fmt: skip
+
+
+@operator("rms_norm_gelu")
+def _rms_norm_gelu(x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+    """``gelu(rms_norm(x))`` of x (M, K), with stride 1 along K."""
+    rows, columns = x.shape
+    y = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    if rows:
+        with device_of(x):
+            normed_rows_kernel[(rows,)](
+                y, x, norm_weight, None, x.stride(0), columns, eps,
+                RMS_GELU=True, BLOCK=triton.next_power_of_2(columns), num_warps=8,
+            )  # fmt: skip
+    return y
+
+
+@_rms_norm_gelu.register_fake
+def _(x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+@operator("rms_norm_gelu_backward")
+def _rms_norm_gelu_backward(
+    dy: torch.Tensor, x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float, sums: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """dx and, if ``sums``, the gradient of the norm's weight; else an empty tensor."""
+    rows, columns = x.shape
+    block = triton.next_power_of_2(columns)
+    if rows == 0 or block > _SUMMED:
+        normed, rstd = _rms_norm(x, norm_weight, eps, True, "")
+        dnormed = _gelu_backward(dy, normed, APPROXIMATE["none"], "")
+        return _rms_norm_backward(dnormed, x, norm_weight, rstd, sums, "")
+    dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    # As many as a multiprocessor has registers for, each with its own sums.
+    programs = min(rows, max(1, min(4, 8192 // block)) * multiprocessors(x))
+    partial = torch.empty((1, programs, columns), device=x.device) if sums else None
+    with device_of(x):
+        rms_norm_gelu_backward_kernel[(programs,)](
+            dx, partial, dy, x, norm_weight, x.stride(0), rows, columns, eps,
+            BLOCK=block, num_warps=min(16, max(1, block // 512)),
+        )  # fmt: skip
+    if partial is None:
+        return dx, torch.empty(0, dtype=sums_dtype(x, norm_weight), device=x.device)
+    return dx, sum_partials(partial, sums_dtype(x, norm_weight))[0]
+
+
+@_rms_norm_gelu_backward.register_fake
+def _(
+    dy: torch.Tensor, x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float, sums: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dw = torch.empty(x.shape[1] if sums else 0, dtype=sums_dtype(x, norm_weight), device=x.device)
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device), dw
+
+
+def save_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    """Keep what ``differentiate_rms_norm`` reads, of the arguments of ``rms_norm_gelu_linear``."""
+    x, norm_weight, weight, _, ctx.eps, _ = inputs
+    ctx.save_for_backward(x, norm_weight, weight)
+
+
+def differentiate_rms_norm(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of x, the norm's weight, the layer's weight and its bias, through GELU."""
+    x, norm_weight, weight = ctx.saved_tensors
+    wants_dx, wants_gain, wants_dw, wants_db, _, _ = ctx.needs_input_grad
+    dw = dy.T @ _rms_norm_gelu(x, norm_weight, ctx.eps) if wants_dw else None
+    dx = gain = None
+    if wants_dx or wants_gain:
+        dx, gain = _rms_norm_gelu_backward(dy @ weight, x, norm_weight, ctx.eps, wants_gain)
+    return (
+        dx if wants_dx else None, gain if wants_gain else None, dw, dy.sum(0) if wants_db else None, None, None
+    )  # fmt: skip

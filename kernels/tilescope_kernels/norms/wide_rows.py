@@ -1,0 +1,248 @@
+"""Norms of rows that are longer than one program holds: of any length, in parts.
+
+Where Gluon serves, a part is read once (``wide_rows_shared``). Elsewhere there are two launches: one sums up each part, the
+other reads it again, with the sums of all parts of its row.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from tilescope_kernels._shared.launching import device_of, multiprocessors
+from tilescope_kernels._shared.row_ring import Ring, ring
+from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
+from tilescope_kernels.norms.wide_rows_shared import norm_parts_backward_shared_kernel, norm_parts_shared_kernel
+
+#: Columns of a part where there are two launches.
+_BLOCK = 4096
+#: Of the kernels in shared memory: bytes of a part, programs a multiprocessor and their warps, rows that are copied ahead and
+#: rows that await their sums.
+_FORWARD = (8192, 3, 8, 3, 3)
+_FORWARD_SUM = (8192, 2, 8, 3, 2)
+_BACKWARD = (8192, 2, 8, 3, 2)
+
+
+@triton.jit
+def _add(first, second, other_first, other_second):
+    return first + other_first, second + other_second
+
+
+@triton.jit
+def _merge(count, mean, squares, other_count, other_mean, other_squares):
+    """Count, mean and squares about the mean of two sets of numbers (Chan, Golub and LeVeque, 1979)."""
+    both = count + other_count
+    away = other_mean - mean
+    share = other_count / tl.maximum(both, 1.0)
+    between = tl.where((count == 0.0) | (other_count == 0.0), 0.0, away * away * count * share)
+    merged = tl.where(count == 0.0, other_mean, tl.where(other_count == 0.0, mean, mean + away * share))
+    return both, merged, squares + other_squares + between
+
+
+@triton.jit
+def _sums_of(sums_ptr, row, parts, PARTS: tl.constexpr):
+    """Both sums of each of a row's parts."""
+    part = tl.arange(0, PARTS)
+    sums_ptr += 2 * (row * parts + part)
+    exist = part < parts
+    return tl.load(sums_ptr, mask=exist, other=0.0), tl.load(sums_ptr + 1, mask=exist, other=0.0)
+
+
+@triton.jit
+def norm_part_sums_kernel(
+    sums_ptr, total_ptr, x_ptr, residual_ptr, x_stride, residual_stride, columns, parts,
+    BLOCK: tl.constexpr, CENTRED: tl.constexpr,
+):  # fmt: skip
+    """A part's mean (0 unless ``CENTRED``) and squares about it. x + ``residual`` is stored to ``total``, if it is given."""
+    part = tl.program_id(0) % parts
+    row = (tl.program_id(0) // parts).to(tl.int64)
+    column = part * BLOCK + tl.arange(0, BLOCK)
+    mask = column < columns
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0)
+    if residual_ptr is not None:
+        residual = tl.load(residual_ptr + row * residual_stride + column, mask=mask, other=0.0)
+        # Rounded before it is normalised, so that the norm is that of the residual stream which the caller gets.
+        x = (x.to(tl.float32) + residual.to(tl.float32)).to(total_ptr.dtype.element_ty)
+        tl.store(total_ptr + row * columns + column, x, mask=mask)
+    apart = x.to(tl.float32)
+    mean = tl.full((), 0, tl.float32)
+    if CENTRED:
+        # Multiplied before it is added up, or a sum of numbers that fp32 holds may be one that it does not.
+        mean = tl.sum(apart * (1.0 / tl.minimum(BLOCK, columns - part * BLOCK)), axis=0)
+        apart = tl.where(mask, apart - mean, 0.0)
+    sums_ptr += 2 * (row * parts + part)
+    tl.store(sums_ptr, mean)
+    tl.store(sums_ptr + 1, tl.sum(apart * apart, axis=0))
+
+
+@triton.jit
+def norm_parts_kernel(
+    y_ptr, stats_ptr, sums_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, columns, parts, eps,
+    BLOCK: tl.constexpr, PARTS: tl.constexpr, CENTRED: tl.constexpr,
+):  # fmt: skip
+    """A part of y, and of the first part the row's 1 / RMS or, if ``CENTRED``, mean and 1 / standard deviation."""
+    part = tl.program_id(0) % parts
+    row = (tl.program_id(0) // parts).to(tl.int64)
+    means, squares = _sums_of(sums_ptr, row, parts, PARTS)
+    mean = 0.0
+    if CENTRED:
+        size = tl.minimum(BLOCK, columns - tl.arange(0, PARTS) * BLOCK)
+        _, mean, total = tl.reduce((tl.maximum(size, 0).to(tl.float32), means, squares), 0, _merge)
+    else:
+        total = tl.sum(squares, axis=0)
+    rstd = tl.rsqrt(total / columns + eps)
+    column = part * BLOCK + tl.arange(0, BLOCK)
+    mask = column < columns
+    y = (tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0).to(tl.float32) - mean) * rstd
+    if weight_ptr is not None:
+        y *= tl.load(weight_ptr + column, mask=mask).to(tl.float32)
+    if bias_ptr is not None:
+        y += tl.load(bias_ptr + column, mask=mask).to(tl.float32)
+    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+    if stats_ptr is not None and part == 0:
+        if CENTRED:
+            tl.store(stats_ptr + 2 * row, mean)
+            tl.store(stats_ptr + 2 * row + 1, rstd)
+        else:
+            tl.store(stats_ptr + row, rstd)
+
+
+@triton.jit
+def _gradient_of(dy_ptr, x_ptr, weight_ptr, stats_ptr, row, x_stride, columns, column, mask, CENTRED: tl.constexpr):
+    """dy, dy * weight, normalised x and 1 / RMS or 1 / standard deviation. A lane beyond the row has a dy of 0."""
+    dy = tl.load(dy_ptr + row * columns + column, mask=mask, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0).to(tl.float32)
+    if CENTRED:
+        rstd = tl.load(stats_ptr + 2 * row + 1)
+        normed = (x - tl.load(stats_ptr + 2 * row)) * rstd
+    else:
+        rstd = tl.load(stats_ptr + row)
+        normed = x * rstd
+    g = dy
+    if weight_ptr is not None:
+        g = dy * tl.load(weight_ptr + column, mask=mask, other=0.0).to(tl.float32)
+    return dy, g, normed, rstd
+
+
+@triton.jit
+def norm_part_inners_kernel(
+    sums_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, columns, parts,
+    BLOCK: tl.constexpr, CENTRED: tl.constexpr,
+):  # fmt: skip
+    """A part's sums of g and of g * n, as ``norm_parts_backward_kernel`` names them."""
+    part = tl.program_id(0) % parts
+    row = (tl.program_id(0) // parts).to(tl.int64)
+    column = part * BLOCK + tl.arange(0, BLOCK)
+    _, g, normed, _ = _gradient_of(
+        dy_ptr, x_ptr, weight_ptr, stats_ptr, row, x_stride, columns, column, column < columns, CENTRED
+    )
+    sum_g, inner = tl.reduce((g, g * normed), 0, _add)
+    sums_ptr += 2 * (row * parts + part)
+    tl.store(sums_ptr, sum_g)
+    tl.store(sums_ptr + 1, inner)
+
+
+@triton.jit
+def norm_parts_backward_kernel(
+    dx_ptr, partial_ptr, sums_ptr, dy_ptr, dsum_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, rows, columns, parts,
+    BLOCK: tl.constexpr, PARTS: tl.constexpr, CENTRED: tl.constexpr,
+):  # fmt: skip
+    """``dx`` of one part of the rows ``group, group + groups, ...`` and, unless ``partial`` is None, these rows' dW and dB.
+
+    With n = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - n * mean(g * n)) + dsum, dW = sum of dy * n
+    and dB = sum of dy over rows. Only if ``CENTRED`` are there a mean and dB. ``dsum`` and ``weight`` may be None.
+    """
+    part = tl.program_id(0) % parts
+    group = tl.program_id(0) // parts
+    groups = tl.num_programs(0) // parts
+    column = part * BLOCK + tl.arange(0, BLOCK)
+    mask = column < columns
+    dw = tl.zeros((BLOCK,), tl.float32)
+    db = tl.zeros((BLOCK,), tl.float32)
+    for index in range(group, rows, groups):
+        row = index + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        sums_g, inners = _sums_of(sums_ptr, row, parts, PARTS)
+        dy, g, normed, rstd = _gradient_of(
+            dy_ptr, x_ptr, weight_ptr, stats_ptr, row, x_stride, columns, column, mask, CENTRED
+        )
+        dw += dy * normed
+        db += dy
+        dx = g - normed * (tl.sum(inners, axis=0) / columns)
+        if CENTRED:
+            dx -= tl.sum(sums_g, axis=0) / columns
+        dx *= rstd
+        if dsum_ptr is not None:
+            dx += tl.load(dsum_ptr + row * columns + column, mask=mask, other=0.0).to(tl.float32)
+        tl.store(dx_ptr + row * columns + column, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+    if partial_ptr is not None:
+        place = partial_ptr + group.to(tl.int64) * columns + column
+        tl.store(place, dw, mask=mask)
+        if CENTRED:
+            tl.store(place + groups.to(tl.int64) * columns, db, mask=mask)
+
+
+def forward_in_parts(
+    y: torch.Tensor, total: torch.Tensor | None, stats: torch.Tensor | None, x: torch.Tensor,
+    residual: torch.Tensor | None, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, *, centred: bool,
+    plan: tuple[int, int, int, int, int] | None = None,
+) -> None:  # fmt: skip
+    """Fill y, the sum of x and ``residual`` if that is given, and, unless None, the rows' statistics."""
+    rows, columns = x.shape
+    residual_stride = 0 if residual is None else residual.stride(0)
+    plan = plan or (_FORWARD if residual is None else _FORWARD_SUM)
+    with device_of(x):
+        if found := ring((x,) if residual is None else (x, residual), *plan):
+            norm_parts_shared_kernel[found.grid](
+                y, total, stats, found.words, x, residual, weight, bias, x.stride(0), residual_stride,
+                rows, columns, found.parts, eps, CENTRED=centred, **found.parameters, **found.options,
+            )  # fmt: skip
+            return
+        parts = triton.cdiv(columns, _BLOCK)
+        sums = torch.empty((rows, parts, 2), device=x.device)
+        norm_part_sums_kernel[(parts * rows,)](
+            sums, total, x, residual, x.stride(0), residual_stride, columns, parts,
+            BLOCK=_BLOCK, CENTRED=centred, num_warps=8,
+        )  # fmt: skip
+        whole = x if total is None else total
+        norm_parts_kernel[(parts * rows,)](
+            y, stats, sums, whole, weight, bias, whole.stride(0), columns, parts, eps,
+            BLOCK=_BLOCK, PARTS=triton.next_power_of_2(parts), CENTRED=centred, num_warps=8,
+        )  # fmt: skip
+
+
+def _backward_in_ring(
+    found: Ring, dx: torch.Tensor, dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor,
+    weight: torch.Tensor | None, stats: torch.Tensor, partial: torch.Tensor | None, centred: bool,
+) -> None:  # fmt: skip
+    rows, columns = x.shape
+    norm_parts_backward_shared_kernel[found.grid](
+        dx, partial, found.words, dy, dsum, x, weight, stats, x.stride(0), rows, columns, found.parts,
+        CENTRED=centred, **found.parameters, **found.options,
+    )  # fmt: skip
+
+
+def backward_in_parts(
+    dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor,
+    sums: bool, *, centred: bool, plan: tuple[int, int, int, int, int] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    """dx and, if ``sums``, dW and (``centred``) dB as the rows of one tensor."""
+    rows, columns = x.shape
+    dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    parts = triton.cdiv(columns, _BLOCK)
+    with device_of(x):
+        found = ring((x, dy), *(plan or _BACKWARD))
+        groups = found.groups if found else min(rows, max(1, 4 * multiprocessors(x) // parts))
+        partial = torch.empty((1 + centred, groups, columns), device=x.device) if sums else None
+        if found:
+            _backward_in_ring(found, dx, dy, dsum, x, weight, stats, partial, centred)
+        else:
+            row_sums = torch.empty((rows, parts, 2), device=x.device)
+            norm_part_inners_kernel[(parts * rows,)](
+                row_sums, dy, x, weight, stats, x.stride(0), columns, parts, BLOCK=_BLOCK, CENTRED=centred, num_warps=8
+            )
+            norm_parts_backward_kernel[(parts * groups,)](
+                dx, partial, row_sums, dy, dsum, x, weight, stats, x.stride(0), rows, columns, parts,
+                BLOCK=_BLOCK, PARTS=triton.next_power_of_2(parts), CENTRED=centred, num_warps=8,
+            )  # fmt: skip
+    return dx, None if partial is None else sum_partials(partial, sums_dtype(x, weight))

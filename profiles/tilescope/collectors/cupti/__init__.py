@@ -1,0 +1,1 @@
+"""CUPTI's Range Profiler: hardware counters in the worker's own process, without Nsight Compute."""

@@ -1,0 +1,157 @@
+"""Hardware counters of every launch of a case, by CUPTI's Range Profiler in the worker itself.
+
+Nothing is replayed where the counters fit one pass: the case is called with a cold L2, and what a launch leaves in the caches the
+next one finds, as in a program. Counters that do not fit are read in a further call. Beside ncu it is quick, and has fewer
+counters. CUPTI serves one profiler a process, so not beside torch.profiler.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tilescope.collectors.cupti import launch_names, library, planning, ranges
+from tilescope.collectors.ncu import counters as ncu
+from tilescope.files import bounded_reading, json_shape
+from tilescope.hardware import device
+from tilescope.table import schema
+from tilescope.table.case import Case
+
+SUFFIX = ".json"
+
+WARMUP = 3
+_NAN = (
+    "CUPTI {version} gives no number for any counter on this chip: install another nvidia-cuda-cupti, or count with ncu"
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Counters of one launch in CUPTI's base units, by CUPTI's names. One that had no number is absent."""
+
+    function: str
+    counters: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """What was counted of one case. ``passes`` is how often it was called for it, ``flush_bytes`` what emptied the L2 before."""
+
+    chip: str
+    capability: str
+    cupti: str
+    passes: int
+    flush_bytes: int
+    launches: list[Launch]
+
+
+def unavailable() -> str | None:
+    """Why counters cannot be read here; None when nothing stands in the way that can be seen without trying."""
+    return device.unavailable() or (None if library.find() else library.ABSENT)
+
+
+def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
+    """Counts the case's launches and writes the artefact. Compiling and tuning happen before.
+
+    Raises NotApplicable where CUPTI gives no counters here, with the cure.
+    """
+    import torch  # noqa: PLC0415 - only the worker may import torch
+
+    from tilescope.execution import cold, execute, observe  # noqa: PLC0415
+
+    if spec.workload(case.workload).elements == 0:
+        raise execute.NotApplicable("an empty workload launches nothing to count")
+    run = execute.prepare(spec, case, "cuda")
+    flush = cold.Flush()
+
+    def call() -> None:
+        run()
+        torch.cuda.synchronize()
+
+    def empty() -> None:
+        flush()
+        torch.cuda.synchronize()
+
+    for _ in range(min(int(settings.get("warmup", WARMUP)), WARMUP) - 1):
+        run()
+    torch.cuda.synchronize()
+    capability = "{}.{}".format(*torch.cuda.get_device_capability())
+    try:
+        cupti = library.load()
+        cupti.initialize()
+        chip = cupti.chip(torch.cuda.current_device())
+        plans = planning.plans(cupti, chip, capability, (*planning.FIRST, *operations(spec, case)))
+        with launch_names.seen(cupti) as functions:
+            observe.once(call, out, case)
+        if not functions:
+            raise execute.NotApplicable("it launches nothing that could be counted")
+        if launch_names.GRAPH in functions:
+            raise execute.NotApplicable("its launches are a CUDA graph, which CUPTI counts as one: count it with ncu")
+        found, passes = counted(cupti, chip, plans, launches=len(functions), call=call, empty=empty)
+        version = cupti.version
+    except library.Refused as refusal:
+        raise execute.NotApplicable(str(refusal)) from refusal
+    launches = [{"function": function, "counters": known} for function, known in zip(functions, found, strict=True)]
+    artefact = {
+        "chip": chip,
+        "capability": capability,
+        "cupti": version,
+        "passes": passes,
+        "flush_bytes": flush.nbytes,
+        "launches": launches,
+    }
+    out.write_text(json.dumps(artefact))
+
+
+def counted(
+    cupti: library.Library,
+    chip: str,
+    plans: Sequence[planning.Plan],
+    *,
+    launches: int,
+    call: Callable[[], Any],
+    empty: Callable[[], Any],
+) -> tuple[list[dict[str, float]], int]:
+    """Counters of each launch of ``call``, of all plans together, and the passes that it took. ``empty`` empties the L2.
+
+    A counter that has no number is left out. Raises Refused where none has one.
+    """
+    found: list[dict[str, float]] = [{} for _ in range(launches)]
+    for plan in plans:
+        more = ranges.count(cupti, chip, plan, launches=launches, call=call, before=empty)
+        for known, values in zip(found, more, strict=True):
+            known.update({name: value for name, value in values.items() if math.isfinite(value)})
+    if not any(found):
+        raise library.Refused(_NAN.format(version=cupti.version))
+    return found, sum(plan.passes for plan in plans)
+
+
+def operations(spec: Any, case: Case) -> list[str]:
+    """Metrics of tensor operations worth a call of their own: of the workload's dtype and of the pipe that the kernel declares.
+
+    None for work of less than an operation a byte, which is no product; where the operations are not known, it may be one.
+    """
+    workload = spec.workload(case.workload)
+    cost = spec.cost(workload, case.direction)
+    if cost and 0 < cost.flops < cost.bytes_read + cost.bytes_written:
+        return []
+    pipes = {"tf32" if workload.dtype == "fp32" else workload.dtype, cost.pipe if cost else ""}
+    return [metric for metric in planning.OPERATIONS if metric.removeprefix("tensor_ops_") in pipes]
+
+
+@bounded_reading.parser
+def parse(artefact: Path, case: Case) -> pd.DataFrame:
+    """Rows of METRICS for every launch, in order. A counter that is absent gives no row."""
+    data: Artefact = json_shape.fit(bounded_reading.data_of(artefact), Artefact, "it")
+    rows = [
+        case.row(metric, value, "cupti", launch=number, function=launch.function)
+        for number, launch in enumerate(data.launches)
+        for metric, value in ncu.metrics(launch.counters, data.capability).items()
+    ]
+    return schema.frame(rows)

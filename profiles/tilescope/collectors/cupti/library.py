@@ -1,0 +1,138 @@
+"""CUPTI's library: found, loaded, called, and what it refuses in one line with the cure. Imports neither torch nor triton."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tilescope.collectors.cupti.structures import GetChipName, Initialize, Parameters
+from tilescope.collectors.ncu import counters
+
+#: Result codes (``CUptiResult``) that say what a machine lacks, and the cure. ``{chip}`` and ``{version}`` are filled in.
+_NEWER = "pip install --upgrade nvidia-cuda-cupti"
+_REFUSED = {
+    26: counters.HELD,
+    33: "CUPTI counts nothing on this virtual GPU: use one that is passed through whole, or ncu",
+    35: counters.PERMISSION,
+    38: f"CUPTI {{version}} cannot count on this GPU with this driver: {_NEWER}, or ncu",
+    39: "another profiler (torch.profiler, Proton, Nsight) is attached to this process, and CUPTI serves one at a time: end it, or collect cupti alone",
+    40: "the hypervisor keeps performance counters from this virtual GPU: have its administrator allow profiling",
+    41: "CUPTI counts nothing in confidential computing mode: turn it off on this GPU",
+    42: "CUPTI counts nothing on a mining processor: use another GPU",
+    43: "CUPTI counts nothing on a MIG instance: use a whole GPU, or ncu",
+    44: "CUPTI counts nothing on GPUs joined by SLI: take them apart",
+    45: "CUPTI counts nothing under this Windows Subsystem for Linux: enable counters for all users in the NVIDIA control panel",
+    46: f"CUPTI {{version}} does not know the chip {{chip}}: {_NEWER}",
+}  # fmt: skip
+ABSENT = "libcupti is not here: pip install nvidia-cuda-cupti"
+_TOO_OLD = f"this CUPTI has no Range Profiler, which came with CUDA 12.6: {_NEWER}"
+#: Where CUDA's installers put it, below a folder of CUDA's.
+_BELOW = ("extras/CUPTI/lib64", "lib64", "lib")
+_NAME = re.compile(r"libcupti\.so(\.\d+)*")
+
+
+class CuptiError(RuntimeError):
+    """CUPTI gave no counters. The message says which of its functions failed, and how."""
+
+
+class Refused(CuptiError):
+    """CUPTI gives no counters on this machine, whatever the case. The message says why and what to do."""
+
+
+class Library:
+    """A CUPTI that is loaded."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self.handle = ctypes.CDLL(path)
+        except OSError as error:
+            raise Refused(f"libcupti cannot be loaded ({error}): {_NEWER}") from error
+        self.path = path
+
+    def call(self, parameters: Parameters) -> None:
+        """Calls the function that the parameters are of. Raises Refused or CuptiError."""
+        try:
+            function = self.handle[parameters.function]
+        except AttributeError as error:
+            raise Refused(_TOO_OLD) from error
+        self.check(int(function(ctypes.byref(parameters))), parameters.function)
+
+    def check(self, code: int, function: str) -> None:
+        """Raises Refused or CuptiError for a result that is none of success."""
+        if code in _REFUSED:
+            raise Refused(_REFUSED[code].format(version=self.version, chip=self.asked_chip))
+        if code:
+            raise CuptiError(f"CUPTI {self.version}: {function} gave {self.result_name(code)}")
+
+    #: The chip that was asked for last, for what is said of it.
+    asked_chip = "of this GPU"
+
+    def result_name(self, code: int) -> str:
+        """CUPTI's own name of a result, with its number."""
+        said = ctypes.c_char_p()
+        self.handle.cuptiGetResultString(code, ctypes.byref(said))
+        return f"{(said.value or b'an unknown result').decode(errors='replace')} ({code})"
+
+    @property
+    def version(self) -> str:
+        """The version of its interface: ``130000`` is CUDA 13.0's."""
+        found = ctypes.c_uint32()
+        self.handle.cuptiGetVersion(ctypes.byref(found))
+        return str(found.value)
+
+    def initialize(self) -> None:
+        """Starts the profiler in this process; again does no harm."""
+        self.call(Initialize())
+
+    def chip(self, device: int) -> str:
+        """The name of the chip that CUDA calls device ``device``."""
+        asked = GetChipName(deviceIndex=device)
+        self.call(asked)
+        return str((asked.chipName or b"").decode())
+
+
+def load() -> Library:
+    """The library: the one that this process has loaded, for two would disturb each other, else the first that is found.
+
+    Raises Refused where there is none.
+    """
+    path = _loaded() or find()
+    if path is None:
+        raise Refused(ABSENT)
+    return Library(str(path))
+
+
+def find() -> Path | None:
+    """The library's file: NVIDIA's package, else CUDA's own folders, the newest first."""
+    return next(_places(), None)
+
+
+def _places() -> Iterator[Path]:
+    spec = importlib.util.find_spec("nvidia")
+    packages = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
+    for package in packages:
+        yield from _newest([*package.glob("cu*/lib/libcupti.so*"), *package.glob("cuda_cupti/lib/libcupti.so*")])
+    roots = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    roots += [Path("/usr/local/cuda"), *Path("/usr/local").glob("cuda-*")]
+    for root in roots:
+        for below in _BELOW:
+            yield from _newest((root / below).glob("libcupti.so*"))
+
+
+def _newest(files: Iterator[Path] | list[Path]) -> list[Path]:
+    fitting = [file for file in files if _NAME.fullmatch(file.name) and file.is_file()]
+    return sorted(fitting, key=lambda file: [int(number) for number in re.findall(r"\d+", str(file))], reverse=True)
+
+
+def _loaded() -> str | None:
+    """The one that is in this process's memory, as torch brings it."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = (line.split(maxsplit=5)[-1] for line in maps.splitlines() if "libcupti.so" in line)
+    return next((path for path in found if _NAME.fullmatch(Path(path).name)), None)

@@ -1,0 +1,123 @@
+"""Which metrics fit one pass on a chip, and their values in what was counted. Needs CUPTI's library and no GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilescope.collectors.cupti.library import CuptiError, Library, Refused
+from tilescope.collectors.cupti.structures import (
+    ConfigAddMetrics,
+    Evaluate,
+    GetConfigImage,
+    GetConfigImageSize,
+    GetNumOfPasses,
+    HostDeinitialize,
+    HostInitialize,
+    texts,
+)
+from tilescope.table.metrics import METRICS
+
+#: What is counted first, in one pass where the chip can (GH100: all of it).
+FIRST = ("gpu_time", "dram_bytes_read", "dram_bytes_written", "l2_bytes", "l1_bytes", "tensor_ops_bf16", "sm_clock", "dram_clock",
+         "dram_bytes_per_cycle", "dram_throughput")  # fmt: skip
+#: What takes more calls on some chips: operations of the other tensor pipes.
+OPERATIONS = tuple(f"tensor_ops_{pipe}" for pipe in ("fp8", "tf32", "fp64", "fp16", "int8"))
+#: Passes that one metric may take: on a GH100 fp16 and int8 operations take two, a throughput eight.
+MOST_PASSES = 2
+_RANGE_PROFILER = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Counters that are read together, in ``passes`` calls. ``image`` tells CUPTI how."""
+
+    counters: tuple[str, ...]
+    passes: int
+    image: bytes
+
+
+@contextlib.contextmanager
+def host(library: Library, chip: str) -> Iterator[int]:
+    """CUPTI's object that knows a chip's metrics. Raises Refused for a chip that it does not know."""
+    library.asked_chip = chip
+    made = HostInitialize(profilerType=_RANGE_PROFILER, chipName=chip.encode())
+    library.call(made)
+    try:
+        yield made.host
+    finally:
+        library.call(HostDeinitialize(host=made.host))
+
+
+def plan(library: Library, chip: str, counters: Sequence[str]) -> Plan:
+    """The plan that reads those counters together. Raises CuptiError for one that the chip does not have."""
+    with host(library, chip) as object_:
+        library.call(ConfigAddMetrics(host=object_, metricNames=texts(counters), numMetrics=len(counters)))
+        asked = GetConfigImageSize(host=object_)
+        library.call(asked)
+        image = ctypes.create_string_buffer(asked.configImageSize)
+        place = ctypes.addressof(image)
+        library.call(GetConfigImage(host=object_, configImageSize=len(image), configImage=place))
+        found = GetNumOfPasses(configImageSize=len(image), configImage=place)
+        library.call(found)
+        return Plan(tuple(counters), found.numOfPasses, image.raw)
+
+
+def plans(library: Library, chip: str, capability: str, metrics: Sequence[str] = FIRST) -> list[Plan]:
+    """Plans for as many of the metrics as the chip has: each takes up what fits its one pass, the first the most.
+
+    A metric that takes more passes has a plan of its own; one that takes more than ``MOST_PASSES`` has none.
+    """
+    with host(library, chip):
+        pass  # What is refused of every metric is said once.
+    counted = {metric: [name for name, _ in METRICS[metric].terms(capability)] for metric in metrics}
+    # Asked first, as most chips answer it with one pass: each question takes milliseconds.
+    whole = [name for metric in FIRST for name in counted.get(metric, ())]
+    first = _possible(library, chip, whole)
+    together, alone = ([first] if first and first.passes == 1 else []), list[Plan]()
+    for metric, counters in counted.items():
+        if together and metric in FIRST and together[0] is first:
+            continue
+        single = _possible(library, chip, counters) if counters else None
+        if single is None or single.passes > MOST_PASSES:
+            continue
+        if single.passes > 1:
+            alone.append(single)
+            continue
+        for place, known in enumerate(together):
+            both = _possible(library, chip, [*known.counters, *counters])
+            if both and both.passes == 1:
+                together[place] = both
+                break
+        else:
+            together.append(single)
+    return [*together, *alone]
+
+
+def _possible(library: Library, chip: str, counters: Sequence[str]) -> Plan | None:
+    try:
+        return plan(library, chip, counters)
+    except Refused:
+        raise
+    except CuptiError:
+        return None
+
+
+def values(library: Library, object_: int, counters: Sequence[str], data: Any, index: int) -> Mapping[str, float]:
+    """Values of the counters in the range of that index. ``data`` is what was decoded."""
+    found = (ctypes.c_double * len(counters))()
+    library.call(
+        Evaluate(
+            host=object_,
+            counterData=ctypes.addressof(data),
+            counterDataSize=len(data),
+            rangeIndex=index,
+            metricNames=texts(counters),
+            numMetrics=len(counters),
+            values=found,
+        )
+    )
+    return dict(zip(counters, found, strict=True))

@@ -1,0 +1,106 @@
+"""Counts of every launch in a call, by CUPTI's Range Profiler on the CUDA context of this process. Worker-side."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tilescope.collectors.cupti import planning
+from tilescope.collectors.cupti.library import CuptiError, Library
+from tilescope.collectors.cupti.planning import Plan
+from tilescope.collectors.cupti.structures import (
+    CounterDataInitialize,
+    DecodeData,
+    Disable,
+    Enable,
+    GetCounterDataInfo,
+    GetCounterDataSize,
+    SetConfig,
+    Start,
+    Stop,
+    texts,
+)
+
+#: A range around each launch (``CUPTI_AutoRange``), and passes that are made by calling again (``CUPTI_UserReplay``).
+EACH_LAUNCH, CALLED_AGAIN = 1, 3
+
+
+def count(
+    library: Library, chip: str, plan: Plan, *, launches: int, call: Callable[[], Any], before: Callable[[], Any]
+) -> list[Mapping[str, float]]:
+    """Counters of each launch that ``call`` makes, in order. ``before`` is called ahead of each pass and is not counted.
+
+    ``call`` returns when its launches have ended; ``launches`` is how many there are. Raises CuptiError where it makes another
+    number of them.
+    """
+    with _enabled(library) as profiler:
+        names = texts(plan.counters)
+        asked = GetCounterDataSize(
+            profiler=profiler,
+            metricNames=names,
+            numMetrics=len(names),
+            maxNumOfRanges=launches,
+            maxNumRangeTreeNodes=launches,
+        )
+        library.call(asked)
+        data = ctypes.create_string_buffer(asked.counterDataSize)
+        place = ctypes.addressof(data)
+        library.call(CounterDataInitialize(profiler=profiler, counterDataSize=len(data), counterData=place))
+        image = ctypes.create_string_buffer(plan.image, len(plan.image))
+        library.call(
+            SetConfig(
+                profiler=profiler,
+                configSize=len(image),
+                config=ctypes.addressof(image),
+                counterDataSize=len(data),
+                counterData=place,
+                range=EACH_LAUNCH,
+                replayMode=CALLED_AGAIN,
+                maxRangesPerPass=launches,
+                numNestingLevels=1,
+                minNestingLevel=1,
+                passIndex=0,
+                targetNestingLevel=0,
+            )
+        )
+        for _ in range(plan.passes):
+            before()
+            library.call(Start(profiler=profiler))
+            call()
+            ended = Stop(profiler=profiler)
+            library.call(ended)
+            if ended.isAllPassSubmitted:
+                break
+        decoded = DecodeData(profiler=profiler)
+        library.call(decoded)
+        info = GetCounterDataInfo(counterData=place, counterDataSize=len(data))
+        library.call(info)
+    counted = info.numTotalRanges + decoded.numOfRangeDropped
+    if counted != launches:
+        raise CuptiError(f"{launches} launches were seen and {counted} counted: count it with ncu")
+    with planning.host(library, chip) as object_:
+        return [planning.values(library, object_, plan.counters, data, index) for index in range(launches)]
+
+
+@contextlib.contextmanager
+def _enabled(library: Library) -> Iterator[int]:
+    """The Range Profiler on the current CUDA context."""
+    made = Enable(context=_context())
+    library.call(made)
+    try:
+        yield made.profiler
+    finally:
+        # After a fault of the launch, which is what is to be told, it fails too.
+        with contextlib.suppress(CuptiError):
+            library.call(Disable(profiler=made.profiler))
+
+
+def _context() -> int:
+    """The current CUDA context. Raises CuptiError where there is none."""
+    found = ctypes.c_void_p()
+    code = ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(found))
+    if code or not found.value:
+        raise CuptiError(f"there is no CUDA context to count in (cuCtxGetCurrent gave {code})")
+    return found.value

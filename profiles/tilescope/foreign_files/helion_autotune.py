@@ -1,0 +1,211 @@
+"""Helion's autotuning log: a row for each config that was tried, as ``HELION_AUTOTUNE_LOG=PATH`` has them written into ``PATH.csv``.
+
+Its columns are ``timestamp_s, config_index, generation, status, perf_ms, compile_time_s, config``; later versions begin with ``run_id``
+and have ``config_id`` for the index. What is tuned, sizes and GPU are only in ``PATH.meta.jsonl``, which ``HELION_AUTOTUNE_DATASET`` adds:
+it is read where it lies beside the log. Helion times by events, each call with a cold L2.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tilescope.files import bounded_reading
+from tilescope.foreign_files import contents
+from tilescope.foreign_files.contents import Contents, Rows
+
+NAME = "Helion's autotuning log (HELION_AUTOTUNE_LOG's .csv)"
+SOURCE = "helion"
+_COLUMNS = ("generation", "status", "perf_ms", "compile_time_s", "config")
+#: Characters of one config.
+LONGEST_CONFIG = 16 << 10
+#: Bytes of one line of the file beside it, which has a kernel's source.
+LINE = 16 * bounded_reading.MIB
+_EMPTY = "empty"
+_BEGUN = "started"
+_SAME_CODE = "deduplicated"
+
+
+def reads(head: bytes, name: str) -> bool:
+    """Whether its first line names the log's columns."""
+    first = head.lstrip(b"\xef\xbb\xbf \r\n").partition(b"\n")[0].strip().decode("ascii", "replace").split(",")
+    return set(_COLUMNS) < set(first)
+
+
+@bounded_reading.parser
+def read(path: Path) -> Contents:
+    """The time of every config that was timed, its median where it was timed several times, and what compiling it took."""
+    told, notes = _described(path.with_suffix(".meta.jsonl"))
+    times: dict[tuple[str, str], list[float]] = {}
+    compiled: dict[tuple[str, str], float] = {}
+    ended: dict[tuple[str, str], str] = {}
+    damaged = 0
+    for row in _rows(path):
+        config = config_text(row["config"])
+        if not config:
+            damaged += 1
+            continue
+        key = row["run_id"], config
+        status = contents.text(row["status"])
+        if key not in ended or status != _BEGUN:
+            ended[key] = status
+        if (spent := _number(row["compile_time_s"])) is not None:
+            compiled[key] = spent
+        if (time := _number(row["perf_ms"])) is not None:
+            times.setdefault(key, []).append(time * 1e-3)
+    rows = Rows(SOURCE)
+    for key, each in times.items():
+        about = told.get(key[0], {})
+        kernel = contents.name(about.get("kernel_name") or path.stem)
+        values = {"interval": statistics.median(each), "compile_time": compiled.get(key)}
+        rows.add(kernel, _workload(about, key[0]), None, values, config=key[1])
+    contents.require(rows, "no config in it was timed")
+    known = list({key[0]: told.get(key[0], {}) for key in times}.values())
+    devices = {_device(about) for about in known}
+    return Contents(
+        "Helion",
+        rows.frame(),
+        devices.pop() if len(devices) == 1 else contents.device(),
+        versions=_versions(known),
+        notes=[
+            *notes,
+            *_untimed(ended, times),
+            *([f"damaged rows that were left out: {damaged}"] if damaged else []),
+            *([f"runs on {len(devices)} kinds of GPU: none is taken for all"] if len(devices) > 1 else []),
+        ],
+    )
+
+
+def config_text(text: str) -> str:
+    """``Config(block_sizes=[64, 32], pid_type='flat')`` as ``block_sizes_0=64,block_sizes_1=32,pid_type=flat``; empty where it is none.
+
+    A value that is a list has its members joined by colons, a text without a letter is ``empty``.
+    """
+    if len(text) > LONGEST_CONFIG:
+        return ""
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(call, ast.Call):
+            return ""
+        said = {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return ""
+    parts: dict[str, str] = {}
+    for name, value in said.items():
+        if isinstance(value, (list, tuple)):
+            parts |= {f"{name}_{place}": _word(one) for place, one in enumerate(value)}
+        else:
+            parts[name] = _word(value)
+    return ",".join(f"{name}={value}" for name, value in parts.items())
+
+
+def as_code(config: str) -> str:
+    """``helion.Config(block_sizes=[64, 32], pid_type='flat')`` for what ``config_text`` made of it."""
+    said: dict[str, Any] = {}
+    for part in filter(None, config.split(",")):
+        name, _, word = part.partition("=")
+        stem, _, place = name.rpartition("_")
+        if stem and place.isdecimal() and int(place) == len(said.get(stem, [])):
+            said.setdefault(stem, []).append(_value(word))
+        else:
+            said[name] = _value(word)
+    return f"helion.Config({', '.join(f'{name}={value!r}' for name, value in said.items())})"
+
+
+def _word(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return ":".join(_word(one) for one in value) + (":" if len(value) < 2 else "")
+    return re.sub(r"[^\w.+-]", "_", str(value)) or _EMPTY
+
+
+def _value(word: str) -> Any:
+    if ":" in word:
+        return [_value(one) for one in word.split(":") if one]
+    if word == _EMPTY:
+        return ""
+    try:
+        return ast.literal_eval(word)
+    except (SyntaxError, ValueError):
+        return word
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    """The log's rows by column; ``run_id`` is empty where there is none."""
+    text = bounded_reading.text(bounded_reading.content(path)).lstrip("\ufeff \r\n")
+    for row in csv.DictReader(io.StringIO(text), restval=""):
+        yield {"run_id": row.get("run_id") or "", **{name: row.get(name) or "" for name in _COLUMNS}}
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return contents.number(float(cell))
+    except ValueError:
+        return None
+
+
+def _untimed(ended: Mapping[tuple[str, str], str], times: Mapping[tuple[str, str], Any]) -> list[str]:
+    """What became of the configs that have no time, and how many have another's."""
+    why = Counter(status or "no status" for key, status in ended.items() if key not in times)
+    same = sum(status == _SAME_CODE for key, status in ended.items() if key in times)
+    never = why.pop(_BEGUN, 0)
+    said = [f"configs without a time: {contents.listed(why)}"] if why else []
+    said += [f"configs that were started and have no end: {never}"] if never else []
+    return said + ([f"configs that have the time of another with the same code: {same}"] if same else [])
+
+
+def _described(path: Path) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+    """What the file beside the log says of each run by its ``run_id``, and what is to be said of it."""
+    if not path.is_file():
+        return {}, [
+            "kernel, sizes and GPU are not in it: the kernel is called by the file (HELION_AUTOTUNE_DATASET=1 has them)"
+        ]
+    found: dict[str, Mapping[str, Any]] = {}
+    try:
+        for line in contents.lines(path, LINE):
+            said = bounded_reading.data(line)
+            if isinstance(said, dict):
+                found[contents.text(said.get("run_id"))] = said
+    except bounded_reading.Unreadable as error:
+        return found, [f"{bounded_reading.one_line(path.name)}: {bounded_reading.one_line(error)}"]
+    return found, [f"kernel, sizes and GPU are from {bounded_reading.one_line(path.name)} beside it"]
+
+
+def _workload(about: Mapping[str, Any], run: str) -> str:
+    """``512×1024, 1024×256, bfloat16``: sizes of the inputs and the first's dtype, else the run's identity."""
+    shapes = re.findall(r"\(([\d,\s]*)\)", contents.text(about.get("input_shapes"), 1000))
+    sizes = ["×".join(re.findall(r"\d+", shape)) for shape in shapes]
+    dtype = contents.first(re.findall(r"torch\.(\w+)", contents.text(about.get("dtypes"), 1000)))
+    if told := ", ".join(filter(None, [*sizes, dtype])):
+        return told
+    return f"run {contents.text(run)[:8]}, sizes not recorded" if run else "sizes not recorded"
+
+
+def _device(about: Mapping[str, Any]) -> Any:
+    hardware = about.get("hardware_info")
+    said = hardware if isinstance(hardware, dict) else {"device_name": about.get("hardware")}
+    properties = said.get("device_props")
+    props = properties if isinstance(properties, dict) else {}
+    capability = re.fullmatch(r"sm_?(\d{2,3}a?)", contents.text(said.get("compute_capability"), 20))
+    return contents.device(
+        contents.text(said.get("device_name")),
+        f"sm_{capability[1]}" if capability else "",
+        multiprocessors=contents.count(props.get("multi_processor_count")),
+        l2_bytes=contents.count(props.get("L2_cache_size")),
+        memory_bytes=contents.count(props.get("total_memory")),
+    )
+
+
+def _versions(known: list[Mapping[str, Any]]) -> dict[str, str]:
+    for about in known:
+        hardware = about.get("hardware_info")
+        versions = hardware.get("versions") if isinstance(hardware, dict) else None
+        if isinstance(versions, dict):
+            return {contents.text(name): contents.text(value) for name, value in list(versions.items())[:20]}
+    return {}

@@ -1,0 +1,109 @@
+"""One line of a list of runs, and what is known of those that were listed before: in this process, and in a person's cache folder.
+
+A line takes a whole table to make, and a list of recordings would take seconds. Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilescope.files import json_shape, user_cache
+from tilescope.version import VERSION
+
+#: What decides a line beside the files of its run: the code in these folders of this package.
+_DECIDING = ("files", "hardware", "runs", "table")
+#: The kind of a file in the cache folder, and lines that are kept in one.
+_KIND, _KEPT = "run-summaries", 4096
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One line of a list of runs. ``error`` is empty, or says why the run cannot be opened and what to do."""
+
+    id: str
+    path: Path
+    title: str = ""
+    started: str = ""
+    device: str = ""
+    measured: bool = False
+    kernels: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    cases: int = 0
+    failures: int = 0
+    complete: bool = True
+    recorded: bool = False
+    error: str = ""
+
+
+#: When the files that decide a line were written last, and their sizes.
+Stamp = tuple[tuple[int, int], ...]
+#: The lines of this process.
+_known: dict[Path, tuple[Stamp, Summary]] = {}
+
+
+def of_runs(paths: Iterable[Path], make: Callable[[Path], Summary]) -> list[Summary]:
+    """The line of each run: as it was, if its files are as they were, else what ``make`` makes of it."""
+    stamps = {path: stamp(path) for path in paths}
+    missing = [path for path in stamps if path not in _known or _known[path][0] != stamps[path]]
+    for place in {path.parent for path in missing}:
+        kept, here = _read(place), [path for path in missing if path.parent == place]
+        same = {path: kept[path] for path in here if path in kept and kept[path][0] == stamps[path]}
+        made = {path: (stamps[path], make(path)) for path in here if path not in same}
+        _known.update(same | made)
+        if any(not summary.error for _, summary in made.values()):
+            _write(place, kept | made)
+    found = [_known[path][1] for path in stamps]
+    while len(_known) > _KEPT:
+        del _known[next(iter(_known))]
+    return found
+
+
+def stamp(path: Path) -> Stamp:
+    """What a run's line goes by."""
+    return tuple(_state(path / name) for name in ("run.json", "table.parquet"))
+
+
+def _state(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+@functools.cache
+def _code() -> str:
+    package = Path(__file__).resolve().parents[1]
+    return user_cache.digest([VERSION, *(user_cache.digest_of_code(package / name) for name in _DECIDING)])
+
+
+def _key(place: Path) -> str:
+    return user_cache.digest([str(place.absolute()), _code()])
+
+
+def _read(place: Path) -> dict[Path, tuple[Stamp, Summary]]:
+    """What the cache folder has of the runs in a folder; nothing where it does not have the form that it should."""
+    found: dict[Path, tuple[Stamp, Summary]] = {}
+    with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
+        for name, (when, said) in (user_cache.read(_KIND, _key(place)) or {}).items():
+            summary = json_shape.fit({**said, "path": place / name}, Summary, name)
+            found[place / name] = tuple((int(a), int(b)) for a, b in when), summary
+    return found
+
+
+def _write(place: Path, lines: dict[Path, tuple[Stamp, Summary]]) -> None:
+    """Keeps the lines of the runs that are still there and could be opened."""
+    there = {path: line for path, line in lines.items() if not line[1].error and path.is_dir()}
+    said: dict[str, Any] = {}
+    for path, (when, summary) in list(there.items())[-_KEPT:]:
+        fields = dataclasses.asdict(summary)
+        del fields["path"]
+        said[path.name] = [when, fields]
+    with contextlib.suppress(OSError):
+        user_cache.write(_KIND, _key(place), said)

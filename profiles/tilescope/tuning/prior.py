@@ -1,0 +1,86 @@
+"""Which configs are likely to be quick, before any is compiled: they go first where no near shape has a winner. Pure.
+
+It orders and refuses nothing, so it may be rough. A product's tile is judged by what it loads for an operation, (m + n) / mn elements,
+by the emptiness of its last wave of blocks, and by accumulators a thread; all else by the bytes that a thread reads and by warps a block.
+``make bench-regret`` says how much sooner a good config comes by it. The numbers below were chosen on the sweeps that it replays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tilescope.hardware.occupancy import WARP_THREADS
+from tilescope.table.schema import Device
+
+#: So many go first: the others follow as before, those that take longest to compile in front, so that none is waited for at the end.
+FIRST = 8
+#: Bytes that a thread reads: two loads of 16, the longest there are. More is the lesser evil: a loop reads them one after the other.
+_BYTES, _MORE = 32, 0.5
+#: Warps of a block, and what it counts to have twice or half as many, in powers of two of bytes a thread.
+_WARPS, _OF_WARPS = 6, 0.7
+#: Accumulators a thread: fewer leave the tensor cores short of work, with more than the most little else fits into registers.
+_ACCUMULATORS, _OF_ACCUMULATORS, _MOST = 128, 0.15, 160
+#: Sides of a tile are no less: tensor cores take no smaller ones, and flags are smaller.
+_LEAST = 8
+#: Stages of a pipeline that loads what tensor cores multiply.
+_STAGES, _OF_STAGES = 3.5, 0.1
+
+
+def promising(
+    configs: Mapping[str, Mapping[str, int]], blocks: Mapping[str, int], cost: Mapping[str, Any], device: Device
+) -> list[str]:
+    """The first few configs by ``estimate``, by name; none where the grid or the cost is not known.
+
+    ``blocks`` is each config's largest grid, ``cost`` what ``floor.seconds`` takes; ``flops`` may be missing.
+    """
+    if not cost.get("bytes_read"):
+        return []
+    known = {name: config for name, config in configs.items() if blocks.get(name)}
+    return sorted(known, key=lambda name: estimate(known[name], blocks[name], cost, device))[:FIRST]
+
+
+def estimate(config: Mapping[str, int], blocks: int, cost: Mapping[str, Any], device: Device) -> float:
+    """How slow a config is likely to be beside others of its sweep: a logarithm to the base 2."""
+    warps = max(1, config.get("num_warps", 4))
+    threads = warps * WARP_THREADS
+    tile = _tile(config) if _multiplies(cost, device) else None
+    if tile is None:
+        share = math.log2(max(1.0, float(cost["bytes_read"])) / (blocks * threads * _BYTES))
+        return max(-share, _MORE * share) + _OF_WARPS * abs(math.log2(warps / _WARPS))
+    rows, columns = tile
+    accumulators = rows * columns / threads
+    found = math.log2((rows + columns) / (rows * columns) * _quantised(blocks, device.multiprocessors))
+    found += _OF_ACCUMULATORS * abs(math.log2(accumulators / _ACCUMULATORS)) + (accumulators > _MOST)
+    return found + _OF_STAGES * abs(config.get("num_stages", 3) - _STAGES)
+
+
+def _quantised(blocks: int, multiprocessors: int) -> float:
+    """The time of whole waves of blocks, one a multiprocessor, over that of as much work without a gap."""
+    if multiprocessors < 1:
+        return 1.0
+    return math.ceil(blocks / multiprocessors) * multiprocessors / blocks
+
+
+def _multiplies(cost: Mapping[str, Any], device: Device) -> bool:
+    """Whether operations bound the kernel more than bytes do; where they are not known, whether its blocks have two sides."""
+    if "flops" not in cost:
+        return True
+    rate = max((c.value for c in device.ceilings if c.name == cost.get("pipe")), default=0.0)
+    bandwidth = max((c.value for c in device.ceilings if c.name == "hbm"), default=0.0)
+    moved = float(cost.get("bytes_read", 0)) + float(cost.get("bytes_written", 0))
+    return bool(rate and bandwidth) and float(cost.get("flops", 0)) / rate > moved / bandwidth
+
+
+def _tile(config: Mapping[str, int]) -> tuple[int, int] | None:
+    """Rows and columns of the tile that a block computes: parameters that end in M and N, but for the sizes of groups.
+
+    Where only one of them is named so, the other is the largest of those that do not end in K; where none is, there is no tile.
+    """
+    sizes = {name.upper(): value for name, value in config.items() if value >= _LEAST and "GROUP" not in name.upper()}
+    found = [next((name for name in sizes if name.endswith(end)), "") for end in ("M", "N")]
+    if any(found) and not all(found):
+        others = [name for name in sizes if name not in (*found, "NUM_WARPS") and not name.endswith("K")]
+        found = [name for name in found if name] + sorted(others, key=lambda name: -sizes[name])[:1]
+    return (sizes[found[0]], sizes[found[1]]) if len(found) == 2 and all(found) else None

@@ -1,0 +1,196 @@
+"""Gradients of products on a GPU against fp64: odd extents, strided operands, frozen ones, one graph under torch.compile."""
+
+from __future__ import annotations
+
+import pytest
+import tilescope_kernels as kernels
+import torch
+import torch.nn.functional as F
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    # Inductor imports what torch itself deprecates, and advises tf32 for the fp32 parts.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
+]
+
+DTYPES = {"bf16": (torch.bfloat16, 1e-2), "fp16": (torch.float16, 2e-3), "fp32": (torch.float32, 1e-5)}
+
+
+def draw(*shape, dtype=torch.bfloat16, seed=0, scale=1.0):
+    numbers = torch.Generator("cuda").manual_seed(seed)
+    return (torch.randn(shape, device="cuda", generator=numbers) * scale).to(dtype)
+
+
+def lora(x, weight, lora_a, lora_b):
+    return F.linear(x, weight) + 0.5 * F.linear(F.linear(x, lora_a), lora_b)
+
+
+def normed(x, gain, shift, weight, bias):
+    return F.linear(F.layer_norm(x, x.shape[-1:], gain, shift), weight, bias)
+
+
+def activated(x, gain, weight, bias):
+    return F.linear(F.gelu(F.rms_norm(x, x.shape[-1:], gain, 1.2e-7)), weight, bias)
+
+
+def rectified(x, weight, bias, **options):
+    return F.relu(F.conv2d(x, weight, bias, **options))
+
+
+def our_lora(*operands):
+    return kernels.lora_linear(*operands, 0.5)
+
+
+def our_conv(*operands, **options):
+    return kernels.conv2d(*operands, **options, relu=True)
+
+
+PRODUCTS = [
+    (kernels.matmul, torch.matmul, (m, k), (k, n))
+    for m, n, k in ((1, 1, 1), (1023, 517, 769), (16, 4096, 4096), (1024, 1024, 1024))
+]
+ADAPTERS = [
+    (our_lora, lora, (*rows, k), (n, k), (rank, k), (n, rank))
+    for rows, n, k, rank in (((3, 7), 33, 65, 5), ((1023,), 517, 769, 24), ((2, 600), 1024, 512, 128))
+]
+NORMS = [
+    (ours, plain, (*rows, k), *((k,) for _ in range(1 + (plain is normed))), (n, k), (n,))
+    for ours, plain in ((kernels.layer_norm_linear, normed), (kernels.rms_norm_gelu_linear, activated))
+    for rows, n, k in (((3, 7), 33, 65), ((517,), 769, 1023), ((3001,), 512, 2048))
+]
+CASES = {f"{ours.__name__}-{shapes}": (ours, plain, shapes) for ours, plain, *shapes in (*PRODUCTS, *ADAPTERS, *NORMS)}
+
+
+def compare(ours, plain, operands, tolerance, wanted=None):
+    chosen = range(len(operands)) if wanted is None else wanted
+    leaves = [tensor.detach() for tensor in operands]
+    twins = [tensor.detach().double() for tensor in operands]
+    for values in (leaves, twins):
+        for i in chosen:
+            values[i].requires_grad_()
+    actual, expected = ours(*leaves), plain(*twins)
+    upstream = draw(*actual.shape, seed=99, dtype=actual.dtype)
+    found = torch.autograd.grad(actual, [leaves[i] for i in chosen], upstream)
+    expected = torch.autograd.grad(expected, [twins[i] for i in chosen], upstream.double())
+    for i, one, other in zip(chosen, found, expected, strict=True):
+        error = float((one.double() - other).norm() / other.norm())
+        assert one.dtype == operands[i].dtype and error <= 3 * tolerance, f"gradient {i}: {error}"
+
+
+def operands(shapes, dtype):
+    """Drawn so that products keep the scale of their first operand."""
+    return [
+        draw(*shape, dtype=dtype, seed=i, scale=shape[-1] ** -0.5 if i and len(shape) > 1 else 1.0)
+        for i, shape in enumerate(shapes)
+    ]
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize("name", list(CASES))
+def test_against_fp64(name, dtype):
+    ours, plain, shapes = CASES[name]
+    compare(ours, plain, operands(shapes, DTYPES[dtype][0]), DTYPES[dtype][1])
+
+
+@pytest.mark.parametrize("which", [0, 1, 2, 3])
+def test_of_one_operand_alone(which):
+    for ours, plain, *shapes in (ADAPTERS[1], NORMS[1], NORMS[4]):
+        compare(ours, plain, operands(shapes, torch.bfloat16), 1e-2, [which])
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize(
+    ("images", "filters", "options"),
+    [
+        ((3, 72, 37, 29), (96, 72, 3, 3), {"padding": 1}), ((2, 7, 20, 21), (9, 7, 5, 5), {"padding": 2}),
+        ((2, 64, 28, 28), (64, 64, 3, 3), {"padding": 1, "stride": 2}), ((4, 3, 64, 64), (64, 3, 7, 7), {"padding": 3, "stride": 2}),
+        ((2, 40, 17, 19), (24, 40, 3, 2), {"dilation": (2, 1)}), ((2, 40, 17, 19), (24, 40, 1, 1), {"padding": 1}),
+        ((8, 128, 56, 56), (136, 128, 3, 3), {"padding": 1}),
+    ],
+)  # fmt: skip
+def test_convolution(images, filters, options, dtype):
+    kind, tolerance = DTYPES[dtype]
+    x = draw(*images, dtype=kind).to(memory_format=torch.channels_last)
+    w = draw(*filters, dtype=kind, seed=1, scale=(filters[1] * filters[2] * filters[3]) ** -0.5)
+    b = draw(filters[0], dtype=kind, seed=2)
+    # Where ReLU's argument rounds to another side of 0 the gradients differ by all of dy: compared without it.
+    plain, ours = ((lambda *args, f=f: f(*args, **options)) for f in (F.conv2d, kernels.conv2d))
+    allowed = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        compare(ours, plain, (x, w, b), tolerance)
+        compare(ours, plain, (x.contiguous(), w.to(memory_format=torch.channels_last), b), tolerance, [0])
+    finally:
+        torch.backends.cudnn.allow_tf32 = allowed
+
+
+def test_convolutions_relu_passes_what_it_has_passed():
+    x, w, b = draw(2, 16, 9, 9), draw(24, 16, 3, 3, seed=1, scale=0.1), draw(24, seed=2)
+    leaf = b.clone().requires_grad_()
+    y = our_conv(x, w, leaf, padding=1)
+    (found,) = torch.autograd.grad(y.sum(), leaf)
+    torch.testing.assert_close(found.float(), (y > 0).sum((0, 2, 3)).float(), rtol=1e-2, atol=0)
+
+
+def test_strided_operands():
+    wide = draw(600, 700)
+    compare(
+        lambda a, b: kernels.matmul(a[:, 1:].T, b[::2]),
+        lambda a, b: a[:, 1:].T @ b[::2],
+        (wide, wide.repeat(2, 1)),
+        1e-2,
+    )
+    compare(
+        lambda x, w, a, b: our_lora(x[:, 3:], w.T, a.T, b.T), lambda x, w, a, b: lora(x[:, 3:], w.T, a.T, b.T),
+        operands(((300, 260), (257, 100), (257, 8), (8, 100)), torch.bfloat16), 1e-2,
+    )  # fmt: skip
+    compare(
+        lambda x, *others: kernels.layer_norm_linear(x[:, 3:], *others), lambda x, *others: normed(x[:, 3:], *others),
+        operands(((300, 260), (257,), (257,), (100, 257), (100,)), torch.bfloat16), 1e-2,
+    )  # fmt: skip
+    # The gradient of a sum is one number, repeated.
+    a, b = (draw(512, 512, seed=seed).requires_grad_() for seed in (0, 1))
+    config = kernels.catalog.find("matmul").implementations["triton"].configs[0]
+    da, db = torch.autograd.grad(kernels.matmul(a, b, config=config).sum(), (a, b))
+    torch.testing.assert_close(da.float(), b.float().sum(1).expand(512, 512), rtol=2e-2, atol=0.3)
+    torch.testing.assert_close(db.float(), a.float().sum(0)[:, None].expand(512, 512), rtol=2e-2, atol=0.3)
+
+
+@pytest.mark.parametrize("name", list(CASES)[4::3])
+def test_are_the_same_every_time(name):
+    ours, _, shapes = CASES[name]
+    leaves = [tensor.requires_grad_() for tensor in operands(shapes, torch.bfloat16)]
+    out = ours(*leaves)
+    upstream = draw(*out.shape, seed=9)
+    first = torch.autograd.grad(out, leaves, upstream, retain_graph=True)
+    for _ in range(5):
+        again = torch.autograd.grad(out, leaves, upstream, retain_graph=True)
+        assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("which", [PRODUCTS[1], ADAPTERS[1], NORMS[1], NORMS[4]], ids=lambda case: case[0].__name__)
+def test_the_whole_function_compiles_into_one_graph_with_its_gradients(which):
+    torch.compiler.reset()
+    ours, _, *shapes = which
+    leaves = [tensor.requires_grad_() for tensor in operands(shapes, torch.float32)]
+
+    def loss(*args):
+        return (ours(*args) * 2.0).pow(2).sum()
+
+    compiled = torch.compile(loss, fullgraph=True)
+    for one, other in zip(*(torch.autograd.grad(f(*leaves), leaves) for f in (compiled, loss)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+def test_operators_are_described_as_they_behave():
+    ops = torch.ops.tilescope
+    x, w, a, b = (t.requires_grad_() for t in operands(((64, 72), (96, 72), (8, 72), (96, 8)), torch.bfloat16))
+    torch.library.opcheck(ops.lora_linear.default, (x, w, a, b, 0.5, ""))
+    gain, bias = (draw(n, dtype=torch.float32).requires_grad_() for n in (72, 96))
+    x, w = (t.detach().float().requires_grad_() for t in (x, w))
+    torch.library.opcheck(ops.layer_norm_linear.default, (x, gain, gain, w, bias, 1e-5, ""))
+    torch.library.opcheck(ops.rms_norm_gelu_linear.default, (x, gain, w, bias, 1e-5, ""))
+    assert kernels.conv2d  # declares its operator
+    images, filters = (draw(*shape).requires_grad_() for shape in ((2, 9, 9, 16), (24, 3, 3, 16)))
+    torch.library.opcheck(ops.conv2d.default, (images, filters, None, [1, 1], [1, 1], [1, 1], True, ""))

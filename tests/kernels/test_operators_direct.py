@@ -1,0 +1,145 @@
+"""Operators pass PyTorch's dispatcher by where nothing looks on, and mean the same."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import pytest
+import torch
+from tilescope_kernels._shared import operators
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+CALLS: list[str] = []
+
+
+@operators.operator("test_square")
+def square(x: torch.Tensor, factor: float) -> torch.Tensor:
+    CALLS.append(
+        "dispatched" if any("custom_ops" in frame.filename for frame in traceback.extract_stack()) else "direct"
+    )
+    return x * x * factor
+
+
+@square.register_fake
+def _(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    x, ctx.factor = inputs
+    ctx.save_for_backward(x)
+
+
+def differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    (x,) = ctx.saved_tensors
+    return 2 * x * dy * ctx.factor, None
+
+
+square.register_autograd(differentiate, setup_context=save)
+
+
+@operators.operator("test_double_in_place", mutates=("x",))
+def double_in_place(x: torch.Tensor) -> None:
+    x.mul_(2)
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+class Dispatch(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class Function(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch):
+    monkeypatch.setattr(operators, "DIRECT", "cpu")
+    CALLS.clear()
+
+
+def how() -> str:
+    (call,) = CALLS
+    CALLS.clear()
+    return call
+
+
+def test_an_ordinary_call_is_direct_with_a_gradient_and_without():
+    x = torch.tensor([3.0], requires_grad=True)
+    with torch.no_grad():
+        assert square(x, 2.0).item() == 18
+    assert how() == "direct"
+    y = square(x, 2.0)
+    assert how() == "direct"
+    (gradient,) = torch.autograd.grad(y, x)
+    assert gradient.item() == 12
+    assert square(x.detach(), 1.0).item() == 9
+    assert how() == "direct"
+
+
+def test_the_gradient_is_that_of_the_operator():
+    x = torch.randn(7, dtype=torch.float64, requires_grad=True)
+    (direct,) = torch.autograd.grad(square(x, 3.0).sum(), x)
+    (dispatched,) = torch.autograd.grad(torch.ops.tilescope.test_square(x, 3.0).sum(), x)
+    assert torch.equal(direct, dispatched)
+
+
+@pytest.mark.parametrize(
+    "looking",
+    [Dispatch, Function, lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])],
+    ids=["dispatch mode", "function mode", "profiler"],
+)
+def test_what_looks_on_sees_the_operator(looking):
+    with looking():
+        assert square(torch.tensor([3.0]), 1.0).item() == 9
+    assert how() == "dispatched"
+
+
+def test_the_profiler_knows_the_operator_by_name():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        square(torch.tensor([3.0]), 1.0)
+    assert "tilescope::test_square" in {event.name for event in profile.events()}
+
+
+def test_a_subclass_another_device_and_a_transform_go_through_the_dispatcher(monkeypatch):
+    square(torch.tensor([3.0]).as_subclass(Subclass), 1.0)
+    assert how() == "dispatched"
+    torch.func.vmap(lambda x: square(x, 1.0))(torch.ones(2, 2))
+    assert CALLS == ["dispatched"] * 2
+    CALLS.clear()
+    monkeypatch.setattr(operators, "DIRECT", "cuda")
+    square(torch.tensor([3.0]), 1.0)
+    assert how() == "dispatched"
+
+
+def test_what_writes_its_argument_counts_its_version():
+    x = torch.ones(3)
+    before = x._version
+    double_in_place(x)
+    assert x._version > before
+    assert x.tolist() == [2, 2, 2]
+
+
+def test_the_compiler_sees_the_operator():
+    seen: list[str] = []
+
+    def backend(module: torch.fx.GraphModule, _: Any) -> Any:
+        seen.extend(str(node.target) for node in module.graph.nodes)
+        return module
+
+    compiled = torch.compile(lambda x: square(x, 2.0) + 1, backend=backend, fullgraph=True)
+    assert compiled(torch.tensor([3.0])).item() == 19
+    assert "tilescope.test_square.default" in seen
+
+
+def test_an_old_pytorch_that_does_not_tell_has_all_dispatched(monkeypatch):
+    monkeypatch.setattr(operators, "_WATCHERS", None)
+    square(torch.tensor([3.0]), 1.0)
+    assert how() == "dispatched"

@@ -1,0 +1,9 @@
+"""Gradients of products, in Triton's interpreter."""
+
+from __future__ import annotations
+
+SCRIPTS = {"batch_product_gradients.py": {"check_matmul", "check_lora_linear", "check_conv2d"}}
+
+
+def test_interpreted(wrong):
+    assert not wrong, wrong

@@ -1,0 +1,326 @@
+"""CUPTI's Range Profiler: structs, planning, the order of its calls, refusals, and the artefact."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope.collectors.cupti import counters, launch_names, library, planning, ranges, structures
+from tilescope.files import bounded_reading
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.sources import SOURCES
+
+SOFTMAX = Case("softmax", "triton", "forward", "4096x4096-bf16")
+#: Bytes of each struct, as the ``…_STRUCT_SIZE`` of CUPTI 13.0's headers gives them to a C++ compiler.
+SIZES = {
+    "cuptiProfilerInitialize": 16,
+    "cuptiDeviceGetChipName": 32,
+    "cuptiProfilerHostInitialize": 48,
+    "cuptiProfilerHostDeinitialize": 24,
+    "cuptiProfilerHostConfigAddMetrics": 40,
+    "cuptiProfilerHostGetConfigImageSize": 32,
+    "cuptiProfilerHostGetConfigImage": 40,
+    "cuptiProfilerHostGetNumOfPasses": 40,
+    "cuptiProfilerHostEvaluateToGpuValues": 72,
+    "cuptiRangeProfilerEnable": 32,
+    "cuptiRangeProfilerDisable": 24,
+    "cuptiRangeProfilerGetCounterDataSize": 64,
+    "cuptiRangeProfilerCounterDataImageInitialize": 40,
+    "cuptiRangeProfilerSetConfig": 90,
+    "cuptiRangeProfilerStart": 24,
+    "cuptiRangeProfilerStop": 41,
+    "cuptiRangeProfilerPushRange": 32,
+    "cuptiRangeProfilerPopRange": 24,
+    "cuptiRangeProfilerDecodeData": 32,
+    "cuptiRangeProfilerGetCounterDataInfo": 40,
+}
+FIXTURES = Path(__file__).parent / "fixtures"
+READ, WRITTEN, TIME = "dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.sum"
+
+
+@pytest.fixture(scope="module")
+def real() -> library.Library:
+    """The library that is installed, where it plans without a driver: some do not, and some end the process."""
+    path = library.find()
+    if path is None:
+        pytest.skip(library.ABSENT)
+    code = f"from tilescope.collectors.cupti import library, planning; planning.plans(library.Library({str(path)!r}), 'GH100', '9.0')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"{path} plans nothing without a driver")
+    return library.Library(str(path))
+
+
+class FakeHandle:
+    """A CUPTI that counts ``launches`` a pass: what it is asked for, and what it answers."""
+
+    def __init__(self, launches: int = 2, results: dict[str, int] | None = None) -> None:
+        self.launches, self.results, self.calls = launches, results or {}, list[str]()
+        self.passes, self.made = 1, 0
+        self.subscribed, self.enabled = 0, set[int]()
+
+    def __getitem__(self, name: str) -> Callable[[Any], int]:
+        if name == "missing":
+            raise AttributeError(name)
+
+        def function(given: Any) -> int:
+            self.calls.append(name.removeprefix("cupti"))
+            if code := self.results.get(name):
+                return code
+            getattr(self, f"do_{name.removeprefix('cupti')}", lambda p: None)(given._obj)
+            return 0
+
+        return function
+
+    def do_RangeProfilerGetCounterDataSize(self, asked: Any) -> None:
+        asked.counterDataSize = 64 * asked.maxNumOfRanges
+
+    def do_RangeProfilerStop(self, ended: Any) -> None:
+        self.made += 1
+        ended.isAllPassSubmitted = self.made == self.passes
+
+    def do_RangeProfilerGetCounterDataInfo(self, info: Any) -> None:
+        info.numTotalRanges = self.launches
+
+    def do_ProfilerHostEvaluateToGpuValues(self, asked: Any) -> None:
+        for place in range(asked.numMetrics):
+            asked.values[place] = 100 * asked.rangeIndex + place
+
+    def cuptiSubscribe(self, subscriber: Any, callback: Any, user: Any) -> int:
+        self.callback = callback
+        return self.subscribed
+
+    def cuptiEnableCallback(self, enable: int, subscriber: Any, domain: int, number: int) -> int:
+        self.enabled.add(number)
+        return 0
+
+    def cuptiUnsubscribe(self, subscriber: Any) -> None:
+        self.calls.append("unsubscribed")
+
+    def cuptiGetVersion(self, found: Any) -> None:
+        found._obj.value = 130001
+
+    def cuptiGetResultString(self, code: int, said: Any) -> None:
+        said._obj.value = b"CUPTI_ERROR_SOMETHING"
+
+
+def fake(handle: FakeHandle) -> library.Library:
+    made = object.__new__(library.Library)
+    made.handle, made.path = handle, "fake"  # type: ignore[assignment]
+    return made
+
+
+def test_every_struct_is_as_large_as_in_cuptis_headers() -> None:
+    assert {kind.function: kind.size() for kind in structures.Parameters.__subclasses__()} == SIZES
+    config = structures.SetConfig
+    assert [config.replayMode.offset, config.minNestingLevel.offset, config.passIndex.offset] == [60, 74, 80]  # type: ignore[attr-defined]
+    assert structures.Stop().structSize == SIZES["cuptiRangeProfilerStop"]
+
+
+@pytest.mark.parametrize(("chip", "capability"), [("GH100", "9.0"), ("GA100", "8.0"), ("GB100", "10.0")])
+def test_bytes_time_and_bf16_operations_fit_one_pass(real: library.Library, chip: str, capability: str) -> None:
+    assert [plan.passes for plan in planning.plans(real, chip, capability)] == [1]
+    first, *others = planning.plans(real, chip, capability, (*planning.FIRST, *planning.OPERATIONS))
+    assert first.passes == 1
+    assert {READ, WRITTEN, TIME, "lts__t_bytes.sum", "sm__ops_path_tensor_src_bf16_dst_fp32.sum"} <= {*first.counters}
+    assert sorted(plan.passes for plan in others)[-1] == planning.MOST_PASSES
+    assert "sm__ops_path_tensor_src_int8.sum" in {name for plan in others for name in plan.counters}
+
+
+def test_a_chip_without_a_counter_is_planned_without_it_and_an_unknown_one_refused(real: library.Library) -> None:
+    names = {name for plan in planning.plans(real, "TU102", "7.5") for name in plan.counters}
+    assert READ in names
+    assert not any("bf16" in name for name in names)
+    with pytest.raises(library.Refused, match=r"does not know the chip GX999: pip install --upgrade nvidia-cuda-cupti"):
+        planning.plans(real, "GX999", "9.0")
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_each_pass_begins_cold_and_only_the_call_is_counted(passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "_context", lambda: 1)
+    handle = FakeHandle()
+    handle.passes, calls = passes, handle.calls
+    plan = planning.Plan((READ, TIME), passes, b"plan")
+    cold, call = (lambda: calls.append("cold")), (lambda: calls.append("call"))
+    found = ranges.count(fake(handle), "GH100", plan, launches=2, call=call, before=cold)
+    assert found == [{READ: 0, TIME: 1}, {READ: 100, TIME: 101}]
+    one = ["cold", "RangeProfilerStart", "call", "RangeProfilerStop"]
+    start, end = calls.index("RangeProfilerSetConfig") + 1, calls.index("RangeProfilerDecodeData")
+    assert calls[start:end] == one * passes
+    assert calls.index("RangeProfilerDisable") > end
+
+
+def test_counts_of_another_number_of_launches_are_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "_context", lambda: 1)
+    handle = FakeHandle(launches=3)
+    with pytest.raises(library.CuptiError, match="2 launches were seen and 3 counted"):
+        ranges.count(fake(handle), "GH100", planning.Plan((READ,), 1, b"plan"), launches=2, call=int, before=int)
+    assert handle.calls[-1] == "RangeProfilerDisable"
+
+
+@pytest.mark.parametrize(
+    ("code", "cure"),
+    [
+        (35, "NVreg_RestrictProfilingToAdminUsers=0"),
+        (39, "another profiler"),
+        (26, "dcgmi profile --pause"),
+        (43, "whole GPU"),
+        (46, "CUPTI 130001 does not know the chip GH100: pip install"),
+    ],
+)
+def test_a_refusal_is_one_line_with_the_cure(code: int, cure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cupti = fake(FakeHandle(results={"cuptiRangeProfilerEnable": code}))
+    cupti.asked_chip = "GH100"
+    with pytest.raises(library.Refused) as refused:
+        cupti.call(structures.Enable(context=1))
+    assert cure in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_another_error_names_the_function_and_cuptis_result() -> None:
+    cupti = fake(FakeHandle(results={"cuptiRangeProfilerStart": 7}))
+    with pytest.raises(library.CuptiError, match=r"cuptiRangeProfilerStart gave CUPTI_ERROR_SOMETHING \(7\)") as failed:
+        cupti.call(structures.Start(profiler=1))
+    assert not isinstance(failed.value, library.Refused)
+
+
+def test_a_library_that_is_too_old_or_none_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Old(structures.Parameters):
+        function = "missing"
+        _fields_ = structures._HEAD
+
+    with pytest.raises(library.Refused, match=r"CUDA 12\.6"):
+        fake(FakeHandle()).call(Old())
+    (tmp_path / "libcupti.so.13").write_text("no library")
+    with pytest.raises(library.Refused, match="cannot be loaded"):
+        library.Library(str(tmp_path / "libcupti.so.13"))
+    monkeypatch.setattr(library, "find", lambda: None)
+    monkeypatch.setattr(library, "_loaded", lambda: None)
+    with pytest.raises(library.Refused, match="pip install nvidia-cuda-cupti"):
+        library.load()
+
+
+def test_names_are_demangled_and_those_of_triton_left() -> None:
+    assert launch_names.demangled(b"_Z9vectorAddPKfS0_Pfi") == "vectorAdd(float const*, float const*, float*, int)"
+    assert launch_names.demangled(b"softmax_kernel") == "softmax_kernel"
+
+
+def test_launches_are_named_in_order_and_a_graph_is_told_apart() -> None:
+    handle = FakeHandle()
+    with launch_names.seen(fake(handle)) as names:
+        for number, site, symbol in ((307, 0, b"first"), (307, 1, b"first"), (652, 0, b"_Z6secondv"), (514, 0, None)):
+            told = structures.CallbackData(callbackSite=site, symbolName=symbol)
+            handle.callback(None, 1, number, ctypes.pointer(told))
+    assert names == ["first", "second()", launch_names.GRAPH]
+    assert {307, 652, 514} <= handle.enabled
+    assert handle.calls == ["unsubscribed"]
+    handle.subscribed = 39
+    with pytest.raises(library.Refused, match="another profiler"), launch_names.seen(fake(handle)):
+        pass
+
+
+def test_plans_are_joined_and_what_has_no_number_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {(READ,): 7.0, (WRITTEN, TIME): math.nan}
+    monkeypatch.setattr(
+        ranges,
+        "count",
+        lambda cupti, chip, plan, launches, **_: [dict.fromkeys(plan.counters, counts[plan.counters])] * launches,
+    )
+    plans = [planning.Plan(names, passes, b"") for passes, names in enumerate(counts, start=1)]
+    assert counters.counted(fake(FakeHandle()), "GH100", plans, launches=2, call=int, empty=int) == (
+        [{READ: 7.0}] * 2,
+        3,
+    )
+    with pytest.raises(library.Refused, match=r"130001 gives no number .*: install another"):
+        counters.counted(fake(FakeHandle()), "GH100", plans[1:], launches=2, call=int, empty=int)
+
+
+def artefact(folder: Path, **changed: Any) -> Path:
+    """An artefact made up for the parser: two launches, of which the second lacks a counter."""
+    launches = [
+        {"function": "softmax_kernel", "counters": {READ: 4096.0, WRITTEN: 2048.0, TIME: 5000.0}},
+        {"function": "other_kernel", "counters": {READ: 10.0, TIME: 1000.0}},
+    ]
+    about = {"chip": "GH100", "capability": "9.0", "cupti": "130001", "passes": 7, "flush_bytes": 1 << 28}
+    path = folder / "a.json"
+    path.write_text(json.dumps({**about, "launches": launches, **changed}))
+    return path
+
+
+def test_the_artefact_becomes_rows_of_each_launch_and_what_is_absent_has_none(tmp_path: Path) -> None:
+    table = schema.validate(counters.parse(artefact(tmp_path), SOFTMAX))
+    assert set(table["source"]) == {"cupti"}
+    found = {(row.metric, row.launch): (row.value, row.function) for row in table.itertuples()}
+    assert found == {
+        ("gpu_time", 0): (pytest.approx(5e-6), "softmax_kernel"),
+        ("dram_bytes_read", 0): (4096, "softmax_kernel"),
+        ("dram_bytes_written", 0): (2048, "softmax_kernel"),
+        ("gpu_time", 1): (pytest.approx(1e-6), "other_kernel"),
+        ("dram_bytes_read", 1): (10, "other_kernel"),
+    }
+
+
+def test_what_an_h100_counted_becomes_rows() -> None:
+    """Artefacts of 2026-11-25: H100 80GB HBM3, driver 580.159.04, CUPTI 13.0."""
+    case = Case("layer_norm", "triton", "backward", "16384x4096-bf16")
+    table = schema.validate(counters.parse(FIXTURES / "cupti_layer_norm_backward_h100.json", case))
+    assert table["function"].unique().tolist() == ["layer_norm_backward_kernel", "sum_partials_kernel"]
+    first, second = (table[table["launch"] == n].set_index("metric")["value"] for n in (0, 1))
+    assert first["dram_bytes_read"] == pytest.approx(2 * 16384 * 4096 * 2, rel=0.01)
+    assert first["gpu_time"] == pytest.approx(135.9e-6, rel=1e-3)
+    assert first["dram_throughput"] == pytest.approx(0.867, rel=1e-3)
+    # What the first launch left in L2 the second found there.
+    assert second["dram_bytes_read"] < 0.05 * second["l2_bytes"]
+    product = Case("matmul", "triton", "forward", "1023x517x769-fp16")
+    found = counters.parse(FIXTURES / "cupti_matmul_fp16_h100.json", product).set_index("metric")["value"]
+    assert found["tensor_ops_bf16"] == 0
+    assert found["tensor_ops_fp16"] >= 2 * 1023 * 517 * 769
+    assert found["dram_bytes_written"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"capability": 9.0}, r"it\.capability is a number, not a text"),
+        ({"launches": [{"function": "a", "counters": {READ: "1"}}]}, r"counters\.dram__bytes_read\.sum is a text"),
+        ({"launches": {}}, r"it\.launches is an object, not a list"),
+    ],
+)
+def test_a_damaged_artefact_is_one_line(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(bounded_reading.Unreadable, match=said):
+        counters.parse(artefact(tmp_path, **changed), SOFTMAX)
+
+
+def test_it_counts_less_than_ncu_and_more_than_what_was_predicted() -> None:
+    assert SOURCES.index("ncu") < SOURCES.index("cupti") < SOURCES.index("interpreter")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "workload", "metrics"),
+    [
+        ("vector_add", "67108864-fp32", []),
+        ("softmax", "16384x4096-bf16", []),
+        ("matmul", "4096x4096x4096-bf16", []),
+        ("matmul", "1023x517x769-fp16", ["tensor_ops_fp16"]),
+        ("matmul", "2048x2048x2048-fp32", ["tensor_ops_tf32"]),
+    ],
+)
+def test_a_call_more_is_made_only_for_operations_that_there_may_be(
+    kernel: str, workload: str, metrics: list[str]
+) -> None:
+    from tilescope.execution import execute
+
+    case = Case(kernel, "triton", "forward", workload)
+    assert counters.operations(execute.load_spec(kernel), case) == metrics
+
+
+def test_callbacks_are_told_of_where_cupti_puts_it() -> None:
+    assert structures.CallbackData.symbolName.offset == 4 * ctypes.sizeof(ctypes.c_void_p)

@@ -1,0 +1,65 @@
+"""Lines of a list of runs are made once: another process finds them in the cache folder, as long as the runs are as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tilescope.runs import store, summaries
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two runs, one of which cannot be read, and a cache folder of their own."""
+    monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(summaries, "_known", {})
+    place = tmp_path / "runs"
+    place.mkdir()
+    recorded = next(path for path in sorted(store.recorded_dir().iterdir()) if (path / "table.parquet").is_file())
+    (place / recorded.name).mkdir()
+    for name in ("run.json", "table.parquet"):
+        (place / recorded.name / name).write_bytes((recorded / name).read_bytes())
+    (place / "20260101-000000-bad0").mkdir()
+    return place
+
+
+def listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[summaries.Summary], list[str]]:
+    """What a process that knows nothing yet lists, and the runs that it had to open."""
+    opened: list[str] = []
+    plain = store.open_run
+    monkeypatch.setattr(store, "open_run", lambda path: (opened.append(path.name), plain(path))[1])
+    monkeypatch.setattr(summaries, "_known", {})
+    found = store.list_runs([folder])
+    monkeypatch.setattr(store, "open_run", plain)
+    return found, opened
+
+
+def test_another_process_opens_what_is_new_and_what_could_not_be_read(folder, monkeypatch):
+    first, opened = listed(folder, monkeypatch)
+    assert len(opened) == 2
+    again, opened = listed(folder, monkeypatch)
+    assert again == first
+    assert opened == ["20260101-000000-bad0"], "whatever was wrong may be mended"
+
+
+def test_a_run_that_was_written_anew_is_opened_again(folder, monkeypatch):
+    listed(folder, monkeypatch)
+    file = next(folder.glob("*/run.json"))
+    file.write_text(file.read_text().replace('"title": "', '"title": "other '))
+    found, opened = listed(folder, monkeypatch)
+    assert file.parent.name in opened
+    assert any(summary.title.startswith("other ") for summary in found)
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 99, None])
+def test_a_damaged_or_foreign_file_is_as_good_as_none(folder, monkeypatch, damage):
+    first, _ = listed(folder, monkeypatch)
+    (file,) = (folder.parent / "cache").glob("*/*.json")
+    if damage is None:
+        key = summaries._key(folder)
+        summaries.user_cache.write(summaries._KIND, key, {"a": [[["x", 1]], {"id": 5}], "b": 3})
+    else:
+        file.write_bytes(damage)
+    again, opened = listed(folder, monkeypatch)
+    assert again == first
+    assert len(opened) == 2
