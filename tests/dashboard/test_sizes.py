@@ -100,11 +100,13 @@ def test_a_line_goes_through_the_fastest_of_one_size_and_other_dtypes_are_hollow
         sizes_figure.Frame(of.unit, of.work, (4e12, "roof"), 1e6),
         LIGHT,
     )
-    lines = [r.data_source.data for r in plot.renderers if r.name == "lines"]
-    assert sorted(len(line["x"]) for line in lines) == [2, 2]
-    assert max(lines[0]["y"]) == pytest.approx(one["rate"].max() / 1e9)
-    fills = [r.glyph.fill_color for r in plot.renderers if r.name == "points"]
-    assert sorted(fills) == sorted([LIGHT.ground, LIGHT.series[0]])
+    lines = next(r.data_source.data for r in plot.renderers if r.name == "lines")
+    assert [len(xs) for xs in lines["x"]] == [2, 2]
+    assert sorted(lines["dash"]) == ["dashed", "solid"]
+    assert max(lines["y"][0]) == pytest.approx(one["rate"].max() / 1e9)
+    assert set(points(plot)[0]["fill"]) == {LIGHT.ground, LIGHT.series[0]}
+    # triton, and what filled and hollow marks are.
+    assert len(plot.legend[0].items) == 3
     assert plot.yaxis[0].axis_label == "GB/s"
     assert plot.y_range.end > 4000
 

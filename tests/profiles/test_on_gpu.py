@@ -122,6 +122,24 @@ def test_ncu(tmp_path: Path) -> None:
     assert launched["function"].tolist() == tables[ADD]["function"].unique().tolist()
 
 
+@pytest.mark.skipif(cupti.unavailable() is not None, reason=str(cupti.unavailable()))
+def test_cupti(tmp_path: Path) -> None:
+    cases = [ADD, BACKWARD, Case("matmul", "triton", "forward", "1023x517x769-fp16")]
+    done = subprocess.run(script(cupti, cases, tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    add, backward, product = (
+        schema.validate(cupti.parse(tmp_path / (case.slug + cupti.SUFFIX), case)) for case in cases
+    )
+    found = add.set_index("metric")["value"]
+    assert found["dram_bytes_read"] == pytest.approx(2 * 4194304 * 4, rel=0.05)
+    assert found["l1_bytes"] == pytest.approx(3 * 4194304 * 4, rel=0.05)
+    assert 1e-6 < found["gpu_time"] < 1e-3
+    assert backward["launch"].nunique() >= 1
+    assert product.set_index("metric")["value"]["tensor_ops_fp16"] >= 2 * 1023 * 517 * 769
+    launched = launch_configs.beside(tmp_path / (ADD.slug + cupti.SUFFIX), ADD, "cupti")
+    assert launched["function"].tolist() == add["function"].unique().tolist()
+
+
 @pytest.mark.ncu
 @pytest.mark.skipif(counters.unavailable() is not None, reason=str(counters.unavailable()))
 @pytest.mark.skipif(cupti.unavailable() is not None, reason=str(cupti.unavailable()))

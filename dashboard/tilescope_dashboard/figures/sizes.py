@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
+from bokeh.core.properties import value
 from bokeh.models import ColumnDataSource, HoverTool, LegendItem, Range1d, Span
 from bokeh.plotting import figure
 
@@ -60,54 +61,58 @@ def sizes(rows: pd.DataFrame, frame: Frame, look: Theme) -> figure:
         plot.add_layout(
             Span(location=frame.at, dimension="height", line_color=look.muted, line_dash="dotted", line_width=1.5)
         )
-    impls = sorted(rows["impl"].unique(), key=lambda impl: (place(impl, rows["impl"]), impl))
     usual = rows["dtype"].mode()[0]
-    items = []
-    for impl in impls:
-        of = rows[rows["impl"] == impl]
-        drawn = [_draw(plot, some, frame, look, impls, hollow=dtype != usual) for dtype, some in of.groupby("dtype")]
-        items.append(
-            LegendItem(label=short(impl, 22), renderers=[_key(plot, mark(impl, impls), colour(impl, look, impls))])
-        )
-        plot.add_tools(HoverTool(renderers=drawn, tooltips=_TOOLTIPS))
-    others = [dtype for dtype in rows["dtype"].unique() if dtype != usual]
-    if others:
-        for label, fill in ((usual, look.muted), (", ".join(others), look.ground)):
-            items.append(LegendItem(label=label, renderers=[_key(plot, "circle", look.muted, fill)]))
-    legend(plot, look, items)
+    impls = sorted(rows["impl"].unique(), key=lambda impl: (place(impl, rows["impl"]), impl))
+    shades = {impl: colour(impl, look, impls) for impl in impls}
+    marks = {impl: mark(impl, impls) for impl in impls}
+    hollow = rows["dtype"].ne(usual)
+    # Few renderers: each is five glyphs, and a page waits for every one.
+    _draw_lines(plot, rows.assign(hollow=hollow), scale, shades)
+    line = rows["impl"].map(shades)
+    drawn = _columns(rows, frame.unit, scale) | {
+        "line": line.tolist(), "fill": line.mask(hollow, look.ground).tolist(), "mark": rows["impl"].map(marks).tolist(),
+    }  # fmt: skip
+    source = ColumnDataSource(drawn)
+    plot.segment("x", "low", "x", "high", source=source, color="line", line_width=2, name="ranges")
+    points = _scatter(plot, source, "points")
+    plot.add_tools(HoverTool(renderers=[points], tooltips=_TOOLTIPS))
+    keys = [(short(impl, 22), marks[impl], shades[impl], shades[impl]) for impl in impls]
+    if hollow.any():
+        others = ", ".join(dtype for dtype in rows["dtype"].unique() if dtype != usual)
+        keys += [(usual, "circle", look.muted, look.muted), (others, "circle", look.muted, look.ground)]
+    labels, *looks = zip(*keys, strict=True)
+    nowhere = {"x": [float("nan")] * len(keys), "y": [0] * len(keys)}
+    key = _scatter(plot, ColumnDataSource(nowhere | dict(zip(("mark", "line", "fill"), looks, strict=True))), "keys")
+    legend(plot, look, [LegendItem(label=value(label), renderers=[key], index=at) for at, label in enumerate(labels)])
     return plot
 
 
 def _draw_roof(plot: figure, roof: tuple[float, str], scale: float, left: float, look: Theme) -> None:
-    value, name = roof[0] / scale, roof[1]
-    plot.add_layout(Span(location=value, dimension="width", line_color=look.ink, line_dash=[6, 4], line_width=1.5))
+    height, name = roof[0] / scale, roof[1]
+    plot.add_layout(Span(location=height, dimension="width", line_color=look.ink, line_dash=[6, 4], line_width=1.5))
     plot.text(
-        [left], [value], [f"{name}, {value:,.4g} {plot.yaxis.axis_label}"], x_offset=6, y_offset=-4,
+        [left], [height], [f"{name}, {height:,.4g} {plot.yaxis.axis_label}"], x_offset=6, y_offset=-4,
         text_color=look.muted, text_font=GLYPH_FONT, text_font_size="12px", name="roof",
     )  # fmt: skip
 
 
-def _draw(plot: figure, some: pd.DataFrame, frame: Frame, look: Theme, impls: list[str], *, hollow: bool) -> object:
-    """Points of one implementation and dtype, and the line through the fastest of those alike in size."""
-    impl, scale = str(some["impl"].iloc[0]), _SCALES[frame.unit][0]
-    shade = colour(impl, look, impls)
-    best = some.loc[some.groupby("size")["rate"].idxmax()].sort_values("size")
-    plot.line(
-        best["size"].to_numpy(), best["rate"].to_numpy() / scale, color=shade, line_width=2,
-        line_dash=[5, 4] if hollow else "solid", name="lines",
-    )  # fmt: skip
-    source = ColumnDataSource(_columns(some, frame.unit, scale))
-    plot.segment("x", "low", "x", "high", source=source, color=shade, line_width=2, name="ranges")
-    return plot.scatter(
-        "x", "y", source=source, marker=mark(impl, impls), size=10, line_color=shade, line_width=2,
-        fill_color=look.ground if hollow else shade, name="points",
-    )  # fmt: skip
+def _draw_lines(plot: figure, rows: pd.DataFrame, scale: float, shades: dict[str, str]) -> None:
+    """A line an implementation and dtype, through the fastest of those alike in size."""
+    best = rows.loc[rows.groupby(["impl", "dtype", "size"])["rate"].idxmax()].sort_values("size")
+    lines: dict[str, list[Any]] = {"x": [], "y": [], "line": [], "dash": []}
+    for (impl, _), some in best.groupby(["impl", "dtype"]):
+        lines["x"].append(some["size"].tolist())
+        lines["y"].append((some["rate"] / scale).tolist())
+        lines["line"].append(shades[impl])
+        lines["dash"].append("dashed" if some["hollow"].iloc[0] else "solid")
+    plot.multi_line(
+        "x", "y", source=ColumnDataSource(lines), line_color="line", line_dash="dash", line_width=2, name="lines"
+    )
 
 
-def _key(plot: figure, marker: str, shade: str, fill: str = "") -> object:
-    """A mark for the legend alone."""
+def _scatter(plot: figure, source: ColumnDataSource, name: str) -> Any:
     return plot.scatter(
-        [float("nan")], [0], size=10, marker=marker, line_color=shade, line_width=2, fill_color=fill or shade
+        "x", "y", source=source, marker="mark", size=10, line_color="line", line_width=2, fill_color="fill", name=name
     )
 
 

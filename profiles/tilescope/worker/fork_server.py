@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -355,6 +356,10 @@ def _listen(path: Path) -> tuple[socket.socket, int] | None:
 def _end(status: int) -> NoReturn:
     """Ends a worker as Python does, but for the undoing of every module, which takes as long as a small case."""
     threading._shutdown()  # type: ignore[attr-defined]
+    # PyTorch's operators, hundreds, need not be taken out of a registry that ends too.
+    for finalizer, info in list(getattr(weakref.finalize, "_registry", {}).items()):
+        if info.func.__module__ == "torch.library":
+            finalizer.atexit = False
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
