@@ -31,7 +31,7 @@ SHAPES = {
         "300x5120",
         "131x12304",
     ),
-    # Sums beside a row read once, beside a row read twice, and by columns.
+    # Sums beside a row read once, beside a row read twice, and of rows in parts.
     "layer_norm": (
         "64x64",
         "1823x781",
