@@ -31,7 +31,7 @@ SHAPES = {
         "300x5120",
         "131x12304",
     ),
-    # Sums beside a row read once, beside a row read twice, and by columns.
+    # Sums beside a row read once, beside a row read twice, and of rows in parts.
     "layer_norm": (
         "64x64",
         "1823x781",
@@ -209,6 +209,30 @@ def test_gradients_are_the_same_every_time():
     for _ in range(5):
         for one, other in zip(first, gradients(), strict=True):
             assert torch.equal(one, other)
+
+
+def test_programs_that_wait_for_each_other_do_on_any_stream_and_in_a_graph():
+    x, dy = (torch.randn(300, 65536, device="cuda").bfloat16() for _ in range(2))
+    weight = torch.randn(65536, device="cuda").bfloat16()
+    _, stats = torch.ops.tilescope.layer_norm(x, weight, None, 1e-5, True, "")
+
+    def backward():
+        return torch.ops.tilescope.layer_norm_backward(dy, x, weight, stats, True, "")
+
+    results = [backward()]
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    torch.cuda.synchronize()
+    for stream in streams * 4:
+        with torch.cuda.stream(stream):
+            results.append(backward())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results.append(backward())
+    graph.replay()
+    torch.cuda.synchronize()
+    for dx, sums in results[1:]:
+        assert torch.equal(dx, results[0][0])
+        assert torch.equal(sums, results[0][1])
 
 
 def test_more_than_two_to_the_31_elements():
