@@ -183,17 +183,19 @@ def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
 def fp8_plan(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int] | None:
     """The plan of an FP8 product with few tiles, of ``b`` (K, N) with neighbours along K. None where this does not pay.
 
-    With descriptors that the GPU makes, these tiles took 14.0 us at 128x4096x4096 and 13.7 at 64x4096x4096, where what the
-    autotuner had chosen took 14.8 and 14.9 (cuBLAS 11.1 and 11.4). With 16 rows and 8192x8192 none was quicker than its
-    31.8 (27.2), at 1024x1024x1024 than its 7.5 (7.4) (H100, 2026-11-25, torch 2.11, triton 3.6, intervals, cold L2).
+    On an H100 (2026-11-25, torch 2.11, triton 3.6, intervals, cold L2, cuBLAS in brackets): 128x4096x4096 11.1 us (11.1),
+    64x4096x4096 11.1 (11.5), 16x8192x8192 27.8 (27.0), 1024x1024x1024 7.1 (7.2). Tiles of 16 rows took 28.9 where these
+    took 27.8. With descriptors that the GPU makes, the best took 14.0, 13.7, 31.8 and 7.5.
     """
     (m, k), n = a.shape, b.shape[1]
     if capability(a) < 90 or shared_memory(a) < 227 * 1024 or not all(_is_aligned(t) for t in (a, b, c)):
         return None
     programs = multiprocessors(a)
     tiles = triton.cdiv(m, 64) * triton.cdiv(n, 64)
-    if m <= 16 or min(n, k) < 64 or m * n * k < _LEAST or tiles > programs:
+    if min(n, k) < 64 or max(m, 16) * n * k < _LEAST:
         return None
+    if tiles > programs:
+        return _plan(64, 128, 256, 4, 4) if triton.cdiv(m, 64) * triton.cdiv(n, 128) <= programs else None
     return _plan(64, 64, 256, 4, 6, max(1, programs // (2 * tiles)))
 
 
