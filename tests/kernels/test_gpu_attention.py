@@ -66,8 +66,9 @@ def test_shapes(extents, causal, dtype):
     compare(q, k, v, TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
 
 
-@pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.parametrize("columns", [64, 96, 128, 256])
+@pytest.mark.parametrize(
+    ("columns", "dtype"), [(64, "fp32"), (64, "fp16"), (96, "bf16"), (128, "bf16"), (128, "fp16"), (256, "bf16")]
+)
 def test_masks(columns, dtype):
     q = draw(2, 4, 300, columns, dtype=DTYPES[dtype])
     k, v = (draw(2, 2, 517, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
@@ -75,7 +76,7 @@ def test_masks(columns, dtype):
     hidden[:, :, 3], hidden[:, :, 128:256, 100:] = False, False
     added = draw(4, 300, 517, dtype=DTYPES[dtype], seed=4)
     added[1, :, 400:], added[2, 9] = -INF, -INF
-    for mask in (hidden, hidden[1, 0].T.contiguous().T, added, added[:, :1], added.float()[:, :, :1]):
+    for mask in (hidden, hidden[1, 0].T.contiguous().T, added):  # each is three kernels more to compile
         twin = mask if mask.dtype == torch.bool else mask.double()
         compare(q, k, v, TOLERANCE[dtype], attn_mask=(mask, twin), enable_gqa=True)
 

@@ -75,11 +75,13 @@ def test_fp8_products_of_few_tiles_are_one_wave(hopper):
         a, b = (torch.empty(rows, k, dtype=torch.float8_e4m3fn, device="meta") for rows in (m, n))
         return split_k.fp8_plan(a, b.T, torch.empty(m, n, dtype=torch.bfloat16, device="meta"))
 
-    for extents in ((128, 4096, 4096), (64, 4096, 4096), (16, 8192, 8192)):
+    for extents in (
+        (128, 4096, 4096), (64, 4096, 4096), (16, 8192, 8192), (1024, 1024, 1024), (1, 14336, 4096),
+    ):  # fmt: skip
         plan = planned_fp8(*extents)
         m, n, k = (plan[f"BLOCK_{axis}"] for axis in "MNK")
         assert 64 <= -(-extents[0] // m) * -(-extents[1] // n) <= 132 and plan["SPLITS"] == 1
         assert (m + n) * k * plan["num_stages"] + 2 * m * n <= 226 * 1024
     assert planned_fp8(16, 1024, 32768)["SPLITS"] > 1
-    for extents in ((1024, 1024, 1024), (128, 4100, 4100), (128, 4096, 4100), (64, 512, 512), (4096, 4096, 4096)):
+    for extents in ((128, 4100, 4100), (128, 4096, 4100), (64, 512, 512), (4096, 4096, 4096)):
         assert planned_fp8(*extents) is None

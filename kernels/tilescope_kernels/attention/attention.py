@@ -240,7 +240,7 @@ def scaled_dot_product_attention(
     rows 0 to i of ``key``, and with ``window`` the last so many of those. ``attn_mask`` broadcasts to (batch, heads,
     queries, keys): booleans that are true where a key is seen, or numbers that are added to the scores, without a
     gradient. A query that sees no key gets zeros. Masks and windows go through Triton's kernels on Hopper, too, and blocks
-    of keys that no window reaches are skipped; those that a mask hides are not. ``scale`` is 1 / sqrt(columns) by default and at least 0; with
+    of keys that no window reaches are skipped; those that a mask hides are not, nor are its keys split where queries are few. ``scale`` is 1 / sqrt(columns) by default and at least 0; with
     ``enable_gqa`` a head of ``key`` and ``value`` serves several heads of ``query``. Dtypes fp32, fp16 and bf16, 1
     to 256 columns, any number of rows, any strides but the last, which is 1 or costs a copy. Columns between powers of
     two are multiplied as the next one's, from 16 on, but not read or written. Softmax and sums are fp32; gradients are

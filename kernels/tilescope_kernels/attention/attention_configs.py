@@ -57,11 +57,17 @@ _FEW = _config((64, 64, 4, 3, 1), (64, 64, 4, 3), (64, 64, 4, 3))
 _FULL_PRECISION = _config((32, 32, 8, 2, 0), (32, 32, 8, 2), (32, 32, 8, 2))
 #: Where a block has less than Hopper's 227 KB of shared memory.
 _SMALL = _config((128, 64, 8, 2, 0), (32, 64, 4, 2), (64, 32, 4, 2))
-#: Under a mask, whose tiles take registers and shared memory, too: on Hopper and where there is less.
+#: Under a mask, whose tiles take registers and shared memory, too: on Hopper and where there is less. 4x32x4096 of 128
+#: columns under booleans (4, 1, 4096, 4096): 4.0 ms forward and 18.4 backward; cuDNN 3.1 and 9.2, PyTorch's
+#: memory-efficient kernel 8.4 and 22.1 (H100, 2026-11-25, torch 2.11, triton 3.6, intervals, cold L2).
 _MASKED = _config((128, 64, 8, 2, 1), (64, 64, 8, 2), (64, 64, 4, 2))
 _MASKED_SMALL = _config((64, 32, 4, 2, 0), (32, 32, 4, 2), (32, 32, 4, 2))
-#: Of more than 128 columns: on Hopper, in fp32, and where there is less shared memory.
-_WIDE = _config((128, 64, 8, 2, 1), (32, 64, 8, 2), (64, 64, 8, 2))
+#: Of more than 128 columns: on Hopper where every query sees all keys and under a causal mask, in fp32, and where there is
+#: less shared memory. 4x16x4096 of 256 columns went back in 12.5 and 7.9 ms (H100, 2026-11-25, torch 2.11, triton 3.6).
+_WIDE = (
+    _config((128, 64, 8, 2, 1), (32, 64, 8, 3), (128, 32, 8, 2)),
+    _config((128, 64, 8, 2, 1), (64, 64, 8, 2), (64, 32, 8, 3)),
+)
 _WIDE_FULL_PRECISION = _config((16, 16, 4, 1, 0), (16, 16, 4, 1), (16, 16, 4, 1))
 _WIDE_SMALL = _config((64, 32, 8, 1, 0), (16, 32, 8, 1), (32, 16, 4, 1))
 
@@ -80,7 +86,7 @@ def chosen_config(
     if shared_memory(q) < 227 * 1024:
         return _WIDE_SMALL if wide else _MASKED_SMALL if masked else _SMALL
     tiles = triton.cdiv(queries, 128) * batch * heads
-    known = _WIDE if wide else _MASKED if masked else CONFIGS[int(causal)]
+    known = _WIDE[int(causal)] if wide else _MASKED if masked else CONFIGS[int(causal)]
     # Of 64 columns there are fewer products to hide the powers of two behind.
     if specializes and columns > 64 and 2 * tiles >= multiprocessors(q):
         return {**known, **(_SPECIALIZED_WIDE if wide else _SPECIALIZED)}
