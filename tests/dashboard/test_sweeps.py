@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +10,7 @@ import pytest
 from tilescope import cli
 from tilescope.foreign_files.opening import open_file
 from tilescope.models import sweeps
+from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.schema import Failure
 from tilescope.tuning import memory, race
@@ -18,7 +20,15 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import autotune as topic
 from tilescope_dashboard.views.autotune import Autotune
 
-SWEEP = {"impl": "triton", "pass": "forward", "workload": "8-fp32", "reason": "", "time_source": "", "code_source": ""}
+SWEEP = {
+    "impl": "triton",
+    "pass": "forward",
+    "workload": "8-fp32",
+    "reason": "",
+    "time_source": "",
+    "code_source": "",
+    "checked": True,
+}
 
 
 def swept(*configs: tuple[int, int, float, float]) -> pd.DataFrame:
@@ -210,3 +220,20 @@ def test_a_race_is_a_sweep_whose_configs_say_why_they_were_not_timed(tmp_path) -
     assert rows["reason"].iloc[2] == "race: not timed: at best 9 µs, and the leader takes 2.5 µs"
     assert sweeps.gain(rows, sweeps.defaults(table)) == pytest.approx(4 / 2.5)
     assert topic.listed(rows)["sources"].iloc[0] == "events, interval; compiler"
+
+
+def test_a_sweep_says_that_its_results_were_not_checked() -> None:
+    case = Case("k", "triton", "forward", "8-fp32", "BLOCK=1")
+    timed = [
+        row
+        for config, time in (("BLOCK=1", 1e-6), ("BLOCK=2", 2e-6))
+        for row in [
+            dataclasses.replace(case, config=config).row("gpu_time", time, "torch_profiler", launch=0, function="f")
+        ]
+    ]
+    for more, told in (([], True), ([case.row("relative_error", 0.0, "check")], False)):
+        cells = sweeps.configs(schema.frame(timed + more))
+        assert cells["checked"].tolist() == [not told, False]
+        assert sweeps.parameters(cells) == ["BLOCK"]
+        rows = sweeps.ranked(cells, "triton · forward · 8-fp32", {}, "time", less=True)
+        assert ("None of their results were compared" in topic.sentence(rows, rows, "time", "second").text) is told

@@ -76,6 +76,9 @@ def rules(values: dict[str, float], microseconds: float = 400, flops: float = MB
      {"values": {**REQUESTED, "requested_bytes_read@interpreter": 1e9, "l2_to_l1_bytes@ncu": 0.87e9}}),
     ("repeated-requests", {"values": {**REQUESTED, "requested_bytes_read@interpreter": 56e6, "l2_to_l1_bytes@ncu": 0.95e9}},
      {"values": {**REQUESTED, "requested_bytes_read@interpreter": 54e6, "l2_to_l1_bytes@ncu": 0.95e9}}),
+    # A stall from a quarter of a warp's cycles on.
+    ("longest-stall", {"values": {"stall_long_scoreboard@ncu": 2.6, "stall_selected@ncu": 7.4, "gpu_time@ncu": 4e-4}},
+     {"values": {"stall_long_scoreboard@ncu": 2.4, "stall_selected@ncu": 7.6, "gpu_time@ncu": 4e-4}}),
     # Sectors from a tenth more on.
     ("uncoalesced-loads", {"values": {"sector_efficiency_read@interpreter": 1 / 1.25}},
      {"values": {"sector_efficiency_read@interpreter": 1 / 1.08}}),

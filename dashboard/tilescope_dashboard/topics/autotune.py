@@ -128,6 +128,8 @@ def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str, won
             f"The worst value of a parameter, with the others at their best, {costing(rows)}: {', '.join(costs(found))}.",
         )
     said.insert(0, f"{top['config'].replace(',', ', ')}.")
+    if unit == "second" and not rows.loc[rows["time"].notna(), "checked"].any():
+        said.append("None of their results were compared with the reference in this run.")
     title = f"Best {label}: {write(top['value'], unit)}"
     if unit == "second" and won is None:
         said.append("The default, the implementation's own choice, was not timed by this clock in this run.")

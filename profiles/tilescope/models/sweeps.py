@@ -41,6 +41,7 @@ def configs(table: pd.DataFrame, failures: Iterable[Failure] = (), target: str =
 
     ``table`` holds one kernel. A config that failed has its reason and no values. ``time_source`` and
     ``code_source`` name where the time and the resources come from; ``target`` is the architecture of the run's device.
+    ``checked`` says whether its results were compared with the reference.
     """
     index = [c for c in CASE_COLUMNS if c != "kernel"]
     rows = table[table["config"] != ""]
@@ -60,6 +61,8 @@ def configs(table: pd.DataFrame, failures: Iterable[Failure] = (), target: str =
     if len(rows):
         frame = frame.join(_values(rows, index, target), on=index)
     frame = frame.reindex(columns=[*index, *COLOURINGS, "time_source", "code_source", "reason"])
+    right = {tuple(key) for key in rows.loc[rows["metric"] == "relative_error", index].to_numpy()}
+    frame["checked"] = [tuple(key) in right for key in frame[index].to_numpy()]
     return frame.join(_parameters(frame["config"]))
 
 
@@ -72,7 +75,8 @@ def defaults(table: pd.DataFrame) -> pd.DataFrame:
 
 def parameters(cells: pd.DataFrame) -> list[str]:
     """The parameters that vary, those with most values first."""
-    names = [c for c in cells.columns if c not in (*CASE_COLUMNS, *COLOURINGS, "time_source", "code_source", "reason")]
+    told = (*CASE_COLUMNS, *COLOURINGS, "time_source", "code_source", "reason", "checked")
+    names = [c for c in cells.columns if c not in told]
     varying = {n: cells[n].nunique() for n in names if cells[n].nunique() > 1}
     return sorted(varying, key=lambda n: -varying[n])
 
