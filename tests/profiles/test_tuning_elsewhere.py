@@ -44,7 +44,9 @@ class Pretended:
         artefacts = {}
         for case, time in times.items():
             out = "" if time <= 1.01 * min(times.values()) else "slower than the leader"
-            timing = memory.Timing((time,) * 3, out, "2026-11-25T12:00:00+00:00", {"config": race.name_of(case)})
+            timing = memory.Timing(
+                (time,) * 3, out, "2026-11-25T12:00:00+00:00", {"config": race.name_of(case), "sm_clock": 1.98e9}
+            )
             race.write(self._folder / "artefact", problem, timing, remembered=False)
             artefacts[case.id] = (self._folder / "artefact").read_text()
         return Heat(artefacts, {})
@@ -82,6 +84,7 @@ def test_times_of_two_gpus_are_never_compared(tmp_path):
     assert made["A=4"]["samples"] == []
     assert made["A=4"]["reason"] == f"not in the final: 4 µs on {H200.name} GPU-b, slower than the leader"
     assert {said["problem"]["uuid"] for said in made.values() if said["samples"]} == {"GPU-a"}
+    assert {config for config, said in made.items() if "sm_clock" in said} == {"", "A=1", "A=2", "A=3"}
     assert f"{H200.name} GPU-b takes 0.500 times as long at the default" in job.notes
     assert job.settings["gpu"] == "GPU-a"
     known = {winner.problem.uuid: winner.config for winner in memory.Memory().winners()}

@@ -98,7 +98,7 @@ async def _final(
 ) -> tuple[Gpu, Heat]:
     """The GPU that has the final, and its times: its own share with what is left of the others, and all of those that were lost."""
     (collector,) = job.collectors
-    done = {case for heat in heats.values() for case in heat.artefacts}
+    done = {case for heat in heats.values() for case in heat.artefacts.keys() | heat.failures.keys()}
     for home, own in heats.items():
         left = {
             case for heat in heats.values() for case, text in heat.artefacts.items() if not json.loads(text)["reason"]
@@ -135,7 +135,8 @@ def _elsewhere(text: str, gpu: Gpu) -> str:
     if times:
         took = f"{statistics.median(times) * 1e6:.4g} µs on {gpu.device.name} {gpu.uuid}, {reason}"
         reason = f"not in the final: {took.rstrip(', ')}"
-    return json.dumps({**said, "samples": [], "reason": reason, "elsewhere": {"uuid": gpu.uuid, "samples": times}})
+    there = {"uuid": gpu.uuid, "samples": times, "sm_clock": said.pop("sm_clock", None)}
+    return json.dumps({**said, "samples": [], "reason": reason, "elsewhere": there})
 
 
 def _untimed(artefact: Path, case: Case, home: Gpu, why: str) -> None:
