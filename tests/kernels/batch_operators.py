@@ -176,7 +176,7 @@ def check_histogram_counts_what_is_in_range():
 
 
 def check_rms_norm_rows():
-    # Reread beside the sums (over 8192 columns), and sums by columns (over 16384).
+    # Reread beside the sums (over 8192 columns), and in parts (over 16384).
     for shape in ("1x1024", "40x8", "600x33", "3x9000", "18x16400"):
         against_reference("rms_norm", f"{shape}-fp32")
 
