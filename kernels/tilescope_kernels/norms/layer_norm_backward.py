@@ -17,55 +17,42 @@ def _add(first, second, other_first, other_second):
 
 
 @gluon.jit
-def _room(DTYPE: gl.constexpr, SLOTS: gl.constexpr, PIECE: gl.constexpr, PIECES: gl.constexpr):
-    """Shared memory for a row in each slot. Each piece is an allocation, so that its copy awaits no other piece's."""
-    SHARED: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 1, [0])
-    pieces = ()
-    for _ in gl.static_range(PIECES):
-        pieces += (gl.allocate_shared_memory(DTYPE, [SLOTS, PIECE], SHARED),)
-    return pieces
+def _copy(shared, ptr, columns, wanted, WHOLE: gl.constexpr, LAYOUT: gl.constexpr):
+    """Start an asynchronous copy of a row to shared memory, 16 bytes an access, if the row is wanted."""
+    column = gl.arange(0, shared.shape[0], layout=LAYOUT)
+    mask = gl.full([shared.shape[0]], True, gl.int1, LAYOUT) & wanted
+    if not WHOLE:
+        mask = mask & (column < columns)
+    async_copy.async_copy_global_to_shared(shared, ptr + column, mask=mask)
 
 
 @gluon.jit
-def _copy(room, slot, ptr, columns, wanted, PIECE: gl.constexpr, WHOLE: gl.constexpr, LAYOUT: gl.constexpr):
-    """Start an asynchronous copy of a row to a slot, 16 bytes an access, if it is wanted."""
-    for i in gl.static_range(len(room)):
-        column = i * PIECE + gl.arange(0, PIECE, layout=LAYOUT)
-        mask = gl.full([PIECE], True, gl.int1, LAYOUT) & wanted
-        if not WHOLE and i == len(room) - 1:
-            mask = mask & (column < columns)
-        async_copy.async_copy_global_to_shared(room[i].index(slot), ptr + column, mask=mask)
-
-
-@gluon.jit
-def _copy_both(
-    xs, dys, slot, x_ptr, dy_ptr, columns, wanted, PIECE: gl.constexpr, WHOLE: gl.constexpr, LAYOUT: gl.constexpr
-):
+def _copy_both(x_row, dy_row, x_ptr, dy_ptr, columns, wanted, WHOLE: gl.constexpr, LAYOUT: gl.constexpr):
     """Start the copies of x and dy of a row, as one group."""
-    _copy(xs, slot, x_ptr, columns, wanted, PIECE, WHOLE, LAYOUT)
-    _copy(dys, slot, dy_ptr, columns, wanted, PIECE, WHOLE, LAYOUT)
+    _copy(x_row, x_ptr, columns, wanted, WHOLE, LAYOUT)
+    _copy(dy_row, dy_ptr, columns, wanted, WHOLE, LAYOUT)
     async_copy.commit_group()
 
 
 @gluon.jit
-def _piece(room, i: gl.constexpr, slot, LAYOUT: gl.constexpr):
-    return room[i].index(slot).load(LAYOUT).to(gl.float32)
+def _piece(shared, i, PIECE: gl.constexpr, LAYOUT: gl.constexpr):
+    return shared.slice(i * PIECE, PIECE).load(LAYOUT).to(gl.float32)
 
 
 @gluon.jit
 def _row_sums(
-    xs, dys, slot, weights, mean, columns,
+    x_row, dy_row, weights, mean, columns,
     PIECE: gl.constexpr, PIECES: gl.constexpr, WHOLE: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """Sums over a row of g = dy * weight and of g * (x - mean), in one reduction over threads."""
     sum_g = gl.zeros([PIECE], gl.float32, LAYOUT)
     sum_gx = gl.zeros([PIECE], gl.float32, LAYOUT)
     for i in gl.static_range(PIECES):
-        x = _piece(xs, i, slot, LAYOUT) - mean
-        g = _piece(dys, i, slot, LAYOUT)
+        x = _piece(x_row, i, PIECE, LAYOUT) - mean
+        g = _piece(dy_row, i, PIECE, LAYOUT)
         if weights is not None:
-            g *= _piece(weights, i, 0, LAYOUT)
-        if not WHOLE and i == PIECES - 1:  # Nothing was copied there.
+            g *= _piece(weights, i, PIECE, LAYOUT)
+        if not WHOLE:  # Nothing was copied there.
             valid = i * PIECE + gl.arange(0, PIECE, layout=LAYOUT) < columns
             x = gl.where(valid, x, 0.0)
             g = gl.where(valid, g, 0.0)
@@ -90,27 +77,29 @@ def _statistics(stats_ptr, row):
 @gluon.jit
 def layer_norm_backward_shared_kernel(
     dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, rows, columns,
-    PIECE: gl.constexpr, PIECES: gl.constexpr, WHOLE: gl.constexpr, SLOTS: gl.constexpr, num_warps: gl.constexpr,
+    PIECE: gl.constexpr, PIECES: gl.constexpr, WHOLE: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """``dx`` of rows ``program, program + programs, ...``, and these rows' sums for dW and dB in ``partial``.
 
     The formula is ``layer_norm_backward_kernel``'s. A row has ``PIECES`` pieces of ``PIECE`` elements, 8 a thread, which
-    need no mask if they are ``WHOLE``. While one row is worked on, the next are copied, to ``SLOTS - 1`` other slots; what
-    the sums leave of the registers holds one piece at a time. ``weight`` may be None.
+    need no mask if they are ``WHOLE``. While one row is worked on, the next is copied; what the sums leave of the
+    registers holds one piece at a time. ``weight`` may be None.
     """
     LAYOUT: gl.constexpr = gl.BlockedLayout([8], [32], [num_warps], [0])
-    xs = _room(x_ptr.dtype.element_ty, SLOTS, PIECE, PIECES)
-    dys = _room(dy_ptr.dtype.element_ty, SLOTS, PIECE, PIECES)
+    SHARED: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 1, [0])
+    # Whole tensors have a power of two of elements, a row may have three pieces.
+    BLOCK: gl.constexpr = 4 * PIECE if PIECES == 3 else PIECES * PIECE
+    FULL: gl.constexpr = WHOLE and PIECES * PIECE == BLOCK
+    xs = gl.allocate_shared_memory(x_ptr.dtype.element_ty, [2, BLOCK], SHARED)
+    dys = gl.allocate_shared_memory(dy_ptr.dtype.element_ty, [2, BLOCK], SHARED)
     weights = None
     program = gl.program_id(0)
     programs = gl.num_programs(0)
     if weight_ptr is not None:
-        weights = _room(weight_ptr.dtype.element_ty, 1, PIECE, PIECES)
-        _copy(weights, 0, weight_ptr, columns, rows > 0, PIECE, WHOLE, LAYOUT)
-    for i in gl.static_range(SLOTS - 1):
-        ahead = (program + i * programs).to(gl.int64)
-        x_row, dy_row = x_ptr + ahead * x_stride, dy_ptr + ahead * columns
-        _copy_both(xs, dys, i, x_row, dy_row, columns, ahead < rows, PIECE, WHOLE, LAYOUT)
+        weights = gl.allocate_shared_memory(weight_ptr.dtype.element_ty, [BLOCK], SHARED)
+        _copy(weights, weight_ptr, columns, rows > 0, FULL, LAYOUT)
+    x_row, dy_row = x_ptr + program.to(gl.int64) * x_stride, dy_ptr + program.to(gl.int64) * columns
+    _copy_both(xs.index(0), dys.index(0), x_row, dy_row, columns, program < rows, FULL, LAYOUT)
     dw = ()
     db = ()
     for _ in gl.static_range(PIECES):
@@ -119,13 +108,12 @@ def layer_norm_backward_shared_kernel(
     slot = program * 0
     mean, rstd = _statistics(stats_ptr, program)
     for row in range(program, rows, programs):
-        async_copy.wait_group(SLOTS - 2)
-        ahead = (row + (SLOTS - 1) * programs).to(gl.int64)
+        async_copy.wait_group(0)
+        ahead = (row + programs).to(gl.int64)
         x_row, dy_row = x_ptr + ahead * x_stride, dy_ptr + ahead * columns
-        free = (slot + SLOTS - 1) % SLOTS
-        _copy_both(xs, dys, free, x_row, dy_row, columns, ahead < rows, PIECE, WHOLE, LAYOUT)
+        _copy_both(xs.index(1 - slot), dys.index(1 - slot), x_row, dy_row, columns, ahead < rows, FULL, LAYOUT)
         next_mean, next_rstd = _statistics(stats_ptr, gl.minimum(row + programs, rows - 1))
-        sum_g, sum_gx = _row_sums(xs, dys, slot, weights, mean, columns, PIECE, PIECES, WHOLE, LAYOUT)
+        sum_g, sum_gx = _row_sums(xs.index(slot), dys.index(slot), weights, mean, columns, PIECE, PIECES, WHOLE, LAYOUT)
         # dx = g * rstd - (n * inner + mean_g)
         mean_g = sum_g / columns * rstd
         inner = sum_gx / columns * rstd * rstd
@@ -133,18 +121,18 @@ def layer_norm_backward_shared_kernel(
         more_dw = ()
         more_db = ()
         for i in gl.static_range(PIECES):
-            n = _piece(xs, i, slot, LAYOUT) * rstd - mean * rstd
-            dy = _piece(dys, i, slot, LAYOUT)
+            n = _piece(xs.index(slot), i, PIECE, LAYOUT) * rstd - mean * rstd
+            dy = _piece(dys.index(slot), i, PIECE, LAYOUT)
             more_dw += (dw[i] + dy * n,)
             more_db += (db[i] + dy,)
             if weight_ptr is not None:
-                dy *= _piece(weights, i, 0, LAYOUT)
+                dy *= _piece(weights, i, PIECE, LAYOUT)
             _store(dx_row, dy * rstd - (n * inner + mean_g), i, columns, PIECE, WHOLE, LAYOUT)
         dw = more_dw
         db = more_db
         mean = next_mean
         rstd = next_rstd
-        slot = (slot + 1) % SLOTS
+        slot = 1 - slot
     partial_ptr += program.to(gl.int64) * columns
     for i in gl.static_range(PIECES):
         _store(partial_ptr, dw[i], i, columns, PIECE, WHOLE, LAYOUT)
