@@ -210,7 +210,11 @@ def test_repetition_problem_and_filter_choose_what_is_shown() -> None:
 
 
 @pytest.mark.parametrize("run", [PREDICTED, INJECTED])
-def test_a_run_without_starts_says_how_to_get_them(run: str) -> None:
+def test_a_run_without_starts_says_how_to_get_them_where_no_other_has_any(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)
+    monkeypatch.setattr(store, "runs_dir", lambda: tmp_path)
     shown = Timeline(State(run=run, view="timeline"))
     shown.refresh()
     assert "torch_profiler collector" in shown._head.object

@@ -87,7 +87,7 @@ def test_each_side_is_profiled_from_its_own_files(
     assert [base["title"], base["git_revision"]] == ["main~1", git(repository, "rev-parse", "main~1").strip()]
     assert [head["title"], head["git_revision"]] == [".", git(repository, "rev-parse", "main").strip() + "+"]
     assert len(git(repository, "worktree", "list").splitlines()) == 1
-    assert git(repository, "status", "--porcelain").split() == ["M", "own.py"]
+    assert git(repository, "status", "--porcelain", "--untracked-files=no").split() == ["M", "own.py"]
     assert not list(repository.parent.glob("runs/*"))
 
 

@@ -218,6 +218,13 @@ def sample(collector: str, case: Case) -> bytes:
         counted = {"gpu__time_duration.sum": 5000.0, "dram__bytes_read.sum": 64.0, "dram__bytes_write.sum": 0.0}
         data = {"chip": "GH100", "capability": "9.0", "cupti": "130001", "passes": 1, "flush_bytes": 1,
                 "launches": [{"function": "k", "counters": counted}, {"function": "l", "counters": {}}]}  # fmt: skip
+    elif collector == "race":
+        figures = {"function": "k", "target": "sm_90", "block_threads": 128, "shared_memory": 1024, "registers": 32, "barriers": 1,
+                   "spill_bytes_stored": 0, "stack_bytes": 0, "grid_blocks": 64, "compile_time": 0.5}  # fmt: skip
+        problem = {"kernel": "k/triton", "digest": "d", "shape": "(1,)", "device": "GPU", "uuid": "u", "versions": "v"}
+        data = {"config": "BLOCK=64", "samples": [1e-6, 2e-6, 1e-6], "reason": "", "at": "2026-11-25T00:00:00+00:00", "sm_clock": 1.9e9,
+                "remembered": False, "problem": problem, "checked": {"relative_error": 1e-7, "tolerance": 1e-5}, "kernels": [figures],
+                "launches": [{"function": "k", "digest": "d", "arguments": {"n": 1}}]}  # fmt: skip
     elif collector == "ncu_rules":
         rule = {"launch": 0, "function": "k", "section": "s", "name": "SOLBottleneck", "kind": "OPT", "text": "do",
                 "speedup": 0.5, "scope": "global"}  # fmt: skip
