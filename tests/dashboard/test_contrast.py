@@ -100,7 +100,9 @@ def marks(plot: figure) -> Iterator[tuple[str, list[tuple[str, float]]]]:
     for drawn in plot.renderers:
         if isinstance(drawn, GlyphRenderer) and drawn.visible and not isinstance(drawn.glyph, Text):
             rows = pd.DataFrame({k: list(v) for k, v in drawn.data_source.data.items() if len(v)})
-            for _, row in rows.drop_duplicates(subset=[c for c in rows if rows[c].map(str).nunique() < 50]).iterrows():
+            # A line's points are a list.
+            few = pd.DataFrame({c: rows[c].map(str) for c in rows if rows[c].map(str).nunique() < 50}, index=rows.index)
+            for _, row in (rows[~few.duplicated()] if len(few.columns) else rows).iterrows():
                 seen = [
                     (of(drawn.glyph, f"{part}_color", row), of(drawn.glyph, f"{part}_alpha", row))
                     for part in ("fill", "line")

@@ -389,7 +389,7 @@ def test_the_tile_opens_the_app(lab: tuple[str, Path], page: Any) -> None:
     with page.context.expect_page() as opened:
         tile.click()
     app = opened.value
-    app.wait_for_selector("text=HBM traffic")
+    app.get_by_role("tab", name="Why").wait_for()
     # Jupyter has asked who this is: they may start work.
     app.wait_for_selector("text=Profile")
     assert app.url.startswith(f"{lab[0]}/tilescope/app")

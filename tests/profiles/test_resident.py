@@ -210,6 +210,7 @@ def test_who_asks_for_the_gpu_again_finds_a_worker_that_is_ready(forking, tmp_pa
     wait_for(lambda: children(server.process.pid) - {waiting}, 20)
     (waiting,) = children(server.process.pid)
     os.kill(waiting, signal.SIGKILL)
+    wait_for(lambda: waiting not in children(server.process.pid), 20)
     assert age() >= 0
     wait_for(lambda: children(server.process.pid), 20)
     (waiting,) = children(server.process.pid)

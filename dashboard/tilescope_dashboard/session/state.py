@@ -87,8 +87,9 @@ class State(param.Parameterized):
                 # An implementation that the run before was compared with is meant in this one, too.
                 self.compared = [url_state.moved(token, before, self.run) for token in self.compared]
             self._open(keep_kernel="kernel" in names)
-        if "kernel" in names and (wanted := self._follow()) and "run" in names:
-            said.append(f"nothing of {self.kernel} in this run, so another one is open: {url_state.shown(wanted)}")
+            # A link that names both means both, even where the run says nothing of the kernel: views show other recordings.
+        elif "kernel" in names:
+            self._follow()
         said += self._keep_case(asked="case" in names)
         # The Compare view drops what it cannot compare: that it was asked for stays said until something else is chosen.
         if said or names != {"compared"}:
@@ -185,15 +186,13 @@ class State(param.Parameterized):
         """Folder of the run. Raises StoreError for one that an address must not open."""
         return url_state.run_folder(self.run)
 
-    def _follow(self) -> str:
-        """Open a run that says something of the kernel, where the one at hand does not. Gives the one that was at hand then."""
+    def _follow(self) -> None:
+        """Open a run that says something of the kernel, where the one at hand does not."""
         if self.loaded is None or not self.kernel or self.kernel in self.loaded.run.kernels:
-            return ""
-        before, found = self.run, best_run(self.runs, self.kernel)
-        if found is None:
-            return ""
-        self.run = found.id
-        return before
+            return
+        found = best_run(self.runs, self.kernel)
+        if found is not None:
+            self.run = found.id
 
     @property
     def look(self) -> Theme:
