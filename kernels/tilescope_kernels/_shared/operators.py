@@ -26,11 +26,11 @@ class Operator:
     ``autograd.Function``'s, of the same two functions as the operator's.
     """
 
-    def __init__(self, name: str, launch: Callable[..., Any], mutates: Iterable[str]) -> None:
-        self._definition = torch.library.custom_op(f"tilescope::{name}", launch, mutates_args=tuple(mutates))
+    def __init__(self, name: str, launch: Callable[..., Any], mutates: tuple[str, ...]) -> None:
+        self._definition = torch.library.custom_op(f"tilescope::{name}", launch, mutates_args=mutates)
         self._operator = self._definition._opoverload
         # What is written to has a version, which the dispatcher counts.
-        self._launch = None if tuple(mutates) else launch
+        self._launch = None if mutates else launch
         self._function: Any = None
         functools.update_wrapper(self, launch)
 

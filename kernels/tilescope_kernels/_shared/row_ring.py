@@ -22,6 +22,10 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
 
+#: Bytes of a part, programs a multiprocessor and their warps, rows that are copied ahead and rows that await their sums.
+Plan = tuple[int, int, int, int, int]
+#: Where another plan has more parts than threads.
+_LONGER: Plan = (8192, 2, 8, 3, 2)
 #: Registers of a multiprocessor.
 _REGISTERS = 65536
 
@@ -119,12 +123,16 @@ class Ring(NamedTuple):
         return (self.parts * self.groups,)
 
 
-def ring(read: Sequence[torch.Tensor], size: int, programs: int, warps: int, ahead: int, lag: int) -> Ring | None:
-    """Cut rows into parts of ``size`` bytes for so many programs of so many warps a multiprocessor.
+def ring(read: Sequence[torch.Tensor], plan: Plan) -> Ring | None:
+    """Cut rows as planned or, where those are more parts than threads, into longer ones.
 
     None where rows of the tensors that are ``read`` do not start at 16 bytes, where programs cannot wait for each other (in
     the interpreter, on old GPUs), or where they have more parts than can run at once.
     """
+    return _cut(read, *plan) or _cut(read, *_LONGER)
+
+
+def _cut(read: Sequence[torch.Tensor], size: int, programs: int, warps: int, ahead: int, lag: int) -> Ring | None:
     x = read[0]
     rows, columns = x.shape
     width = 16 // x.element_size()

@@ -10,27 +10,14 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-
-@gluon.jit
-def _add(first, second, other_first, other_second):
-    return first + other_first, second + other_second
-
-
-@gluon.jit
-def _copy(shared, ptr, columns, wanted, WHOLE: gl.constexpr, LAYOUT: gl.constexpr):
-    """Start an asynchronous copy of a row to shared memory, 16 bytes an access, if the row is wanted."""
-    column = gl.arange(0, shared.shape[0], layout=LAYOUT)
-    mask = gl.full([shared.shape[0]], True, gl.int1, LAYOUT) & wanted
-    if not WHOLE:
-        mask = mask & (column < columns)
-    async_copy.async_copy_global_to_shared(shared, ptr + column, mask=mask)
+from tilescope_kernels._shared.row_ring import add, copy_part
 
 
 @gluon.jit
 def _copy_both(x_row, dy_row, x_ptr, dy_ptr, columns, wanted, WHOLE: gl.constexpr, LAYOUT: gl.constexpr):
     """Start the copies of x and dy of a row, as one group."""
-    _copy(x_row, x_ptr, columns, wanted, WHOLE, LAYOUT)
-    _copy(dy_row, dy_ptr, columns, wanted, WHOLE, LAYOUT)
+    copy_part(x_row, x_ptr, columns, wanted, WHOLE, LAYOUT)
+    copy_part(dy_row, dy_ptr, columns, wanted, WHOLE, LAYOUT)
     async_copy.commit_group()
 
 
@@ -58,7 +45,7 @@ def _row_sums(
             g = gl.where(valid, g, 0.0)
         sum_g += g
         sum_gx += g * x
-    return gl.reduce((sum_g, sum_gx), 0, _add)
+    return gl.reduce((sum_g, sum_gx), 0, add)
 
 
 @gluon.jit
@@ -97,7 +84,7 @@ def layer_norm_backward_shared_kernel(
     programs = gl.num_programs(0)
     if weight_ptr is not None:
         weights = gl.allocate_shared_memory(weight_ptr.dtype.element_ty, [BLOCK], SHARED)
-        _copy(weights, weight_ptr, columns, rows > 0, FULL, LAYOUT)
+        copy_part(weights, weight_ptr, columns, rows > 0, FULL, LAYOUT)
     x_row, dy_row = x_ptr + program.to(gl.int64) * x_stride, dy_ptr + program.to(gl.int64) * columns
     _copy_both(xs.index(0), dys.index(0), x_row, dy_row, columns, program < rows, FULL, LAYOUT)
     dw = ()

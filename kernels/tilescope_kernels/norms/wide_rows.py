@@ -17,15 +17,12 @@ from tilescope_kernels.norms.wide_rows_shared import norm_parts_backward_shared_
 
 #: Columns of a part where there are two launches.
 _BLOCK = 4096
-#: Of the kernels in shared memory: bytes of a part, programs a multiprocessor and their warps, rows that are copied ahead and
-#: rows that await their sums. Of eight to nine such plans the quickest for 2048x65536 in bf16, and level for 4096x32768 and
+#: Plans of the kernels in shared memory. Of eight to nine such plans the quickest for 2048x65536 in bf16, and level for 4096x32768 and
 #: 1024x131072: RMSNorm forward 188 us, LayerNorm 194, with the residual 378; backward 280, 299, 367. That is 95, 92, 94; 95,
 #: 89, 97 % of a copy's bandwidth, and 66, 63, 80; 59, 54, 61 % with two launches (kernel durations, H100, 2026-11-25, torch
 #: 2.11, triton 3.6).
 _FORWARD, _FORWARD_SUM = (16384, 2, 8, 2, 3), (4096, 4, 8, 3, 2)
 _BACKWARD, _BACKWARD_MORE = (4096, 5, 4, 2, 2), (4096, 4, 4, 3, 2)
-#: Where those have more parts than threads.
-_LONGER = (8192, 2, 8, 3, 2)
 
 
 @triton.jit
@@ -45,6 +42,12 @@ def _merge(count, mean, squares, other_count, other_mean, other_squares):
 
 
 @triton.jit
+def _part_of_row(parts):
+    """Which part of which row this program has."""
+    return tl.program_id(0) % parts, (tl.program_id(0) // parts).to(tl.int64)
+
+
+@triton.jit
 def _sums_of(sums_ptr, row, parts, PARTS: tl.constexpr):
     """Both sums of each of a row's parts."""
     part = tl.arange(0, PARTS)
@@ -59,8 +62,7 @@ def norm_part_sums_kernel(
     BLOCK: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
     """A part's mean (0 unless ``CENTRED``) and squares about it. x + ``residual`` is stored to ``total``, if it is given."""
-    part = tl.program_id(0) % parts
-    row = (tl.program_id(0) // parts).to(tl.int64)
+    part, row = _part_of_row(parts)
     column = part * BLOCK + tl.arange(0, BLOCK)
     mask = column < columns
     x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0)
@@ -86,8 +88,7 @@ def norm_parts_kernel(
     BLOCK: tl.constexpr, PARTS: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
     """A part of y, and of the first part the row's 1 / RMS or, if ``CENTRED``, mean and 1 / standard deviation."""
-    part = tl.program_id(0) % parts
-    row = (tl.program_id(0) // parts).to(tl.int64)
+    part, row = _part_of_row(parts)
     means, squares = _sums_of(sums_ptr, row, parts, PARTS)
     mean = 0.0
     if CENTRED:
@@ -135,8 +136,7 @@ def norm_part_inners_kernel(
     BLOCK: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
     """A part's sums of g and of g * n, as ``norm_parts_backward_kernel`` names them."""
-    part = tl.program_id(0) % parts
-    row = (tl.program_id(0) // parts).to(tl.int64)
+    part, row = _part_of_row(parts)
     column = part * BLOCK + tl.arange(0, BLOCK)
     _, g, normed, _ = _gradient_of(
         dy_ptr, x_ptr, weight_ptr, stats_ptr, row, x_stride, columns, column, column < columns, CENTRED
@@ -195,7 +195,7 @@ def forward_in_parts(
     residual_stride = 0 if residual is None else residual.stride(0)
     read, plan = ((x,), _FORWARD) if residual is None else ((x, residual), _FORWARD_SUM)
     with device_of(x):
-        if found := ring(read, *plan) or ring(read, *_LONGER):
+        if found := ring(read, plan):
             norm_parts_shared_kernel[found.grid](
                 y, total, stats, found.words, x, residual, weight, bias, x.stride(0), residual_stride,
                 rows, columns, found.parts, eps, CENTRED=centred, **found.parameters, **found.options,
@@ -236,7 +236,7 @@ def backward_in_parts(
     with device_of(x):
         # Sums for dB, or another row to be read, leave room for fewer programs.
         plan = _BACKWARD_MORE if centred or dsum is not None else _BACKWARD
-        found = ring((x, dy), *plan) or ring((x, dy), *_LONGER)
+        found = ring((x, dy), plan)
         groups = found.groups if found else min(rows, max(1, 4 * multiprocessors(x) // parts))
         partial = torch.empty((1 + centred, groups, columns), device=x.device) if sums else None
         if found:

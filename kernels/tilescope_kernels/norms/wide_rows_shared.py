@@ -248,17 +248,8 @@ def norm_parts_backward_shared_kernel(
     db = gl.zeros([BLOCK], gl.float32, LAYOUT)
     for i in gl.static_range(AHEAD):
         row = (group + i * groups).to(gl.int64)
-        _copy_row(
-            xs,
-            dys,
-            i,
-            x_ptr + row * x_stride + first,
-            dy_ptr + row * columns + first,
-            inside,
-            row < rows,
-            WHOLE,
-            LAYOUT,
-        )
+        x_row, dy_row = x_ptr + row * x_stride + first, dy_ptr + row * columns + first
+        _copy_row(xs, dys, i, x_row, dy_row, inside, row < rows, WHOLE, LAYOUT)
     slot = group * 0
     next_mean, _ = _statistics(stats_ptr, group, CENTRED)
     for row in range(group, rows + LAG * groups, groups):

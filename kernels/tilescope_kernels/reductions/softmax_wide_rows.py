@@ -70,14 +70,12 @@ def softmax_parts_backward_shared_kernel(
         slot = (slot + 1) % SLOTS
 
 
-#: Bytes of a part, programs a multiprocessor and their warps, rows that are copied ahead and rows that await their sums; and
-#: the same where those have more parts than threads.
-_PLAN, _LONGER = (4096, 4, 4, 3, 2), (8192, 2, 8, 3, 2)
+_PLAN = (4096, 4, 4, 3, 2)
 
 
 def softmax_backward_in_parts(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor) -> bool:
     """Fill dx, if the rows of dy and y can be cut so; whether they could."""
-    found = ring((y, dy), *_PLAN) or ring((y, dy), *_LONGER)
+    found = ring((y, dy), _PLAN)
     if found:
         rows, columns = y.shape
         softmax_parts_backward_shared_kernel[found.grid](

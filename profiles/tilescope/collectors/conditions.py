@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tilescope import collectors
-from tilescope.table.sources import KNOWN
+from tilescope.table.sources import COUNTERS, KNOWN
 
 _CLOCKS = "left as they are"
 
@@ -27,7 +27,7 @@ def conditions(names: Iterable[str], settings: Mapping[str, Any]) -> dict[str, d
             for key in ("warmup", "repetitions", "rotate")
             if hasattr(module, key.upper())
         }
-        if name in ("ncu", "cupti"):
+        if name in COUNTERS:
             numbers["warmup"] = max(1, min(numbers["warmup"], module.WARMUP))
         found[name] = {"cache_control": KNOWN[name].caches, "clock_control": _CLOCKS, **numbers}
     return found

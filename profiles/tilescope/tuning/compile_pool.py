@@ -123,17 +123,17 @@ class Pool:
     ) -> Iterator[tuple[str, Compiled]]:
         """Each config by name and what became of it, as they come; begun in the order of ``jobs``.
 
-        ``meanwhile`` is called once, when the others have begun. While the host is not there yet, or where there is none, this
+        ``meanwhile`` is called when the others have begun. While the host is not there yet, or where there is none, this
         process compiles them itself.
         """
-        left, own, to_do = dict(jobs), None, [meanwhile]
+        left, own = dict(jobs), None
         there = host() if len(left) > _FEW else _hosts.get(os.getpid())
         try:
             with tempfile.TemporaryDirectory(prefix="tilescope-compile-") as folder:
                 while left:
                     if there and _is_ready(there):
                         try:
-                            yield from self._asked(there, left, to_do)
+                            yield from self._asked(there, left, meanwhile)
                         except (OSError, EOFError):  # it is gone, by no config's fault
                             _forget(there)
                             there = None
@@ -146,12 +146,11 @@ class Pool:
                 _forget(there)
 
     def _asked(
-        self, there: Host, left: dict[str, Sequence[Specialization]], to_do: list[Callable[[], object]]
+        self, there: Host, left: dict[str, Sequence[Specialization]], meanwhile: Callable[[], object]
     ) -> Iterator[tuple[str, Compiled]]:
-        """The answers of the host to what is ``left``, which is taken from there, as ``to_do`` is when it has been asked."""
+        """The answers of the host to what is ``left``, which is taken from there."""
         there.connection.send(("compile", dict(os.environ), self._code, left, self._processes, self._limit))
-        while to_do:
-            to_do.pop()()
+        meanwhile()
         while left:
             name, compiled = there.connection.recv()
             del left[name]
