@@ -19,9 +19,9 @@ def stalls(waited: pd.DataFrame, look: Theme) -> figure:
     if drawn.empty:
         return empty(look, "stalls", "No stall reasons were counted of this launch: ncu counts them.", 220)
     names = drawn["name"].tolist()
-    plot = blank(
-        look, "stalls", 470, x_range=Range1d(0, 1.3 * float(drawn["cycles"].max())), y_range=names[::-1]
-    )  # fmt: skip
+    # The longest bar's label needs its room, on a phone half of the width.
+    end = (1.7 if look.narrow else 1.3) * float(drawn["cycles"].max())
+    plot = blank(look, "stalls", 470, x_range=Range1d(0, end), y_range=names[::-1])
     plot.xaxis.axis_label, plot.xaxis.formatter = "cycles for each instruction that a warp issues", ticks("count")
     plot.ygrid.grid_line_color = None
     plot.yaxis.major_label_text_color = look.ink
