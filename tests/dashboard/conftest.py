@@ -166,8 +166,9 @@ def shared_server(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="session")
 def job_server(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The app on loopback, for tests that start jobs: every page shows the newest one."""
-    served = Server(runs, tmp_path_factory.mktemp("jobs"), prepares=True)
+    """The app on loopback, for tests that start jobs: every page shows the newest one. Its runs are no other test's."""
+    folder = tmp_path_factory.mktemp("jobs")
+    served = Server(shutil.copytree(runs, folder / "runs"), folder, prepares=True)
     yield served
     served.stop()
     assert not served.failures()
