@@ -105,6 +105,25 @@ def test_bokeh_looks_the_defaults_of_a_class_up_for_each_model(monkeypatch: pyte
     assert asked.total() - first > 50
 
 
+def test_panel_looks_on_disk_for_the_files_of_a_class_each_time() -> None:
+    code = """
+import pathlib; import panel_material_ui as pmui; from tilescope_dashboard.components.copy_button import CopyButton
+from tilescope_dashboard.panel_patches import component_paths
+def looks():
+    asked = []
+    real, pathlib.Path.is_file = pathlib.Path.is_file, lambda path: asked.append(path) or real(path)
+    found = [(kind._bundle_path, kind._bundle_css) for kind in (CopyButton, pmui.Button)]
+    pathlib.Path.is_file = real
+    return len(asked), found
+looks(); count, found = looks()
+component_paths.remember()
+assert looks()[1] == found, found
+print(count, looks()[0])
+"""
+    often, once_more = map(int, bare(code).split())
+    assert often > 0 and once_more == 0
+
+
 def test_a_page_follows_whether_the_server_is_busy() -> None:
     before = page_lifetime._following()
     page = pmui.Page()

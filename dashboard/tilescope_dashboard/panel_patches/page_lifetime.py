@@ -19,6 +19,7 @@ from tilescope.runs import store
 from tilescope_dashboard.data import catalog, library
 from tilescope_dashboard.panel_patches import (
     closed_connection,
+    component_paths,
     debounce,
     delivery,
     lost_writes,
@@ -48,6 +49,7 @@ def settle() -> None:
         # A server that warms up, with nobody waiting: made in a page's spare time, Overview's list would keep all waiting.
         library.library(store.list_runs())
     model_defaults.remember()
+    component_paths.remember()
     delivery.complete()
     closed_connection.ignore()
     lost_writes.forget()
