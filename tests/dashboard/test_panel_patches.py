@@ -24,6 +24,7 @@ from bokeh.core.property.descriptors import PropertyDescriptor
 from bokeh.core.serialization import Serializer
 from bokeh.document import Document
 from bokeh.models import Plot
+from bokeh.protocol.exceptions import ProtocolError
 from bokeh.server.connection import ServerConnection
 from bokeh.server.views.ws import WSHandler
 from panel.io import document
@@ -153,6 +154,27 @@ def test_bokeh_asks_a_connection_that_has_gone_for_its_session(monkeypatch: pyte
     WSHandler.on_close(socket)
     assert asyncio.run(WSHandler._handle(socket, object())) is None
     assert heard == ["lost"]
+
+
+def test_tornado_tells_of_a_refused_connection_with_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    socket: Any = SimpleNamespace(request="", _request_summary=lambda: "")
+
+    def logged(error: Exception) -> list[str]:
+        caplog.clear()
+        WSHandler.log_exception(socket, type(error), error, None)
+        return [record.getMessage() for record in caplog.records if record.exc_info]
+
+    expired = ProtocolError("Token is expired.")
+    monkeypatch.setattr(WSHandler, "log_exception", closed_connection._LOG_EXCEPTION)
+    assert logged(expired)
+    for name in ("on_close", "_handle"):
+        monkeypatch.setattr(WSHandler, name, getattr(WSHandler, name))
+    closed_connection.ignore()
+    assert not logged(expired)
+    assert caplog.messages == ["a page's connection was refused: Token is expired."]
+    assert logged(RuntimeError("ours"))
 
 
 class ClosingSocket(WebSocketHandler):
