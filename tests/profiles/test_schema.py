@@ -70,15 +70,6 @@ def test_missing_and_unexpected_columns_are_named():
         schema.validate(table().assign(colour=1))
 
 
-def test_wide_keeps_provenance_and_takes_medians():
-    wide = schema.wide(table())
-    assert len(wide) == 1
-    assert wide["registers", "compiler"].item() == 32
-    assert wide["registers", "ncu"].item() == 40
-    assert wide["gpu_time", "torch_profiler"].item() == 2
-    assert schema.wide(schema.frame([])).empty
-
-
 def test_a_run_survives_json():
     assert Run.from_json(run().to_json()) == run()
     assert Run.from_json({**run().to_json(), "added_later": 1}) == run()

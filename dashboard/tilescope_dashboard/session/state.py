@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from tilescope_dashboard.data.recordings import Question, Recording, best, havin
 from tilescope_dashboard.data.run_cache import cases_of, open_cached, summaries
 from tilescope_dashboard.figures.style import Theme, theme
 
-LOG = logging.getLogger(__name__)
 #: What of a state stands in the address.
 IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared"]
 _NO_CASE = KernelCase("", "", "")

@@ -209,13 +209,3 @@ def validate(table: pd.DataFrame) -> pd.DataFrame:
     if len(odd):
         raise SchemaError(f"row {odd[0]}: no value but 0 is below {json_shape.SMALLEST} or above {json_shape.LARGEST}")
     return table
-
-
-def wide(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a launch (and one a case for values of the whole case), one column a (metric, source).
-
-    Repeated samples become their median. The columns' second level keeps predictions out of measurements' places.
-    """
-    index = ["run_id", *CASE_COLUMNS, "launch", "function"]
-    medians = table.groupby([*index, "metric", "source"], dropna=False, sort=False)["value"].median()
-    return medians.unstack(["metric", "source"]).sort_index(axis="columns")
