@@ -72,7 +72,7 @@ class Roofline(View):
 
     def _fill(self) -> None:
         points = self._points
-        self._table.rewrite({column.name: column.unit for column in topic.columns(points)})
+        self._table.rewrite(topic.columns(points))
         # What all points share, the choices say: the last columns have its room.
         shared = topic.shared(points)
         if shared != self._table.hidden_columns:
