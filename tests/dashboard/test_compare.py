@@ -57,6 +57,13 @@ def test_a_mark_says_of_whom_it_speaks(rows: pd.DataFrame) -> None:
         assert plot.xaxis[0].axis_label == axis
 
 
+def test_a_row_names_the_baseline_where_there_are_several(rows: pd.DataFrame) -> None:
+    alone = compare(rows, LIGHT, of_base=True)
+    assert not any("compile" in label or "rms_norm" in label for label in alone.y_range.factors)
+    both = compare(pd.concat([rows, rows.assign(other_impl="eager")]), LIGHT, of_base=True)
+    assert all("compile" in label or "eager" in label for label in both.y_range.factors)
+
+
 def test_rows_without_a_ratio_are_left_out_and_an_open_interval_is_drawn_to_an_end(rows: pd.DataFrame) -> None:
     some = rows.head(3).copy()
     some.loc[some.index[0], ["ratio", "ratio_low", "ratio_high"]] = float("nan")
@@ -109,6 +116,7 @@ def test_the_view_holds_what_the_address_says_against_the_run() -> None:
     assert cases >= 4
     assert re.search(rf"rms_norm is [\d.]+–[\d.]+× faster than eager in all {cases} cases", shown._head.object)
     assert set(shown._table.filled["other_impl"]) == {"eager"}
+    assert shown._table.hidden_columns == ["other_run"], "both are of the run that is open"
     shown._others.value = [f"{NORMS}:eager", f"{NORMS}:compile"]
     assert state.compared == [f"{NORMS}:eager", f"{NORMS}:compile"]
     assert set(shown._table.filled["other_impl"]) == {"eager", "compile"}

@@ -214,6 +214,7 @@ TABS = (
     "Advice",
     "Roofline",
     "HBM traffic",
+    "Memory and stalls",
     "Occupancy",
     "Source",
     "Compare",

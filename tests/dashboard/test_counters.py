@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,14 @@ def test_what_was_not_recorded_is_absent_and_has_no_arrow() -> None:
         assert arrows[1][0] == pytest.approx(3 * arrows[0][0])
         texts = [text for r in plot.renderers if hasattr(r.glyph, "text") for text in r.data_source.data["text"]]
         assert texts.count("not recorded") == 6
+
+
+def test_a_box_holds_its_text_on_a_phone() -> None:
+    moved = topic.memory(counted(sm_throughput=0.59123, bank_conflicts=1.23e8, l2_hit_rate=0.5, l2_bytes=1.234e11), 0)
+    plot = memory(moved, replace(DARK, narrow=True))
+    box = next(r for r in plot.renderers if r.name == "levels")
+    # A phone's figure is 330 pixels wide inside, and a letter of 12 pixels height 6.2 wide.
+    assert max(len(", ".join(level.lines)) for level in moved.levels) * 6.2 < 330 * box.glyph.width
 
 
 def test_stalls_are_shares_of_all_cycles_and_selected_is_none() -> None:

@@ -14,6 +14,7 @@ from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.schema import Ceiling, Device
+from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.roofline import roofline
 from tilescope_dashboard.figures.style import LIGHT
@@ -67,6 +68,15 @@ def test_integers_are_operations_and_no_flop(dtype: str, unit: str, said: str) -
     units = {column.name: column.unit for column in topic.columns(found)}
     assert units["performance"] == ("op/second" if dtype == "int8" else "flop/second")
     assert units["flops"] == ("op" if dtype == "int8" else "flop")
+
+
+def test_the_sentence_is_of_the_case_that_stands_in_the_bar() -> None:
+    found = points()
+    assert "triton on 1x1-fp32" in topic.sentence(found, KernelCase("triton", "forward", "1x1-fp32")).text
+    assert "eager on 1x1-fp32" in topic.sentence(found, KernelCase("eager", "forward", "1x1-fp32")).text
+    # One that the recording does not have leaves the largest.
+    assert topic.sentence(found, KernelCase("aten", "forward", "1x1-fp32")) == topic.sentence(found)
+    assert topic.sentence(found.assign(intensity=2727.6)).title.endswith("at 2,730 flop/byte")
 
 
 def test_roofline_and_overview_say_one_number_and_one_word() -> None:

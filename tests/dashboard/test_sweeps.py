@@ -105,8 +105,8 @@ def test_configs_are_coloured_by_percent_over_the_best() -> None:
     # One that is far off leaves the others their colours.
     assert [round(place, 2) for place in drawn.data_source.data["place"][:3]] == [0, 0.13, 0.52]
     bar = plot.below[1]
-    assert bar.title == "over the best, 128 µs, up to +100 %, from there on one colour"
-    assert list(bar.major_label_overrides.values()) == ["best", "+10 %", "+25 %", "+50 %", "+100 %"]
+    assert bar.title == "over the best, 128 µs"
+    assert list(bar.major_label_overrides.values()) == ["best", "+10 %", "+25 %", "+50 %", "≥ +100 %"]
     # Noise has no colours, and of a best of 0 there is no percentage.
     alike = sweeps.ranked(
         timed.assign(time=[100, 100.5, 100.7, 101]), "triton · forward · 8-fp32", {}, "time", less=True

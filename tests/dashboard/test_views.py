@@ -19,6 +19,7 @@ from tilescope_dashboard.data.best_run import SHOWN_FIRST, first_shown
 from tilescope_dashboard.data.frames import largest_problem
 from tilescope_dashboard.session.access import is_local
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views import context
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.base import View
@@ -270,6 +271,19 @@ def test_what_failed_is_said_beside_its_own_kernel_only() -> None:
     assert "failed in this run" in shown._notices.object
     shown.state.kernel = "softmax"
     assert "failed in this run" not in shown._notices.object
+
+
+@pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
+def test_what_holds_on_every_page_is_one_line_on_a_phone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "no_gpu", lambda: "none")
+    shown = Context(State(run=RUN, kernel="softmax"))
+    monkeypatch.setattr(State, "stale", ["softmax"])
+    shown.state.narrow = True
+    assert "<summary><b>No GPU on this machine; changed since this run</b>" in shown._notices.object
+    assert "notice warning" in shown._notices.object and "the source of softmax is not" in shown._notices.object
+    shown.state.narrow = False
+    assert "<b>No GPU on this machine:</b>" in shown._notices.object
+    assert "<b>Changed since this run:</b>" in shown._notices.object
 
 
 @pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")

@@ -81,7 +81,9 @@ _NAMED = {
 #: Pixels of a letter and of what stands around the text; a title is bold and has an arrow beside it.
 _LETTER, _AROUND, _TITLE_LETTER, _AROUND_TITLE, _WIDEST = 7.2, 18, 8.2, 30, 180
 #: Columns whose words are told apart by their ends.
-_WIDEST_OF = {"limiter": 280, "workload": 230, "launch_text": 260, "called": 220}
+_WIDEST_OF = {
+    "limiter": 280, "workload": 230, "launch_text": 260, "called": 220, "label": 330, "metric": 260, "sources": 260,
+}  # fmt: skip
 #: Pixels that a last column of words has at least.
 _LEAST = 150
 _CSS = """
@@ -131,11 +133,15 @@ class Table(pn.widgets.Tabulator):
         super().__init__(value, **settings)
         self.units, self.filled, self.note = dict(units), value, html_text.pane()
 
-    def rewrite(self, units: Mapping[str, str]) -> None:
-        """Write these columns in other units from now on."""
-        if any(self.units[name] != unit for name, unit in units.items()):
-            self.units |= units
-            self.formatters = {**self.formatters, **{name: _formatter(unit) for name, unit in units.items()}}
+    def rewrite(self, columns: Iterable[Column]) -> None:
+        """Write these columns in their units, under their titles, from now on."""
+        changed = [c for c in columns if (self.units[c.name], self.titles[c.name]) != (c.unit, c.title)]
+        if changed:
+            self.units |= {column.name: column.unit for column in changed}
+            self.param.update(
+                formatters={**self.formatters, **{column.name: _formatter(column.unit) for column in changed}},
+                titles={**self.titles, **{column.name: column.title for column in changed}},
+            )
 
     def choose(self, places: list[int]) -> None:
         """Select the rows at these places and turn to the page of the first: the browser warns of one that it cannot scroll to.

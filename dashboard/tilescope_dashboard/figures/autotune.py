@@ -44,6 +44,7 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
         over = sweeps.over_best(good["value"], less=unit != "ratio")
         relative = bool(over.notna().all())
         top = min(max(over.max(), _NARROWEST), _WIDEST)
+        beyond = bool(over.max() > top)
         end = math.log2(1 + top) if relative else max(high - low, 1e-12)
         places = [math.log2(1 + part) for part in over] if relative else (good["value"] - low).tolist()
         mapper = LinearColorMapper(palette=_PALETTE, low=0, high=end)
@@ -55,14 +56,12 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
         )  # fmt: skip
         written = len(columns) <= 8
         if high > low and not (written and sweeps.close(good["value"])):
-            bar = (
-                _bar(mapper, look, _share_ticks(top)) if relative else _bar(mapper, look, _value_ticks(low, high, unit))
-            )
+            labels = _share_ticks(top, beyond=beyond) if relative else _value_ticks(low, high, unit)
+            bar = _bar(mapper, look, labels)
             if relative:
-                beyond = ", from there on one colour" if over.max() > _WIDEST else ""
-                bar.title = (
-                    f"over the best, {write(low if unit != 'ratio' else high, unit)}, up to {percent_over(top)}{beyond}"
-                )
+                # Of more than that the last label says so.
+                until = "" if beyond else f", up to {percent_over(top)}"
+                bar.title = f"over the best, {write(low if unit != 'ratio' else high, unit)}{until}"
             plot.min_border_right = 28  # the last label reaches beyond the bar
             plot.add_layout(bar, "below")
         if written:
@@ -132,12 +131,13 @@ def ink(shade: str) -> str:
     return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "#ffffff"
 
 
-def _share_ticks(top: float) -> dict[float, str]:
-    """Places of round percentages over the best, up to ``top``, which stands for all above where it is ``_WIDEST``."""
+def _share_ticks(top: float, *, beyond: bool) -> dict[float, str]:
+    """Places of round percentages over the best, up to ``top``, which stands for all above where some are ``beyond`` it."""
     shown = [
         part for part in (0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0) if part <= top and (part in (0, 0.1) or part > top / 12)
     ]
-    return {math.log2(1 + part): percent_over(part) for part in shown}
+    labels = {math.log2(1 + part): percent_over(part) for part in shown}
+    return labels | ({math.log2(1 + top): f"≥ {percent_over(top)}"} if beyond else {})
 
 
 def _value_ticks(low: float, high: float, unit: str) -> dict[float, str]:

@@ -27,7 +27,9 @@ def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure
     timed = rows[rows["ratio"].notna()].head(MOST)
     if timed.empty:
         return empty(look, "compare", "No times that can be compared.", 160)
-    labels = [_label(row, look.narrow) for row in timed.to_dict("records")]
+    # What all rows share is said once, in the title and in the table.
+    several = len(timed[["other_impl", "other_config", "other_run"]].drop_duplicates()) > 1 or not of_base
+    labels = [_label(row, look.narrow, several=several) for row in timed.to_dict("records")]
     # Two cases whose shortened names agree are two rows all the same.
     names = [label + "\u200b" * labels[:place].count(label) for place, label in enumerate(labels)]
     low = timed["ratio_low"].where(timed["ratio_low"] > 0, timed["ratio"] / 2)
@@ -36,7 +38,7 @@ def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure
     plot = blank(
         look,
         "compare",
-        130 + (36 if look.narrow else 24) * len(names),
+        130 + (36 if look.narrow and several else 24) * len(names),
         x_axis_type="log",
         y_range=names[::-1],
         x_range=ends,
@@ -72,13 +74,15 @@ def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure
     return plot
 
 
-def _label(row: dict, narrow: bool) -> str:
-    """Label of a comparison: another implementation, or the same in another run. In two lines where there is little room; the
-    kernel is in the title then.
+def _label(row: dict, narrow: bool, *, several: bool) -> str:
+    """Label of a comparison: the case and, where there are ``several``, the other side: another implementation, or the same in
+    another run. In two lines where there is little room; the kernel is in the title then.
     """
+    case = f"{problem('', row['pass'])} {row['workload']}".strip()
+    if not several:
+        return short(case, 20 if narrow else 46)
     other = f"{row['other_impl']} {row['other_config']}".strip()
     where = "" if row["run"] == row["other_run"] else f" in {row['other_run'][-4:]}"
     if narrow:
-        case = f"{problem('', row['pass'])} {row['workload']}".strip()
         return f"{short(case, 20)}\n{short(other + where, 20)}"
     return short(f"{problem(row['kernel'], row['pass'])} {row['workload']} {other}{where}", 46)

@@ -10,8 +10,8 @@ from bokeh.plotting import figure
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.style import GLYPH_FONT, Theme, blank, heading
 
-#: Height of a box and of the gap below it, both in the figure's own units, and where a box begins and ends across.
-_BOX, _GAP, _LEFT, _RIGHT = 1.0, 1.25, 0.22, 0.78
+#: Height of a box and of the gap below it, both in the figure's own units, and a box's width: on a phone its text needs most of it.
+_BOX, _GAP, _WIDTH = 1.0, 1.25, {True: 0.98, False: 0.56}
 #: Where arrows stand across, by direction.
 _ACROSS = {"read": 0.40, "both": 0.50, "written": 0.60}
 _THIN, _THICK = 1.5, 14.0
@@ -48,7 +48,7 @@ def memory(moved: Memory, look: Theme) -> figure:
     plot.axis.visible = plot.grid.visible = False
     names = [level.name for level in moved.levels]
     plot.rect(
-        "x", "y", width=_RIGHT - _LEFT, height=_BOX, fill_color=look.line, line_color=look.muted, name="levels",
+        "x", "y", width=_WIDTH[look.narrow], height=_BOX, fill_color=look.line, line_color=look.muted, name="levels",
         source=ColumnDataSource({"x": [0.5] * len(names), "y": [tops[name] - _BOX / 2 for name in names], "level": names}),
     )  # fmt: skip
     middle = [0.5] * len(names)

@@ -22,7 +22,7 @@ def stalls(waited: pd.DataFrame, look: Theme) -> figure:
     # The longest bar's label needs its room, on a phone half of the width.
     end = (1.7 if look.narrow else 1.3) * float(drawn["cycles"].max())
     plot = blank(look, "stalls", 470, x_range=Range1d(0, end), y_range=names[::-1])
-    plot.xaxis.axis_label, plot.xaxis.formatter = "cycles for each instruction that a warp issues", ticks("count")
+    plot.xaxis.axis_label, plot.xaxis.formatter = "cycles per issued instruction", ticks("count")
     plot.ygrid.grid_line_color = None
     plot.yaxis.major_label_text_color = look.ink
     source = ColumnDataSource({

@@ -44,7 +44,11 @@ def sentence(kernel: str, rows: pd.DataFrame, case: KernelCase | None) -> Senten
     runs = rows["run_id"].nunique()
     if len(own) < 2:
         count = "1 run" if runs == 1 else f"{runs} runs"
-        more = _ONCE if runs == 1 else "None has the same implementation and config as another."
+        more = (
+            _ONCE
+            if runs == 1
+            else "No two of them timed the same implementation and config, so there is nothing to compare."
+        )
         return Sentence(
             f"{count} timed {case.impl} on {where}" if len(own) else f"{count} timed {where}", f"{more} {_READING}"
         )

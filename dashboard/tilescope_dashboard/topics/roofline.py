@@ -9,6 +9,7 @@ import pandas as pd
 from tilescope.hardware import ceilings
 
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, PASS, WORKLOAD, Column
+from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.roofline import LEVELS
 from tilescope_dashboard.topics.sentence import Sentence
@@ -60,19 +61,27 @@ def chosen(
     return found
 
 
-def sentence(points: pd.DataFrame) -> Sentence:
-    """The largest timed case of ``tilescope.models.roofline.points`` in words, or what can be said without a clock."""
+def sentence(points: pd.DataFrame, standing: KernelCase | None = None) -> Sentence:
+    """The ``standing`` case of ``tilescope.models.roofline.points``, else its largest timed one, in words; or what can be said
+    without a clock.
+    """
     timed = points[points["fraction"].notna()]
     if len(timed):
-        case = _largest(timed)
+        own = timed[(timed[OF_KERNEL] == list(standing)).all(axis="columns")] if standing else timed
+        case = _largest(own if len(own) else timed)
         return Sentence(
-            f"{write(case['fraction'], 'ratio')} of roofline at {write(case['intensity'], 'flop/byte')}",
+            f"{write(case['fraction'], 'ratio')} of roofline at {_intensity(case['intensity'])}",
             f"{case['impl']} on {case['workload']} reaches {write(case['performance'], ceilings.unit(case['pipe']))} "
             f"({case['kind']} bytes through {LEVELS[case['level']]}). {_READING}",
         )
     if points.empty:
         return Sentence("Roofline", "No point fits these choices.")
     return Sentence("Nothing was timed here", f"Marks stand where the roofs would allow them, dashed. {_READING}")
+
+
+def _intensity(value: float) -> str:
+    """``2,730 flop/byte``: nobody speaks of kiloflops a byte."""
+    return f"{float(f'{value:.3g}'):,.9g} flop/byte"
 
 
 def _largest(timed: pd.DataFrame) -> pd.Series:

@@ -50,8 +50,9 @@ def rate(rows: pd.DataFrame) -> Rate:
 
 def columns(of: Rate) -> tuple[Column, ...]:
     """Columns of ``sizes``' frame."""
+    size = "size (B)" if of.unit_of_size == "byte" else "size"
     return (
-        IMPL, WORKLOAD, Column("size", "size", of.unit_of_size), Column("rate", "rate", of.unit),
+        IMPL, WORKLOAD, Column("size", size, of.unit_of_size), Column("rate", "rate", of.unit),
         Column("rate_low", "5 %", of.unit), Column("rate_high", "95 %", of.unit),
         Column("floor_fraction", "of roofline", "ratio"), GPU_TIME, Column("relative_error", "error", "ratio"),
         Column("origin", "from"),

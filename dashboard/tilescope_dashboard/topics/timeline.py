@@ -65,7 +65,7 @@ def sentence(launches: pd.DataFrame, sums: pd.DataFrame) -> Sentence:
     first = sums.iloc[0]
     title = f"{first['impl']}: GPU busy {write(first['busy_share'], 'ratio')} of {write(first['window'], 'second')}"
     gaps = launches.loc[(launches["impl"] == first["impl"]) & (launches["gap"] > 0)]
-    said = ["It is one launch." if first["launches"] == 1 else "Its launches leave no gap."]
+    said = ["One launch, so there is no gap." if first["launches"] == 1 else "Its launches leave no gap."]
     if len(gaps):
         longest = gaps.loc[gaps["gap"].idxmax()]
         name = short(function_said(longest["function"]), 60)

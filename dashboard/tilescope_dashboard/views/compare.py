@@ -52,6 +52,10 @@ class Compare(View):
         self._body.visible = bool(chosen)
         self._chart.object = compare(rows, state.look, of_base=True)
         self._settled, self._rows = False, rows
+        # Of one run, as the title says: the other columns have its room.
+        own = ["other_run"] if rows["other_run"].eq(rows["run"]).all() else []
+        if own != self._table.hidden_columns:
+            self._table.hidden_columns = own
         fill(self._table, rows)
         self._table.choose([int(place) for place in compared_case.of_case(rows, state.chosen).index[:1]])
         self._settled = True

@@ -8,6 +8,7 @@ import panel as pn
 import panel_material_ui as pmui
 import param
 from tilescope.runs import journal
+from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data.best_run import no_gpu
@@ -28,7 +29,7 @@ class Context(pn.viewable.Viewer):
         )
         self._notices = html_text.pane()
         self._run.param.watch(lambda e: self._choose(run=e.new), "value")
-        state.param.watch(self._fill, ["runs", "loaded", "kernel", "error", "ignored"])
+        state.param.watch(self._fill, ["runs", "loaded", "kernel", "error", "ignored", "narrow"])
         self._fill()
         export = Export(state)
         chooser = pn.FlexBox(self._run, export, align_items="end", gap="4px", sizing_mode="stretch_width")
@@ -59,25 +60,7 @@ class Context(pn.viewable.Viewer):
                     html_text.notice("info", "No run yet.", "Choose a kernel in the sidebar and press Profile.")
                 )
             return said
-        reason = no_gpu()
-        if reason:
-            what = (
-                f"you are looking at a run recorded on a real {loaded.run.device.name}"
-                if loaded.run.device.measured
-                else f"this run was predicted for a GPU called {loaded.run.device.name}, not measured"
-            )
-            said.append(
-                html_text.notice(
-                    "info", "No GPU on this machine:", f"{what}. The compiler and interpreter collectors work here."
-                )
-            )
-        stale = state.stale
-        if stale:
-            said.append(
-                html_text.notice(
-                    "warning", "Changed since this run:", f"the source of {', '.join(stale)} is not what was recorded."
-                )
-            )
+        said += self._known(loaded)
         if not loaded.run.complete:
             cure = f" 'tilescope resume {loaded.run.id}' goes on with it." if journal.kept(loaded.folder) else ""
             what = f"it was cancelled or its worker died.{cure}"
@@ -94,6 +77,26 @@ class Context(pn.viewable.Viewer):
             else:
                 said.append(html_text.notice("warning", f"{len(listed)} failed in this run.", "", more))
         return said
+
+    def _known(self, loaded: LoadedRun) -> list[str]:
+        """What holds on every page of the run. On a phone it is one line that opens: the numbers come first there."""
+        found = []
+        if no_gpu():
+            what = (
+                f"you are looking at a run recorded on a real {loaded.run.device.name}"
+                if loaded.run.device.measured
+                else f"this run was predicted for a GPU called {loaded.run.device.name}, not measured"
+            )
+            text = f"{what}. The compiler and interpreter collectors work here."
+            found.append(("info", "No GPU on this machine", text))
+        if stale := self.state.stale:
+            text = f"the source of {', '.join(stale)} is not what was recorded."
+            found.append(("warning", "Changed since this run", text))
+        if not self.state.narrow or not found:
+            return [html_text.notice(kind, f"{title}:", text) for kind, title, text in found]
+        (_, first, _), *others = found
+        title = "; ".join([first, *(title[:1].lower() + title[1:] for _, title, _ in others)])
+        return [html_text.notice(found[-1][0], title, "", [f"{title}: {text}" for _, title, text in found])]
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout

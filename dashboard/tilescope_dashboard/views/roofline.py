@@ -63,7 +63,7 @@ class Roofline(View):
     def _draw(self) -> None:
         chosen = self._choices.of(self._all)
         self._points = self._all[chosen].reset_index(drop=True)
-        self._head.object = html_text.heading(*topic.sentence(self._points))
+        self._head.object = html_text.heading(*topic.sentence(self._points, self.state.standing))
         drawn = drawing(self._marks.where(chosen), all_roofs(self.loaded.run.device), self.look)
         shown = source(self._chart.draw(drawn))
         if shown is not None and shown is not self._source:
@@ -72,7 +72,7 @@ class Roofline(View):
 
     def _fill(self) -> None:
         points = self._points
-        self._table.rewrite({column.name: column.unit for column in topic.columns(points)})
+        self._table.rewrite(topic.columns(points))
         # What all points share, the choices say: the last columns have its room.
         shared = topic.shared(points)
         if shared != self._table.hidden_columns:

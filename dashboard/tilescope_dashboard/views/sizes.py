@@ -46,7 +46,7 @@ class Sizes(View):
         self._chart.object = sizes(rows, Frame(rate.unit, rate.work, roof, at), state.look_of(state.kernel, gpu))
         self._whose.object = html_text.whose(*dict.fromkeys(rows["origin"]))
         self._settled = False
-        self._table.rewrite({column.name: column.unit for column in topic.columns(rate)})
+        self._table.rewrite(topic.columns(rate))
         fill(self._table, rows)
         self._settled = True
 

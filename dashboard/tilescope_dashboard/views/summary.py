@@ -40,7 +40,7 @@ class Summary(View):
         self._stats, self._causes = html_text.pane(), cards.pane()
         self._light, self._roofline = chart(), chart()
         self._whose_light = html_text.pane()
-        self._more = pmui.Button(label="All of them, and NVIDIA's", variant="outlined", size="small", width=210)
+        self._more = pmui.Button(label="All causes, and NVIDIA's rules", variant="outlined", size="small", width=230)
         self._more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", "advice")))
         self._body = pn.Column(
             self._stats, side_by_side([self._light, self._roofline], 330), self._whose_light, self._causes, self._more,
@@ -132,6 +132,7 @@ def _shares(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
 
 
 def _small(plot: figure, look: Any) -> figure:
-    plot.height = 300
+    # Rows of its legend keep the room that they have added: on a phone they would leave none to the points.
+    plot.height -= 160
     heading(plot, look, "Roofline")
     return plot
