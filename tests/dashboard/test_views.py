@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tilescope.models.summary import representative, summarise
 from tilescope.runs import journal, listings, store
-from tilescope.table.schema import Failure
+from tilescope.table.run import Failure
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data.best_run import SHOWN_FIRST, first_shown
 from tilescope_dashboard.data.frames import largest_problem

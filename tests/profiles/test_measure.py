@@ -43,7 +43,7 @@ def test_the_reading_kernel_reads_every_chunk_it_counts() -> None:
 def test_a_roof_that_fails_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from tilescope.execution import measured_rates
-    from tilescope.table.schema import Ceiling
+    from tilescope.table.run import Ceiling
 
     def broken() -> Ceiling:
         raise RuntimeError("no fp8 here")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Ceiling, Device, Failure, Run, SchemaError
+from tilescope.table.run import SCHEMA_VERSION, Ceiling, Device, Failure, Run
+from tilescope.table.schema import SchemaError
 from tilescope.table.sources import MEASURED, SOURCES
 
 CASE = Case("softmax", "triton", "forward", "1823x781-fp32")
@@ -77,7 +78,7 @@ def test_a_run_survives_json():
 
 def test_a_newer_run_says_upgrade():
     with pytest.raises(SchemaError, match="upgrade"):
-        Run.from_json({**run().to_json(), "schema_version": schema.SCHEMA_VERSION + 1})
+        Run.from_json({**run().to_json(), "schema_version": SCHEMA_VERSION + 1})
 
 
 @pytest.mark.parametrize(

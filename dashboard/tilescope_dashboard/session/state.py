@@ -11,6 +11,7 @@ import param
 from tilescope.models import summary
 from tilescope.runs import staleness, store
 from tilescope.table import schema
+from tilescope.table.run import Device
 
 from tilescope_dashboard.data import command_line, kernel_cases, url_state
 from tilescope_dashboard.data.best_run import best_run, first_shown
@@ -214,7 +215,7 @@ class State(param.Parameterized):
         return self.loaded.table[self.loaded.table["kernel"] == self.kernel]
 
     @property
-    def device(self) -> schema.Device | None:
+    def device(self) -> Device | None:
         """The GPU that the run speaks about."""
         return self.loaded.run.device if self.loaded else None
 

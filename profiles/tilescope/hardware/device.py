@@ -19,7 +19,7 @@ from typing import Any
 
 from tilescope.files import user_cache
 from tilescope.hardware import ceilings
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 from tilescope.version import VERSION
 
 #: CUDA cores of a multiprocessor; 128 on every architecture since 8.6 (CUDA C++ Programming Guide, compute capabilities).

@@ -20,7 +20,7 @@ from tilescope.jobs.attempt import TRIES, Attempt
 from tilescope.jobs.job import BATCH, ON_GPU, Job, WorkerError
 from tilescope.jobs.ledger import Ledger
 from tilescope.table.case import Case
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 
 #: Fewest cases worth the start of one more process.
 SHARE = 4

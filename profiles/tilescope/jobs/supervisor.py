@@ -24,7 +24,7 @@ from tilescope.runs import journal, staleness, store
 from tilescope.runs.provenance import git_revision
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Device, Run
+from tilescope.table.run import Device, Run
 
 
 async def run(job: Job, on_event: OnEvent = lambda event: None) -> Path:

@@ -28,7 +28,7 @@ from tilescope.models import summary, text_table
 from tilescope.runs import journal, listings, store
 from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Run
+from tilescope.table.run import Run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RECORDED = Path(__file__).parents[3] / "profiles" / "recorded"
