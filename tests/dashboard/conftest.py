@@ -279,6 +279,22 @@ def look_at(page: Any, title: str) -> None:
     tab.click()
 
 
+def start_button(page: Any) -> Any:
+    """The button that starts a profile, once the drawer with the form is open and the button may be pressed."""
+    button = page.get_by_role("button", name="Start profiling", exact=True)
+    if not button.is_visible():
+        page.get_by_role("button", name="Profile", exact=True).click()
+    button.wait_for()
+    page.wait_for_function("button => !button.disabled", arg=button.element_handle())
+    return button
+
+
+@pytest.fixture(name="start_button")
+def _start_button() -> Callable[[Any], Any]:
+    """``start_button``, for tests."""
+    return start_button
+
+
 @pytest.fixture(name="titles")
 def _titles() -> tuple[str, ...]:
     """``TITLES``, for tests."""

@@ -94,7 +94,7 @@ def test_from_the_first_key_to_a_saved_table_without_a_mouse(visit: Any) -> None
     page.get_by_text("85.4 %").first.wait_for()
     page.get_by_role("tab", name="Library").wait_for()
     page.get_by_role("button", name="Keys").wait_for()
-    # The first stop leads past the sidebar.
+    # The first stop leads past the bar.
     page.keyboard.press("Tab")
     assert focused(page) == ["a", "Skip to the views"]
     page.keyboard.press("Enter")
@@ -173,8 +173,9 @@ def test_every_view_has_a_key(visit: Any, titles: tuple[str, ...]) -> None:
 
 
 @pytest.mark.browser
-def test_a_number_that_is_typed_is_no_view(visit: Any) -> None:
+def test_a_number_that_is_typed_is_no_view(visit: Any, start_button: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
+    start_button(page)
     size = page.get_by_label("another size")
     size.focus()
     page.keyboard.type("128x4?]")
@@ -185,9 +186,11 @@ def test_a_number_that_is_typed_is_no_view(visit: Any) -> None:
 
 @pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 @pytest.mark.browser
-def test_every_control_of_every_view_has_a_name(visit: Any, looked_at: Any, titles: tuple[str, ...]) -> None:
+def test_every_control_of_every_view_has_a_name(
+    visit: Any, looked_at: Any, start_button: Any, titles: tuple[str, ...]
+) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
-    page.get_by_role("button", name="Profile", exact=True).wait_for()
+    start_button(page)
     asking = page.context.new_cdp_session(page)
     for title in titles:
         looked_at(page, title)

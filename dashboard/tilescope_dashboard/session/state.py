@@ -22,12 +22,14 @@ from tilescope_dashboard.figures.style import Theme, theme
 
 LOG = logging.getLogger(__name__)
 #: What of a state stands in the address.
-IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared"]
+IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared", "panel"]
+#: What can be open beside or over the views.
+PANELS = (PROFILE := "profile",)
 _NO_CASE = KernelCase("", "", "")
 
 
 class State(param.Parameterized):
-    """State that the address holds (``run``, ``kernel``, ``case``, ``view``, ``theme``, ``compared``) and what follows from it.
+    """State that the address holds (``run``, ``kernel``, ``case``, ``view``, ``theme``, ``compared``, ``panel``) and what follows from it.
 
     ``catalog`` is ``tilescope.jobs.questions.describe``'s answer, empty until it came; ``catalog_error`` why it did not. ``error`` says why the chosen run
     cannot be shown. ``may_launch`` is False for a client that is not on this machine.
@@ -41,6 +43,7 @@ class State(param.Parameterized):
     case = param.String(
         doc="The kernel's case, as kernel_cases.case_name names it; empty for the one that stands for it."
     )
+    panel = param.String(doc="What is open beside the views, one of PANELS; empty for nothing.")
 
     runs = param.List(item_type=store.Summary)
     loaded = param.ClassSelector(class_=store.LoadedRun, default=None)
@@ -60,6 +63,7 @@ class State(param.Parameterized):
         self._open()
         self.ignored = "; ".join(self._keep_case(asked=True))
         self.param.watch(self._follow_choice, ["run", "kernel", "compared", "case"])
+        self.param.watch(self._keep_panel, "panel")
 
     def refresh(self) -> None:
         """Look at the disk again: runs come and go."""
@@ -71,6 +75,11 @@ class State(param.Parameterized):
         self.param.update(**good)
         if others:
             self.ignored = f"not understood: {', '.join(others)}"
+
+    def _keep_panel(self, event: param.parameterized.Event) -> None:
+        if event.new and event.new not in PANELS:
+            self.ignored = "; ".join(filter(None, [self.ignored, f"nothing that opens: {url_state.shown(event.new)}"]))
+            self.panel = ""
 
     def _follow_choice(self, *events: param.parameterized.Event) -> None:
         names = {event.name for event in events}

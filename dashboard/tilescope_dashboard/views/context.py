@@ -55,9 +55,7 @@ class Context(pn.viewable.Viewer):
         loaded = state.loaded
         if loaded is None:
             if not state.error:
-                said.append(
-                    html_text.notice("info", "No run yet.", "Choose a kernel in the sidebar and press Profile.")
-                )
+                said.append(html_text.notice("info", "No run yet.", "Choose a kernel and press Profile."))
             return said
         reason = no_gpu()
         if reason:

@@ -1,7 +1,8 @@
-"""Bar over the views: the kernel, its pass, size and implementation, the baseline, and the GPU."""
+"""Bar over the views: the kernel, its pass, size and implementation, the baseline, the GPU, and the button that profiles."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,19 +12,23 @@ import param
 from tilescope.runs import store
 
 from tilescope_dashboard.browser.list_search import ListSearch
+from tilescope_dashboard.components.opener import Opener
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import short
 from tilescope_dashboard.session.idle_work import IdleWork
-from tilescope_dashboard.session.state import State
+from tilescope_dashboard.session.scheduling import next_tick
+from tilescope_dashboard.session.state import PROFILE, State
 from tilescope_dashboard.topics import compare, compared_case
 
-#: It stays in sight while the views scroll below it; a phone scrolls it sideways.
-_CSS = """
-:host { position: sticky; top: 0; z-index: 20; padding: 8px 0 6px; background: var(--mui-palette-background-default, inherit); }
+#: It stays in sight while the views scroll below it; a phone scrolls the lists sideways, and the button stays beside them.
+_CSS = ":host { position: sticky; top: 0; z-index: 20; background: var(--mui-palette-background-default, inherit); }"
+_LISTS_CSS = """
+:host { flex: 1 1 0; min-width: 0; padding: 8px 0 6px; }
 @media (max-width: 640px) {
-  :host { flex-flow: row nowrap !important; overflow: auto hidden !important; scrollbar-width: none; }
+  :host { flex-flow: row nowrap !important; overflow: auto hidden !important; scrollbar-width: none;
+    mask-image: linear-gradient(to left, transparent, #000 24px); }
 }
 """
 
@@ -51,8 +56,17 @@ class KernelBar(pn.viewable.Viewer):
         self._fill()
         lists = (self._kernel, self._size, self._pass, self._impl, self._baseline, self._gpu)
         # A column that flows in rows: what it holds keeps its width.
-        self._layout = pn.Column(
-            *lists, ListSearch(), sizing_mode="stretch_width", margin=0, styles={"flex-flow": "row wrap", "gap": "4px"},
+        flowing = pn.Column(
+            *lists, sizing_mode="stretch_width", margin=0, styles={"flex-flow": "row wrap", "gap": "4px"},
+            stylesheets=[_LISTS_CSS],
+        )  # fmt: skip
+        self._profile = Opener(opens=PROFILE, panel=state.panel, text="Profile", within=".contextbar")
+        self._profile.param.watch(
+            lambda event: next_tick(functools.partial(setattr, state, "panel", event.new)), "panel"
+        )
+        state.param.watch(lambda event: next_tick(self._show_panel), "panel")
+        self._layout = pn.Row(
+            flowing, self._profile, ListSearch(width=0, margin=0), sizing_mode="stretch_width", margin=0, styles={"align-items": "flex-start"},
             stylesheets=[_CSS],
         )  # fmt: skip
 
@@ -60,6 +74,9 @@ class KernelBar(pn.viewable.Viewer):
         found = pmui.Select(label=label, options=[], size="small", width=width, margin=(6, 6), **settings)
         found.param.watch(lambda event: self._filling or event.new is None or chosen(event.new), "value")
         return found
+
+    def _show_panel(self) -> None:
+        self._profile.panel = self.state.panel
 
     def _choose_kernel(self, name: str) -> None:
         # A name that was searched for leaves the list open, and short.
