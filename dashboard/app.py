@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 import panel as pn
 import panel_material_ui as pmui
@@ -16,11 +18,11 @@ from tilescope_dashboard.serving import guard
 from tilescope_dashboard.session.access import may_launch
 from tilescope_dashboard.session.jobs import shared
 from tilescope_dashboard.session.scheduling import next_tick
-from tilescope_dashboard.session.state import IN_ADDRESS, State
+from tilescope_dashboard.session.state import FIRST, HOME, IN_ADDRESS, State
 from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.form.drawer import Drawer
 from tilescope_dashboard.views.form.profile import ProfileForm
-from tilescope_dashboard.views.groups import APART, GROUPS
+from tilescope_dashboard.views.groups import APART, FORMER, GROUPS
 from tilescope_dashboard.views.jobs.job_panel import JobPanel
 from tilescope_dashboard.views.kernel_bar import KernelBar
 from tilescope_dashboard.views.navigation import Navigation
@@ -62,13 +64,15 @@ def build() -> pmui.Page:
     guard.install()
     page_lifetime.settle()
     page_lifetime.from_here()
-    state = State(may_launch=may_launch(pn.state.curdoc))
+    state = State(may_launch=may_launch(pn.state.curdoc), view=landing(pn.state.location.query_params))
     pn.state.location.sync(state, IN_ADDRESS, on_error=state.take)
     drawer, main = Drawer(state), pn.Column(sizing_mode="stretch_width", margin=0)
     width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))
     with page_lifetime.not_busy():
         page = pmui.Page(
             title="Tilescope",
+            # Home: this address with nothing asked of it.
+            site_url="?",
             template=page_lifetime.TEMPLATE,
             sx=_SX,
             dark_theme=state.theme == "dark",
@@ -88,11 +92,16 @@ def build() -> pmui.Page:
     return page
 
 
+def landing(asked: Mapping[str, Any]) -> str:
+    """The view of an address that names none: Home, unless it names something of a kernel."""
+    return FIRST if {"run", "kernel", "case", "compared"} & asked.keys() else HOME
+
+
 def fill_main(state: State, drawer: Drawer, main: pn.Column) -> None:
     """Put into the page what it is for."""
     try:
         progress = JobPanel(state, shared())
-        main.extend([KernelBar(state), Context(state), progress, Navigation(state, GROUPS, APART)])
+        main.extend([KernelBar(state), Context(state), progress, Navigation(state, GROUPS, APART, FORMER)])
     except Exception as error:  # else the page would stay empty
         main.append(start_error(error))
     else:

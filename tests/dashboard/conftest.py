@@ -235,7 +235,9 @@ BUILT = """name => {
 
 def built(page: Any, title: str) -> None:
     """Wait until the view of that title is seen and stays as it is."""
-    name = {"HBM traffic": "traffic", "Tune": "autotune", "Memory and stalls": "counters"}.get(title, title.lower())
+    name = {"HBM traffic": "traffic", "Tune": "autotune", "Memory and stalls": "counters", "Kernels": "home"}.get(
+        title, title.lower()
+    )
     seen: list[int] = []
     deadline = time.monotonic() + PATIENCE / 1000
     while len(seen) < 3 or not seen[-1] or len(set(seen[-3:])) > 1:
@@ -253,10 +255,11 @@ def _built() -> Callable[[Any, str], None]:
 #: Groups of several views.
 GROUPS = {
     "Why": ("Advice", "Roofline", "HBM traffic", "Memory and stalls", "Occupancy"),
-    "Library": ("Overview", "Claims"),
+    "Library": ("Kernels", "Claims", "Overview"),
 }
 #: All views in their order, by the titles of their tabs.
 TITLES = (
+    *GROUPS["Library"],
     "Summary",
     *GROUPS["Why"],
     "Source",
@@ -265,8 +268,6 @@ TITLES = (
     "Sizes",
     "Compare",
     "History",
-    *GROUPS["Library"],
-    "GPU",
 )
 
 
@@ -281,9 +282,9 @@ def look_at(page: Any, title: str) -> None:
 
 def start_button(page: Any) -> Any:
     """The button that starts a profile, once the drawer with the form is open and the button may be pressed."""
-    button = page.get_by_role("button", name="Start profiling", exact=True)
-    if not button.is_visible():
-        page.get_by_role("button", name="Profile", exact=True).click()
+    opener, button = (page.get_by_role("button", name=name, exact=True) for name in ("Profile", "Start profiling"))
+    if opener.get_attribute("aria-expanded") == "false":
+        opener.click()
     button.wait_for()
     page.wait_for_function("button => !button.disabled", arg=button.element_handle())
     return button

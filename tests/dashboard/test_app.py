@@ -52,7 +52,7 @@ def test_every_view_shows_its_chart_and_its_table_and_is_in_the_address(visit: A
         "HBM traffic": "the minimum",
         "Tune": "From reductions: autotune sweeps, recorded",  # this run has none: another's, which is said
         "Occupancy": "limited by",
-        "Overview": "Largest forward case",
+        "Overview": "The dashed line is the floor",
     }
     for title, text in said.items():
         look_at(page, title)

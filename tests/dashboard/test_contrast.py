@@ -210,6 +210,7 @@ TABS = (
     "Summary",
     "Sizes",
     "History",
+    "Kernels",
     "Overview",
     "Advice",
     "Roofline",
@@ -217,7 +218,6 @@ TABS = (
     "Occupancy",
     "Source",
     "Compare",
-    "GPU",
     "Claims",
 )
 

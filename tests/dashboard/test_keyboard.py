@@ -153,23 +153,23 @@ def test_every_view_has_a_key(visit: Any, titles: tuple[str, ...]) -> None:
 
     # From the last of the digits on, round and back; each waits until the one before has been answered.
     page.keyboard.press("9")
-    page.get_by_role("tab", name="Overview", selected=True).wait_for()
-    for name in (*names[names.index("Overview") + 1 :], *names[:3]):
+    page.get_by_role("tab", name=names[-1], selected=True).wait_for()
+    for name in names:
         page.keyboard.press("]")
         page.get_by_role("tab", name=name, exact=True, selected=True).wait_for()
         assert focused(page) == ["tab", name]
-    for name in (names[1], names[0], names[-1], names[-2]):
+    for name in (names[-2], names[-3]):
         page.keyboard.press("[")
         page.get_by_role("tab", name=name, exact=True, selected=True).wait_for()
     # AfterPaint AltGr it is the same key; with Ctrl it is the browser's.
     press = "key => document.dispatchEvent(new KeyboardEvent('keydown', key))"
     page.evaluate(press, {"key": "]", "ctrlKey": True, "altKey": True})
-    page.get_by_role("tab", name=names[-1], exact=True, selected=True).wait_for()
+    page.get_by_role("tab", name=names[-2], exact=True, selected=True).wait_for()
     page.evaluate(press, {"key": "[", "ctrlKey": True})
     page.evaluate(press, {"key": "[", "metaKey": True})
     page.evaluate(press, {"key": "1", "altKey": True})
     page.wait_for_timeout(300)
-    assert seen() == names[-1]
+    assert seen() == names[-2]
 
 
 @pytest.mark.browser

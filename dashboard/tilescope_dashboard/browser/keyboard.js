@@ -29,7 +29,7 @@ function every(selector, root = document) {
 const ask = detail => document.dispatchEvent(new CustomEvent("tilescope-view", {detail}))
 
 // What a letter opens, or closes where it is open.
-const PANELS = {p: "profile"}
+const PANELS = {p: "profile", g: "gpu"}
 const toggle = detail => document.dispatchEvent(new CustomEvent("tilescope-panel", {detail}))
 
 // A link that is seen only while it has the focus, before everything else on the page.

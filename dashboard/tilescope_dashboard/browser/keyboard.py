@@ -14,7 +14,7 @@ KEYS = (
     ("?", "show or hide this sheet"),
     ("1 … 9", "go to a group of views, counted from the left"),
     ("[ ]", "go to the view before or after this one"),
-    ("p", "open or close the profile form"),
+    ("p, g", "open or close the profile form, or the GPU"),
     ("Tab, Shift Tab", "go to the next control, or back"),
     ("← →", "in a row of views: the one beside it; Enter opens it"),
     ("↑ ↓", "in a table: choose a row"),

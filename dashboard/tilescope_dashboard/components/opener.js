@@ -12,7 +12,7 @@ const STYLE = `
     border: 1px solid color-mix(in srgb, currentColor 27%, transparent); }
   .field:hover, .field[aria-expanded=true] { border-color: currentColor; }
   .field .value { display: block; overflow: hidden; text-overflow: ellipsis; }
-  .field .caption { position: absolute; top: -8px; left: 9px; padding: 0 5px; font-size: 12px; opacity: .9; line-height: 16px;
+  .field .caption { position: absolute; top: -8px; left: 9px; padding: 0 5px; font-size: 12px; color: var(--mui-palette-text-secondary, inherit); line-height: 16px;
     background: var(--mui-palette-background-default, #fff); }
   .field::after { content: ""; position: absolute; right: 12px; top: 16px; border: 5px solid transparent; border-top-color: currentColor;
     opacity: .7; }
@@ -20,8 +20,8 @@ const STYLE = `
   button:focus-visible { outline: 3px solid #2a8ac6; outline-offset: 2px; }
 `
 const FIELDS = "input, [role=combobox], textarea"
-// Frames for which a field is waited for before a button will do.
-const PATIENCE = 40
+// Milliseconds for which a field is waited for before a button will do, and for which anything is.
+const PATIENCE = {field: 500, all: 8000}
 
 function every(selector, root) {
   const found = [...root.querySelectorAll(selector)]
@@ -74,16 +74,22 @@ export function render({model}) {
   const holder = () => every(model.within, document)[0]
   const write = () => {
     value.textContent = model.text
-    button.title = model.caption ? model.text : ""
+    if (!model.caption) return
+    button.title = model.text
+    button.setAttribute("aria-label", `${model.caption}: ${model.text}`)
   }
 
-  // What is opened may still be on its way.
-  function enter(tries = 0) {
-    if (!open || tries > 4 * PATIENCE) return
+  // What is opened may still be on its way. Who opened it goes in, unless they have gone on to something else meanwhile.
+  function enter(goes, since = performance.now()) {
+    const waited = performance.now() - since
+    if (!open || waited > PATIENCE.all) return
     const place = holder()
-    const first = place && every(tries > PATIENCE ? `button, a[href], ${FIELDS}` : FIELDS, place).find(seen)
-    if (first) first.focus()
-    else requestAnimationFrame(() => enter(tries + 1))
+    place?.setAttribute("role", "dialog")
+    place?.setAttribute("aria-label", model.caption || model.text)
+    const first = place && every(waited > PATIENCE.field ? `button, a[href], ${FIELDS}` : FIELDS, place).find(seen)
+    if (!first) return requestAnimationFrame(() => enter(goes, since))
+    const at = focused()
+    if (goes && (at === button || !at || at === document.body)) first.focus()
   }
 
   function show() {
@@ -92,7 +98,7 @@ export function render({model}) {
     if (is === open) return
     const at = focused()
     open = is
-    if (is) return enter()
+    if (is) return enter(true)
     // Who has gone on to something else keeps that.
     const left = !at || at === document.body || !at.checkVisibility() || [...around(at)].includes(holder())
     if (left && model.panel === "") button.focus()
@@ -115,6 +121,11 @@ export function render({model}) {
     go("")
   }
 
+  function elsewhere(event) {
+    const path = event.composedPath()
+    if (open && model.over && !path.includes(button) && !path.includes(holder()) && !covered()) go("")
+  }
+
   const toggle = () => go(open ? "" : model.opens)
   // The key sheet's component hears a letter wherever it is pressed.
   const asked = ({detail}) => { if (detail === model.opens) toggle() }
@@ -122,13 +133,16 @@ export function render({model}) {
   button.addEventListener("click", toggle)
   document.addEventListener("tilescope-panel", asked)
   document.addEventListener("keydown", pressed, true)
+  document.addEventListener("pointerdown", elsewhere, true)
   model.on("panel", show)
   model.on("text", write)
   model.on("remove", () => {
     document.removeEventListener("tilescope-panel", asked)
     document.removeEventListener("keydown", pressed, true)
+    document.removeEventListener("pointerdown", elsewhere, true)
   })
   write()
   button.setAttribute("aria-expanded", open)
+  enter(false)
   return place
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import param
 from panel.custom import JSComponent
@@ -19,9 +18,7 @@ class Opener(JSComponent):
     panel = param.String(doc="The name of what is open.")
     text = param.String()
     caption = param.String(doc="What the text is of, above it; without one the button is the page's main one.")
+    over = param.Boolean(default=False, doc="It lies over the views: a press elsewhere closes it.")
     within = param.String(doc="Selector of the element that holds what it opens.")
 
     _esm = Path(__file__).with_suffix(".js")
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"margin": (14, 6, 6, 6), **settings})

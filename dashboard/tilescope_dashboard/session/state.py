@@ -23,8 +23,10 @@ from tilescope_dashboard.figures.style import Theme, theme
 LOG = logging.getLogger(__name__)
 #: What of a state stands in the address.
 IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared", "panel"]
+#: Views that are named elsewhere: the one of all kernels, and the first of one kernel.
+HOME, FIRST = "home", "summary"
 #: What can be open beside or over the views.
-PANELS = (PROFILE := "profile",)
+PANELS = (PROFILE := "profile", GPU := "gpu")
 _NO_CASE = KernelCase("", "", "")
 
 
@@ -37,7 +39,7 @@ class State(param.Parameterized):
 
     run = param.String(doc="Id of the run.")
     kernel = param.String(doc="Name of the kernel.")
-    view = param.String(default="summary", doc="A view's name; one that is not known means the first.")
+    view = param.String(default=FIRST, doc="A view's name; one that is not known means the first of a kernel.")
     theme = param.String(default="light", doc="dark, or else light.")
     compared = param.List(item_type=str, doc="Runs, or RUN:IMPLEMENTATION, that are compared with the run.")
     case = param.String(
@@ -116,6 +118,10 @@ class State(param.Parameterized):
         )
         self.case = kernel_cases.case_name(same) if same and not asked else ""
         return [f"not a case of {self.kernel} in this run: {url_state.shown(wanted)}"] if asked else []
+
+    def go_to(self, **chosen: str) -> None:
+        """Choose these; from Home, which is of no one kernel, on to the page of the kernel."""
+        self.param.update(**chosen, **({"view": FIRST} if self.view == HOME else {}))
 
     def choose(self, **parts: str) -> None:
         """Choose the case with these ``parts``, fields of a ``KernelCase``: of several the one most like the case before.
