@@ -49,6 +49,16 @@ def test_each_list_changes_its_own_part_of_the_case(bar: KernelBar) -> None:
     assert bar.state.compared == []
 
 
+def test_on_home_no_kernel_is_chosen_and_each_leads_to_its_page(bar: KernelBar) -> None:
+    bar.state.view = "home"
+    assert bar._kernel.value == ""
+    assert bar._lists.css_classes == ["home"]
+    # The one that was looked at before, too.
+    bar._kernel.value = "softmax"
+    assert (bar.state.view, bar.state.kernel, bar._kernel.value) == ("summary", "softmax", "softmax")
+    assert bar._lists.css_classes == []
+
+
 def test_several_baselines_of_an_address_stay(bar: KernelBar) -> None:
     both = [f"{RUN}:compile", f"{RUN}:eager"]
     bar.state.compared = both

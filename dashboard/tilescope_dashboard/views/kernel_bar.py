@@ -32,6 +32,8 @@ _LISTS_CSS = """
     mask-image: linear-gradient(to left, transparent, #000 24px); }
 }
 """
+#: The list of kernels where none is looked at.
+_ANY = "choose one"
 
 
 class KernelBar(pn.viewable.Viewer):
@@ -87,7 +89,8 @@ class KernelBar(pn.viewable.Viewer):
     def _choose_kernel(self, name: str) -> None:
         # A name that was searched for leaves the list open, and short.
         self._kernel.param.update(dropdown_open=False, filter_str="")
-        self.state.go_to(kernel=name)
+        if name:
+            self.state.go_to(kernel=name)
 
     def _choose_baseline(self, token: str) -> None:
         self.state.compared = [token] if token else []
@@ -100,7 +103,9 @@ class KernelBar(pn.viewable.Viewer):
         self._filling = True
         try:
             # On Home any can be chosen, the one that was looked at before as well.
-            _offer(self._kernel, state.kernels, None if state.view == HOME else state.kernel)
+            home = state.view == HOME
+            names = {name: name for name in state.kernels}
+            _offer(self._kernel, {_ANY: "", **names} if home else names, "" if home else state.kernel)
             for widget, field in ((self._pass, "direction"), (self._size, "workload"), (self._impl, "impl")):
                 _offer(widget, list(dict.fromkeys(getattr(one, field) for one in cases)), case and getattr(case, field))
             _offer(self._baseline, *self._baselines())
