@@ -236,7 +236,9 @@ BUILT = """name => {
 
 def built(page: Any, title: str) -> None:
     """Wait until the view of that title is seen and stays as it is."""
-    name = {"HBM traffic": "traffic", "Tune": "autotune", "Memory and stalls": "counters"}.get(title, title.lower())
+    name = {"HBM traffic": "traffic", "Tune": "autotune", "Memory and stalls": "counters", "Kernels": "home"}.get(
+        title, title.lower()
+    )
     seen: list[int] = []
     deadline = time.monotonic() + PATIENCE / 1000
     while len(seen) < 3 or not seen[-1] or len(set(seen[-3:])) > 1:
@@ -254,10 +256,11 @@ def _built() -> Callable[[Any, str], None]:
 #: Groups of several views.
 GROUPS = {
     "Why": ("Advice", "Roofline", "HBM traffic", "Memory and stalls", "Occupancy"),
-    "Library": ("Overview", "Claims"),
+    "Library": ("Kernels", "Claims", "Overview"),
 }
 #: All views in their order, by the titles of their tabs.
 TITLES = (
+    *GROUPS["Library"],
     "Summary",
     *GROUPS["Why"],
     "Source",
@@ -266,8 +269,6 @@ TITLES = (
     "Sizes",
     "Compare",
     "History",
-    *GROUPS["Library"],
-    "GPU",
 )
 
 
@@ -278,6 +279,22 @@ def look_at(page: Any, title: str) -> None:
         group = next(group for group, titles in GROUPS.items() if title in titles)
         page.get_by_role("tab", name=group, exact=True).click()
     tab.click()
+
+
+def start_button(page: Any) -> Any:
+    """The button that starts a profile, once the drawer with the form is open and the button may be pressed."""
+    opener, button = (page.get_by_role("button", name=name, exact=True) for name in ("Profile", "Start profiling"))
+    if opener.get_attribute("aria-expanded") == "false":
+        opener.click()
+    button.wait_for()
+    page.wait_for_function("button => !button.disabled", arg=button.element_handle())
+    return button
+
+
+@pytest.fixture(name="start_button")
+def _start_button() -> Callable[[Any], Any]:
+    """``start_button``, for tests."""
+    return start_button
 
 
 @pytest.fixture(name="titles")
