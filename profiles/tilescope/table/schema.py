@@ -72,10 +72,9 @@ def validate(table: pd.DataFrame) -> pd.DataFrame:
         wrong = table.loc[~table[column].isin(allowed), column]
         if not wrong.empty:
             raise SchemaError(f"row {wrong.index[0]}: unknown {column} {wrong.iloc[0]!r}")
-    expected = table["metric"].map({name: metric.unit for name, metric in METRICS.items()})
-    wrong = table.loc[table["unit"] != expected, "metric"]
-    if not wrong.empty:
-        raise SchemaError(f"row {wrong.index[0]}: {wrong.iloc[0]} is not in {METRICS[wrong.iloc[0]].unit}")
+    for row, metric, unit in table[["metric", "unit"]].drop_duplicates().itertuples(name=None):
+        if unit != METRICS[metric].unit:
+            raise SchemaError(f"row {row}: {metric} is not in {METRICS[metric].unit}")
     size = table["value"].abs()
     absent = table.index[size.isna() | size.eq(float("inf"))]
     if len(absent):
