@@ -34,6 +34,7 @@ from tilescope.hardware import ceilings
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
+from tilescope.table.run import Device, Run
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
@@ -89,7 +90,7 @@ def many_launches(folder: Path, launches: int) -> str:
     """A made-up run of one kernel with that many launches in two workloads; its id."""
     identity = f"20260101-000000-{launches % 0xFFFF:04x}"
     product = ceilings.product_for("sm_90")
-    gpu = schema.Device(
+    gpu = Device(
         product.name,
         product.target,
         product.multiprocessors,
@@ -100,7 +101,7 @@ def many_launches(folder: Path, launches: int) -> str:
     )
     facts = {"summary": "made up", "file": "", "sha256": "", "dims": ["N"], "passes": ["forward"], "implementations": {},
              "tolerance": {}, "cost": {}, "workloads": []}  # fmt: skip
-    run = schema.Run(
+    run = Run(
         id=identity, started="2026-01-01T00:00:00+00:00", device=gpu, versions={}, kernels={"many": facts},
         settings={"target": "sm_90"}, title=f"{launches} made-up launches",
     )  # fmt: skip

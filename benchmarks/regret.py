@@ -23,7 +23,7 @@ from tilescope.hardware import device
 from tilescope.runs import store
 from tilescope.table.case import parse_config
 from tilescope.table.case_table import CaseValues, gather
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 from tilescope.tuning import prior, racing, search
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 import panel as pn
 import panel_material_ui as pmui
@@ -16,15 +18,21 @@ from tilescope_dashboard.serving import guard
 from tilescope_dashboard.session.access import may_launch
 from tilescope_dashboard.session.jobs import shared
 from tilescope_dashboard.session.scheduling import next_tick
-from tilescope_dashboard.session.state import IN_ADDRESS, State
+from tilescope_dashboard.session.state import FIRST, HOME, IN_ADDRESS, State
 from tilescope_dashboard.views.context import Context
+from tilescope_dashboard.views.form.drawer import Drawer
 from tilescope_dashboard.views.form.profile import ProfileForm
-from tilescope_dashboard.views.groups import APART, GROUPS
+from tilescope_dashboard.views.groups import APART, FORMER, GROUPS
 from tilescope_dashboard.views.jobs.job_panel import JobPanel
 from tilescope_dashboard.views.kernel_bar import KernelBar
 from tilescope_dashboard.views.navigation import Navigation
 
 LOG = logging.getLogger("tilescope")
+_SX = {
+    "& .header a, & .header .title": {"color": "inherit !important", "fontSize": "20px"},
+    # The drawer's own button stands beside the kernel.
+    "& .header .MuiIconButton-edgeEnd": {"display": "none"},
+}
 
 
 def page_theme(colours: Theme) -> dict:
@@ -56,55 +64,52 @@ def build() -> pmui.Page:
     guard.install()
     page_lifetime.settle()
     page_lifetime.from_here()
-    state = State(may_launch=may_launch(pn.state.curdoc))
+    state = State(may_launch=may_launch(pn.state.curdoc), view=landing(pn.state.location.query_params))
     pn.state.location.sync(state, IN_ADDRESS, on_error=state.take)
-    side, main = (pn.Column(sizing_mode="stretch_width", margin=0) for _ in range(2))
+    drawer, main = Drawer(state), pn.Column(sizing_mode="stretch_width", margin=0)
     width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))
     with page_lifetime.not_busy():
         page = pmui.Page(
             title="Tilescope",
+            # Home: this address with nothing asked of it.
+            site_url="?",
             template=page_lifetime.TEMPLATE,
-            sx={"& .header a, & .header .title": {"color": "inherit !important", "fontSize": "20px"}},
+            sx=_SX,
             dark_theme=state.theme == "dark",
             theme_config={"light": page_theme(LIGHT), "dark": page_theme(DARK)},
-            sidebar=[side],
-            sidebar_width=300,
+            contextbar=[drawer],
+            contextbar_width=320,
+            contextbar_variant="auto",
             busy_indicator=None,
-            sidebar_open=not is_phone(),
             main=[main, width],
         )
+    drawer.follow(page)
     page.param.watch(lambda event: setattr(state, "theme", "dark" if event.new else "light"), "dark_theme")
-    width.param.watch(lambda event: fit_width(page, state, event.new is width.small), "current")
+    width.param.watch(lambda event: setattr(state, "narrow", event.new is width.small), "current")
     # The browser has seconds of scripts to load before it asks for what is in the page: made meanwhile, it costs no time.
-    next_tick(functools.partial(fill_main, state, side, main))
+    next_tick(functools.partial(fill_main, state, drawer, main))
     pn.state.on_session_destroyed(page_lifetime.release)
     return page
 
 
-def fill_main(state: State, side: pn.Column, main: pn.Column) -> None:
+def landing(asked: Mapping[str, Any]) -> str:
+    """The view of an address that names none: Home, unless it names something of a kernel."""
+    return FIRST if {"run", "kernel", "case", "compared"} & asked.keys() else HOME
+
+
+def fill_main(state: State, drawer: Drawer, main: pn.Column) -> None:
     """Put into the page what it is for."""
     try:
         progress = JobPanel(state, shared())
-        main.extend([KernelBar(state), Context(state), progress, Navigation(state, GROUPS, APART)])
+        main.extend([KernelBar(state), Context(state), progress, Navigation(state, GROUPS, APART, FORMER)])
     except Exception as error:  # else the page would stay empty
         main.append(start_error(error))
     else:
-        pn.state.onload(functools.partial(fill_sidebar, state, side, progress))
+        pn.state.onload(functools.partial(fill_drawer, state, drawer, progress))
 
 
-def is_phone() -> bool:
-    """Whether the browser calls itself mobile, before its width is known: the drawer must not flash over a phone's page."""
-    return "Mobi" in str((pn.state.headers or {}).get("User-Agent", ""))
-
-
-def fit_width(page: pmui.Page, state: State, narrow: bool) -> None:
-    """On a narrow page the sidebar lies over the figures: open it only when asked."""
-    state.narrow = narrow
-    next_tick(functools.partial(setattr, page, "sidebar_open", not narrow))
-
-
-async def fill_sidebar(state: State, side: pn.Column, progress: JobPanel) -> None:
-    """Fill the sidebar once the page is there: with the form, the collectors that run here, and the catalog (once a process).
+async def fill_drawer(state: State, drawer: Drawer, progress: JobPanel) -> None:
+    """Fill the drawer once the page is there: with the form, the collectors that run here, and the catalog (once a process).
 
     The form is many widgets: the numbers are on the page sooner when it comes after them. It comes filled, as far as that
     takes no waiting: a widget's options that change while the browser draws it for the first time may be lost.
@@ -114,14 +119,13 @@ async def fill_sidebar(state: State, side: pn.Column, progress: JobPanel) -> Non
     await form.load()
     asked = catalog.ask()
     if not asked.done():
-        side.append(form)
+        drawer.put(form)
     try:
         # A page that is closed while it waits must not end the question for the others.
         state.catalog = await asyncio.shield(asyncio.wrap_future(asked))
     except ValueError as error:
         state.catalog_error = str(error)
-    if not side.objects:
-        side.append(form)
+    drawer.put(form)
 
 
 def start_error(error: BaseException) -> pn.pane.HTML:

@@ -166,8 +166,9 @@ def shared_server(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="session")
 def job_server(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The app on loopback, for tests that start jobs: every page shows the newest one."""
-    served = Server(runs, tmp_path_factory.mktemp("jobs"), prepares=True)
+    """The app on loopback, for tests that start jobs: every page shows the newest one. Its runs are no other test's."""
+    folder = tmp_path_factory.mktemp("jobs")
+    served = Server(shutil.copytree(runs, folder / "runs"), folder, prepares=True)
     yield served
     served.stop()
     assert not served.failures()
@@ -235,7 +236,9 @@ BUILT = """name => {
 
 def built(page: Any, title: str) -> None:
     """Wait until the view of that title is seen and stays as it is."""
-    name = {"HBM traffic": "traffic", "Tune": "autotune", "Memory and stalls": "counters"}.get(title, title.lower())
+    name = {"HBM traffic": "traffic", "Tune": "autotune", "Memory and stalls": "counters", "Kernels": "home"}.get(
+        title, title.lower()
+    )
     seen: list[int] = []
     deadline = time.monotonic() + PATIENCE / 1000
     while len(seen) < 3 or not seen[-1] or len(set(seen[-3:])) > 1:
@@ -253,10 +256,11 @@ def _built() -> Callable[[Any, str], None]:
 #: Groups of several views.
 GROUPS = {
     "Why": ("Advice", "Roofline", "HBM traffic", "Memory and stalls", "Occupancy"),
-    "Library": ("Overview", "Claims"),
+    "Library": ("Kernels", "Claims", "Overview"),
 }
 #: All views in their order, by the titles of their tabs.
 TITLES = (
+    *GROUPS["Library"],
     "Summary",
     *GROUPS["Why"],
     "Source",
@@ -265,8 +269,6 @@ TITLES = (
     "Sizes",
     "Compare",
     "History",
-    *GROUPS["Library"],
-    "GPU",
 )
 
 
@@ -277,6 +279,22 @@ def look_at(page: Any, title: str) -> None:
         group = next(group for group, titles in GROUPS.items() if title in titles)
         page.get_by_role("tab", name=group, exact=True).click()
     tab.click()
+
+
+def start_button(page: Any) -> Any:
+    """The button that starts a profile, once the drawer with the form is open and the button may be pressed."""
+    opener, button = (page.get_by_role("button", name=name, exact=True) for name in ("Profile", "Start profiling"))
+    if opener.get_attribute("aria-expanded") == "false":
+        opener.click()
+    button.wait_for()
+    page.wait_for_function("button => !button.disabled", arg=button.element_handle())
+    return button
+
+
+@pytest.fixture(name="start_button")
+def _start_button() -> Callable[[Any], Any]:
+    """``start_button``, for tests."""
+    return start_button
 
 
 @pytest.fixture(name="titles")

@@ -8,7 +8,7 @@ import pandas as pd
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Ceiling, Device, Failure, Run
+from tilescope.table.run import Ceiling, Device, Failure, Run
 
 INJECTED = "<script>document.title='injected'</script>"
 

@@ -36,12 +36,6 @@ def drawn(page: Any) -> dict[str, Any]:
     return found
 
 
-def profile_button(page: Any) -> Any:
-    button = page.get_by_role("button", name="Profile", exact=True)
-    page.wait_for_function("b => !b.disabled", arg=button.element_handle())
-    return button
-
-
 def test_opens_on_numbers_and_says_what_they_are(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=overview")
     page.get_by_text("85.4 %").first.wait_for()
@@ -58,7 +52,7 @@ def test_every_view_shows_its_chart_and_its_table_and_is_in_the_address(visit: A
         "HBM traffic": "the minimum",
         "Tune": "From reductions: autotune sweeps, recorded",  # this run has none: another's, which is said
         "Occupancy": "limited by",
-        "Overview": "Largest forward case",
+        "Overview": "The dashed line is the floor",
     }
     for title, text in said.items():
         look_at(page, title)
@@ -95,14 +89,14 @@ def test_autotune_marks_the_best_and_says_why_a_config_failed(visit: Any) -> Non
     page.locator(".tabulator-cell", has_text="needs 262,144 bytes of shared memory").first.wait_for()
 
 
-def test_a_choice_that_cannot_run_is_refused_beside_the_button(visit: Any) -> None:
+def test_a_choice_that_cannot_run_is_refused_beside_the_button(visit: Any, start_button: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
-    button = profile_button(page)
+    button = start_button(page)
     for name in ("forward", "backward"):
         page.get_by_label(name, exact=True).uncheck()
     button.click()
     page.get_by_text("choose a pass").wait_for()
-    own = page.get_by_label("your own kernel")
+    own = page.get_by_label("own kernel")
     own.fill("/etc/passwd:SPEC")
     own.press("Enter")
     refused = page.get_by_text("Not opened:")
@@ -116,8 +110,8 @@ def test_a_choice_that_cannot_run_is_refused_beside_the_button(visit: Any) -> No
 def test_unavailable_collectors_say_why(visit: Any) -> None:
     if NVIDIA.exists():
         pytest.skip("this machine has a GPU")
-    page = visit(f"run={RUN}")
-    page.get_by_text("no NVIDIA GPU here").first.wait_for()
+    page = visit(f"run={RUN}&panel=profile")
+    page.get_by_text("no NVIDIA GPU here").locator("visible=true").first.wait_for()
     assert page.get_by_text("you are looking at a run recorded on a real Synthetic GPU").is_visible()
 
 
@@ -161,5 +155,5 @@ def test_theme_is_in_the_address_and_on_the_page(visit: Any) -> None:
 def test_a_phone_sees_the_figures_and_not_the_drawer(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline", width=390, height=844)
     drawn(page)
-    page.get_by_role("button", name="Profile", exact=True).wait_for(state="hidden")
+    assert not page.get_by_role("button", name="Start profiling").is_visible()
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390

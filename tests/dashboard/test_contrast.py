@@ -210,6 +210,7 @@ TABS = (
     "Summary",
     "Sizes",
     "History",
+    "Kernels",
     "Overview",
     "Advice",
     "Roofline",
@@ -218,7 +219,6 @@ TABS = (
     "Occupancy",
     "Source",
     "Compare",
-    "GPU",
     "Claims",
 )
 
@@ -229,8 +229,8 @@ TABS = (
 def test_every_text_on_the_page_is_readable(
     visit: Any, looked_at: Any, kernel: str, tabs: tuple[str, ...], theme: str
 ) -> None:
-    page = visit(f"run={RUN}&kernel={kernel}&theme={theme}&compared=%5B%22{RUN}%3Aeager%22%5D")
-    page.get_by_role("button", name="Profile", exact=True).wait_for()
+    page = visit(f"run={RUN}&kernel={kernel}&theme={theme}&compared=%5B%22{RUN}%3Aeager%22%5D&panel=profile")
+    page.get_by_role("button", name="Start profiling").wait_for()
     for tab in tabs:
         looked_at(page, tab)
         # What has just been enabled is faint until its transition has ended.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tilescope.table.schema import Ceiling, Device
+from tilescope.table.run import Ceiling, Device
 from tilescope_dashboard.components.device_card import described
 
 DEVICE = Device(

@@ -11,7 +11,7 @@ from tilescope.hardware import occupancy
 from tilescope.models import sweeps
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Failure
+from tilescope.table.run import Failure
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data import frames
 from tilescope_dashboard.data.units import times, write

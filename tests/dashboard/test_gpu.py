@@ -1,7 +1,8 @@
-"""The GPU view and its figures, fed by an NVML that stands in for a driver."""
+"""What opens from the bar about the GPU, and its figures, fed by an NVML that stands in for a driver."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import math
 import os
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from bokeh.models import ColumnDataSource, Legend
+from tilescope.runs import store
 from tilescope_dashboard.data.telemetry import Gpu, Sample, Sampler
 from tilescope_dashboard.figures.gpu import FIGURES, columns, readings
 from tilescope_dashboard.figures.style import DARK, LIGHT
@@ -21,10 +23,10 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.session.telemetry import TelemetryStream
 from tilescope_dashboard.topics.gpu import sentence
 from tilescope_dashboard.views import gpu
-from tilescope_dashboard.views.gpu import GpuView
+from tilescope_dashboard.views.gpu import GpuPopover
 from tilescope_dashboard.views.jobs import gpu_readings
 
-RUN = "20260102-030405-aaaa"
+RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 FAKE = Path(__file__).with_name("fake_nvml.py")
 #: Panel's own, on pandas 3.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
@@ -102,41 +104,57 @@ def wait(sampler: Sampler, count: int) -> None:
         time.sleep(0.01)
 
 
-def test_the_view_samples_only_while_it_is_looked_at(sampler: Sampler) -> None:
-    state = State(run=RUN, kernel="softmax", view="gpu")
-    view = GpuView(state)
-    assert not sampler.running
-    view.refresh()
-    assert sampler.running
+def test_it_samples_only_while_it_is_open(sampler: Sampler) -> None:
+    state = State(run=RUN, kernel="softmax")
+    shown = GpuPopover(state)
+    assert not sampler.running and not shown._place.objects
+    state.panel = "gpu"
+    assert sampler.running and shown.sampling
+    assert shown._place.objects and "closed" not in shown._place.css_classes
     wait(sampler, 3)
-    source = view._charts["power"].object.renderers[0].data_source
-    view._stream.tick()
+    source = shown.charts["power"].object.renderers[0].data_source
+    shown._stream.tick()
     known = len(source.data["time"])
     assert known >= 3
     wait(sampler, known + 2)
-    view._stream.tick()
+    shown._stream.tick()
     assert len(source.data["time"]) > known
-    assert view._charts["power"].object.renderers[0].data_source is source
-    assert list(view._table.value["gpu"]) == ["0 · Synthetic GPU A <b>", "1 · Synthetic GPU B <b>"]
-    assert list(view._table.value["held"]) == ["power cap", "–"]
-    assert view._table.filled["sm_clock"].isna().tolist() == [False, True]
-    assert "&lt;b&gt;" in view._head.object and "<b>:" not in view._head.object
-    state.view = "overview"
-    assert not sampler.running
-    state.view = "gpu"
+    assert shown.charts["power"].object.renderers[0].data_source is source
+    assert list(shown.table.value["gpu"]) == ["0 · Synthetic GPU A <b>", "1 · Synthetic GPU B <b>"]
+    assert list(shown.table.value["held"]) == ["power cap", "–"]
+    assert shown.table.filled["sm_clock"].isna().tolist() == [False, True]
+    assert "&lt;b&gt;" in shown.head.object and "<b>:" not in shown.head.object
+    state.panel = ""
+    assert not sampler.running and not shown._place.objects
+    state.panel = "gpu"
     assert sampler.running
     state.theme = "dark"
-    assert view._charts["power"].object.background_fill_color == DARK.ground
-    state.view = "overview"
+    assert shown.charts["power"].object.background_fill_color == DARK.ground
+    state.panel = "profile"
+    assert not sampler.running
 
 
-def test_without_a_gpu_the_view_says_why(sampler: Sampler, nvml: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_it_says_why_and_shows_the_runs(
+    sampler: Sampler, nvml: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: 0)
-    view = GpuView(State(run=RUN, kernel="softmax", view="gpu"))
-    view.refresh()
-    assert "NVML lists no GPU" in view._head.object
-    assert not view._grid.visible and not view._rows.visible
-    assert not view._trouble.visible
+    shown = GpuPopover(State(run=RUN, kernel="softmax", panel="gpu"))
+    assert "NVML lists no GPU" in shown.head.object
+    assert not shown.grid.visible and not shown.rows.visible
+    assert "Synthetic GPU" in shown.device.object
+
+
+def test_another_gpu_is_a_run_on_it(sampler: Sampler, runs: Path) -> None:
+    state = State(run=RUN, kernel="softmax", panel="gpu")
+    shown = GpuPopover(state)
+    # Jobs of other tests may have left runs beside them.
+    known = [run for run in store.list_runs([runs]) if run.id in (RUN, PREDICTED)]
+    state.runs = [dataclasses.replace(run, device="Other GPU") if run.id == PREDICTED else run for run in known]
+    assert set(shown.choice.options.values()) == {"Synthetic GPU", "Other GPU"}
+    assert shown.choice.visible
+    shown.choice.value = "Other GPU"
+    assert (state.run, state.kernel) == (PREDICTED, "softmax")
+    state.panel = ""
 
 
 def test_the_strip_is_there_while_a_job_runs(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +196,7 @@ def gpu_server(server: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.Monk
     yield served
     log = served.stop()
     # A page that closes between two readings leaves a traceback of Tornado's, which is no failure of ours.
-    assert not [said for said in ("view gpu", "callback failed", "could not be built") if said in log]
+    assert not [said for said in ("callback failed", "could not be built") if said in log]
 
 
 POWER = """() => {
@@ -190,7 +208,7 @@ POWER = """() => {
 
 @pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 @pytest.mark.browser
-def test_readings_arrive_on_the_page_and_stop_when_one_leaves(visit: Any, gpu_server: Any, looked_at: Any) -> None:
+def test_readings_arrive_on_the_page_and_stop_when_it_is_closed(visit: Any, gpu_server: Any) -> None:
     visit.server = gpu_server
     page = visit(f"run={RUN}&kernel=softmax&view=gpu")
     page.get_by_text("% busy,").wait_for()
@@ -198,16 +216,27 @@ def test_readings_arrive_on_the_page_and_stop_when_one_leaves(visit: Any, gpu_se
     first = page.evaluate(POWER)
     page.wait_for_function(f"() => ({POWER})() > {first} + 1")
     assert page.locator(".tabulator-row", has_text="Synthetic GPU B <b>").get_by_text("–").count() >= 3
-    looked_at(page, "Overview")
+    page.keyboard.press("Escape")
+    page.get_by_text("% busy,").wait_for(state="detached")
     left = page.evaluate(POWER)
     page.wait_for_timeout(2500)
     assert page.evaluate(POWER) <= left
 
 
 @pytest.mark.browser
-def test_without_a_gpu_the_page_says_so(visit: Any) -> None:
+def test_it_opens_over_the_views_and_closes_by_key_and_by_a_press_elsewhere(visit: Any, built: Any) -> None:
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU")
+    # A link of before, to the view that it was.
     page = visit(f"run={RUN}&kernel=softmax&view=gpu")
-    page.get_by_text("No readings of a GPU here:").wait_for()
-    page.locator(".bk-Figure:visible").wait_for(state="detached")
+    why = page.get_by_text("No readings of a GPU here:")
+    why.wait_for()
+    built(page, "Summary")
+    page.get_by_role("dialog", name="GPU").get_by_text("The open run's GPU: Synthetic GPU").wait_for()
+    page.keyboard.press("Escape")
+    why.wait_for(state="detached")
+    page.get_by_role("button", name="GPU: Synthetic GPU").click()
+    why.wait_for()
+    page.get_by_role("tab", name="Why", exact=True).click()
+    why.wait_for(state="detached")
+    page.wait_for_url("**view=advice**")

@@ -209,12 +209,12 @@ FORGE = """([label, value]) => {
 def test_a_forged_message_opens_no_file_of_ones_own(visit: Any, runs: Path) -> None:
     spy = runs.parent / "spy.py"
     spy.write_text(f"open({str(runs.parent / 'ran')!r}, 'w').close()\nSPEC = 1\n")
-    page = visit(f"run={RUN}&kernel=softmax")
-    page.get_by_role("button", name="Profile", exact=True).wait_for()
+    page = visit(f"run={RUN}&kernel=softmax&panel=profile")
+    page.get_by_role("button", name="Start profiling").wait_for()
     for path in (str(spy), "../spy.py", "/etc/passwd", "spy.py\0", "x" * 100_000):
-        page.evaluate(FORGE, ["your own kernel", f"{path}:SPEC"])
+        page.evaluate(FORGE, ["own kernel", f"{path}:SPEC"])
         page.get_by_text("this server runs no files of your own").wait_for()
-        page.evaluate(FORGE, ["your own kernel", ""])
+        page.evaluate(FORGE, ["own kernel", ""])
     assert not (runs.parent / "ran").exists()
 
 
@@ -223,12 +223,12 @@ def test_a_forged_message_opens_no_file_of_ones_own(visit: Any, runs: Path) -> N
 def test_a_forged_message_from_elsewhere_starts_no_work(chromium: Any, outside_server: Any, runs: Path) -> None:
     page = chromium.new_page()
     before = sorted(runs.iterdir())
-    page.goto(f"{outside_server.url}?run={RUN}&kernel=softmax")
+    page.goto(f"{outside_server.url}?run={RUN}&kernel=softmax&panel=profile")
     page.get_by_text("Profiling can be started only from the machine").wait_for()
-    page.get_by_role("button", name="Profile", exact=True).wait_for()
-    for label, value in (("your own kernel", "spy.py:SPEC"), ("another size", "16x16-fp32"), ("Profile", None)):
+    page.get_by_role("button", name="Start profiling").wait_for()
+    for label, value in (("own kernel", "spy.py:SPEC"), ("another size", "16x16-fp32"), ("Start profiling", None)):
         page.evaluate(FORGE, [label, value])
-    button = page.get_by_role("button", name="Profile", exact=True)
+    button = page.get_by_role("button", name="Start profiling")
     page.wait_for_function("button => !button.disabled", arg=button.element_handle())
     button.click()
     page.wait_for_timeout(2000)
@@ -242,7 +242,7 @@ def test_a_forged_message_from_elsewhere_starts_no_work(chromium: Any, outside_s
 @SLOW
 def test_who_is_not_on_this_machine_may_look_but_not_launch(chromium: Any, outside_server: Any) -> None:
     page = chromium.new_page()
-    page.goto(f"{outside_server.url}?run={RUN}&kernel=softmax")
+    page.goto(f"{outside_server.url}?run={RUN}&kernel=softmax&panel=profile")
     page.get_by_text("Profiling can be started only from the machine").wait_for()
-    assert page.get_by_role("button", name="Profile", exact=True).is_disabled()
+    assert page.get_by_role("button", name="Start profiling").is_disabled()
     page.close()

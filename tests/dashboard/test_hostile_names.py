@@ -17,7 +17,7 @@ from tilescope.models.compare import Side
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Failure, Run
+from tilescope.table.run import Failure, Run
 from tilescope_dashboard.data.exports import stem
 from tilescope_dashboard.report import render
 from tilescope_dashboard.session.state import State

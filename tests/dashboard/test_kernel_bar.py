@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tilescope.runs import store
 from tilescope_dashboard.data.kernel_cases import KernelCase
-from tilescope_dashboard.session.state import State
+from tilescope_dashboard.session.state import PANELS, State
 from tilescope_dashboard.views.kernel_bar import KernelBar
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
-LISTS = ("kernel", "size", "pass", "implementation", "baseline", "GPU")
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+LISTS = ("kernel", "size", "pass", "implementation", "baseline")
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_it_shows_the_case_that_stands_for_the_kernel_and_chooses_nothing(bar: K
     assert bar._baseline.value == ""
     # What Summary compares with then.
     assert next(iter(bar._baseline.options)) == "eager (usual)"
-    assert bar._gpu.value == "Synthetic GPU"
+    assert bar._gpu.text == "Synthetic GPU"
 
 
 def test_each_list_changes_its_own_part_of_the_case(bar: KernelBar) -> None:
@@ -48,6 +49,16 @@ def test_each_list_changes_its_own_part_of_the_case(bar: KernelBar) -> None:
     assert bar.state.compared == []
 
 
+def test_on_home_no_kernel_is_chosen_and_each_leads_to_its_page(bar: KernelBar) -> None:
+    bar.state.view = "home"
+    assert bar._kernel.value == ""
+    assert bar._lists.css_classes == ["home"]
+    # The one that was looked at before, too.
+    bar._kernel.value = "softmax"
+    assert (bar.state.view, bar.state.kernel, bar._kernel.value) == ("summary", "softmax", "softmax")
+    assert bar._lists.css_classes == []
+
+
 def test_several_baselines_of_an_address_stay(bar: KernelBar) -> None:
     both = [f"{RUN}:compile", f"{RUN}:eager"]
     bar.state.compared = both
@@ -55,14 +66,19 @@ def test_several_baselines_of_an_address_stay(bar: KernelBar) -> None:
     assert "2 baselines" in bar._baseline.options
 
 
-def test_a_gpu_is_a_run_on_it(bar: KernelBar, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = next(run for run in bar.state.runs if run.id == PREDICTED)
-    bar.state.runs = [
-        dataclasses.replace(run, device="Other GPU") if run is other else run for run in bar.state.runs
-    ]  # fmt: skip
-    assert set(bar._gpu.options.values()) == {"Synthetic GPU", "Other GPU"}
-    bar._gpu.value = "Other GPU"
-    assert (bar.state.run, bar.state.kernel) == (PREDICTED, "softmax")
+@pytest.mark.parametrize("panel", PANELS)
+def test_what_is_open_is_one_thing_and_each_button_knows_it(bar: KernelBar, panel: str) -> None:
+    bar.state.panel = panel
+    assert (bar._gpu.panel, bar._profile.panel) == (panel, panel)
+    assert panel in (bar._gpu.opens, bar._profile.opens)
+    bar._profile.panel = ""
+    assert bar.state.panel == bar._gpu.panel == ""
+
+
+def test_an_address_that_opens_what_there_is_not_is_told_so(bar: KernelBar) -> None:
+    bar.state.panel = "cupboard"
+    assert (bar.state.panel, bar._profile.panel) == ("", "")
+    assert "nothing that opens: 'cupboard'" in bar.state.ignored
 
 
 def test_nothing_is_chosen_where_the_run_has_nothing(bar: KernelBar) -> None:

@@ -57,11 +57,7 @@ def opened(visit: Any, query: str = "", **settings: Any) -> Any:
     page = visit(f"run={RUN}&kernel=softmax{query}", **settings)
     page.get_by_role("tab", name="Library").wait_for()
     page.get_by_role("button", name="Keys").wait_for()
-    button = page.get_by_role("button", name="Profile", exact=True)
-    page.wait_for_function(
-        "button => button && !button.disabled",
-        arg=button.element_handle(),
-    )
+    page.get_by_role("button", name="Profile", exact=True).wait_for()
     return page
 
 
@@ -144,11 +140,44 @@ def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, buil
     assert (focus(page)["role"], focus(page)["name"]) == ("button", "Export report")
 
 
+def test_the_drawer_opens_on_its_first_field_and_esc_leads_back(visit: Any) -> None:
+    page = opened(visit)
+    wide = page.locator("main").bounding_box()["width"]
+    tab_to(page, "button", "Profile")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**panel=profile**")
+    page.wait_for_function(f"() => ({FOCUS})().role === 'combobox'")
+    page.get_by_role("button", name="Start profiling").wait_for()
+    # A list in it that is open closes alone.
+    page.keyboard.press("Enter")
+    page.get_by_role("listbox").wait_for()
+    page.keyboard.press("Escape")
+    closed(page)
+    assert page.get_by_role("button", name="Start profiling").is_visible()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Start profiling").wait_for(state="hidden")
+    page.wait_for_function(f"() => ({FOCUS})().name === 'Profile'")
+    assert focus(page)["seen"]
+    # What the address says when the page is loaded, and Back takes back; closed, the views have the whole width.
+    page.wait_for_function("() => !location.search.includes('panel=profile')")
+    assert page.locator("main").bounding_box()["width"] == wide == 1440
+    page.keyboard.press("p")
+    page.wait_for_url("**panel=profile**")
+    page.reload()
+    page.get_by_role("button", name="Start profiling").wait_for()
+    page.get_by_role("button", name="Close", exact=True).click()
+    page.get_by_role("button", name="Start profiling").wait_for(state="hidden")
+    page.go_back()
+    page.get_by_role("button", name="Start profiling").wait_for()
+
+
 @SLOW
-def test_a_kernel_is_profiled_without_a_mouse(visit: Any, job_server: Any) -> None:
+def test_a_kernel_is_profiled_without_a_mouse(visit: Any, job_server: Any, start_button: Any) -> None:
     visit.server = job_server
     page = opened(visit)
-    page.keyboard.press("Tab")
+    tab_to(page, "button", "Profile")
+    page.keyboard.press("Enter")
+    start_button(page)
     # Small, and on no GPU: the compiler and the interpreter alone.
     for name in ("backward", "eager", "compile"):
         tab_to(page, "input", name)
@@ -159,11 +188,11 @@ def test_a_kernel_is_profiled_without_a_mouse(visit: Any, job_server: Any) -> No
         if ":" in label and not label.startswith(("compiler", "interpreter")) and box.is_checked():
             tab_to(page, "input", label)
             page.keyboard.press("Space")
-    tab_to(page, "button", "Profile")
+    tab_to(page, "button", "Start profiling")
     page.keyboard.press("Enter")
     page.get_by_text("is being profiled").wait_for()
-    assert (focus(page)["role"], focus(page)["name"]) == ("button", "Profile")
+    assert (focus(page)["role"], focus(page)["name"]) == ("button", "Start profiling")
     # Its result is shown when it is there, and the focus is where it was.
     page.wait_for_function("run => !location.search.includes(run)", arg=RUN)
     page.get_by_text("predicted for a GPU called").wait_for()
-    assert (focus(page)["role"], focus(page)["name"], focus(page)["seen"]) == ("button", "Profile", True)
+    assert (focus(page)["role"], focus(page)["name"], focus(page)["seen"]) == ("button", "Start profiling", True)

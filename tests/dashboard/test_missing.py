@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tilescope.runs import store
-from tilescope.table import schema
+from tilescope.table.run import Run
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.base import View
@@ -40,7 +40,7 @@ def test_a_view_shows_the_recording_that_answers_it_and_says_whose_it_is(
 ) -> None:
     full = store.open_run(store.find(RUN))
     rows = full.table[full.table["metric"].eq(has) & full.table["kernel"].eq("softmax")]
-    about = schema.Run(POOR, "2026-01-03T00:00:00+00:00", full.run.device, full.run.kernels, {}, {}, title="poor run")
+    about = Run(POOR, "2026-01-03T00:00:00+00:00", full.run.device, full.run.kernels, {}, {}, title="poor run")
     writer = store.RunWriter(tmp_path, about)
     writer.append(rows)
     writer.finish()

@@ -13,8 +13,7 @@ from tilescope_dashboard.session import idle_work
 from tilescope_dashboard.session.idle_work import IdleWork
 from tilescope_dashboard.session.scheduling import AfterPaint
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.gpu import GpuView
-from tilescope_dashboard.views.groups import APART, GROUPS
+from tilescope_dashboard.views.groups import APART, FORMER, GROUPS
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
@@ -147,9 +146,9 @@ def test_without_a_session_nothing_waits() -> None:
     IdleWork(lambda: pytest.fail("no")).start()
 
 
-def test_views_are_made_ready_but_for_the_live_one(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_views_of_one_kernel_are_made_ready(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
-    views = {"Why": (Roofline, Occupancy), "Timeline": (Timeline, Traffic), "GPU": (GpuView,), "Library": (Overview,)}
+    views = {"Why": (Roofline, Occupancy), "Timeline": (Timeline, Traffic), "Library": (Overview,)}
     state = State(run=RUN, kernel="softmax", view="roofline")
     shown = Navigation(state, views, apart="Library")
     assert list(shown._made) == ["roofline"]
@@ -172,13 +171,11 @@ def test_views_are_made_ready_but_for_the_live_one(runs: Path, monkeypatch: pyte
     assert shown._prepare()
     assert shown._prepare()
     assert not shown._prepare()
-    state.view = "gpu"
-    assert "gpu" in shown._made
-    state.view = "roofline"
 
 
 #: What ``view`` was in addresses that people have handed on.
 OLD = [
+    "home",
     "summary",
     "advice",
     "roofline",
@@ -191,7 +188,6 @@ OLD = [
     "history",
     "compare",
     "overview",
-    "gpu",
     "claims",
 ]
 
@@ -207,6 +203,16 @@ def test_an_address_of_before_the_groups_leads_to_its_view(
     assert list(shown._made) == [name]
     assert APART in GROUPS
     assert sum(name in dict(views) for _, views in shown._tabs.groups) == 1
+
+
+def test_an_address_of_the_former_gpu_view_opens_it_over_the_summary(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    state = State(run=RUN, kernel="softmax", view="gpu")
+    shown = Navigation(state, GROUPS, APART, FORMER)
+    assert (state.view, state.panel, state.ignored) == ("summary", "gpu", "")
+    assert list(shown._made) == ["summary"]
 
 
 def test_a_tab_that_is_pressed_is_the_view_of_the_address(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

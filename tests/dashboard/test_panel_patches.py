@@ -24,6 +24,7 @@ from bokeh.core.property.descriptors import PropertyDescriptor
 from bokeh.core.serialization import Serializer
 from bokeh.document import Document
 from bokeh.models import Plot
+from bokeh.protocol.exceptions import ProtocolError
 from bokeh.server.connection import ServerConnection
 from bokeh.server.views.ws import WSHandler
 from panel.io import document
@@ -105,6 +106,25 @@ def test_bokeh_looks_the_defaults_of_a_class_up_for_each_model(monkeypatch: pyte
     assert asked.total() - first > 50
 
 
+def test_panel_looks_on_disk_for_the_files_of_a_class_each_time() -> None:
+    code = """
+import pathlib; import panel_material_ui as pmui; from tilescope_dashboard.components.copy_button import CopyButton
+from tilescope_dashboard.panel_patches import component_paths
+def looks():
+    asked = []
+    real, pathlib.Path.is_file = pathlib.Path.is_file, lambda path: asked.append(path) or real(path)
+    found = [(kind._bundle_path, kind._bundle_css) for kind in (CopyButton, pmui.Button)]
+    pathlib.Path.is_file = real
+    return len(asked), found
+looks(); count, found = looks()
+component_paths.remember()
+assert looks()[1] == found, found
+print(count, looks()[0])
+"""
+    often, once_more = map(int, bare(code).split())
+    assert often > 0 and once_more == 0
+
+
 def test_a_page_follows_whether_the_server_is_busy() -> None:
     before = page_lifetime._following()
     page = pmui.Page()
@@ -134,6 +154,27 @@ def test_bokeh_asks_a_connection_that_has_gone_for_its_session(monkeypatch: pyte
     WSHandler.on_close(socket)
     assert asyncio.run(WSHandler._handle(socket, object())) is None
     assert heard == ["lost"]
+
+
+def test_tornado_tells_of_a_refused_connection_with_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    socket: Any = SimpleNamespace(request="", _request_summary=lambda: "")
+
+    def logged(error: Exception) -> list[str]:
+        caplog.clear()
+        WSHandler.log_exception(socket, type(error), error, None)
+        return [record.getMessage() for record in caplog.records if record.exc_info]
+
+    expired = ProtocolError("Token is expired.")
+    monkeypatch.setattr(WSHandler, "log_exception", closed_connection._LOG_EXCEPTION)
+    assert logged(expired)
+    for name in ("on_close", "_handle"):
+        monkeypatch.setattr(WSHandler, name, getattr(WSHandler, name))
+    closed_connection.ignore()
+    assert not logged(expired)
+    assert caplog.messages == ["a page's connection was refused: Token is expired."]
+    assert logged(RuntimeError("ours"))
 
 
 class ClosingSocket(WebSocketHandler):

@@ -16,7 +16,7 @@ from tilescope.models import compare
 from tilescope.models.compare import Side
 from tilescope.runs import staleness, store
 from tilescope.table import schema
-from tilescope.table.schema import Failure, Run
+from tilescope.table.run import Failure, Run
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.report import markdown, render

@@ -13,7 +13,7 @@ from tilescope.models import summary
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Ceiling, Device
+from tilescope.table.run import Ceiling, Device
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.roofline import roofline

@@ -14,7 +14,8 @@ from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 from tilescope.table import launch_configs, schema
 from tilescope.table.case import Case
-from tilescope.table.schema import CASE_COLUMNS, Run
+from tilescope.table.run import Run
+from tilescope.table.schema import CASE_COLUMNS
 from tilescope_dashboard.data import frames, run_cache
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.report import runs as report

@@ -16,7 +16,7 @@ from tilescope.runs.store import RunWriter
 from tilescope.table import line_values, schema
 from tilescope.table.case import Case
 from tilescope.table.line_values import LINE_METRICS
-from tilescope.table.schema import Device, Run
+from tilescope.table.run import Device, Run
 from tilescope_dashboard.components import code_pair
 from tilescope_dashboard.data import recordings
 from tilescope_dashboard.figures.style import DARK, LIGHT

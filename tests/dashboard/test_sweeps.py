@@ -12,7 +12,7 @@ from tilescope.foreign_files.opening import open_file
 from tilescope.models import sweeps
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Failure
+from tilescope.table.run import Failure
 from tilescope.tuning import memory, race
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.style import LIGHT

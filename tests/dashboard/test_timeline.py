@@ -18,6 +18,7 @@ from tilescope.models import timeline as model
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
+from tilescope.table.run import Device, Run
 from tilescope_dashboard.figures import timeline as figures
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.session.state import State
@@ -182,8 +183,8 @@ def _sentence(folder: Path, end: str, calls: tuple[float, ...]) -> str:
         found += [case.row(metric, value * 1e-6, "torch_profiler", **at) for metric, value in values.items()]
     identity = f"20260102-030405-{end * 4}"
     if not (folder / identity).exists():
-        device = schema.Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
-        writer = store.RunWriter(folder, schema.Run(identity, "", device, {"relu": {}}, {}, {}))
+        device = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
+        writer = store.RunWriter(folder, Run(identity, "", device, {"relu": {}}, {}, {}))
         writer.append(schema.frame(found))
         writer.finish()
     shown = Timeline(State(run=identity, kernel="relu", view="timeline"))
@@ -254,8 +255,8 @@ def test_the_trace_of_an_own_kernel_is_found_as_the_librarys_are(
     # Its collectors know it by its file, the run's table by its name, which may be one of the library's.
     case = Case("/home/me/my [kernels].py:softmax", "triton", "forward", "8-fp32")
     others = Case("/home/me/my [kernels].py:not_softmax", "triton", "forward", "8-fp32")
-    device = schema.Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
-    writer = store.RunWriter(tmp_path, schema.Run(RUN, "", device, {"softmax": {}}, {}, {}))
+    device = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
+    writer = store.RunWriter(tmp_path, Run(RUN, "", device, {"softmax": {}}, {}, {}))
     at = {"launch": 0, "function": "k", "sample": 0}
     times = {"launch_start": 0.0, "gpu_time": 1e-5}
     writer.append(schema.frame([case.row(name, value, "torch_profiler", **at) for name, value in times.items()]))

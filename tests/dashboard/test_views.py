@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tilescope.models.summary import representative, summarise
 from tilescope.runs import journal, listings, store
-from tilescope.table.schema import Failure
+from tilescope.table.run import Failure
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data.best_run import SHOWN_FIRST, first_shown
 from tilescope_dashboard.data.frames import largest_problem
@@ -27,6 +27,7 @@ from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.form.fields import ProfileFields
+from tilescope_dashboard.views.home import Home
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
@@ -39,7 +40,7 @@ RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "2026
 #: Panel's own, on pandas 3.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 VIEWS: tuple[type[View], ...] = (
-    Summary, Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Claims, Compare,
+    Home, Summary, Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Claims, Compare,
 )  # fmt: skip
 
 
@@ -119,18 +120,6 @@ def test_another_kernel_opens_the_run_that_says_most_of_it() -> None:
     assert not state.table.empty
     state.kernel = "not_in_any_run"
     assert (state.run, state.kernel) == (RUN, "not_in_any_run")
-
-
-def test_the_overview_lists_every_kernel_and_opens_one() -> None:
-    state = State(run=PREDICTED, kernel="softmax", view="overview")
-    shown = Overview(state)
-    shown.refresh()
-    kernels = list(shown._kernels.value["kernel"])
-    # Those of the made-up runs and those of the recordings.
-    assert {"softmax", "matmul", "vector_add", "add_rms_norm"} <= set(kernels)
-    shown._kernels.selection = [kernels.index("add_rms_norm")]
-    assert state.kernel == "add_rms_norm"
-    assert state.loaded.run.device.name == "NVIDIA H200"
 
 
 def test_the_overview_names_the_first_finding_and_opens_advice_on_it() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,15 @@ def test_a_result_that_was_opened_meanwhile_stays_opened() -> None:
     assert visitor.opened == "new"
 
 
-def profile_button(page: Any) -> Any:
-    button = page.get_by_role("button", name="Profile", exact=True)
-    page.wait_for_function("b => !b.disabled", arg=button.element_handle())
-    return button
+@pytest.fixture
+def start(start_button: Any) -> Callable[[Any], None]:
+    """Starts a job and waits until it is under way."""
 
+    def started(page: Any) -> None:
+        start_button(page).click()
+        page.get_by_role("button", name="Cancel").wait_for()
 
-def start(page: Any) -> None:
-    profile_button(page).click()
-    page.get_by_role("button", name="Cancel").wait_for()
+    return started
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,9 @@ def server(job_server: Any) -> Iterator[Any]:
 
 
 @browser
-def test_profile_with_progress_then_the_result_without_a_reload(visit: Any) -> None:
+def test_profile_with_progress_then_the_result_without_a_reload(visit: Any, start_button: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add&view=overview")
-    button = profile_button(page)
+    button = start_button(page)
     page.get_by_label("eager").uncheck()
     page.get_by_label("compile", exact=True).uncheck()
     with visit.server.held():
@@ -64,10 +64,10 @@ def test_profile_with_progress_then_the_result_without_a_reload(visit: Any) -> N
 
 
 @browser
-def test_cancel_stops_the_job_and_says_so(visit: Any) -> None:
+def test_cancel_stops_the_job_and_says_so(visit: Any, start_button: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
     with visit.server.held():
-        profile_button(page).click()
+        start_button(page).click()
         page.get_by_role("button", name="Cancel").click()
         page.get_by_text("softmax: cancelled after").wait_for()
     page.get_by_role("button", name="Dismiss").click()
@@ -76,7 +76,7 @@ def test_cancel_stops_the_job_and_says_so(visit: Any) -> None:
 
 @SLOW
 @browser
-def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any) -> None:
+def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any, start: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
     with visit.server.held():
         start(page)
@@ -101,7 +101,7 @@ def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any) ->
 
 @SLOW
 @browser
-def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any) -> None:
+def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any, start: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add")
     with visit.server.held():
         start(page)
@@ -124,7 +124,7 @@ def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any) -
 
 @SLOW
 @browser
-def test_what_ended_while_the_page_was_away_is_opened_when_it_is_back(visit: Any) -> None:
+def test_what_ended_while_the_page_was_away_is_opened_when_it_is_back(visit: Any, start: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add")
     address = page.url
     with visit.server.held():

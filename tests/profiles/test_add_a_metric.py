@@ -13,7 +13,7 @@ from tilescope.hardware import device
 from tilescope.runs.store import RunWriter
 from tilescope.table import metrics, units
 from tilescope.table.case import Case
-from tilescope.table.schema import Run
+from tilescope.table.run import Run
 
 NEW = metrics.Metric(
     "warp_instructions", "warp instructions issued", "count", metrics._counter("smsp__inst_issued.sum")

@@ -13,7 +13,7 @@ from tilescope.models.advice import Finding
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.metrics import METRICS
-from tilescope.table.schema import Ceiling, Device
+from tilescope.table.run import Ceiling, Device
 
 CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
 AT = {"launch": 0, "function": "scale_kernel"}

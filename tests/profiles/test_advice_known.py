@@ -12,7 +12,7 @@ from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.case_table import gather
-from tilescope.table.schema import Ceiling, Device
+from tilescope.table.run import Ceiling, Device
 
 CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
 #: 1 TB/s: a million bytes take a microsecond. L2 holds 10 MB.

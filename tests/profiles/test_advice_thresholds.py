@@ -8,7 +8,7 @@ import pytest
 from tilescope.models import advice
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Ceiling, Device
+from tilescope.table.run import Ceiling, Device
 
 CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
 #: 1 TB/s, 10 Tflop/s, 100 multiprocessors: 100 MB take 100 us, and so do 1 Gflop.

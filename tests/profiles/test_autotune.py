@@ -153,13 +153,13 @@ def launch(**constants) -> launches.Launch:
 
 
 @pytest.mark.parametrize("stages", [2, 4])
-def test_shared_memory_and_threads_are_known_before_llvm_as_after_it(stages):
-    one = launch(BM=128, BN=128, BK=64, num_warps=8, num_stages=stages)
-    with offline.targeting("sm_90"):
-        early = early_resources.read(one)
-        kernel = offline.compile_launch(one)
-    assert (early.shared_memory, early.threads) == (kernel.metadata.shared, 256)
-    assert early.accumulators == 64
+def test_shared_memory_and_threads_are_known_before_llvm_as_after_it(stages, monkeypatch, tmp_path):
+    known: list[dict[str, int]] = []
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(pruning, "refusal", lambda target, **needs: known.append(needs))
+    with offline.targeting("sm_90"), early_resources.refusing():
+        kernel = offline.compile_launch(launch(BM=128, BN=128, BK=64, num_warps=8, num_stages=stages))
+    assert known == [{"threads": 256, "shared_memory": kernel.metadata.shared, "accumulators": 64}]
 
 
 def test_a_hopeless_config_is_refused_with_its_reason_and_others_compile(monkeypatch):

@@ -17,7 +17,7 @@ from tilescope.models import claims, claims_text, published_claims
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Ceiling, Device, Run
+from tilescope.table.run import Ceiling, Device, Failure, Run
 
 README = Path(__file__).parents[2] / "README.md"
 ROOF = Ceiling("hbm", 4e12, "byte/second", "measured", "copy")
@@ -130,8 +130,8 @@ def test_a_ratio_has_its_interval_of_confidence():
     ("error", "failures"),
     [
         (1.1, ()),
-        (0.0, (schema.Failure(LARGE, "check", "has shape (1,)"),)),
-        (0.0, (schema.Failure(f"own.py:{LARGE}", "check", "NaN"),)),
+        (0.0, (Failure(LARGE, "check", "has shape (1,)"),)),
+        (0.0, (Failure(f"own.py:{LARGE}", "check", "NaN"),)),
     ],
 )
 def test_a_case_whose_check_failed_feeds_no_ratio(error, failures):

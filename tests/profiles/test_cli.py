@@ -18,7 +18,7 @@ from tilescope.runs import store
 from tilescope.runs.store import RunWriter
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Device, Failure, Run
+from tilescope.table.run import Device, Failure, Run
 
 from .fake_jobs import OWN
 

@@ -14,7 +14,7 @@ from tilescope.models.compare import CompareError, Side
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Device, Run
+from tilescope.table.run import Device, Run
 
 DEVICE = Device("GPU", "sm_90", 100, 1, 1, True)
 CASES = [Case("k", impl, "forward", size, "") for impl in ("triton", "eager") for size in ("8-fp32", "16-fp32")]

@@ -23,7 +23,7 @@ from tilescope.runs.publish import publish
 from tilescope.runs.store import LoadedRun, RunWriter
 from tilescope.table import launch_configs, schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Device, Run
+from tilescope.table.run import Device, Run
 from triton.compiler.compiler import max_shared_mem
 from triton.runtime import driver
 

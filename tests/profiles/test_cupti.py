@@ -38,8 +38,6 @@ SIZES = {
     "cuptiRangeProfilerSetConfig": 90,
     "cuptiRangeProfilerStart": 24,
     "cuptiRangeProfilerStop": 41,
-    "cuptiRangeProfilerPushRange": 32,
-    "cuptiRangeProfilerPopRange": 24,
     "cuptiRangeProfilerDecodeData": 32,
     "cuptiRangeProfilerGetCounterDataInfo": 40,
 }

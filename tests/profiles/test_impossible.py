@@ -13,7 +13,7 @@ from tilescope.models import advice, impossible, summary
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Ceiling, Device, Run
+from tilescope.table.run import Ceiling, Device, Run
 
 CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
 #: HBM moves a million bytes in a microsecond, by its datasheet. L2 holds 10 MB.

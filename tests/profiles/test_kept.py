@@ -15,7 +15,7 @@ from tilescope.jobs import declarations, kept_ceilings, questions, schedule
 from tilescope.jobs.job import Job
 from tilescope.jobs.ledger import Ledger
 from tilescope.table.case import Case
-from tilescope.table.schema import Ceiling, Device, Run
+from tilescope.table.run import Ceiling, Device, Run
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "tilescope_kernels"
 ENTRY = {

@@ -17,7 +17,8 @@ from tilescope.runs.publish import publish
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError
 from tilescope.table import line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Device, Run, SchemaError
+from tilescope.table.run import Device, Run
+from tilescope.table.schema import SchemaError
 
 PAGE = gzip.decompress(Path(__file__).with_name("fixtures").joinpath("source_cuda_sass_h200.csv.gz").read_bytes())
 TEXT = PAGE.decode()

@@ -144,8 +144,8 @@ def test_results_of_other_shapes_or_numbers_are_wrong():
 
 
 def test_a_cell_is_run_and_profiled(kept):
-    shell_class = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell
-    shell = shell_class()
+    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
+    wrong = pytest.importorskip("IPython.core.error").UsageError  # told without a traceback
     tilescope.load_ipython_extension(shell)
     shell.run_cell_magic("tilescope", "--target sm_86 --collect compiler,interpreter --title mine", SCRIPT.replace(
         "sys.argv[2]", "'50'").replace("sys.exit", "kept = "))  # fmt: skip
@@ -154,8 +154,16 @@ def test_a_cell_is_run_and_profiled(kept):
     assert shell.user_ns["x"].sum() == 200
     assert capture.records[0].sites == {"cell:14": 1}  # IPython counts from the cell's first line that is not empty
     assert shell.run_cell_magic("tilescope", "", "1 / 0") is None
-    with pytest.raises(ValueError, match="it takes --target"):
+    with pytest.raises(wrong, match="it takes --target"):
         shell.run_cell_magic("tilescope", "--tarket x", "1")
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+def test_where_nothing_is_launched_it_is_said_why(tmp_path):
+    with tilescope.capture() as capture:
+        assert torch.compile(lambda x: x * 2)(torch.ones(4)).sum() == 8
+    with pytest.raises(ValueError, match=r"no Triton kernel was launched: .*; torch.compile makes C[+][+], not Triton"):
+        capture.write(tmp_path)
 
 
 def test_what_inductor_generates_is_captured_where_it_launches_by_itself(tmp_path):

@@ -43,7 +43,7 @@ def test_the_reading_kernel_reads_every_chunk_it_counts() -> None:
 def test_a_roof_that_fails_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from tilescope.execution import measured_rates
-    from tilescope.table.schema import Ceiling
+    from tilescope.table.run import Ceiling
 
     def broken() -> Ceiling:
         raise RuntimeError("no fp8 here")
@@ -78,7 +78,8 @@ def test_measured_roofs_stay_below_the_datasheet() -> None:
     from tilescope.execution import measured_rates
 
     found = {ceiling.name: ceiling.value for ceiling in measured_rates.measure()}
-    seen = device.describe_cuda()
+    seen = device.detect()
+    assert seen is not None
     assert {"hbm", "hbm_read", "l2", "bf16", "fp32"} <= set(found)
     assert found["hbm"] < found["l2"]
     for name, value in found.items():

@@ -14,7 +14,7 @@ from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Failure
+from tilescope.table.run import Failure, Run
 
 
 def hostile(folder: Path, cases: int = 1) -> Profile:
@@ -26,7 +26,7 @@ def hostile(folder: Path, cases: int = 1) -> Profile:
         for made_case in made
         for name in ("bytes_read", "bytes_written")
     ]
-    about = schema.Run(
+    about = Run(
         id=store.new_id(), started="2026-01-02T03:04:05+00:00", device=device.for_target("sm_90"),
         kernels={case.kernel: {}}, versions={}, settings={}, git_revision="", title="<b>title</b>",
     )  # fmt: skip

@@ -11,7 +11,7 @@ from tilescope.runs.publish import publish
 from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Device, Failure, Run
+from tilescope.table.run import Device, Failure, Run
 
 SOFTMAX, MATMUL = Case("softmax", "triton", "forward", "8x8-fp32"), Case("matmul", "triton", "forward", "8x8x8-bf16")
 LARGER = dataclasses.replace(SOFTMAX, workload="16x8-fp32")

@@ -12,7 +12,7 @@ from tilescope.hardware import device
 from tilescope.jobs import supervisor, tuning
 from tilescope.runs import store
 from tilescope.table.case import Case
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 from tilescope.tuning import floor, memory, race, racing, search
 
 from .fake_jobs import KIT

@@ -140,4 +140,3 @@ def test_the_nearest_shape_s_winner_goes_first():
     near = near_shapes.distance("(4096, 4096, 'bf16')", "(4096, 2048, 'bf16')")
     assert near == pytest.approx(near_shapes.distance("(1, 2)", "(2, 2)"))
     assert near_shapes.distance("(4096, 'bf16')", "(4096, 'fp32')") == float("inf")
-    assert near_shapes.first(["a", "b", "c"], ["c", "gone"]) == ["c", "a", "b"]

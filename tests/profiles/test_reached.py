@@ -11,7 +11,7 @@ from tilescope.models import claims, roofline, summary
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Ceiling, Device, Run
+from tilescope.table.run import Ceiling, Device, Run
 
 #: 1 TB/s copied and 1.1 read, of 1.5 on paper; an L2 of 1 MB.
 TOY = Device(

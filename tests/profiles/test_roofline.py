@@ -14,7 +14,7 @@ from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Ceiling, Device
+from tilescope.table.run import Ceiling, Device
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SOFTMAX = Case("softmax", "triton", "forward", "16384x4096-bf16")

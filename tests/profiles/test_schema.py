@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Ceiling, Device, Failure, Run, SchemaError
+from tilescope.table.run import SCHEMA_VERSION, Ceiling, Device, Failure, Run
+from tilescope.table.schema import SchemaError
 from tilescope.table.sources import MEASURED, SOURCES
 
 CASE = Case("softmax", "triton", "forward", "1823x781-fp32")
@@ -70,15 +71,6 @@ def test_missing_and_unexpected_columns_are_named():
         schema.validate(table().assign(colour=1))
 
 
-def test_wide_keeps_provenance_and_takes_medians():
-    wide = schema.wide(table())
-    assert len(wide) == 1
-    assert wide["registers", "compiler"].item() == 32
-    assert wide["registers", "ncu"].item() == 40
-    assert wide["gpu_time", "torch_profiler"].item() == 2
-    assert schema.wide(schema.frame([])).empty
-
-
 def test_a_run_survives_json():
     assert Run.from_json(run().to_json()) == run()
     assert Run.from_json({**run().to_json(), "added_later": 1}) == run()
@@ -86,7 +78,7 @@ def test_a_run_survives_json():
 
 def test_a_newer_run_says_upgrade():
     with pytest.raises(SchemaError, match="upgrade"):
-        Run.from_json({**run().to_json(), "schema_version": schema.SCHEMA_VERSION + 1})
+        Run.from_json({**run().to_json(), "schema_version": SCHEMA_VERSION + 1})
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from hashlib import sha256
 import pytest
 from tilescope.hardware.device import Device
 from tilescope.runs import staleness, store
-from tilescope.table.schema import Run, frame
+from tilescope.table.run import Run
+from tilescope.table.schema import frame
 
 KERNEL = '''"""A file."""
 import helper

@@ -11,7 +11,7 @@ from tilescope.runs import store
 from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import SCHEMA_VERSION, Device, Failure, Run
+from tilescope.table.run import SCHEMA_VERSION, Device, Failure, Run
 
 CASE = Case("softmax", "triton", "forward", "8x8-fp32")
 

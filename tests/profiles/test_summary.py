@@ -14,7 +14,7 @@ from tilescope.hardware import device
 from tilescope.models import advice, roofline, summary
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Ceiling, Device
+from tilescope.table.run import Ceiling, Device
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")

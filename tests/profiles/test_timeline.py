@@ -15,6 +15,7 @@ from tilescope.models import chrome_trace, timeline
 from tilescope.runs import store
 from tilescope.table import launch_configs, schema
 from tilescope.table.case import Case
+from tilescope.table.run import Device, Run
 
 CASE = Case("softmax", "triton", "forward", "128x64-bf16")
 GOLDEN = Path(__file__).parent / "fixtures" / "torch_profiler_trace.json"
@@ -150,8 +151,8 @@ def test_a_trace_made_from_the_table_says_the_same() -> None:
 
 
 def test_a_kept_trace_is_found_by_its_case(tmp_path: Path) -> None:
-    device = schema.Device("none", "sm_90", 1, 1, 1, measured=False)
-    run = schema.Run("20260102-030405-aaaa", "", device, {}, {}, {})
+    device = Device("none", "sm_90", 1, 1, 1, measured=False)
+    run = Run("20260102-030405-aaaa", "", device, {}, {}, {})
     loaded = store.LoadedRun(run, schema.frame([]), tmp_path)
     assert chrome_trace.kept(loaded, CASE) is None
     path = tmp_path / "artefacts" / "torch_profiler" / f"{CASE.slug}{torch_profiler.SUFFIX}"

@@ -1,4 +1,4 @@
-// Keys for the whole page, the sheet that lists them, and a link past the sidebar. Every widget has a shadow root of its
+// Keys for the whole page, the sheet that lists them, and a link past the bar. Every widget has a shadow root of its
 // own, so what is looked for is looked for through them all.
 
 const STYLE = `
@@ -27,6 +27,10 @@ function every(selector, root = document) {
 
 // A view that is asked for: the one before (-1) or after (1) the one that is seen, or that of the group with this number.
 const ask = detail => document.dispatchEvent(new CustomEvent("tilescope-view", {detail}))
+
+// What a letter opens, or closes where it is open.
+const PANELS = {p: "profile", g: "gpu"}
+const toggle = detail => document.dispatchEvent(new CustomEvent("tilescope-panel", {detail}))
 
 // A link that is seen only while it has the focus, before everything else on the page.
 function skipping() {
@@ -161,6 +165,8 @@ export function render({model}) {
       ask({number: Number(event.key)})
     } else if (bracket) {
       ask({step: event.key === "]" ? 1 : -1})
+    } else if (event.key in PANELS) {
+      toggle(PANELS[event.key])
     } else if (at.matches?.(".tabulator-tableholder") && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
       event.preventDefault()
       choose(at, event.key === "ArrowDown" ? 1 : -1)

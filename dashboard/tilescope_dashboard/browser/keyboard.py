@@ -1,4 +1,4 @@
-"""Keys for the whole page, the sheet that lists them, and a link past the sidebar. What they do is in ``keyboard.js``."""
+"""Keys for the whole page, the sheet that lists them, and a link past the bar. What they do is in ``keyboard.js``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ KEYS = (
     ("?", "show or hide this sheet"),
     ("1 … 9", "go to a group of views, counted from the left"),
     ("[ ]", "go to the view before or after this one"),
+    ("p, g", "open or close the profile form, or the GPU"),
     ("Tab, Shift Tab", "go to the next control, or back"),
     ("← →", "in a row of views: the one beside it; Enter opens it"),
     ("↑ ↓", "in a table: choose a row"),

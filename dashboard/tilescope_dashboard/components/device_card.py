@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from tilescope.hardware.ceilings import MEASURED
-from tilescope.table.schema import Ceiling, Device
+from tilescope.table.run import Ceiling, Device
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data.units import ABSENT, write

@@ -12,7 +12,7 @@ class ViewTabs(JSComponent):
     """``view`` is the name of the one that is seen, bound both ways. A group opens on the view that was seen last of it."""
 
     groups = param.List(doc="For each group its title, and its views: pairs of a name and a title.")
-    apart = param.String(doc="Title of the first group that stands apart from those before it.")
+    apart = param.String(doc="Title of the group that stands apart from the others.")
     view = param.String()
 
     _esm = Path(__file__).with_suffix(".js")

@@ -23,6 +23,11 @@ def ask() -> Future[list[dict[str, Any]]]:
     return _asked[-1]
 
 
+def known() -> list[dict[str, Any]]:
+    """The answer if it has come, else nothing."""
+    return _asked[-1].result() if _asked and _asked[-1].done() and not _asked[-1].exception() else []
+
+
 def _answer(answer: Future[list[dict[str, Any]]]) -> None:
     # What is asked for next will be a job.
     resident.prepare()

@@ -1,52 +1,13 @@
-"""Lists of every kernel in some run, and of every run. Runs to frames."""
+"""List of every run. Runs to a frame."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
-from typing import Any
 
 import pandas as pd
-from tilescope.models import summary
 from tilescope.runs import store
 
-from tilescope_dashboard.data.best_run import best_run
-from tilescope_dashboard.data.run_cache import open_cached, summaries
-
 _RUNS = ("started", "title", "device", "what", "kernels", "sources", "cases", "state")
-
-
-def library(runs: Iterable[store.Summary]) -> pd.DataFrame:
-    """One row a kernel, in the order in which the runs, from the oldest on, name them.
-
-    Columns are those of ``tilescope.models.summary.summarise`` and ``run`` (id), ``from_run`` (what it is, in words). A kernel
-    whose run cannot be read any more is left out. Made once for the same runs: the caller must not change it.
-    """
-    return _library(tuple(runs))
-
-
-@functools.lru_cache(maxsize=8)
-def _library(runs: tuple[store.Summary, ...]) -> pd.DataFrame:
-    names = dict.fromkeys(name for found in reversed(runs) for name in found.kernels if not found.error)
-    rows: list[dict[str, Any]] = []
-    for name in names:
-        run = best_run(runs, name)
-        if run is None:
-            continue
-        try:
-            every = summaries(open_cached(run.path))
-        except (store.StoreError, OSError):
-            continue
-        found = summary.representative(every[every["kernel"] == name])
-        if found is not None:
-            rows.append(
-                {
-                    **found,
-                    "run": run.id,
-                    "from_run": f"{_kind(run)} {run.started[:10]}, {run.device.removeprefix('NVIDIA ')}",
-                }
-            )
-    return pd.DataFrame(rows, columns=[*summary.COLUMNS, "run", "from_run"])
 
 
 def listing(runs: Iterable[store.Summary]) -> pd.DataFrame:

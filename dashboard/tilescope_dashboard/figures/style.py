@@ -164,7 +164,7 @@ def dress(plot: figure, look: Theme) -> figure:
     return plot
 
 
-#: Pixels for the legend beside the axis' labels on a phone, and on the narrowest page with a sidebar.
+#: Pixels for the legend beside the axis' labels on a phone, and on the narrowest page with an open drawer.
 _ROOM = {True: 260, False: 560}
 #: The page's theme writes a legend in 0.95 of its own font's size, which is meant for running text.
 _LEGEND_CSS = ":host { font-size: 12.6px; }"

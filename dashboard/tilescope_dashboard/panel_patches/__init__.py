@@ -8,6 +8,7 @@ the module goes. ``page_lifetime.settle`` puts in place those that every page ne
 FOR = {
     "closed_connection": ("bokeh", "3.9.2"),
     "component_files": ("panel", "1.9.4"),
+    "component_paths": ("panel", "1.9.4"),
     "debounce": ("panel", "1.9.4"),
     "delivery": ("panel", "1.9.4"),
     "lost_writes": ("panel", "1.9.4"),

@@ -1,23 +1,30 @@
-"""A connection that has been let go of is spoken of no more.
+"""A connection that has been let go of is spoken of no more, and one that is refused in one line.
 
 Bokeh 3.9.2 hands on what a page sent just before it closed, and hears of its end twice where the close and the broken pipe both
-come: each time an ``AssertionError`` stands in the server's log, as the connection has no session any more.
+come: each time an ``AssertionError`` stands in the server's log, as the connection has no session any more. A page that asks
+with a token that has expired, as one left open overnight does, gets a traceback there too.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+from bokeh.protocol.exceptions import ProtocolError
 from bokeh.server.views.ws import WSHandler
 
+LOG = logging.getLogger("tilescope")
+
 _HANDLE, _ON_CLOSE = WSHandler._handle, WSHandler.on_close
+_LOG_EXCEPTION = WSHandler.log_exception
 
 
 def ignore() -> None:
     """From here on in this process."""
-    # Bokeh declares both as methods that are not to be exchanged.
+    # Bokeh declares them as methods that are not to be exchanged.
     WSHandler._handle = _handle  # type: ignore[method-assign]
     WSHandler.on_close = _on_close  # type: ignore[method-assign]
+    WSHandler.log_exception = _log_exception  # type: ignore[method-assign]
 
 
 async def _handle(self: WSHandler, message: Any) -> Any:
@@ -27,6 +34,13 @@ async def _handle(self: WSHandler, message: Any) -> Any:
 def _on_close(self: WSHandler) -> None:
     if self.connection is None or _is_open(self):
         _ON_CLOSE(self)
+
+
+def _log_exception(self: WSHandler, kind: Any, error: Any, trace: Any) -> None:
+    if isinstance(error, ProtocolError):
+        LOG.warning("a page's connection was refused: %s", error)
+    else:
+        _LOG_EXCEPTION(self, kind, error, trace)
 
 
 def _is_open(socket: WSHandler) -> bool:

@@ -16,9 +16,10 @@ from panel.io.resources import JS_VERSION, LOCAL_DIST
 from panel.models.tabulator import THEME_PATH
 from tilescope.runs import store
 
-from tilescope_dashboard.data import catalog, library
+from tilescope_dashboard.data import catalog, run_cache
 from tilescope_dashboard.panel_patches import (
     closed_connection,
+    component_paths,
     debounce,
     delivery,
     lost_writes,
@@ -45,9 +46,11 @@ def settle() -> None:
     """
     catalog.ask()
     if not _serves():
-        # A server that warms up, with nobody waiting: made in a page's spare time, Overview's list would keep all waiting.
-        library.library(store.list_runs())
+        # A server that warms up, with nobody waiting: Home and Claims are made of what is kept of the recordings.
+        for run in store.list_runs():
+            run_cache.has_claimed(run.path)
     model_defaults.remember()
+    component_paths.remember()
     delivery.complete()
     closed_connection.ignore()
     lost_writes.forget()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 from tilescope.models.compare import Side
 from tilescope.runs.store import LoadedRun
-from tilescope.table.schema import Run
+from tilescope.table.run import Run
 from tilescope.table.suggest import unknown
 
 from tilescope_dashboard.report.comparisons import comparison

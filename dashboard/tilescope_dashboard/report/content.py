@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 from bokeh.plotting import figure
 from tilescope.models.advice import Finding
-from tilescope.table.schema import Run
+from tilescope.table.run import Run
 
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.figures.style import Theme

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import param
 from tilescope.models import summary
 from tilescope.runs import staleness, store
 from tilescope.table import schema
+from tilescope.table.run import Device
 
 from tilescope_dashboard.data import command_line, kernel_cases, url_state
 from tilescope_dashboard.data.best_run import best_run, first_shown
@@ -20,14 +20,17 @@ from tilescope_dashboard.data.recordings import Question, Recording, best, havin
 from tilescope_dashboard.data.run_cache import cases_of, open_cached, summaries
 from tilescope_dashboard.figures.style import Theme, theme
 
-LOG = logging.getLogger(__name__)
 #: What of a state stands in the address.
-IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared"]
+IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared", "panel"]
+#: Views that are named elsewhere: the one of all kernels, and the first of one kernel.
+HOME, FIRST = "home", "summary"
+#: What can be open beside or over the views.
+PANELS = (PROFILE := "profile", GPU := "gpu")
 _NO_CASE = KernelCase("", "", "")
 
 
 class State(param.Parameterized):
-    """State that the address holds (``run``, ``kernel``, ``case``, ``view``, ``theme``, ``compared``) and what follows from it.
+    """State that the address holds (``run``, ``kernel``, ``case``, ``view``, ``theme``, ``compared``, ``panel``) and what follows from it.
 
     ``catalog`` is ``tilescope.jobs.questions.describe``'s answer, empty until it came; ``catalog_error`` why it did not. ``error`` says why the chosen run
     cannot be shown. ``may_launch`` is False for a client that is not on this machine.
@@ -35,12 +38,13 @@ class State(param.Parameterized):
 
     run = param.String(doc="Id of the run.")
     kernel = param.String(doc="Name of the kernel.")
-    view = param.String(default="summary", doc="A view's name; one that is not known means the first.")
+    view = param.String(default=FIRST, doc="A view's name; one that is not known means the first of a kernel.")
     theme = param.String(default="light", doc="dark, or else light.")
     compared = param.List(item_type=str, doc="Runs, or RUN:IMPLEMENTATION, that are compared with the run.")
     case = param.String(
         doc="The kernel's case, as kernel_cases.case_name names it; empty for the one that stands for it."
     )
+    panel = param.String(doc="What is open beside the views, one of PANELS; empty for nothing.")
 
     runs = param.List(item_type=store.Summary)
     loaded = param.ClassSelector(class_=store.LoadedRun, default=None)
@@ -60,6 +64,7 @@ class State(param.Parameterized):
         self._open()
         self.ignored = "; ".join(self._keep_case(asked=True))
         self.param.watch(self._follow_choice, ["run", "kernel", "compared", "case"])
+        self.param.watch(self._keep_panel, "panel")
 
     def refresh(self) -> None:
         """Look at the disk again: runs come and go."""
@@ -71,6 +76,11 @@ class State(param.Parameterized):
         self.param.update(**good)
         if others:
             self.ignored = f"not understood: {', '.join(others)}"
+
+    def _keep_panel(self, event: param.parameterized.Event) -> None:
+        if event.new and event.new not in PANELS:
+            self.ignored = "; ".join(filter(None, [self.ignored, f"nothing that opens: {url_state.shown(event.new)}"]))
+            self.panel = ""
 
     def _follow_choice(self, *events: param.parameterized.Event) -> None:
         names = {event.name for event in events}
@@ -107,6 +117,10 @@ class State(param.Parameterized):
         )
         self.case = kernel_cases.case_name(same) if same and not asked else ""
         return [f"not a case of {self.kernel} in this run: {url_state.shown(wanted)}"] if asked else []
+
+    def go_to(self, **chosen: str) -> None:
+        """Choose these; from Home, which is of no one kernel, on to the page of the kernel."""
+        self.param.update(**chosen, **({"view": FIRST} if self.view == HOME else {}))
 
     def choose(self, **parts: str) -> None:
         """Choose the case with these ``parts``, fields of a ``KernelCase``: of several the one most like the case before.
@@ -216,7 +230,7 @@ class State(param.Parameterized):
         return self.loaded.table[self.loaded.table["kernel"] == self.kernel]
 
     @property
-    def device(self) -> schema.Device | None:
+    def device(self) -> Device | None:
         """The GPU that the run speaks about."""
         return self.loaded.run.device if self.loaded else None
 

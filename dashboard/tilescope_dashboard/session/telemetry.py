@@ -32,6 +32,11 @@ class TelemetryStream:
         if self._doc is not None:
             pn.state.on_session_destroyed(lambda _: self._leave())
 
+    @property
+    def on(self) -> bool:
+        """Whether it watches."""
+        return self._unwatch is not None
+
     def start(self) -> None:
         """Watch, if it does not yet."""
         if self._unwatch is None:

@@ -12,20 +12,13 @@ from tilescope_dashboard.data.units import ABSENT, times, write
 from tilescope_dashboard.topics.sentence import Sentence
 
 _OF_ROOFLINE = Column("floor_fraction", "of roofline", "ratio")
-_VS_EAGER, _VS_COMPILE, _VS_LIBRARY = (
-    Column(f"speedup_{other}", f"speedup vs {other}", "times") for other in ("eager", "compile", "library")
-)
+_VS_EAGER, _VS_LIBRARY = (Column(f"speedup_{other}", f"speedup vs {other}", "times") for other in ("eager", "library"))
 _LIBRARY, _WHY = Column("library", "library"), Column("why", "why")
 _TRAFFIC = Column("bytes_ratio", "HBM traffic vs minimum", "times")
 #: Rows of ``tilescope.models.summary.summarise``.
 CASES = (
     KERNEL, IMPL, PASS, WORKLOAD, GPU_TIME, _OF_ROOFLINE, _VS_EAGER, _VS_LIBRARY, _LIBRARY, _TRAFFIC,
     Column("registers", "registers", "count"), Column("theoretical_occupancy", "occupancy", "ratio"), _WHY,
-)  # fmt: skip
-#: Rows of ``library.library``, numbers first: a phone shows three columns.
-KERNELS = (
-    KERNEL, GPU_TIME, _OF_ROOFLINE, _VS_EAGER, _VS_COMPILE, _VS_LIBRARY, _LIBRARY, _TRAFFIC, WORKLOAD,
-    Column("from_run", "from"), _WHY,
 )  # fmt: skip
 #: Rows of ``library.listing``.
 RUNS = (

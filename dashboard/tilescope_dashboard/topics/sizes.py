@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 from tilescope.hardware import ceilings, roofs
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, WORKLOAD, Column
 from tilescope_dashboard.data.measurements import newest

@@ -14,7 +14,7 @@ from tilescope.models.advice.finding import DISTANCE, Finding
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case_table import CaseValues, gather
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import ABSENT, times, write

@@ -23,7 +23,7 @@ from tilescope_dashboard.topics import claims as topic
 from tilescope_dashboard.views.base import View
 
 #: As high as the field beside them, a line each; their name is as small as a field's.
-_BUTTONS = ".MuiToggleButton-root { white-space: nowrap; height: 40px; } .MuiFormLabel-root { font-size: 12px; line-height: 1; }"
+_BUTTONS = ".MuiToggleButton-root { white-space: nowrap; height: 40px; } #toggle-buttons-group-label { font-size: 12px; line-height: 1; }"
 
 
 class Claims(View):

@@ -13,8 +13,10 @@ from tilescope.runs.store import LoadedRun
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data.best_run import no_gpu
 from tilescope_dashboard.data.units import short
-from tilescope_dashboard.session.state import State
+from tilescope_dashboard.session.state import HOME, State
 from tilescope_dashboard.views.export import Export
+
+_CSS = ":host(.home) .of-run { display: none; }"
 
 
 class Context(pn.viewable.Viewer):
@@ -29,14 +31,22 @@ class Context(pn.viewable.Viewer):
         )
         self._notices = html_text.pane()
         self._run.param.watch(lambda e: self._choose(run=e.new), "value")
-        state.param.watch(self._fill, ["runs", "loaded", "kernel", "error", "ignored", "narrow"])
+        state.param.watch(self._fill, ["runs", "loaded", "kernel", "error", "ignored", "narrow", "view"])
+        state.param.watch(lambda event: setattr(self._layout, "css_classes", _of(event.new)), "view")
         self._fill()
         export = Export(state)
-        chooser = pn.FlexBox(self._run, export, align_items="end", gap="4px", sizing_mode="stretch_width")
-        self._layout = pn.Column(chooser, export.said, self._notices, sizing_mode="stretch_width", margin=(8, 0, 0, 0))
+        chooser = pn.FlexBox(
+            self._run, export, align_items="end", gap="4px", sizing_mode="stretch_width", css_classes=["of-run"]
+        )
+        self._layout = pn.Column(
+            chooser, export.said, self._notices, sizing_mode="stretch_width", margin=(8, 0, 0, 0), stylesheets=[_CSS],
+            css_classes=_of(state.view),
+        )  # fmt: skip
 
     def _choose(self, **chosen: Any) -> None:
-        self.state.param.update({name: value for name, value in chosen.items() if value})
+        # At first the list says what is chosen already.
+        if any(value and value != getattr(self.state, name) for name, value in chosen.items()):
+            self.state.go_to(**{name: value for name, value in chosen.items() if value})
 
     def _fill(self, *_: param.parameterized.Event) -> None:
         state = self.state
@@ -56,9 +66,13 @@ class Context(pn.viewable.Viewer):
         loaded = state.loaded
         if loaded is None:
             if not state.error:
-                said.append(
-                    html_text.notice("info", "No run yet.", "Choose a kernel in the sidebar and press Profile.")
-                )
+                said.append(html_text.notice("info", "No run yet.", "Choose a kernel and press Profile."))
+            return said
+        if state.view == HOME:
+            # What is said of one run is of no use where all are seen.
+            if no_gpu():
+                what = "times below were measured on the GPUs that are named. The compiler and interpreter collectors work here."
+                said.append(html_text.notice("info", "No GPU on this machine:", what))
             return said
         said += self._known(loaded)
         if not loaded.run.complete:
@@ -100,6 +114,11 @@ class Context(pn.viewable.Viewer):
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout
+
+
+def _of(view: str) -> list[str]:
+    """Classes of the whole: on Home, which is of no run, none is chosen."""
+    return ["home"] if view == HOME else []
 
 
 def _label(summary: Any) -> str:

@@ -1,59 +1,136 @@
-"""GPU: live readings of this machine's GPUs, and what holds their clocks down."""
+"""GPU: what opens over the views from the bar: the run's GPU, others there are runs on, and live readings of this machine's."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import panel as pn
+import panel_material_ui as pmui
+import param
+
 from tilescope_dashboard.components import cards, html_text
 from tilescope_dashboard.components.charts import chart, side_by_side
 from tilescope_dashboard.components.device_card import described
-from tilescope_dashboard.components.tables import renew, table
+from tilescope_dashboard.components.tables import downloads, renew, table
+from tilescope_dashboard.data.best_run import best_run
+from tilescope_dashboard.data.exports import stem
 from tilescope_dashboard.figures.gpu import FIGURES, readings
+from tilescope_dashboard.session.scheduling import next_tick
+from tilescope_dashboard.session.state import GPU, State
 from tilescope_dashboard.session.telemetry import TelemetryStream, sampler
 from tilescope_dashboard.topics import gpu as topic
-from tilescope_dashboard.views.base import View
+
+_CSS = """
+:host { position: absolute; z-index: 21; top: calc(100% - 2px); left: clamp(8px, calc(100% - 748px), 690px); width: min(740px, 100% - 16px);
+  max-height: calc(100vh - 150px); overflow: auto; box-sizing: border-box; padding: 12px 8px; border-radius: 6px;
+  background: var(--mui-palette-background-default, inherit); box-shadow: 0 8px 32px rgb(0 0 0 / .28);
+  border: 1px solid color-mix(in srgb, currentColor 22%, transparent); }
+:host(.closed) { display: none; }
+"""
+_HEIGHT = 150
 
 
-class GpuView(View):
-    """Small figures that stream, and a table of the newest readings. It samples only while it is looked at."""
+class GpuPopover(pn.viewable.Viewer):
+    """Bound to the state both ways. It is made when it is first opened, and samples only while it is open."""
 
-    name_in_address, title, live = "gpu", "GPU", True
+    state = param.ClassSelector(class_=State)
 
-    def build(self) -> list[Any]:
-        self._stream = TelemetryStream(sampler(), self._tell)
-        self._table, self._device = table(topic.COLUMNS), cards.pane()
-        self._charts = {name: chart() for name in FIGURES}
-        self._grid = side_by_side(self._charts.values(), 300)
-        self._rows = self.saved(self._table, origin=lambda: [gpu.name for gpu in self._stream.sampler.gpus])
-        self.state.param.watch(self._follow, "view")
-        return [self._rows, self._grid, self._device]
+    def __init__(self, state: State, **settings: Any) -> None:
+        super().__init__(state=state, **settings)
+        self._filling, self._made = False, False
+        self._place = pn.Column(
+            margin=0, sizing_mode="stretch_width", css_classes=["gpu-popover", "closed"], stylesheets=[_CSS]
+        )
+        state.param.watch(lambda _: next_tick(self.follow), "panel")
+        state.param.watch(lambda _: self._made and self._fill(), ["runs", "loaded", "kernel"])
+        state.param.watch(lambda _: self.open and self._draw(), "theme")
+        if self.open:
+            self.follow()
 
-    def _follow(self, event: Any) -> None:
-        if event.new != self.name_in_address:
-            self._stream.stop()
-            # What was missed meanwhile is drawn anew when someone comes back.
-            self.fresh = False
+    @property
+    def open(self) -> bool:
+        """Whether it is to be seen."""
+        return self.state.panel == GPU
 
-    def update(self) -> None:
+    @property
+    def sampling(self) -> bool:
+        """Whether it watches NVML."""
+        return self._made and self._stream.on
+
+    def follow(self) -> None:
+        """Be there, and sample, while the state says so."""
+        if not self.open:
+            if self._made:
+                self._stream.stop()
+            self._place.param.update(objects=[], css_classes=["gpu-popover", "closed"])
+            return
+        if not self._made:
+            self._make()
         self._stream.start()
-        sources, look = self._stream.sources(self._stream.sampler.gpus), self.state.look_of(*self._names())
-        for name, place in self._charts.items():
-            place.object = readings(name, sources, look) if sources else None
-        self._grid.visible = self._rows.visible = bool(sources)
-        self._device.object = described(self.state.device)
-        self._tell()
+        self._draw()
+        self._place.param.update(objects=[self._layout], css_classes=["gpu-popover"])
 
-    def _names(self) -> list[str]:
-        return list(dict.fromkeys(gpu.name for gpu in self._stream.sampler.gpus))
+    def _make(self) -> None:
+        self._made = True
+        self._stream = TelemetryStream(sampler(), self._tell)
+        self.choice = pmui.Select(label="recordings on", options={}, size="small", width=220, margin=(10, 8))
+        self.choice.param.watch(lambda event: self._filling or self._choose(event.new), "value")
+        close = pmui.Button(label="Close", variant="text", size="small", width=72, margin=(6, 4), align="center")
+        close.on_click(lambda _: next_tick(self._close))
+        self.head, self.device, self.table = html_text.pane(), cards.pane(), table(topic.COLUMNS)
+        self.charts = {name: chart() for name in FIGURES}
+        self.grid = side_by_side(self.charts.values(), 210, "4px")
+        links = downloads(
+            self.table, lambda: stem("gpu", *dict.fromkeys(gpu.name for gpu in self._stream.sampler.gpus))
+        )
+        self.rows = pn.Column(self.table, links, sizing_mode="stretch_width", margin=0)
+        title = html_text.pane(html_text.heading("GPU"))
+        top = pn.Row(title, self.choice, close, sizing_mode="stretch_width", margin=0)
+        self._layout = pn.Column(
+            top, self.head, self.grid, self.rows, self.device, sizing_mode="stretch_width", margin=0
+        )
+        self._fill()
+
+    def _fill(self) -> None:
+        """The run's GPU, and those that other runs of the kernel were on."""
+        state, own = self.state, self.state.device.name if self.state.device else ""
+        others = (run.device for run in state.runs if not run.error and state.kernel in run.kernels)
+        named = {name.removeprefix("NVIDIA "): name for name in dict.fromkeys([own, *others]) if name}
+        self._filling = True
+        try:
+            self.choice.param.update(options=named, value=own or None, visible=len(named) > 1)
+        finally:
+            self._filling = False
+        self.device.object = described(state.device)
+
+    def _choose(self, name: str | None) -> None:
+        """Open the best run of the kernel on that GPU."""
+        found = best_run([run for run in self.state.runs if run.device == name], self.state.kernel)
+        if found is not None:
+            self.state.param.update(run=found.id, kernel=self.state.kernel)
+
+    def _close(self) -> None:
+        self.state.panel = ""
+
+    def _draw(self) -> None:
+        gpus = self._stream.sampler.gpus
+        sources = self._stream.sources(gpus)
+        look = self.state.look_of(*dict.fromkeys(gpu.name for gpu in gpus))
+        for name, place in self.charts.items():
+            place.object = readings(name, sources, look, _HEIGHT) if sources else None
+        self.grid.visible = self.rows.visible = bool(sources)
+        self._tell()
 
     def _tell(self) -> None:
         """The newest readings in words and in the table."""
         error = self._stream.sampler.error
         if error:
-            said = html_text.notice("info", "No readings of a GPU here:", f"{error}.")
-            self._head.object = html_text.heading(*topic.ABOUT) + said
+            self.head.object = html_text.notice("info", "No readings of a GPU here:", f"{error}.")
             return
         known = [(gpu, sample) for gpu in self._stream.sampler.gpus if (sample := self._stream.last(gpu))]
-        self._head.object = html_text.heading(*topic.sentence(known))
+        self.head.object = html_text.subheading(*topic.sentence(known))
         if known:
-            renew(self._table, topic.listed(known))
+            renew(self.table, topic.listed(known))
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return self._place

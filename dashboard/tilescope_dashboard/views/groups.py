@@ -7,8 +7,8 @@ from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.counters import Counters
-from tilescope_dashboard.views.gpu import GpuView
 from tilescope_dashboard.views.history import History
+from tilescope_dashboard.views.home import Home
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
@@ -18,11 +18,13 @@ from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
-#: Groups of views, by their titles. A view is one class and its name here: first those of one kernel, then those of all.
+#: Groups of views, by their titles. A view is one class and its name here: first those of all kernels, then those of one.
 GROUPS = {
+    "Library": (Home, Claims, Overview),
     "Summary": (Summary,), "Why": (Advice, Roofline, Traffic, Counters, Occupancy), "Source": (Source,), "Tune": (Autotune,),
     "Timeline": (Timeline,), "Sizes": (Sizes,), "Compare": (Compare,), "History": (History,),
-    "Library": (Overview, Claims), "GPU": (GpuView,),
 }  # fmt: skip
-#: The first of those that are of all kernels.
+#: What addresses of before call views, and what of the state is meant by it today.
+FORMER = {"gpu": {"view": "summary", "panel": "gpu"}}
+#: The group of those that are of all kernels.
 APART = "Library"

@@ -1,7 +1,8 @@
-"""Bar over the views: the kernel, its pass, size and implementation, the baseline, and the GPU."""
+"""Bar over the views: the kernel, its pass, size and implementation, the baseline, the GPU, and the button that profiles."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,21 +12,28 @@ import param
 from tilescope.runs import store
 
 from tilescope_dashboard.browser.list_search import ListSearch
+from tilescope_dashboard.components.opener import Opener
 from tilescope_dashboard.data import run_cache
-from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import short
 from tilescope_dashboard.session.idle_work import IdleWork
-from tilescope_dashboard.session.state import State
+from tilescope_dashboard.session.scheduling import next_tick
+from tilescope_dashboard.session.state import GPU, HOME, PROFILE, State
 from tilescope_dashboard.topics import compare, compared_case
+from tilescope_dashboard.views.gpu import GpuPopover
 
-#: It stays in sight while the views scroll below it; a phone scrolls it sideways.
-_CSS = """
-:host { position: sticky; top: 0; z-index: 20; padding: 8px 0 6px; background: var(--mui-palette-background-default, inherit); }
+#: It stays in sight while the views scroll below it; a phone scrolls the lists sideways, and the button stays beside them.
+_CSS = ":host { position: sticky; top: 0; z-index: 20; background: var(--mui-palette-background-default, inherit); }"
+_LISTS_CSS = """
+:host(.home) .of-case { display: none; }
+:host { flex: 1 1 0; min-width: 0; padding: 8px 0 6px; }
 @media (max-width: 640px) {
-  :host { flex-flow: row nowrap !important; overflow: auto hidden !important; scrollbar-width: none; }
+  :host { flex-flow: row nowrap !important; overflow: auto hidden !important; scrollbar-width: none;
+    mask-image: linear-gradient(to left, transparent, #000 24px); }
 }
 """
+#: The list of kernels where none is looked at.
+_ANY = "choose one"
 
 
 class KernelBar(pn.viewable.Viewer):
@@ -46,33 +54,46 @@ class KernelBar(pn.viewable.Viewer):
         self._size = self._list("size", 200, lambda value: state.choose(workload=value))
         self._impl = self._list("implementation", 130, lambda value: state.choose(impl=value))
         self._baseline = self._list("baseline", 165, self._choose_baseline)
-        self._gpu = self._list("GPU", 110, self._choose_gpu)
-        state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "case", "compared"])
+        self._gpu = Opener(opens=GPU, caption="GPU", within=".gpu-popover", over=True, margin=(6, 6))
+        self._profile = Opener(opens=PROFILE, text="Profile", within=".contextbar", margin=(14, 6, 6, 6))
+        state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "case", "compared", "view"])
         self._fill()
+        # On Home, which is of no case, there is nothing to choose with these.
+        for of_case in (self._size, self._pass, self._impl, self._baseline):
+            of_case.css_classes = ["of-case"]
         lists = (self._kernel, self._size, self._pass, self._impl, self._baseline, self._gpu)
         # A column that flows in rows: what it holds keeps its width.
-        self._layout = pn.Column(
-            *lists, ListSearch(), sizing_mode="stretch_width", margin=0, styles={"flex-flow": "row wrap", "gap": "4px"},
-            stylesheets=[_CSS],
+        self._lists = pn.Column(
+            *lists, css_classes=_of(state.view), sizing_mode="stretch_width", margin=0, styles={"flex-flow": "row wrap", "gap": "4px"},
+            stylesheets=[_LISTS_CSS],
         )  # fmt: skip
+        for opener in (self._gpu, self._profile):
+            opener.panel = state.panel
+            opener.param.watch(lambda event: next_tick(functools.partial(setattr, state, "panel", event.new)), "panel")
+        state.param.watch(lambda event: next_tick(self._show_panel), "panel")
+        state.param.watch(lambda event: setattr(self._lists, "css_classes", _of(event.new)), "view")
+        row = pn.Row(
+            self._lists, self._profile, ListSearch(width=0, margin=0), sizing_mode="stretch_width", margin=0,
+            styles={"align-items": "flex-start"},
+        )  # fmt: skip
+        self._layout = pn.Column(row, GpuPopover(state), sizing_mode="stretch_width", margin=0, stylesheets=[_CSS])
 
     def _list(self, label: str, width: int, chosen: Callable[[Any], Any], **settings: Any) -> pmui.Select:
         found = pmui.Select(label=label, options=[], size="small", width=width, margin=(6, 6), **settings)
         found.param.watch(lambda event: self._filling or event.new is None or chosen(event.new), "value")
         return found
 
+    def _show_panel(self) -> None:
+        self._gpu.panel = self._profile.panel = self.state.panel
+
     def _choose_kernel(self, name: str) -> None:
         # A name that was searched for leaves the list open, and short.
         self._kernel.param.update(dropdown_open=False, filter_str="")
-        self.state.kernel = name
+        if name:
+            self.state.go_to(kernel=name)
 
     def _choose_baseline(self, token: str) -> None:
         self.state.compared = [token] if token else []
-
-    def _choose_gpu(self, name: str) -> None:
-        found = best_run([run for run in self.state.runs if run.device == name], self.state.kernel)
-        if found is not None:
-            self.state.param.update(run=found.id, kernel=self.state.kernel)
 
     def _fill(self, *_: param.parameterized.Event) -> None:
         state, case = self.state, self.state.standing
@@ -81,14 +102,14 @@ class KernelBar(pn.viewable.Viewer):
         cases = [*state.cases.values(), *self._others]
         self._filling = True
         try:
-            _offer(self._kernel, state.kernels, state.kernel)
+            # On Home any can be chosen, the one that was looked at before as well.
+            home = state.view == HOME
+            names = {name: name for name in state.kernels}
+            _offer(self._kernel, {_ANY: "", **names} if home else names, "" if home else state.kernel)
             for widget, field in ((self._pass, "direction"), (self._size, "workload"), (self._impl, "impl")):
                 _offer(widget, list(dict.fromkeys(getattr(one, field) for one in cases)), case and getattr(case, field))
             _offer(self._baseline, *self._baselines())
-            gpus = [run.device for run in state.runs if not run.error and state.kernel in run.kernels and run.device]
-            own = [state.device.name] if state.device else []
-            named = {name.removeprefix("NVIDIA "): name for name in dict.fromkeys([*own, *gpus])}
-            _offer(self._gpu, named, next(iter(own), None))
+            self._gpu.text = state.device.name.removeprefix("NVIDIA ") if state.device else "none"
         finally:
             self._filling = False
 
@@ -128,6 +149,11 @@ class KernelBar(pn.viewable.Viewer):
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout
+
+
+def _of(view: str) -> list[str]:
+    """Classes of the lists."""
+    return ["home"] if view == HOME else []
 
 
 def _offer(widget: pmui.Select, options: Mapping[str, Any] | Sequence[str], value: Any) -> None:

@@ -24,19 +24,23 @@ from tilescope_dashboard.views.base import View
 class Navigation(pn.viewable.Viewer):
     """Tabs over the state's view, by groups. A view is made when it is first looked at, or before that in spare time, and kept.
 
-    The group with the title ``apart`` and those after it stand apart.
+    The group with the title ``apart``, of views of all kernels, stands apart. ``former`` maps what was once a view's name to what of the
+    state is meant by it today.
     """
 
     state = param.ClassSelector(class_=State)
 
     def __init__(
-        self, state: State, groups: Mapping[str, Sequence[type[View]]], apart: str = "", **settings: Any
-    ) -> None:
+        self, state: State, groups: Mapping[str, Sequence[type[View]]], apart: str = "",
+        former: Mapping[str, Mapping[str, str]] | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
         super().__init__(state=state, **settings)
+        self._former = former or {}
         self._views = {view.name_in_address: view for group in groups.values() for view in group}
         self._groups = [[view.name_in_address for view in group] for group in groups.values()]
-        # Whoever looks at one kernel goes on to another view of it.
-        self._near = self._groups[: list(groups).index(apart) if apart else None]
+        # Whoever looks at one kernel goes on to another view of it, and so does who chooses one.
+        of_one = [title for title in groups if title != apart]
+        self._near = [group for group, title in zip(self._groups, groups, strict=True) if title in of_one]
         self._made: dict[str, View] = {}
         # The theme is no place that one goes back from.
         self._begun = {name: getattr(state, name) for name in IN_ADDRESS if name != "theme"}
@@ -64,7 +68,10 @@ class Navigation(pn.viewable.Viewer):
 
     def _switch(self, *_: param.parameterized.Event) -> None:
         asked = self.state.view
-        name = asked if asked in self._views else next(iter(self._views))
+        if asked in self._former:
+            self.state.param.update(**self._former[asked])
+            asked = self.state.view
+        name = asked if asked in self._views else self._near[0][0]
         if asked and asked != name:
             said = f"not a view: {url_state.shown(asked)}, so this is {self._views[name].title}"
             self.state.ignored = "; ".join(filter(None, [self.state.ignored, said]))
@@ -91,7 +98,8 @@ class Navigation(pn.viewable.Viewer):
         if none was left. One that is live costs while it is there.
         """
         here = next(group for group in self._groups if self.state.view in group)
-        for name in dict.fromkeys([*here, *(group[0] for group in self._near)]):
+        likely = here if here in self._near else [*self._near[0], *here]
+        for name in dict.fromkeys([*likely, *(group[0] for group in self._near)]):
             if self._views[name].live:
                 continue
             if name not in self._made:

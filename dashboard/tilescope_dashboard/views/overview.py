@@ -1,4 +1,4 @@
-"""Overview: the chosen kernel's largest case, every kernel's, every case of the run, and the runs there are."""
+"""Overview: the chosen kernel's largest case, every case of the run, and the runs there are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, case_name
-from tilescope_dashboard.data.library import library, listing
+from tilescope_dashboard.data.library import listing
 from tilescope_dashboard.data.recordings import ANYTHING
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.session.scheduling import once_loaded
@@ -23,7 +23,6 @@ from tilescope_dashboard.topics import overview as topic
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.first_finding import FirstFinding
 
-_KERNELS = "Largest forward case, from the most complete run. Click one to look at it."
 _NOWHERE = "<p>No run says anything about it yet: profile it.</p>"
 
 
@@ -34,19 +33,17 @@ class Overview(View):
 
     def build(self) -> list[Any]:
         self._first, self._chart = FirstFinding(self.state), chart()
-        self._kernels, self._table, self._runs = (table(c) for c in (topic.KERNELS, topic.CASES, topic.RUNS))
-        self._cases = self._library = pd.DataFrame()
+        self._table, self._runs = table(topic.CASES), table(topic.RUNS)
+        self._cases = pd.DataFrame()
         self._settled, self._look = True, None
-        self._kernels.param.watch(self._choose, "selection")
         self._table.param.watch(self._tell, "selection")
         self._runs.param.watch(self._open, "selection")
         self.state.param.watch(lambda _: self._list_runs(), "runs")
         below = pn.Column(sizing_mode="stretch_width", margin=0)
         # Off the screen at first: the page is there sooner without them.
         once_loaded(lambda: below.extend(self._below()))
-        kernels = self.saved(self._kernels, "kernels", tuple)
         cases = _text("Every case of this run", f"{topic.READING} Click a row to read it in full.")
-        return [self._first, _text("Kernels", _KERNELS), kernels, cases, self._chart, below]
+        return [self._first, cases, self._chart, below]
 
     def _below(self) -> list[Any]:
         runs = self.saved(self._runs, "runs", tuple)
@@ -91,8 +88,6 @@ class Overview(View):
 
     def _list_runs(self) -> None:
         self._listed = list(self.state.runs)
-        self._library = library(self._listed)
-        fill(self._kernels, self._library)
         fill(self._runs, listing(self._listed))
 
     def _tell(self, event: Any) -> None:
@@ -109,11 +104,6 @@ class Overview(View):
             self.state.case = ""
         if before == (self.state.kernel, self.state.case) or not self.fresh:
             self._say()
-
-    def _choose(self, event: Any) -> None:
-        if event.new:
-            row = self._library.iloc[event.new[0]]
-            self.state.param.update(run=row["run"], kernel=row["kernel"])
 
     def _open(self, event: Any) -> None:
         if event.new and self._listed[event.new[0]].id != self.state.run:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tilescope.jobs.job import Job
     from tilescope.jobs.progress import Progress
     from tilescope.runs.store import LoadedRun
-    from tilescope.table.schema import Failure
+    from tilescope.table.run import Failure
 
 
 def found(name: str, find: Callable[[str], Path] | None = None) -> Path:

@@ -57,7 +57,7 @@ class Assumed:
 
     @property
     def device(self) -> Any:
-        """The product that stands for the target, a ``table.schema.Device``."""
+        """The product that stands for the target, a ``table.run.Device``."""
         return self.answers.device
 
     def as_data(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from tilescope.execution.intervals import intervals
 from tilescope.hardware.ceilings import MEASURED, unit
-from tilescope.table.schema import Ceiling
+from tilescope.table.run import Ceiling
 
 _RUNS = 9
 #: Clock cycles that the GPU idles, some 10 ms, while the runs are queued: a busy CPU that launches late would else be

@@ -20,7 +20,7 @@ from tilescope.hardware import ceilings
 from tilescope.table import absent, launch_configs, schema
 from tilescope.table.description import DeclaredKernel
 from tilescope.table.metrics import METRICS
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 
 IMPLEMENTATION = "recorded"
 DIRECTION = "forward"

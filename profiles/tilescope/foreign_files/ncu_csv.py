@@ -11,7 +11,7 @@ from tilescope.collectors.ncu import ncu_csv as cells
 from tilescope.files import bounded_reading
 from tilescope.foreign_files import contents
 from tilescope.foreign_files.contents import Contents, Rows
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 
 NAME = "ncu's CSV (ncu --csv, raw or details page)"
 SOURCE = "ncu"

@@ -23,7 +23,7 @@ from tilescope.files import bounded_reading
 from tilescope.foreign_files import contents
 from tilescope.foreign_files.contents import Contents, Rows
 from tilescope.table.metrics import METRICS
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 
 NAME = "ncu's reports (.ncu-rep)"
 SOURCE = "ncu"

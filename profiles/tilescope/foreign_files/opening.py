@@ -11,7 +11,8 @@ from tilescope.foreign_files import formats
 from tilescope.foreign_files.contents import Contents
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError
-from tilescope.table.schema import CASE_COLUMNS, Run
+from tilescope.table.run import Run
+from tilescope.table.schema import CASE_COLUMNS
 from tilescope.version import VERSION
 
 

@@ -14,7 +14,7 @@ from tilescope.files import bounded_reading, json_stream
 from tilescope.foreign_files import contents
 from tilescope.foreign_files.contents import Contents, Rows
 from tilescope.table.description import DeclaredKernel
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 
 NAME = "traces of torch.profiler or Kineto (.json, .json.gz)"
 #: Of traces that Kineto wrote, and of those that do not say who did.

@@ -11,7 +11,7 @@ from typing import Any
 from tilescope.files import bounded_reading
 from tilescope.foreign_files import contents
 from tilescope.foreign_files.contents import Contents, Rows
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 
 NAME = "Proton's profiles (.hatchet)"
 SOURCE = "proton"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tilescope.table.schema import Ceiling
+from tilescope.table.run import Ceiling
 
 MEASURED, DATASHEET = "measured", "datasheet"
 

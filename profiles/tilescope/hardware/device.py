@@ -1,6 +1,6 @@
 """Which GPU is here, which stands in where there is none, and which versions take part.
 
-The parent process asks NVML, which starts no CUDA context and needs no torch; the worker asks torch.
+NVML is asked, which starts no CUDA context and needs no torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from tilescope.files import user_cache
 from tilescope.hardware import ceilings
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 from tilescope.version import VERSION
 
 #: CUDA cores of a multiprocessor; 128 on every architecture since 8.6 (CUDA C++ Programming Guide, compute capabilities).
@@ -81,24 +81,6 @@ def unavailable() -> str | None:
     if "+cpu" in torch_version:
         return f"torch {torch_version} is a CPU build: install a CUDA build (https://pytorch.org/get-started)"
     return None
-
-
-def describe_cuda() -> Device:
-    """The current GPU as torch sees it; for the worker. Raises NoDeviceError when torch sees none."""
-    import torch  # noqa: PLC0415 - only the worker may import torch
-
-    if not torch.cuda.is_available():
-        raise NoDeviceError("torch sees no GPU: install a CUDA build of torch, or a newer driver")
-    seen = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return Device(
-        seen.name,
-        f"sm_{seen.major}{seen.minor}",
-        seen.multi_processor_count,
-        seen.L2_cache_size,
-        seen.total_memory,
-        True,
-        ceilings.datasheet(seen.name),
-    )
 
 
 def lock_name() -> str:

@@ -19,7 +19,7 @@ from tilescope.hardware import ceilings, roofs
 from tilescope.hardware.ceilings import DATASHEET, MEASURED
 from tilescope.table import units
 from tilescope.table.case_table import gather
-from tilescope.table.schema import Ceiling, Device, Run
+from tilescope.table.run import Ceiling, Device, Run
 
 #: How the note of a roof begins that a case of the run raised.
 BEST = "best case of this run"

@@ -9,7 +9,7 @@ import pandas as pd
 
 from tilescope.hardware.ceilings import DATASHEET, MEASURED, MEMORY_LEVELS
 from tilescope.table.case_table import CaseValues, declared_pipe
-from tilescope.table.schema import Ceiling, Device
+from tilescope.table.run import Ceiling, Device
 
 #: Hardware work counters and the pipe that does the work. Half-precision work on CUDA cores is set against their
 #: fp32 roof: no pipe of its own is declared for it.

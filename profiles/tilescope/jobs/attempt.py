@@ -63,12 +63,8 @@ class Attempt:
         self.finished = self.refused = self.begun = False
         self.folder = ledger.writer.artefact_folder(name)
 
-    async def run(self, ending: contextlib.AsyncExitStack | None = None) -> Outcome:
-        """Runs the cases as far as the process lives. Raises StoreError where the run cannot be written.
-
-        With ``ending`` a process that says that it is done is handed over to it before it has ended: to give up its context
-        takes longer than a small case. What a wrapper writes is there only after that.
-        """
+    async def run(self) -> Outcome:
+        """Runs the cases as far as the process lives. Raises StoreError where the run cannot be written."""
         job = {
             "action": "capture",
             "collector": self.name,
@@ -81,15 +77,10 @@ class Attempt:
         variables: dict[str, str] = getattr(self.collector, "environment", dict)()
         killed = machine_limits.oom_kills()
         try:
-            async with contextlib.AsyncExitStack() as own:
-                worker = await own.enter_async_context(WorkerProcess(job, wrap, variables))
+            async with WorkerProcess(job, wrap, variables) as worker:
                 try:
-                    async with contextlib.aclosing(worker.events(self.ledger.job.patience)) as events:
-                        async for event in events:
-                            await self.hear(event)
-                            if self.finished and ending and not wrap:
-                                await ending.enter_async_context(own.pop_all())
-                                break
+                    async for event in worker.events(self.ledger.job.patience):
+                        await self.hear(event)
                 except asyncio.CancelledError:
                     await worker.stop()
                     for event in worker.drain():

@@ -18,7 +18,7 @@ from tilescope.jobs import supervisor
 from tilescope.jobs.job import Job, WorkerError
 from tilescope.runs import artefacts, store
 from tilescope.table.case import Case
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 from tilescope.tuning import problems
 
 

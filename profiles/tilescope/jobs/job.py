@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tilescope.runs import store
 from tilescope.table.case import Case
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 from tilescope.table.sources import KNOWN
 
 #: Collectors that need the GPU to themselves. ``check`` uses it where there is one.

@@ -13,7 +13,7 @@ from typing import Any
 
 from tilescope.files import user_cache
 from tilescope.hardware.ceilings import MEASURED, unit
-from tilescope.table.schema import Ceiling
+from tilescope.table.run import Ceiling
 
 _KIND = "ceilings"
 #: Versions that a rate depends on.

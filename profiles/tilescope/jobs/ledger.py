@@ -22,7 +22,7 @@ from tilescope.jobs.job import Job, OnEvent, WorkerError
 from tilescope.runs import journal, store
 from tilescope.table import assumptions, launch_configs, line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Failure, Run
+from tilescope.table.run import Failure, Run
 from tilescope.table.sources import SOURCES
 
 #: Begins the note of a run that says which of its cases are outstanding.

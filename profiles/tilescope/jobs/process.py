@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class WorkerProcess:
 
     ``wrap`` may change the command line (ncu goes in front of it); ``environment`` adds variables. Use as an
     asynchronous context manager: leaving it stops whatever still runs. ``status`` is the exit status once
-    ``events`` has ended, ``silent`` is True when it was killed for not answering, ``done`` when it has said that it is done.
+    ``events`` has ended, ``silent`` is True when it was killed for not answering.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class WorkerProcess:
         self._process: asyncio.subprocess.Process | resident.Forked | None = None
         self._patience = 0.0
         self.status: int | None = None
-        self.silent = self.done = False
+        self.silent = False
 
     async def __aenter__(self) -> WorkerProcess:
         """Raises StartError when the command cannot be started."""
@@ -143,7 +143,7 @@ class WorkerProcess:
             return bool(piece)
         return True
 
-    async def events(self, patience: float) -> AsyncGenerator[dict[str, Any]]:
+    async def events(self, patience: float) -> AsyncIterator[dict[str, Any]]:
         """The worker's events until it has ended. Kills it after ``patience`` seconds without a new one.
 
         Before its first event, and after ``start``, it has at least ``STARTUP`` seconds.
@@ -160,7 +160,6 @@ class WorkerProcess:
                 fresh = self.drain() if done else self._take_events()
                 pause = min(POLL, pause * _SLOWER) if fresh is None else MORE
                 for event in fresh or ():
-                    self.done |= event["event"] == "done"
                     if event != last:  # who says the same again and again is not getting on
                         heard, limit = clock(), max(patience, STARTUP) if event["event"] == "start" else patience
                     last = event
@@ -192,17 +191,11 @@ class WorkerProcess:
         return found
 
     async def stop(self) -> None:
-        """Ends the process group: SIGTERM, then SIGKILL after ``GRACE`` seconds, or at once if this is cancelled.
-
-        One that is done has as long to end by itself.
-        """
+        """Ends the process group: SIGTERM, then SIGKILL after ``GRACE`` seconds, or at once if this is cancelled."""
         process = self._process
         if process is None:
             return
         try:
-            if self.done:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(process.wait(), GRACE)
             if process.returncode is None:
                 _signal_group(process.pid, signal.SIGTERM)
                 with contextlib.suppress(TimeoutError):

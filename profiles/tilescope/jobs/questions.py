@@ -10,7 +10,7 @@ from tilescope.jobs import declarations
 from tilescope.jobs.job import TIMEOUT, WorkerError
 from tilescope.jobs.process import StartError, WorkerProcess
 from tilescope.jobs.worker_output import last_line
-from tilescope.table.schema import Ceiling
+from tilescope.table.run import Ceiling
 
 
 async def describe(

@@ -6,7 +6,6 @@ Imports neither torch nor triton.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import math
 import os
@@ -21,21 +20,18 @@ from tilescope.jobs.attempt import TRIES, Attempt
 from tilescope.jobs.job import BATCH, ON_GPU, Job, WorkerError
 from tilescope.jobs.ledger import Ledger
 from tilescope.table.case import Case
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 
 #: Fewest cases worth the start of one more process.
 SHARE = 4
 
 
-async def collect_all(ledger: Ledger, here: Device | None, held: contextlib.AsyncExitStack) -> None:
-    """Does what is outstanding, as far as that can be done. ``here`` is this machine's GPU.
-
-    ``held`` gets the GPU's lock, and the last worker that used it: it has said that it is done, and may not have ended.
-    """
+async def collect_all(ledger: Ledger, here: Device | None) -> None:
+    """Does what is outstanding, as far as that can be done. ``here`` is this machine's GPU."""
     on_gpu = [name for name in ledger.job.collectors if name in ON_GPU or (name == "check" and here is not None)]
     await _side_by_side(ledger, [name for name in ledger.job.collectors if name not in on_gpu])
     if any(map(ledger.left, on_gpu)):
-        await _one_by_one(ledger, on_gpu, held)
+        await _one_by_one(ledger, on_gpu)
 
 
 async def _side_by_side(ledger: Ledger, names: Sequence[str]) -> None:
@@ -56,16 +52,14 @@ async def _side_by_side(ledger: Ledger, names: Sequence[str]) -> None:
         raise errors.exceptions[0] from errors
 
 
-async def _one_by_one(ledger: Ledger, names: Sequence[str], held: contextlib.AsyncExitStack) -> None:
+async def _one_by_one(ledger: Ledger, names: Sequence[str]) -> None:
     """Collectors that measure: one after the other, and no other job's at the same time."""
     waiting = {"event": "waiting", "doing": "waiting for another job on this GPU"}
-    lock = gpu_lock(await asyncio.to_thread(device.lock_name), lambda: ledger.emit(waiting))
-    await held.enter_async_context(lock)
-    await _measure_ceilings(ledger)
-    ending = await held.enter_async_context(contextlib.AsyncExitStack())
-    for name in names:
-        if ledger.left(name) and await _available(ledger, name):
-            await _collect(ledger, name, ledger.left(name), ending)
+    async with gpu_lock(await asyncio.to_thread(device.lock_name), lambda: ledger.emit(waiting)):
+        await _measure_ceilings(ledger)
+        for name in names:
+            if ledger.left(name) and await _available(ledger, name):
+                await _collect(ledger, name, ledger.left(name))
 
 
 async def _measure_ceilings(ledger: Ledger) -> None:
@@ -99,20 +93,13 @@ async def _available(ledger: Ledger, name: str) -> bool:
     return not reason
 
 
-async def _collect(
-    ledger: Ledger, name: str, cases: Sequence[Case], ending: contextlib.AsyncExitStack | None = None
-) -> None:
-    """The cases through one collector, in as many processes as it takes, unless ``TRIES`` in a row get nowhere.
-
-    ``ending`` holds a process that is done until the next one is to start.
-    """
+async def _collect(ledger: Ledger, name: str, cases: Sequence[Case]) -> None:
+    """The cases through one collector, in as many processes as it takes, unless ``TRIES`` in a row get nowhere."""
     collector = collectors.load(name)
     size = int(ledger.job.settings.get("batch", BATCH)) if hasattr(collector, "command") else len(cases)
     left, tries, killed = list(cases), 0, Counter[str]()
     while left:
-        if ending:
-            await ending.aclose()
-        outcome = await Attempt(ledger, name, collector, left[:size], killed).run(ending)
+        outcome = await Attempt(ledger, name, collector, left[:size], killed).run()
         if outcome.settled:
             ledger.give_up(name, cases, outcome.obstacle, outcome.detail)
             return

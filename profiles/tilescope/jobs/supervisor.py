@@ -24,7 +24,7 @@ from tilescope.runs import journal, staleness, store
 from tilescope.runs.provenance import git_revision
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Device, Run
+from tilescope.table.run import Device, Run
 
 
 async def run(job: Job, on_event: OnEvent = lambda event: None) -> Path:
@@ -75,15 +75,13 @@ async def _prepared(job: Job) -> tuple[Job, Device | None]:
 async def _finish(ledger: Ledger, here: Device | None) -> Path:
     """Does what is outstanding, as far as that can be done, and closes the run, whatever happens."""
     ledger.emit({"event": "start", "run": ledger.writer.run.id})
-    async with contextlib.AsyncExitStack() as held:
-        try:
-            await ledger.take_given()
-            await schedule.collect_all(ledger, here, held)
-        except BaseException:
-            ledger.close(interrupted=True)
-            raise
-        # The worker that measured last lets go of the GPU while the run is written.
-        return ledger.close()
+    try:
+        await ledger.take_given()
+        await schedule.collect_all(ledger, here)
+    except BaseException:
+        ledger.close(interrupted=True)
+        raise
+    return ledger.close()
 
 
 def _changed(run: Run, now: Run) -> str:

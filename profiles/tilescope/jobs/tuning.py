@@ -20,7 +20,7 @@ from tilescope.jobs.plan import ALL, Request, RequestError, limit, plan
 from tilescope.runs import artefacts
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 from tilescope.tuning import memory, race
 
 

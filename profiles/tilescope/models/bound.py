@@ -10,7 +10,7 @@ from tilescope.hardware import ceilings, roofs
 from tilescope.models import impossible
 from tilescope.table import units
 from tilescope.table.case_table import CaseValues
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 from tilescope.table.sources import COUNTERS
 
 #: From this share of a roof on, that roof is what holds a case back.

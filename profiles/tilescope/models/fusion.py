@@ -18,7 +18,7 @@ from tilescope_kernels.spec import DTYPES
 from tilescope.hardware import device, roofs
 from tilescope.hardware.occupancy import REGISTERS
 from tilescope.table import units
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 from tilescope.table.suggest import unknown
 
 #: The widest load of a thread, in bytes.

@@ -22,7 +22,8 @@ from tilescope.runs.store import LoadedRun
 from tilescope.table import units
 from tilescope.table.case_table import CaseValues, gather
 from tilescope.table.metrics import METRICS
-from tilescope.table.schema import CASE_COLUMNS, Failure
+from tilescope.table.run import Failure
+from tilescope.table.schema import CASE_COLUMNS
 from tilescope.table.sources import COUNTERS
 
 PASS, FAIL, UNDECIDED, ABSENT = "pass", "fail", "undecided", "not compared"

@@ -19,7 +19,7 @@ from tilescope.hardware import ceilings, raised_roofs
 from tilescope.hardware.roofs import pipe_of
 from tilescope.table import units
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, Known, gather
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 
 #: The rules' names, most telling first.
 ROOF, BYTES, CACHED, OUTPUT, CLOCKS = (f"impossible-{what}" for what in ("roof", "bytes", "cached", "output", "clocks"))

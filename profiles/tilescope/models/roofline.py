@@ -16,7 +16,7 @@ import pandas as pd
 
 from tilescope.hardware.roofs import WORK, Roofs, hbm_roof, pipe_of, roof
 from tilescope.table.case_table import KEYS, CaseValues, Known, gather
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 
 #: Bytes that the hardware moved at each level: counters that are summed, the first complete set counts. At L2 what
 #: crosses to the multiprocessors comes first, because that is what the measured L2 roof counts.

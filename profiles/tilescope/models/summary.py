@@ -17,7 +17,7 @@ from tilescope.hardware import roofs
 from tilescope.models import bound, impossible, preference, traffic
 from tilescope.table import launch_configs
 from tilescope.table.case_table import KEYS, CaseValues, by_problem, gather, gpu_times, problem_of, value_of
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 from tilescope.table.sources import COUNTERS
 
 #: Launch overhead limits a call when the interval is both this much longer than the GPU time, and by this many seconds.

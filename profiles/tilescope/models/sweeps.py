@@ -13,7 +13,8 @@ from tilescope.models import preference
 from tilescope.table import units
 from tilescope.table.case import config_values
 from tilescope.table.case_table import CaseValues, gather
-from tilescope.table.schema import CASE_COLUMNS, Failure
+from tilescope.table.run import Failure
+from tilescope.table.schema import CASE_COLUMNS
 
 #: What a heatmap can be coloured by: label, unit, and whether less is better.
 COLOURINGS = {

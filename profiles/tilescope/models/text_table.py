@@ -12,7 +12,8 @@ import pandas as pd
 from tilescope.models import preference, summary
 from tilescope.models.preference import Resources
 from tilescope.table import units
-from tilescope.table.schema import CASE_COLUMNS, Device
+from tilescope.table.run import Device
+from tilescope.table.schema import CASE_COLUMNS
 
 #: Launches of a case whose values are told one by one.
 MOST_LAUNCHES = 4

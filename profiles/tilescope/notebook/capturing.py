@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -136,7 +137,9 @@ class Capture:
         """
         if self._recorder is None or not self.records:
             why = next(iter(self.notes), "no Triton kernel was launched: launch one in the code that is captured")
-            raise ValueError(f"nothing was captured: {why}")
+            cpp = self._here is None and "torch._inductor.codegen.cpp" in sys.modules
+            also = "; torch.compile makes C++, not Triton, where there is no GPU" if cpp else ""
+            raise ValueError(f"nothing was captured: {why}{also}")
         return self._recorder.write(Path(folder))
 
     def profile(

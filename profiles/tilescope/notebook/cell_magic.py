@@ -22,7 +22,12 @@ def load_ipython_extension(shell: Any) -> None:
 
     def tilescope(line: str, cell: str) -> Profile | None:
         """Runs the cell and profiles the Triton kernels that it launches, each as it was launched."""
-        return run_cell(shell, line, cell)
+        from IPython.core.error import UsageError  # noqa: PLC0415 (only IPython calls this)
+
+        try:
+            return run_cell(shell, line, cell)
+        except ValueError as error:  # ours are told in one line; IPython tells a usage error without its traceback
+            raise UsageError(str(error)) from error
 
     shell.register_magic_function(tilescope, magic_kind="cell")
 

@@ -21,7 +21,7 @@ from tilescope.models.summary import summarise
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
-from tilescope.table.schema import Failure
+from tilescope.table.run import Failure
 
 #: Rows of a summary in a notebook's output; the app shows them all.
 _ROWS = 20

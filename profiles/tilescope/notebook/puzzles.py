@@ -26,7 +26,7 @@ from tilescope.notebook import job_waiting, profiling
 from tilescope.notebook.cell_source import CannotCarry
 from tilescope.notebook.puzzle_list import PUZZLES
 from tilescope.runs.store import LoadedRun
-from tilescope.table.schema import Failure
+from tilescope.table.run import Failure
 from tilescope.table.suggest import unknown
 
 if TYPE_CHECKING:

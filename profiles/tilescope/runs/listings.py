@@ -16,7 +16,7 @@ import pandas as pd
 from tilescope.files import atomic_writing, bounded_reading, json_shape
 from tilescope.runs import artefacts
 from tilescope.table.case import Case
-from tilescope.table.schema import Run
+from tilescope.table.run import Run
 
 #: A recording's listings in one file: kernels of a family are much alike, and compress well together.
 _KEPT = "listings.json.xz"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ _UNPACKED = 4 << 30
 
 #: Numbers in a file, by pandas' name.
 _ARROW = {"Int32": pa.int32(), "float64": pa.float64()}
+
+#: What is absent stays so in pandas too, so that whole numbers stay whole; texts do not become Python's on their way.
+_PANDAS = {pa.int32(): pd.Int32Dtype(), pa.large_string(): pd.StringDtype(na_value=math.nan)}
 
 Validate = Callable[[pd.DataFrame], pd.DataFrame]
 
@@ -79,8 +83,7 @@ def _frame(raw: bytes, columns: Mapping[str, str]) -> pd.DataFrame:
             column = column.cast(_ARROW[dtype])
         else:
             raise bounded_reading.Unreadable(f"column {name} holds {column.type}, not numbers")
-        # What is absent stays so in pandas too, so that whole numbers stay whole.
-        found[name] = column.to_pandas(types_mapper={pa.int32(): pd.Int32Dtype()}.get).astype(dtype)
+        found[name] = column.to_pandas(types_mapper=_PANDAS.get).astype(dtype)
     return pd.DataFrame(found, columns=list(columns))
 
 

@@ -18,7 +18,7 @@ from tilescope.runs import listings
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError, list_runs, open_run, read_run
 from tilescope.table import suggest
 from tilescope.table.description import Workload
-from tilescope.table.schema import Run
+from tilescope.table.run import Run
 
 
 def publish(

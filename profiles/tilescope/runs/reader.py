@@ -21,7 +21,8 @@ import pandas as pd
 from tilescope.files import bounded_reading, json_shape
 from tilescope.runs import parquet
 from tilescope.table import absent, launch_configs, line_values, schema
-from tilescope.table.schema import Run, SchemaError
+from tilescope.table.run import Run
+from tilescope.table.schema import SchemaError
 
 LINES, CONFIGS = "lines.parquet", "configs.parquet"
 #: Bytes of a run's description, and of a source file.

@@ -28,7 +28,7 @@ from tilescope.runs import journal, parquet
 from tilescope.runs.reader import CONFIGS, LINES, LoadedRun, StoreError, read_frame, read_run, read_table
 from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Failure, Run
+from tilescope.table.run import Failure, Run
 
 PARTIAL = ".partial-"
 #: Folders of parts, by the file that they are put together to.

@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from tilescope.table.schema import CASE_COLUMNS
 from tilescope.table.sources import COUNTERS, SOURCES
@@ -23,6 +24,8 @@ KEYS = ["run_id", *CASE_COLUMNS]
 
 #: GPU time comes from these, the profiler first: ncu's clocks and caches are its own.
 GPU_TIME_SOURCES = ("torch_profiler", "chrome_trace", "proton", "ncu", "cupti")
+
+Rows = NDArray[np.intp]
 
 
 class Known(NamedTuple):
@@ -135,30 +138,62 @@ def gather(table: pd.DataFrame) -> list[CaseValues]:
 
 
 def _gather(table: pd.DataFrame) -> list[CaseValues]:
-    cases: dict[tuple[str, ...], CaseValues] = {}
-    if table.empty:
-        return []
-    whose = [*KEYS, "metric", "source"]
-    medians = table.groupby([*whose, "launch"], dropna=False, sort=False)["value"].median().reset_index()
-    # In stretches of one case, metric and source each: a row at a time, a million of them would take seconds.
-    group = medians.groupby(whose, dropna=False, sort=False).ngroup().to_numpy()
-    order = np.argsort(group, kind="stable")
-    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    launches = medians["launch"].to_numpy(dtype="float64", na_value=np.nan)[order].tolist()
-    values = medians["value"].to_numpy(dtype="float64")[order].tolist()
-    owners = medians[whose].iloc[order[starts]].itertuples(index=False, name=None)
-    for (*key, metric, source), start, end in zip(owners, starts, [*starts[1:], len(order)], strict=True):
-        case = cases.setdefault(tuple(key), CaseValues(dict(zip(KEYS, key, strict=True))))
-        numbers = (None if math.isnan(launch) else int(launch) for launch in launches[start:end])
-        case.values[metric, source] = dict(zip(numbers, values[start:end], strict=True))
-    named = table.loc[table["launch"].notna(), [*KEYS, "source", "launch", "function"]].drop_duplicates()
-    for *key, source, launch, function in named.itertuples(index=False, name=None):
-        cases[tuple(key)].functions.setdefault(source, {}).setdefault(int(launch), function)
-    repeated = table[table["metric"].isin(["gpu_time", "interval", "graph_time"])]
-    sums = repeated.groupby([*KEYS, "metric", "source", "sample"], dropna=False, sort=False)["value"].sum()
-    for (*key, metric, source, _), value in sums.items():
-        cases[tuple(key)].totals.setdefault((metric, source), []).append(float(value))
-    return list(cases.values())
+    coded = {name: _coded(table[name]) for name in (*KEYS, "metric", "source", "launch", "sample", "function")}
+    numbers = {name: column.codes for name, column in coded.items()}
+    case = _joined(*(numbers[name] for name in KEYS))
+    keys = zip(*(coded[name].at(_firsts(case)) for name in KEYS), strict=True)
+    cases = [CaseValues(dict(zip(KEYS, key, strict=True))) for key in keys]
+
+    def told(rows: Rows, *names: str) -> Iterator[tuple[Any, ...]]:
+        """The case and the values of these columns in each of the rows."""
+        return zip((cases[n] for n in case[rows].tolist()), *(coded[name].at(rows) for name in names), strict=True)
+
+    whose = _joined(case, numbers["metric"], numbers["source"])
+    values, launch = pd.Series(table["value"].to_numpy(dtype="float64")), _joined(whose, numbers["launch"])
+    medians = values.groupby(launch, sort=False).median().tolist()
+    for (of, metric, source, number), median in zip(
+        told(_firsts(launch), "metric", "source", "launch"), medians, strict=True
+    ):
+        of.values.setdefault((metric, source), {})[None if pd.isna(number) else number] = median
+    named = np.flatnonzero(table["launch"].notna())
+    named = named[_firsts(_joined(case[named], numbers["source"][named], numbers["launch"][named]))]
+    for of, source, number, function in told(named, "source", "launch", "function"):
+        of.functions.setdefault(source, {})[number] = function
+    repeated = np.flatnonzero(table["metric"].isin(["gpu_time", "interval", "graph_time"]))
+    sample = _joined(whose[repeated], numbers["sample"][repeated])
+    sums = values.iloc[repeated].groupby(sample, sort=False).sum().tolist()
+    for (of, metric, source), total in zip(told(repeated[_firsts(sample)], "metric", "source"), sums, strict=True):
+        of.totals.setdefault((metric, source), []).append(total)
+    return cases
+
+
+class _Coded(NamedTuple):
+    """A column as numbers, which group quicker than texts: ``codes`` are places in ``values``, where each stands once."""
+
+    codes: Rows
+    values: NDArray[np.object_]
+
+    def at(self, rows: Rows) -> list[Any]:
+        """What stands in these rows of the column."""
+        return list(self.values[self.codes[rows]])
+
+
+def _coded(column: pd.Series) -> _Coded:
+    codes, values = pd.factorize(column, use_na_sentinel=False)
+    return _Coded(codes, np.asarray(values, dtype="object"))
+
+
+def _joined(*columns: Rows) -> Rows:
+    """One number for each combination of the columns' numbers, from 0 in the order in which they come first."""
+    found, *others = columns
+    for other in others:
+        found = pd.factorize(found * (other.max(initial=0) + 1) + other)[0]
+    return found
+
+
+def _firsts(codes: Rows) -> Rows:
+    """The first row of each of ``_joined``'s numbers."""
+    return np.unique(codes, return_index=True)[1]
 
 
 def value_of(known: Known | Spread | None) -> float:

@@ -1,7 +1,7 @@
 """What a config will need, read from the compiler's own intermediate code before the costly part of compiling.
 
 Triton decides layouts, pipelining and shared memory on TTGIR. LLVM and ptxas, which take most of the time, come after it. So
-a compilation that ends there knows a block's shared memory and threads to the byte, and the accumulators of its products.
+at its end a compilation knows a block's shared memory and threads to the byte, and the accumulators of its products.
 Imports torch and triton: worker-side only.
 """
 
@@ -11,16 +11,12 @@ import contextlib
 import math
 import re
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from triton import knobs
 
-from tilescope.execution import offline
-from tilescope.execution.launches import Launch
 from tilescope.hardware import occupancy
 from tilescope.tuning import pruning
 
@@ -30,29 +26,6 @@ _LAYOUT = re.compile(r"^#(\w+) = #ttg\.nvidia_mma<\{.*?warpsPerCTA = \[([\d, ]+)
 _PRODUCT = re.compile(r"(?:ttng\.warp_group_dot|tt\.dot)\s.*-> tensor<([\dx]+)x([a-z]+)(\d+)\w*, #(\w+)>")
 _WARPS = re.compile(r'"ttg\.num-warps" = (\d+)')
 _REGISTER_BITS = 32
-
-
-@dataclass(frozen=True)
-class EarlyResources:
-    """What a launch needs, as TTGIR has it.
-
-    ``threads`` of a block and its ``shared_memory`` in bytes, None where this Triton does not tell it early.
-    ``accumulators`` is the number of 32-bit registers that the largest product's result takes of each thread, 0 without
-    products; a lower bound of the thread's registers. ``seconds`` is how long finding out took.
-    """
-
-    threads: int
-    shared_memory: int | None
-    accumulators: int
-    seconds: float
-
-
-class _Known(Exception):
-    """Ends a compilation once what was asked is known."""
-
-    def __init__(self, ttgir: str, threads: int | None, shared_memory: int | None) -> None:
-        super().__init__()
-        self.ttgir, self.threads, self.shared_memory = ttgir, threads, shared_memory
 
 
 class Refused(Exception):
@@ -68,29 +41,6 @@ def refusing() -> Iterator[None]:
     with knobs.runtime.scope():
         knobs.runtime.add_stages_inspection_hook = _refuse_after_ttgir
         yield
-
-
-def read(launch: Launch) -> EarlyResources:
-    """The early resources of one launch, for the target that ``offline.targeting`` set.
-
-    A kernel that Triton's cache has already is asked instead. Raises what Triton's front end raises.
-    """
-    began = time.perf_counter()
-    with knobs.runtime.scope():
-        knobs.runtime.add_stages_inspection_hook = _stop_after_ttgir
-        try:
-            kernel = offline.compile_launch(launch)
-        except _Known as known:
-            ttgir, threads, shared_memory = known.ttgir, known.threads, known.shared_memory
-        else:
-            ttgir, threads = kernel.asm["ttgir"], kernel.metadata.num_warps * occupancy.WARP_THREADS
-            shared_memory = kernel.metadata.shared
-    return EarlyResources(
-        threads=threads or _threads(ttgir),
-        shared_memory=shared_memory,
-        accumulators=accumulators(ttgir),
-        seconds=time.perf_counter() - began,
-    )
 
 
 def accumulators(ttgir: str) -> int:
@@ -110,19 +60,8 @@ def _threads(ttgir: str) -> int:
     return int(found[1]) * occupancy.WARP_THREADS if found else occupancy.WARP_THREADS
 
 
-def _stop_after_ttgir(backend: Any, stages: dict[str, Any], options: Any, _language: Any, capability: int) -> None:
-    """Puts an end in the place of the stage after TTGIR; Triton calls it with the stages of a compilation."""
-
-    def stop(module: Any, _metadata: Any) -> None:
-        text = str(module)
-        threads, shared_memory = _allocated(module, backend, options, capability)
-        raise _Known(text, threads, shared_memory)
-
-    stages["llir"] = stop
-
-
 def _refuse_after_ttgir(backend: Any, stages: dict[str, Any], options: Any, _language: Any, capability: int) -> None:
-    """Puts a look at the needs before the stage after TTGIR."""
+    """Puts a look at the needs before the stage after TTGIR; Triton calls it with the stages of a compilation."""
     following = stages["llir"]
 
     def look(module: Any, metadata: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 
 
 def seconds(cost: Mapping[str, Any], device: Device, kernels: Sequence[Mapping[str, Any]]) -> float:

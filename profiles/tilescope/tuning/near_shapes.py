@@ -21,12 +21,6 @@ def winners(known: Sequence[Winner], problem: Problem) -> list[str]:
     return list(dict.fromkeys(config for _, config in sorted(found)))
 
 
-def first(configs: Sequence[str], near: Sequence[str]) -> list[str]:
-    """The configs, those of ``near`` first and in its order, the others as they were."""
-    leading = [config for config in near if config in configs]
-    return leading + [config for config in configs if config not in leading]
-
-
 def distance(one: str, other: str) -> float:
     """How far two classes of shapes are apart: Euclid's distance of the logarithms of their sizes; 0 is the same.
 

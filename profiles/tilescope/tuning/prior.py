@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilescope.hardware.occupancy import WARP_THREADS
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 
 #: So many go first: the others follow as before, those that take longest to compile in front, so that none is waited for at the end.
 FIRST = 8

@@ -28,7 +28,7 @@ from tilescope.models import summary, text_table
 from tilescope.runs import journal, listings, store
 from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.schema import Run
+from tilescope.table.run import Run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RECORDED = Path(__file__).parents[3] / "profiles" / "recorded"
@@ -253,7 +253,7 @@ def run_mutant(rng: random.Random, place: Path) -> None:
     listed = {found.path.name: found for found in store.list_runs([runs])}
     if listed[GOOD].error or "\n" in listed.get(BAD, listed[GOOD]).error:
         raise Crash(f"the list says {listed}")
-    told(library.library, list(listed.values()))
+    told(run_cache.claimed, folder)
     told(library.listing, list(listed.values()))
     told(command, "show", BAD)
     more = (["show"], ["show", BAD, "--json"], ["publish", BAD, "--into", str(place / "into")], ["advise", BAD])

@@ -1,1 +1,1 @@
-"""The form in the sidebar that starts a profile."""
+"""The form in the drawer that starts a profile."""

@@ -1,4 +1,4 @@
-"""The profile form in the sidebar: its fields, the button, and the outcome."""
+"""The profile form in the drawer: its fields, the button, and the outcome."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from tilescope_dashboard.views.form.fields import ProfileFields
 from tilescope_dashboard.views.form.user_kernel import UserKernelField
 from tilescope_dashboard.views.jobs.job_text import beside_the_button
 
+_FOOT = ":host { position: sticky; bottom: 0; z-index: 2; background: var(--mui-palette-background-default, inherit); }"
+
 
 class ProfileForm(pn.viewable.Viewer):
     """Choices for the state's kernel. ``started`` is the job that the button began last."""
@@ -31,18 +33,16 @@ class ProfileForm(pn.viewable.Viewer):
         self._fields, self._trouble = ProfileFields(), html_text.pane()
         self._own = UserKernelField(state)
         self._button = pmui.Button(
-            label="Profile", color="primary", variant="contained", sizing_mode="stretch_width", disabled=True
+            label="Start profiling", color="primary", variant="contained", sizing_mode="stretch_width", disabled=True
         )
         self._button.on_click(self._profile)
         self._kernel.param.watch(self._chosen, "value")
         state.param.watch(self._fill, ["catalog", "catalog_error", "kernel", "loaded", "may_launch"])
         self._follower = JobFollower(jobs, self._say)
         self._fill()
-        # What is said stands above the button: below it, it would be off a phone's screen.
-        self._layout = pn.Column(
-            html_text.pane(html_text.heading("Profile")), self._kernel, self._own, self._fields, self._trouble, self._button,
-            sizing_mode="stretch_width",
-        )  # fmt: skip
+        # What is said stands above the button: below it, it would be off a phone's screen. Both stay in sight.
+        foot = pn.Column(self._trouble, self._button, sizing_mode="stretch_width", margin=0, stylesheets=[_FOOT])
+        self._layout = pn.Column(self._kernel, self._own, self._fields, foot, sizing_mode="stretch_width", margin=0)
 
     async def load(self) -> None:
         """Find out what can run here."""

@@ -108,7 +108,7 @@ class JobPanel(pn.viewable.Viewer):
     def _open(self, folder: Path | None) -> None:
         if folder is not None:
             self.state.refresh()
-            self.state.run = folder.name
+            self.state.go_to(run=folder.name)
 
     def _may_end(self, job: JobState) -> bool:
         return self.tab_job.mine(job) or self._jobs.abandoned(job)

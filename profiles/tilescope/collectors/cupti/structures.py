@@ -187,20 +187,6 @@ class Stop(Parameters):
     )
 
 
-class PushRange(Parameters):
-    """Begins a range of one's own."""
-
-    function = "cuptiRangeProfilerPushRange"
-    _fields_ = (*_HEAD, ("profiler", _POINTER), ("rangeName", _TEXT))
-
-
-class PopRange(Parameters):
-    """Ends it."""
-
-    function = "cuptiRangeProfilerPopRange"
-    _fields_ = (*_HEAD, ("profiler", _POINTER))
-
-
 class DecodeData(Parameters):
     """Writes the counts to where ``SetConfig`` said."""
 

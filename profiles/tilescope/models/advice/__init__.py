@@ -19,7 +19,7 @@ from tilescope.models.advice.measurement import cannot_be
 from tilescope.models.advice.passes import two_passes
 from tilescope.models.advice.subject import Subject, launches
 from tilescope.table.case_table import CaseValues, gather, problem_of
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 
 __all__ = ["DISTANCE", "NVIDIA", "OURS", "RULES", "Bound", "Evidence", "Finding", "findings", "rank"]
 

@@ -13,7 +13,7 @@ from tilescope.models import bound
 from tilescope.models.advice.finding import Bound, Evidence, Finding
 from tilescope.table.case_table import CaseValues, Known, value_of
 from tilescope.table.metrics import METRICS
-from tilescope.table.schema import Device
+from tilescope.table.run import Device
 from tilescope.table.sources import COUNTERS, SOURCES
 
 #: Collectors that see launches, the one that saw the most of a real one first.

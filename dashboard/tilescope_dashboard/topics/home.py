@@ -1,0 +1,141 @@
+"""Home: every kernel with how it stands and what is published of it, a row each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pandas as pd
+from tilescope.models import claims as model
+from tilescope.runs import store
+
+from tilescope_dashboard.data.best_run import best_run
+from tilescope_dashboard.data.columns import KERNEL, WORKLOAD, Column
+from tilescope_dashboard.topics import claims
+from tilescope_dashboard.topics.overview import Stat
+from tilescope_dashboard.topics.sentence import Sentence
+
+#: Columns of ``kernels``' frame, numbers first: a phone shows three.
+COLUMNS = (
+    KERNEL, Column("of_roof", "of roofline", "ratio"), Column("quickest", "vs quickest other", "times"),
+    Column("other", "quickest other"), Column("over_eager", "vs eager", "times"), Column("family", "family"),
+    Column("claim", "published claim"), Column("judged", "measured"), WORKLOAD, Column("origin", "from"),
+)  # fmt: skip
+#: Of the roofline: who reaches this much has little left to win.
+NEAR = 0.9
+#: The family of kernels that the library does not declare.
+OWN = "your own"
+_NAMES = {"eager": "eager", "compile": "torch.compile"}
+#: What a measurement is against the claim, by the verdict's word.
+_AGAINST = (("more", "better"), ("less", "worse"))
+
+
+def kernels(
+    rows: pd.DataFrame, runs: Iterable[store.Summary], families: Mapping[str, str], own: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """A row a kernel, by family and name: its largest forward size in ``rows`` of ``tilescope.models.claims.best``, or in its
+    ``own`` ones, of a person's runs, where those have it. Columns are those of ``rows`` and of ``COLUMNS``.
+
+    A kernel of a run, or of ``families`` (a kernel's), that nothing was measured of has a row without numbers.
+    """
+    every = list(runs)
+    recorded = {run.id for run in every if run.recorded}
+    known = [own, rows] if own is not None and len(own) else [rows]
+    named = dict.fromkeys([*families, *(name for run in reversed(every) if not run.error for name in run.kernels)])
+    judged = _judged(rows)
+    found = []
+    for name in named:
+        of_kernel = next((one for one in (frame[frame["kernel"] == name] for frame in known) if len(one)), None)
+        head = {"kernel": name, "family": families.get(name, "") or OWN, **judged.get(name, {"judged": ""})}
+        if of_kernel is None:
+            run = best_run(every, name)
+            found.append(
+                {**head, "origin": _predicted(run) if run else "not profiled yet", "run": run.id if run else ""}
+            )
+            continue
+        row = _largest(of_kernel)
+        others = {other: row[f"over_{other}"] for other in model.OVER if row[f"over_{other}"] > 0}
+        other = min(others, key=lambda name: others[name], default="")
+        whose = "" if row["run"] in recorded else "yours: "
+        changed = " (code has changed)" if row["changed"] else ""
+        found.append(
+            {
+                **row, **head, "quickest": others.get(other), "other": _NAMES.get(other, row["library"] if other else ""),
+                "origin": f"{whose}{row['device'].removeprefix('NVIDIA ')}, {row['started']}{changed}",
+            }
+        )  # fmt: skip
+    order = list(dict.fromkeys([*families.values(), OWN]))
+    shown = pd.DataFrame(found, columns=list(dict.fromkeys([*rows.columns, *(column.name for column in COLUMNS)])))
+    for name in ("quickest", *(f"over_{other}" for other in model.OVER)):
+        shown[name] = pd.to_numeric(shown[name])
+    return shown.sort_values("family", key=lambda column: column.map(order.index), kind="stable").reset_index(drop=True)
+
+
+def _largest(rows: pd.DataFrame) -> dict[str, object]:
+    """The row of the largest forward size, else of the largest of another pass; sizes come from the smallest on."""
+    forward = rows[rows["pass"].eq("forward")]
+    last = (forward if len(forward) else rows).iloc[-1]
+    return {str(name): value for name, value in last.items()}
+
+
+def _judged(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """What is published of a kernel and what became of it over all sizes, by the kernel."""
+    verdicts = model.verdicts(rows)
+    said: dict[str, dict[str, str]] = {}
+    claimed = rows[rows["claim"] != ""].drop_duplicates(["kernel", "pass"])
+    for row in claimed.to_dict("records"):
+        words = verdicts.get((row["kernel"], row["pass"]), "")
+        over = _NAMES.get(row["claim_over"], row["claim_over"])
+        said.setdefault(row["kernel"], {"claim": f"{row['claim']} vs {over}", "judged": _in_words(words)})
+    return said
+
+
+def _in_words(verdict: str) -> str:
+    for word, said in _AGAINST:
+        verdict = verdict.replace(word, said)
+    return verdict
+
+
+def _predicted(run: store.Summary) -> str:
+    what = "nothing timed" if run.measured else "predicted"
+    return f"{what}: {run.device.removeprefix('NVIDIA ')}, {run.started[:10]}"
+
+
+def chosen(rows: pd.DataFrame, text: str, family: str, standing: str) -> pd.DataFrame:
+    """Rows of ``kernels`` of that family and standing whose kernel or family holds the text; an empty one asks for nothing."""
+    of_family = rows[rows["family"] == family] if family else rows
+    return claims.chosen(of_family, text, standing, dict(zip(rows["kernel"], rows["family"], strict=True)))
+
+
+def sentence(rows: pd.DataFrame) -> Sentence:
+    """How many kernels there are, and how they stand against the quickest other implementation."""
+    counts = model.standings(rows).value_counts()
+    said = {"faster": "beat the quickest other", "on par": "on par", "slower": "slower"}
+    parts = [f"{counts[word]} {said[word]}" for word in claims.STANDINGS if word in counts]
+    title = f"{len(rows)} kernels" + (f": {', '.join(parts)}" if parts else "")
+    text = "Speedups at the largest forward size, by GPU time; on par is within 5 %. Click a kernel to open its page."
+    return Sentence(title, text if len(rows) else "No kernel is known here yet.")
+
+
+def stats(rows: pd.DataFrame, verdicts: pd.Series) -> list[Stat]:
+    """What stands large above the table; ``verdicts`` are ``tilescope.models.claims.verdicts``'."""
+    measured = rows["of_roof"].notna()
+    judged = verdicts[verdicts != "not measured"]
+    met = judged.isin(["holds", "more"]).sum()
+    found = []
+    if measured.any():
+        near = (rows["of_roof"] >= NEAR).sum()
+        found.append(Stat("at 90 % of roofline or more", str(near), f"of {measured.sum()} that were measured"))
+        ahead = rows["quickest"].median()
+        found.append(Stat("median speedup", f"{ahead:.2f}×", "vs the quickest other of each"))
+    if len(judged):
+        found.append(Stat("published claims that are met", f"{met} of {len(judged)}", "at every size, by GPU time"))
+    return found
+
+
+def count(shown: pd.DataFrame, every: pd.DataFrame, asked: Iterable[str]) -> str:
+    """How many rows are shown, in a line; what was ``asked`` for where there is none; empty where all are."""
+    if len(shown) == len(every):
+        return ""
+    if shown.empty:
+        return f"None of {len(every)} kernels matches {' and '.join(filter(None, asked))}."
+    return f"{len(shown)} of {len(every)} kernels."

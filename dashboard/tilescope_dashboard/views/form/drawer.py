@@ -1,0 +1,63 @@
+"""The drawer beside the views: the profile form, and what stands in its place until it is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
+import param
+
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.session.scheduling import next_tick
+from tilescope_dashboard.session.state import PROFILE, State
+
+
+class Drawer(pn.viewable.Viewer):
+    """What the page has in its drawer, bound to the state both ways. ``put`` gives it the form."""
+
+    state = param.ClassSelector(class_=State)
+
+    def __init__(self, state: State, **settings: Any) -> None:
+        super().__init__(state=state, **settings)
+        self._form: pn.viewable.Viewable | None = None
+        close = pmui.Button(label="Close", variant="text", size="small", width=72, margin=(2, 4), align="center")
+        close.on_click(lambda _: next_tick(self._close))
+        title = html_text.pane(html_text.heading("Profile"))
+        self._body = pn.Column(
+            html_text.pane(html_text.notice("info", "Looking what can run here…")),
+            sizing_mode="stretch_width",
+            margin=0,
+        )
+        self._layout = pn.Column(
+            pn.Row(title, close, sizing_mode="stretch_width", margin=0),
+            self._body,
+            sizing_mode="stretch_width",
+            margin=(8, 0),
+        )
+
+    def follow(self, page: pmui.Page) -> None:
+        """Let the page's drawer be open while the state says so."""
+
+        def put() -> None:
+            page.contextbar_open = self.state.panel == PROFILE
+
+        def told(event: param.parameterized.Event) -> None:
+            if event.new != (self.state.panel == PROFILE):
+                next_tick(lambda: setattr(self.state, "panel", PROFILE if event.new else ""))
+
+        put()
+        self.state.param.watch(lambda _: next_tick(put), "panel")
+        page.param.watch(told, "contextbar_open")
+
+    def put(self, form: pn.viewable.Viewer) -> None:
+        """Show the form, unless it is there."""
+        if self._form is not form:
+            self._form = form
+            self._body.objects = [form]
+
+    def _close(self) -> None:
+        self.state.panel = ""
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return self._layout

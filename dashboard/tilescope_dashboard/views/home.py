@@ -1,0 +1,134 @@
+"""Home: the library and its claims, which a person sees who opens the app with nothing in the address."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import panel as pn
+import panel_material_ui as pmui
+from bokeh.models.widgets.tables import HTMLTemplateFormatter
+from tilescope.models import claims as model
+from tilescope.runs import store
+
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.data import catalog
+from tilescope_dashboard.data.kernel_cases import case_name
+from tilescope_dashboard.data.run_cache import claimed, has_claimed
+from tilescope_dashboard.session.scheduling import AfterPaint, next_tick
+from tilescope_dashboard.session.state import HOME
+from tilescope_dashboard.topics import claims as claims_topic
+from tilescope_dashboard.topics import home as topic
+from tilescope_dashboard.views.base import View
+
+_ALL = "all families"
+_BUTTONS = ".MuiToggleButton-root { white-space: nowrap; height: 40px; } #toggle-buttons-group-label { font-size: 12px; line-height: 1; }"
+#: A share of the roofline with a bar behind it, which a glance compares.
+_BAR = HTMLTemplateFormatter(
+    template="""<% if (value == null || value !== value) { %>–<% } else { %>
+    <div style="background: linear-gradient(to right, color-mix(in srgb, #2a8ac6 34%, transparent) <%= Math.min(100, 100 * value) %>%,
+    transparent 0); border-radius: 2px; padding: 1px 4px 1px 0"><%= +(100 * value).toPrecision(3) %> %</div><% } %>"""
+)
+
+
+class Home(View):
+    """One row a kernel, of those that are asked for; clicking one opens its page."""
+
+    name_in_address, title = HOME, "Kernels"
+
+    def build(self) -> list[Any]:
+        self._rows = self._shown = pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)
+        self._said: pd.Series = pd.Series(dtype="object")
+        self._asked: list[Path] = []
+        self._stats, self._count = html_text.pane(), html_text.pane()
+        # Side by side on a phone.
+        beside = {"size": "small", "width": 172, "margin": (10, 5)}
+        self._text = pmui.TextInput(label="kernel contains", **beside)
+        self._family = pmui.Select(label="family", options={_ALL: ""}, value="", **beside)
+        self._standing = pmui.RadioButtonGroup(
+            label="vs the quickest other", options={"all": "", **{word: word for word in claims_topic.STANDINGS}}, value="",
+            size="small", width=290, margin=(0, 10), stylesheets=[_BUTTONS],
+        )  # fmt: skip
+        self._table = table(topic.COLUMNS, page_size=15)
+        self._table.widths = {**self._table.widths, "quickest": 100}
+        self._table.formatters = {**self._table.formatters, "of_roof": _BAR}
+        redraw = AfterPaint(self._draw)  # once for letters that are typed quickly
+        self._text.param.watch(lambda _: redraw.due(), "value_input")
+        for field in (self._family, self._standing):
+            field.param.watch(lambda _: redraw.due(), "value")
+        self._table.param.watch(self._open, "selection")
+        self.state.param.watch(self._changed, ["runs", "catalog"])
+        more = pmui.Button(label="Claims at every size", variant="outlined", size="small", width=180)
+        more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", "claims")))
+        asked = pn.FlexBox(self._text, self._family, self._standing, gap="6px", align_items="end")
+        found = self.saved(self._table, "kernels", tuple)
+        return [self._stats, asked, self._count, found, more]
+
+    def update(self) -> None:
+        runs = [run for run in self.state.runs if run.measured and not run.error]
+        self._asked = asked = [run.path for run in reversed(runs)]
+        ready = [folder for folder in asked if has_claimed(folder)]
+        self._show(ready)
+        if ready != asked:
+            self.gradually(self._read(asked))
+
+    def _read(self, asked: Sequence[Path]) -> Iterator[None]:
+        """Read one run a step, then show them all, unless others are asked for meanwhile."""
+        for folder in asked:
+            if asked is not self._asked:
+                return
+            _rows(folder)
+            yield
+        self._show(asked)
+
+    def _show(self, folders: Sequence[Path]) -> None:
+        recorded = {run.path for run in self.state.runs if run.recorded}
+        rows, own = (
+            model.best(row for folder in folders if (folder in recorded) == of_recordings for row in _rows(folder))
+            for of_recordings in (True, False)
+        )
+        families = {entry["name"]: entry.get("family", "") for entry in self.state.catalog or catalog.known()}
+        self._rows = topic.kernels(rows, self.state.runs, families, own)
+        self._said = model.verdicts(rows)
+        named = list(dict.fromkeys(self._rows["family"]))
+        self._family.param.update(
+            options={_ALL: "", **{name: name for name in named}},
+            value=self._family.value if self._family.value in named else "",
+        )
+        self._head.object = html_text.heading(*topic.sentence(self._rows))
+        self._stats.object = html_text.stats(topic.stats(self._rows, self._said))
+        self._draw()
+
+    def _draw(self) -> None:
+        """Show the rows that are asked for."""
+        text, family, standing = (
+            (self._text.value_input or "").strip(),
+            self._family.value or "",
+            self._standing.value or "",
+        )
+        self._shown = topic.chosen(self._rows, text, family, standing)
+        said = topic.count(self._shown, self._rows, [f"“{text}”" if text else "", family, standing])
+        self._count.object = f'<p class="small" role="status">{escape(said)}</p>' if said else ""
+        fill(self._table, self._shown)
+
+    def _open(self, event: Any) -> None:
+        if not event.new:
+            return
+        row = self._shown.iloc[event.new[0]]
+        case = case_name(("triton", row["pass"], row["workload"])) if isinstance(row["pass"], str) else ""
+        # Who comes back may click the same one.
+        next_tick(functools.partial(setattr, self._table, "selection", []))
+        self.state.go_to(kernel=row["kernel"], case=case, **({"run": row["run"]} if row["run"] else {}))
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    """What a run says of its kernels; nothing where it is damaged, which the list of runs says."""
+    try:
+        return claimed(folder)[0]
+    except (store.StoreError, OSError):
+        return []

@@ -1,0 +1,133 @@
+"""The description of a run: what was run, on which device, with which versions and settings. Imports neither torch nor triton."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilescope.files import json_shape, names
+from tilescope.table.description import DeclaredKernel, Settings
+from tilescope.table.schema import SchemaError
+
+SCHEMA_VERSION = 1
+
+#: Characters of a run's title, and of the name of a kernel or another part of a case.
+_LONGEST_TITLE, _LONGEST_NAME = 20_000, 4096
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """One roof of a device.
+
+    ``name`` is a memory level (``hbm``, ``l2``, ``l1``; ``value`` in byte/second) or a pipe (``fp32``,
+    ``bf16``, …; ``value`` in flop/second, or op/second of integers). ``origin`` is ``measured`` or ``datasheet``; ``note`` says how
+    it was measured or which document it comes from.
+    """
+
+    name: str
+    value: float
+    unit: str
+    origin: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Device:
+    """The GPU a run speaks about. ``target`` is its architecture as compilers name it (``sm_90``).
+
+    ``l2_bytes`` and ``memory_bytes`` in bytes. ``measured`` is False when no such GPU took part and only
+    its published figures are known.
+    """
+
+    name: str
+    target: str
+    multiprocessors: int
+    l2_bytes: int
+    memory_bytes: int
+    measured: bool
+    ceilings: tuple[Ceiling, ...] = ()
+
+    def ceiling(self, name: str, origin: str) -> Ceiling | None:
+        """The roof called ``name`` of that origin, or None."""
+        return next((c for c in self.ceilings if c.name == name and c.origin == origin), None)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that gave no result, and why, in words for a person. ``detail`` may hold a traceback."""
+
+    case: str
+    collector: str
+    message: str
+    detail: str = ""
+
+    def concerns(self, kernel: str) -> bool:
+        """Whether the case is one of the kernel with that name (``Case.name``), wherever the kernel was declared."""
+        return self.case.startswith(f"{kernel}/") or f".py:{kernel}/" in self.case
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was run, on what, with which versions and settings.
+
+    ``started`` is ISO 8601 in UTC. ``kernels`` maps a kernel's name to what its spec declared: summary,
+    ``file``, ``sha256`` of the file, dims, passes, implementations, configs. ``versions`` names torch, triton, driver,
+    ncu, ptxas, python. ``settings`` holds clocks, cache control, warm-up, repetitions. ``complete`` is
+    False when the run was cancelled or its worker died; the finished cases are in the table all the same.
+    """
+
+    id: str
+    started: str
+    device: Device
+    kernels: Mapping[str, Mapping[str, Any]] = field(metadata={"shape": Mapping[str, DeclaredKernel]})
+    versions: Mapping[str, str]
+    settings: Mapping[str, Any] = field(metadata={"shape": Settings})
+    git_revision: str = ""
+    failures: tuple[Failure, ...] = ()
+    complete: bool = True
+    schema_version: int = SCHEMA_VERSION
+    title: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary; ``Run.from_json`` reverses it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Run:
+        """The run that ``data`` describes. Raises SchemaError for a newer schema, and for a field that is absent or of
+        another type.
+        """
+        version = data.get("schema_version")
+        if not isinstance(version, int):
+            raise SchemaError("not a run: it has no schema_version")
+        if version > SCHEMA_VERSION:
+            raise SchemaError(
+                f"written with schema {version}, this Tilescope reads up to {SCHEMA_VERSION}: upgrade with "
+                "'pip install -U tilescope'"
+            )
+        try:
+            run: Run = json_shape.fit(data, cls, "")
+            run.check()
+        except ValueError as error:
+            raise SchemaError(f"the run's description is damaged ({error}): record it again") from error
+        return run
+
+    def check(self) -> None:
+        """Raises ValueError for an id or a collector that cannot name a folder, and for impossible figures of the
+        device.
+        """
+        names.file_name(self.id, "a run's id")
+        for collector in self.settings.get("collectors", ()):
+            names.file_name(collector, "a collector's name")
+        for name in ("multiprocessors", "l2_bytes", "memory_bytes"):
+            if getattr(self.device, name) < 0:
+                raise ValueError(f"device.{name} is negative")
+        for ceiling in self.device.ceilings:
+            if not ceiling.value > 0:
+                raise ValueError(f"the device's ceiling {ceiling.name!r} is not above 0")
+        for text, most in ((self.title, _LONGEST_TITLE), *((name, _LONGEST_NAME) for name in self.kernels)):
+            if len(text) > most:
+                raise ValueError(f"a name or title of more than {most} characters")

@@ -1,0 +1,133 @@
+"""Home: the library and its claims, what it is made of, and where a click leads."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tilescope.models import claims as model
+from tilescope.runs.store import Summary
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import home as topic
+from tilescope_dashboard.views.home import Home
+
+RUN = "20260102-030405-aaaa"
+#: Panel's own, on pandas 3.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+
+
+def claimed(kernel: str, workload: str, run: str = "rec", **changes: Any) -> dict[str, Any]:
+    """A row of ``claims.best`` of which nothing is known but what is given."""
+    kinds = {"str": "", "bool": False, "float64": math.nan}
+    known = {
+        "kernel": kernel,
+        "workload": workload,
+        "pass": "forward",
+        "run": run,
+        "device": "NVIDIA H200",
+        "started": "2026-01-02",
+    }
+    return {**{name: kinds[kind] for name, kind in model.COLUMNS.items()}, **known, **changes}
+
+
+def rows(*known: dict[str, Any]) -> pd.DataFrame:
+    return pd.DataFrame(known, columns=list(model.COLUMNS)).astype(model.COLUMNS)
+
+
+RUNS = [
+    Summary("mine", Path("mine"), kernels=("gelu",), measured=True),
+    Summary("guess", Path("guess"), started="2026-01-03T00:00", device="H100", kernels=("only_predicted",)),
+    Summary("rec", Path("rec"), kernels=("softmax", "gelu"), recorded=True, measured=True),
+]
+FAMILIES = {"gelu": "elementwise", "softmax": "reductions", "matmul": "matrix products"}
+RECORDED = rows(
+    claimed("gelu", "1-fp32", over_eager=9.0),
+    claimed("softmax", "1-bf16", of_roof=0.1, over_eager=0.5, claim="about 4×", claim_over="eager", verdict="less"),
+    claimed("softmax", "2-bf16", of_roof=0.95, over_eager=7.0, over_library=1.5, library="liger", claim="about 4×",
+            claim_over="eager", verdict="more"),
+    claimed("softmax", "9-bf16", over_eager=2.0, **{"pass": "backward"}),
+)  # fmt: skip
+
+
+def test_a_kernel_stands_by_its_largest_forward_size_against_the_quickest_other() -> None:
+    shown = topic.kernels(RECORDED, RUNS, FAMILIES).set_index("kernel")
+    softmax = shown.loc["softmax"]
+    assert (softmax["workload"], softmax["quickest"], softmax["other"]) == ("2-bf16", 1.5, "liger")
+    assert (softmax["claim"], softmax["judged"]) == ("about 4× vs eager", "worse at 1, better at 1 of 2")
+    assert softmax["origin"] == "H200, 2026-01-02"
+    assert list(shown["family"]) == ["elementwise", "reductions", "matrix products", topic.OWN]
+
+
+def test_what_was_not_measured_has_no_number() -> None:
+    shown = topic.kernels(RECORDED, RUNS, FAMILIES).set_index("kernel")
+    assert shown.loc[["matmul", "only_predicted"], ["of_roof", "quickest", "over_eager"]].isna().all(axis=None)
+    assert shown.loc["only_predicted", "origin"] == "predicted: H100, 2026-01-03"
+    assert shown.loc["matmul", "origin"] == "not profiled yet"
+
+
+def test_a_persons_own_measurement_comes_before_a_recording() -> None:
+    own = rows(claimed("gelu", "8-fp32", "mine", over_eager=3.0))
+    gelu = topic.kernels(RECORDED, RUNS, FAMILIES, own).set_index("kernel").loc["gelu"]
+    assert (gelu["run"], gelu["over_eager"], gelu["origin"]) == ("mine", 3.0, "yours: H200, 2026-01-02")
+
+
+def test_rows_are_chosen_by_text_family_and_standing_and_counted() -> None:
+    every = topic.kernels(RECORDED, RUNS, FAMILIES)
+    assert list(topic.chosen(every, "REDUC", "", "")["kernel"]) == ["softmax"]
+    assert list(topic.chosen(every, "", "elementwise", "faster")["kernel"]) == ["gelu"]
+    none = topic.chosen(every, "gelu", "reductions", "")
+    assert topic.count(none, every, ["“gelu”", "reductions", ""]) == "None of 4 kernels matches “gelu” and reductions."
+    assert topic.count(every, every, ["", "", ""]) == ""
+    assert topic.sentence(every).title == "4 kernels: 2 beat the quickest other"
+    assert [stat.value for stat in topic.stats(every, model.verdicts(RECORDED))] == ["1", "5.25×", "0 of 1"]
+
+
+def test_nothing_known_is_said() -> None:
+    nothing = topic.kernels(rows(), [], {})
+    assert nothing.empty
+    assert "No kernel" in topic.sentence(nothing).text
+    assert topic.stats(nothing, model.verdicts(rows())) == []
+
+
+def test_every_kernel_is_listed_and_a_click_leads_to_its_page(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    state = State(run=RUN, kernel="softmax", view="home")
+    shown = Home(state)
+    shown.refresh()
+    assert not shown._trouble.visible, shown._trouble.object
+    kernels = list(shown._table.value["kernel"])
+    # Those of the made-up runs, those of the recordings, and no damaged run in the way.
+    assert {"softmax", "matmul", "vector_add", "add_rms_norm"} <= set(kernels)
+    assert shown._table.value["origin"][kernels.index("softmax")].startswith("yours: Synthetic GPU")
+    shown._text.value_input = "add_rms"
+    assert list(shown._table.value["kernel"]) == ["add_rms_norm"]
+    assert "1 of " in shown._count.object
+    shown._table.selection = [0]
+    assert (state.view, state.kernel, state.loaded.run.device.name) == ("summary", "add_rms_norm", "NVIDIA H200")
+    assert state.chosen is not None and not state.ignored
+    # The same one can be clicked again.
+    assert shown._table.selection == []
+
+
+@pytest.mark.browser
+def test_a_plain_address_is_home_and_a_kernels_is_its_summary(visit: Any, built: Any) -> None:
+    page = visit("theme=light")
+    built(page, "Kernels")
+    assert not page.get_by_role("combobox", name="size", exact=True).is_visible()
+    page.get_by_label("kernel contains").press_sequentially("layer_norm_lin")
+    rows = page.locator(".tabulator-row:visible")
+    rows.nth(1).wait_for(state="detached")
+    rows.get_by_text("layer_norm_linear").click()
+    page.wait_for_url("**kernel=layer_norm_linear**")
+    built(page, "Summary")
+    page.locator("h2:visible", has_text="layer_norm_linear").wait_for()
+    assert page.get_by_role("combobox", name="size", exact=True).is_visible()
+    page.go_back()
+    built(page, "Kernels")
+    other = visit(f"run={RUN}")
+    built(other, "Summary")
+    other.get_by_role("link", name="Tilescope").click()
+    built(other, "Kernels")
