@@ -42,7 +42,7 @@ def verdict(kernel: str, case: Mapping[str, Any] | None, found: Sequence[Finding
     elif case["measured"]:
         title = f"{kernel} takes {write(case['gpu_time'], 'second')} of GPU time{bound}"
     else:
-        title = f"{kernel} was not timed{bound}"
+        title = f"{kernel} was not timed{bound.replace(', ', '; predicted ')}"
     return Sentence("; ".join(filter(None, [title, _cause(found)])), f"{case['why']} ({overview.place(case)})")
 
 
