@@ -65,8 +65,8 @@ def test_without_a_clock_a_change_is_told_by_its_findings(
     shown.fresh = False
     shown.refresh()
     assert "no times to compare; 1 finding is gone" in shown._head.object
-    assert shown._findings.shown and not shown._chart.visible
-    assert shown._findings._table.filled["change"].tolist() == ["gone"]
+    assert shown._findings.shown and not shown._drawn.visible
+    assert "<th>gone</th><td>It spills</td><td>2×</td><td>–</td>" in shown._findings._said.object
     # An implementation's findings are none of another one's.
     state.compared = [f"{AFTER}:eager"]
     assert not shown._findings.shown

@@ -9,21 +9,17 @@ from collections.abc import Sequence
 import pandas as pd
 from tilescope.models.advice.finding import DISTANCE, Finding
 
-from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: What became of a finding, in the order of the table.
 GONE, NEW, STAYS = "gone", "new", "stays"
 #: Columns of ``changed``'s frame.
-COLUMNS = (
-    Column("change", "change"), Column("before", "up to, before", "times"), Column("after", "up to, now", "times"),
-    Column("title", "finding"),
-)  # fmt: skip
-_READING = "A potential speedup is an upper limit; one that nothing bounds is a dash."
+COLUMNS = ("change", "title", "before", "after")
+_READING = "Speedups that were possible before, and that are now, are upper limits; no timing is needed for them."
 
 
 def changed(before: Sequence[Finding], after: Sequence[Finding]) -> pd.DataFrame:
-    """A row a finding of either side: what became of it (``change``), the potential speedups on both sides, and its title.
+    """A row a finding of either side: what became of it (``change``), its ``title``, and the potential speedups on both sides, NaN where nothing bounds them.
 
     Findings of one rule that differ in numbers only are the same one.
     """
@@ -32,8 +28,8 @@ def changed(before: Sequence[Finding], after: Sequence[Finding]) -> pd.DataFrame
     # Of one that stays, the title of now.
     for key, shown in (sides[0] | sides[1]).items():
         was, now = (side.get(key) for side in sides)
-        rows.append((GONE if now is None else NEW if was is None else STAYS, _most(was), _most(now), shown.title))
-    found = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
+        rows.append((GONE if now is None else NEW if was is None else STAYS, shown.title, _most(was), _most(now)))
+    found = pd.DataFrame(rows, columns=list(COLUMNS))
     order = found["change"].map([GONE, NEW, STAYS].index)
     return found.iloc[order.argsort(kind="stable")].reset_index(drop=True)
 

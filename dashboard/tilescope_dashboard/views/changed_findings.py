@@ -10,8 +10,7 @@ import panel as pn
 import param
 from tilescope.runs import store
 
-from tilescope_dashboard.components import html_text
-from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.components import cards, html_text
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import changed_findings as topic
@@ -19,14 +18,14 @@ from tilescope_dashboard.topics import compare
 
 
 class ChangedFindings(pn.viewable.Viewer):
-    """A sentence and a table; away where no baseline is another run that has the case."""
+    """A sentence and a list; away where no baseline is another run that has the case."""
 
     state = param.ClassSelector(class_=State)
 
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._said, self._table = html_text.pane(), table(topic.COLUMNS)
-        self._layout = pn.Column(self._said, self._table, sizing_mode="stretch_width", margin=0, visible=False)
+        self._said = cards.pane()
+        self._layout = pn.Column(self._said, sizing_mode="stretch_width", margin=0, visible=False)
 
     @property
     def shown(self) -> bool:
@@ -41,8 +40,8 @@ class ChangedFindings(pn.viewable.Viewer):
         if case is None or rows is None:
             return ""
         where = f"{case.impl} on {case.workload}, {case.direction}"
-        self._said.object = html_text.subheading(*topic.sentence(rows, where, compare.name_of(run, state.runs)))
-        fill(self._table, rows)
+        head = html_text.subheading(*topic.sentence(rows, where, compare.name_of(run, state.runs)))
+        self._said.object = head + cards.changed(rows.itertuples(index=False, name=None))
         return topic.count(rows)
 
     def _against(self, tokens: Sequence[str]) -> tuple[str, pd.DataFrame | None]:

@@ -33,8 +33,9 @@ class Compare(View):
         self._others.param.watch(lambda event: self.state.param.update(compared=list(event.new)), "value")
         self.state.param.watch(self._changed, ["compared", "runs"])
         self._findings = ChangedFindings(self.state)
+        self._drawn = pn.Column(self._chart, sizing_mode="stretch_width", margin=0)
         self._body = pn.Column(
-            self._findings, self._chart, self.saved(self._table), sizing_mode="stretch_width", margin=0
+            self._findings, self._drawn, self.saved(self._table), sizing_mode="stretch_width", margin=0
         )
         return [self._others, self._said, self._body]
 
@@ -52,7 +53,7 @@ class Compare(View):
         # Without a clock it is the findings that tell whether a change helped.
         more = f"; {came_and_went}" if came_and_went and not rows["ratio"].notna().any() else ""
         self._head.object = html_text.heading(title + more, text)
-        self._chart.visible = not (rows["ratio"].isna().all() and self._findings.shown)
+        self._drawn.visible = not (rows["ratio"].isna().all() and self._findings.shown)
         self._said.object = "".join(
             html_text.notice("info", line.partition(": ")[0] + ":", line.partition(": ")[2]) for line in said
         )
