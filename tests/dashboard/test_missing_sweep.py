@@ -79,7 +79,7 @@ def test_a_sweep_is_said_to_be_under_way_as_long_as_it_is(monkeypatch: pytest.Mo
         assert len(asked) == 1  # of many changes
         asked[0]()
         assert "being profiled" not in shown._whose.object
-        assert "To have those of softmax" in shown._whose.object or "declares none" in shown._whose.object
+        assert "No run has configs of softmax" in shown._whose.object or "declares no configs" in shown._whose.object
 
     asyncio.run(scenario())
 

@@ -79,7 +79,7 @@ def test_the_verdict_is_one_sentence_whatever_is_known(synthetic: ModuleType) ->
         "softmax reaches 85.4 % of roofline, memory bound; no known bottleneck found"
     )
     predicted = summarise(synthetic.frame(measured=False), synthetic.DEVICE).iloc[0].to_dict()
-    assert topic.verdict("softmax", predicted, ()).title.startswith("softmax was not timed, memory bound")
+    assert topic.verdict("softmax", predicted, ()).title.startswith("softmax was not timed; predicted memory bound")
 
 
 def opened(runs: Path, monkeypatch: pytest.MonkeyPatch, **settings: object) -> Summary:

@@ -168,15 +168,15 @@ def test_autotune_without_configs_names_the_forms_tick_and_the_command() -> None
     shown = Autotune(state)
     shown.refresh()
     said = shown._whose
-    assert "softmax declares none" in said.object
+    assert "softmax declares no configs" in said.object
     assert not shown._body.visible
     declared = {"name": "softmax", "kernel": "softmax", "implementations": {"triton": {"configs": [{"BLOCK": 64}]}}}
     state.catalog = [declared]
-    assert f"tick '{ProfileFields()._every.label}' in the form" in unescape(said.object)
+    assert f"press Profile and tick '{ProfileFields()._every.label}'" in unescape(said.object)
     assert "<code>tilescope tune softmax</code>" in said.object
     # Who may not profile has no form; the command is for a machine of their own.
     state.may_launch = False
-    assert "in the form" not in said.object
+    assert "press Profile" not in said.object
     assert "tilescope tune softmax" in said.object
 
 

@@ -39,7 +39,7 @@ table.answer { border-collapse: collapse; font-size: 14px; margin: 4px 0 8px; ma
 .answer th { text-align: left; font-weight: 600; padding: 6px 16px 6px 0; white-space: nowrap; vertical-align: top; }
 .answer td { vertical-align: top; padding: 6px 8px 6px 0; line-height: 1.45; overflow-wrap: anywhere; }
 .answer tr { border-top: 1px solid color-mix(in srgb, currentColor 14%, transparent); }
-.answer sup { line-height: 0; }
+.answer sup { line-height: 0; } .answer thead th { font-size: 12px; opacity: .72; white-space: normal; border: 0; }
 ol.notes { margin: 0; padding-left: 24px; }
 @media (max-width: 640px) {
   .finding { grid-template-columns: minmax(0, 1fr); padding: 10px 12px; }
@@ -81,6 +81,17 @@ def answer(found: Answer) -> str:
     return html_text.subheading(head, "Predicted from sizes and datasheets; nothing was run.") + (
         f'<table class="answer"><tbody>{rows}</tbody></table>'
     )
+
+
+def changed(rows: Iterable[tuple[str, str, float, float]]) -> str:
+    """Rows of ``topics.changed_findings.changed``: what became of a finding, the finding, and the potential speedups."""
+    head = "<thead><tr><th>change</th><th>finding</th><th>up to, before</th><th>up to, now</th></tr></thead>"
+    body = "".join(
+        f'<tr class="{escape(change)}"><th>{escape(change)}</th><td>{escape(title)}</td>'
+        f"<td>{escape(times(before))}</td><td>{escape(times(after))}</td></tr>"
+        for change, title, before, after in rows
+    )
+    return f'<table class="answer">{head}<tbody>{body}</tbody></table>'
 
 
 def _card(rank: int, found: Finding) -> str:

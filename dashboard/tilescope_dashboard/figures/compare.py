@@ -35,14 +35,8 @@ def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure
     low = timed["ratio_low"].where(timed["ratio_low"] > 0, timed["ratio"] / 2)
     high = timed["ratio_high"].where(timed["ratio_high"] < math.inf, timed["ratio"] * 2)
     ends = (min(0.9, low.min() / 1.05), max(1.1, high.max() * 1.05))
-    plot = blank(
-        look,
-        "compare",
-        130 + (36 if look.narrow and several else 24) * len(names),
-        x_axis_type="log",
-        y_range=names[::-1],
-        x_range=ends,
-    )
+    height = 130 + (36 if look.narrow and several else 24) * len(names)
+    plot = blank(look, "compare", height, x_axis_type="log", y_range=names[::-1], x_range=ends)
     said = "speedup vs baseline" if of_base else "time vs baseline"
     plot.xaxis.axis_label, plot.xaxis.formatter = said, ticks("times")
     plot.xaxis.ticker = plot.xgrid.ticker = FixedTicker(ticks=ratio_ticks(*ends, most=5 if look.narrow else 8))

@@ -17,7 +17,7 @@ _NOTHING = "No run on this GPU has hardware counters of this case: profile it wi
 def speed_of_light(shares: pd.DataFrame, parts: Sequence[str], look: Theme) -> figure:
     """A bar for each of ``parts`` that is in ``topics.summary.speed_of_light``'s rows; of the others it says so, without a bar."""
     if shares.empty:
-        return empty(look, "speed-of-light", _NOTHING, 220)
+        return empty(look, "speed-of-light", _NOTHING, 120)
     top = max(1.0, float(shares["share"].max()))
     plot = blank(look, "speed-of-light", 250, x_range=Range1d(0, 1.18 * top), y_range=list(parts)[::-1])
     plot.xaxis.formatter, plot.xaxis.ticker = ticks("ratio"), FixedTicker(ticks=[0, 0.25, 0.5, 0.75, 1])

@@ -61,7 +61,12 @@ def baselines(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summar
 def name_of(token: str, runs: Iterable[store.Summary]) -> str:
     """Name of the baseline in a title: an implementation, or a run."""
     run, _, impl = token.partition(":")
-    return impl or next((s.title for s in runs if s.id == run and s.title), run)
+    return impl or next((_dated(s.title, s.started) for s in runs if s.id == run and s.title), run)
+
+
+def _dated(title: str, started: str) -> str:
+    """Runs before and after a change have one title: the time tells them apart."""
+    return f"{title} of {started[:16].replace('T', ' ')}"
 
 
 def against(
@@ -81,8 +86,10 @@ def against(
         except (store.StoreError, model.CompareError, OSError) as error:
             said.append(f"{token}: {error}")
             continue
-        said += [f"{other.name}: no times are compared, {line}" for line in model.obstacles(base, other)]
-        said += [f"{other.name}: {line}" for line in model.changes(base, other)]
+        name = impl if other.loaded.run.id == loaded.run.id else _dated("run", other.loaded.run.started)
+        said += [f"{name}: no times are compared, {line}" for line in model.obstacles(base, other)]
+        # From the baseline to this one, as a change goes.
+        said += [f"{name}: {line}" for line in model.changes(other, base)]
     rows = pd.concat(frames[1:] or frames, ignore_index=True)
     return rows.sort_values("ratio", ascending=False, kind="stable", na_position="last", ignore_index=True), said
 

@@ -42,7 +42,7 @@ def verdict(kernel: str, case: Mapping[str, Any] | None, found: Sequence[Finding
     elif case["measured"]:
         title = f"{kernel} takes {write(case['gpu_time'], 'second')} of GPU time{bound}"
     else:
-        title = f"{kernel} was not timed{bound}"
+        title = f"{kernel} was not timed{bound.replace(', ', '; predicted ')}"
     return Sentence("; ".join(filter(None, [title, _cause(found)])), f"{case['why']} ({overview.place(case)})")
 
 
@@ -133,10 +133,22 @@ def stats(case: Mapping[str, Any], against: pd.DataFrame) -> list[Stat]:
     found += [_delta(row) for row in against[against["ratio"].notna()].to_dict("records")]
     found += [
         Stat("HBM traffic vs minimum", times(case["bytes_ratio"]), counted(case)),
-        Stat("registers", write(case["registers"], "count"), "per thread"),
-        Stat("theoretical occupancy", write(case["theoretical_occupancy"], "ratio"), f"limited by {case['limiter']}"),
-    ]
+        Stat("registers", write(case["registers"], "count"), "per thread" + _was(against, "registers", "count")),
+        Stat(
+            "theoretical occupancy", write(case["theoretical_occupancy"], "ratio"),
+            f"limited by {case['limiter']}" + _was(against, "theoretical_occupancy", "ratio"),
+        ),
+    ]  # fmt: skip
     return [stat for stat in found if stat.value != ABSENT]
+
+
+def _was(against: pd.DataFrame, column: str, unit: str) -> str:
+    """``; baseline 22`` where the same implementation in another run had another value; another one's says nothing of a change."""
+    if column not in against:
+        return ""
+    same = against[against["impl"].eq(against["other_impl"]) & against["run"].ne(against["other_run"])]
+    values = [row for row in same[[column, f"other_{column}"]].dropna().to_numpy() if row[0] != row[1]]
+    return f"; baseline {write(float(values[0][1]), unit)}" if values else ""
 
 
 def _delta(row: Mapping[str, Any]) -> Stat:
@@ -171,5 +183,7 @@ def baseline(
     found = ours if len(ours) else rows
     if not chosen:
         return found, []
-    without = found[found["ratio"].isna()].to_dict("records")
+    # Where no times are compared at all, that is said once.
+    told = any("no times are compared" in line for line in said)
+    without = [] if told else found[found["ratio"].isna()].to_dict("records")
     return found, said + [f"{row['other_impl']} in {row['other_run']}: {row['verdict']}" for row in without]

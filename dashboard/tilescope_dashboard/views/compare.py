@@ -15,6 +15,7 @@ from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.topics import compare as topic
 from tilescope_dashboard.topics import compared_case
 from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.changed_findings import ChangedFindings
 
 
 class Compare(View):
@@ -31,7 +32,11 @@ class Compare(View):
         self._table.param.watch(self._pick, "selection")
         self._others.param.watch(lambda event: self.state.param.update(compared=list(event.new)), "value")
         self.state.param.watch(self._changed, ["compared", "runs"])
-        self._body = pn.Column(self._chart, self.saved(self._table), sizing_mode="stretch_width", margin=0)
+        self._findings = ChangedFindings(self.state)
+        self._drawn = pn.Column(self._chart, sizing_mode="stretch_width", margin=0)
+        self._body = pn.Column(
+            self._findings, self._drawn, self.saved(self._table), sizing_mode="stretch_width", margin=0
+        )
         return [self._others, self._said, self._body]
 
     def update(self) -> None:
@@ -43,9 +48,12 @@ class Compare(View):
         chosen = chosen or [token for token in usual if token in options.values()]
         rows, said = topic.against(state.loaded, state.kernel, chosen, open_cached)
         names = [topic.name_of(token, state.runs) for token in chosen]
-        self._head.object = html_text.heading(
-            *topic.sentence(state.kernel, names, rows, compared_case.said(rows, state.chosen))
-        )
+        came_and_went = self._findings.show(chosen)
+        title, text = topic.sentence(state.kernel, names, rows, compared_case.said(rows, state.chosen))
+        # Without a clock it is the findings that tell whether a change helped.
+        more = f"; {came_and_went}" if came_and_went and not rows["ratio"].notna().any() else ""
+        self._head.object = html_text.heading(title + more, text)
+        self._drawn.visible = not (rows["ratio"].isna().all() and self._findings.shown)
         self._said.object = "".join(
             html_text.notice("info", line.partition(": ")[0] + ":", line.partition(": ")[2]) for line in said
         )

@@ -33,9 +33,9 @@ def how_to_make(kernel: str, implementations: Mapping[str, Mapping[str, Any]], c
     """
     name = escape(kernel or "a kernel")
     if implementations and not any(known.get("configs") for known in implementations.values()):
-        return f"<p>{name} declares none.</p>"
-    by_form = f"tick '{_TICK}' in the form and profile it, or " if form else ""
-    return f"<p>To have those of {name}, {by_form}run <code>{escape(command)}</code>.</p>"
+        return f"<p>{name} declares no configs.</p>"
+    by_form = f"press Profile and tick '{_TICK}', or " if form else ""
+    return f"<p>No run has configs of {name}: {by_form}run <code>{escape(command)}</code>.</p>"
 
 
 def under_way(kernel: str) -> str:

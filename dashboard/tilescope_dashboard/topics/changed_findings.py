@@ -1,0 +1,58 @@
+"""Findings of one case beside those of a baseline: what a change has mended, and what it has brought. Needs no clock."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+from tilescope.models.advice.finding import DISTANCE, Finding
+
+from tilescope_dashboard.topics.sentence import Sentence
+
+#: What became of a finding, in the order of the table.
+GONE, NEW, STAYS = "gone", "new", "stays"
+#: Columns of ``changed``'s frame.
+COLUMNS = ("change", "title", "before", "after")
+_READING = "Speedups that were possible before, and that are now, are upper limits; no timing is needed for them."
+
+
+def changed(before: Sequence[Finding], after: Sequence[Finding]) -> pd.DataFrame:
+    """A row a finding of either side: what became of it (``change``), its ``title``, and the potential speedups on both sides, NaN where nothing bounds them.
+
+    Findings of one rule that differ in numbers only are the same one.
+    """
+    sides = [{_key(found): found for found in side if found.rule != DISTANCE} for side in (before, after)]
+    rows = []
+    # Of one that stays, the title of now.
+    for key, shown in (sides[0] | sides[1]).items():
+        was, now = (side.get(key) for side in sides)
+        rows.append((GONE if now is None else NEW if was is None else STAYS, shown.title, _most(was), _most(now)))
+    found = pd.DataFrame(rows, columns=list(COLUMNS))
+    order = found["change"].map([GONE, NEW, STAYS].index)
+    return found.iloc[order.argsort(kind="stable")].reset_index(drop=True)
+
+
+def count(rows: pd.DataFrame) -> str:
+    """``2 findings are gone, 1 is new``; empty where no finding has come or gone."""
+    counts = [(int(rows["change"].eq(change).sum()), change) for change in (GONE, NEW)]
+    said = [f"{number} {'is' if number == 1 else 'are'} {change}" for number, change in counts if number]
+    if said:
+        number, _, rest = said[0].partition(" ")
+        said[0] = f"{number} finding{'' if number == '1' else 's'} {rest}"
+    return ", ".join(said)
+
+
+def sentence(rows: pd.DataFrame, where: str, other: str) -> Sentence:
+    """``changed``'s rows in words; ``where`` is the case, and ``other`` the baseline."""
+    title = count(rows) or ("The findings are the same" if len(rows) else "Neither side has a finding")
+    return Sentence(title, f"{where}, against {other}. {_READING}")
+
+
+def _key(found: Finding) -> tuple[str, str]:
+    return found.rule, re.sub(r"[\d.,]+", "#", found.title)
+
+
+def _most(found: Finding | None) -> float:
+    return found.bound.ratio if found and found.bound else math.nan

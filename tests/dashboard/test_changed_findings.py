@@ -1,0 +1,87 @@
+"""Whether a change helped, told without a clock: findings that came and went, and resources beside the baseline's."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import ModuleType
+
+import pandas as pd
+import pytest
+from tilescope.models.advice.finding import DISTANCE, Bound, Finding
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import changed_findings as topic
+from tilescope_dashboard.topics import compare as compare_topic
+from tilescope_dashboard.topics import summary as summary_topic
+from tilescope_dashboard.views.compare import Compare
+
+BEFORE, AFTER = "20260102-030406-bbbb", "20260102-030408-dddd"
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+
+
+def found(rule: str, title: str, most: float | None = None) -> Finding:
+    bound = Bound(most, "f") if most else None
+    return Finding(rule, title, "r", "k", "forward", "8-fp32", "triton", "", (), bound)
+
+
+def test_findings_of_one_rule_that_differ_in_numbers_are_the_same_one() -> None:
+    before = [
+        found("sectors", "Loads touch 4.51× the sectors", 5.7),
+        found("spills", "It spills 12 B"),
+        found(DISTANCE, "Far"),
+    ]
+    after = [
+        found("sectors", "Loads touch 1.2× the sectors", 1.1),
+        found("narrow", "The widest load takes 8 bytes", 2.0),
+    ]
+    rows = topic.changed(before, after)
+    assert rows["change"].tolist() == [topic.GONE, topic.NEW, topic.STAYS]
+    stays = rows.iloc[2]
+    assert (stays["before"], stays["after"], stays["title"]) == (5.7, 1.1, "Loads touch 1.2× the sectors")
+    assert math.isnan(rows.iloc[0]["before"]), "a finding that nothing bounds has no potential speedup"
+    assert topic.count(rows) == "1 finding is gone, 1 is new"
+    assert topic.count(topic.changed(before, before)) == ""
+    assert topic.sentence(topic.changed([], []), "c", "b").title == "Neither side has a finding"
+
+
+def test_without_a_clock_a_change_is_told_by_its_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    for run in (BEFORE, AFTER):
+        synthetic.write_run(tmp_path, run, measured=False)
+    described = tmp_path / AFTER / "run.json"
+    described.write_text(json.dumps({**json.loads(described.read_text()), "started": "2026-01-02T03:04:08+00:00"}))
+    state = State(run=AFTER, kernel="softmax", view="compare", compared=[BEFORE])
+    shown = Compare(state)
+    shown.refresh()
+    assert not shown._trouble.visible, shown._trouble.object
+    assert "no times to compare<" in shown._head.object, "the same code has the same findings"
+    monkeypatch.setattr(
+        "tilescope_dashboard.data.run_cache.findings",
+        lambda loaded, case: (found("a", "It spills", 2.0),) if loaded.run.id == BEFORE else (),
+    )
+    shown.fresh = False
+    shown.refresh()
+    assert "no times to compare; 1 finding is gone" in shown._head.object
+    assert shown._findings.shown and not shown._drawn.visible
+    assert "<th>gone</th><td>It spills</td><td>2×</td><td>–</td>" in shown._findings._said.object
+    # An implementation's findings are none of another one's.
+    state.compared = [f"{AFTER}:eager"]
+    assert not shown._findings.shown
+
+
+def test_a_baseline_is_named_by_its_time_and_its_resources_stand_beside() -> None:
+    row = {
+        "impl": "triton",
+        "other_impl": "triton",
+        "run": "b",
+        "other_run": "a",
+        "registers": 20.0,
+        "other_registers": 22.0,
+    }
+    assert summary_topic._was(pd.DataFrame([row]), "registers", "count") == "; baseline 22"
+    assert summary_topic._was(pd.DataFrame([row | {"other_impl": "eager"}]), "registers", "count") == ""
+    assert summary_topic._was(pd.DataFrame([row | {"other_registers": 20.0}]), "registers", "count") == ""
+    assert compare_topic._dated("run", "2026-01-02T03:04:08+00:00") == "run of 2026-01-02 03:04"
