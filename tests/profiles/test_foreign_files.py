@@ -21,7 +21,7 @@ from tilescope.foreign_files import (
     tritonparse,
 )
 from tilescope.foreign_files.opening import open_file
-from tilescope.models import text_table
+from tilescope.models import sweeps, text_table
 from tilescope.models.summary import summarise
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun, StoreError
@@ -226,6 +226,12 @@ def test_helions_configs_are_a_sweep_named_by_the_file_beside_the_log(tmp_path: 
         "configs that have the time of another with the same code: 1",
     } <= set(loaded.run.notes)
     assert set(summarise(loaded.table, loaded.run.device)["interval"]) == set(times["value"])
+    # What became of those without a time stands in their cells.
+    cells = sweeps.configs(loaded.table, loaded.run.failures)
+    assert cells["time"].isna().sum() == 3
+    reasons = {"helion: error", "helion: timeout", "helion: started, and the log has no end of it"}
+    assert set(cells.loc[cells["time"].isna(), "reason"]) == reasons
+    assert cells.loc[cells["time"].notna(), "reason"].eq("").all()
     # A log of an older Helion, without what is beside it and with what was cut off.
     lines = path.read_text().splitlines()
     alone = tmp_path / "softmax.csv"

@@ -20,7 +20,7 @@ from tilescope.hardware import ceilings
 from tilescope.table import absent, launch_configs, schema
 from tilescope.table.description import DeclaredKernel
 from tilescope.table.metrics import METRICS
-from tilescope.table.run import Device
+from tilescope.table.run import Device, Failure
 
 IMPLEMENTATION = "recorded"
 DIRECTION = "forward"
@@ -35,7 +35,8 @@ _NO_DEVICE = Device("GPU not named in the file", "", 0, 0, 0, True)
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file says. ``recorded`` is when it was made, as the file has it; ``configs`` are ``launch_configs``'s rows."""
+    """What a file says. ``recorded`` is when it was made, as the file has it; ``configs`` are ``launch_configs``'s rows, ``failures``
+    what it says became of cases without values."""
 
     tool: str
     table: pd.DataFrame
@@ -45,6 +46,7 @@ class Contents:
     recorded: str = ""
     notes: Sequence[str] = ()
     configs: pd.DataFrame = field(default_factory=lambda: launch_configs.frame([]))
+    failures: Sequence[Failure] = ()
 
     def described(self) -> dict[str, DeclaredKernel]:
         """Every kernel of the table in its order, with what is said of it."""

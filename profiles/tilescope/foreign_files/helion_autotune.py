@@ -20,6 +20,8 @@ from typing import Any
 from tilescope.files import bounded_reading
 from tilescope.foreign_files import contents
 from tilescope.foreign_files.contents import Contents, Rows
+from tilescope.table.case import Case
+from tilescope.table.run import Failure
 
 NAME = "Helion's autotuning log (HELION_AUTOTUNE_LOG's .csv)"
 SOURCE = "helion"
@@ -28,8 +30,11 @@ _COLUMNS = ("generation", "status", "perf_ms", "compile_time_s", "config")
 LONGEST_CONFIG = 16 << 10
 #: Bytes of one line of the file beside it, which has a kernel's source.
 LINE = 16 * bounded_reading.MIB
+#: Failures that are kept one by one: a search may have tried thousands of configs. A note counts them all.
+MOST_FAILURES = 500
 _EMPTY = "empty"
 _BEGUN = "started"
+_ENDS = {_BEGUN: "started, and the log has no end of it", "": "the log has no status of it"}
 _SAME_CODE = "deduplicated"
 
 
@@ -61,11 +66,16 @@ def read(path: Path) -> Contents:
         if (time := _number(row["perf_ms"])) is not None:
             times.setdefault(key, []).append(time * 1e-3)
     rows = Rows(SOURCE)
-    for key, each in times.items():
+    failures: list[Failure] = []
+    for key in dict.fromkeys([*times, *ended]):
         about = told.get(key[0], {})
-        kernel = contents.name(about.get("kernel_name") or path.stem)
-        values = {"interval": statistics.median(each), "compile_time": compiled.get(key)}
-        rows.add(kernel, _workload(about, key[0]), None, values, config=key[1])
+        kernel, workload = contents.name(about.get("kernel_name") or path.stem), _workload(about, key[0])
+        if key in times:
+            values = {"interval": statistics.median(times[key]), "compile_time": compiled.get(key)}
+            rows.add(kernel, workload, None, values, config=key[1])
+        elif len(failures) < MOST_FAILURES:
+            case = Case(kernel, contents.IMPLEMENTATION, contents.DIRECTION, workload, key[1])
+            failures.append(Failure(case.id, SOURCE, _ENDS.get(ended[key], ended[key])))
     contents.require(rows, "no config in it was timed")
     known = list({key[0]: told.get(key[0], {}) for key in times}.values())
     devices = {_device(about) for about in known}
@@ -80,6 +90,7 @@ def read(path: Path) -> Contents:
             *([f"damaged rows that were left out: {damaged}"] if damaged else []),
             *([f"runs on {len(devices)} kinds of GPU: none is taken for all"] if len(devices) > 1 else []),
         ],
+        failures=failures,
     )
 
 

@@ -50,6 +50,7 @@ def open_file(path: Path | str, runs: Path | None = None) -> LoadedRun:
             *_counted(found),
             *found.notes,
         ),
+        failures=tuple(found.failures),
     )
     writer = RunWriter(runs or store.runs_dir(), run)
     try:
