@@ -71,8 +71,7 @@ def build() -> pmui.Page:
     with page_lifetime.not_busy():
         page = pmui.Page(
             title="Tilescope",
-            # Home: this address with nothing asked of it.
-            site_url="?",
+            site_url=home(state),
             template=page_lifetime.TEMPLATE,
             sx=_SX,
             dark_theme=state.theme == "dark",
@@ -84,7 +83,7 @@ def build() -> pmui.Page:
             main=[main, width],
         )
     drawer.follow(page)
-    page.param.watch(lambda event: setattr(state, "theme", "dark" if event.new else "light"), "dark_theme")
+    page.param.watch(lambda event: follow_theme(page, state, event.new), "dark_theme")
     width.param.watch(lambda event: setattr(state, "narrow", event.new is width.small), "current")
     # The browser has seconds of scripts to load before it asks for what is in the page: made meanwhile, it costs no time.
     next_tick(functools.partial(fill_main, state, drawer, main))
@@ -95,6 +94,17 @@ def build() -> pmui.Page:
 def landing(asked: Mapping[str, Any]) -> str:
     """The view of an address that names none: Home, unless it names something of a kernel."""
     return FIRST if {"run", "kernel", "case", "compared"} & asked.keys() else HOME
+
+
+def home(state: State) -> str:
+    """The address of Home: this one, with nothing but the theme asked of it."""
+    return f"?theme={'dark' if state.theme == 'dark' else 'light'}"
+
+
+def follow_theme(page: pmui.Page, state: State, dark: bool) -> None:
+    """Draw in the page's theme, which Home has as well."""
+    state.theme = "dark" if dark else "light"
+    next_tick(lambda: setattr(page, "site_url", home(state)))
 
 
 def fill_main(state: State, drawer: Drawer, main: pn.Column) -> None:

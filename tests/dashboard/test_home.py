@@ -129,7 +129,8 @@ def test_a_plain_address_is_home_and_a_kernels_is_its_summary(visit: Any, built:
     assert page.get_by_role("combobox", name="size", exact=True).is_visible()
     page.go_back()
     built(page, "Kernels")
-    other = visit(f"run={RUN}")
+    other = visit(f"run={RUN}&theme=dark")
     built(other, "Summary")
     other.get_by_role("link", name="Tilescope").click()
     built(other, "Kernels")
+    assert "theme=dark" in other.url and "run=" not in other.url

@@ -32,8 +32,6 @@ _LISTS_CSS = """
     mask-image: linear-gradient(to left, transparent, #000 24px); }
 }
 """
-#: The list of kernels where none is looked at.
-_ANY = "choose one"
 
 
 class KernelBar(pn.viewable.Viewer):
@@ -56,7 +54,7 @@ class KernelBar(pn.viewable.Viewer):
         self._baseline = self._list("baseline", 165, self._choose_baseline)
         self._gpu = Opener(opens=GPU, caption="GPU", within=".gpu-popover", over=True, margin=(6, 6))
         self._profile = Opener(opens=PROFILE, text="Profile", within=".contextbar", margin=(14, 6, 6, 6))
-        state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "case", "compared", "view"])
+        state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "case", "compared"])
         self._fill()
         # On Home, which is of no case, there is nothing to choose with these.
         for of_case in (self._size, self._pass, self._impl, self._baseline):
@@ -89,8 +87,7 @@ class KernelBar(pn.viewable.Viewer):
     def _choose_kernel(self, name: str) -> None:
         # A name that was searched for leaves the list open, and short.
         self._kernel.param.update(dropdown_open=False, filter_str="")
-        if name:
-            self.state.go_to(kernel=name)
+        self.state.go_to(kernel=name)
 
     def _choose_baseline(self, token: str) -> None:
         self.state.compared = [token] if token else []
@@ -102,10 +99,7 @@ class KernelBar(pn.viewable.Viewer):
         cases = [*state.cases.values(), *self._others]
         self._filling = True
         try:
-            # On Home any can be chosen, the one that was looked at before as well.
-            home = state.view == HOME
-            names = {name: name for name in state.kernels}
-            _offer(self._kernel, {_ANY: "", **names} if home else names, "" if home else state.kernel)
+            _offer(self._kernel, state.kernels, state.kernel)
             for widget, field in ((self._pass, "direction"), (self._size, "workload"), (self._impl, "impl")):
                 _offer(widget, list(dict.fromkeys(getattr(one, field) for one in cases)), case and getattr(case, field))
             _offer(self._baseline, *self._baselines())
