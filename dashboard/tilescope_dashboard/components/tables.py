@@ -91,6 +91,8 @@ _CSS = """
 /* The theme's own stylesheet may come after the first table has been measured: these have to measure alike without it. */
 .tabulator :is(.tabulator-col, .tabulator-col-content, .tabulator-row, .tabulator-cell) { box-sizing: border-box; }
 .tabulator .tabulator-row { min-height: 36px; }
+/* Panel's own last column holds nothing: nobody is to hear of it, nor to see its arrow. */
+.tabulator :is(.tabulator-col, .tabulator-cell).empty { visibility: hidden; }
 .tabulator .tabulator-header { font-weight: 600; }
 .tabulator .tabulator-header .tabulator-col .tabulator-col-content { padding: 6px 8px; margin-top: auto; }
 .tabulator .tabulator-header .tabulator-col.tabulator-sortable .tabulator-col-title { padding-right: 10px; }
