@@ -66,6 +66,8 @@ def test_what_was_not_measured_has_no_number() -> None:
     assert shown.loc[["matmul", "only_predicted"], ["of_roof", "quickest", "over_eager"]].isna().all(axis=None)
     assert shown.loc["only_predicted", "origin"] == "predicted: H100, 2026-01-03"
     assert shown.loc["matmul", "origin"] == "not profiled yet"
+    # Before the library has told what is in it, nothing is said to be somebody's own.
+    assert set(topic.kernels(RECORDED, RUNS, {})["family"]) == {""}
 
 
 def test_a_persons_own_measurement_comes_before_a_recording() -> None:

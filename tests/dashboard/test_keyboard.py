@@ -180,7 +180,7 @@ def test_a_number_that_is_typed_is_no_view(visit: Any, start_button: Any) -> Non
     size.focus()
     page.keyboard.type("128x4?]")
     assert size.input_value() == "128x4?]"
-    assert page.get_by_role("dialog").count() == 0
+    assert page.get_by_role("dialog", name="Keys").count() == 0
     assert page.get_by_role("tab", name="Summary").get_attribute("aria-selected") == "true"
 
 

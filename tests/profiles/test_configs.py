@@ -200,7 +200,7 @@ def test_configs_come_back_as_they_were(loaded: LoadedRun, tmp_path: Path) -> No
     assert sorted(path.name for path in loaded.folder.iterdir()) == ["configs.parquet", "run.json", "table.parquet"]
     kept = store.open_run(publish(loaded, tmp_path / "kept"))
     pd.testing.assert_frame_equal(kept.configs, loaded.configs)
-    assert "BLOCK=64" in text_table.text(kept.table, kept.run.device, kept.configs)
+    assert "BLOCK=64" in text_table.text(kept)
 
 
 def test_a_run_that_goes_on_keeps_them(loaded: LoadedRun) -> None:
@@ -215,7 +215,7 @@ def test_runs_from_before_do_not_say(loaded: LoadedRun) -> None:
     (loaded.folder / "configs.parquet").unlink()
     old = store.open_run(loaded.folder)
     assert old.configs.empty
-    assert "chosen config" not in text_table.text(old.table, old.run.device, old.configs)
+    assert "chosen config" not in text_table.text(old)
 
 
 def test_damaged_ones_are_told_when_the_run_is_opened(loaded: LoadedRun, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_file_is_known_by_its_content_and_becomes_a_run(name: str, tmp_path: P
     # No cost is declared, so nothing is set against a roof.
     assert rows["floor"].isna().all()
     assert not rows["bound"].any()
-    text = text_table.text(loaded.table, loaded.run.device, loaded.configs)
+    text = text_table.text(loaded)
     assert all(kernel in text for kernel in loaded.run.kernels)
 
 

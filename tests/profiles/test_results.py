@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from tilescope.hardware.device import for_target
 from tilescope.models import text_table
+from tilescope.notebook.opened_run import Profile
+from tilescope.runs.store import LoadedRun
 from tilescope.table import schema
 from tilescope.table.case import Case
+from tilescope.table.run import Failure, Run
 
 DEVICE = for_target("sm_90")
 A = Case("softmax", "triton", "forward", "8x8-fp32")
 B = Case("softmax", "eager", "backward", "8x8-fp32")
+RUN = Run("20260101-000000-aaaa", "", DEVICE, {}, {}, {})
 
 
 def table():
@@ -36,7 +43,7 @@ def test_launches_are_added_up_or_set_side_by_side():
 
 
 def test_the_text_has_what_was_measured_only():
-    lines = text_table.text(table(), DEVICE).splitlines()
+    lines = text_table.text(LoadedRun(RUN, table(), Path())).splitlines()
     assert len(lines) == 2
     assert "4.00 µs" in lines[1]
     assert "255" in lines[1]
@@ -46,7 +53,21 @@ def test_the_text_has_what_was_measured_only():
 
 
 def test_an_empty_table_says_so():
-    assert text_table.text(schema.frame([]), DEVICE) == "no case gave a result"
+    assert text_table.text(LoadedRun(RUN, schema.frame([]), Path())) == "no case gave a result"
+
+
+def test_a_check_that_was_skipped_stands_in_the_table():
+    checked, failed, skipped = (Case("k", "triton", "forward", f"{size}-fp32") for size in (1, 2, 3))
+    rows = [case.row("registers", 40, "compiler", launch=0, function="k") for case in (checked, failed, skipped)]
+    rows += [checked.row("relative_error", 0, "check"), checked.row("tolerance", 1e-5, "check")]
+    run = replace(
+        RUN, notes=("check skipped 1 of triton: takes too long",), failures=(Failure(failed.id, "check", "no"),)
+    )
+    loaded = LoadedRun(run, schema.frame(rows), Path())
+    assert [line.split()[5] for line in text_table.text(loaded).splitlines()[1:]] == ["0.00e+00", "–", "skipped"]
+    assert Profile.of(loaded)._repr_html_().count("skipped") == 1
+    # Nobody asked for a check: there is nothing to say.
+    assert "error" not in text_table.text(LoadedRun(RUN, schema.frame(rows[:3]), Path()))
 
 
 def test_columns_are_aligned():

@@ -42,10 +42,12 @@ def kernels(
     known = [own, rows] if own is not None and len(own) else [rows]
     named = dict.fromkeys([*families, *(name for run in reversed(every) if not run.error for name in run.kernels)])
     judged = _judged(rows)
+    # Until the library has said what is in it, nobody knows what is not.
+    other_family = OWN if families else ""
     found = []
     for name in named:
         of_kernel = next((one for one in (frame[frame["kernel"] == name] for frame in known) if len(one)), None)
-        head = {"kernel": name, "family": families.get(name, "") or OWN, **judged.get(name, {"judged": ""})}
+        head = {"kernel": name, "family": families.get(name, "") or other_family, **judged.get(name, {"judged": ""})}
         if of_kernel is None:
             run = best_run(every, name)
             found.append(
@@ -56,14 +58,14 @@ def kernels(
         others = {other: row[f"over_{other}"] for other in model.OVER if row[f"over_{other}"] > 0}
         other = min(others, key=lambda name: others[name], default="")
         whose = "" if row["run"] in recorded else "yours: "
-        changed = " (code has changed)" if row["changed"] else ""
+        changed = " *" if row["changed"] else ""
         found.append(
             {
                 **row, **head, "quickest": others.get(other), "other": _NAMES.get(other, row["library"] if other else ""),
                 "origin": f"{whose}{row['device'].removeprefix('NVIDIA ')}, {row['started']}{changed}",
             }
         )  # fmt: skip
-    order = list(dict.fromkeys([*families.values(), OWN]))
+    order = list(dict.fromkeys([*families.values(), other_family]))
     shown = pd.DataFrame(found, columns=list(dict.fromkeys([*rows.columns, *(column.name for column in COLUMNS)])))
     for name in ("quickest", *(f"over_{other}" for other in model.OVER)):
         shown[name] = pd.to_numeric(shown[name])
@@ -113,6 +115,8 @@ def sentence(rows: pd.DataFrame) -> Sentence:
     parts = [f"{counts[word]} {said[word]}" for word in claims.STANDINGS if word in counts]
     title = f"{len(rows)} kernels" + (f": {', '.join(parts)}" if parts else "")
     text = "Speedups at the largest forward size, by GPU time; on par is within 5 %. Click a kernel to open its page."
+    if rows["changed"].eq(True).any():
+        text += " *: its code has changed since."
     return Sentence(title, text if len(rows) else "No kernel is known here yet.")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
+import param
 from bokeh.models.widgets.tables import HTMLTemplateFormatter
 from tilescope.models import claims as model
 from tilescope.runs import store
@@ -47,7 +48,7 @@ class Home(View):
         self._asked: list[Path] = []
         self._stats, self._count = html_text.pane(), html_text.pane()
         # Side by side on a phone.
-        beside = {"size": "small", "width": 172, "margin": (10, 5)}
+        beside = {"size": "small", "width": 166, "margin": (10, 8)}
         self._text = pmui.TextInput(label="kernel contains", **beside)
         self._family = pmui.Select(label="family", options={_ALL: ""}, value="", **beside)
         self._standing = pmui.RadioButtonGroup(
@@ -62,12 +63,19 @@ class Home(View):
         for field in (self._family, self._standing):
             field.param.watch(lambda _: redraw.due(), "value")
         self._table.param.watch(self._open, "selection")
-        self.state.param.watch(self._changed, ["runs", "catalog"])
+        self.state.param.watch(self._changed, "catalog")
         more = pmui.Button(label="Claims at every size", variant="outlined", size="small", width=180)
         more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", "claims")))
         asked = pn.FlexBox(self._text, self._family, self._standing, gap="6px", align_items="end")
         found = self.saved(self._table, "kernels", tuple)
         return [self._stats, asked, self._count, found, more]
+
+    def _changed(self, *events: param.parameterized.Event) -> None:
+        # Which kernel is looked at elsewhere changes nothing here.
+        if any(event.name in ("runs", "catalog") for event in events):
+            self.fresh = False
+        if self.state.view == self.name_in_address:
+            self.refresh()
 
     def update(self) -> None:
         runs = [run for run in self.state.runs if run.measured and not run.error]
@@ -95,7 +103,7 @@ class Home(View):
         families = {entry["name"]: entry.get("family", "") for entry in self.state.catalog or catalog.known()}
         self._rows = topic.kernels(rows, self.state.runs, families, own)
         self._said = model.verdicts(rows)
-        named = list(dict.fromkeys(self._rows["family"]))
+        named = list(dict.fromkeys(filter(None, self._rows["family"])))
         self._family.param.update(
             options={_ALL: "", **{name: name for name in named}},
             value=self._family.value if self._family.value in named else "",

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from tilescope.collectors import interpreter
-from tilescope.files import bounded_reading, json_shape
-from tilescope.table import schema
+from tilescope.files import bounded_reading
+from tilescope.table import assumptions, schema
 from tilescope.table.case import Case
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ LIMIT = 5.0
 #: How far a row may be off, in tolerances of the whole: errors that vary like a normal variable's are four times as large
 #: somewhere in 16,000 rows of a single number, while a row of none of the right numbers is off by 1.
 ROW_FACTOR = 4.0
+
+parse_assumed = assumptions.parse
 
 
 class Errors(NamedTuple):
@@ -116,15 +118,6 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     by_row = data["row_errors"].values() if "row_errors" in data else None
     found = _metrics(data["errors"].values(), by_row, data["tolerance"])
     return schema.frame([case.row(name, value, data["source"]) for name, value in found.items()])
-
-
-@bounded_reading.parser
-def parse_assumed(artefact: Path) -> Mapping[str, Any]:
-    """What was assumed of a GPU that is not there, as ``Assumed.as_data`` gives it; empty where nothing was."""
-    found: Mapping[str, Any] = json_shape.fit(
-        bounded_reading.data_of(artefact).get("assumed", {}), Mapping[str, Any], "assumed"
-    )
-    return found
 
 
 def _metrics(errors: Collection[float], by_row: Collection[float] | None, tolerance: float | None) -> dict[str, float]:

@@ -28,7 +28,7 @@ import pandas as pd
 from tilescope.collectors import assembly, compiled_text
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import occupancy
-from tilescope.table import launch_configs, line_values, schema
+from tilescope.table import assumptions, launch_configs, line_values, schema
 from tilescope.table.case import Case
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ _FIGURES = (
     "registers", "shared_memory", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers",
     "block_threads", "grid_blocks", "widest_load", "widest_store", "tensor_instructions", "compile_time",
 )  # fmt: skip
+
+parse_assumed = assumptions.parse
 
 
 class CompilationFailed(Exception):
@@ -139,13 +141,6 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
     """Values of source lines, and the source files by name."""
     data = load(artefact)
     return lines_of(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
-
-
-@bounded_reading.parser
-def parse_assumed(artefact: Path) -> Mapping[str, Any]:
-    """What was assumed of a GPU that is not there, as ``Assumed.as_data`` gives it; empty where nothing was."""
-    found: Mapping[str, Any] = json_shape.fit(load(artefact).get("assumed", {}), Mapping[str, Any], "assumed")
-    return found
 
 
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:

@@ -22,7 +22,7 @@ import pandas as pd
 
 from tilescope.files import bounded_reading, json_shape
 from tilescope.interpreter import TESTED
-from tilescope.table import line_values, schema
+from tilescope.table import assumptions, line_values, schema
 from tilescope.table.case import Case
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ _FIGURES = (
     "requested_bytes_read", "requested_bytes_written", "unique_bytes_read", "unique_bytes_written",
     "sector_efficiency_read", "sector_efficiency_written", "requested_flops",
 )  # fmt: skip
+
+parse_assumed = assumptions.parse
 
 
 def unavailable() -> str | None:
@@ -133,15 +135,6 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
     """Values of source lines, and the source files by name."""
     data = bounded_reading.data_of(artefact)
     return lines_of(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
-
-
-@bounded_reading.parser
-def parse_assumed(artefact: Path) -> Mapping[str, Any]:
-    """What was assumed of a GPU that is not there, as ``Assumed.as_data`` gives it; empty where nothing was."""
-    found: Mapping[str, Any] = json_shape.fit(
-        bounded_reading.data_of(artefact).get("assumed", {}), Mapping[str, Any], "assumed"
-    )
-    return found
 
 
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         return await plan(request, arguments.runs)
 
     loaded, interrupted = running.run(planned)
-    print(text_table.text(loaded.table, loaded.run.device, loaded.configs))
+    print(text_table.text(loaded))
     # That a config does not fit is what a sweep finds out; the run says which.
     failures = [failure for failure in loaded.run.failures if not (arguments.sweep and failure.case)]
     status = running.report(loaded, interrupted, failures)

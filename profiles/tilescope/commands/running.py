@@ -69,7 +69,7 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
     device = loaded.run.device
     predicted = "" if device.measured else ": predicted, no such GPU took part"
     print(f"{device.name} ({loaded.run.settings['target']}){predicted}")
-    print(text_table.text(loaded.table, device, loaded.configs))
+    print(text_table.text(loaded))
     return report(loaded, interrupted, loaded.run.failures)
 
 

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("not complete: it was cancelled, or its process died; the finished cases follow")
     for kernel in staleness.stale_kernels(loaded):
         print(f"note: {kernel} has changed since this run")
-    print(text_table.text(loaded.table, run.device, loaded.configs))
+    print(text_table.text(loaded))
     for sweep, lines in sweeps.conclusions(loaded.table, run.device.target):
         print("\n  ".join([sweep, *lines]))
     above = []

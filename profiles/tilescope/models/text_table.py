@@ -11,10 +11,14 @@ import pandas as pd
 
 from tilescope.models import preference, summary
 from tilescope.models.preference import Resources
+from tilescope.runs.store import LoadedRun
 from tilescope.table import units
-from tilescope.table.run import Device
+from tilescope.table.case import Case
+from tilescope.table.run import Device, Run
 from tilescope.table.schema import CASE_COLUMNS
 
+#: Stands in place of the error of a case whose check was skipped.
+UNCHECKED = "skipped"
 #: Launches of a case whose values are told one by one.
 MOST_LAUNCHES = 4
 
@@ -54,11 +58,22 @@ def _shown(row: Mapping[Any, Any], launches: Sequence[Resources]) -> dict[str, A
     }
 
 
-def text(table: pd.DataFrame, device: Device, launched: pd.DataFrame | None = None) -> str:
-    """``results`` as lines of text; cases and columns that nobody filled are left out."""
-    found = results(table, device, launched)
+def text(loaded: LoadedRun) -> str:
+    """``results`` of the run as lines of text; cases and columns that nobody filled are left out."""
+    found = results(loaded.table, loaded.run.device, loaded.configs)
     found = found[found[list(_NAMES)].notna().any(axis="columns")]
+    # Nobody shall take a result that was not checked for one that is right.
+    found.loc[unchecked(found, loaded.run), "relative_error"] = UNCHECKED
     return render(*cells(found)) if len(found) else "no case gave a result"
+
+
+def unchecked(rows: pd.DataFrame, run: Run) -> pd.Series:
+    """Which of these cases of the run have no error because their check was skipped. A note of the run says why."""
+    failed = {failure.case for failure in run.failures if failure.collector == "check"}
+    cases = rows[["kernel", "impl", "pass", "workload", "config"]].itertuples(index=False, name=None)
+    tried = pd.Series([Case(*case).id in failed for case in cases], index=rows.index, dtype="bool")
+    asked = any(note.startswith("check skipped") for note in run.notes)
+    return rows["relative_error"].isna() & ~tried & asked
 
 
 def cells(
@@ -81,7 +96,7 @@ def cells(
         "requested": ("requested B r / w", _read_written),
         "unique": ("unique B r / w", _read_written),
         "moved": ("HBM B r / w", _read_written),
-        "relative_error": ("rel. error", lambda v: f"{v:.2e}"),
+        "relative_error": ("rel. error", lambda v: v if v == UNCHECKED else f"{v:.2e}"),
         "tolerance": ("allowed", lambda v: f"{v:.0e}"),
         "row_error": ("worst row", lambda v: f"{v:.2e}"),
         "row_tolerance": ("allowed", lambda v: f"{v:.0e}"),

@@ -101,15 +101,7 @@ def moved(case: CaseValues, source: str) -> Known | None:
 
 def by_launch(case: CaseValues, source: str) -> dict[int | None, float]:
     """Bytes that each launch moved through HBM, as that source counted them; of the whole case where it saw no launches."""
-    found: dict[int | None, float] = {}
-    places: list[int | None] = [*case.launches(source)]
-    for launch in places or [None]:
-        for names in BYTES[source]:
-            ways = [case.at(name, launch, source) for name in names]
-            if all(ways):
-                found[launch] = sum(known.value for known in ways if known)
-                break
-    return found
+    return {launch: read + written for launch, _, read, written in _counted(case, source)}
 
 
 def cold_chain(case: CaseValues, l2_bytes: int) -> bool:
@@ -129,25 +121,25 @@ def cold(counted: Sequence[float], l2_bytes: int, fewest: int = 2) -> bool:
     return len(counted) >= fewest and (not l2_bytes or max(counted) <= l2_bytes)
 
 
+def _counted(case: CaseValues, source: str) -> Iterator[tuple[int | None, str, float, float]]:
+    """The launches that the source saw, None where that is the whole case: the metric, and bytes read and written."""
+    launches: list[int | None] = [*case.launches(source)]
+    for launch in launches or [None]:
+        for names in BYTES[source]:
+            read, written = (case.at(name, launch, source) for name in names)
+            if read and written:
+                yield launch, names[0].removesuffix("_read"), read.value, written.value
+                break
+
+
 def _rows(case: CaseValues) -> Iterator[dict[str, Any]]:
     floor = [case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
     common = {**case.key, "floor_read": value_of(floor[0]), "floor_written": value_of(floor[1])}
-    for source, choices in BYTES.items():
-        launches: list[int | None] = [*case.launches(source)]
-        for launch in launches or [None]:
-            for names in choices:
-                way_in, way_out = (case.at(name, launch, source) for name in names)
-                if way_in and way_out:
-                    yield {
-                        **common,
-                        "launch": launch,
-                        "function": "" if launch is None else case.functions[source].get(launch, ""),
-                        "read": way_in.value,
-                        "written": way_out.value,
-                        "source": source,
-                        "metric": names[0].removesuffix("_read"),
-                    }
-                    break
+    for source in BYTES:
+        for launch, metric, way_in, way_out in _counted(case, source):
+            function = "" if launch is None else case.functions[source].get(launch, "")
+            counted = {"read": way_in, "written": way_out, "source": source, "metric": metric}
+            yield {**common, "launch": launch, "function": function, **counted}
     if all(floor):
         read, written = common["floor_read"], common["floor_written"]
         yield {

@@ -94,14 +94,13 @@ class Profile(LoadedRun):
         return importlib.import_module("tilescope_dashboard.notebook.views").view(self, name, kernel)
 
     def __repr__(self) -> str:
-        return f"{self._title()}\n{text_table.text(self.table, self.run.device, self.configs)}" + "".join(
-            f"\n{line}" for line in self._failed()
-        )
+        return f"{self._title()}\n{text_table.text(self)}" + "".join(f"\n{line}" for line in self._failed())
 
     def _repr_html_(self) -> str:
         """The summary as a table. Everything in it that comes from the run is escaped."""
         rows = self.summary
-        shown = rows.head(_ROWS)
+        shown = rows.head(_ROWS).astype({"relative_error": "object"})
+        shown.loc[text_table.unchecked(shown, self.run), "relative_error"] = text_table.UNCHECKED
         columns = {
             name: title for name, title in _COLUMNS.items() if name in ("kernel", "impl") or _filled(shown, name)
         }
@@ -150,7 +149,7 @@ def _written(row: dict[Any, Any], name: str) -> str:
     if name == "from":
         return ", ".join(dict.fromkeys(filter(None, (row["time_source"], row["bytes_source"])))) or "–"
     value = row[name]
-    if name in _TEXT:
+    if name in _TEXT or value == text_table.UNCHECKED:
         return str(value) or "–"
     if math.isnan(value):
         return "–"

@@ -1,13 +1,24 @@
-"""What launchers were told of a GPU that was not there, as a run keeps it in its settings under ``assumed``. Pure."""
+"""What launchers were told of a GPU that was not there, as a run keeps it in its settings under ``assumed``."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+from tilescope.files import bounded_reading, json_shape
 
 #: Answers that one note tells.
 _MOST = 6
+
+
+@bounded_reading.parser
+def parse(artefact: Path) -> Mapping[str, Any]:
+    """What a collector's artefact says was assumed, as ``Assumed.as_data`` gives it; empty where nothing was."""
+    told = bounded_reading.data_of(artefact).get("assumed", {})
+    found: Mapping[str, Any] = json_shape.fit(told, Mapping[str, Any], "assumed")
+    return found
 
 
 def merged(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:

@@ -339,7 +339,7 @@ def foreign_mutant(rng: random.Random, place: Path) -> None:
     loaded = told(opening.open_file, path, place / "runs")
     if loaded is not None:
         told(schema.validate, loaded.table)
-        told(text_table.text, loaded.table, loaded.run.device, loaded.configs)
+        told(text_table.text, loaded)
         told(command, "advise", str(loaded.folder))
 
 

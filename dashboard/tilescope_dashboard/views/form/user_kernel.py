@@ -25,7 +25,7 @@ class UserKernelField(pn.viewable.Viewer):
         self.said, self._latest = html_text.pane(), LatestRequest()
         pn.state.on_session_destroyed(lambda _: self._latest.close())
         self.field = pmui.TextInput(
-            label="own kernel or captured launch", placeholder="path/to/file.py:SPEC", sizing_mode="stretch_width",
+            label="own kernel or captured launch", placeholder="file.py:SPEC or captured_launches.py:NAME", sizing_mode="stretch_width",
             size="small",
         )  # fmt: skip
         self.field.param.watch(self._read, "value")
