@@ -66,6 +66,7 @@ def test_without_a_clock_a_change_is_told_by_its_findings(
     shown.refresh()
     assert "no times to compare; 1 finding is gone" in shown._head.object
     assert shown._findings.shown and not shown._drawn.visible
+    assert "ratio" in shown._table.hidden_columns and "registers" not in shown._table.hidden_columns
     assert "<th>gone</th><td>It spills</td><td>2×</td><td>–</td>" in shown._findings._said.object
     # An implementation's findings are none of another one's.
     state.compared = [f"{AFTER}:eager"]

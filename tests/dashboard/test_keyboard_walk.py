@@ -96,6 +96,9 @@ def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, buil
     tab_to(page, "combobox", "softmax", "Shift+Tab")
     page.keyboard.press("Enter")
     page.get_by_role("listbox").wait_for()
+    page.get_by_role("option", name="vector_add", exact=True).wait_for()
+    assert page.get_by_role("option", selected=True).all_inner_texts() == ["softmax"]
+    assert page.get_by_role("menuitem").count() == 0
     # A letter begins a search.
     page.keyboard.type("layer_n")
     page.get_by_role("listbox").get_by_text("vector_add").wait_for(state="detached")

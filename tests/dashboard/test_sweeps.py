@@ -107,12 +107,18 @@ def test_configs_are_coloured_by_percent_over_the_best() -> None:
     bar = plot.below[1]
     assert bar.title == "over the best, 128 µs"
     assert list(bar.major_label_overrides.values()) == ["best", "+10 %", "+25 %", "+50 %", "≥ +100 %"]
+    # The bar's places are the cells': +43 % stands at 0.52 on both.
+    assert (bar.color_mapper.low, bar.color_mapper.high) == (0, 1)
+    assert [round(place, 2) for place in bar.major_label_overrides] == [0, 0.14, 0.32, 0.58, 1]
     # Noise has no colours, and of a best of 0 there is no percentage.
     alike = sweeps.ranked(
         timed.assign(time=[100, 100.5, 100.7, 101]), "triton · forward · 8-fp32", {}, "time", less=True
     )
     shown = autotune(topic.grid(alike, "WARPS", "STAGES"), "WARPS", "STAGES", "second", LIGHT)
-    assert max(shown.select_one({"name": "cells"}).data_source.data["place"]) < 0.11
+    drawn = shown.select_one({"name": "cells"})
+    assert max(drawn.data_source.data["place"]) < 0.11
+    # As bright as the numbers on them are dark.
+    assert drawn.glyph.fill_color.transform.high == 1 and set(drawn.data_source.data["ink"]) == {"#000000"}
     spilling = sweeps.ranked(timed.assign(spills=[0, 4, 8, 16]), "triton · forward · 8-fp32", {}, "spills", less=True)
     shown = autotune(topic.grid(spilling, "WARPS", "STAGES"), "WARPS", "STAGES", "byte", LIGHT)
     assert shown.select_one({"name": "cells"}).data_source.data["place"] == [0, 0.25, 0.5, 1]

@@ -1,4 +1,4 @@
-"""Keys in lists that can be searched. Its script is ``list_search.js``."""
+"""Roles in lists, and keys in those that can be searched. Its script is ``list_search.js``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from panel.custom import JSComponent
 
 
 class ListSearch(JSComponent):
-    """A letter begins a search, Enter takes the first that is found. It takes no room, and Python never hears of it."""
+    """A list's options are called so. A letter begins a search, Enter takes the first that is found.
+
+    It takes no room, and Python never hears of it.
+    """
 
     _esm = Path(__file__).with_suffix(".js")
 

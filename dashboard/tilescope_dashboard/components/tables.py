@@ -78,11 +78,11 @@ _NAMED = {
     "label": 210,
     "library": 76,
 }
-#: Pixels of a letter and of what stands around the text; a title is bold and has an arrow beside it.
-_LETTER, _AROUND, _TITLE_LETTER, _AROUND_TITLE, _WIDEST = 7.2, 18, 8.2, 30, 180
+#: Pixels of a letter and of what stands around the text; a title is bold and has an arrow beside it, and a capital is wider.
+_LETTER, _AROUND, _TITLE_LETTER, _CAPITAL, _AROUND_TITLE, _WIDEST = 7.2, 18, 8.2, 1.4, 30, 180
 #: Columns whose words are told apart by their ends.
 _WIDEST_OF = {
-    "limiter": 280, "workload": 230, "launch_text": 260, "called": 220, "label": 330, "metric": 260, "sources": 260,
+    "limiter": 280, "workload": 230, "launch_text": 260, "called": 220, "label": 250, "metric": 260, "sources": 260,
 }  # fmt: skip
 #: Pixels that a last column of words has at least.
 _LEAST = 150
@@ -91,6 +91,8 @@ _CSS = """
 /* The theme's own stylesheet may come after the first table has been measured: these have to measure alike without it. */
 .tabulator :is(.tabulator-col, .tabulator-col-content, .tabulator-row, .tabulator-cell) { box-sizing: border-box; }
 .tabulator .tabulator-row { min-height: 36px; }
+/* Panel's own last column holds nothing: nobody is to hear of it, nor to see its arrow. */
+.tabulator :is(.tabulator-col, .tabulator-cell).empty { visibility: hidden; }
 .tabulator .tabulator-header { font-weight: 600; }
 .tabulator .tabulator-header .tabulator-col .tabulator-col-content { padding: 6px 8px; margin-top: auto; }
 .tabulator .tabulator-header .tabulator-col.tabulator-sortable .tabulator-col-title { padding-right: 10px; }
@@ -207,7 +209,8 @@ def fill(widget: Table, frame: pd.DataFrame) -> None:
 
 def _title_width(title: str) -> int:
     """Pixels of a title that breaks between words only."""
-    return round(_TITLE_LETTER * max(map(len, title.split()), default=0)) + _AROUND_TITLE
+    widths = (_TITLE_LETTER * len(word) + _CAPITAL * sum(map(str.isupper, word)) for word in title.split())
+    return round(max(widths, default=0)) + _AROUND_TITLE
 
 
 def _widened(widget: Table, shown: pd.DataFrame) -> dict[str, int]:

@@ -47,7 +47,7 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
         beyond = bool(over.max() > top)
         end = math.log2(1 + top) if relative else max(high - low, 1e-12)
         places = [math.log2(1 + part) for part in over] if relative else (good["value"] - low).tolist()
-        mapper = LinearColorMapper(palette=_PALETTE, low=0, high=end)
+        mapper = LinearColorMapper(palette=_PALETTE, low=0, high=1)
         drawn.append(
             plot.rect(
                 source=ColumnDataSource(_columns(good, across, down, unit, [place / end for place in places])),
@@ -57,7 +57,7 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
         written = len(columns) <= 8
         if high > low and not (written and sweeps.close(good["value"])):
             labels = _share_ticks(top, beyond=beyond) if relative else _value_ticks(low, high, unit)
-            bar = _bar(mapper, look, labels)
+            bar = _bar(mapper, look, {place / end: label for place, label in labels.items()})
             if relative:
                 # Of more than that the last label says so.
                 until = "" if beyond else f", up to {percent_over(top)}"

@@ -65,6 +65,8 @@ def sizes(rows: pd.DataFrame, frame: Frame, look: Theme) -> figure:
     impls = sorted(rows["impl"].unique(), key=lambda impl: (place(impl, rows["impl"]), impl))
     shades = {impl: colour(impl, look, impls) for impl in impls}
     marks = {impl: mark(impl, impls) for impl in impls}
+    # Triton's last: where another one is as fast, it is seen.
+    rows = rows.sort_values("impl", key=lambda impl: impl.eq("triton"), kind="stable")
     hollow = rows["dtype"].ne(usual)
     # Few renderers: each is five glyphs, and a page waits for every one.
     _draw_lines(plot, rows.assign(hollow=hollow), scale, shades)
@@ -100,7 +102,7 @@ def _draw_lines(plot: figure, rows: pd.DataFrame, scale: float, shades: dict[str
     """A line an implementation and dtype, through the fastest of those alike in size."""
     best = rows.loc[rows.groupby(["impl", "dtype", "size"])["rate"].idxmax()].sort_values("size")
     lines: dict[str, list[Any]] = {"x": [], "y": [], "line": [], "dash": []}
-    for (impl, _), some in best.groupby(["impl", "dtype"]):
+    for (impl, _), some in sorted(best.groupby(["impl", "dtype"]), key=lambda group: group[0][0] == "triton"):
         lines["x"].append(some["size"].tolist())
         lines["y"].append((some["rate"] / scale).tolist())
         lines["line"].append(shades[impl])

@@ -27,6 +27,8 @@ COLUMNS = (
     Column("other_shared_memory", "baseline's", "byte"), Column("theoretical_occupancy", "occupancy", "ratio"),
     Column("other_theoretical_occupancy", "baseline's", "ratio"), Column("source", "clock"),
 )  # fmt: skip
+#: Those of them that tell times.
+TIMES = ("time", "other_time", "ratio", "ratio_low", "ratio_high")
 #: The same where a change is compared with what was before it: times, then what else a case takes.
 CHANGES = (
     KERNEL, PASS, WORKLOAD, Column("impl", "baseline"), Column("other_impl", "other"),

@@ -60,8 +60,9 @@ class Compare(View):
         self._body.visible = bool(chosen)
         self._chart.object = compare(rows, state.look, of_base=True)
         self._settled, self._rows = False, rows
-        # Of one run, as the title says: the other columns have its room.
+        # What the title says, of one run or without times: the other columns have its room.
         own = ["other_run"] if rows["other_run"].eq(rows["run"]).all() else []
+        own += [name for name in topic.TIMES if rows[name].isna().all()]
         if own != self._table.hidden_columns:
             self._table.hidden_columns = own
         fill(self._table, rows)
