@@ -1,15 +1,19 @@
-"""Run as a program: captures cases read from standard input as a worker would, in a process of its own.
+"""Run as a program: captures cases as a worker would, each job in a process that is forked for it.
 
-Reads ``{"collector", "settings", "cases": [...]}``; writes one JSON line a case with its table, artefact or error.
+Reads a job a line, ``{"collector", "settings", "cases": [...], "environment", "log"}``; writes one JSON line a case with its
+table, artefact or error, and one with the exit status of the job's process. What that prints as errors goes to the file ``log``.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
 import sys
 import tempfile
+import traceback
 from pathlib import Path
+from typing import Any
 
 from tilescope import collectors
 from tilescope.execution import execute, multiprocess
@@ -19,7 +23,29 @@ from tilescope.table.case import Case
 
 
 def main() -> None:
-    job = json.load(sys.stdin)
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            os._exit(forked(json.loads(line)))
+        _, status = os.waitpid(child, 0)
+        print(json.dumps({"status": os.waitstatus_to_exitcode(status)}), flush=True)
+
+
+def forked(job: dict[str, Any]) -> int:
+    """Does the job in a process that has just been forked. Returns the exit status."""
+    with Path(job["log"]).open("w") as log:
+        os.dup2(log.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(job["environment"])
+    try:
+        work(job)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def work(job: dict[str, Any]) -> None:
     if "share" in job["settings"]:
         interpret.WORTH_SHARING = 0.1
         multiprocess.processors = lambda: job["settings"]["share"]
