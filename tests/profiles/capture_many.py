@@ -1,17 +1,13 @@
 """Run as a program: captures cases as a worker would, each job in a process that is forked for it.
 
-Reads a job a line, ``{"collector", "settings", "cases": [...], "environment", "log"}``; writes one JSON line a case with its
-table, artefact or error, and one with the exit status of the job's process. What that prints as errors goes to the file ``log``.
+A job is ``{"collector", "settings", "cases": [...]}``; each case's answer is a JSON line with its table, artefact or error.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
-import sys
 import tempfile
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +17,7 @@ from tilescope.interpreter import interpret
 from tilescope.table import schema
 from tilescope.table.case import Case
 
-
-def main() -> None:
-    for line in sys.stdin:
-        child = os.fork()
-        if not child:
-            os._exit(forked(json.loads(line)))
-        _, status = os.waitpid(child, 0)
-        print(json.dumps({"status": os.waitstatus_to_exitcode(status)}), flush=True)
-
-
-def forked(job: dict[str, Any]) -> int:
-    """Does the job in a process that has just been forked. Returns the exit status."""
-    with Path(job["log"]).open("w") as log:
-        os.dup2(log.fileno(), 2)
-    os.environ.clear()
-    os.environ.update(job["environment"])
-    try:
-        work(job)
-    except BaseException:
-        traceback.print_exc()
-        return 1
-    return 0
+from tests.forking import serve
 
 
 def work(job: dict[str, Any]) -> None:
@@ -69,4 +44,4 @@ def work(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(work)
