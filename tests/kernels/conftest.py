@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from tests.forking import Host
+
 HERE = Path(__file__).parent
 pytest.register_assert_rewrite("tests.kernels.adapted")
 
@@ -28,12 +30,13 @@ def decides(script: str) -> pytest.MarkDecorator:
     files = {
         "conftest.py",
         "checks.py",
+        "run_forked.py",
         script,
         *(f"{name}.py" for name in re.findall(r"^from (\w+) import", text, re.M)),
     }
     profiler = ["profiles/tilescope"] if re.search(r"^from tilescope[ .]", text, re.M) else []
     return pytest.mark.slow(
-        "kernels", *profiler, *(f"tests/kernels/{file}" for file in files if (HERE / file).exists())
+        "kernels", "tests/forking.py", *profiler, *(f"tests/kernels/{file}" for file in files if (HERE / file).exists())
     )
 
 
@@ -51,7 +54,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def batch() -> Callable[..., Any]:
-    """``batch(script, *names)`` is what ``script`` prints of those names, as JSON. It runs once a session."""
+    """``batch(script, *names)`` is what ``script`` prints of those names, as JSON. It runs once a session.
+
+    Scripts that are interpreted are forked from one process that has imported what all of them do.
+    """
+    hosts: list[Host] = []
 
     @cache
     def run(script: str, *names: str) -> Any:
@@ -60,7 +67,12 @@ def batch() -> Callable[..., Any]:
         # NumPy warns of the NaN and infinity that these kernels are meant to produce, and of how triton 3.6 uses it.
         ignored = ("ignore::RuntimeWarning", "ignore:Conversion of an array:DeprecationWarning")
         warnings = [part for rule in ("error", *ignored) for part in ("-W", rule)]
-        command = [sys.executable, *warnings, str(HERE / script), *names]
+        python = [sys.executable, *warnings]
+        if "from interpreted import" in (HERE / script).read_text(encoding="utf-8"):
+            if not hosts:
+                hosts.append(Host([*python, str(HERE / "run_forked.py")], environment))
+            return hosts[0].ask([script, *names], {**environment, "TRITON_INTERPRET": "1"})[-1]
+        command = [*python, str(HERE / script), *names]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
         return json.loads(done.stdout.splitlines()[-1])

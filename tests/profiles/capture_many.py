@@ -1,15 +1,15 @@
-"""Run as a program: captures cases read from standard input as a worker would, in a process of its own.
+"""Run as a program: captures cases as a worker would, each job in a process that is forked for it.
 
-Reads ``{"collector", "settings", "cases": [...]}``; writes one JSON line a case with its table, artefact or error.
+A job is ``{"collector", "settings", "cases": [...]}``; each case's answer is a JSON line with its table, artefact or error.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from tilescope import collectors
 from tilescope.execution import execute, multiprocess
@@ -17,9 +17,10 @@ from tilescope.interpreter import interpret
 from tilescope.table import schema
 from tilescope.table.case import Case
 
+from tests.forking import serve
 
-def main() -> None:
-    job = json.load(sys.stdin)
+
+def work(job: dict[str, Any]) -> None:
     if "share" in job["settings"]:
         interpret.WORTH_SHARING = 0.1
         multiprocess.processors = lambda: job["settings"]["share"]
@@ -43,4 +44,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(work)

@@ -1,18 +1,22 @@
-"""Captures cases in a subprocess: the interpreter patches Triton, which no test process should live with."""
+"""Captures cases in other processes: the interpreter patches Triton, which no test process should live with.
+
+They are forked from one that has imported PyTorch and Triton.
+"""
 
 from __future__ import annotations
 
-import json
+import functools
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from tilescope.table.case import Case
 
+from tests.forking import Host
+
 HERE = Path(__file__).parent
-ROOTS = [str(HERE.parents[1] / root) for root in ("kernels", "profiles")]
+ROOTS = [str(HERE.parents[1] / root) for root in ("", "kernels", "profiles")]
 
 
 def small(name: str, workload: str, impl: str = "triton", direction: str = "forward", config: str = "") -> Case:
@@ -23,20 +27,15 @@ def small(name: str, workload: str, impl: str = "triton", direction: str = "forw
 def capture(collector: str, cases: list[Case], **settings: Any) -> dict[str, dict[str, Any]]:
     """What came of each case, by id: ``rows`` and ``artefact``, or ``error`` and ``message``."""
     job = {"collector": collector, "settings": settings, "cases": [case.to_json() for case in cases]}
-    done = subprocess.run(
-        [sys.executable, str(HERE / "capture_many.py")],
-        input=json.dumps(job),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([*ROOTS, os.environ.get("PYTHONPATH", "")]),
-            "CUDA_VISIBLE_DEVICES": "",
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    return {answer["case"]: answer for answer in map(json.loads, done.stdout.splitlines())}
+    answers = _host().ask(job, {**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    return {answer["case"]: answer for answer in answers}
+
+
+@functools.cache
+def _host() -> Host:
+    path = os.pathsep.join([*ROOTS, os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    return Host([sys.executable, str(HERE / "capture_many.py")], environment)
 
 
 def figures(answer: dict[str, Any], launch: int | None = 0) -> dict[str, float]:

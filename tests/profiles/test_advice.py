@@ -235,7 +235,7 @@ VALUES = st.sampled_from([0.0, 1e-9, 1e-6, 0.25, 1.0, 4.0, 16.0, 128.0, 255.0, 1
 @given(
     st.dictionaries(st.tuples(st.sampled_from(sorted(METRICS)), st.sampled_from(schema.SOURCES)), VALUES, max_size=60)
 )
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 def test_no_values_make_a_rule_fail(values: dict[tuple[str, str], float]) -> None:
     rows = [
         CASE.row(metric, value, source, **({} if source == "model" else AT), sample=0)

@@ -1,0 +1,23 @@
+"""Run as a program: runs scripts of checks, each with its names in a process that is forked for it (``tests.forking``)."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+# First: it switches the interpreter on.
+import interpreted  # noqa: F401 # isort: skip
+
+from tests.forking import serve
+
+
+def work(job: list[str]) -> None:
+    script, *names = job
+    path = str(Path(__file__).with_name(script))
+    sys.argv = [path, *names]
+    runpy.run_path(path, run_name="__main__")
+
+
+if __name__ == "__main__":
+    serve(work)
