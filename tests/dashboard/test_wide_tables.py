@@ -19,8 +19,8 @@ TO_THE_END = """() => {
 
 
 def test_columns_off_the_page_fade_until_they_are_reached(visit: Any, built: Any) -> None:
-    page = visit("run=20260102-030405-aaaa&kernel=softmax&view=overview", width=390)
-    built(page, "Overview")
+    page = visit("view=home", width=390)
+    built(page, "Kernels")
     tables = page.evaluate(MASKS)
     assert tables
     assert any(wide for wide, _ in tables)
