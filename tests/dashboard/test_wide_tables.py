@@ -19,8 +19,8 @@ TO_THE_END = """() => {
 
 
 def test_columns_off_the_page_fade_until_they_are_reached(visit: Any, built: Any) -> None:
-    page = visit("run=20260102-030405-aaaa&kernel=softmax&view=overview", width=390)
-    built(page, "Overview")
+    page = visit("view=home", width=390)
+    built(page, "Kernels")
     # The table comes once the page is there.
     page.wait_for_function(f"() => ({MASKS})().some(([wide]) => wide)")
     tables = page.evaluate(MASKS)
