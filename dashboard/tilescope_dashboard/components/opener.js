@@ -12,7 +12,7 @@ const STYLE = `
     border: 1px solid color-mix(in srgb, currentColor 27%, transparent); }
   .field:hover, .field[aria-expanded=true] { border-color: currentColor; }
   .field .value { display: block; overflow: hidden; text-overflow: ellipsis; }
-  .field .caption { position: absolute; top: -8px; left: 9px; padding: 0 5px; font-size: 12px; color: var(--mui-palette-text-secondary, inherit); line-height: 16px;
+  .field .caption { position: absolute; top: -10px; left: 9px; padding: 0 5px; font-size: 10.5px; color: var(--mui-palette-text-secondary, inherit); line-height: 16px;
     background: var(--mui-palette-background-default, #fff); }
   .field::after { content: ""; position: absolute; right: 12px; top: 16px; border: 5px solid transparent; border-top-color: currentColor;
     opacity: .7; }

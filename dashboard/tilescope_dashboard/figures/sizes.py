@@ -24,7 +24,7 @@ from tilescope_dashboard.figures.style import (
 
 _NOTHING = "Nothing was timed on this GPU whose work is known."
 #: By a rate's unit: what the axis counts, and its name.
-_SCALES = {"byte/second": (1e9, "GB/s"), "flop/second": (1e12, "TFLOP/s"), "op/second": (1e12, "TOP/s")}
+_SCALES = {"byte/second": (1e9, "GB/s"), "flop/second": (1e12, "Tflop/s"), "op/second": (1e12, "TOP/s")}
 _TOOLTIPS = [("", "@said"), ("rate", "@rate"), ("GPU time", "@time"), ("from", "@origin")]
 
 

@@ -1,4 +1,4 @@
-"""Sizes: GB/s or TFLOP/s over the size of the problem, from all runs of the kernel on the chosen GPU."""
+"""Sizes: GB/s or Tflop/s over the size of the problem, from all runs of the kernel on the chosen GPU."""
 
 from __future__ import annotations
 
