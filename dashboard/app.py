@@ -64,7 +64,8 @@ def build() -> pmui.Page:
     guard.install()
     page_lifetime.settle()
     page_lifetime.from_here()
-    state = State(may_launch=may_launch(pn.state.curdoc), view=landing(pn.state.location.query_params))
+    # Where the session of a page has lapsed before its socket came, only these still tell what the page was asked with.
+    state = State(may_launch=may_launch(pn.state.curdoc), view=landing(pn.state.session_args))
     pn.state.location.sync(state, IN_ADDRESS, on_error=state.take)
     drawer, main = Drawer(state), pn.Column(sizing_mode="stretch_width", margin=0)
     width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))

@@ -145,9 +145,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def whole(config: pytest.Config) -> bool:
-    """Whether every test was asked for, so that none of a file is missing from what passed."""
-    chosen = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "stepwise", "collectonly", "maxfail")
-    everywhere = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    """Whether every slow test was asked for, so that none of a file is missing from what passed."""
+    chosen = ("keyword", "deselect", "ignore", "ignore_glob", "lf", "stepwise", "collectonly", "maxfail")
+    everywhere = config.args_source is pytest.Config.ArgsSource.TESTPATHS and config.option.markexpr in ("", "slow")
     return everywhere and not any(getattr(config.option, name, None) for name in chosen)
 
 

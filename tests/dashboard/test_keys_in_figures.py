@@ -37,5 +37,5 @@ def test_keys_move_along_a_timeline_and_numbers_work_after_a_list(visit: Any, bu
     workload.press("Enter")
     page.keyboard.press("Escape")
     expect(workload).to_be_focused()
-    page.keyboard.press("2")
+    page.keyboard.press("3")
     expect(page.get_by_role("tab", name="Advice", exact=True)).to_have_attribute("aria-selected", "true")

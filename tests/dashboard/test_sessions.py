@@ -32,7 +32,7 @@ server = get_server({"app": sys.argv[1]}, address="127.0.0.1", show=False, start
 
 async def session():
     address = f"127.0.0.1:{server.port}"
-    page = await AsyncHTTPClient().fetch(f"http://{address}/app", connect_timeout=240, request_timeout=240)
+    page = await AsyncHTTPClient().fetch(f"http://{address}/app?kernel=softmax", connect_timeout=240, request_timeout=240)
     token = re.search(rb'"token":"([^"]+)"', page.body)[1].decode()
     asked = HTTPRequest(f"ws://{address}/app/ws", headers={"Origin": f"http://localhost:{server.port}"})
     socket = await websocket_connect(asked, subprotocols=["bokeh", token])
