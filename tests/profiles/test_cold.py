@@ -87,6 +87,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "Event": Event, "CUDAGraph": Graph, "graph": capture, "stream": lambda stream: contextlib.nullcontext(),
         "Stream": lambda: None, "current_stream": lambda: None, "synchronize": lambda: None,
         "memory_allocated": lambda: 0, "max_memory_allocated": lambda: 0, "reset_peak_memory_stats": lambda: None,
+        "memory_snapshot": lambda: [{"segment_pool_id": (0, 0)}],
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, fake)
     return happened
@@ -105,6 +106,19 @@ def test_every_interval_begins_cold_with_the_next_inputs(calls: list[str], tmp_p
         assert all(one != other for one, other in itertools.pairwise(timed))
         assert len(set(timed)) == events.ROTATE > 1
     assert json.loads((tmp_path / "a.json").read_text())["rotate"] == events.ROTATE
+
+
+def test_the_memory_that_a_cuda_graph_holds_is_not_called_zero(
+    calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events.capture(CASE, None, tmp_path / "plain.json", {"repetitions": 2})
+    assert json.loads((tmp_path / "plain.json").read_text())["peak_memory"] == 0
+    pools = [{"segment_pool_id": (0, 0)}, {"segment_pool_id": (0, 1)}]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: pools)
+    events.capture(CASE, None, tmp_path / "graph.json", {"repetitions": 2})
+    found = json.loads((tmp_path / "graph.json").read_text())
+    assert "peak_memory" not in found
+    assert any("CUDA graph holds" in note for note in found["notes"])
 
 
 def test_every_profiled_repetition_begins_cold_with_the_next_inputs(

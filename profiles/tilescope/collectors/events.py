@@ -52,7 +52,10 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         for _ in range(max(warmup, rotate)):
             run()
         observe.once(run, out, case)
-        artefact["peak_memory"] = _peak_memory(run)
+        if _graphs_hold_memory():
+            artefact["notes"].append("no peak memory: a CUDA graph holds what it needs, and the call allocates nothing")
+        else:
+            artefact["peak_memory"] = _peak_memory(run)
         artefact["interval"] = intervals(run, repetitions, flush)
         artefact["clocks"] = device.clocks()
         try:
@@ -89,6 +92,13 @@ def _peak_memory(run: Callable[[], Any]) -> int:
     run()
     torch.cuda.synchronize()
     return int(torch.cuda.max_memory_allocated() - before)
+
+
+def _graphs_hold_memory() -> bool:
+    """Whether CUDA graphs have memory pools of their own here: PyTorch's id of the pool that all others share is (0, 0)."""
+    import torch  # noqa: PLC0415
+
+    return any(tuple(segment["segment_pool_id"]) != (0, 0) for segment in torch.cuda.memory_snapshot())  # type: ignore[no-untyped-call]
 
 
 def _graph(run: Callable[[], Any]) -> Any:
