@@ -24,6 +24,8 @@ def bokehs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PropertyDescriptor, "has_unstable_default", model_defaults._bokehs_unstable)
     monkeypatch.setattr(PropertyDescriptor, "instance_default", model_defaults._bokehs_default)
     monkeypatch.setattr(HasProps, "query_properties_with_values", model_defaults._bokehs_values)
+    monkeypatch.setattr(HasProps, "themed_values", model_defaults._bokehs_theme)
+    monkeypatch.setattr(HasProps, "__init__", model_defaults._bokehs_init)
 
 
 def said(model: Model) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.metadata
+import importlib.util
 import pkgutil
 import subprocess
 import sys
@@ -27,14 +28,20 @@ from bokeh.models import Plot
 from bokeh.protocol.exceptions import ProtocolError
 from bokeh.server.connection import ServerConnection
 from bokeh.server.views.ws import WSHandler
+from bokeh.util import callback_manager
 from panel.io import document
+from panel.io.resources import Resources
+from param import Parameter
 from tilescope_dashboard import panel_patches
 from tilescope_dashboard.panel_patches import (
+    callback_checks,
     closed_connection,
     lost_writes,
     model_defaults,
     page_address,
     page_lifetime,
+    page_resources,
+    parameter_copies,
 )
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
@@ -99,11 +106,66 @@ def test_bokeh_looks_the_defaults_of_a_class_up_for_each_model(monkeypatch: pyte
 
     monkeypatch.setattr(PropertyDescriptor, "instance_default", model_defaults._bokehs_default)
     monkeypatch.setattr(HasProps, "query_properties_with_values", model_defaults._bokehs_values)
+    monkeypatch.setattr(HasProps, "__init__", model_defaults._bokehs_init)
     monkeypatch.setattr(PropertyDescriptor, "has_unstable_default", counted)
     Serializer().encode(Plot())
     first = asked.total()
     Serializer().encode(Plot())
     assert asked.total() - first > 50
+
+
+def test_bokeh_inspects_the_signature_of_each_callback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callback_manager, "_check_callback", inspecting_check())
+    with pytest.raises(ValueError, match="signature"):
+        Plot().on_change("width", lambda: None)
+    callback_checks.leave_out()
+    Plot().on_change("width", lambda: None)
+
+
+def inspecting_check() -> Any:
+    """Bokeh's own, whatever was done in this process before."""
+    spec = importlib.util.find_spec("bokeh.util.callback_manager")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module._check_callback
+
+
+def test_param_asks_each_field_of_a_parameter_that_it_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters = [own for kind in (pmui.Select, pmui.Page, pn.pane.HTML) for own in kind.param.objects().values()]
+    owner = pmui.Select()
+    for parameter in parameters:
+        theirs, ours = (make(parameter, owner) for make in (parameter_copies._params_copy, parameter_copies.copied))
+        assert type(ours) is type(theirs)
+        for field in type(theirs)._all_slots_:
+            one, other = getattr(theirs, field), getattr(ours, field)
+            assert one == other, field
+            assert (one is getattr(parameter, field)) == (other is getattr(parameter, field)), field
+    asked: list[str] = []
+    monkeypatch.setattr(
+        Parameter, "__getattribute__", lambda self, name: asked.append(name) or object.__getattribute__(self, name)
+    )
+    parameter_copies.copied(parameters[0], owner)
+    assert not asked
+    parameter_copies._params_copy(parameters[0], owner)
+    assert len(asked) > 20
+
+
+def test_panel_gathers_what_a_page_begins_with_for_each_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered: list[str] = []
+    real = Resources._collect_external_resources
+    monkeypatch.setattr(
+        Resources, "_collect_external_resources", lambda self, name: gathered.append(name) or real(self, name)
+    )
+    monkeypatch.setattr(page_resources, "_bundles", {})
+    resources, roots = Resources(mode="server", root_url="/", path_versioner=str), [Plot()]
+    theirs = [page_resources._panels_bundle(roots, resources) for _ in range(2)][-1]
+    assert len(gathered) % 2 == 0 and gathered
+    times = len(gathered) // 2
+    gathered.clear()
+    ours = [page_resources.bundle_resources(roots, resources) for _ in range(2)][-1]
+    assert len(gathered) == times
+    assert [str(part) for part in ours] == [str(part) for part in theirs]
 
 
 def test_panel_looks_on_disk_for_the_files_of_a_class_each_time() -> None:

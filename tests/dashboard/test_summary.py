@@ -18,6 +18,7 @@ from tilescope_dashboard.figures.speed_of_light import speed_of_light
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import summary as topic
+from tilescope_dashboard.views import summary
 from tilescope_dashboard.views.summary import Summary
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
@@ -139,4 +140,4 @@ def test_a_baseline_that_cannot_be_read_is_said(runs: Path, monkeypatch: pytest.
     rows, said = topic.baseline(loaded, "softmax", case, ["20200101-000000-0000"], dataclasses.replace)
     assert rows.empty
     assert "no run" in said[0]
-    assert topic.stats(shown._row(case), rows)
+    assert topic.stats(summary._row(loaded, "softmax", case), rows)

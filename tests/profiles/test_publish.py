@@ -11,7 +11,7 @@ from tilescope.runs.publish import publish
 from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.run import Device, Failure, Run
+from tilescope.table.run import Device, Failure, Run, Skipped
 
 SOFTMAX, MATMUL = Case("softmax", "triton", "forward", "8x8-fp32"), Case("matmul", "triton", "forward", "8x8x8-bf16")
 LARGER = dataclasses.replace(SOFTMAX, workload="16x8-fp32")
@@ -35,6 +35,9 @@ def written(tmp_path):
         writer.artefact_path("ncu", SOFTMAX, ".csv").write_text("long")
         for case in (SOFTMAX, MATMUL):
             writer.fail(Failure(case.id, "ncu", "no", "Traceback in /home/someone"))
+        writer.update(
+            skipped=(Skipped("check", "too long", (SOFTMAX, MATMUL)), Skipped("check", "too large", (SOFTMAX,)))
+        )
         return store.open_run(writer.finish(complete))
 
     return write
@@ -54,6 +57,7 @@ def test_some_kernels(written, tmp_path):
     loaded = store.open_run(publish(written(row(SOFTMAX), row(MATMUL)), tmp_path / "kept", ["matmul"]))
     assert list(loaded.run.kernels) == list(loaded.table["kernel"]) == ["matmul"]
     assert [failure.case for failure in loaded.run.failures] == [MATMUL.id]
+    assert loaded.run.skipped == (Skipped("check", "too long", (MATMUL,)),)
 
 
 def test_publishing_again_replaces(written, tmp_path):

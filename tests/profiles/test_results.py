@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from tilescope.commands import check
 from tilescope.hardware.device import for_target
 from tilescope.models import text_table
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs.store import LoadedRun
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import Failure, Run
+from tilescope.table.run import Failure, Run, Skipped
 
 DEVICE = for_target("sm_90")
 A = Case("softmax", "triton", "forward", "8x8-fp32")
@@ -60,14 +62,34 @@ def test_a_check_that_was_skipped_stands_in_the_table():
     checked, failed, skipped = (Case("k", "triton", "forward", f"{size}-fp32") for size in (1, 2, 3))
     rows = [case.row("registers", 40, "compiler", launch=0, function="k") for case in (checked, failed, skipped)]
     rows += [checked.row("relative_error", 0, "check"), checked.row("tolerance", 1e-5, "check")]
-    run = replace(
-        RUN, notes=("check skipped 1 of triton: takes too long",), failures=(Failure(failed.id, "check", "no"),)
-    )
-    loaded = LoadedRun(run, schema.frame(rows), Path())
-    assert [line.split()[5] for line in text_table.text(loaded).splitlines()[1:]] == ["0.00e+00", "–", "skipped"]
-    assert Profile.of(loaded)._repr_html_().count("skipped") == 1
+    failures = (Failure(f"/home/own.py:{failed.id}", "check", "no"),)
+    own = replace(skipped, kernel=f"/home/own.py:{skipped.kernel}")
+    run = replace(RUN, failures=failures, skipped=(Skipped("check", "too long", (own,)), Skipped("ncu", "none")))
+    # One of before says it in a note, and of how many.
+    before = {**replace(RUN, notes=("check skipped 1 of triton: too long",), failures=failures).to_json()}
+    del before["skipped"]
+    for one in (run, Run.from_json(before), replace(run, skipped=(Skipped("check", "no reference"),))):
+        loaded = LoadedRun(one, schema.frame(rows), Path())
+        assert [line.split()[5] for line in text_table.text(loaded).splitlines()[1:]] == ["0.00e+00", "–", "skipped"]
+        assert Profile.of(loaded)._repr_html_().count("skipped") == 1
     # Nobody asked for a check: there is nothing to say.
     assert "error" not in text_table.text(LoadedRun(RUN, schema.frame(rows[:3]), Path()))
+
+
+def test_the_command_lists_what_was_wrong_right_and_skipped(monkeypatch, capsys):
+    right, wrong, left = (Case("k", "triton", "forward", f"{size}-fp32") for size in (1, 2, 3))
+    rows = [case.row("algorithm_flops", 1, "model") for case in (right, wrong, left)]
+    for case, error in ((right, 0), (wrong, 1)):
+        rows += [case.row("relative_error", error, "check"), case.row("tolerance", 1e-5, "check")]
+    run = replace(RUN, skipped=(Skipped("check", "takes too long", (left,)),), settings={"target": "sm_90"})
+    loaded = LoadedRun(run, schema.frame(rows), Path())
+    monkeypatch.setattr(check.running, "run", lambda plan: (loaded, False))
+    parser = argparse.ArgumentParser()
+    check.command(parser.add_subparsers())
+    assert check.run(parser.parse_args(["check", "k"])) == 1
+    told = capsys.readouterr()
+    assert [line.split()[-1] for line in told.out.splitlines()[1:4]] == ["ok", "wrong", "skipped"]
+    assert "1 of 2 cases differ" in told.err
 
 
 def test_columns_are_aligned():

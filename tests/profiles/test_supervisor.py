@@ -53,6 +53,9 @@ def test_every_fate_costs_its_own_case_only(catalog):
     assert "cannot be read" in failed["unreadable"].message
     assert loaded.run.complete
     assert loaded.run.notes == ("fakes.quick skipped 1 of skips: nothing to see",)
+    (skipped,) = loaded.run.skipped
+    assert (skipped.collector, skipped.message) == ("fakes.quick", "nothing to see")
+    assert [case.impl for case in skipped.cases] == ["skips"]
     assert events[0]["of"] == 11
     assert events[-1] == {
         "event": "done", "folder": str(loaded.folder), "run": loaded.run.id, "complete": True, "index": 11, "of": 11
@@ -287,6 +290,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
     assert loaded.run.failures == before.run.failures
     assert any(note.startswith("interrupted, and gone on with at 20") for note in loaded.run.notes)
     assert sum("skipped 1 of skips" in note for note in loaded.run.notes) == 1
+    assert [[case.impl for case in one.cases] for one in loaded.run.skipped] == [["skips"]]
     assert registers(loaded) == {"good": 32, "fine": 32, "stubborn": 32}
     assert len(loaded.table) == len(before.table) + 1
     assert not (folder / "progress.jsonl").exists()

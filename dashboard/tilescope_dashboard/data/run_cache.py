@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 import pandas as pd
 from tilescope.models import advice, claims, claims_text, recorded_claims, summary
 from tilescope.models.advice import Finding
-from tilescope.runs import store
+from tilescope.runs import staleness, store
 from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.data import frames, kernel_cases
@@ -23,7 +24,9 @@ Result = TypeVar("Result")
 
 #: What was computed last of one run each, and how many such results are kept: small frames.
 _KEPT: OrderedDict[tuple[Hashable, ...], Any] = OrderedDict()
-_MOST_KEPT = 128
+_MOST_KEPT = 256
+#: Seconds for which it stays as it is whether the code here is the one that a run measured.
+_STALE_FOR = 5.0
 #: Columns that identify a case within a run.
 CASE = ("kernel", "impl", "pass", "workload", "config")
 #: By a run's folder and when it last changed; a few rows each.
@@ -69,6 +72,22 @@ def cases_of(loaded: LoadedRun, kernel: str) -> list[KernelCase]:
     """The kernel's cases in that run."""
     rows = loaded.table
     return kept(loaded, ("cases", kernel), lambda: list(kernel_cases.cases(rows[rows["kernel"] == kernel]).values()))
+
+
+def representative(loaded: LoadedRun, kernel: str) -> KernelCase | None:
+    """The case that stands for the kernel (``summary.representative``); None where the run has none of it."""
+
+    def found() -> KernelCase | None:
+        rows = summaries(loaded)
+        case = summary.representative(rows[rows["kernel"] == kernel])
+        return KernelCase(*(case[name] for name in kernel_cases.OF_KERNEL)) if case else None
+
+    return kept(loaded, ("representative", kernel), found)
+
+
+def stale_kernels(loaded: LoadedRun) -> list[str]:
+    """``staleness.stale_kernels`` as it was in the last few seconds."""
+    return kept(loaded, ("stale", time.monotonic() // _STALE_FOR), lambda: staleness.stale_kernels(loaded))
 
 
 def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:

@@ -6,6 +6,7 @@ the module goes. ``page_lifetime.settle`` puts in place those that every page ne
 
 #: Module to the distribution and version whose fault it corrects.
 FOR = {
+    "callback_checks": ("bokeh", "3.9.2"),
     "closed_connection": ("bokeh", "3.9.2"),
     "component_files": ("panel", "1.9.4"),
     "component_paths": ("panel", "1.9.4"),
@@ -15,4 +16,6 @@ FOR = {
     "model_defaults": ("bokeh", "3.9.2"),
     "page_address": ("panel", "1.9.4"),
     "page_lifetime": ("panel", "1.9.4"),
+    "page_resources": ("panel", "1.9.4"),
+    "parameter_copies": ("param", "2.4.2"),
 }

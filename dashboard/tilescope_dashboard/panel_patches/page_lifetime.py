@@ -18,6 +18,7 @@ from tilescope.runs import store
 
 from tilescope_dashboard.data import catalog, run_cache
 from tilescope_dashboard.panel_patches import (
+    callback_checks,
     closed_connection,
     component_paths,
     debounce,
@@ -25,6 +26,8 @@ from tilescope_dashboard.panel_patches import (
     lost_writes,
     model_defaults,
     page_address,
+    page_resources,
+    parameter_copies,
 )
 
 #: Objects that are made before the youngest are looked through; a page alone is more than a hundred thousand.
@@ -51,6 +54,9 @@ def settle() -> None:
             run_cache.has_claimed(run.path)
     model_defaults.remember()
     component_paths.remember()
+    callback_checks.leave_out()
+    parameter_copies.shorten()
+    page_resources.remember()
     delivery.complete()
     closed_connection.ignore()
     lost_writes.forget()

@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 import param
-from tilescope.models import summary
-from tilescope.runs import staleness, store
+from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.run import Device
 
@@ -17,7 +16,7 @@ from tilescope_dashboard.data import command_line, kernel_cases, url_state
 from tilescope_dashboard.data.best_run import best_run, first_shown
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.recordings import Question, Recording, best, having
-from tilescope_dashboard.data.run_cache import cases_of, open_cached, summaries
+from tilescope_dashboard.data.run_cache import cases_of, open_cached, representative, stale_kernels
 from tilescope_dashboard.figures.style import Theme, theme
 
 #: What of a state stands in the address.
@@ -144,7 +143,8 @@ class State(param.Parameterized):
     def cases(self) -> Mapping[str, KernelCase]:
         """Cases of the chosen kernel in the chosen run, by their names; empty when there are none."""
         if self._known[:2] != (self.loaded, self.kernel):
-            self._known = self.loaded, self.kernel, kernel_cases.cases(self.table)
+            found = cases_of(self.loaded, self.kernel) if self.loaded else []
+            self._known = self.loaded, self.kernel, {kernel_cases.case_name(case): case for case in found}
         return self._known[2]
 
     @property
@@ -157,9 +157,7 @@ class State(param.Parameterized):
         """The chosen case, else the one that stands for the kernel, else the first; None where the run has none of it."""
         if self.chosen or self.loaded is None or not self.cases:
             return self.chosen
-        rows = summaries(self.loaded)
-        found = summary.representative(rows[rows["kernel"] == self.kernel])
-        case = KernelCase(*(found[name] for name in kernel_cases.OF_KERNEL)) if found else None
+        case = representative(self.loaded, self.kernel)
         return case if case in self.cases.values() else next(iter(self.cases.values()))
 
     def answer(self, question: Question) -> Recording | None:
@@ -258,4 +256,4 @@ class State(param.Parameterized):
     @property
     def stale(self) -> list[str]:
         """Kernels of the run whose source has changed since."""
-        return staleness.stale_kernels(self.loaded) if self.loaded else []
+        return stale_kernels(self.loaded) if self.loaded else []

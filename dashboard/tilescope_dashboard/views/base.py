@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -46,6 +47,7 @@ class View(pn.viewable.Viewer):
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
         self.fresh, self._followed = False, ""
+        self._asked: Sequence[Path] = []
         self.shown: Recording | None = None
         self._trouble, self._head, self._whose = html_text.pane(visible=False), html_text.pane(), html_text.pane()
         self._whose.margin = (-6, 8, 4, 8)
@@ -151,6 +153,26 @@ class View(pn.viewable.Viewer):
             lambda: self._attempt(lambda: next(steps, _ENDED)) is not _ENDED,
             urgent=lambda: self.state.view == self.name_in_address,
         )
+
+    def read_each(
+        self, folders: Sequence[Path], read: Callable[[Path], object], show: Callable[[Sequence[Path]], object]
+    ) -> None:
+        """``show`` these runs once ``read`` had each whose claims take time, one a step; unless others are asked for meanwhile."""
+        self._asked = folders
+        unread = [folder for folder in folders if not run_cache.has_claimed(folder)]
+
+        def steps() -> Iterator[None]:
+            for folder in unread:
+                read(folder)
+                yield
+                if folders is not self._asked:
+                    return
+            show(folders)
+
+        if unread:
+            self.gradually(steps())
+        else:
+            show(folders)
 
     def _attempt(self, action: Callable[[], object]) -> object:
         """Return what ``action`` gives; an error in it is shown in place."""

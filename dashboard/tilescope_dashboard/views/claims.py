@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -50,26 +50,14 @@ class Claims(View):
         self._found = pn.Column(self._chart, self.saved(self._table, origin=self._origin), **wide)
         asked = pn.FlexBox(self._text, self._standing, gap="6px", align_items="end")
         self._body = pn.Column(asked, self._count, self._found, **wide)
-        self._asked: list[Path] = []
         return [self._body]
 
     def update(self) -> None:
-        self._asked = asked = [s.path for s in reversed(self.state.runs) if s.recorded and not s.error]
-        if all(map(has_claimed, asked)):
-            self._show(asked)
-        else:
+        asked = [s.path for s in reversed(self.state.runs) if s.recorded and not s.error]
+        if not all(map(has_claimed, asked)):
             self._head.object = html_text.heading(*topic.reading(len(asked)))
             self._body.visible = False
-            self.gradually(self._read(asked))
-
-    def _read(self, asked: Sequence[Path]) -> Iterator[None]:
-        """Read one recording a step, then show them, unless others are asked for meanwhile."""
-        for folder in asked:
-            if asked is not self._asked:
-                return
-            claimed(folder)
-            yield
-        self._show(asked)
+        self.read_each(asked, claimed, self._show)
 
     def _show(self, asked: Sequence[Path]) -> None:
         said = [claimed(folder) for folder in asked]

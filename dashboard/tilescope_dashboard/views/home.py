@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,6 @@ class Home(View):
     def build(self) -> list[Any]:
         self._rows = self._shown = pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)
         self._said: pd.Series = pd.Series(dtype="object")
-        self._asked: list[Path] = []
         self._stats, self._count = html_text.pane(), html_text.pane()
         # Side by side on a phone.
         beside = {"size": "small", "width": 166, "margin": (10, 8)}
@@ -79,20 +78,11 @@ class Home(View):
 
     def update(self) -> None:
         runs = [run for run in self.state.runs if run.measured and not run.error]
-        self._asked = asked = [run.path for run in reversed(runs)]
+        asked = [run.path for run in reversed(runs)]
         ready = [folder for folder in asked if has_claimed(folder)]
-        self._show(ready)
         if ready != asked:
-            self.gradually(self._read(asked))
-
-    def _read(self, asked: Sequence[Path]) -> Iterator[None]:
-        """Read one run a step, then show them all, unless others are asked for meanwhile."""
-        for folder in asked:
-            if asked is not self._asked:
-                return
-            _rows(folder)
-            yield
-        self._show(asked)
+            self._show(ready)
+        self.read_each(asked, _rows, self._show)
 
     def _show(self, folders: Sequence[Path]) -> None:
         recorded = {run.path for run in self.state.runs if run.recorded}

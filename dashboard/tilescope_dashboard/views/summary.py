@@ -19,9 +19,10 @@ from tilescope_dashboard.components.charts import chart, side_by_side
 from tilescope_dashboard.data import recordings, run_cache
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.figures.marks import marks
+from tilescope_dashboard.figures.redraw import Drawing
 from tilescope_dashboard.figures.roofline import drawing
 from tilescope_dashboard.figures.speed_of_light import speed_of_light
-from tilescope_dashboard.figures.style import heading
+from tilescope_dashboard.figures.style import Theme, heading
 from tilescope_dashboard.session.scheduling import next_tick, once_loaded
 from tilescope_dashboard.topics import roofline as roofline_topic
 from tilescope_dashboard.topics import summary as topic
@@ -55,9 +56,10 @@ class Summary(View):
         if loaded is None or case is None:
             self._head.object = html_text.heading(*topic.verdict(state.kernel, None, ()))
             return
-        row, found = self._row(case), run_cache.findings(loaded, (state.kernel, *case))
-        self._head.object = html_text.heading(*topic.verdict(state.kernel, row, found))
         kernel, compared = state.kernel, tuple(state.compared)
+        row = run_cache.kept(loaded, ("row", kernel, case), lambda: _row(loaded, kernel, case))
+        found = run_cache.findings(loaded, (kernel, *case))
+        self._head.object = html_text.heading(*topic.verdict(kernel, row, found))
         against, said = run_cache.kept(
             loaded, ("baseline", kernel, case, compared),
             lambda: topic.baseline(loaded, kernel, case, compared, run_cache.open_cached),
@@ -69,23 +71,15 @@ class Summary(View):
         self._draw_light(case)
         self._tell(found)
 
-    def _row(self, case: KernelCase) -> dict[str, Any] | None:
-        """The case's row of ``summary.summarise``. One config of a sweep is none of the run's summary: it is summarised alone."""
-        loaded, kernel = self.state.loaded, self.state.kernel
-        rows = run_cache.summaries(loaded)
-        here = rows[(rows[list(run_cache.CASE)] == [kernel, *case]).all(axis="columns")]
-        if here.empty:
-            here = run_cache.kept(loaded, ("summary", kernel, case), lambda: topic.alone(loaded, kernel, case))
-        return {str(name): value for name, value in here.iloc[0].items()} if len(here) else None
-
     def _draw_roofline(self, case: KernelCase) -> None:
         state, kernel = self.state, self.state.kernel
-        points = run_cache.kept(state.loaded, ("points", kernel, case), lambda: _points(state.loaded, kernel, case))
-        if len(points):
-            self._roofline.object = _small(
-                drawing(marks(points), all_roofs(state.device), state.look).figure(), state.look
-            )
-        self._roofline.visible = len(points) > 0
+        look = state.look
+        drawn = run_cache.kept(
+            state.loaded, ("roofline", kernel, case, look), lambda: _drawn(state.loaded, kernel, case, look)
+        )
+        if drawn:
+            self._roofline.object = _small(drawn.figure(), look)
+        self._roofline.visible = drawn is not None
 
     def _draw_light(self, case: KernelCase) -> None:
         """Of the open run, else of the best recording of counters, which may have to be read first."""
@@ -114,6 +108,19 @@ class Summary(View):
             "Causes, by potential speedup", f"Estimates are upper limits: fix one, then measure again.{left}"
         )
         self._causes.object = head + cards.cards(found[:_MOST]) if found else ""
+
+
+def _row(loaded: LoadedRun, kernel: str, case: KernelCase) -> dict[str, Any] | None:
+    """The case's row of ``summary.summarise``. One config of a sweep is none of the run's summary: it is summarised alone."""
+    rows = run_cache.summaries(loaded)
+    here = rows[(rows[list(run_cache.CASE)] == [kernel, *case]).all(axis="columns")]
+    found = here if len(here) else topic.alone(loaded, kernel, case)
+    return {str(name): value for name, value in found.iloc[0].items()} if len(found) else None
+
+
+def _drawn(loaded: LoadedRun, kernel: str, case: KernelCase, look: Theme) -> Drawing | None:
+    points = _points(loaded, kernel, case)
+    return drawing(marks(points), all_roofs(loaded.run.device), look) if len(points) else None
 
 
 def _points(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:

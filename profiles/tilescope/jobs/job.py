@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tilescope.runs import store
 from tilescope.table.case import Case
-from tilescope.table.run import Device
+from tilescope.table.run import Device, Skipped
 from tilescope.table.sources import KNOWN
 
 #: Collectors that need the GPU to themselves. ``check`` uses it where there is one.
@@ -44,7 +44,7 @@ class Job:
     ``settings``: ``target`` (``sm_90``), ``repetitions``, ``warmup``, ``timeout`` and ``interpreter_limit`` in seconds,
     ``measure_ceilings`` (default True), ``renew_ceilings``: measure them although they are known (default False).
     ``catalog`` is what the kernels declare; empty means that a worker is asked. ``notes`` are remarks that the run begins
-    with, ``given`` artefacts that there are already, made on ``device`` with ``versions`` where that was not here.
+    with, ``skipped`` what is not asked of it, ``given`` artefacts that there are already, made on ``device`` with ``versions`` where that was not here.
     """
 
     cases: Sequence[Case]
@@ -54,6 +54,7 @@ class Job:
     title: str = ""
     catalog: Catalog = ()
     notes: Sequence[str] = ()
+    skipped: Sequence[Skipped] = ()
     given: Sequence[Given] = ()
     device: Device | None = None
     versions: Mapping[str, str] = field(default_factory=dict)

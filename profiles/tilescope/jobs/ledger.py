@@ -22,7 +22,7 @@ from tilescope.jobs.job import Job, OnEvent, WorkerError
 from tilescope.runs import journal, store
 from tilescope.table import assumptions, launch_configs, line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.run import Failure, Run
+from tilescope.table.run import Failure, Run, Skipped
 from tilescope.table.sources import SOURCES
 
 #: Begins the note of a run that says which of its cases are outstanding.
@@ -65,10 +65,11 @@ class Ledger:
         ledger.recall(known.settled if known else (), rows)
         if not (rows["source"] == store.MODEL).any():
             writer.append(model_rows(job), store.MODEL)
-        said = set(ledger._remarks())
+        said, skipped = set(ledger._remarks()), set(ledger._skipped())
         writer.update(
             failures=tuple(failure for failure in writer.run.failures if failure.case),
             notes=tuple(note for note in writer.run.notes if note not in said and not note.startswith(OUTSTANDING)),
+            skipped=tuple(one for one in writer.run.skipped if one not in skipped),
         )
         writer.note(f"interrupted, and gone on with at {datetime.now(UTC).isoformat(timespec='seconds')}")
         return ledger
@@ -208,7 +209,10 @@ class Ledger:
             return self.writer.folder
         complete = not interrupted and not self.outstanding
         unfinished = [] if interrupted else list(self._unfinished())
-        self.writer.update(notes=(*self.writer.run.notes, *self._remarks(), *unfinished))
+        self.writer.update(
+            notes=(*self.writer.run.notes, *self._remarks(), *unfinished),
+            skipped=(*self.writer.run.skipped, *self._skipped()),
+        )
         folder = self.writer.finish(complete)
         done = {"event": "done", "folder": str(folder), "run": run, "complete": complete}
         self.emit({**done, "why": "; ".join(unfinished)} if unfinished else done)
@@ -224,6 +228,10 @@ class Ledger:
         self.outstanding.discard((name, case.id))
         self.writer.settle(journal.Settled(name, case.id, event, more.get("message", "")))
         self.emit({"event": event, "case": case.id, "collector": name, **more})
+
+    def _skipped(self) -> Iterator[Skipped]:
+        for (collector, message), cases in self.skipped.items():
+            yield Skipped(collector, message, tuple(cases))
 
     def _remarks(self) -> Iterator[str]:
         """Notes on the whole run."""

@@ -17,6 +17,7 @@ from tilescope.jobs import questions
 from tilescope.jobs.job import ON_GPU, Catalog, Given, Job
 from tilescope.runs import store
 from tilescope.table.case import Case, config_text, parse_config
+from tilescope.table.run import Skipped
 from tilescope.table.sources import KNOWN
 from tilescope.table.suggest import unknown
 
@@ -37,7 +38,8 @@ class Request:
     ``collectors`` are names, or ``("auto",)``: all that this machine can run. ``configs`` are texts such as
     ``BLOCK_M=64,num_warps=4``, or ``("all",)`` for every one an implementation declares and, to compare them with, its
     own choice; empty leaves the choice to the implementation. ``target`` is an architecture (``sm_90``); empty means this
-    machine's GPU, else an H200. ``notes`` are remarks that the run begins with, ``given`` artefacts that there are already.
+    machine's GPU, else an H200. ``notes`` are remarks that the run begins with, ``skipped`` what is not asked of it, ``given``
+    artefacts that there are already.
     """
 
     kernels: Sequence[str] = ()
@@ -50,6 +52,7 @@ class Request:
     settings: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
     notes: Sequence[str] = ()
+    skipped: Sequence[Skipped] = ()
     given: Sequence[Given] = ()
 
 
@@ -74,6 +77,7 @@ async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog 
         title=request.title,
         catalog=catalog,
         notes=request.notes,
+        skipped=request.skipped,
         given=request.given,
     )
 

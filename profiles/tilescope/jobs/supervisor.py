@@ -119,6 +119,7 @@ def _about(job: Job, here: Device | None) -> Run:
         git_revision=revision,
         title=job.title or ", ".join(entries),
         notes=tuple(job.notes),
+        skipped=tuple(job.skipped),
     )
 
 

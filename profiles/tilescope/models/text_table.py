@@ -69,11 +69,21 @@ def text(loaded: LoadedRun) -> str:
 
 def unchecked(rows: pd.DataFrame, run: Run) -> pd.Series:
     """Which of these cases of the run have no error because their check was skipped. A note of the run says why."""
-    failed = {failure.case for failure in run.failures if failure.collector == "check"}
-    cases = rows[["kernel", "impl", "pass", "workload", "config"]].itertuples(index=False, name=None)
-    tried = pd.Series([Case(*case).id in failed for case in cases], index=rows.index, dtype="bool")
-    asked = any(note.startswith("check skipped") for note in run.notes)
-    return rows["relative_error"].isna() & ~tried & asked
+    skipped = [one for one in run.skipped if one.collector == "check"]
+    left = {_of_table(case) for one in skipped for case in one.cases}
+    if not all(one.cases for one in skipped):
+        failed = {failure.case.rpartition(".py:")[2] for failure in run.failures if failure.collector == "check"}
+        left |= {case for case in _cases(rows) if Case(*case).id not in failed}
+    return rows["relative_error"].isna() & pd.Series([case in left for case in _cases(rows)], rows.index, dtype="bool")
+
+
+def _cases(rows: pd.DataFrame) -> list[tuple[str, ...]]:
+    return list(rows[["kernel", "impl", "pass", "workload", "config"]].itertuples(index=False, name=None))
+
+
+def _of_table(case: Case) -> tuple[str, ...]:
+    """The case as ``_cases`` has it."""
+    return case.name, case.impl, case.direction, case.workload, case.config
 
 
 def cells(

@@ -19,6 +19,7 @@ from tilescope.notebook import job_waiting, live_progress
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 from tilescope.table.case import Case
+from tilescope.table.run import Skipped
 from tilescope.table.suggest import unknown
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 CAPTURED = "captured"
 #: Seconds of interpreting, where there is no GPU, unless somebody says otherwise.
 LIMIT = 60.0
-#: What a run without a reference says of its check.
-UNCHECKED = "check skipped: no reference was given, so nothing says whether the results are right"
+#: What a run without a reference is not asked.
+_UNCHECKED = Skipped("check", "no reference was given, so nothing says whether the results are right")
 
 
 class Capture:
@@ -125,10 +126,10 @@ class Capture:
             if any("counted" not in record.data and record.data.get("touched") for record in kernel.records)
         ]
 
-    def _check(self, collectors: Sequence[str]) -> list[str]:
-        """What is said of a check, unless the collector of that name says it."""
+    def _unchecked(self, collectors: Sequence[str]) -> list[Skipped]:
+        """The check that is skipped, unless it was made, or the collector of that name says so itself."""
         says_itself = "check" in collectors or (AUTO in collectors and self._here is not None)
-        return [self.checked] if self.checked else [] if says_itself else [UNCHECKED]
+        return [] if self.checked or says_itself else [_UNCHECKED]
 
     def write(self, folder: Path | str) -> list[str]:
         """Writes the records below ``folder`` and returns each kernel's reference, as ``tilescope profile`` takes it.
@@ -175,6 +176,8 @@ class Capture:
         catalog = [describe.entry(reference, execute.load_spec(reference)) for reference in references]
         told = {"assumed": {"capture": self._assumed.as_data()}} if self._assumed else {}
         given = [found for reference in references for found in _counted(reference)]
+        skipped = self._unchecked(collectors)
+        check = [self.checked] if self.checked else [f"{one.collector} skipped: {one.message}" for one in skipped]
         request = Request(
             references,
             collectors=collectors,
@@ -182,7 +185,8 @@ class Capture:
             settings={**(settings or {}), **told},
             title=title,
             given=given,
-            notes=[*self.notes, *self._floors(), *self._check(collectors)],
+            notes=[*self.notes, *self._floors(), *check],
+            skipped=skipped,
         )
         return request, folder, catalog
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -18,7 +18,7 @@ from tilescope.runs import listings
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError, list_runs, open_run, read_run
 from tilescope.table import suggest
 from tilescope.table.description import Workload
-from tilescope.table.run import Run
+from tilescope.table.run import Run, Skipped
 
 
 def publish(
@@ -60,6 +60,7 @@ def publish(
                 for failure in run.failures
                 if not failure.case or any(failure.concerns(name) for name in kept)
             ),
+            skipped=tuple(_of_kernels(run.skipped, kept)),
         ),
     )
     try:
@@ -75,6 +76,14 @@ def publish(
     except BaseException:
         scratch.discard()
         raise
+
+
+def _of_kernels(skipped: Iterable[Skipped], kernels: Container[str]) -> Iterator[Skipped]:
+    """What was skipped of these kernels."""
+    for one in skipped:
+        cases = tuple(case for case in one.cases if case.name in kernels)
+        if cases or not one.cases:
+            yield dataclasses.replace(one, cases=cases)
 
 
 def _check_replaceable(target: Path, loaded: LoadedRun) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tilescope.files import json_shape, names
+from tilescope.table.case import Case
 from tilescope.table.description import DeclaredKernel, Settings
 from tilescope.table.schema import SchemaError
 
@@ -15,6 +17,8 @@ SCHEMA_VERSION = 1
 
 #: Characters of a run's title, and of the name of a kernel or another part of a case.
 _LONGEST_TITLE, _LONGEST_NAME = 20_000, 4096
+#: How a run of before says in its notes that a collector skipped cases.
+_SKIPPED = re.compile(r"([\w.]+) skipped(?: \d+ of [^:]*)?: (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,15 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Skipped:
+    """Cases that a collector tried nothing of, and why, in words for a person. Without ``cases`` nobody noted which: those that it says nothing of."""
+
+    collector: str
+    message: str
+    cases: tuple[Case, ...] = ()
+
+
+@dataclass(frozen=True)
 class Run:
     """What was run, on what, with which versions and settings.
 
@@ -90,6 +103,7 @@ class Run:
     schema_version: int = SCHEMA_VERSION
     title: str = ""
     notes: tuple[str, ...] = field(default=())
+    skipped: tuple[Skipped, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary; ``Run.from_json`` reverses it."""
@@ -110,6 +124,9 @@ class Run:
             )
         try:
             run: Run = json_shape.fit(data, cls, "")
+            if "skipped" not in data:
+                told = filter(None, map(_SKIPPED.fullmatch, run.notes))
+                run = dataclasses.replace(run, skipped=tuple(Skipped(found[1], found[2]) for found in told))
             run.check()
         except ValueError as error:
             raise SchemaError(f"the run's description is damaged ({error}): record it again") from error

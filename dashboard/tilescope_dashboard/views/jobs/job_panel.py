@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +32,6 @@ class JobPanel(pn.viewable.Viewer):
         super().__init__(state=state, **settings)
         self._witnessed: set[int] = set()
         self._jobs, self._dismissed, self.tab_job = jobs, 0, TabJob(jobs)
-        self._text = html_text.pane()
-        self._cancel = pmui.Button(label="Cancel", variant="outlined", size="small", width=96)
-        self._show = pmui.Button(label="Show results", variant="contained", size="small", width=130)
-        self._close = pmui.Button(label="Dismiss", variant="text", size="small", width=90)
-        self._buttons, self._log, self._gpu = pn.Row(margin=0), html_text.pane(), GpuReadings(state)
-        self._others = OtherJobs(lambda job: self.state.may_launch and self._may_end(job), jobs.cancel)
-        self._below = pn.Column(sizing_mode="stretch_width", margin=0)
-        self._cancel.on_click(self._stop)
-        self._show.on_click(lambda _: self._open(self._shown.folder if self._shown else None))
-        self._close.on_click(self._dismiss)
-        self._layout = pn.Column(
-            self._text, self._buttons, self._gpu, self._others, self._below, sizing_mode="stretch_width",
-            visible=False, styles={"border": "1px solid color-mix(in srgb, currentColor 18%, transparent)",
-                                   "border-radius": "6px", "padding": "6px"}, margin=(4, 8),
-        )  # fmt: skip
         # Put in when it is first seen: most pages show no job, and it is many models.
         self._place = pn.Column(sizing_mode="stretch_width", margin=0)
         self._seen = jobs.current.number if jobs.current and not jobs.current.active else 0
@@ -53,6 +39,25 @@ class JobPanel(pn.viewable.Viewer):
         self.tab_job.param.watch(lambda _: self.draw(), "known")
         self._follower = JobFollower(jobs, self.draw)
         self.draw()
+
+    @functools.cached_property
+    def _layout(self) -> pn.Column:
+        """What is put in."""
+        self._text = html_text.pane()
+        self._cancel = pmui.Button(label="Cancel", variant="outlined", size="small", width=96)
+        self._show = pmui.Button(label="Show results", variant="contained", size="small", width=130)
+        self._close = pmui.Button(label="Dismiss", variant="text", size="small", width=90)
+        self._buttons, self._log, self._gpu = pn.Row(margin=0), html_text.pane(), GpuReadings(self.state)
+        self._others = OtherJobs(lambda job: self.state.may_launch and self._may_end(job), self._jobs.cancel)
+        self._below = pn.Column(sizing_mode="stretch_width", margin=0)
+        self._cancel.on_click(self._stop)
+        self._show.on_click(lambda _: self._open(self._shown.folder if self._shown else None))
+        self._close.on_click(self._dismiss)
+        return pn.Column(
+            self._text, self._buttons, self._gpu, self._others, self._below, sizing_mode="stretch_width",
+            visible=False, styles={"border": "1px solid color-mix(in srgb, currentColor 18%, transparent)",
+                                   "border-radius": "6px", "padding": "6px"}, margin=(4, 8),
+        )  # fmt: skip
 
     @property
     def _shown(self) -> JobState | None:
@@ -62,22 +67,28 @@ class JobPanel(pn.viewable.Viewer):
     def draw(self) -> None:
         """Show the job as it is now."""
         job = self._shown
-        self._layout.visible = job is not None and job.number != self._dismissed and self._concerns(job)
+        visible = job is not None and job.number != self._dismissed and self._concerns(job)
+        if visible and not self._place.objects:
+            self._place.append(self._layout)
+        if self._place.objects:
+            self._layout.visible = visible
         if job is None:
             return
-        if self._layout.visible and not self._place.objects:
-            self._place.append(self._layout)
         self._follower.each_second(job.active)
+        if self._place.objects:
+            self._fill(job)
+        if not job.active and self._seen != job.number:
+            self._seen = job.number
+            self.state.refresh()
+        self._open(self.tab_job.result())
+
+    def _fill(self, job: JobState) -> None:
         self._gpu.follow(job.active)
         self._text.object = describe(job)
         self._offer(job)
         self._others.draw([other for other in self._jobs.active if other is not job])
         self._log.object = log(job)
         self._below.objects = [self._log] if self._log.object else []
-        if not job.active and self._seen != job.number:
-            self._seen = job.number
-            self.state.refresh()
-        self._open(self.tab_job.result())
 
     def _concerns(self, job: JobState) -> bool:
         """Whether the page shows it: one that is under way, and how one ended that was under way while the page was there.
