@@ -261,6 +261,6 @@ def file(rng: random.Random, path: Path) -> str:  # noqa: PLR0911 - a kind of fi
 def _json(rng: random.Random, plain: bytes) -> bytes:
     try:
         data = json.loads(plain)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or nested deeply by a mutation before
         return raw(rng, plain)
     return written(rng, value(rng, data))
