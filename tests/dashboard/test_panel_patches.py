@@ -22,13 +22,15 @@ import panel_material_ui as pmui
 import pytest
 from bokeh.core.has_props import HasProps
 from bokeh.core.property.descriptors import PropertyDescriptor
-from bokeh.core.serialization import Serializer
+from bokeh.core.serialization import Deserializer, Serializer
 from bokeh.document import Document
-from bokeh.models import Plot
+from bokeh.model import Model
+from bokeh.models import ImportedStyleSheet, Plot
 from bokeh.protocol.exceptions import ProtocolError
 from bokeh.server.connection import ServerConnection
 from bokeh.server.views.ws import WSHandler
 from bokeh.util import callback_manager
+from bokeh.util.warnings import BokehUserWarning
 from panel.io import document
 from panel.io.resources import Resources
 from param import Parameter
@@ -36,6 +38,7 @@ from tilescope_dashboard import panel_patches
 from tilescope_dashboard.panel_patches import (
     callback_checks,
     closed_connection,
+    known_sheets,
     lost_writes,
     model_defaults,
     page_address,
@@ -237,6 +240,22 @@ def test_tornado_tells_of_a_refused_connection_with_a_traceback(
     assert not logged(expired)
     assert caplog.messages == ["a page's connection was refused: Token is expired."]
     assert logged(RuntimeError("ours"))
+
+
+def test_bokeh_warns_of_a_style_sheet_that_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    sheet, plot = ImportedStyleSheet(url="a.css"), Plot()
+    sent = {known: Serializer().encode(known) for known in (sheet, plot)}
+
+    def received(model: Model) -> Any:
+        return Deserializer(references=[sheet, plot]).decode(sent[model])
+
+    monkeypatch.setattr(Deserializer, "_decode_object_ref", known_sheets._bokehs_decode)
+    with pytest.warns(BokehUserWarning, match="already known"):
+        assert received(sheet) is sheet
+    known_sheets.accept()
+    assert received(sheet) is sheet
+    with pytest.warns(BokehUserWarning, match="already known"):
+        received(plot)
 
 
 class ClosingSocket(WebSocketHandler):
