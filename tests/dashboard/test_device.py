@@ -21,8 +21,7 @@ DEVICE = Device(
 
 def test_a_roof_is_said_as_measured_and_as_published_with_its_share() -> None:
     said = described(DEVICE)
-    assert "4.20\u00a0TB/s\u00a0<sup" in said
-    said = said.replace("\u00a0", " ")
+    said = re.sub(r'<span class="value">(.*?)</span>', r"\1", said)
     rows = {
         name: re.findall("<td>(.*?)</td>", cells)
         for name, cells in re.findall("<tr><th>([^<]*)</th>(<td>.*?)</tr>", said)

@@ -52,6 +52,6 @@ def _value(roof: Ceiling | None, notes: Sequence[str]) -> str:
     """The roof's height, and which of the notes says how it is known."""
     if roof is None:
         return "–"
-    mark = f'\u00a0<sup class="quiet">{notes.index(roof.note) + 1}</sup>' if roof.note else ""
-    # In one line: a number is read with its unit, and a mark below it is of nothing.
-    return escape(write(roof.value, roof.unit)).replace(" ", "\u00a0") + mark
+    mark = f' <sup class="quiet">{notes.index(roof.note) + 1}</sup>' if roof.note else ""
+    # In one line: a mark below its number is of nothing.
+    return f'<span class="value">{escape(write(roof.value, roof.unit))}{mark}</span>'
