@@ -133,7 +133,7 @@ def served(folder: Path) -> Iterator[tuple[str, int]]:
     environment = {**os.environ, "TILESCOPE_RUNS": str(folder), "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "panel", "serve", str(ROOT / "dashboard" / "app.py"), "--warm", "--address", "127.0.0.1",
                "--port", str(port), "--allow-websocket-origin", f"127.0.0.1:{port}", "--log-level", "error",
-               "--unused-session-lifetime", "1000", "--check-unused-sessions", "1000"]  # fmt: skip
+               "--check-unused-sessions", "1000"]  # fmt: skip
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}/app"
     try:
@@ -277,7 +277,7 @@ def kept(url: str, server: int) -> float:
     held = []
     for _ in range(3):
         together(url)
-        time.sleep(6)  # the server looks for sessions without a page every second
+        time.sleep(20)  # the server keeps a session for 15 s, as pages that lost their connection come back
         pages = int(Path(f"/proc/{server}/statm").read_text().split()[1])
         held.append(pages * os.sysconf("SC_PAGE_SIZE"))
     return max(0.0, (held[-1] - held[0]) / (SESSIONS * (len(held) - 1)))

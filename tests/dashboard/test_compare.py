@@ -123,7 +123,9 @@ def test_the_view_holds_what_the_address_says_against_the_run() -> None:
     assert shown._body.visible
     # Where none is chosen it is the one that Summary compares with.
     state.compared = []
-    assert (shown._others.value, state.compared) == ([], [])
+    assert (shown._others.value, state.compared) == ([f"{NORMS}:eager"], [])
+    shown._others.value = []
+    assert (shown._others.value, state.compared) == ([f"{NORMS}:eager"], [])
     assert f"faster than eager in all {cases} cases" in shown._head.object
     state.kernel = "in_no_run"
     assert "Choose a baseline" in shown._head.object

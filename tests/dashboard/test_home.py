@@ -107,6 +107,14 @@ def test_every_kernel_is_listed_and_a_click_leads_to_its_page(runs: Path, monkey
     shown._text.value_input = "add_rms"
     assert list(shown._table.value["kernel"]) == ["add_rms_norm"]
     assert "1 of " in shown._count.object
+    # What is asked for is in the address, and the other way round.
+    assert state.find == "add_rms"
+    state.param.update(find="", outcome="faster")
+    assert (shown._text.value_input, shown._standing.value) == ("", "faster")
+    assert 1 < len(shown._table.value) < len(kernels)
+    state.param.update(find="add_rms", outcome="no such", family="no such")
+    assert list(shown._table.value["kernel"]) == ["add_rms_norm"]
+    assert (shown._standing.value, shown._family.value) == ("", "")
     shown._table.selection = [0]
     assert (state.view, state.kernel, state.loaded.run.device.name) == ("summary", "add_rms_norm", "NVIDIA H200")
     assert state.chosen is not None and not state.ignored
@@ -129,6 +137,12 @@ def test_a_plain_address_is_home_and_a_kernels_is_its_summary(visit: Any, built:
     assert page.get_by_role("combobox", name="size", exact=True).is_visible()
     page.go_back()
     built(page, "Kernels")
+    find = page.get_by_label("kernel contains")
+    assert find.input_value() == "layer_norm_lin"
+    # What was typed is one change.
+    page.go_back()
+    page.wait_for_function("field => field.value === ''", arg=find.element_handle())
+    rows.nth(5).wait_for()
     other = visit(f"run={RUN}&theme=dark")
     built(other, "Summary")
     other.get_by_role("link", name="Tilescope").click()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tilescope.table.case import Case, config_text, parse_config
+from tilescope.table.case import Case, config_text, parse_config, readable
+from tilescope.table.run import Failure
 
 texts = st.text(min_size=1, max_size=60)
 
@@ -16,6 +17,15 @@ def test_ids_and_names():
     assert case.dtype == "fp32"
     assert case.name == "softmax"
     assert Case("a/b.py:MINE", "triton", "forward", "8-bf16").name == "MINE"
+    # Of files with one kernel, each calls it SPEC: that would be one kernel on the screen.
+    own = Case("a/b.py:SPEC", "triton", "forward", "8-bf16")
+    assert own.name == "b.py"
+    assert [readable(one.id) for one in (case, own)] == [case.id, "b.py/triton/forward/8-bf16"]
+    failures = [Failure(kernel.id, "check", "no") for kernel in (case, own)]
+    assert [[one.concerns(name) for name in ("softmax", "b.py", "SPEC", "py")] for one in failures] == [
+        [True, False, False, False],
+        [False, True, True, False],  # as a run of before calls it, too
+    ]
     assert Case(**case.to_json()) == case
 
 

@@ -124,11 +124,11 @@ def test_a_folder_that_cannot_be_written(capsys, tmp_path):
 def test_profile_prints_a_table_and_names_the_run(capsys, tmp_path):
     status, out, err = tilescope(capsys, "profile", OWN, *GOOD, "--collect", "fakes.quick")
     assert status == 0
-    assert "0 of 1: fakes.quick running SPEC/good/" in err
+    assert "0 of 1: fakes.quick running own.py/good/" in err
     lines = out.splitlines()
     assert lines[0] == "NVIDIA H200 (sm_90): predicted, no such GPU took part"
     assert lines[1].split() == ["kernel", "impl", "pass", "workload", "registers"]
-    assert lines[2].split() == ["SPEC", "good", "forward", "8-fp32", "32"]
+    assert lines[2].split() == ["own.py", "good", "forward", "8-fp32", "32"]
     folder = Path(lines[-1].removeprefix("run: "))
     assert folder.parent == tmp_path / "runs"
     status, out, _ = tilescope(capsys, "show", "latest", "--json")

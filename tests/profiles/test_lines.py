@@ -212,8 +212,9 @@ def test_a_damaged_listing_is_told(loaded: LoadedRun) -> None:
         listings.of_case(loaded.folder, CASE)
 
 
-def test_a_persons_own_kernel_is_found_by_its_name(tmp_path: Path) -> None:
-    own = dataclasses.replace(CASE, kernel="my folder/kernels.py:SPEC")
+@pytest.mark.parametrize("variable", ["SPEC", "SOFTMAX"])
+def test_a_persons_own_kernel_is_found_by_its_name(tmp_path: Path, variable: str) -> None:
+    own = dataclasses.replace(CASE, kernel=f"my folder/kernels.py:{variable}")
     folder = tmp_path / "artefacts" / "compiler"
     folder.mkdir(parents=True)
     artefact = {"launches": [{"function": "f", "file": "kernels.py", "stages": {"sass": "x"}}]}

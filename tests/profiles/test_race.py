@@ -74,7 +74,7 @@ def test_every_config_is_in_the_run_and_what_is_remembered_is_not_timed_again(ra
     assert cli.main(["tune", OWN, "--workload", "2048-fp32"]) == 0
     assert not (tmp_path / "log").exists(), "timed again"
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "SPEC triton forward 2048-fp32, 3 configs and the default, fastest first"
+    assert lines[0] == "tunable.py triton forward 2048-fp32, 3 configs and the default, fastest first"
     assert [line.split()[0] for line in lines[2:6]] == [
         "BLOCK=256,num_warps=4",
         "default",

@@ -78,7 +78,7 @@ def test_what_the_algorithm_needs_is_written_for_every_case(catalog):
     assert dict(zip(model["metric"], model["value"], strict=True)) == {
         "algorithm_flops": 8, "algorithm_bytes_read": 32, "algorithm_bytes_written": 4
     }  # fmt: skip
-    assert loaded.run.kernels["SPEC"]["sha256"]
+    assert loaded.run.kernels["own.py"]["sha256"]
     assert staleness.stale_kernels(loaded) == []
 
 
@@ -338,7 +338,7 @@ def test_a_case_whose_rows_nobody_noted_is_not_measured_twice(catalog, monkeypat
         (lambda run: {"device": dataclasses.replace(run.device, measured=True)}, r"on NVIDIA H\d+, which is not here"),
         (
             lambda run: {"kernels": {name: {**facts, "sha256": "0"} for name, facts in run.kernels.items()}},
-            "the code of SPEC has changed: profile it anew",
+            "the code of own.py has changed: profile it anew",
         ),
     ],
 )  # fmt: skip

@@ -155,7 +155,7 @@ def cluster(torch_and_catalog, monkeypatch, tmp_path):
 def test_the_workers_of_a_dask_cluster_share_a_sweep_out(cluster, capsys, monkeypatch):
     assert cli.main(["tune", OWN, "--workload", "2048-fp32", "--scheduler", cluster]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "SPEC triton forward 2048-fp32, 3 configs and the default, fastest first"
+    assert lines[0] == "tunable.py triton forward 2048-fp32, 3 configs and the default, fastest first"
     assert [line.split()[0] for line in lines[2:6]] == [
         "BLOCK=512,num_warps=4", "BLOCK=256,num_warps=4", "default", "BLOCK=64,num_warps=64",
     ]  # fmt: skip

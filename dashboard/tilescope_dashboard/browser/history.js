@@ -1,7 +1,7 @@
 // Back and Forward. Panel pushes the address of each change that the server makes, and hears nothing when the browser goes
 // back to an earlier one: here such an address becomes the page's, and only what a person did makes an entry of its own.
 
-const THEME = "theme"
+const THEME = "theme", TYPED = "find"
 
 function place() {
   for (const shown of window.Bokeh?.documents ?? [])
@@ -10,24 +10,30 @@ function place() {
   return null
 }
 
-// The same address but for its theme, which is no place that one goes back from.
-function themed(address, search) {
+// The address with one thing as another search has it.
+function taking(name, address, search) {
   const url = new URL(address)
-  const theme = new URLSearchParams(search).get(THEME)
-  if (theme !== null) url.searchParams.set(THEME, theme)
+  const value = new URLSearchParams(search).get(name)
+  if (value !== null) url.searchParams.set(name, value)
   return url
 }
 
+// The same address but for its theme, which is no place that one goes back from.
+const themed = (address, search) => taking(THEME, address, search)
+
 export function render({model}) {
   const original = history.pushState
-  let acted = false
+  let acted = false, typing = false
 
   function push(data, title, address) {
     const url = new URL(address, location.href)
     if (url.href === location.href) return
     const only_theme = themed(location.href, url.search).href === url.href
-    if (acted && !only_theme) original.call(history, data, title, address)
+    // Letters that are typed one after the other are one change.
+    const typed = taking(TYPED, location.href, url.search).href === url.href
+    if (acted && !only_theme && !(typed && typing)) original.call(history, data, title, address)
     else history.replaceState(data, title, address)
+    if (acted) typing = typed
     // What follows from the same act, as another kernel's run does, belongs to its entry.
     acted = false
   }
@@ -36,7 +42,7 @@ export function render({model}) {
 
   function went() {
     const shown = place()
-    acted = false
+    acted = typing = false
     if (shown === null || location.search === shown.search) return
     const url = themed(location.href, shown.search)
     history.replaceState(history.state, "", url)

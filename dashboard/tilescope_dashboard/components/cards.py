@@ -39,9 +39,10 @@ table.answer { border-collapse: collapse; font-size: 14px; margin: 4px 0 8px; ma
 .answer th { text-align: left; font-weight: 600; padding: 6px 16px 6px 0; white-space: nowrap; vertical-align: top; }
 .answer td { vertical-align: top; padding: 6px 8px 6px 0; line-height: 1.45; overflow-wrap: anywhere; }
 .answer tr { border-top: 1px solid color-mix(in srgb, currentColor 14%, transparent); }
-.answer sup { line-height: 0; } .answer thead th { font-size: 12px; opacity: .72; white-space: normal; border: 0; }
+.answer sup { line-height: 0; } .answer .value { white-space: nowrap; } .answer thead th { font-size: 12px; opacity: .72; white-space: normal; border: 0; }
 ol.notes { margin: 0; padding-left: 24px; }
 @media (max-width: 640px) {
+  .answer:has(.value) th { white-space: normal; padding-right: 8px; }
   .finding { grid-template-columns: minmax(0, 1fr); padding: 10px 12px; }
   .finding .win { grid-row: auto; grid-column: 1; text-align: left; }
   .evidence { grid-template-columns: repeat(auto-fill, minmax(140px, 1fr)); }

@@ -42,13 +42,14 @@ class Chart(pn.pane.Bokeh):
     def _get_model(
         self, doc: Document, root: Model | None = None, parent: Model | None = None, comm: Comm | None = None
     ) -> Model:
-        """As Panel's own, which also looks through all of a figure for scripts that name it by its id: none of these does."""
+        """As Panel's own, which also looks through all of a figure: for scripts that name it by its id, which none of these does,
+        and to put on it the theme that the document puts on it.
+        """
         if root is None or self.object is None or comm is not None:
             return super()._get_model(doc, root, parent, comm)
         if self.object.document not in (None, doc):
             remove_root(self.object, doc)
         self._models[root.ref["id"]] = (self.object, parent)
-        self._design.apply_bokeh_theme_to_model(self.object, self.theme)
         return self.object
 
     @param.depends("object", watch=True)

@@ -53,4 +53,5 @@ def _value(roof: Ceiling | None, notes: Sequence[str]) -> str:
     if roof is None:
         return "–"
     mark = f' <sup class="quiet">{notes.index(roof.note) + 1}</sup>' if roof.note else ""
-    return escape(write(roof.value, roof.unit)) + mark
+    # In one line: a mark below its number is of nothing.
+    return f'<span class="value">{escape(write(roof.value, roof.unit))}{mark}</span>'

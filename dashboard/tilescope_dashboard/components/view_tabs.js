@@ -60,8 +60,12 @@ export function render({model}) {
   function select(button, is) {
     button.setAttribute("aria-selected", is)
     button.tabIndex = is ? 0 : -1
+    if (is) reveal(button)
+  }
+
+  function reveal(button) {
     const list = button.parentElement
-    if (is && list.scrollWidth > list.clientWidth)
+    if (list.scrollWidth > list.clientWidth)
       list.scrollTo({left: button.offsetLeft - (list.clientWidth - button.offsetWidth) / 2})
   }
 
@@ -102,7 +106,13 @@ export function render({model}) {
   place.addEventListener("keydown", beside)
   document.addEventListener("tilescope-view", asked)
   model.on("view", show)
-  model.on("remove", () => document.removeEventListener("tilescope-view", asked))
+  // Before it is laid out nothing can be scrolled into sight.
+  const sized = new ResizeObserver(() => place.querySelectorAll("[aria-selected=true]").forEach(reveal))
+  sized.observe(place)
+  model.on("remove", () => {
+    document.removeEventListener("tilescope-view", asked)
+    sized.disconnect()
+  })
   show()
   return place
 }

@@ -14,5 +14,5 @@ def command(kernel: str, declared: Mapping[str, Any], verb: str, *options: str) 
     A person's own kernel is found by its file; the library's are named below their package.
     """
     file = str(declared.get("file", ""))
-    name = f"{file}:{kernel}" if Path(file).is_absolute() else kernel or "softmax"
+    name = f"{file}:{declared.get('variable', kernel)}" if Path(file).is_absolute() else kernel or "softmax"
     return shlex.join(["tilescope", verb, name, *options])

@@ -23,6 +23,7 @@ from tilescope_dashboard.panel_patches import (
     component_paths,
     debounce,
     delivery,
+    known_sheets,
     lost_writes,
     model_defaults,
     page_address,
@@ -59,6 +60,7 @@ def settle() -> None:
     page_resources.remember()
     delivery.complete()
     closed_connection.ignore()
+    known_sheets.accept()
     lost_writes.forget()
     page_address.mend()
     debounce.shorten()

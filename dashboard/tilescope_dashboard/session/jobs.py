@@ -15,6 +15,7 @@ from typing import Any
 
 import panel as pn
 from tilescope.jobs import plan, supervisor
+from tilescope.table.case import Case
 
 LOG = logging.getLogger(__name__)
 
@@ -94,8 +95,7 @@ class JobManager:
 
     def start(self, request: plan.Request) -> JobState:
         """Queue a request and return at once. Two timings at the same time are both wrong, so a second one waits."""
-        # A person's own kernel is FILE.py:NAME.
-        swept = frozenset(kernel.rpartition(":")[2] for kernel in request.kernels if request.configs)
+        swept = frozenset(Case(kernel, "", "", "").name for kernel in request.kernels if request.configs)
         state = JobState(next(self._numbers), request.title or ", ".join(request.kernels), swept)
         self.jobs.append(state)
         self._forget()

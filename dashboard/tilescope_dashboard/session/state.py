@@ -20,7 +20,7 @@ from tilescope_dashboard.data.run_cache import cases_of, open_cached, representa
 from tilescope_dashboard.figures.style import Theme, theme
 
 #: What of a state stands in the address.
-IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared", "panel"]
+IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared", "panel", "find", "family", "outcome"]
 #: Views that are named elsewhere: the one of all kernels, and the first of one kernel.
 HOME, FIRST = "home", "summary"
 #: What can be open beside or over the views.
@@ -29,7 +29,7 @@ _NO_CASE = KernelCase("", "", "")
 
 
 class State(param.Parameterized):
-    """State that the address holds (``run``, ``kernel``, ``case``, ``view``, ``theme``, ``compared``, ``panel``) and what follows from it.
+    """State that the address holds (``IN_ADDRESS``) and what follows from it.
 
     ``catalog`` is ``tilescope.jobs.questions.describe``'s answer, empty until it came; ``catalog_error`` why it did not. ``error`` says why the chosen run
     cannot be shown. ``may_launch`` is False for a client that is not on this machine.
@@ -43,6 +43,9 @@ class State(param.Parameterized):
     case = param.String(
         doc="The kernel's case, as kernel_cases.case_name names it; empty for the one that stands for it."
     )
+    find = param.String(doc="Text that the kernels on Home contain.")
+    family = param.String(doc="Family of the kernels on Home; empty for all.")
+    outcome = param.String(doc="How the kernels on Home stand against the quickest other; empty for any.")
     panel = param.String(doc="What is open beside the views, one of PANELS; empty for nothing.")
 
     runs = param.List(item_type=store.Summary)

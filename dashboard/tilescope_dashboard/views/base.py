@@ -163,11 +163,12 @@ class View(pn.viewable.Viewer):
 
         def steps() -> Iterator[None]:
             for folder in unread:
-                read(folder)
-                yield
                 if folders is not self._asked:
                     return
-            show(folders)
+                read(folder)
+                yield
+            if folders is self._asked:
+                show(folders)
 
         if unread:
             self.gradually(steps())

@@ -12,6 +12,7 @@ from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data.run_cache import open_cached
 from tilescope_dashboard.figures.compare import compare
+from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.topics import compare as topic
 from tilescope_dashboard.topics import compared_case
 from tilescope_dashboard.views.base import View
@@ -30,7 +31,8 @@ class Compare(View):
         self._others = pmui.MultiChoice(label="Compare with", options={}, sizing_mode="stretch_width", margin=(4, 8))
         self._chart, self._table = chart(), table(topic.COLUMNS)
         self._table.param.watch(self._pick, "selection")
-        self._others.param.watch(lambda event: self.state.param.update(compared=list(event.new)), "value")
+        self._filling = False
+        self._others.param.watch(lambda event: self._filling or self._choose(list(event.new)), "value")
         self.state.param.watch(self._changed, ["compared", "runs"])
         self._findings = ChangedFindings(self.state)
         self._drawn = pn.Column(self._chart, sizing_mode="stretch_width", margin=0)
@@ -43,9 +45,11 @@ class Compare(View):
         state = self.state
         options = topic.baselines(state.loaded, state.kernel, state.runs)
         chosen = [token for token in state.compared if token in options.values()]
-        self._others.param.update(options=options, value=chosen)
         usual = compared_case.usual(state.loaded, state.kernel)
         chosen = chosen or [token for token in usual if token in options.values()]
+        self._filling = True
+        self._others.param.update(options=options, value=chosen)
+        self._filling = False
         rows, said = topic.against(state.loaded, state.kernel, chosen, open_cached)
         names = [topic.name_of(token, state.runs) for token in chosen]
         came_and_went = self._findings.show(chosen)
@@ -68,6 +72,17 @@ class Compare(View):
         fill(self._table, rows)
         self._table.choose([int(place) for place in compared_case.of_case(rows, state.chosen).index[:1]])
         self._settled = True
+
+    def _choose(self, tokens: list[str]) -> None:
+        """Compare with these; with the usual one again where none is left."""
+        if tokens:
+            self.state.compared = tokens
+        else:
+            next_tick(self._choose_none)
+
+    def _choose_none(self) -> None:
+        self.state.compared, self.fresh = [], False
+        self._changed()
 
     def _pick(self, event: Any) -> None:
         """The chosen row's case becomes that of all views."""

@@ -57,10 +57,18 @@ class Home(View):
         self._table = table(topic.COLUMNS, page_size=15)
         self._table.widths = {**self._table.widths, "quickest": 100}
         self._table.formatters = {**self._table.formatters, "of_roof": _BAR}
-        redraw = AfterPaint(self._draw)  # once for letters that are typed quickly
-        self._text.param.watch(lambda _: redraw.due(), "value_input")
-        for field in (self._family, self._standing):
-            field.param.watch(lambda _: redraw.due(), "value")
+        self._wanted: dict[str, str] = {}
+        self._reflecting = False
+        self._asks = AfterPaint(self._take)  # once for letters that are typed quickly
+        fields = (
+            ("find", self._text, "value_input"),
+            ("family", self._family, "value"),
+            ("outcome", self._standing, "value"),
+        )
+        for name, field, what in fields:
+            field.param.watch(functools.partial(self._ask, name), what)
+        self.state.param.watch(self._follow, [name for name, *_ in fields])
+        self._reflect()
         self._table.param.watch(self._open, "selection")
         self.state.param.watch(self._changed, "catalog")
         more = pmui.Button(label="Claims at every size", variant="outlined", size="small", width=180)
@@ -94,21 +102,41 @@ class Home(View):
         self._rows = topic.kernels(rows, self.state.runs, families, own)
         self._said = model.verdicts(rows)
         named = list(dict.fromkeys(filter(None, self._rows["family"])))
-        self._family.param.update(
-            options={_ALL: "", **{name: name for name in named}},
-            value=self._family.value if self._family.value in named else "",
-        )
+        self._family.param.update(options={_ALL: "", **{name: name for name in named}})
+        self._reflect()
         self._head.object = html_text.heading(*topic.sentence(self._rows))
         self._stats.object = html_text.stats(topic.stats(self._rows, self._said))
         self._draw()
 
+    def _ask(self, name: str, event: param.parameterized.Event) -> None:
+        """What a person asks for with a field becomes the state's, and so the address'."""
+        if not self._reflecting:
+            self._wanted[name] = (event.new or "").strip()
+            self._asks.due()
+
+    def _take(self) -> None:
+        wanted, self._wanted = self._wanted, {}
+        self.state.param.update(**wanted)
+
+    def _follow(self, *_: param.parameterized.Event) -> None:
+        self._reflect()
+        self._draw()
+
+    def _reflect(self) -> None:
+        """Let the fields say what is asked for; but what is being typed stays."""
+        state, options = self.state, self._family.options.values()
+        self._reflecting = True
+        try:
+            if "find" not in self._wanted and (self._text.value_input or "").strip() != state.find:
+                self._text.param.update(value=state.find, value_input=state.find)
+            self._family.value = state.family if state.family in options else ""
+            self._standing.value = state.outcome if state.outcome in claims_topic.STANDINGS else ""
+        finally:
+            self._reflecting = False
+
     def _draw(self) -> None:
         """Show the rows that are asked for."""
-        text, family, standing = (
-            (self._text.value_input or "").strip(),
-            self._family.value or "",
-            self._standing.value or "",
-        )
+        text, family, standing = self.state.find, self._family.value or "", self._standing.value or ""
         self._shown = topic.chosen(self._rows, text, family, standing)
         said = topic.count(self._shown, self._rows, [f"“{text}”" if text else "", family, standing])
         self._count.object = f'<p class="small" role="status">{escape(said)}</p>' if said else ""

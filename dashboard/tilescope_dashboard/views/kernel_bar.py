@@ -34,6 +34,10 @@ _LISTS_CSS = """
 """
 
 
+#: What the list of kernels says where none is chosen.
+_CHOOSE = "choose one"
+
+
 class KernelBar(pn.viewable.Viewer):
     """Lists bound to the state both ways. What is chosen is every view's, and stands in the address."""
 
@@ -54,7 +58,7 @@ class KernelBar(pn.viewable.Viewer):
         self._baseline = self._list("baseline", 165, self._choose_baseline)
         self._gpu = Opener(opens=GPU, caption="GPU", within=".gpu-popover", over=True, margin=(6, 6))
         self._profile = Opener(opens=PROFILE, text="Profile", within=".contextbar", margin=(14, 6, 6, 6))
-        state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "case", "compared"])
+        state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "case", "compared", "view"])
         self._fill()
         # On Home, which is of no case, there is nothing to choose with these.
         for of_case in (self._size, self._pass, self._impl, self._baseline):
@@ -85,6 +89,8 @@ class KernelBar(pn.viewable.Viewer):
         self._gpu.panel = self._profile.panel = self.state.panel
 
     def _choose_kernel(self, name: str) -> None:
+        if not name:
+            return
         # A name that was searched for leaves the list open, and short.
         self._kernel.param.update(dropdown_open=False, filter_str="")
         self.state.go_to(kernel=name)
@@ -99,7 +105,12 @@ class KernelBar(pn.viewable.Viewer):
         cases = [*state.cases.values(), *self._others]
         self._filling = True
         try:
-            _offer(self._kernel, state.kernels, state.kernel)
+            kernels = {name: name for name in state.kernels}
+            # Home is of no kernel: any leads to its page from there, the last one too.
+            if state.view == HOME:
+                _offer(self._kernel, {_CHOOSE: "", **kernels}, "")
+            else:
+                _offer(self._kernel, kernels, state.kernel)
             for widget, field in ((self._pass, "direction"), (self._size, "workload"), (self._impl, "impl")):
                 _offer(widget, list(dict.fromkeys(getattr(one, field) for one in cases)), case and getattr(case, field))
             _offer(self._baseline, *self._baselines())

@@ -83,7 +83,11 @@ class Ledger:
                 self.skipped[done.collector, done.message].append(cases[done.case])
             elif done.event == "result":
                 self.productive.add(done.collector)
-        named = {(case.name, case.impl, case.direction, case.workload, case.config): case.id for case in cases.values()}
+        # A run of before calls a person's own kernel by its variable.
+        named = {
+            (name, case.impl, case.direction, case.workload, case.config): case.id
+            for case in cases.values() for name in (case.kernel.rpartition(":")[2], case.name)
+        }  # fmt: skip
         for key, of_case in rows.groupby(["kernel", "impl", "pass", "workload", "config"], sort=False):
             case_id = named.get(key)
             if case_id is None:

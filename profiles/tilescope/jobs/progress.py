@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from tilescope.table.case import readable
+
 #: Said before the first event.
 READING = "reading the kernels' declarations"
 
@@ -88,7 +90,7 @@ def terminal() -> Progress:
 
 def short(case: str) -> str:
     """A case's id without the folder and file of a kernel of one's own."""
-    return case.rpartition(".py:")[2]
+    return readable(case)
 
 
 def failure_text(event: Mapping[str, Any]) -> str:

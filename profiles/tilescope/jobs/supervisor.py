@@ -108,7 +108,10 @@ def _about(job: Job, here: Device | None) -> Run:
         id=store.new_id(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         device=chosen,
-        kernels={name: {field: entry[field] for field in kept} for name, entry in entries.items()},
+        kernels={
+            name: {field: entry[field] for field in kept} | {"variable": entry["kernel"].rpartition(":")[2]}
+            for name, entry in entries.items()
+        },
         versions=dict(job.versions or device.versions()) | ({"ptxas": assembler} if assembler else {}),
         settings={
             **job.settings,

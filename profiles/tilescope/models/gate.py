@@ -20,6 +20,7 @@ from tilescope.models import compare, impossible, traffic
 from tilescope.models.compare import CompareError
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
+from tilescope.table.case import readable
 from tilescope.table.case_table import CaseValues, gather
 from tilescope.table.metrics import METRICS
 from tilescope.table.run import Failure
@@ -168,9 +169,8 @@ def _cases(loaded: LoadedRun, kernels: Sequence[str], impls: Sequence[str]) -> d
 
 
 def _concerns(failure: Failure, key: tuple[str, ...]) -> bool:
-    """Whether the failure is of that case; a kernel of a person's file is named by its file in failures."""
-    own = failure.case.rpartition(".py:")[2] if ".py:" in failure.case else failure.case
-    return own == "/".join(filter(None, key))
+    """Whether the failure is of that case; in a run of before a person's own kernel is called by its variable."""
+    return "/".join(filter(None, key)) in (readable(failure.case), failure.case.rpartition(".py:")[2])
 
 
 def _among(failure: Failure, others: Iterable[Failure]) -> bool:

@@ -13,7 +13,7 @@ from tilescope.models import preference, summary
 from tilescope.models.preference import Resources
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
-from tilescope.table.case import Case
+from tilescope.table.case import Case, readable
 from tilescope.table.run import Device, Run
 from tilescope.table.schema import CASE_COLUMNS
 
@@ -72,7 +72,7 @@ def unchecked(rows: pd.DataFrame, run: Run) -> pd.Series:
     skipped = [one for one in run.skipped if one.collector == "check"]
     left = {_of_table(case) for one in skipped for case in one.cases}
     if not all(one.cases for one in skipped):
-        failed = {failure.case.rpartition(".py:")[2] for failure in run.failures if failure.collector == "check"}
+        failed = {readable(failure.case) for failure in run.failures if failure.collector == "check"}
         left |= {case for case in _cases(rows) if Case(*case).id not in failed}
     return rows["relative_error"].isna() & pd.Series([case in left for case in _cases(rows)], rows.index, dtype="bool")
 

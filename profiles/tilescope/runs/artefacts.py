@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 from pathlib import Path
 
 from tilescope.files import bounded_reading, names
 from tilescope.table import launch_configs
-from tilescope.table.case import Case
+from tilescope.table.case import USUAL, Case
 
 
 def find(folder: Path, collector: str, case: Case) -> Path | None:
@@ -18,7 +19,9 @@ def find(folder: Path, collector: str, case: Case) -> Path | None:
     place = folder / "artefacts" / names.file_name(collector, "a collector's name")
     slug = glob.escape(case.slug)
     # A person's own kernel is called by its file when it is captured: the name's end is the same, the digest is not.
-    own = f"*py_{slug.rpartition('-')[0]}-????????"
+    of_file = case.kernel.endswith(".py")
+    captured = dataclasses.replace(case, kernel=f"{case.kernel}:{USUAL}").slug if of_file else f"py_{case.slug}"
+    own = f"*{glob.escape(captured.rpartition('-')[0])}-????????"
     found = [path for stem in (slug, own) for path in sorted(place.glob(f"{stem}.*"))]
     # The launches' configs lie beside the artefact.
     return next(

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: The variable of a file that declares one kernel.
+USUAL = "SPEC"
+
 
 @dataclass(frozen=True)
 class Case:
@@ -28,8 +31,11 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The kernel's name as people see it: the spec's variable for a person's own file."""
-        return self.kernel.rpartition(":")[2] if ".py:" in self.kernel else self.kernel
+        """The kernel's name as people see it: for a person's own the file that has it, or its variable where that says more."""
+        file, separator, variable = self.kernel.rpartition(":")
+        if not separator or ".py:" not in self.kernel:
+            return self.kernel
+        return variable if variable != USUAL else re.split(r"[/\\]", file)[-1]
 
     @property
     def dtype(self) -> str:
@@ -66,6 +72,13 @@ class Case:
     def to_json(self) -> dict[str, str]:
         """A JSON-ready dictionary; ``Case(**data)`` reverses it."""
         return dataclasses.asdict(self)
+
+
+def readable(case: str) -> str:
+    """A case's id with the name of its kernel (``Case.name``), where that is a person's own, in place of its file and variable."""
+    file, own, rest = case.rpartition(".py:")
+    variable, slash, others = rest.partition("/")
+    return Case(f"{file}{own}{variable}", "", "", "").name + slash + others
 
 
 def config_text(config: Mapping[str, int]) -> str:

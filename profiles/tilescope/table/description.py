@@ -39,6 +39,7 @@ class DeclaredKernel(TypedDict, total=False):
 
     summary: str
     file: str
+    variable: str
     sha256: str
     dims: list[str]
     passes: list[str]

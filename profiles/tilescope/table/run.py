@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilescope.files import json_shape, names
-from tilescope.table.case import Case
+from tilescope.table.case import Case, readable
 from tilescope.table.description import DeclaredKernel, Settings
 from tilescope.table.schema import SchemaError
 
@@ -69,7 +69,8 @@ class Failure:
 
     def concerns(self, kernel: str) -> bool:
         """Whether the case is one of the kernel with that name (``Case.name``), wherever the kernel was declared."""
-        return self.case.startswith(f"{kernel}/") or f".py:{kernel}/" in self.case
+        # A run of before calls a person's own kernel by its variable.
+        return readable(self.case).startswith(f"{kernel}/") or f".py:{kernel}/" in self.case
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import panel as pn
 import panel_material_ui as pmui
 import param
 from tilescope.jobs import questions
+from tilescope.table.case import Case
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.session.access import user_kernel
@@ -48,9 +49,8 @@ class UserKernelField(pn.viewable.Viewer):
             return
         if entries is None:
             return
-        name = kernel.rpartition(":")[2]
+        name = Case(kernel, "", "", "").name  # as a run calls it
         self._say("")
-        # A run names such a kernel by its variable.
         entry = {**entries[0], "name": name}
         others = [e for e in self.state.catalog if e["name"] != name]
         self.state.param.update(catalog=[*others, entry], kernel=name)

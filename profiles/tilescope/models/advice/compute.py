@@ -25,7 +25,8 @@ def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
     """A matrix product's work on CUDA cores. Bound: roof of the tensor pipe / roof of fp32, over the products' share of the time.
 
     Operands may be widened and multiplied on another tensor pipe: of all that was counted none may have worked. What is
-    faster than CUDA cores can be runs on no CUDA cores, whatever was counted.
+    faster than CUDA cores can be runs on no CUDA cores, whatever was counted. A cost may be declared wrong, or be another
+    kernel's: where the program's own operations were counted they have to be a product's, too.
     """
     pipe = _TENSOR.get(subject.case.key["dtype"])
     flops = subject.total("algorithm_flops", "model")
@@ -34,7 +35,8 @@ def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
     counted = subject.total(f"tensor_ops_{pipe}", *COUNTERS) or subject.total("tensor_instructions", "compiler")
     if not (pipe and flops and all(needed) and counted) or any(value.value > 0 for value in (*worked, counted)):
         return
-    if flops.value < _INTENSITY * sum(value.value for value in needed if value):
+    done = [flops, *filter(None, [subject.total("requested_flops", "interpreter")])]
+    if min(value.value for value in done) < _INTENSITY * sum(value.value for value in needed if value):
         return
     tensor, cuda = subject.roof(pipe), subject.roof("fp32")
     if not (tensor and cuda and cuda.value):
