@@ -189,6 +189,8 @@ class Memory:
         try:
             # Readers go on while one process writes.
             database.execute("PRAGMA journal_mode=WAL")
+            # A power failure may cost the last timings, which are made again; waiting for the disk costs every search.
+            database.execute("PRAGMA synchronous=NORMAL")
             with database:
                 database.execute(_TABLE)
                 if "facts" not in {row[1] for row in database.execute("PRAGMA table_info(timings)")}:
