@@ -95,7 +95,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
             return True
         # A hook is code that no database can tell apart.
         kept = memory.Memory() if self.remembers and not any(config.pre_hook for config in configs) else None
-        known = search.usable(kept.known(problem) if kept else {}, by_text)
+        known = memory.usable(kept.known(problem) if kept else {}, by_text)
         began = time.time()
         self.search = outcome = self._race(problem, by_text, known, kept)
         self.bench_time = time.time() - began
@@ -170,7 +170,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
                 # What failed while it was timed, for want of memory for one, may work another time.
                 certain = [lane for lane in race.lanes.values() if lane.samples or lane.like or lane.config in refused]
                 for lane in certain:
-                    facts[lane.config] |= {search.LIKE: lane.like} if lane.like else {}
+                    facts[lane.config] |= {memory.LIKE: lane.like} if lane.like else {}
                 timings = {lane.config: (lane.samples, lane.out) for lane in certain if lane.config in new}
                 kept.keep(problem, timings, facts)
 

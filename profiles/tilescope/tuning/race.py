@@ -107,6 +107,14 @@ def failure(artefact: Path) -> str:
 
 
 @bounded_reading.parser
+def remark(artefact: Path) -> str:
+    """Whose time the config has, where it is not its own; else empty."""
+    data = bounded_reading.data_of(artefact)
+    like = data.get(memory.LIKE)
+    return f"the time is that of {like}, which launches the same code alike" if like and data["samples"] else ""
+
+
+@bounded_reading.parser
 def winner(artefact: Path, configs: int) -> memory.Winner:
     """The config of the artefact as the winner over ``configs`` that were timed."""
     data = bounded_reading.data_of(artefact)
@@ -137,7 +145,7 @@ def remembered(cases: Sequence[Case], target: str, fresh: str = "") -> dict[Case
         if digest := problems.digest(case):
             sweeps.setdefault(problems.of_sweep(case, digest, here.name, uuid, target), []).append(case)
     for problem in sweeps:
-        known[problem] = {name: timing for name, timing in kept.known(problem).items() if timing.at >= fresh}
+        known[problem] = memory.shared({n: timing for n, timing in kept.known(problem).items() if timing.at >= fresh})
     return {
         case: (problem, known[problem][name_of(case)])
         for problem, each in sweeps.items()

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tilescope.tuning import racing
-from tilescope.tuning.memory import Timing
+from tilescope.tuning.memory import LIKE, Timing
 
 Kernels = Sequence[Mapping[str, Any]]
 #: The best possible time of a config in seconds, by what it needs; 0 where that is not known.
 Floor = Callable[[Kernels], float]
 #: What a config launches, as a text: two with the same text make the same launches of the same code. Empty where that is not known.
 Launched = Callable[[str, Kernels], str]
-
-
-#: The fact by which the config is remembered whose time stands for another's.
-LIKE = "like"
 
 
 class Compiled(Protocol):
@@ -68,15 +64,6 @@ def run(
         else:
             race.offer(config)
     return race.finish() if more else race.outcome()
-
-
-def usable(known: Mapping[str, Timing], configs: Collection[str]) -> dict[str, Timing]:
-    """What of the timings is of these configs, and stands for itself or by one that is among them."""
-    return {
-        name: timing
-        for name, timing in known.items()
-        if name in configs and str(timing.facts.get(LIKE, name)) in configs
-    }
 
 
 def hopeless(race: racing.Race, floor: float) -> str:

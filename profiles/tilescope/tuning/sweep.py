@@ -99,7 +99,7 @@ class Sweep:
         kept = memory.Memory() if problem.digest else None
         fresh = str(self._settings.get("fresh", ""))
         known = kept.known(problem) if kept else {}
-        known = search.usable({n: timing for n, timing in known.items() if timing.at >= fresh}, self._cases)
+        known = memory.usable({n: timing for n, timing in known.items() if timing.at >= fresh}, self._cases)
         new = {name: case for name, case in self._cases.items() if name not in known}
         for name, timing in known.items():
             self._facts[name] = {**self._facts[name], **timing.facts}
@@ -132,14 +132,16 @@ class Sweep:
             broken = error
             contest.refuse(error.name, f"it faulted, and the GPU had to be started anew: {error}")
         self._keep()
-        lanes = {lane.config: lane for lane in contest.lanes.values()}
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        for name, lane in lanes.items():
-            if broken and (name == broken.name or not lane.out):
-                continue  # the race of the others goes on in another process
-            told = memory.Timing(
+        timings = {
+            name: memory.Timing(
                 tuple(lane.samples), lane.out, known[name].at if name in known else at, self._facts[name]
             )
+            for name, lane in contest.lanes.items()
+        }
+        for name, told in memory.shared(timings).items():
+            if broken and (name == broken.name or not told.reason):
+                continue  # the race of the others goes on in another process
             case = self._cases[name]
             race.write(self._folder / f"{case.slug}{race.SUFFIX}", problem, told, name in known)
             yield case, None
@@ -188,7 +190,7 @@ class Sweep:
         """What is worth remembering of each config, of those that were not known, or were timed further."""
         lanes = [lane for lane in contest.lanes.values() if lane.config not in self._unsure]
         for lane in lanes:
-            self._facts[lane.config] |= {search.LIKE: lane.like} if lane.like else {}
+            self._facts[lane.config] |= {memory.LIKE: lane.like} if lane.like else {}
         return {lane.config: (lane.samples, lane.out) for lane in lanes if lane.config in new or lane.samples}
 
     def _launched(self, name: str, kernels: search.Kernels) -> str:
