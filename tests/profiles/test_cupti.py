@@ -134,6 +134,16 @@ def test_bytes_time_and_bf16_operations_fit_one_pass(real: library.Library, chip
     assert "sm__ops_path_tensor_src_int8.sum" in {name for plan in others for name in plan.counters}
 
 
+@pytest.mark.parametrize(("chip", "capability", "least"), [("GH100", "9.0", 19), ("GA100", "8.0", 18)])
+def test_all_that_warps_wait_for_is_counted_by_one_plan(
+    real: library.Library, chip: str, capability: str, least: int
+) -> None:
+    (plan,) = planning.stalls(real, chip, capability)
+    assert len(plan.counters) >= least, "only Hopper has tensor cores to wait for by a name of their own"
+    assert "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio" in plan.counters
+    assert 1 < plan.passes < 9
+
+
 def test_a_chip_without_a_counter_is_planned_without_it_and_an_unknown_one_refused(real: library.Library) -> None:
     names = {name for plan in planning.plans(real, "TU102", "7.5") for name in plan.counters}
     assert READ in names

@@ -18,6 +18,8 @@ from tilescope.tuning import floor, memory, race, racing, search
 
 from .fake_jobs import KIT
 
+FIXTURES = KIT.parent
+
 slow = pytest.mark.slow(
     "profiles/tilescope/tuning", "profiles/tilescope/jobs", "profiles/tilescope/worker", "tests/profiles/test_race.py"
 )
@@ -164,6 +166,16 @@ def test_a_config_that_launches_what_another_does_has_its_time_and_the_notes_say
     assert told["c"].samples == told["a"].samples
     assert race.remark(tmp_path / "c") == "the time is that of a, which launches the same code alike"
     assert (race.remark(tmp_path / "a"), race.failure(tmp_path / "c")) == ("", "")
+
+
+def test_what_was_counted_of_a_config_is_in_the_table_but_its_time_is_of_another_clock(tmp_path):
+    counted = json.loads((FIXTURES / "cupti_softmax_h100.json").read_text())
+    timing = memory.Timing((1e-4, 1.1e-4), "", "", {"config": "ROWS=1", "counted": counted})
+    race.write(tmp_path / "a", memory.Problem("softmax", "d", "(1,)", "NVIDIA H100", "", ""), timing, remembered=False)
+    table = race.parse(tmp_path / "a", Case("softmax", "triton", "forward", "16384x4096-bf16", "ROWS=1"))
+    sources = dict(zip(table["metric"], table["source"], strict=True))
+    assert (sources["interval"], sources["dram_bytes_read"]) == ("events", "cupti")
+    assert "gpu_time" not in sources
 
 
 def test_near_winners_compile_first_then_what_takes_longest():

@@ -18,6 +18,7 @@ from triton.runtime.autotuner import Autotuner
 
 from tilescope.captures import code
 from tilescope.collectors import check, compiler
+from tilescope.collectors.cupti import counters
 from tilescope.execution import execute, offline
 from tilescope.execution.launches import Launch
 from tilescope.hardware import device
@@ -38,6 +39,8 @@ from tilescope.tuning.autotuning import cold_times, warm_up
 
 #: Where inputs are.
 PLACE = "cuda"
+#: So many of the quickest are counted.
+COUNTED = 3
 #: Seconds after which what is known is kept.
 _EVERY = 1.0
 _AUTOTUNED = "an autotuner chooses for it, which this race stands in for"
@@ -131,6 +134,8 @@ class Sweep:
         except Broken as error:
             broken = error
             contest.refuse(error.name, f"it faulted, and the GPU had to be started anew: {error}")
+        else:
+            self._count([lane.config for lane in contest.outcome().lanes if lane.samples][:COUNTED] if order else [])
         self._keep()
         at = datetime.now(UTC).isoformat(timespec="seconds")
         timings = {
@@ -192,6 +197,21 @@ class Sweep:
         for lane in lanes:
             self._facts[lane.config] |= {memory.LIKE: lane.like} if lane.like else {}
         return {lane.config: (lane.samples, lane.out) for lane in lanes if lane.config in new or lane.samples}
+
+    def _count(self, names: Sequence[str]) -> None:
+        """Counts the bytes that these configs move and what their warps wait for."""
+        for name in names:
+            case = self._cases[name]
+            self._begin(case, "counting")
+            try:
+                if reason := counters.unavailable():
+                    raise execute.NotApplicable(reason)
+                with contextlib.nullcontext() if case.config else without_autotuners():
+                    more = counters.operations(self._spec, case)
+                    self._facts[name]["counted"] = counters.of_call(self._run(case), more, stalls=True)
+            except Exception as error:
+                # What has been timed stands without it.
+                self._facts[name]["uncounted"] = f"not counted: {compile_jobs.one_line(error)}"
 
     def _launched(self, name: str, kernels: search.Kernels) -> str:
         """What the config launches: the code, and the one launch of it; empty where there are several, between which anything may be."""
