@@ -8,6 +8,7 @@ Imports torch and triton.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import statistics
@@ -294,6 +295,7 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
 
     if len(configs) > 1 and winners is None and _GPU.exists() and not knobs.runtime.interpret:
         compile_pool.prepare()
+        _read_triton()
 
     def wrap(function: Any) -> Tuner:
         return Tuner(
@@ -303,6 +305,14 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
         )  # fmt: skip
 
     return wrap
+
+
+@functools.cache
+def _read_triton() -> None:
+    """Has a thread read all of Triton for the names of its cache's entries, once a process: the first launch waits for it otherwise,
+    for half a second. Mostly it waits for the disk or hashes, so other threads go on.
+    """
+    threading.Thread(target=triton_key, name="tilescope reads triton", daemon=True).start()
 
 
 def text_of(config: Any) -> str:
