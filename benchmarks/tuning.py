@@ -1,16 +1,21 @@
 """How long a search takes, and how far its winner is from the best: ``tilescope.autotune`` beside ``triton.autotune``.
 
 ``python -m benchmarks.tuning`` needs a GPU. Each search is a process of its own with empty caches (cold), or with those that the cold one
-left (warm): a fork of one that has imported torch and Triton and has not touched the GPU. The clock runs from the first call of the
-tuned kernel to the end of that call, so that imports and CUDA's start are not in it. ``triton.autotune`` searches once a problem, and its
-caches serve the exhaustive timing: the median of every config that can be launched, in further passes so that a drift of clocks meets all
-alike. The regret of a winner is its median there over the least of all, less 1. ``--out`` keeps all of it as JSON.
+left (warm): a fork of one that has imported what it needs, has compiled nothing and has not touched the GPU. The clock runs from the
+first call of the tuned kernel to the end of that call. Outside it are imports, CUDA's context, the inputs, and what decorating begins: the
+process that forks compilers, and reading Triton for its digest. ``triton.autotune`` searches once a problem, alone, by the same clock, and
+its caches serve the exhaustive timing: the median of every config that can be launched, in further passes so that a drift of clocks meets
+all alike. The regret of a winner is its median there over the least of all, less 1. Trials take turns over the problems, until ``--limit``.
+``--out`` keeps all of it as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
+import math
 import os
 import platform
 import signal
@@ -28,6 +33,7 @@ import torch
 import triton
 from tilescope.hardware import device
 from tilescope.tuning import autotuning
+from triton.runtime.cache import triton_key
 
 from benchmarks import tuning_problems
 from benchmarks.tuning_problems import OPTIONS, Problem
@@ -61,9 +67,11 @@ def _key(problem: Problem, values: Mapping[str, Any]) -> str:
 def search(make: Callable[[str], Problem], way: str) -> dict[str, Any]:
     """One search in this process: how many ``seconds`` it took, which ``config`` it chose, and how many were timed."""
     problem = make(_target())
-    late = torch.cuda.is_initialized()
+    # A kernel that is decorated when the GPU is in use finds no process that compiles, and nothing may be known beforehand.
+    state = {"gpu_in_use": torch.cuda.is_initialized(), "digest_known": triton_key.cache_info().currsize > 0}
     tuner = tuned(problem, triton.autotune if way == "triton" else autotuning.autotune)
     given = problem.given()
+    state["compiled_before"] = sum(len(cache[0]) for cache in problem.function.device_caches.values())
     torch.cuda.synchronize()
     began = time.perf_counter()
     tuner[problem.grid](**given)
@@ -75,8 +83,7 @@ def search(make: Callable[[str], Problem], way: str) -> dict[str, Any]:
         "config": tuner.texts[_key(problem, tuner.best_config.all_kwargs())],
         "configs": len(problem.configs),
         "timed": sum(bool(lane.samples) for lane in lanes) if lanes else len(problem.configs),
-        # A kernel that is decorated when the GPU is in use finds no process that compiles.
-        "late": late,
+        **state,
         "out": {lane.config: lane.out for lane in lanes if lane.out and not lane.samples},
     }
 
@@ -143,23 +150,47 @@ def forked(work: Callable[[], Any], caches: Path) -> Any:
     return json.loads(said) if said else None
 
 
-def measure(make: Callable[[str], Problem], trials: int, keep: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Everything about one problem: Triton's search, every config's time, and a cold and a warm search a trial.
+def modules(problems: Sequence[Callable[[str], Problem]]) -> list[str]:
+    """What making the problems and drawing their inputs imports."""
+    before = set(sys.modules)
+    for make in problems:
+        make(_target()).given()
+    return [name for name in sys.modules if name not in before and not name.startswith("__")]
 
-    ``keep`` is given what is known as it grows.
-    """
-    found: dict[str, Any] = {"trials": []}
+
+def import_ahead(names: Sequence[str]) -> None:
+    """Imports the modules, as far as they can be."""
+    for name in names:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
+def prepare(problems: Sequence[Callable[[str], Problem]], caches: Path) -> None:
+    """Imports what the problems need, so that a fork of this process has it; but for what would keep forks from the GPU."""
+    wanted: list[str] = forked(lambda: modules(problems), caches) or []
+
+    def serves(names: Sequence[str]) -> bool:
+        import_ahead(names)
+        return forked(lambda: float(torch.ones(1, device="cuda").sum()), caches) == 1.0
+
+    for names in (wanted, [name for name in wanted if not name.startswith(("torch._inductor", "liger_kernel"))]):
+        if forked(lambda names=names: serves(names), caches):
+            import_ahead(names)
+            break
+
+
+def begin(make: Callable[[str], Problem]) -> dict[str, Any]:
+    """Triton's search and every config's time."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as theirs:
-        found["triton"] = forked(lambda: search(make, "triton"), Path(theirs))
-        found["exhaustive"] = forked(lambda: exhaustive(make), Path(theirs))
-    keep(found)
-    for _ in range(trials):
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ours:
-            cold = forked(lambda: search(make, "tilescope"), Path(ours))
-            warm = forked(lambda: search(make, "tilescope"), Path(ours))
-        found["trials"].append({"cold": cold, "warm": warm})
-        keep(found)
-    return found
+        found = {"triton": forked(lambda: search(make, "triton"), Path(theirs))}
+        return {**found, "exhaustive": forked(lambda: exhaustive(make), Path(theirs)), "trials": []}
+
+
+def trial(make: Callable[[str], Problem], warm: bool) -> dict[str, Any]:
+    """A cold search, and a warm one after it if that is wanted."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ours:
+        cold = forked(lambda: search(make, "tilescope"), Path(ours))
+        return {"cold": cold, "warm": forked(lambda: search(make, "tilescope"), Path(ours)) if warm else None}
 
 
 def row(name: str, found: Mapping[str, Any]) -> str:
@@ -210,11 +241,16 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
     problems = tuning_problems.every()
     parser.add_argument("problems", nargs="*", metavar="PROBLEM", help=f"of {', '.join(problems)}; all unless named")
     parser.add_argument("--trials", type=int, default=1, help="how often each search is made")
+    parser.add_argument("--warm", type=int, default=3, help="in how many of the trials the search is made again, warm")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no trial is begun")
     parser.add_argument("--out", type=Path, help="a JSON file of everything that was measured")
     arguments = parser.parse_args(argv)
     if unknown := [name for name in arguments.problems if name not in problems]:
         parser.error(f"no problem {', '.join(unknown)}: there are {', '.join(problems)}")
     chosen = {name: make for name, make in problems.items() if name in (arguments.problems or problems)}
+    until = time.monotonic() + arguments.limit
+    # Else PyTorch asks the driver whether there is a GPU, and a fork could not use it.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     conditions, reason = forked(_conditions, Path(tempfile.gettempdir()))
     write(", ".join(f"{name} {value}" for name, value in conditions.items()))
     if reason:
@@ -227,15 +263,25 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
     write(f"| {' | '.join(heads)} |")
     write("|---" * len(heads) + "|")
     results: dict[str, Any] = {}
+
+    def keep() -> None:
+        if arguments.out:
+            arguments.out.write_text(json.dumps({"conditions": conditions, "problems": results}, indent=1))
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        prepare(list(chosen.values()), Path(scratch))
     for name, make in chosen.items():
-
-        def keep(found: dict[str, Any], name: str = name) -> None:
-            results[name] = found
-            if arguments.out:
-                arguments.out.write_text(json.dumps({"conditions": conditions, "problems": results}, indent=1))
-
-        write(row(name, measure(make, arguments.trials, keep)))
-    return 0 if all(_good(found) for found in results.values()) else 1
+        if time.monotonic() < until:
+            results[name] = begin(make)
+            keep()
+    for number in range(arguments.trials):
+        for name in results:
+            if time.monotonic() < until:
+                results[name]["trials"].append(trial(chosen[name], number < arguments.warm))
+                keep()
+    for name, found in results.items():
+        write(row(name, found))
+    return 0 if results and all(_good(found) for found in results.values()) else 1
 
 
 def _good(found: Mapping[str, Any]) -> bool:

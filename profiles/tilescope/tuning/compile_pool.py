@@ -38,7 +38,7 @@ from tilescope.tuning.compile_jobs import Code, Compiled, Maker, Specialization
 LONGEST = 60.0
 #: Once nothing waits, a config that is left may take so many times the median of the others, and at least so many seconds. No
 #: recorded sweep's best took more than 3.1 times the median.
-STRAGGLER, PATIENCE = 6.0, 2.0
+STRAGGLER, PATIENCE = 4.0, 0.75
 #: So few configs are compiled here sooner than a host is started.
 _FEW = 2
 #: Processes that compile run below the one that times.

@@ -30,6 +30,8 @@ _PATIENCE = 10.0
 _FORMAT = 1
 #: The fact by which the config is remembered whose time stands for another's: it launches the same code alike.
 LIKE = "like"
+#: Facts that are measured, and so hold for what is launched alike.
+_MEASURED = ("checked", "counted", "sm_clock")
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,13 @@ def usable(known: Mapping[str, Timing], configs: Collection[str]) -> dict[str, T
 
 
 def shared(timings: Mapping[str, Timing]) -> dict[str, Timing]:
-    """The timings, those of another config's time with its samples."""
+    """The timings, those that another config stands for with its samples and with what else was measured of it."""
     found = dict(timings)
     for name, timing in timings.items():
         like = timings.get(str(timing.facts.get(LIKE, "")))
         if like:
-            found[name] = replace(timing, samples=like.samples)
+            measured = {fact: like.facts[fact] for fact in _MEASURED if fact in like.facts}
+            found[name] = replace(timing, samples=like.samples, facts={**timing.facts, **measured})
     return found
 
 

@@ -116,11 +116,11 @@ def failure(artefact: Path) -> str:
 
 @bounded_reading.parser
 def remark(artefact: Path) -> str:
-    """Whose time the config has, where it is not its own, or why it was not counted; else empty."""
+    """Whose measurements the config has, where it is not its own, or why it was not counted; else empty."""
     data = bounded_reading.data_of(artefact)
     like = data.get(memory.LIKE)
     if like and data["samples"]:
-        return f"the time is that of {like}, which launches the same code alike"
+        return f"what was measured is of {like}, which launches the same code alike"
     return str(data.get("uncounted", ""))
 
 
