@@ -48,7 +48,7 @@ def on_gpu(recorder: Recorder) -> Iterator[None]:
             best = tuner.best_config if tuner is not None and tuner.base_fn is function.fn else None
             chosen = best.all_kwargs() if best is not None else {}
             launch = _launch(kernel, function, grid, args, chosen)
-            record = recorder.take(launch, call_site(), readable=not torch_is_capturing())
+            record = recorder.take(launch, call_site(), readable=not torch_is_capturing(), stages=kernel.asm)
             if record is not None and "touched" not in record.data:
                 record.data["touched"] = touched(kernel.asm)
         return describe(kernel, grid, stream, *args)
