@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import json
 import math
 import subprocess
@@ -350,6 +351,17 @@ def test_a_call_more_is_made_only_for_operations_that_there_may_be(
 
     case = Case(kernel, "triton", "forward", workload)
     assert counters.operations(execute.load_spec(kernel), case) == metrics
+
+
+def test_no_call_more_is_made_for_captured_code_without_a_product() -> None:
+    from tilescope.captures import replay
+    from tilescope_kernels import CATALOG
+
+    spec = next(spec for spec in CATALOG if spec.name == "vector_add")
+    for kind, metrics in ((replay.BytesWithoutProducts, []), (replay.BytesOnly, ["tensor_ops_tf32"])):
+        captured = dataclasses.replace(spec, cost=lambda workload, direction, kind=kind: kind(0, 8, 4, "fp32"))
+        case = Case("vector_add", "triton", "forward", "4096-fp32")
+        assert counters.operations(captured, case) == metrics
 
 
 def test_callbacks_are_told_of_where_cupti_puts_it() -> None:

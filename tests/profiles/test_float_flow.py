@@ -6,7 +6,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tilescope.captures import float_flow
+from tilescope.captures import float_flow, touched
 from tilescope.execution import offline
 
 from benchmarks import chunk_states
@@ -108,5 +108,9 @@ def test_a_loop_of_products_is_ruled_out_and_what_cannot_be_told_is_not() -> Non
     blocks = {"BLOCK_P": 32, "BLOCK_N": 32, "BLOCK_T": 32}
     known = text(chunk_states.chunk_states_kernel, given, **blocks)
     assert not float_flow.may_reach(known)
+    assert touched.multiplies({"ttir": known})
+    assert not touched.multiplies(
+        {"ttir": text(plain_kernel, {"x_ptr": torch.ones(64), "y_ptr": torch.ones(64), "n": 7}, BLOCK=64)}
+    )
     assert float_flow.may_reach("")
     assert float_flow.may_reach(known.replace("scf.for", "scf.while"))

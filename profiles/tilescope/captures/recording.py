@@ -20,7 +20,7 @@ from triton.runtime.autotuner import Autotuner
 from tilescope.captures import arguments, inductor
 from tilescope.captures.call_site import call_site
 from tilescope.captures.recorder import Record, Recorder, torch_is_capturing
-from tilescope.captures.touched import touched
+from tilescope.captures.touched import multiplies, touched
 from tilescope.collectors import interpreter
 from tilescope.execution import assumed_device, launches, offline
 from tilescope.hardware import occupancy
@@ -50,7 +50,7 @@ def on_gpu(recorder: Recorder) -> Iterator[None]:
             launch = _launch(kernel, function, grid, args, chosen)
             record = recorder.take(launch, call_site(), readable=not torch_is_capturing(), stages=kernel.asm)
             if record is not None and "touched" not in record.data:
-                record.data["touched"] = touched(kernel.asm)
+                record.data |= {"touched": touched(kernel.asm), "multiplies": multiplies(kernel.asm)}
         return describe(kernel, grid, stream, *args)
 
     def tuned(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:

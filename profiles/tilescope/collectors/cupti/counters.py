@@ -152,11 +152,12 @@ def counted(
 def operations(spec: Any, case: Case) -> list[str]:
     """Metrics of tensor operations worth a call of their own: of the workload's dtype and of the pipe that the kernel declares.
 
-    None for work of less than an operation a byte, which is no product; where the operations are not known, it may be one.
+    None for work of less than an operation a byte, which is no product, or where the code has none; else it may be one.
     """
     workload = spec.workload(case.workload)
     cost = spec.cost(workload, case.direction)
-    if cost and 0 < cost.flops < cost.bytes_read + cost.bytes_written:
+    few = cost and 0 < cost.flops < cost.bytes_read + cost.bytes_written
+    if few or not getattr(cost, "multiplies", True):
         return []
     pipes = {"tf32" if workload.dtype == "fp32" else workload.dtype, cost.pipe if cost else ""}
     return [metric for metric in planning.OPERATIONS if metric.removeprefix("tensor_ops_") in pipes]
