@@ -3,10 +3,12 @@
 ``python -m benchmarks.tuning`` needs a GPU. Each search is a process of its own with empty caches (cold), or with those that the cold one
 left (warm): a fork of one that has imported what it needs, has compiled nothing and has not touched the GPU. The clock runs from the
 first call of the tuned kernel to the end of that call. Outside it are imports, CUDA's context, the inputs, and what decorating begins: the
-process that forks compilers, and reading Triton for its digest. ``triton.autotune`` searches once a problem, alone, by the same clock, and
-its caches serve the exhaustive timing: the median of every config that can be launched, in further passes so that a drift of clocks meets
-all alike. The regret of a winner is its median there over the least of all, less 1. Trials take turns over the problems, until ``--limit``.
-``--out`` keeps all of it as JSON.
+process that forks compilers, and reading Triton for its digest. ``triton.autotune`` searches once a problem, alone, by the same clock.
+
+Every config's median is taken with a cold L2, in passes over all of them, so that a drift of clocks meets all alike. Where its operands
+lie decides a per cent or two of a kernel's time, and so which of the close ones is best. So the regret of a winner, its median over the
+least of all, less 1, is told twice: in the process that searched, on the tensors that it was searched for, and by the median of
+``_PROCESSES`` others, whose spread is told, too. Trials take turns over the problems, until ``--limit``. ``--out`` keeps all of it as JSON.
 """
 
 from __future__ import annotations
@@ -36,10 +38,12 @@ from tilescope.tuning import autotuning
 from triton.runtime.cache import triton_key
 
 from benchmarks import tuning_problems
-from benchmarks.tuning_problems import OPTIONS, Problem
+from benchmarks.tuning_problems import OPTIONS, Problem, Values
 
-#: Of the exhaustive timing: passes over all configs, and samples of each in a pass.
-_PASSES, _SAMPLES = 3, 10
+#: Of timing every config: processes, passes of each over all configs, and samples of each in a pass.
+_PROCESSES, _PASSES, _SAMPLES = 5, 4, 5
+#: The spread between processes is told of configs this near the best.
+_NEAR = 0.03
 #: A winner within this ratio of the best is as good.
 _WITHIN = 0.01
 #: Longest that one process may take, in seconds.
@@ -64,8 +68,11 @@ def _key(problem: Problem, values: Mapping[str, Any]) -> str:
     return json.dumps({name: values.get(name) for name in sorted(names)})
 
 
-def search(make: Callable[[str], Problem], way: str) -> dict[str, Any]:
-    """One search in this process: how many ``seconds`` it took, which ``config`` it chose, and how many were timed."""
+def search(make: Callable[[str], Problem], way: str, look: bool = False) -> dict[str, Any]:
+    """One search in this process: how many ``seconds`` it took, which ``config`` it chose, and how many were timed.
+
+    With ``look`` every config that was timed is timed again after it, by ``medians``: ``here``.
+    """
     problem = make(_target())
     # A kernel that is decorated when the GPU is in use finds no process that compiles, and nothing may be known beforehand.
     state = {"gpu_in_use": torch.cuda.is_initialized(), "digest_known": triton_key.cache_info().currsize > 0}
@@ -78,32 +85,41 @@ def search(make: Callable[[str], Problem], way: str) -> dict[str, Any]:
     torch.cuda.synchronize()
     seconds = time.perf_counter() - began
     lanes = getattr(getattr(tuner, "search", None), "lanes", ())
+    raced = {lane.config for lane in lanes if lane.samples}
+    timed = [tuner.texts[_key(problem, one.all_kwargs())] for one in tuner.configs if autotuning.text_of(one) in raced]
     return {
         "seconds": seconds,
         "config": tuner.texts[_key(problem, tuner.best_config.all_kwargs())],
         "configs": len(problem.configs),
-        "timed": sum(bool(lane.samples) for lane in lanes) if lanes else len(problem.configs),
+        "timed": len(timed) if lanes else len(problem.configs),
         **state,
+        "here": medians(problem, given, {text: problem.configs[text] for text in timed}) if look else {},
         "out": {lane.config: lane.out for lane in lanes if lane.out and not lane.samples},
     }
 
 
 def exhaustive(make: Callable[[str], Problem]) -> dict[str, float]:
-    """The median GPU time of every config that can be launched, in seconds, with a cold L2."""
-    problem, times = make(_target()), dict[str, list[float]]()
-    given, left = problem.given(), dict(problem.configs)
+    """The median GPU time in seconds of every config that can be launched, in this process."""
+    problem = make(_target())
+    return medians(problem, problem.given(), problem.configs)
+
+
+def medians(problem: Problem, given: Mapping[str, Any], configs: Mapping[str, Values]) -> dict[str, float]:
+    """The median GPU time in seconds of those configs that can be launched, with a cold L2."""
+    times, left = dict[str, list[float]](), list(configs)
     for count in range(_PASSES):
-        for text, values in list(left.items()) if count % 2 else list(left.items())[::-1]:
+        for text in left if count % 2 else left[::-1]:
+            values = configs[text]
             launched = problem.function[problem.grid(values)]
 
-            def call(launched: Any = launched, values: Mapping[str, Any] = values) -> None:
+            def call(launched: Any = launched, values: Values = values) -> None:
                 launched(**given, **values)
 
             try:
                 times.setdefault(text, []).extend(autotuning.cold_times(call, _SAMPLES))
             except Exception as error:
                 print(f"{problem.name} {text}: {type(error).__name__}", file=sys.stderr)
-                del left[text]
+                left.remove(text)
     return {text: statistics.median(found) for text, found in times.items() if found}
 
 
@@ -132,6 +148,7 @@ def forked(work: Callable[[], Any], caches: Path) -> Any:
         try:
             os.close(read)
             os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.environ["TRITON_CACHE_DIR"] = str(caches / "triton")
             os.environ["TILESCOPE_TUNING"] = str(caches / "tuning.sqlite3")
             signal.setitimer(signal.ITIMER_REAL, _LIMIT)
@@ -144,9 +161,15 @@ def forked(work: Callable[[], Any], caches: Path) -> Any:
             sys.stderr.flush()
             os._exit(status)
     os.close(write)
-    with os.fdopen(read) as answer:
-        said = answer.read()
-    os.waitpid(pid, 0)
+    try:
+        with os.fdopen(read) as answer:
+            said = answer.read()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        raise
+    finally:
+        os.waitpid(pid, 0)
     return json.loads(said) if said else None
 
 
@@ -180,42 +203,61 @@ def prepare(problems: Sequence[Callable[[str], Problem]], caches: Path) -> None:
 
 
 def begin(make: Callable[[str], Problem]) -> dict[str, Any]:
-    """Triton's search and every config's time."""
+    """Triton's search, every config's time in each of several processes, and the median of those."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as theirs:
-        found = {"triton": forked(lambda: search(make, "triton"), Path(theirs))}
-        return {**found, "exhaustive": forked(lambda: exhaustive(make), Path(theirs)), "trials": []}
+        triton_s = forked(lambda: search(make, "triton"), Path(theirs))
+        processes = [forked(lambda: exhaustive(make), Path(theirs)) or {} for _ in range(_PROCESSES)]
+    common = [text for text in processes[0] if all(text in one for one in processes)]
+    truth = {text: statistics.median(one[text] for one in processes) for text in common}
+    return {"triton": triton_s, "processes": processes, "exhaustive": truth, "trials": []}
 
 
 def trial(make: Callable[[str], Problem], warm: bool) -> dict[str, Any]:
     """A cold search, and a warm one after it if that is wanted."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ours:
-        cold = forked(lambda: search(make, "tilescope"), Path(ours))
+        cold = forked(lambda: search(make, "tilescope", look=True), Path(ours))
         return {"cold": cold, "warm": forked(lambda: search(make, "tilescope"), Path(ours)) if warm else None}
 
 
 def row(name: str, found: Mapping[str, Any]) -> str:
-    """The table's line of what ``measure`` found."""
+    """The table's line of what was found of a problem."""
     triton_s = found["triton"]["seconds"] if found["triton"] else None
     cold = [one["cold"] for one in found["trials"] if one["cold"]]
     warm = [one["warm"]["seconds"] for one in found["trials"] if one["warm"]]
-    medians = found["exhaustive"] or {}
-    regrets = [_regret(medians, one["config"]) for one in cold]
-    near = sum(regret is not None and regret <= _WITHIN for regret in regrets)
-    seconds = [one["seconds"] for one in cold]
+    truth, seconds = found["exhaustive"], [one["seconds"] for one in cold]
     middle = statistics.median(seconds) if seconds else None
+    told = [(_regrets(found, kind), kind) for kind in ("here", "elsewhere")]
     cells = [
         name,
-        str(cold[0]["configs"] if cold else len(medians)),
+        str(cold[0]["configs"] if cold else len(truth)),
         f"{statistics.median(one['timed'] for one in cold):.0f}" if cold else "",
         _seconds([triton_s] if triton_s else []),
         _seconds(seconds),
         f"{triton_s / middle:.1f}x, {triton_s / max(seconds):.1f}x" if triton_s and middle else "",
         _seconds(warm),
-        _percent([_regret(medians, found["triton"]["config"])]) if found["triton"] else "",
-        _percent(regrets),
-        f"{near}/{len(found['trials'])}",
+        *(f"{_percent(regrets)}; {sum(_near(one) for one in regrets)}/{len(found['trials'])}" for regrets, _ in told),
+        _percent([_regret(truth, found["triton"]["config"])]) if found["triton"] else "",
+        _percent([_spread(found)]),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _regrets(found: Mapping[str, Any], kind: str) -> list[float | None]:
+    """Of each cold search: in its own process (``here``), or by the median of others."""
+    cold = [one["cold"] for one in found["trials"] if one["cold"]]
+    return [_regret(one["here"] if kind == "here" else found["exhaustive"], one["config"]) for one in cold]
+
+
+def _near(regret: float | None) -> bool:
+    return regret is not None and regret <= _WITHIN
+
+
+def _spread(found: Mapping[str, Any]) -> float | None:
+    """The largest difference between processes in the time of one of the configs that are near the best; None without two."""
+    truth, processes = found["exhaustive"], found["processes"]
+    near = [text for text, median in truth.items() if median <= (1 + _NEAR) * min(truth.values())]
+    apart = [max(one[text] for one in processes) / min(one[text] for one in processes) - 1 for text in near]
+    return max(apart, default=None) if len(processes) > 1 else None
 
 
 def _regret(medians: Mapping[str, float], config: str) -> float | None:
@@ -259,7 +301,7 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
         write(f"nothing can be timed here: {reason}")
         return 2
     heads = ("problem", "configs", "timed", "triton.autotune", "tilescope, cold", "quicker (median, least)", "warm",
-             "regret, triton", "regret, tilescope", "within 1 %")  # fmt: skip
+             "regret here; within 1 %", "elsewhere; within 1 %", "triton's", "between processes")  # fmt: skip
     write(f"| {' | '.join(heads)} |")
     write("|---" * len(heads) + "|")
     results: dict[str, Any] = {}
@@ -268,25 +310,35 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
         if arguments.out:
             arguments.out.write_text(json.dumps({"conditions": conditions, "problems": results}, indent=1))
 
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        prepare(list(chosen.values()), Path(scratch))
-    for name, make in chosen.items():
-        if time.monotonic() < until:
-            results[name] = begin(make)
-            keep()
-    for number in range(arguments.trials):
-        for name in results:
+    signal.signal(signal.SIGTERM, _end)
+    with contextlib.suppress(_Ended):
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+            prepare(list(chosen.values()), Path(scratch))
+        for name, make in chosen.items():
             if time.monotonic() < until:
-                results[name]["trials"].append(trial(chosen[name], number < arguments.warm))
+                results[name] = begin(make)
                 keep()
+        for number in range(arguments.trials):
+            for name in results:
+                if time.monotonic() < until:
+                    results[name]["trials"].append(trial(chosen[name], number < arguments.warm))
+                    keep()
     for name, found in results.items():
         write(row(name, found))
     return 0 if results and all(_good(found) for found in results.values()) else 1
 
 
+class _Ended(Exception):
+    """Somebody wants it to end: what is done is told."""
+
+
+def _end(*_: object) -> None:
+    raise _Ended
+
+
 def _good(found: Mapping[str, Any]) -> bool:
-    regrets = [_regret(found["exhaustive"] or {}, (one["cold"] or {}).get("config", "")) for one in found["trials"]]
-    return all(regret is not None and regret <= _WITHIN for regret in regrets)
+    every = [_regrets(found, kind) for kind in ("here", "elsewhere")]
+    return all(len(regrets) == len(found["trials"]) and all(map(_near, regrets)) for regrets in every)
 
 
 if __name__ == "__main__":

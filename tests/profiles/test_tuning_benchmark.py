@@ -45,19 +45,29 @@ def test_a_fork_answers_with_its_caches_in_place_or_not_at_all(
 
 
 def test_the_table_tells_how_many_winners_were_near_the_best() -> None:
-    medians = {"a": 1e-3, "b": 1.005e-3, "c": 2e-3}
+    truth = {"a": 1e-3, "b": 1.005e-3, "c": 2e-3}
     found = {
         "triton": {"seconds": 10.0, "config": "b"},
-        "exhaustive": medians,
+        "processes": [truth, {**truth, "b": 1.0251e-3}],
+        "exhaustive": truth,
         "trials": [
-            {"cold": {"seconds": seconds, "config": config, "configs": 3, "timed": 3}, "warm": {"seconds": 0.2}}
+            {
+                "cold": {
+                    "seconds": seconds,
+                    "config": config,
+                    "configs": 3,
+                    "timed": 3,
+                    "here": {**truth, "c": 0.999e-3},
+                },
+                "warm": {"seconds": 0.2},
+            }
             for seconds, config in ((2.0, "a"), (1.0, "c"), (4.0, "b"))
         ],
     }
     cells = [cell.strip() for cell in tuning.row("softmax", found).strip("|").split("|")]
     assert cells == [
-        "softmax", "3", "3", "10.00 s", "2.00 (1.00 to 4.00) s", "5.0x, 2.5x", "0.20 (0.20 to 0.20) s", "0.50%",
-        "0.50%, at most 100.00%", "2/3",
+        "softmax", "3", "3", "10.00 s", "2.00 (1.00 to 4.00) s", "5.0x, 2.5x", "0.20 (0.20 to 0.20) s",
+        "0.10%, at most 0.60%; 3/3", "0.50%, at most 100.00%; 2/3", "0.50%", "2.00%",
     ]  # fmt: skip
     assert not tuning._good(found)
     found["trials"][1]["cold"]["config"] = "b"

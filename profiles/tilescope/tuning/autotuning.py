@@ -109,6 +109,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
             by_text[lane.config]: _quantiles(lane.samples or samples.get(lane.like, ())) for lane in outcome.lanes
         }
         if len(known) == len(by_text):
+            _reading().join()
             return True
         self.pre_hook({**self.nargs, **self._keywords, **self.cache[tuning_key].all_kwargs()}, reset_only=True)
         return False
@@ -295,7 +296,7 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
 
     if len(configs) > 1 and winners is None and _GPU.exists() and not knobs.runtime.interpret:
         compile_pool.prepare()
-        _read_triton()
+        _reading()
 
     def wrap(function: Any) -> Tuner:
         return Tuner(
@@ -308,11 +309,13 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
 
 
 @functools.cache
-def _read_triton() -> None:
-    """Has a thread read all of Triton for the names of its cache's entries, once a process: the first launch waits for it otherwise,
+def _reading() -> threading.Thread:
+    """A thread that reads all of Triton for the names of its cache's entries, once a process: the first launch waits for it otherwise,
     for half a second. Mostly it waits for the disk or hashes, so other threads go on.
     """
-    threading.Thread(target=triton_key, name="tilescope reads triton", daemon=True).start()
+    thread = threading.Thread(target=triton_key, name="tilescope reads triton", daemon=True)
+    thread.start()
+    return thread
 
 
 def text_of(config: Any) -> str:
@@ -370,7 +373,7 @@ def warm_up(describer: compile_jobs.Describer) -> None:
     for thread in building:
         thread.start()
     with contextlib.suppress(RuntimeError):  # whoever times next meets it again
-        triton_key()
+        _reading().join()  # asked while it is read, Triton would read it once more
         cold_times(lambda: None, 1)
     for thread in building:
         thread.join()

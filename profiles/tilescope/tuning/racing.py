@@ -41,9 +41,9 @@ class Rules:
 
     first: int = 3
     batch: int = 4
-    most: int = 20
+    most: int = 24
     error: float = 0.05
-    close: float = 0.01
+    close: float = 0.0025
     noise: float = 0.01
     weight: float = 4.0
 
