@@ -60,7 +60,7 @@ bench-regret: setup ## Replay the recorded sweeps: how far the race's winner is 
 	@$(BIN)/python benchmarks/regret.py
 
 bench-tuning: setup ## Compare whole searches with triton.autotune's, on this machine's GPU
-	@$(BIN)/python benchmarks/tuning.py
+	@$(BIN)/python -m benchmarks.tuning
 
 record: setup ## Record the whole catalog on this machine's GPU into profiles/recorded
 	for family in $(FAMILIES); do $(BIN)/tilescope record "$$family" $(RECORD) || exit 1; done

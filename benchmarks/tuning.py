@@ -1,174 +1,126 @@
 """How long a search takes, and how far its winner is from the best: ``tilescope.autotune`` beside ``triton.autotune``.
 
-``python benchmarks/tuning.py`` needs a GPU. Each search is a process of its own with empty caches (cold), or with those that the cold one
-left (warm); the clock runs from the first call of the tuned kernel to the end of that call, so that imports and CUDA's start are
-not in it. The regret is the median of the chosen config over the least median of all, each config timed 20 times with a cold L2 by one
-further process, less 1. Kernels, configs and shapes are those of the catalog: of the configs that launch one and the same function.
+``python -m benchmarks.tuning`` needs a GPU. Each search is a process of its own with empty caches (cold), or with those that the cold one
+left (warm): a fork of one that has imported what it needs, has compiled nothing and has not touched the GPU. The clock runs from the
+first call of the tuned kernel to the end of that call. Outside it are imports, CUDA's context, the inputs, and what decorating begins: the
+process that forks compilers, and reading Triton for its digest. ``triton.autotune`` searches once a problem, alone, by the same clock.
+
+Every config's median is taken with a cold L2, in passes over all of them, so that a drift of clocks meets all alike. Where its operands
+lie decides a per cent or two of a kernel's time, and so which of the close ones is best. So the regret of a winner, its median over the
+least of all, less 1, is told twice: in the process that searched, on the tensors that it was searched for, and by the median of
+``_PROCESSES`` others, whose spread is told, too. Trials take turns over the problems, until ``--limit``. ``--out`` keeps all of it as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
+import math
 import os
 import platform
+import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tilescope.execution.launches import Launch
+import torch
+import triton
 from tilescope.hardware import device
-from tilescope.table.case import Case, config_text, parse_config
+from tilescope.tuning import autotuning
+from triton.runtime.cache import triton_key
 
-#: Kernel, direction and workload of each problem.
-PROBLEMS = (
-    ("matmul", "forward", "4096x4096x4096-bf16"),
-    ("softmax", "forward", "16384x4096-bf16"),
-    ("layer_norm", "forward", ""),
-    ("attention", "forward", ""),
-)
-#: Options of a launch that are arguments of ``triton.Config``.
-_OPTIONS = ("num_warps", "num_stages")
-_SAMPLES = 20
+from benchmarks import tuning_problems
+from benchmarks.tuning_problems import OPTIONS, Problem, Values
 
-
-@dataclass(frozen=True)
-class Problem:
-    """One function to be tuned: what each config sets, by its text, and the grid that it is launched with."""
-
-    case: Case
-    configs: Mapping[str, Mapping[str, Any]]
-    grids: Mapping[str, tuple[int, int, int]]
-
-    @property
-    def name(self) -> str:
-        return f"{self.case.kernel} {self.case.direction} {self.case.workload}"
+#: Of timing every config: processes, passes of each over all configs, and samples of each in a pass.
+_PROCESSES, _PASSES, _SAMPLES = 5, 4, 5
+#: The spread between processes is told of configs this near the best.
+_NEAR = 0.03
+#: A winner within this ratio of the best is as good.
+_WITHIN = 0.01
+#: Longest that one process may take, in seconds.
+_LIMIT = 240.0
 
 
-def problem(kernel: str, direction: str, workload: str, target: str) -> Problem:
-    """The problem as the catalog has it. Nothing is launched. Raises ValueError where there is nothing to choose from."""
-    from tilescope.collectors import compiler  # noqa: PLC0415 - torch comes with it
-    from tilescope.execution import execute  # noqa: PLC0415
-
-    spec = execute.load_spec(kernel)
-    workload = workload or max(spec.workloads, key=lambda each: each.elements).id
-    found: dict[str, Launch] = {}
-    for config in spec.implementations["triton"].configs:
-        case = Case(kernel, "triton", direction, workload, config_text(config))
-        try:
-            launches, _ = compiler.launches_of(case, spec, target)
-        except (ValueError, execute.NotApplicable):
-            continue  # a config that these operands do not allow
-        if len(launches) == 1:
-            found[case.config] = launches[0]
-    functions = Counter(launch.function for launch in found.values())
-    if not functions:
-        raise ValueError(f"{kernel} {workload}: no config makes a single launch")
-    most = functions.most_common(1)[0][0]
-    same = {text: launch for text, launch in found.items() if launch.function is most and _plain(launch)}
-    values = {text: {**launch.arguments, **launch.kwargs} for text, launch in same.items()}
-    names = {name for one in values.values() for name in one if _varies(name, values) or name in _OPTIONS}
-    return Problem(
-        Case(kernel, "triton", direction, workload),
-        {text: {name: one[name] for name in sorted(names) if name in one} for text, one in values.items()},
-        {text: launch.grid for text, launch in same.items()},
-    )
-
-
-def _plain(launch: Launch) -> bool:
-    """Whether no tensor descriptor is among its arguments, whose blocks would depend on the config."""
-    return not any(type(value).__name__ == "TensorDescriptor" for value in launch.arguments.values())
-
-
-def _varies(name: str, values: Mapping[str, Mapping[str, Any]]) -> bool:
-    plain = [one.get(name) for one in values.values()]
-    return all(isinstance(value, (int, str, type(None))) for value in plain) and len(set(plain)) > 1
-
-
-def tuned(
-    found: Problem, autotune: Callable[..., Any], function: Any
-) -> tuple[Any, Callable[..., tuple[int, int, int]]]:
-    """The function in an autotuner, and its grid."""
-    import triton  # noqa: PLC0415
-
-    texts: dict[str, str] = {}
-    configs = []
-    for text, values in found.configs.items():
-        options = {name: values[name] for name in _OPTIONS if name in values}
-        config = triton.Config({n: v for n, v in values.items() if n not in _OPTIONS}, **options)
-        texts[_key(config.all_kwargs(), found)] = text
+def tuned(problem: Problem, autotune: Callable[..., Any]) -> Any:
+    """The problem's function in an autotuner; ``texts`` has the text of each config by what it sets."""
+    texts, configs = dict[str, str](), []
+    for text, values in problem.configs.items():
+        options = {name: values[name] for name in OPTIONS if name in values}
+        config = triton.Config({n: v for n, v in values.items() if n not in OPTIONS}, **options)
+        texts[_key(problem, config.all_kwargs())] = text
         configs.append(config)
-
-    def grid(meta: Mapping[str, Any]) -> tuple[int, int, int]:
-        # Triton tells the grid of the blocks and not of warps, on which no grid of the catalog depends.
-        return next(
-            found.grids[text]
-            for text, values in found.configs.items()
-            if all(meta.get(name) == value for name, value in values.items() if name not in _OPTIONS)
-        )
-
-    tuner = autotune(configs, key=[])(function)
+    tuner = autotune(configs, key=[])(problem.function)
     tuner.texts = texts
-    return tuner, grid
+    return tuner
 
 
-def _key(values: Mapping[str, Any], found: Problem) -> str:
-    names = {name for one in found.configs.values() for name in one}
+def _key(problem: Problem, values: Mapping[str, Any]) -> str:
+    names = {name for one in problem.configs.values() for name in one}
     return json.dumps({name: values.get(name) for name in sorted(names)})
 
 
-def search(found: Problem, way: str) -> dict[str, Any]:
-    """One search in this process: how many ``seconds`` it took, which ``config`` it chose."""
-    import triton  # noqa: PLC0415
-    from tilescope.collectors import compiler  # noqa: PLC0415
-    from tilescope.execution import execute, launches  # noqa: PLC0415
-    from tilescope.tuning import autotuning  # noqa: PLC0415
+def search(make: Callable[[str], Problem], way: str, look: bool = False) -> dict[str, Any]:
+    """One search in this process: how many ``seconds`` it took, which ``config`` it chose, and how many were timed.
 
-    spec = execute.load_spec(found.case.kernel)
-    first = next(iter(found.configs))
-    case = Case(found.case.kernel, "triton", found.case.direction, found.case.workload, first)
-    function = compiler.launches_of(case, spec, _target())[0][0].function
-    tuner, grid = tuned(found, triton.autotune if way == "triton" else autotuning.autotune, function)
-    with launches.catch() as caught:
-        execute.prepare(spec, case, "cuda")()
-    given = {name: value for name, value in caught[0].arguments.items() if name not in found.configs[first]}
-    import torch  # noqa: PLC0415
-
+    With ``look`` every config that was timed is timed again after it, by ``medians``: ``here``.
+    """
+    problem = make(_target())
+    # A kernel that is decorated when the GPU is in use finds no process that compiles, and nothing may be known beforehand.
+    state = {"gpu_in_use": torch.cuda.is_initialized(), "digest_known": triton_key.cache_info().currsize > 0}
+    tuner = tuned(problem, triton.autotune if way == "triton" else autotuning.autotune)
+    given = problem.given()
+    state["compiled_before"] = sum(len(cache[0]) for cache in problem.function.device_caches.values())
     torch.cuda.synchronize()
     began = time.perf_counter()
-    tuner[grid](**given)
+    tuner[problem.grid](**given)
     torch.cuda.synchronize()
     seconds = time.perf_counter() - began
     lanes = getattr(getattr(tuner, "search", None), "lanes", ())
+    raced = {lane.config for lane in lanes if lane.samples}
+    timed = [tuner.texts[_key(problem, one.all_kwargs())] for one in tuner.configs if autotuning.text_of(one) in raced]
     return {
         "seconds": seconds,
-        "config": tuner.texts[_key(tuner.best_config.all_kwargs(), found)],
-        "timed": sum(bool(lane.samples) for lane in lanes) or len(found.configs),
+        "config": tuner.texts[_key(problem, tuner.best_config.all_kwargs())],
+        "configs": len(problem.configs),
+        "timed": len(timed) if lanes else len(problem.configs),
+        **state,
+        "here": medians(problem, given, {text: problem.configs[text] for text in timed}) if look else {},
+        "out": {lane.config: lane.out for lane in lanes if lane.out and not lane.samples},
     }
 
 
-def exhaustive(found: Problem) -> dict[str, float]:
-    """The median GPU time of every config that can be launched, in seconds."""
-    from tilescope.execution import execute  # noqa: PLC0415
-    from tilescope.tuning import autotuning  # noqa: PLC0415
+def exhaustive(make: Callable[[str], Problem]) -> dict[str, float]:
+    """The median GPU time in seconds of every config that can be launched, in this process."""
+    problem = make(_target())
+    return medians(problem, problem.given(), problem.configs)
 
-    spec, medians = execute.load_spec(found.case.kernel), {}
-    for text in found.configs:
-        case = Case(found.case.kernel, "triton", found.case.direction, found.case.workload, text)
-        try:
-            assert parse_config(text)  # noqa: S101 - a config of the catalog
-            medians[text] = statistics.median(autotuning.cold_times(execute.prepare(spec, case, "cuda"), _SAMPLES))
-        except Exception as error:
-            print(f"{case.id}: {type(error).__name__}", file=sys.stderr)
-    return medians
+
+def medians(problem: Problem, given: Mapping[str, Any], configs: Mapping[str, Values]) -> dict[str, float]:
+    """The median GPU time in seconds of those configs that can be launched, with a cold L2."""
+    times, left = dict[str, list[float]](), list(configs)
+    for count in range(_PASSES):
+        for text in left if count % 2 else left[::-1]:
+            values = configs[text]
+            launched = problem.function[problem.grid(values)]
+
+            def call(launched: Any = launched, values: Values = values) -> None:
+                launched(**given, **values)
+
+            try:
+                times.setdefault(text, []).extend(autotuning.cold_times(call, _SAMPLES))
+            except Exception as error:
+                print(f"{problem.name} {text}: {type(error).__name__}", file=sys.stderr)
+                left.remove(text)
+    return {text: statistics.median(found) for text, found in times.items() if found}
 
 
 def _target() -> str:
@@ -176,66 +128,217 @@ def _target() -> str:
     return here.target if here else "sm_90"
 
 
-def _process(arguments: Sequence[str], caches: Path) -> Any:
-    """What a process of this file with these arguments answers, its caches in a folder."""
-    variables = {"TRITON_CACHE_DIR": str(caches / "triton"), "TILESCOPE_TUNING": str(caches / "tuning.sqlite3")}
-    done = subprocess.run(
-        [sys.executable, __file__, *arguments],
-        env={**os.environ, **variables},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+def _conditions() -> tuple[dict[str, Any], str | None]:
+    """What is measured on, and why nothing can be; None where it can."""
+    here, known = device.detect(), device.versions()
+    conditions = {
+        "gpu": here.name if here else "no GPU", "cores": len(os.sched_getaffinity(0)), "machine": platform.machine(),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}", **{n: v for n, v in known.items() if n != "tilescope"},
+    }  # fmt: skip
+    return conditions, device.unavailable()
 
 
-def compare(number: int, trials: int, write: Callable[[str], object]) -> None:
-    """Writes a line of the table for each trial of one problem."""
-    for _ in range(trials):
-        with tempfile.TemporaryDirectory() as theirs, tempfile.TemporaryDirectory() as ours:
-            one = str(number)
-            triton = _process(["--search", one, "triton"], Path(theirs))
-            cold, warm = (_process(["--search", one, "tilescope"], Path(ours)) for _ in range(2))
-            medians = _process(["--exhaustive", one], Path(ours))
-        best = min(medians.values())
-        regrets = [f"{medians[found['config']] / best - 1:.2%}" for found in (triton, cold)]
-        kernel, direction, _ = PROBLEMS[number]
-        write(
-            f"| {kernel} {direction} | {len(medians)} | {cold['timed']} | {triton['seconds']:.2f} s | {cold['seconds']:.2f} s "
-            f"| {triton['seconds'] / cold['seconds']:.1f}x | {warm['seconds']:.3f} s | {' | '.join(regrets)} |"
-        )
+def forked(work: Callable[[], Any], caches: Path) -> Any:
+    """What ``work`` answers in a fork of this process whose caches are in a folder; None where it fails or takes too long."""
+    read, write = os.pipe()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.close(read)
+            os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.environ["TRITON_CACHE_DIR"] = str(caches / "triton")
+            os.environ["TILESCOPE_TUNING"] = str(caches / "tuning.sqlite3")
+            signal.setitimer(signal.ITIMER_REAL, _LIMIT)
+            with os.fdopen(write, "w") as answer:
+                answer.write(json.dumps(work()))
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    os.close(write)
+    try:
+        with os.fdopen(read) as answer:
+            said = answer.read()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        raise
+    finally:
+        os.waitpid(pid, 0)
+    return json.loads(said) if said else None
+
+
+def modules(problems: Sequence[Callable[[str], Problem]]) -> list[str]:
+    """What making the problems and drawing their inputs imports."""
+    before = set(sys.modules)
+    for make in problems:
+        make(_target()).given()
+    return [name for name in sys.modules if name not in before and not name.startswith("__")]
+
+
+def import_ahead(names: Sequence[str]) -> None:
+    """Imports the modules, as far as they can be."""
+    for name in names:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
+def prepare(problems: Sequence[Callable[[str], Problem]], caches: Path) -> None:
+    """Imports what the problems need, so that a fork of this process has it; but for what would keep forks from the GPU."""
+    wanted: list[str] = forked(lambda: modules(problems), caches) or []
+
+    def serves(names: Sequence[str]) -> bool:
+        import_ahead(names)
+        return forked(lambda: float(torch.ones(1, device="cuda").sum()), caches) == 1.0
+
+    for names in (wanted, [name for name in wanted if not name.startswith(("torch._inductor", "liger_kernel"))]):
+        if forked(lambda names=names: serves(names), caches):
+            import_ahead(names)
+            break
+
+
+def begin(make: Callable[[str], Problem]) -> dict[str, Any]:
+    """Triton's search, every config's time in each of several processes, and the median of those."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as theirs:
+        triton_s = forked(lambda: search(make, "triton"), Path(theirs))
+        processes = [forked(lambda: exhaustive(make), Path(theirs)) or {} for _ in range(_PROCESSES)]
+    common = [text for text in processes[0] if all(text in one for one in processes)]
+    truth = {text: statistics.median(one[text] for one in processes) for text in common}
+    return {"triton": triton_s, "processes": processes, "exhaustive": truth, "trials": []}
+
+
+def trial(make: Callable[[str], Problem], warm: bool) -> dict[str, Any]:
+    """A cold search, and a warm one after it if that is wanted."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ours:
+        cold = forked(lambda: search(make, "tilescope", look=True), Path(ours))
+        return {"cold": cold, "warm": forked(lambda: search(make, "tilescope"), Path(ours)) if warm else None}
+
+
+def row(name: str, found: Mapping[str, Any]) -> str:
+    """The table's line of what was found of a problem."""
+    triton_s = found["triton"]["seconds"] if found["triton"] else None
+    cold = [one["cold"] for one in found["trials"] if one["cold"]]
+    warm = [one["warm"]["seconds"] for one in found["trials"] if one["warm"]]
+    truth, seconds = found["exhaustive"], [one["seconds"] for one in cold]
+    middle = statistics.median(seconds) if seconds else None
+    told = [(_regrets(found, kind), kind) for kind in ("here", "elsewhere")]
+    cells = [
+        name,
+        str(cold[0]["configs"] if cold else len(truth)),
+        f"{statistics.median(one['timed'] for one in cold):.0f}" if cold else "",
+        _seconds([triton_s] if triton_s else []),
+        _seconds(seconds),
+        f"{triton_s / middle:.1f}x, {triton_s / max(seconds):.1f}x" if triton_s and middle else "",
+        _seconds(warm),
+        *(f"{_percent(regrets)}; {sum(_near(one) for one in regrets)}/{len(found['trials'])}" for regrets, _ in told),
+        _percent([_regret(truth, found["triton"]["config"])]) if found["triton"] else "",
+        _percent([_spread(found)]),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _regrets(found: Mapping[str, Any], kind: str) -> list[float | None]:
+    """Of each cold search: in its own process (``here``), or by the median of others."""
+    cold = [one["cold"] for one in found["trials"] if one["cold"]]
+    return [_regret(one["here"] if kind == "here" else found["exhaustive"], one["config"]) for one in cold]
+
+
+def _near(regret: float | None) -> bool:
+    return regret is not None and regret <= _WITHIN
+
+
+def _spread(found: Mapping[str, Any]) -> float | None:
+    """The largest difference between processes in the time of one of the configs that are near the best; None without two."""
+    truth, processes = found["exhaustive"], found["processes"]
+    near = [text for text, median in truth.items() if median <= (1 + _NEAR) * min(truth.values())]
+    apart = [max(one[text] for one in processes) / min(one[text] for one in processes) - 1 for text in near]
+    return max(apart, default=None) if len(processes) > 1 else None
+
+
+def _regret(medians: Mapping[str, float], config: str) -> float | None:
+    return medians[config] / min(medians.values()) - 1 if config in medians else None
+
+
+def _seconds(values: Sequence[float]) -> str:
+    if len(values) < 2:
+        return "".join(f"{value:.2f} s" for value in values)
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f}) s"
+
+
+def _percent(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return "".join(f"{value:.2%}" for value in known)
+    return f"{statistics.median(known):.2%}, at most {max(known):.2%}"
 
 
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = print) -> int:
-    """Compares the two on every problem. Status 2 where there is no GPU to time on."""
+    """Compares the two on every problem. Status 1 where a search failed or its winner was too far, 2 where there is no GPU."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    problems = tuning_problems.every()
+    parser.add_argument("problems", nargs="*", metavar="PROBLEM", help=f"of {', '.join(problems)}; all unless named")
     parser.add_argument("--trials", type=int, default=1, help="how often each search is made")
-    parser.add_argument("--search", nargs=2, metavar=("NUMBER", "WAY"), help=argparse.SUPPRESS)
-    parser.add_argument("--exhaustive", metavar="NUMBER", help=argparse.SUPPRESS)
+    parser.add_argument("--warm", type=int, default=3, help="in how many of the trials the search is made again, warm")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no trial is begun")
+    parser.add_argument("--out", type=Path, help="a JSON file of everything that was measured")
     arguments = parser.parse_args(argv)
-    if number := arguments.exhaustive or (arguments.search or [None])[0]:
-        found = problem(*PROBLEMS[int(number)], _target())
-        write(json.dumps(search(found, arguments.search[1]) if arguments.search else exhaustive(found)))
-        return 0
-    known = device.versions()
-    here = device.detect()
-    write(
-        f"{here.name if here else 'no GPU'}, {len(os.sched_getaffinity(0))} CPU cores ({platform.machine()}), "
-        f"{datetime.now(UTC):%Y-%m-%d}; " + ", ".join(f"{n} {v}" for n, v in known.items() if n != "tilescope")
-    )
-    if reason := device.unavailable():
-        for kernel, direction, workload in PROBLEMS:
-            found = problem(kernel, direction, workload, _target())
-            write(f"{found.name}: {len(found.configs)} configs")
+    if unknown := [name for name in arguments.problems if name not in problems]:
+        parser.error(f"no problem {', '.join(unknown)}: there are {', '.join(problems)}")
+    chosen = {name: make for name, make in problems.items() if name in (arguments.problems or problems)}
+    until = time.monotonic() + arguments.limit
+    # Else PyTorch asks the driver whether there is a GPU, and a fork could not use it.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    conditions, reason = forked(_conditions, Path(tempfile.gettempdir()))
+    write(", ".join(f"{name} {value}" for name, value in conditions.items()))
+    if reason:
+        for name, make in chosen.items():
+            write(f"{name}: {len(make(_target()).configs)} configs")
         write(f"nothing can be timed here: {reason}")
         return 2
-    write(
-        "| problem | configs | timed | triton.autotune | tilescope, cold | quicker | warm | regret, triton | regret, tilescope |"
-    )
-    write("|---|---|---|---|---|---|---|---|---|")
-    for number, _ in enumerate(PROBLEMS):
-        compare(number, arguments.trials, write)
-    return 0
+    heads = ("problem", "configs", "timed", "triton.autotune", "tilescope, cold", "quicker (median, least)", "warm",
+             "regret here; within 1 %", "elsewhere; within 1 %", "triton's", "between processes")  # fmt: skip
+    write(f"| {' | '.join(heads)} |")
+    write("|---" * len(heads) + "|")
+    results: dict[str, Any] = {}
+
+    def keep() -> None:
+        if arguments.out:
+            arguments.out.write_text(json.dumps({"conditions": conditions, "problems": results}, indent=1))
+
+    signal.signal(signal.SIGTERM, _end)
+    with contextlib.suppress(_Ended):
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+            prepare(list(chosen.values()), Path(scratch))
+        for name, make in chosen.items():
+            if time.monotonic() < until:
+                results[name] = begin(make)
+                keep()
+        for number in range(arguments.trials):
+            for name in results:
+                if time.monotonic() < until:
+                    results[name]["trials"].append(trial(chosen[name], number < arguments.warm))
+                    keep()
+    for name, found in results.items():
+        write(row(name, found))
+    return 0 if results and all(_good(found) for found in results.values()) else 1
+
+
+class _Ended(Exception):
+    """Somebody wants it to end: what is done is told."""
+
+
+def _end(*_: object) -> None:
+    raise _Ended
+
+
+def _good(found: Mapping[str, Any]) -> bool:
+    every = [_regrets(found, kind) for kind in ("here", "elsewhere")]
+    return all(len(regrets) == len(found["trials"]) and all(map(_near, regrets)) for regrets in every)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from bokeh.models import HoverTool
 from tilescope import cli
 from tilescope.foreign_files.opening import open_file
 from tilescope.models import sweeps
@@ -27,6 +28,7 @@ SWEEP = {
     "reason": "",
     "time_source": "",
     "code_source": "",
+    "count_source": "",
     "checked": True,
 }
 
@@ -243,3 +245,26 @@ def test_a_sweep_says_that_its_results_were_not_checked() -> None:
         assert sweeps.parameters(cells) == ["BLOCK"]
         rows = sweeps.ranked(cells, "triton · forward · 8-fp32", {}, "time", less=True)
         assert ("None of their results were compared" in topic.sentence(rows, rows, "time", "second").text) is told
+
+
+def test_the_best_few_say_what_they_moved_and_waited_for_and_others_say_nothing() -> None:
+    best, other = (Case("softmax", "triton", "forward", "8x8-bf16", f"WARPS={warps},STAGES=1") for warps in (4, 8))
+    waits = {"stall_long_scoreboard": 6.0, "stall_selected": 1.0, "stall_not_selected": 2.0, "stall_wait": 1.0}
+    counted = {"dram_bytes_read": 3e6, "dram_bytes_written": 1e6, **waits}
+    rows = [case.row("interval", value, "events", sample=0) for case, value in ((best, 1e-3), (other, 2e-3))]
+    rows += [best.row(metric, value, "cupti", launch=0, function="f") for metric, value in counted.items()]
+    cells = sweeps.configs(schema.frame(rows))
+    first, second = cells.to_dict("records")
+    assert (first["hbm_bytes"], first["longest_stall"], first["count_source"]) == (4e6, "Long Scoreboard 60 %", "cupti")
+    assert pd.isna(second["hbm_bytes"]) and pd.isna(second["longest_stall"])
+    assert {"hbm_bytes", "longest_stall"} <= {column.name for column in topic.columns(cells, ["WARPS"])}
+    assert sweeps.parameters(cells) == ["WARPS"]
+    shown = sweeps.ranked(cells, sweeps.names(cells)[0], {}, "time", True).assign(best=[True, False])
+    assert topic.listed(shown)["sources"][0] == "events, interval; cupti"
+    drawn = autotune(shown, "WARPS", "STAGES", "second", LIGHT)
+    (hover,) = drawn.select({"type": HoverTool})
+    assert ("longest stall", "@longest_stall") in hover.tooltips
+    (cell,) = drawn.select({"name": "cells"})
+    assert list(cell.data_source.data["longest_stall"]) == ["Long Scoreboard 60 %", "–"]
+    plain = autotune(shown.drop(columns=["hbm_bytes", "longest_stall"]), "WARPS", "STAGES", "second", LIGHT)
+    assert not any("stall" in label for label, _ in plain.select({"type": HoverTool})[0].tooltips)

@@ -86,6 +86,35 @@ def test_a_changed_list_times_only_what_is_new(timed):
     assert set(timed) == {128}
 
 
+def staged(*stages: int) -> autotuning.Tuner:
+    """A kernel without a loop to pipeline compiles to the same code whatever its stages are."""
+    configs = [triton.Config({"BLOCK": 128}, num_warps=4, num_stages=count) for count in stages]
+    return tilescope.autotune(configs, key=["n"])(copy_kernel)
+
+
+def test_configs_of_the_same_code_are_timed_once_and_say_whose_time_is_theirs(timed):
+    kernel = staged(1, 2, 3)
+    run(kernel)
+    raced, *others = kernel.search.lanes
+    assert raced.samples
+    assert [(lane.like, lane.samples) for lane in others] == [(raced.config, [])] * 2
+    assert others[0].out == f"not timed: the same code, launched alike, as {raced.config}"
+    assert len({tuple(times) for times in kernel.configs_timings.values()}) == 1
+    first = len(timed)
+    run(staged(1, 2, 3))
+    assert len(timed) == first, "all three are remembered"
+    other = next(count for count in (1, 2, 3) if f"num_stages: {count}," not in raced.config)
+    run(staged(other, 9))
+    assert len(timed) > first, "what stood for it is not among these"
+
+
+def test_the_same_code_on_another_grid_is_another_launch(timed):
+    kernel = staged(1, 2)
+    x = offline._AlignedTensor(torch.empty(1024, device="meta"))
+    kernel.run(x, x, 1024, grid=lambda meta: (meta["num_stages"],), warmup=True)
+    assert [lane.like for lane in kernel.search.lanes] == ["", ""]
+
+
 def test_another_shape_is_another_problem_and_its_neighbour_s_winner_goes_first(timed):
     run(tuner(64, 128, 256))
     timed.clear()

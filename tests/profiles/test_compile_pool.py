@@ -98,6 +98,24 @@ def test_what_a_host_compiled_is_what_the_launcher_looks_for(start, monkeypatch)
     assert compile_pool.host() is host, "it stays for the next search"
 
 
+def test_what_is_the_same_to_the_compiler_is_compiled_once(monkeypatch):
+    monkeypatch.setattr(compile_pool, "host", lambda: None)
+    compiled: list[int] = []
+    compile_all = compile_jobs.Maker.compile
+    monkeypatch.setattr(
+        compile_jobs.Maker, "compile", lambda maker, kernels: compiled.append(1) or compile_all(maker, kernels)
+    )
+    describer, jobs = described(plain_kernel, 128, 256, more=more())
+    jobs["another grid"] = list(jobs["BLOCK=128"])
+    found = dict(compile_pool.Pool(describer.code).compile(jobs))
+    assert set(found) == set(jobs)
+    assert len(compiled) == 2
+    same, other = found["BLOCK=128"].kernels[0], found["another grid"].kernels[0]
+    assert "compile_time" in same
+    assert other == {name: value for name, value in same.items() if name != "compile_time"}
+    assert found["BLOCK=256"].kernels[0]["code"] != same["code"]
+
+
 def test_a_config_that_crashes_or_hangs_costs_only_itself(monkeypatch):
     monkeypatch.setattr(compile_pool, "PATIENCE", 60.0)
     compile_one = compile_jobs.Maker._compile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import json
 import math
 import subprocess
@@ -132,6 +133,16 @@ def test_bytes_time_and_bf16_operations_fit_one_pass(real: library.Library, chip
     assert {READ, WRITTEN, TIME, "lts__t_bytes.sum", "sm__ops_path_tensor_src_bf16_dst_fp32.sum"} <= {*first.counters}
     assert sorted(plan.passes for plan in others)[-1] == planning.MOST_PASSES
     assert "sm__ops_path_tensor_src_int8.sum" in {name for plan in others for name in plan.counters}
+
+
+@pytest.mark.parametrize(("chip", "capability", "least"), [("GH100", "9.0", 19), ("GA100", "8.0", 18)])
+def test_all_that_warps_wait_for_is_counted_by_one_plan(
+    real: library.Library, chip: str, capability: str, least: int
+) -> None:
+    (plan,) = planning.stalls(real, chip, capability)
+    assert len(plan.counters) >= least, "only Hopper has tensor cores to wait for by a name of their own"
+    assert "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio" in plan.counters
+    assert 1 < plan.passes < 9
 
 
 def test_a_chip_without_a_counter_is_planned_without_it_and_an_unknown_one_refused(real: library.Library) -> None:
@@ -340,6 +351,17 @@ def test_a_call_more_is_made_only_for_operations_that_there_may_be(
 
     case = Case(kernel, "triton", "forward", workload)
     assert counters.operations(execute.load_spec(kernel), case) == metrics
+
+
+def test_no_call_more_is_made_for_captured_code_without_a_product() -> None:
+    from tilescope.captures import replay
+    from tilescope_kernels import CATALOG
+
+    spec = next(spec for spec in CATALOG if spec.name == "vector_add")
+    for kind, metrics in ((replay.BytesWithoutProducts, []), (replay.BytesOnly, ["tensor_ops_tf32"])):
+        captured = dataclasses.replace(spec, cost=lambda workload, direction, kind=kind: kind(0, 8, 4, "fp32"))
+        case = Case("vector_add", "triton", "forward", "4096-fp32")
+        assert counters.operations(captured, case) == metrics
 
 
 def test_callbacks_are_told_of_where_cupti_puts_it() -> None:

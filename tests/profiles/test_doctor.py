@@ -44,10 +44,12 @@ def test_torch(probe, gpu, ok, cure):
 
 
 @pytest.mark.parametrize(
-    ("numpy", "triton", "ok"), [("2.3.5", "3.6.0", True), ("2.4.0", "3.6.0", False), ("2.4.0", "3.7.0", True)]
+    ("numpy", "triton", "fits"), [("2.3.5", "3.6.0", True), ("2.4.0", "3.6.0", False), ("2.4.0", "3.7.0", True)]
 )
-def test_the_interpreter_needs_a_numpy_that_fits(numpy, triton, ok):
-    assert doctor.interpreter({"numpy": numpy, "triton": triton}).ok is ok
+def test_a_numpy_that_only_tilescope_interprets_with_is_said(numpy, triton, fits):
+    found = doctor.interpreter({"numpy": numpy, "triton": triton})
+    assert found.ok
+    assert ("TRITON_INTERPRET=1 without Tilescope needs numpy<2.4" in found.found) is not fits
 
 
 def test_the_cache_and_the_runs_must_be_writable(tmp_path, monkeypatch):

@@ -21,10 +21,13 @@ from tilescope.foreign_files import (
     tritonparse,
 )
 from tilescope.foreign_files.opening import open_file
-from tilescope.models import sweeps, text_table
+from tilescope.hardware import device
+from tilescope.models import function_names, sweeps, text_table
 from tilescope.models.summary import summarise
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun, StoreError
+from tilescope.table import schema
+from tilescope.table.case import Case
 from tilescope.table.sources import MEASURED
 
 FIXTURES = Path(__file__).with_name("fixtures")
@@ -78,7 +81,8 @@ def test_a_file_is_known_by_its_content_and_becomes_a_run(name: str, tmp_path: P
     assert rows["floor"].isna().all()
     assert not rows["bound"].any()
     text = text_table.text(loaded)
-    assert all(kernel in text for kernel in loaded.run.kernels)
+    called = function_names.labels(loaded.run.kernels)
+    assert all(kernel in text or called[kernel] in text for kernel in loaded.run.kernels)
 
 
 def test_ncus_raw_page_gives_the_counters_of_each_launch_and_the_gpu() -> None:
@@ -303,6 +307,16 @@ def test_the_command_prints_a_run_for_each_file(capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert "layer_norm_backward_kernel" in out
     assert out.count("run: ") == 2
+
+
+def test_a_terminal_tells_a_templates_kernel_by_what_it_computes() -> None:
+    inner = ", ".join(f"T{number}" for number in range(40))
+    long = f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<{inner}>>>(T3)"
+    rows = [Case(name, "recorded", "forward", "grid 1").row("gpu_time", 1e-5, "ncu", launch=0, function=name)
+            for name in (long, "softmax_rows_kernel")]  # fmt: skip
+    found = text_table.results(schema.frame([{**row, "sample": 0} for row in rows]), device.for_target("sm_90"))
+    _, cells = text_table.cells(found)
+    assert sorted(row[0] for row in cells) == ["PyTorch mean reduction", "softmax_rows_kernel"]
 
 
 def test_names_of_any_length_stay_apart(tmp_path: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import time
 import types
 from typing import Any
 
 import pytest
-from tilescope.collectors import interpreter
 from tilescope.interpreter import interpret
 
 from .capturing import capture, figures, small
@@ -151,11 +149,3 @@ def test_one_halt_of_the_machine_is_not_the_pace(
         for done in range(1, 101):
             now += steps + (1.0 if done == halts_at else 0.0)
             clock.tick(done)
-
-
-def test_a_numpy_too_new_for_triton_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = {"triton": "3.6.0", "numpy": "2.4.1"}
-    monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
-    assert "pip install 'numpy<2.4'" in (interpreter.unavailable() or "")
-    versions["triton"] = "3.7.0"
-    assert interpreter.unavailable() is None

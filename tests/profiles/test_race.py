@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 from tilescope import cli
@@ -16,6 +17,8 @@ from tilescope.table.run import Device
 from tilescope.tuning import floor, memory, race, racing, search
 
 from .fake_jobs import KIT
+
+FIXTURES = KIT.parent
 
 slow = pytest.mark.slow(
     "profiles/tilescope/tuning", "profiles/tilescope/jobs", "profiles/tilescope/worker", "tests/profiles/test_race.py"
@@ -137,6 +140,42 @@ def test_what_is_known_is_not_timed_when_there_is_nothing_else():
     contest = racing.Race(lambda config, count: pytest.fail("timed"), 2)
     known = {"a": memory.Timing((2.0, 2.1), "", ""), "b": memory.Timing((1.0, 1.1), "", "")}
     assert search.run(contest, known, (), more=False).winner == "b"
+
+
+def test_a_config_that_launches_what_another_does_has_its_time_and_the_notes_say_so(tmp_path):
+    @dataclasses.dataclass(frozen=True)
+    class Made:
+        kernels: tuple[dict[str, Any], ...]
+        reason: str = ""
+        certain: bool = True
+
+    timed = []
+    contest = racing.Race(lambda name, count: timed.append(name) or [1e-3] * count, 3)
+    found = [(name, Made(({"code": code},))) for name, code in (("a", "x"), ("b", "y"), ("c", "x"))]
+    outcome = search.run(contest, {}, found, launched=lambda name, kernels: kernels[0]["code"])
+    assert set(timed) == {"a", "b"}
+    facts = {lane.config: {memory.LIKE: lane.like} if lane.like else {} for lane in outcome.lanes}
+    timings = {
+        lane.config: memory.Timing(tuple(lane.samples), lane.out, "", facts[lane.config]) for lane in outcome.lanes
+    }
+    assert set(memory.usable(timings, ("b", "c"))) == {"b"}, "whose time c has is not among these"
+    problem = memory.Problem("copy/triton", "digest", "(1,)", "NVIDIA H200", "GPU-1", "triton 3.6")
+    told = memory.shared(timings)
+    for name in "ac":
+        race.write(tmp_path / name, problem, told[name], remembered=False)
+    assert told["c"].samples == told["a"].samples
+    assert race.remark(tmp_path / "c") == "what was measured is of a, which launches the same code alike"
+    assert (race.remark(tmp_path / "a"), race.failure(tmp_path / "c")) == ("", "")
+
+
+def test_what_was_counted_of_a_config_is_in_the_table_but_its_time_is_of_another_clock(tmp_path):
+    counted = json.loads((FIXTURES / "cupti_softmax_h100.json").read_text())
+    timing = memory.Timing((1e-4, 1.1e-4), "", "", {"config": "ROWS=1", "counted": counted})
+    race.write(tmp_path / "a", memory.Problem("softmax", "d", "(1,)", "NVIDIA H100", "", ""), timing, remembered=False)
+    table = race.parse(tmp_path / "a", Case("softmax", "triton", "forward", "16384x4096-bf16", "ROWS=1"))
+    sources = dict(zip(table["metric"], table["source"], strict=True))
+    assert (sources["interval"], sources["dram_bytes_read"]) == ("events", "cupti")
+    assert "gpu_time" not in sources
 
 
 def test_near_winners_compile_first_then_what_takes_longest():

@@ -86,10 +86,21 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
                 hatch_color=look.muted, hatch_alpha=0.5, hatch_scale=10,
             )
         )  # fmt: skip
+    counted = [
+        (label, f"@{name}")
+        for name, label in (("hbm_bytes", "HBM traffic"), ("longest_stall", "longest stall"))
+        if name in cells and cells[name].notna().any()
+    ]
     plot.add_tools(
         HoverTool(
             renderers=drawn,
-            tooltips=[("config", "@config"), ("value", "@text"), ("over the best", "@over"), ("reason", "@reason")],
+            tooltips=[
+                ("config", "@config"),
+                ("value", "@text"),
+                ("over the best", "@over"),
+                *counted,
+                ("reason", "@reason"),
+            ],
         )
     )
     return plot
@@ -107,6 +118,8 @@ def _columns(cells: pd.DataFrame, across: str, down: str, unit: str, places: lis
         "over": [percent_over(part) for part in sweeps.over_best(cells["value"], less=unit != "ratio")],
         "text": [write(v, unit, digits) for v in cells["value"]],
         "config": [short(c, 80) for c in cells["config"]],
+        "hbm_bytes": [write(v, "byte") for v in cells.get("hbm_bytes", [math.nan] * len(cells))],
+        "longest_stall": [v if isinstance(v, str) else "–" for v in cells.get("longest_stall", [""] * len(cells))],
         "reason": [short(r, 120) if r else "–" for r in cells["reason"]],
         "ink": [_ink_at(place) for place in places] or [""] * len(cells),
     }

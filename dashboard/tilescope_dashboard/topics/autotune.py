@@ -31,8 +31,11 @@ ABOUT = Sentence("Autotune", "Every config of a kernel, measured or compiled.")
 _MEASURES = (
     Column("time", "time", "second"), Column("over", "over the best", "ratio"), Column("registers", "registers", "count"),
     Column("shared_memory", "shared memory (B)", "byte"), Column("spills", "spills (B)", "byte"),
-    Column("theoretical_occupancy", "occupancy", "ratio"), Column("sources", "from"), Column("reason", "failure"),
+    Column("theoretical_occupancy", "occupancy", "ratio"), Column("hbm_bytes", "HBM traffic (B)", "byte"), Column("longest_stall", "longest stall"), Column("sources", "from"),
+    Column("reason", "failure"),
 )  # fmt: skip
+#: Columns that are there where some config has them.
+_OF_SOME = ("hbm_bytes", "longest_stall", "reason")
 
 
 def columns(cells: pd.DataFrame, varying: Iterable[str]) -> tuple[Column, ...]:
@@ -42,7 +45,7 @@ def columns(cells: pd.DataFrame, varying: Iterable[str]) -> tuple[Column, ...]:
         time,
         over,
         *(Column(name, name, "count" if pd.api.types.is_numeric_dtype(cells[name]) else "text") for name in varying),
-        *(c for c in measures if c.name != "reason" or cells["reason"].ne("").any()),
+        *(c for c in measures if c.name not in _OF_SOME or (cells[c.name].notna() & cells[c.name].ne("")).any()),
     )
 
 
@@ -100,7 +103,7 @@ def grid(rows: pd.DataFrame, across: str, down: str) -> pd.DataFrame:
 
 def listed(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with where the time and the resources are from, as one text, in ``sources``."""
-    said = rows[["time_source", "code_source"]].apply(
+    said = rows[["time_source", "code_source", "count_source"]].apply(
         lambda row: "; ".join(str(s) for s in row if pd.notna(s) and s), axis=1, result_type="reduce"
     )
     return rows.assign(sources=said.astype(object), over=over_best(rows["time"], less=True))

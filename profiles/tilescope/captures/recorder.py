@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from tilescope.captures import FORMAT, RECORDS_FILE, SPEC_FILE, arguments, float_addresses
+from tilescope.captures import FORMAT, RECORDS_FILE, SPEC_FILE, arguments, float_addresses, float_flow
 from tilescope.execution.launches import Launch
 
 #: Distinct launches that are kept of a process, of a kernel, and of those that differ in what is in their tensors alone.
@@ -74,22 +74,25 @@ class Recorder:
         """All that were kept."""
         return [record for kernel in self.kernels for record in kernel.records]
 
-    def take(self, launch: Launch, site: tuple[str, ...], readable: bool = True) -> Record | None:
+    def take(
+        self, launch: Launch, site: tuple[str, ...], readable: bool = True, stages: Mapping[str, Any] | None = None
+    ) -> Record | None:
         """The launch's record, made now if it is the first of its kind; None where there is none of it.
 
-        ``readable``: whether the memory that its arguments lead to may be read now.
+        ``readable``: whether the memory that its arguments lead to may be read now. ``stages`` are the compiled kernel's texts by
+        name, where it is compiled.
         """
         with self._lock:
-            return self._take(launch, site, readable)
+            return self._take(launch, site, readable, stages or {})
 
-    def _take(self, launch: Launch, site: tuple[str, ...], readable: bool) -> Record | None:
+    def _take(self, launch: Launch, site: tuple[str, ...], readable: bool, stages: Mapping[str, Any]) -> Record | None:
         self.calls += 1
         kernel = self._by_function.get(id(launch.function))
         if kernel is None:
             kernel = self._by_function[id(launch.function)] = Kernel(launch.function, self._name(launch.name))
             self.kernels.append(kernel)
         try:
-            return kernel.take(launch, site, readable, self)
+            return kernel.take(launch, site, readable, stages, self)
         except ValueError as error:
             reason = f"{site[0] if site else launch.name}: {error}"
             self.refused[reason] = self.refused.get(reason, 0) + 1
@@ -122,7 +125,14 @@ class Kernel:
         self._alike: dict[Any, list[Record]] = {}
         self._number: int | None = None
 
-    def take(self, launch: Launch, site: tuple[str, ...], readable: bool, recorder: Recorder) -> Record | None:
+    def take(
+        self,
+        launch: Launch,
+        site: tuple[str, ...],
+        readable: bool,
+        stages: Mapping[str, Any],
+        recorder: Recorder,
+    ) -> Record | None:
         bound = launch.arguments
         options = {name: value for name, value in launch.kwargs.items() if name not in bound}
         fixed = (launch.grid, tuple(sorted((name, repr(value)) for name, value in options.items())))
@@ -138,7 +148,7 @@ class Kernel:
             len(self.records) >= MOST_OF_KERNEL and f"{self.name} has more than {MOST_OF_KERNEL}"
         ):
             raise ValueError(why)
-        record = self._made(launch, bound, options, readable)
+        record = self._made(launch, bound, options, readable, stages)
         record.called(site)
         recorder.bytes += sum(map(len, record.files.values()))
         self.records.append(record)
@@ -146,13 +156,22 @@ class Kernel:
         alike.append(record)
         return record
 
-    def _made(self, launch: Launch, bound: Mapping[str, Any], options: Mapping[str, Any], readable: bool) -> Record:
+    def _made(
+        self,
+        launch: Launch,
+        bound: Mapping[str, Any],
+        options: Mapping[str, Any],
+        readable: bool,
+        stages: Mapping[str, Any],
+    ) -> Record:
         if self._number is None:
             self._number = self.writer.function(launch.function)
         before = set(self.writer.files)
         given = self.writer.arguments(bound, self.name, readable=readable)
         drawn = any(held["holds"]["kind"] == "normal" for held in given["storages"])
-        if drawn and readable and float_addresses.in_use(launch):
+        # What the compiler's text rules out need not be tried, which takes up to a second.
+        possible = float_flow.may_reach(str(stages.get("ttir") or ""))
+        if drawn and readable and possible and float_addresses.in_use(launch):
             given = self.writer.arguments(bound, self.name, exact=True)
         data = {
             "arguments": given,

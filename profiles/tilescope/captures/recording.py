@@ -20,7 +20,7 @@ from triton.runtime.autotuner import Autotuner
 from tilescope.captures import arguments, inductor
 from tilescope.captures.call_site import call_site
 from tilescope.captures.recorder import Record, Recorder, torch_is_capturing
-from tilescope.captures.touched import touched
+from tilescope.captures.touched import multiplies, touched
 from tilescope.collectors import interpreter
 from tilescope.execution import assumed_device, launches, offline
 from tilescope.hardware import occupancy
@@ -48,9 +48,9 @@ def on_gpu(recorder: Recorder) -> Iterator[None]:
             best = tuner.best_config if tuner is not None and tuner.base_fn is function.fn else None
             chosen = best.all_kwargs() if best is not None else {}
             launch = _launch(kernel, function, grid, args, chosen)
-            record = recorder.take(launch, call_site(), readable=not torch_is_capturing())
+            record = recorder.take(launch, call_site(), readable=not torch_is_capturing(), stages=kernel.asm)
             if record is not None and "touched" not in record.data:
-                record.data["touched"] = touched(kernel.asm)
+                record.data |= {"touched": touched(kernel.asm), "multiplies": multiplies(kernel.asm)}
         return describe(kernel, grid, stream, *args)
 
     def tuned(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -67,11 +67,19 @@ def on_gpu(recorder: Recorder) -> Iterator[None]:
         finally:
             state.trial = before
 
+    def generated(launch: launches.Launch) -> None:
+        record = recorder.take(launch, call_site(), readable=not torch_is_capturing())
+        if record is not None and "touched" not in record.data:
+            # Inductor keeps no text of what it compiled. Whoever makes the launch again has it compiled like this, too.
+            with contextlib.suppress(Exception):
+                kernel = launch.function.run(*launch.args, **launch.kwargs, grid=launch.grid, warmup=True)
+                record.data |= {"touched": touched(kernel.asm), "multiplies": multiplies(kernel.asm)}
+
     with (
         mock.patch.object(CompiledKernel, "launch_metadata", described),
         mock.patch.object(Autotuner, "run", tuned),
         mock.patch.object(Autotuner, "_bench", tried),
-        inductor.watched(lambda launch: recorder.take(launch, call_site(), readable=not torch_is_capturing())),
+        inductor.watched(generated),
     ):
         yield
 

@@ -49,6 +49,12 @@ class BytesOnly(Cost):
     unknown = ("flops",)
 
 
+class BytesWithoutProducts(BytesOnly):
+    """That of a kernel without a product: none of its operations are tensor cores'."""
+
+    multiplies = False
+
+
 class NoReference:
     """Stands where a reference would. ``absent`` says why there is none."""
 
@@ -164,7 +170,8 @@ class Records:
         if through := record.get("touched"):
             values = record["arguments"]["values"]
             read, written = (_bytes([values.get(name) for name in through[way]]) for way in ("read", "written"))
-            return BytesOnly(0, read, written, pipe)
+            kind = BytesOnly if record.get("multiplies", True) else BytesWithoutProducts
+            return kind(0, read, written, pipe)
         return None
 
     def counted(self, workload: Workload) -> tuple[dict[str, Any], dict[str, str]] | None:

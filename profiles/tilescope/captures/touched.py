@@ -1,4 +1,4 @@
-"""Through which of its parameters a compiled kernel reads and writes, from the compiler's own intermediate text. Pure."""
+"""Through which of its parameters a compiled kernel reads and writes, and whether it multiplies, from the compiler's own intermediate text. Pure."""
 
 from __future__ import annotations
 
@@ -45,3 +45,9 @@ def touched(stages: Mapping[str, object]) -> dict[str, list[str]] | None:
             for value in _VALUE.findall(assigned[1]):
                 leads[value] = leads.get(value, set()) | led
     return {way: sorted(names) for way, names in found.items()} if head else None
+
+
+def multiplies(stages: Mapping[str, object]) -> bool:
+    """Whether the kernel holds a product of tiles, which tensor cores may compute; also where that cannot be told."""
+    text = str(stages.get("ttir") or "")
+    return not text or "tt.dot" in text

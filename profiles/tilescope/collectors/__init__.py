@@ -14,7 +14,7 @@ by its dotted path, and its rows give the source of the table that they are most
 
 and may have ``capture_all(cases, load, folder, settings, begin)`` (in the place of ``capture``, for cases that are worth nothing one
 by one: yields each as it is settled, with the exception it failed with), ``failure(artefact) -> str`` (why a case whose artefact has rows has failed all
-the same), ``parse_lines(artefact, case) -> (DataFrame, dict)`` (values of single source lines, as ``tilescope.table.line_values``
+the same), ``remark(artefact) -> str`` (what the run's notes are to say of a case, empty for nothing), ``parse_lines(artefact, case) -> (DataFrame, dict)`` (values of single source lines, as ``tilescope.table.line_values``
 has them, and the text of the source files by name), ``command(argv, folder) -> list[str]`` (wraps the worker's command line), ``environment() -> dict``
 (variables for the worker's process) and ``finish(folder, cases) -> None`` (after the worker ended: turns what the
 wrapper wrote into one artefact a case). One that runs Triton kernels says with which configs, beside its artefact

@@ -47,14 +47,7 @@ def unavailable() -> str | None:
     """Why kernels cannot be interpreted here, or None."""
     if sys.platform != "linux" or importlib.util.find_spec("triton") is None:
         return f"the interpreter needs Triton, which runs on Linux: pip install triton (tested: {', '.join(TESTED)})"
-    triton, numpy = (_version(name) for name in ("triton", "numpy"))
-    if triton < (3, 7) and numpy >= (2, 4):
-        return f"Triton before 3.7 cannot interpret with numpy 2.4 or later: pip install 'numpy<2.4', or triton {TESTED[-1]}"
     return None
-
-
-def _version(name: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in importlib.metadata.version(name).split(".")[:2] if part.isdigit())
 
 
 def must_compile(error: RuntimeError) -> bool:

@@ -100,9 +100,15 @@ def _patch(scope: Any, counting: Counting) -> None:
     for name in vars(general):
         if hasattr(cuda.libdevice, name) and isinstance(getattr(general, name), types.FunctionType):
             scope.set_attr(general, name, getattr(cuda.libdevice, name))
+    scope.set_attr(tl.tensor, "__index__", _whole_number)
     if not counting.values:
         for name in ("__index__", "__bool__"):
             scope.set_attr(tl.tensor, name, _needing_values(getattr(tl.tensor, name)))
+
+
+def _whole_number(block: Any) -> int:
+    """The number in a block of one element, whose array may have a dimension: NumPy 2.5 converts no such array by itself."""
+    return int(block.handle.data.item())
 
 
 def _refused(name: str) -> Callable[..., Any]:

@@ -143,12 +143,12 @@ def cache() -> Finding:
 
 
 def interpreter(probe: dict[str, Any]) -> Finding:
-    """Triton's interpreter, whose 3.6 breaks with newer numpy."""
+    """What interprets kernels. Triton's own interpreter, before 3.7, breaks with a newer numpy; ours serves it, too."""
     if "numpy" not in probe or "triton" not in probe:
-        return Finding("interpreter", False, "needs numpy and triton", "pip install 'numpy<2.4' 'triton>=3.6'")
+        return Finding("interpreter", False, "needs numpy and triton", "pip install numpy 'triton>=3.6'")
     found = f"numpy {probe['numpy']} with triton {probe['triton']}"
     if _numbers(probe["numpy"]) >= NUMPY_LIMIT and _numbers(probe["triton"]) < (3, 7):
-        return Finding("interpreter", False, f"{found}: they do not work together", "pip install 'numpy<2.4'")
+        found += " (TRITON_INTERPRET=1 without Tilescope needs numpy<2.4)"
     tested = "" if probe["triton"].split("+")[0] in TESTED else f", tested with {' and '.join(TESTED)}"
     return Finding("interpreter", True, found + tested)
 

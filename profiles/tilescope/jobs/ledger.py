@@ -40,6 +40,8 @@ class Ledger:
         self.productive: set[str] = set()
         #: Cases by the collector that skipped them and its reason.
         self.skipped: dict[tuple[str, str], list[Case]] = defaultdict(list)
+        #: Cases by the collector that remarked on them and what it said.
+        self.remarked: dict[tuple[str, str], list[Case]] = defaultdict(list)
         #: The functions that each collector named, by case.
         self.functions: dict[str, dict[str, set[str]]] = defaultdict(dict)
         #: What kept a collector from its outstanding cases, in order.
@@ -170,8 +172,11 @@ class Ledger:
     def _conclude(self, name: str, collector: ModuleType, case: Case) -> None:
         """Settles a case whose rows are written: it may have failed all the same."""
         self.productive.add(name)
-        failure = getattr(collector, "failure", None)
-        if reason := failure(self.writer.artefact_path(name, case, collector.SUFFIX)) if failure else "":
+        artefact = self.writer.artefact_path(name, case, collector.SUFFIX)
+        remark, failure = (getattr(collector, what, lambda artefact: "") for what in ("remark", "failure"))
+        if said := remark(artefact):
+            self.remarked[name, said].append(case)
+        if reason := failure(artefact):
             self.fail(case, name, reason)
         else:
             self._settle("result", case, name)
@@ -242,6 +247,9 @@ class Ledger:
         for (collector, message), cases in self.skipped.items():
             impls = ", ".join(dict.fromkeys(case.impl for case in cases))
             yield f"{collector} skipped {len(cases)} of {impls}: {message}"
+        for (_, message), cases in self.remarked.items():
+            configs = "; ".join(case.config or "the default" for case in cases)
+            yield f"{cases[0].kernel}/{cases[0].impl} {configs}: {message}"
         yield from assumptions.notes(self.writer.run.settings)
         yield from _counted_otherwise(self.functions, self.writer.run.settings["target"])
 

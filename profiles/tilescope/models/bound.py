@@ -192,8 +192,9 @@ _STALLS = {
 
 
 def _longest_stall(case: CaseValues) -> str | None:
-    launch = case.main_launch("ncu")
-    found = {n: k.value for n in _STALLS if (k := case.at(f"stall_{n}", launch, "ncu"))}
+    source = case.counted_by
+    launch = case.main_launch(source)
+    found = {n: k.value for n in _STALLS if (k := case.at(f"stall_{n}", launch, source))}
     longest = max(found, key=lambda name: found[name], default=None)
     return _STALLS[longest] if longest and found[longest] > 0 else None
 

@@ -13,6 +13,7 @@ from tilescope.models import preference
 from tilescope.table import units
 from tilescope.table.case import config_values
 from tilescope.table.case_table import CaseValues, gather
+from tilescope.table.metrics import METRICS, stall_name
 from tilescope.table.run import Failure
 from tilescope.table.schema import CASE_COLUMNS
 
@@ -24,8 +25,13 @@ COLOURINGS = {
     "spills": ("spilled bytes per thread", "byte", True),
     "theoretical_occupancy": ("theoretical occupancy", "ratio", False),
 }
+#: What the best few are counted for: columns beside those of ``COLOURINGS``.
+COUNTED = ("hbm_bytes", "longest_stall", "count_source")
 #: Values that lie within this part of the least one differ by little more than one measurement does from the next.
 CLOSE = 0.02
+#: States of a warp, and those in which it waits for nothing but its turn.
+_STATES = tuple(metric for metric in METRICS if metric.startswith("stall_"))
+_NO_STALLS = ("stall_selected", "stall_not_selected")
 #: Arguments of ``triton.Config`` of its own, not of the kernel.
 _OF_LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 #: Parameters whose cost is told.
@@ -42,7 +48,8 @@ def configs(table: pd.DataFrame, failures: Iterable[Failure] = (), target: str =
 
     ``table`` holds one kernel. A config that failed has its reason and no values. ``time_source`` and
     ``code_source`` name where the time and the resources come from; ``target`` is the architecture of the run's device.
-    ``checked`` says whether its results were compared with the reference.
+    ``checked`` says whether its results were compared with the reference. Those that were counted have ``hbm_bytes``, read and
+    written, and ``longest_stall``, of their longest launch, by the source ``count_source``.
     """
     index = [c for c in CASE_COLUMNS if c != "kernel"]
     rows = table[table["config"] != ""]
@@ -61,7 +68,7 @@ def configs(table: pd.DataFrame, failures: Iterable[Failure] = (), target: str =
     frame = pd.DataFrame(cells, columns=[*index, "reason"])
     if len(rows):
         frame = frame.join(_values(rows, index, target), on=index)
-    frame = frame.reindex(columns=[*index, *COLOURINGS, "time_source", "code_source", "reason"])
+    frame = frame.reindex(columns=[*index, *COLOURINGS, "time_source", "code_source", *COUNTED, "reason"])
     right = {tuple(key) for key in rows.loc[rows["metric"] == "relative_error", index].to_numpy()}
     frame["checked"] = [tuple(key) in right for key in frame[index].to_numpy()]
     return frame.join(_parameters(frame["config"]))
@@ -76,7 +83,7 @@ def defaults(table: pd.DataFrame) -> pd.DataFrame:
 
 def parameters(cells: pd.DataFrame) -> list[str]:
     """The parameters that vary, those with most values first."""
-    told = (*CASE_COLUMNS, *COLOURINGS, "time_source", "code_source", "reason", "checked")
+    told = (*CASE_COLUMNS, *COLOURINGS, "time_source", "code_source", *COUNTED, "reason", "checked")
     names = [c for c in cells.columns if c not in told]
     varying = {n: cells[n].nunique() for n in names if cells[n].nunique() > 1}
     return sorted(varying, key=lambda n: -varying[n])
@@ -221,10 +228,25 @@ def _values(rows: pd.DataFrame, index: list[str], target: str) -> pd.DataFrame:
                 "theoretical_occupancy": taken.theoretical_occupancy,
                 "code_source": taken.source,
             }
+        found |= _counted(case)
     frame = pd.DataFrame(list(cells.values()), pd.MultiIndex.from_tuples(cells, names=index))
-    return frame.reindex(columns=[*COLOURINGS, "time_source", "code_source"]).astype(
-        dict.fromkeys(COLOURINGS, "float64")
-    )
+    numbers = dict.fromkeys((*COLOURINGS, "hbm_bytes"), "float64")
+    return frame.reindex(columns=[*COLOURINGS, "time_source", "code_source", *COUNTED]).astype(numbers)
+
+
+def _counted(case: CaseValues) -> dict[str, Any]:
+    """The bytes of all launches through HBM, and what the warps of the longest one wait for most, where they were counted."""
+    source = case.counted_by
+    sides = [known.value for side in ("read", "written") if (known := case.total(f"dram_bytes_{side}", source))]
+    launch = case.main_launch(source)
+    cycles = {stall: k.value for stall in _STATES if (k := case.at(stall, launch, source))}
+    waited = {stall: value for stall, value in cycles.items() if stall not in _NO_STALLS and value > 0}
+    found: dict[str, Any] = {"hbm_bytes": sum(sides)} if len(sides) == 2 else {}
+    if waited:
+        longest = max(waited, key=lambda stall: waited[stall])
+        share = units.text(waited[longest] / sum(cycles.values()), "ratio", 2)
+        found["longest_stall"] = f"{stall_name(longest.removeprefix('stall_'))} {share}"
+    return {**found, "count_source": source} if found else {}
 
 
 def _time(case: CaseValues) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope.models import preference, summary
+from tilescope.models import function_names, preference, summary
 from tilescope.models.preference import Resources
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
@@ -19,6 +19,8 @@ from tilescope.table.schema import CASE_COLUMNS
 
 #: Stands in place of the error of a case whose check was skipped.
 UNCHECKED = "skipped"
+#: Characters of the longest kernel's name that is told whole: C++ templates' have hundreds.
+_LONG = 72
 #: Launches of a case whose values are told one by one.
 MOST_LAUNCHES = 4
 
@@ -93,8 +95,9 @@ def cells(
 ) -> tuple[list[str], list[list[str]]]:
     """Headings and cells of ``results``, formatted; ``order`` picks and sorts the rows, ``name_by`` are the columns
     that are shown in any case."""
+    called = function_names.labels(found["kernel"])
     headings: dict[str, tuple[str, Callable[[Any], str]]] = {
-        "kernel": ("kernel", str), "impl": ("impl", str), "pass": ("pass", str), "workload": ("workload", str),
+        "kernel": ("kernel", lambda v: called[v] if len(v) > _LONG else v), "impl": ("impl", str), "pass": ("pass", str), "workload": ("workload", str),
         "config": ("config", str),
         "gpu_time": ("GPU time", lambda v: units.text(v, "second")),
         "interval": ("interval", lambda v: units.text(v, "second")),

@@ -8,9 +8,11 @@ Imports torch and triton.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -45,6 +47,8 @@ from tilescope.tuning import (
 WINNERS = "TILESCOPE_WINNERS"
 #: There where a GPU's driver is loaded.
 _GPU = Path("/dev/nvidiactl")
+#: So many launchers are built ahead.
+_BUILT = 4
 #: A benchmark of a person's own answers with quantiles: each answer counts as one sample.
 _OWN_BENCHMARK = racing.Rules(first=1, batch=1, most=3)
 
@@ -92,7 +96,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
             return True
         # A hook is code that no database can tell apart.
         kept = memory.Memory() if self.remembers and not any(config.pre_hook for config in configs) else None
-        known = {text: timing for text, timing in (kept.known(problem) if kept else {}).items() if text in by_text}
+        known = memory.usable(kept.known(problem) if kept else {}, by_text)
         began = time.time()
         self.search = outcome = self._race(problem, by_text, known, kept)
         self.bench_time = time.time() - began
@@ -100,8 +104,12 @@ class Tuner(Autotuner):  # type: ignore[misc]
             reasons = "; ".join(dict.fromkeys(lane.out for lane in outcome.lanes))
             raise AutotunerError(f"none of {len(by_text)} configs of {problem.kernel} could be timed: {reasons}")
         self.cache[tuning_key] = by_text[outcome.winner]
-        self.configs_timings = {by_text[lane.config]: _quantiles(lane.samples) for lane in outcome.lanes}
+        samples = {lane.config: lane.samples for lane in outcome.lanes}
+        self.configs_timings = {
+            by_text[lane.config]: _quantiles(lane.samples or samples.get(lane.like, ())) for lane in outcome.lanes
+        }
         if len(known) == len(by_text):
+            _reading().join()
             return True
         self.pre_hook({**self.nargs, **self._keywords, **self.cache[tuning_key].all_kwargs()}, reset_only=True)
         return False
@@ -151,11 +159,20 @@ class Tuner(Autotuner):  # type: ignore[misc]
         order = search.order(numbers, [text for text in near if text in new] or self._promising(numbers))
         compiled = self._compiled({text: new[text] for text in order})
         try:
-            return search.run(race, known, compiled, heard=heard, more=bool(new))
+            return search.run(
+                race,
+                known,
+                compiled,
+                launched=lambda text, kernels: self._launched(by_text[text], kernels),
+                heard=heard,
+                more=bool(new),
+            )
         finally:
             if kept and new:  # of a search that was interrupted too
                 # What failed while it was timed, for want of memory for one, may work another time.
-                certain = [lane for lane in race.lanes.values() if lane.samples or lane.config in refused]
+                certain = [lane for lane in race.lanes.values() if lane.samples or lane.like or lane.config in refused]
+                for lane in certain:
+                    facts[lane.config] |= {memory.LIKE: lane.like} if lane.like else {}
                 timings = {lane.config: (lane.samples, lane.out) for lane in certain if lane.config in new}
                 kept.keep(problem, timings, facts)
 
@@ -163,15 +180,30 @@ class Tuner(Autotuner):  # type: ignore[misc]
         """The configs that are likely to be quick by their grid and the bytes of the tensors, as far as they can be known before."""
         given = {**self.nargs, **self._keywords}
         moved = sum(value.numel() * value.element_size() for value in given.values() if isinstance(value, torch.Tensor))
-        here, blocks = hardware.detect(), {}
-        for text, config in configs.items():
-            grid = given.get("grid")
-            try:
-                sizes = grid({**given, **config}) if callable(grid) else grid
-                blocks[text] = math.prod(int(size) for size in sizes or ())
-            except Exception:  # a person's own function: what it needs may only be there when it is launched
-                blocks[text] = 0
+        here = hardware.detect()
+        blocks = {text: math.prod(self._grid(config) or (0,)) for text, config in configs.items()}
         return prior.promising(configs, blocks, {"bytes_read": moved}, here) if here else []
+
+    def _grid(self, config: Mapping[str, Any]) -> tuple[int, ...]:
+        """The grid of what a config sets; empty where it cannot be known before it is launched."""
+        given = {**self.nargs, **self._keywords}
+        grid = given.get("grid")
+        try:
+            sizes = grid({**given, **config}) if callable(grid) else grid
+            return tuple(int(size) for size in sizes or ())
+        except Exception:  # a person's own function: what it needs may only be there when it is launched
+            return ()
+
+    def _launched(self, config: Any, kernels: search.Kernels) -> str:
+        """What the config launches: its code, its grid, and those of its parameters that are arguments of the code."""
+        codes = [kernel.get("code", "") for kernel in kernels]
+        grid = self._grid(config.all_kwargs())
+        # Around another decorator, or with a hook, more may depend on the config than can be seen here.
+        if not all(codes) or len(codes) != 1 or not grid or config.pre_hook or not isinstance(self.fn, JITFunction):
+            return ""
+        constants = {parameter.name for parameter in self.fn.params if parameter.is_constexpr}
+        own = {name: value for name, value in config.kwargs.items() if name not in constants}
+        return repr((codes, grid, sorted(own.items())))
 
     def _compiled(self, configs: Mapping[str, Any]) -> Iterator[tuple[str, search.Compiled]]:
         """Each config as it is compiled into Triton's cache: by other processes, where its code can be given to them."""
@@ -184,7 +216,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
             for text, config in configs.items():
                 yield text, self._compile(config)
         else:
-            yield from compile_pool.Pool(describer.code).compile(jobs, meanwhile=warm_up)
+            yield from compile_pool.Pool(describer.code).compile(jobs, lambda: warm_up(describer))
 
     def _warm(self, config: Any) -> None:
         """Has Triton compile a config and not launch it."""
@@ -264,6 +296,7 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
 
     if len(configs) > 1 and winners is None and _GPU.exists() and not knobs.runtime.interpret:
         compile_pool.prepare()
+        _reading()
 
     def wrap(function: Any) -> Tuner:
         return Tuner(
@@ -273,6 +306,16 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
         )  # fmt: skip
 
     return wrap
+
+
+@functools.cache
+def _reading() -> threading.Thread:
+    """A thread that reads all of Triton for the names of its cache's entries, once a process: the first launch waits for it otherwise,
+    for half a second. Mostly it waits for the disk or hashes, so other threads go on.
+    """
+    thread = threading.Thread(target=triton_key, name="tilescope reads triton", daemon=True)
+    thread.start()
+    return thread
 
 
 def text_of(config: Any) -> str:
@@ -322,11 +365,18 @@ def cold_times(call: Callable[[], Any], count: int) -> list[float]:
     return [start.elapsed_time(end) / 1e3 for start, end in marks]
 
 
-def warm_up() -> None:
-    """Does once, while configs are compiled, what takes a second in the first timing of a process. Never raises."""
+def warm_up(describer: compile_jobs.Describer) -> None:
+    """Does once, while configs are compiled, what the first launch and the first timing would wait for. Never raises."""
+    # The C compiler is another process: a thread waits for it.
+    sources = list(describer.signatures.values())[:_BUILT]
+    building = [threading.Thread(target=compile_jobs.build_launcher, args=[source]) for source in sources]
+    for thread in building:
+        thread.start()
     with contextlib.suppress(RuntimeError):  # whoever times next meets it again
-        triton_key()
+        _reading().join()  # asked while it is read, Triton would read it once more
         cold_times(lambda: None, 1)
+    for thread in building:
+        thread.join()
 
 
 def _quantiles(samples: Sequence[float]) -> list[float]:

@@ -11,9 +11,11 @@ import dataclasses
 import functools
 import io
 import os
+import re
 import subprocess
 import tempfile
 import time
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,18 @@ from tilescope.tuning import early_resources, pruning
 _ARGUMENTS = 4
 #: What decides a function's code, of all that is written down of it.
 _OF_SOURCE = ("name", "kind", "options", "source", "defaults", "names", "missing")
+#: What of a kernel's metadata the assembler and a launch go by, beside its PTX.
+_BESIDE_CODE = (
+    "enable_fp_fusion", "ptx_options", "shared", "num_warps", "num_ctas", "launch_cooperative_grid", "launch_pdl",
+    "global_scratch_size",
+)  # fmt: skip
+#: Lines of PTX that name a place in the source, and comments.
+_PLACES = re.compile(r"^\s*\.loc\b.*$|//.*$", re.MULTILINE)
+#: What Triton's launcher reads of a kernel's metadata.
+_OF_LAUNCHER = (
+    "num_ctas", "global_scratch_size", "global_scratch_align", "profile_scratch_size", "profile_scratch_align",
+    "launch_cooperative_grid", "launch_pdl",
+)  # fmt: skip
 #: Figures of ``assembly.Resources`` that are told of a kernel under their own names.
 _TOLD = ("registers", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers")
 
@@ -80,6 +94,11 @@ class Compiled:
     kernels: Sequence[Mapping[str, Any]] = ()
     certain: bool = True
 
+    def again(self) -> Compiled:
+        """The same of another config, for which nothing was compiled."""
+        kernels = [{name: value for name, value in kernel.items() if name != "compile_time"} for kernel in self.kernels]
+        return dataclasses.replace(self, kernels=kernels)
+
 
 class Describer:
     """Finds out what launches would compile; its ``code`` grows by what they reach."""
@@ -88,6 +107,8 @@ class Describer:
         self._writer = code.Writer()
         #: ``source_digest`` of every kernel that was met.
         self.digests: dict[str, None] = {}
+        #: A source of each signature that was met: kernels of one signature are launched by one C function.
+        self.signatures: dict[str, Any] = {}
 
     @property
     def code(self) -> Code:
@@ -110,6 +131,9 @@ class Describer:
             written = [(path, self._writer.value(value, function.__name__)) for path, value in constexprs.items()]
             function.cache_key  # noqa: B018 - Triton's name for its source, before its code is written down
             self.digests[source_digest(function)] = None
+            self.signatures.setdefault(
+                f"{function.__name__}{signature}", _source(function, signature, constexprs, attributes)
+            )
             found.append(
                 Specialization(
                     function=self._writer.function(function),
@@ -159,9 +183,7 @@ class Maker:
     def _compile(self, one: Specialization) -> Mapping[str, Any]:
         function = self._reader.function(one.function)
         constexprs = {path: self._reader.value(value) for path, value in one.constexprs}
-        source = (GluonASTSource if function.is_gluon() else ASTSource)(
-            function, dict(one.signature), constexprs, dict(one.attributes)
-        )
+        source = _source(function, one.signature, constexprs, one.attributes)
         target = GPUTarget(*one.target)
         began, said = time.perf_counter(), io.StringIO()
         with early_resources.refusing(), contextlib.redirect_stdout(said), _telling_log():
@@ -178,8 +200,32 @@ class Maker:
             "block_threads": threads,
             "shared_memory": metadata.shared + used.static_shared_memory,
             **{name: getattr(used, name) for name in _TOLD},
+            "code": _code_digest(kernel),
             **({"compile_time": elapsed} if fresh else {}),
         }
+
+
+def _source(function: Any, signature: Mapping[str, Any], constexprs: Mapping[Any, Any], attributes: Any) -> Any:
+    """What Triton compiles."""
+    kind = GluonASTSource if function.is_gluon() else ASTSource
+    return kind(function, dict(signature), dict(constexprs), dict(attributes))
+
+
+def _code_digest(kernel: Any) -> str:
+    """The same for two kernels whose instructions are the same and are assembled and launched alike, on grids of one's choice."""
+    # Where the source stands is of no matter: the rest of the text is for debuggers.
+    instructions = _PLACES.sub("", kernel.asm["ptx"].partition("\n\t.file\t")[0])
+    return user_cache.digest([instructions, *(str(getattr(kernel.metadata, name, "")) for name in _BESIDE_CODE)])
+
+
+def build_launcher(source: Any) -> None:
+    """Has Triton build the C function that launches kernels of the source's signature, as the first launch would. Never raises."""
+    if any("tensordesc" in str(kind) for kind in source.signature.values()):
+        return  # its arguments are decided by compiling
+    with contextlib.suppress(Exception):  # whoever launches next meets it again
+        driver.active.launcher_cls(
+            source, types.SimpleNamespace(**dict.fromkeys(_OF_LAUNCHER, 0), tensordesc_meta=None)
+        )
 
 
 @functools.lru_cache(maxsize=1024)

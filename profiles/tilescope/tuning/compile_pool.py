@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from triton.backends.nvidia.driver import CudaUtils
 from triton.runtime.cache import triton_key
 
 from tilescope.execution.parentage import WATCH, die_with
@@ -37,7 +38,7 @@ from tilescope.tuning.compile_jobs import Code, Compiled, Maker, Specialization
 LONGEST = 60.0
 #: Once nothing waits, a config that is left may take so many times the median of the others, and at least so many seconds. No
 #: recorded sweep's best took more than 3.1 times the median.
-STRAGGLER, PATIENCE = 6.0, 2.0
+STRAGGLER, PATIENCE = 4.0, 0.75
 #: So few configs are compiled here sooner than a host is started.
 _FEW = 2
 #: Processes that compile run below the one that times.
@@ -123,10 +124,23 @@ class Pool:
     ) -> Iterator[tuple[str, Compiled]]:
         """Each config by name and what became of it, as they come; begun in the order of ``jobs``.
 
-        ``meanwhile`` is called when the others have begun. While the host is not there yet, or where there is none, this
-        process compiles them itself.
+        Configs that are the same to the compiler, as those that differ in their grid alone, are compiled once. ``meanwhile`` is
+        called when the others have begun. While the host is not there yet, or where there is none, this process compiles them itself.
         """
-        left, own = dict(jobs), None
+        alike: dict[str, list[str]] = {}
+        for name, kernels in jobs.items():
+            alike.setdefault(repr(kernels), []).append(name)
+        groups = {names[0]: names for names in alike.values()}
+        for first, compiled in self._each({name: jobs[name] for name in groups}, meanwhile):
+            yield first, compiled
+            for other in groups[first][1:]:
+                yield other, compiled.again()
+
+    def _each(
+        self, left: dict[str, Sequence[Specialization]], meanwhile: Callable[[], object]
+    ) -> Iterator[tuple[str, Compiled]]:
+        """Each of what is ``left``, which is taken from there."""
+        own = None
         there = host() if len(left) > _FEW else _hosts.get(os.getpid())
         try:
             with tempfile.TemporaryDirectory(prefix="tilescope-compile-") as folder:
@@ -219,6 +233,7 @@ def serve(connection: Connection) -> None:
     processes = 1
     with tempfile.TemporaryDirectory(prefix="tilescope-compile-") as folder:
         try:
+            _build_driver()
             # Triton reads all of itself for the names of its cache's entries, for half a second: once, and not in every fork.
             triton_key()
             connection.send("ready")
@@ -243,6 +258,17 @@ def serve(connection: Connection) -> None:
         except (OSError, EOFError):
             for answer, one in running.items():
                 _stop(answer, one)
+
+
+def _build_driver() -> None:
+    """Starts a process that has Triton build its driver's C module: who launches would wait for it, and so finds it in the cache."""
+    assert _FORK is not None  # noqa: S101 - there is no host elsewhere
+
+    def work() -> None:
+        with contextlib.suppress(Exception):  # without NVIDIA's driver it is not built
+            CudaUtils()
+
+    _FORK.Process(target=work, daemon=True).start()
 
 
 def _begin(maker: Maker, kernels: Sequence[Specialization]) -> tuple[Connection, Any]:

@@ -11,7 +11,7 @@ import json
 import os
 import sqlite3
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +28,10 @@ _VALUES = ",".join("?" * len(_COLUMNS.split(",")))
 #: Seconds to wait for another process that writes.
 _PATIENCE = 10.0
 _FORMAT = 1
+#: The fact by which the config is remembered whose time stands for another's: it launches the same code alike.
+LIKE = "like"
+#: Facts that are measured, and so hold for what is launched alike.
+_MEASURED = ("checked", "counted", "sm_clock")
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,22 @@ class Winner:
 def as_data(problem: Problem) -> dict[str, str]:
     """The problem as JSON data; ``Problem(**data)`` reverses it."""
     return asdict(problem)
+
+
+def usable(known: Mapping[str, Timing], configs: Collection[str]) -> dict[str, Timing]:
+    """What of the timings is of these configs, and is their own or of one that is among them."""
+    return {n: timing for n, timing in known.items() if n in configs and str(timing.facts.get(LIKE, n)) in configs}
+
+
+def shared(timings: Mapping[str, Timing]) -> dict[str, Timing]:
+    """The timings, those that another config stands for with its samples and with what else was measured of it."""
+    found = dict(timings)
+    for name, timing in timings.items():
+        like = timings.get(str(timing.facts.get(LIKE, "")))
+        if like:
+            measured = {fact: like.facts[fact] for fact in _MEASURED if fact in like.facts}
+            found[name] = replace(timing, samples=like.samples, facts={**timing.facts, **measured})
+    return found
 
 
 class WinnersError(ValueError):
@@ -189,6 +209,8 @@ class Memory:
         try:
             # Readers go on while one process writes.
             database.execute("PRAGMA journal_mode=WAL")
+            # A power failure may cost the last timings, which are made again; waiting for the disk costs every search.
+            database.execute("PRAGMA synchronous=NORMAL")
             with database:
                 database.execute(_TABLE)
                 if "facts" not in {row[1] for row in database.execute("PRAGMA table_info(timings)")}:

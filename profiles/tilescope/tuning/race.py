@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from tilescope.collectors.cupti import counters
 from tilescope.files import bounded_reading
 from tilescope.hardware import device, occupancy
 from tilescope.table import schema
@@ -80,11 +81,18 @@ def write(artefact: Path, problem: memory.Problem, timing: memory.Timing, rememb
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """Rows ``interval`` (one a sample, seconds), ``sm_clock`` (hertz, as it was at the end), of the check, and of what each kernel needs, as the compiler has it."""
+    """Rows ``interval`` (one a sample, seconds), ``sm_clock`` (hertz, as it was at the end), of the check, of what each kernel
+    needs, as the compiler has it, and of what was counted: all but the time, for configs are told apart by one clock.
+    """
     data = bounded_reading.data_of(artefact)
     rows = [case.row("interval", value, "events", sample=sample) for sample, value in enumerate(data["samples"])]
     rows += [case.row("sm_clock", data["sm_clock"], "events")] if data.get("sm_clock") else []
     rows += [case.row(metric, value, "check") for metric, value in data.get("checked", {}).items()]
+    rows += (
+        [row for row in counters.rows(data["counted"], case) if row["metric"] != "gpu_time"]
+        if "counted" in data
+        else []
+    )
     for launch, kernel in enumerate(data.get("kernels", ())):
         figures = {name: float(kernel[name]) for name in _FIGURES if kernel.get(name) is not None}
         held = occupancy.blocks(
@@ -104,6 +112,16 @@ def failure(artefact: Path) -> str:
     """Why the config has no time; empty where it has one."""
     data = bounded_reading.data_of(artefact)
     return "" if data["samples"] else str(data["reason"])
+
+
+@bounded_reading.parser
+def remark(artefact: Path) -> str:
+    """Whose measurements the config has, where it is not its own, or why it was not counted; else empty."""
+    data = bounded_reading.data_of(artefact)
+    like = data.get(memory.LIKE)
+    if like and data["samples"]:
+        return f"what was measured is of {like}, which launches the same code alike"
+    return str(data.get("uncounted", ""))
 
 
 @bounded_reading.parser
@@ -137,7 +155,7 @@ def remembered(cases: Sequence[Case], target: str, fresh: str = "") -> dict[Case
         if digest := problems.digest(case):
             sweeps.setdefault(problems.of_sweep(case, digest, here.name, uuid, target), []).append(case)
     for problem in sweeps:
-        known[problem] = {name: timing for name, timing in kept.known(problem).items() if timing.at >= fresh}
+        known[problem] = memory.shared({n: timing for n, timing in kept.known(problem).items() if timing.at >= fresh})
     return {
         case: (problem, known[problem][name_of(case)])
         for problem, each in sweeps.items()

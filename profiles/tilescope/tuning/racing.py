@@ -41,20 +41,24 @@ class Rules:
 
     first: int = 3
     batch: int = 4
-    most: int = 20
+    most: int = 24
     error: float = 0.05
-    close: float = 0.01
+    close: float = 0.0025
     noise: float = 0.01
     weight: float = 4.0
 
 
 @dataclass
 class Lane:
-    """What is known of one config: its ``samples`` in seconds, and why it is out, empty while it is in the race."""
+    """What is known of one config: its ``samples`` in seconds, and why it is out, empty while it is in the race.
+
+    ``like`` names the config whose time stands for its own, where another launches the same code alike.
+    """
 
     config: str
     samples: list[float] = field(default_factory=list)
     out: str = ""
+    like: str = ""
 
     @property
     def median(self) -> float:
@@ -110,9 +114,9 @@ class Race:
         self._drop()
         return lane
 
-    def refuse(self, config: str, reason: str) -> None:
-        """Notes a config that is not timed, and why."""
-        self.lanes[config] = Lane(config, out=reason)
+    def refuse(self, config: str, reason: str, like: str = "") -> None:
+        """Notes a config that is not timed, and why; ``like`` as a lane has it."""
+        self.lanes[config] = Lane(config, out=reason, like=like)
 
     def finish(self) -> Outcome:
         """Spends samples on the configs that are left until the leader is clear, or each has the most of them."""

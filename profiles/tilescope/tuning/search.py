@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tilescope.tuning import racing
-from tilescope.tuning.memory import Timing
+from tilescope.tuning.memory import LIKE, Timing
 
+Kernels = Sequence[Mapping[str, Any]]
 #: The best possible time of a config in seconds, by what it needs; 0 where that is not known.
-Floor = Callable[[Sequence[Mapping[str, Any]]], float]
+Floor = Callable[[Kernels], float]
+#: What a config launches, as a text: two with the same text make the same launches of the same code. Empty where that is not known.
+Launched = Callable[[str, Kernels], str]
 
 
 class Compiled(Protocol):
@@ -35,21 +38,28 @@ def run(
     compiled: Iterable[tuple[str, Compiled]],
     *,
     floor: Floor = lambda kernels: 0.0,
+    launched: Launched = lambda config, kernels: "",
     heard: Callable[[str, Compiled], None] = lambda config, found: None,
     more: bool = True,
 ) -> racing.Outcome:
     """Races what is ``known`` and what is ``compiled``, in their order. ``heard`` is told of each before it is timed.
 
-    Unless there is ``more`` than what is known, nothing is timed.
+    Of configs that launch the same code alike, the first is timed. Unless there is ``more`` than what is known, nothing is timed.
     """
+    first: dict[str, str] = {}
     for config, timing in known.items():
         if timing.samples:
             race.offer(config, timing.samples)
+            first.setdefault(launched(config, timing.facts.get("kernels", ())), config)
         else:
-            race.refuse(config, timing.reason)
+            race.refuse(config, timing.reason, str(timing.facts.get(LIKE, "")))
     for config, found in compiled:
         heard(config, found)
-        if reason := found.reason or hopeless(race, floor(found.kernels)):
+        made = "" if found.reason else launched(config, found.kernels)
+        twin = first.setdefault(made, config) if made else config
+        if twin != config:
+            race.refuse(config, f"not timed: the same code, launched alike, as {twin}", twin)
+        elif reason := found.reason or hopeless(race, floor(found.kernels)):
             race.refuse(config, reason)
         else:
             race.offer(config)

@@ -18,6 +18,7 @@ from triton.runtime.autotuner import Autotuner
 
 from tilescope.captures import code
 from tilescope.collectors import check, compiler
+from tilescope.collectors.cupti import counters
 from tilescope.execution import execute, offline
 from tilescope.execution.launches import Launch
 from tilescope.hardware import device
@@ -38,6 +39,8 @@ from tilescope.tuning.autotuning import cold_times, warm_up
 
 #: Where inputs are.
 PLACE = "cuda"
+#: So many of the quickest are counted.
+COUNTED = 3
 #: Seconds after which what is known is kept.
 _EVERY = 1.0
 _AUTOTUNED = "an autotuner chooses for it, which this race stands in for"
@@ -72,6 +75,8 @@ class Sweep:
         self._target = str(settings.get("target", "sm_90"))
         self._facts: dict[str, dict[str, Any]] = {name: {} for name in self._cases}
         self._grids: dict[str, list[int]] = {}
+        #: What each config's launches are given, but for what is compiled in.
+        self._made: dict[str, list[str]] = {}
         self._expected: dict[str, Any] = {}
         self._inputs: list[execute.Inputs] = []
         #: Why configs have no place in the race.
@@ -97,7 +102,7 @@ class Sweep:
         kept = memory.Memory() if problem.digest else None
         fresh = str(self._settings.get("fresh", ""))
         known = kept.known(problem) if kept else {}
-        known = {n: timing for n, timing in known.items() if n in self._cases and timing.at >= fresh}
+        known = memory.usable({n: timing for n, timing in known.items() if timing.at >= fresh}, self._cases)
         new = {name: case for name, case in self._cases.items() if name not in known}
         for name, timing in known.items():
             self._facts[name] = {**self._facts[name], **timing.facts}
@@ -114,7 +119,7 @@ class Sweep:
         leading = [name for name in near if name in configs] or prior.promising(configs, blocks, cost, here)
         order = search.order(configs, leading)
         pool, asked = compile_pool.Pool(describer.code), {name: jobs[name] for name in order}
-        compiled = pool.compile(asked, meanwhile=warm_up) if order else ()
+        compiled = pool.compile(asked, lambda: warm_up(describer)) if order else ()
         broken: Broken | None = None
         try:
             search.run(
@@ -122,21 +127,26 @@ class Sweep:
                 known,
                 compiled,
                 floor=lambda kernels: floor.seconds(cost, here, kernels),
+                launched=self._launched,
                 heard=self._heard,
                 more=bool(order),
             )
         except Broken as error:
             broken = error
             contest.refuse(error.name, f"it faulted, and the GPU had to be started anew: {error}")
+        else:
+            self._count([lane.config for lane in contest.outcome().lanes if lane.samples][:COUNTED] if order else [])
         self._keep()
-        lanes = {lane.config: lane for lane in contest.lanes.values()}
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        for name, lane in lanes.items():
-            if broken and (name == broken.name or not lane.out):
-                continue  # the race of the others goes on in another process
-            told = memory.Timing(
+        timings = {
+            name: memory.Timing(
                 tuple(lane.samples), lane.out, known[name].at if name in known else at, self._facts[name]
             )
+            for name, lane in contest.lanes.items()
+        }
+        for name, told in memory.shared(timings).items():
+            if broken and (name == broken.name or not told.reason):
+                continue  # the race of the others goes on in another process
             case = self._cases[name]
             race.write(self._folder / f"{case.slug}{race.SUFFIX}", problem, told, name in known)
             yield case, None
@@ -158,6 +168,7 @@ class Sweep:
                     continue
                 self._grids[name] = [launch.grid[0] * launch.grid[1] * launch.grid[2] for launch in caught]
                 self._facts[name]["launches"] = [described(launch) for launch in caught]
+                self._made[name] = [given(launch) for launch in caught]
                 with offline.targeting(self._target), describer.describing() as found:
                     for launch in caught:
                         offline.ask_compiler(launch)
@@ -183,7 +194,30 @@ class Sweep:
     def _certain(self, contest: racing.Race, new: Mapping[str, Case]) -> dict[str, tuple[Sequence[float], str]]:
         """What is worth remembering of each config, of those that were not known, or were timed further."""
         lanes = [lane for lane in contest.lanes.values() if lane.config not in self._unsure]
+        for lane in lanes:
+            self._facts[lane.config] |= {memory.LIKE: lane.like} if lane.like else {}
         return {lane.config: (lane.samples, lane.out) for lane in lanes if lane.config in new or lane.samples}
+
+    def _count(self, names: Sequence[str]) -> None:
+        """Counts the bytes that these configs move and what their warps wait for."""
+        for name in names:
+            case = self._cases[name]
+            self._begin(case, "counting")
+            try:
+                if reason := counters.unavailable():
+                    raise execute.NotApplicable(reason)
+                with contextlib.nullcontext() if case.config else without_autotuners():
+                    more = counters.operations(self._spec, case)
+                    self._facts[name]["counted"] = counters.of_call(self._run(case), more, stalls=True)
+            except Exception as error:
+                # What has been timed stands without it.
+                self._facts[name]["uncounted"] = f"not counted: {compile_jobs.one_line(error)}"
+
+    def _launched(self, name: str, kernels: search.Kernels) -> str:
+        """What the config launches: the code, and the one launch of it; empty where there are several, between which anything may be."""
+        codes = [kernel.get("code", "") for kernel in kernels]
+        launches = self._made.get(name, ())
+        return repr((codes, launches)) if all(codes) and len(codes) == len(launches) == 1 else ""
 
     def _samples(self, name: str, count: int) -> list[float]:
         """Times of a config in seconds, after its result has been compared with the reference. Raises ConfigFailed and Broken."""
@@ -226,6 +260,17 @@ def described(launch: Launch) -> dict[str, Any]:
         "digest": compile_jobs.source_digest(launch.function),
         "arguments": {**arguments, **constants},
     }
+
+
+def given(launch: Launch) -> str:
+    """The launch's grid and its arguments, but for those that are compiled in: of tensors what they look like."""
+    constants = launch.constants
+    arguments = {
+        name: (str(value.dtype), tuple(value.shape), value.stride()) if isinstance(value, torch.Tensor) else repr(value)
+        for name, value in launch.arguments.items()
+        if name not in constants
+    }
+    return repr((launch.grid, arguments))
 
 
 def checked(case: Case, spec: Any, expected: dict[str, Any]) -> dict[str, float]:

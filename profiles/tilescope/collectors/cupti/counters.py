@@ -61,13 +61,32 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
     Raises NotApplicable where CUPTI gives no counters here, with the cure.
     """
-    import torch  # noqa: PLC0415 - only the worker may import torch
-
-    from tilescope.execution import cold, execute, observe  # noqa: PLC0415
+    from tilescope.execution import execute, observe  # noqa: PLC0415 - only the worker may import torch
 
     if spec.workload(case.workload).elements == 0:
         raise execute.NotApplicable("an empty workload launches nothing to count")
     run = execute.prepare(spec, case, "cuda")
+    for _ in range(min(int(settings.get("warmup", WARMUP)), WARMUP) - 1):
+        run()
+    more = operations(spec, case)
+    out.write_text(json.dumps(of_call(run, more, lambda call: observe.once(call, out, case))))
+
+
+def of_call(
+    run: Callable[[], Any],
+    more: Sequence[str] = (),
+    look: Callable[[Callable[[], Any]], Any] = lambda call: call(),
+    *,
+    stalls: bool = False,
+) -> dict[str, Any]:
+    """What is counted of each launch of ``run``, as an ``Artefact``'s data: what is counted first, the metrics ``more``, and ``stalls``.
+
+    ``look`` is given the call that finds out what is launched. Raises NotApplicable where CUPTI gives no counters here, with the cure.
+    """
+    import torch  # noqa: PLC0415 - only the worker may import torch
+
+    from tilescope.execution import cold, execute  # noqa: PLC0415
+
     flush = cold.Flush()
 
     def call() -> None:
@@ -78,17 +97,16 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         flush()
         torch.cuda.synchronize()
 
-    for _ in range(min(int(settings.get("warmup", WARMUP)), WARMUP) - 1):
-        run()
     torch.cuda.synchronize()
     capability = "{}.{}".format(*torch.cuda.get_device_capability())
     try:
         cupti = library.load()
         cupti.initialize()
         chip = cupti.chip(torch.cuda.current_device())
-        plans = planning.plans(cupti, chip, capability, (*planning.FIRST, *operations(spec, case)))
+        plans = planning.plans(cupti, chip, capability, (*planning.FIRST, *more))
+        plans += planning.stalls(cupti, chip, capability) if stalls else []
         with launch_names.seen(cupti) as functions:
-            observe.once(call, out, case)
+            look(call)
         if not functions:
             raise execute.NotApplicable("it launches nothing that could be counted")
         if launch_names.GRAPH in functions:
@@ -98,7 +116,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     except library.Refused as refusal:
         raise execute.NotApplicable(str(refusal)) from refusal
     launches = [{"function": function, "counters": known} for function, known in zip(functions, found, strict=True)]
-    artefact = {
+    return {
         "chip": chip,
         "capability": capability,
         "cupti": version,
@@ -106,7 +124,6 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         "flush_bytes": flush.nbytes,
         "launches": launches,
     }
-    out.write_text(json.dumps(artefact))
 
 
 def counted(
@@ -135,11 +152,12 @@ def counted(
 def operations(spec: Any, case: Case) -> list[str]:
     """Metrics of tensor operations worth a call of their own: of the workload's dtype and of the pipe that the kernel declares.
 
-    None for work of less than an operation a byte, which is no product; where the operations are not known, it may be one.
+    None for work of less than an operation a byte, which is no product, or where the code has none; else it may be one.
     """
     workload = spec.workload(case.workload)
     cost = spec.cost(workload, case.direction)
-    if cost and 0 < cost.flops < cost.bytes_read + cost.bytes_written:
+    few = cost and 0 < cost.flops < cost.bytes_read + cost.bytes_written
+    if few or not getattr(cost, "multiplies", True):
         return []
     pipes = {"tf32" if workload.dtype == "fp32" else workload.dtype, cost.pipe if cost else ""}
     return [metric for metric in planning.OPERATIONS if metric.removeprefix("tensor_ops_") in pipes]
@@ -148,10 +166,14 @@ def operations(spec: Any, case: Case) -> list[str]:
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """Rows of METRICS for every launch, in order. A counter that is absent gives no row."""
-    data: Artefact = json_shape.fit(bounded_reading.data_of(artefact), Artefact, "it")
-    rows = [
+    return schema.frame(rows(bounded_reading.data_of(artefact), case))
+
+
+def rows(data: Any, case: Case) -> list[Any]:
+    """The rows of what ``of_call`` gave. Raises what ``json_shape.fit`` raises."""
+    known: Artefact = json_shape.fit(data, Artefact, "it")
+    return [
         case.row(metric, value, "cupti", launch=number, function=launch.function)
-        for number, launch in enumerate(data.launches)
-        for metric, value in ncu.metrics(launch.counters, data.capability).items()
+        for number, launch in enumerate(known.launches)
+        for metric, value in ncu.metrics(launch.counters, known.capability).items()
     ]
-    return schema.frame(rows)

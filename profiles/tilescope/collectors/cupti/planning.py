@@ -26,6 +26,8 @@ FIRST = ("gpu_time", "dram_bytes_read", "dram_bytes_written", "l2_bytes", "l1_by
          "dram_bytes_per_cycle", "dram_throughput")  # fmt: skip
 #: What takes more calls on some chips: operations of the other tensor pipes.
 OPERATIONS = tuple(f"tensor_ops_{pipe}" for pipe in ("fp8", "tf32", "fp64", "fp16", "int8"))
+#: What warps wait for.
+STALLS = tuple(metric for metric in METRICS if metric.startswith("stall_"))
 #: Passes that one metric may take: on a GH100 fp16 and int8 operations take two, a throughput eight.
 MOST_PASSES = 2
 _RANGE_PROFILER = 0
@@ -95,6 +97,16 @@ def plans(library: Library, chip: str, capability: str, metrics: Sequence[str] =
         else:
             together.append(single)
     return [*together, *alone]
+
+
+def stalls(library: Library, chip: str, capability: str) -> list[Plan]:
+    """The plan for all that warps wait for, as far as the chip counts it: six passes on a GH100; none where it counts nothing."""
+    names = [name for metric in STALLS for name, _ in METRICS[metric].terms(capability)]
+    # Asked together first: a chip that lacks one is asked for each.
+    found = _possible(library, chip, names) or _possible(
+        library, chip, [name for name in names if _possible(library, chip, [name])]
+    )
+    return [found] if found and found.passes else []
 
 
 def _possible(library: Library, chip: str, counters: Sequence[str]) -> Plan | None:
