@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-import triton
 
+from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launching import multiprocessors, shared_memory
 from tilescope_kernels._shared.operators import unpack
 from tilescope_kernels.attention.hopper import QUERIES
@@ -85,7 +85,7 @@ def chosen_config(
         return _WIDE_FULL_PRECISION if wide else _FULL_PRECISION
     if shared_memory(q) < 227 * 1024:
         return _WIDE_SMALL if wide else _MASKED_SMALL if masked else _SMALL
-    tiles = triton.cdiv(queries, 128) * batch * heads
+    tiles = cdiv(queries, 128) * batch * heads
     known = _WIDE[int(causal)] if wide else _MASKED if masked else CONFIGS[int(causal)]
     # Of 64 columns there are fewer products to hide the powers of two behind.
     if specializes and columns > 64 and 2 * tiles >= multiprocessors(q):

@@ -15,8 +15,10 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_mixed, device_of, multiprocessors, split_config, use_triton
-from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack, wants_grad
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_mixed, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
@@ -129,6 +131,7 @@ CONFIGS = tuple(
 
 #: Bytes of the longest row that one program holds: half of a multiprocessor's registers. Longer ones are cut into parts.
 _HELD = 128 * 1024
+_EPS = torch.finfo(torch.float32).eps
 #: Most columns whose fp32 sums for dW it holds beside them: a quarter of a multiprocessor's registers.
 _SUMMED = 16384
 
@@ -137,7 +140,7 @@ def _warps(x: torch.Tensor) -> int:
     """Number of warps for a row of ``x``: 16 elements a thread, two 16-byte accesses at 16 bits, in 16 warps at most."""
     # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
     elements = 8 if x.shape[1] * x.element_size() % 16 else 16
-    return min(16, max(1, triton.next_power_of_2(x.shape[1]) // (32 * elements)))
+    return min(16, max(1, next_power_of_2(x.shape[1]) // (32 * elements)))
 
 
 @operator("rms_norm")
@@ -146,12 +149,12 @@ def _rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y and, if ``save``, 1 / RMS of each row; else an empty tensor."""
     rows, columns = x.shape
-    y = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
-    rstd = torch.empty(rows if save else 0, dtype=torch.float32, device=x.device)
+    y = x.new_empty(rows, columns)
+    rstd = x.new_empty(rows if save else 0, dtype=torch.float32)
     if y.numel() == 0:
         return y, rstd
     options = split_config(unpack(config) or {})[1]
-    block = triton.next_power_of_2(columns)
+    block = next_power_of_2(columns)
     tile = max(1, 1024 // block)
     saved = rstd if save else None
     # Rather than 16, which leave as many lanes idle there: 8192x16384 129.4 us and 127.1 on one H200, 128.3 and 127.5 on
@@ -160,16 +163,16 @@ def _rms_norm(
     if columns * x.element_size() > _HELD:
         forward_in_parts(y, None, saved, x, None, weight, None, eps, centred=False)
         return y, rstd
-    with device_of(x):
-        if held := in_pieces(x, few | options):
-            pieces, options = held
-            rms_norm_pieces_kernel[(rows,)](y, saved, x, weight, x.stride(0), columns, eps, **pieces, **options)
-        else:
-            options.setdefault("num_warps", _warps(x))
-            rms_norm_kernel[(triton.cdiv(rows, tile),)](
-                y, saved, x, weight, x.stride(0), rows, columns, eps,
-                ROWS=tile, BLOCK=block, WHOLE=columns == block and rows % tile == 0, **options,
-            )  # fmt: skip
+    if held := in_pieces(x, few | options):
+        pieces, options = held
+        launch(rms_norm_pieces_kernel, (rows,), y, saved, x, weight, x.stride(0), columns, eps, **pieces, **options)
+    else:
+        options.setdefault("num_warps", _warps(x))
+        launch(
+            rms_norm_kernel, (cdiv(rows, tile),),
+            y, saved, x, weight, x.stride(0), rows, columns, eps,
+            ROWS=tile, BLOCK=block, WHOLE=columns == block and rows % tile == 0, **options,
+        )  # fmt: skip
     return y, rstd
 
 
@@ -189,11 +192,11 @@ def _rms_norm_backward(
     rows, columns = x.shape
     if rows and sums and (both := backward_in_pieces(dy, None, x, weight, rstd, unpack(config) or {})):
         return both
-    dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    dx = x.new_empty(rows, columns)
     if dx.numel() == 0:
         return dx, torch.zeros(columns if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
     none = torch.empty(0, dtype=sums_dtype(x, weight), device=x.device)
-    block = triton.next_power_of_2(columns)
+    block = next_power_of_2(columns)
     if block > _SUMMED:
         dx, dw = backward_in_parts(dy, None, x, weight, rstd, sums, centred=False)
         return dx, none if dw is None else dw[0]
@@ -202,11 +205,12 @@ def _rms_norm_backward(
     programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
     programs = min(rows, programs * multiprocessors(x)) if sums else rows
     partial = torch.empty((1, programs, columns), device=x.device) if sums else None
-    with device_of(x):
-        options.setdefault("num_warps", _warps(x) if sums else 16)
-        rms_norm_backward_kernel[(programs,)](
-            dx, partial, dy, x, weight, rstd, x.stride(0), rows, columns, BLOCK=block, HOLD=block < _SUMMED, **options
-        )
+    options.setdefault("num_warps", _warps(x) if sums else 16)
+    launch(
+        rms_norm_backward_kernel, (programs,),
+        dx, partial, dy, x, weight, rstd, x.stride(0), rows, columns,
+        BLOCK=block, HOLD=block < _SUMMED, **options,
+    )  # fmt: skip
     return dx, none if partial is None else sum_partials(partial, sums_dtype(x, weight))[0]
 
 
@@ -262,10 +266,9 @@ def rms_norm(
     if weight is not None and tuple(weight.shape) != shape:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: give normalized_shape, {shape}")
     columns = math.prod(shape)
-    eps = torch.finfo(torch.float32).eps if eps is None else eps
-    flat_weight = None if weight is None else weight.reshape(-1).contiguous()
-    rows = as_rows(x, columns)
-    return _rms_norm(rows, flat_weight, eps, wants_grad(x, weight), pack(config))[0].reshape(x.shape)
+    eps = _EPS if eps is None else eps
+    save = wants_grad(x, weight)
+    return shaped_as(_rms_norm(as_rows(x, columns), as_vector(weight), eps, save, pack(config))[0], x)
 
 
 class RMSNorm(torch.nn.RMSNorm):
