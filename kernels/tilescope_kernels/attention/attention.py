@@ -32,6 +32,7 @@ from tilescope_kernels.attention.flash import (
     padded,
 )
 from tilescope_kernels.attention.hopper import attention_hopper_kernel, query_tiles, tiles
+from tilescope_kernels.attention.hopper_backward import backward, backward_serves
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 #: Most columns of a head: what registers hold beside the scores.
@@ -130,10 +131,19 @@ def _attention_backward(
     dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
     if q.numel() == 0 or keys == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
+    group, score_scale = heads // kv_heads, scale * math.log2(math.e)
+    if (
+        not config
+        and mask is None
+        and window is None
+        and backward_serves(columns)
+        and _specializes(do, q, k, v, dq, dk, dv)
+    ):
+        backward(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
+        return dq, dk, dv
     chosen = chosen_config(q, causal, config, mask is not None)
     tma = chosen["TMA"] and _tma_serves(do, q, k, v)
     delta = torch.empty_like(lse)
-    group, score_scale = heads // kv_heads, scale * math.log2(math.e)
     shared = {"GROUP": group, "COLUMNS": columns, "CAUSAL": causal}
     hidden = (mask, None if mask is None else mask.stride(), window)
     launch(
