@@ -14,15 +14,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.integers import next_power_of_2
-
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.constexpr_function
 def padded(columns):
     """Columns of a tile of a head's columns: a power of two, and no less than a product takes."""
-    return max(16, next_power_of_2(columns))
+    return max(16, triton.next_power_of_2(columns))
 
 
 @triton.jit
