@@ -97,6 +97,17 @@ def store_piece(
         tl.store(y_ptr + column, y.to(y_ptr.dtype.element_ty), mask=column < aligned(columns, WIDTH))
 
 
+def vector(x: torch.Tensor) -> int:
+    """Elements that the compiler has to be told to be multiples of, for 16-byte accesses to the rows of ``x``; 1 for none.
+
+    It proves extents to be multiples of 16 elements by itself, and rows that do not start at 16 bytes have no such accesses:
+    32768x1000 in bf16 took RMSNorm 56 us forward and LayerNorm 99 backward, a copy 32 (H200, 2026-11-26, torch 2.11, triton 3.6).
+    """
+    columns, stride, width = x.shape[1], x.stride(0), 16 // x.element_size()
+    known = columns % 16 == stride % 16 == 0
+    return 1 if known or columns % width or stride % width else width
+
+
 def in_pieces(x: torch.Tensor, options: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]] | None:
     """Kernel parameters (LANES, WIDTH, STEPS, WHOLE) and launch options for the rows of ``x`` in pieces.
 

@@ -21,7 +21,7 @@ from tilescope_kernels._shared.launching import (
     use_triton,
 )
 from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
-from tilescope_kernels._shared.row_tiles import in_pieces
+from tilescope_kernels._shared.row_tiles import in_pieces, vector
 from tilescope_kernels._shared.weight_gradients import column_sums, sum_partials, sums_dtype
 from tilescope_kernels.norms.layer_norm_backward import layer_norm_backward_shared_kernel
 from tilescope_kernels.norms.layer_norm_kernels import (
@@ -32,6 +32,7 @@ from tilescope_kernels.norms.layer_norm_kernels import (
     layer_norm_kernel,
     layer_norm_pieces_kernel,
 )
+from tilescope_kernels.norms.short_rows_backward import backward_of_short_rows, serves_short_rows
 from tilescope_kernels.norms.wide_rows import backward_in_parts, forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -136,7 +137,7 @@ def _layer_norm(
         launch(
             layer_norm_kernel, (cdiv(rows, tile),),
             y, saved, x, weight, bias, x.stride(0), rows, columns, eps,
-            ROWS=tile, BLOCK=block, **options,
+            ROWS=tile, BLOCK=block, VECTOR=vector(x), **options,
         )  # fmt: skip
     return y, stats
 
@@ -155,10 +156,14 @@ def _layer_norm_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """dx and, if ``sums``, dW and dB as the rows of one tensor (2, columns); else (2, 0)."""
     rows, columns = x.shape
-    dx = x.new_empty(rows, columns)
-    if dx.numel() == 0:
-        return dx, torch.zeros((2, columns if sums else 0), dtype=sums_dtype(x, weight), device=x.device)
+    if x.numel() == 0:
+        return x.new_empty(rows, columns), torch.zeros(
+            (2, columns if sums else 0), dtype=sums_dtype(x, weight), device=x.device
+        )
     none = torch.empty((2, 0), dtype=sums_dtype(x, weight), device=x.device)
+    if not config and serves_short_rows(x):
+        dx, both = backward_of_short_rows(dy, x, weight, stats, sums, centred=True)
+        return dx, none if both is None else both
     block = next_power_of_2(columns)
     if block > _SUMMED:
         dx, both = backward_in_parts(dy, None, x, weight, stats, sums, centred=True)
@@ -166,6 +171,7 @@ def _layer_norm_backward(
     chosen, options = split_config(unpack(config) or {})
     stride = x.stride(0)
     keep = _keep(x, block, sums)
+    dx = x.new_empty(rows, columns)
     if sums and (plan := _shared_plan(x, config, dy, weight)):
         warps, programs = plan
         partial = torch.empty((2, min(rows, programs * multiprocessors(x)), columns), device=x.device)
@@ -202,7 +208,7 @@ def _layer_norm_backward(
     launch(
         layer_norm_backward_kernel, (programs,),
         dx, partial, dy, x, weight, stats, stride, rows, columns,
-        BLOCK=block, KEEP=keep, STAGES=stages, **options,
+        BLOCK=block, KEEP=keep, STAGES=stages, VECTOR=vector(x), **options,
     )  # fmt: skip
     if partial is None:
         return dx, none

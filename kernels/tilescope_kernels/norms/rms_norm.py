@@ -19,9 +19,10 @@ from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_mixed, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
-from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece
+from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
+from tilescope_kernels.norms.short_rows_backward import backward_of_short_rows, serves_short_rows
 from tilescope_kernels.norms.wide_rows import backward_in_parts, forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -29,9 +30,14 @@ from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, Kern
 @triton.jit
 def rms_norm_kernel(
     y_ptr, rstd_ptr, x_ptr, weight_ptr, x_stride, rows, columns, eps,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """``ROWS`` rows a program. ``rstd`` and ``weight`` may be None. ``WHOLE`` tiles need no mask."""
+    """``ROWS`` rows a program. ``rstd`` and ``weight`` may be None. ``WHOLE`` tiles need no mask.
+
+    Extents are multiples of ``VECTOR``.
+    """
+    x_stride = aligned(x_stride, VECTOR)
+    columns = aligned(columns, VECTOR)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     valid = None if WHOLE else column < columns
@@ -83,13 +89,16 @@ def rms_norm_pieces_kernel(
 @triton.jit
 def rms_norm_backward_kernel(
     dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, rstd_ptr, x_stride, rows, columns,
-    BLOCK: tl.constexpr, HOLD: tl.constexpr,
+    BLOCK: tl.constexpr, HOLD: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """``dx`` of rows ``program, program + programs, ...`` and, unless ``partial`` is None, their share of dW.
 
     With n = x * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) and dW = sum of dy * n over rows.
-    ``HOLD`` keeps the weight in registers, for which long rows leave no room: those read it again, from L1.
+    ``HOLD`` keeps the weight in registers, for which long rows leave no room: those read it again, from L1. Extents are
+    multiples of ``VECTOR``.
     """
+    x_stride = aligned(x_stride, VECTOR)
+    columns = aligned(columns, VECTOR)
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     mask = column < columns
@@ -171,7 +180,8 @@ def _rms_norm(
         launch(
             rms_norm_kernel, (cdiv(rows, tile),),
             y, saved, x, weight, x.stride(0), rows, columns, eps,
-            ROWS=tile, BLOCK=block, WHOLE=columns == block and rows % tile == 0, **options,
+            ROWS=tile, BLOCK=block, WHOLE=columns == block and rows % tile == 0,
+            VECTOR=vector(x), **options,
         )  # fmt: skip
     return y, rstd
 
@@ -192,10 +202,13 @@ def _rms_norm_backward(
     rows, columns = x.shape
     if rows and sums and (both := backward_in_pieces(dy, None, x, weight, rstd, unpack(config) or {})):
         return both
-    dx = x.new_empty(rows, columns)
-    if dx.numel() == 0:
-        return dx, torch.zeros(columns if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
+    if x.numel() == 0:
+        dw = torch.zeros(columns if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
+        return x.new_empty(rows, columns), dw
     none = torch.empty(0, dtype=sums_dtype(x, weight), device=x.device)
+    if not config and serves_short_rows(x):
+        dx, dw = backward_of_short_rows(dy, x, weight, rstd, sums, centred=False)
+        return dx, none if dw is None else dw[0]
     block = next_power_of_2(columns)
     if block > _SUMMED:
         dx, dw = backward_in_parts(dy, None, x, weight, rstd, sums, centred=False)
@@ -204,12 +217,13 @@ def _rms_norm_backward(
     # Rows in flight hide latency: few wide ones or several narrow ones; each program costs a row of partial sums.
     programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
     programs = min(rows, programs * multiprocessors(x)) if sums else rows
+    dx = x.new_empty(rows, columns)
     partial = torch.empty((1, programs, columns), device=x.device) if sums else None
     options.setdefault("num_warps", _warps(x) if sums else 16)
     launch(
         rms_norm_backward_kernel, (programs,),
         dx, partial, dy, x, weight, rstd, x.stride(0), rows, columns,
-        BLOCK=block, HOLD=block < _SUMMED, **options,
+        BLOCK=block, HOLD=block < _SUMMED, VECTOR=vector(x), **options,
     )  # fmt: skip
     return dx, none if partial is None else sum_partials(partial, sums_dtype(x, weight))[0]
 

@@ -16,14 +16,18 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, split_config, use_triton
 from tilescope_kernels._shared.online_softmax import LOG2_E, ends, exp, finite, merge, sum_exp, whole_part
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
-from tilescope_kernels._shared.row_tiles import aligned, columns_of, in_pieces, load_pieces, narrow, store_piece
+from tilescope_kernels._shared.row_tiles import aligned, columns_of, in_pieces, load_pieces, narrow, store_piece, vector
 from tilescope_kernels.reductions.softmax_wide_rows import softmax_backward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
 @triton.jit
-def softmax_rows_kernel(y_ptr, x_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """``ROWS`` whole rows a program: one read, one write."""
+def softmax_rows_kernel(
+    y_ptr, x_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr
+):
+    """``ROWS`` whole rows a program: one read, one write. Extents are multiples of ``VECTOR``."""
+    x_stride = aligned(x_stride, VECTOR)
+    columns = aligned(columns, VECTOR)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     mask = (row < rows) & (column < columns)
@@ -101,8 +105,11 @@ def softmax_online_kernel(
 
 
 @triton.jit
-def softmax_rows_backward_kernel(dx_ptr, dy_ptr, y_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def softmax_rows_backward_kernel(
+    dx_ptr, dy_ptr, y_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr
+):
     """``dx = (dy - sum(dy * y)) * y`` of ``ROWS`` whole rows a program: two reads, one write."""
+    columns = aligned(columns, VECTOR)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     mask = (row < rows) & (column < columns)
@@ -213,7 +220,7 @@ def _rows(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[str, 
     rows = chosen.get("ROWS", max(1, 1024 // block))
     if rows > 1 and rows * block > _MOST:
         raise ValueError(f"config has ROWS={rows}: a program holds at most {max(1, _MOST // block)} such rows")
-    return {"ROWS": rows, "BLOCK": block}, options
+    return {"ROWS": rows, "BLOCK": block, "VECTOR": vector(x)}, options
 
 
 def _walked(config: Mapping[str, int] | None, warps: int) -> dict[str, int]:
