@@ -33,6 +33,7 @@ from tilescope_kernels.norms.layer_norm_kernels import (
     layer_norm_pieces_kernel,
 )
 from tilescope_kernels.norms.short_rows_backward import backward_of_short_rows, serves_short_rows
+from tilescope_kernels.norms.unaligned_rows import backward_unaligned, forward_unaligned, serves_unaligned
 from tilescope_kernels.norms.wide_rows import backward_in_parts, forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -122,7 +123,9 @@ def _layer_norm(
     if columns * x.element_size() > _HELD:
         forward_in_parts(y, None, saved, x, None, weight, bias, eps, centred=True)
         return y, stats
-    if held := in_pieces(x, few | options):
+    if not config and serves_unaligned(x):
+        forward_unaligned(y, saved, x, weight, bias, eps, centred=True)
+    elif held := in_pieces(x, few | options):
         pieces, options = held
         launch(
             layer_norm_pieces_kernel, (rows,),
@@ -161,12 +164,16 @@ def _layer_norm_backward(
             (2, columns if sums else 0), dtype=sums_dtype(x, weight), device=x.device
         )
     none = torch.empty((2, 0), dtype=sums_dtype(x, weight), device=x.device)
-    if not config and serves_short_rows(x):
-        dx, both = backward_of_short_rows(dy, x, weight, stats, sums, centred=True)
-        return dx, none if both is None else both
     block = next_power_of_2(columns)
-    if block > _SUMMED:
-        dx, both = backward_in_parts(dy, None, x, weight, stats, sums, centred=True)
+    found = None
+    if not config and serves_short_rows(x):
+        found = backward_of_short_rows(dy, x, weight, stats, sums, centred=True)
+    elif not config and sums and serves_unaligned(x, dy, backward=True):
+        found = backward_unaligned(dy, x, weight, stats, centred=True)
+    elif block > _SUMMED:
+        found = backward_in_parts(dy, None, x, weight, stats, sums, centred=True)
+    if found:
+        dx, both = found
         return dx, none if both is None else both
     chosen, options = split_config(unpack(config) or {})
     stride = x.stride(0)

@@ -23,6 +23,7 @@ from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, 
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
 from tilescope_kernels.norms.short_rows_backward import backward_of_short_rows, serves_short_rows
+from tilescope_kernels.norms.unaligned_rows import backward_unaligned, forward_unaligned, serves_unaligned
 from tilescope_kernels.norms.wide_rows import backward_in_parts, forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -172,7 +173,9 @@ def _rms_norm(
     if columns * x.element_size() > _HELD:
         forward_in_parts(y, None, saved, x, None, weight, None, eps, centred=False)
         return y, rstd
-    if held := in_pieces(x, few | options):
+    if not config and serves_unaligned(x):
+        forward_unaligned(y, saved, x, weight, None, eps, centred=False)
+    elif held := in_pieces(x, few | options):
         pieces, options = held
         launch(rms_norm_pieces_kernel, (rows,), y, saved, x, weight, x.stride(0), columns, eps, **pieces, **options)
     else:
@@ -206,13 +209,17 @@ def _rms_norm_backward(
         dw = torch.zeros(columns if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
         return x.new_empty(rows, columns), dw
     none = torch.empty(0, dtype=sums_dtype(x, weight), device=x.device)
-    if not config and serves_short_rows(x):
-        dx, dw = backward_of_short_rows(dy, x, weight, rstd, sums, centred=False)
-        return dx, none if dw is None else dw[0]
     block = next_power_of_2(columns)
-    if block > _SUMMED:
-        dx, dw = backward_in_parts(dy, None, x, weight, rstd, sums, centred=False)
-        return dx, none if dw is None else dw[0]
+    found = None
+    if not config and serves_short_rows(x):
+        found = backward_of_short_rows(dy, x, weight, rstd, sums, centred=False)
+    elif not config and sums and serves_unaligned(x, dy, backward=True):
+        found = backward_unaligned(dy, x, weight, rstd, centred=False)
+    elif block > _SUMMED:
+        found = backward_in_parts(dy, None, x, weight, rstd, sums, centred=False)
+    if found:
+        dx, both = found
+        return dx, none if both is None else both[0]
     chosen, options = split_config(unpack(config) or {})
     # Rows in flight hide latency: few wide ones or several narrow ones; each program costs a row of partial sums.
     programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
