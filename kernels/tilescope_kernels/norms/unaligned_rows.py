@@ -21,8 +21,8 @@ from tilescope_kernels.norms.layer_norm_kernels import _SMALLER, _nothing
 #: Columns of the shortest and the longest rows that are served so: shorter ones are few accesses, and of longer ones the sums
 #: for dW and dB leave too few registers.
 _LEAST, _MOST, _MOST_BACKWARD = 513, 32768, 16384
-#: Elements a thread, most programs a multiprocessor, and rows that are on their way or worked on.
-_FORWARD, _BACKWARD = (16, 8, 1), (16, 4, 1)
+#: Elements a thread, warps a multiprocessor, and rows that are on their way or worked on.
+_FORWARD, _BACKWARD = (16, 32, 1), (16, 32, 1)
 #: Most elements of a block beside whose sums the weight is held.
 _HELD = 8192
 
@@ -176,13 +176,13 @@ def serves_unaligned(*tensors: torch.Tensor, backward: bool = False) -> bool:
     )
 
 
-def _plan(x: torch.Tensor, elements: int, most: int) -> tuple[int, int, int, int]:
-    """Elements of a block and of 16 bytes, warps at so many elements a thread, and programs."""
+def _plan(x: torch.Tensor, elements: int, together: int) -> tuple[int, int, int, int]:
+    """Elements of a block and of 16 bytes, warps, and programs, of which a multiprocessor has ``together`` warps."""
     rows, columns = x.shape
     width = 16 // x.element_size()
     block = next_power_of_2(columns)
     warps = max(4, min(32, block // (32 * elements)))
-    each = max(1, min(most, 32 // warps))
+    each = max(1, together // warps)
     return block, width, warps, min(cdiv(rows, width), cdiv(each * multiprocessors(x), width)) * width
 
 
