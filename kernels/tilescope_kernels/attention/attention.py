@@ -32,7 +32,7 @@ from tilescope_kernels.attention.flash import (
     padded,
 )
 from tilescope_kernels.attention.hopper import attention_hopper_kernel, query_tiles, tiles
-from tilescope_kernels.attention.hopper_backward import backward, backward_serves
+from tilescope_kernels.attention.hopper_gradients import backward, backward_serves
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 #: Most columns of a head: what registers hold beside the scores.

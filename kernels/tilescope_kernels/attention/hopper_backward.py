@@ -8,7 +8,6 @@ up dQ by atomics.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from triton.experimental import gluon
@@ -21,19 +20,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import device_of
-from tilescope_kernels.attention.flash import _place, _rows, padded
-from tilescope_kernels.attention.hopper import query_tiles, tiles
+from tilescope_kernels.attention.flash import _place, _rows
 
 #: Rows of a program: 64, those of a tensor core instruction, for each of two groups of warps.
 _PROGRAM = gl.constexpr(128)
 _ROWS = gl.constexpr(_PROGRAM.value // 2)
 #: Registers of a thread that multiplies and of one that loads; together all that a multiprocessor has.
 _MULTIPLYING, _LOADING = gl.constexpr(240), gl.constexpr(24)
-#: Rows of a block and blocks in shared memory, for dK and dV and for dQ, by a head's columns.
-_PLANS = {64: ((128, 3), (128, 3)), 128: ((64, 3), (64, 4))}
 
 
 @triton.jit
@@ -337,38 +330,3 @@ def attention_backward_q_hopper_kernel(
         [4, 1],
         [_MULTIPLYING, _LOADING],
     )  # fmt: skip
-
-
-def backward_serves(columns: int) -> bool:
-    """Whether registers hold the sums of heads of so many columns, and products are large enough."""
-    return padded(columns) in _PLANS
-
-
-def backward(
-    dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
-    v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
-) -> None:  # fmt: skip
-    """Write dQ, dK and dV. All but ``lse`` (fp32) are in 16 bits, and descriptors reach their rows."""
-    (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
-    rows = cdiv(queries, _PROGRAM.value) * _PROGRAM.value
-    terms = torch.empty((batch, heads, 2, rows), device=q.device)
-    (kv_block, kv_stages), (q_block, q_stages) = _PLANS[padded(columns)]
-    shared = {"GROUP": heads // kv_heads, "COLUMNS": padded(columns), "CAUSAL": causal, "num_warps": 4}
-    with device_of(q):  # Of descriptors a launch does not know it.
-        launch(
-            attention_row_terms_kernel, (rows // 64 * batch * heads,),
-            terms, o, do, lse, o.stride()[:3], do.stride()[:3], heads, queries, rows,
-            COLUMNS=columns, BLOCK=64, num_warps=4,
-        )  # fmt: skip
-        launch(
-            attention_backward_kv_hopper_kernel, (cdiv(keys, _PROGRAM.value) * batch * kv_heads,),
-            query_tiles(dk), query_tiles(dv), tiles(do, kv_block), tiles(q, kv_block), query_tiles(k), query_tiles(v),
-            terms, kv_heads, queries, keys, rows, scale, score_scale,
-            BLOCK=kv_block, STAGES=kv_stages, **shared,
-        )  # fmt: skip
-        launch(
-            attention_backward_q_hopper_kernel, (rows // _PROGRAM.value * batch * heads,),
-            query_tiles(dq), query_tiles(do), query_tiles(q), tiles(k, q_block), tiles(v, q_block),
-            terms, heads, keys, queries, rows, scale, score_scale,
-            BLOCK=q_block, STAGES=q_stages, **shared,
-        )  # fmt: skip
