@@ -30,6 +30,8 @@ _is_on = _switch()
 
 def use_triton() -> bool:
     """Whether functions launch Triton kernels. ``TILESCOPE_USE_TRITON=0`` has them run their PyTorch reference instead."""
+    if torch.compiler.is_compiling():  # Dynamo does not trace what is quicker.
+        return os.environ.get("TILESCOPE_USE_TRITON") != "0"
     return _is_on()
 
 

@@ -6,7 +6,7 @@ import torch
 
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import device_of
+from tilescope_kernels._shared.launching import device_of, multiprocessors
 from tilescope_kernels.attention.flash import padded
 from tilescope_kernels.attention.hopper import query_tiles, tiles
 from tilescope_kernels.attention.hopper_backward import (
@@ -22,9 +22,10 @@ from tilescope_kernels.attention.hopper_backward_wide import attention_backward_
 _PLANS = {64: ((128, 3), (128, 3)), 128: ((64, 3), (64, 4)), 256: ((64, 2), (32, 3))}
 
 
-def backward_serves(columns: int) -> bool:
-    """Whether registers hold the sums of heads of so many columns, and products are large enough."""
-    return padded(columns) in _PLANS
+def backward_serves(q: torch.Tensor) -> bool:
+    """Whether there are programs enough for these launches, which take the CPU longer than those without descriptors."""
+    batch, heads, queries, columns = q.shape
+    return padded(columns) in _PLANS and 2 * cdiv(queries, _PROGRAM.value) * batch * heads >= multiprocessors(q)
 
 
 def backward(

@@ -123,7 +123,7 @@ def _layer_norm(
     if columns * x.element_size() > _HELD:
         forward_in_parts(y, None, saved, x, None, weight, bias, eps, centred=True)
         return y, stats
-    if not config and serves_unaligned(x):
+    if not config and serves_unaligned(x, centred=True):
         forward_unaligned(y, saved, x, weight, bias, eps, centred=True)
     elif held := in_pieces(x, few | options):
         pieces, options = held
@@ -168,7 +168,7 @@ def _layer_norm_backward(
     found = None
     if not config and serves_short_rows(x):
         found = backward_of_short_rows(dy, x, weight, stats, sums, centred=True)
-    elif not config and sums and serves_unaligned(x, dy, backward=True):
+    elif not config and sums and serves_unaligned(x, dy, centred=True, backward=True):
         found = backward_unaligned(dy, x, weight, stats, centred=True)
     elif block > _SUMMED:
         found = backward_in_parts(dy, None, x, weight, stats, sums, centred=True)

@@ -141,6 +141,8 @@ CONFIGS = tuple(
 
 #: Bytes of the longest row that one program holds: half of a multiprocessor's registers. Longer ones are cut into parts.
 _HELD = 128 * 1024
+#: Columns of the longest rows of which a backward program takes several: those that are not long enough to be copied ahead.
+_SHORT = 128
 _EPS = torch.finfo(torch.float32).eps
 #: Most columns whose fp32 sums for dW it holds beside them: a quarter of a multiprocessor's registers.
 _SUMMED = 16384
@@ -173,7 +175,7 @@ def _rms_norm(
     if columns * x.element_size() > _HELD:
         forward_in_parts(y, None, saved, x, None, weight, None, eps, centred=False)
         return y, rstd
-    if not config and serves_unaligned(x):
+    if not config and serves_unaligned(x, centred=False):
         forward_unaligned(y, saved, x, weight, None, eps, centred=False)
     elif held := in_pieces(x, few | options):
         pieces, options = held
@@ -211,9 +213,9 @@ def _rms_norm_backward(
     none = torch.empty(0, dtype=sums_dtype(x, weight), device=x.device)
     block = next_power_of_2(columns)
     found = None
-    if not config and serves_short_rows(x):
+    if not config and serves_short_rows(x, _SHORT):
         found = backward_of_short_rows(dy, x, weight, rstd, sums, centred=False)
-    elif not config and sums and serves_unaligned(x, dy, backward=True):
+    elif not config and sums and serves_unaligned(x, dy, centred=False, backward=True):
         found = backward_unaligned(dy, x, weight, rstd, centred=False)
     elif block > _SUMMED:
         found = backward_in_parts(dy, None, x, weight, rstd, sums, centred=False)

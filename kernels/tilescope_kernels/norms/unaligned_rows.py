@@ -20,11 +20,11 @@ from tilescope_kernels.norms.layer_norm_kernels import _SMALLER, _nothing
 
 #: Columns of the shortest and the longest rows that are served so: shorter ones are few accesses, and of longer ones the sums
 #: for dW and dB leave too few registers.
-_LEAST, _MOST, _MOST_BACKWARD = 513, 32768, 16384
-#: Elements a thread, warps a multiprocessor, and rows that are on their way or worked on.
-_FORWARD, _BACKWARD = (16, 32, 1), (16, 32, 1)
-#: Most elements of a block beside whose sums the weight is held.
-_HELD = 8192
+_LEAST, _MOST, _MOST_BACKWARD = 513, 32768, {True: 8192, False: 16384}
+#: Elements a thread and warps a multiprocessor, of LayerNorm and of RMSNorm; LayerNorm's backward pass of few columns.
+_FORWARD, _BACKWARD, _BACKWARD_FEW = ((32, 32), (16, 32)), ((16, 32), (16, 32)), (16, 48)
+#: Most elements of a block that hold the weights, forward, and the weight, beside sums for dW, backward.
+_HELD, _HELD_BACKWARD = 8192, 8192
 
 
 @triton.jit
@@ -33,9 +33,9 @@ def _store(ptr, place, values, mask):
 
 
 @triton.jit
-def norm_unaligned_kernel(  # noqa: PLR0915 - each line twice, for the inner part and the ends
+def norm_unaligned_kernel(  # noqa: PLR0912, PLR0915 - each line twice, for the inner part and the ends
     y_ptr, stats_ptr, x_ptr, weight_ptr, bias_ptr, rows, columns, eps,
-    BLOCK: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr, CENTRED: tl.constexpr,
+    BLOCK: tl.constexpr, WIDTH: tl.constexpr, CENTRED: tl.constexpr, HOLD: tl.constexpr,
 ):  # fmt: skip
     """Rows ``program, program + programs, ...`` of contiguous ``x``, one at a time. ``programs`` is a multiple of ``WIDTH``.
 
@@ -47,14 +47,18 @@ def norm_unaligned_kernel(  # noqa: PLR0915 - each line twice, for the inner par
     column = tl.arange(0, BLOCK)
     offset, at_end = ends(before, length, columns, WIDTH)
     inner = column < length
-    # Single elements, since a weight starts at 16 bytes where its row does not: once for all rows.
+    # Single elements, since a weight starts at 16 bytes where its row does not: once for all rows, where registers hold them.
     if weight_ptr is not None:
-        weight = tl.load(weight_ptr + before + column, mask=inner, other=0.0)
-        weight_end = tl.load(weight_ptr + before + offset, mask=at_end, other=0.0)
+        weight_ptr += before
+        weight_end = tl.load(weight_ptr + offset, mask=at_end, other=0.0)
+        if HOLD:
+            weight = tl.load(weight_ptr + column, mask=inner, other=0.0)
     if bias_ptr is not None:
-        bias = tl.load(bias_ptr + before + column, mask=inner, other=0.0)
-        bias_end = tl.load(bias_ptr + before + offset, mask=at_end, other=0.0)
-    for row in tl.range(program, rows, tl.num_programs(0), num_stages=STAGES):
+        bias_ptr += before
+        bias_end = tl.load(bias_ptr + offset, mask=at_end, other=0.0)
+        if HOLD:
+            bias = tl.load(bias_ptr + column, mask=inner, other=0.0)
+    for row in range(program, rows, tl.num_programs(0)):
         start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
         begin = (start * columns + before) // WIDTH * WIDTH
         x = tl.load(x_ptr + begin + column, mask=inner, other=0.0)
@@ -81,10 +85,16 @@ def norm_unaligned_kernel(  # noqa: PLR0915 - each line twice, for the inner par
         y = (x.to(tl.float32) - mean) * rstd
         y_end = (x_end - mean) * rstd
         if weight_ptr is not None:
-            y *= weight.to(tl.float32)
+            if HOLD:
+                y *= weight.to(tl.float32)
+            else:
+                y *= tl.load(weight_ptr + column, mask=inner, eviction_policy="evict_last").to(tl.float32)
             y_end *= weight_end.to(tl.float32)
         if bias_ptr is not None:
-            y += bias.to(tl.float32)
+            if HOLD:
+                y += bias.to(tl.float32)
+            else:
+                y += tl.load(bias_ptr + column, mask=inner, eviction_policy="evict_last").to(tl.float32)
             y_end += bias_end.to(tl.float32)
         _store(y_ptr, begin + column, y, inner)
         _store(y_ptr, begin + offset, y_end, at_end)
@@ -99,7 +109,7 @@ def norm_unaligned_kernel(  # noqa: PLR0915 - each line twice, for the inner par
 @triton.jit
 def norm_unaligned_backward_kernel(  # noqa: PLR0915 - each line twice, for the inner part and the ends
     dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, rows, columns,
-    BLOCK: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr, CENTRED: tl.constexpr, HOLD: tl.constexpr,
+    BLOCK: tl.constexpr, WIDTH: tl.constexpr, CENTRED: tl.constexpr, HOLD: tl.constexpr,
 ):  # fmt: skip
     """``dx`` of rows ``program, program + programs, ...`` of contiguous ``x`` and ``dy``, and these rows' share of dW and dB.
 
@@ -121,7 +131,7 @@ def norm_unaligned_backward_kernel(  # noqa: PLR0915 - each line twice, for the 
         weight_end = tl.load(weight_ptr + offset, mask=at_end, other=0.0)
         if HOLD:
             weight = tl.load(weight_ptr + column, mask=inner, other=0.0)
-    for row in tl.range(program, rows, programs, num_stages=STAGES):
+    for row in range(program, rows, programs):
         start = row + tl.full((), 0, tl.int64)  # as above
         begin = (start * columns + before) // WIDTH * WIDTH
         x = tl.load(x_ptr + begin + column, mask=inner, other=0.0)
@@ -167,10 +177,10 @@ def norm_unaligned_backward_kernel(  # noqa: PLR0915 - each line twice, for the 
         _store(partial_ptr, offset, db_end, at_end)
 
 
-def serves_unaligned(*tensors: torch.Tensor, backward: bool = False) -> bool:
+def serves_unaligned(*tensors: torch.Tensor, centred: bool, backward: bool = False) -> bool:
     """Whether rows of these matrices begin at other places than 16 bytes, all at the same ones."""
     columns = tensors[0].shape[1]
-    return _LEAST <= columns <= (_MOST_BACKWARD if backward else _MOST) and all(
+    return _LEAST <= columns <= (_MOST_BACKWARD[centred] if backward else _MOST) and all(
         tensor.stride(0) == columns and columns * tensor.element_size() % 16 and tensor.data_ptr() % 16 == 0
         for tensor in tensors
     )
@@ -191,11 +201,11 @@ def forward_unaligned(
     eps: float, centred: bool,
 ) -> None:  # fmt: skip
     """Write y and, unless it is None, ``stats``."""
-    block, width, warps, programs = _plan(x, *_FORWARD[:2])
+    block, width, warps, programs = _plan(x, *_FORWARD[0 if centred else 1])
     launch(
         norm_unaligned_kernel, (programs,),
         y, stats, x, weight, bias, x.shape[0], x.shape[1], eps,
-        BLOCK=block, WIDTH=width, STAGES=_FORWARD[2], CENTRED=centred, num_warps=warps,
+        BLOCK=block, WIDTH=width, CENTRED=centred, HOLD=block <= _HELD, num_warps=warps,
     )  # fmt: skip
 
 
@@ -204,12 +214,13 @@ def backward_unaligned(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """dx, and dW and (``centred``) dB as rows of one tensor."""
     rows, columns = x.shape
-    block, width, warps, programs = _plan(x, *_BACKWARD[:2])
+    few = centred and columns <= 1024
+    block, width, warps, programs = _plan(x, *(_BACKWARD_FEW if few else _BACKWARD[0 if centred else 1]))
     dx = x.new_empty(rows, columns)
     partial = x.new_empty((1 + centred, programs, columns), dtype=torch.float32)
     launch(
         norm_unaligned_backward_kernel, (programs,),
         dx, partial, dy, x, weight, stats, rows, columns,
-        BLOCK=block, WIDTH=width, STAGES=_BACKWARD[2], CENTRED=centred, HOLD=block <= _HELD, num_warps=warps,
+        BLOCK=block, WIDTH=width, CENTRED=centred, HOLD=block <= _HELD_BACKWARD, num_warps=warps,
     )  # fmt: skip
     return dx, sum_partials(partial, sums_dtype(x, weight))
