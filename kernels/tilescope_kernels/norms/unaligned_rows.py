@@ -20,11 +20,13 @@ from tilescope_kernels.norms.layer_norm_kernels import _SMALLER, _nothing
 
 #: Columns of the shortest and the longest rows that are served so: shorter ones are few accesses, and of longer ones the sums
 #: for dW and dB leave too few registers.
-_LEAST, _MOST, _MOST_BACKWARD = 513, 32768, {True: 8192, False: 16384}
-#: Elements a thread and warps a multiprocessor, of LayerNorm and of RMSNorm; LayerNorm's backward pass of few columns.
-_FORWARD, _BACKWARD, _BACKWARD_FEW = ((32, 32), (16, 32)), ((16, 32), (16, 32)), (16, 48)
-#: Most elements of a block that hold the weights, forward, and the weight, beside sums for dW, backward.
-_HELD, _HELD_BACKWARD = 8192, 8192
+_LEAST, _MOST, _MOST_BACKWARD = 513, 16384, {True: 8192, False: 16384}
+#: Elements a thread and warps a multiprocessor, and for LayerNorm's backward pass of few columns. In bf16, 16384x4097 took
+#: LayerNorm 291 us forward and takes 206, backward 312 and 233; 32768x1003 71 and 52, 99 and 76; 777x12345 38 and 26 forward, but
+#: 76 and 116 backward, which is left (intervals, H200, 2026-11-26, torch 2.11, triton 3.6).
+_FORWARD, _BACKWARD, _BACKWARD_FEW = (32, 32), (16, 32), (16, 48)
+#: Most elements of a block beside which registers hold the weights: forward, if CENTRED and if not, and backward.
+_HELD, _HELD_BACKWARD = {True: 16384, False: 8192}, 8192
 
 
 @triton.jit
@@ -201,11 +203,11 @@ def forward_unaligned(
     eps: float, centred: bool,
 ) -> None:  # fmt: skip
     """Write y and, unless it is None, ``stats``."""
-    block, width, warps, programs = _plan(x, *_FORWARD[0 if centred else 1])
+    block, width, warps, programs = _plan(x, *_FORWARD)
     launch(
         norm_unaligned_kernel, (programs,),
         y, stats, x, weight, bias, x.shape[0], x.shape[1], eps,
-        BLOCK=block, WIDTH=width, CENTRED=centred, HOLD=block <= _HELD, num_warps=warps,
+        BLOCK=block, WIDTH=width, CENTRED=centred, HOLD=block <= _HELD[centred], num_warps=warps,
     )  # fmt: skip
 
 
@@ -215,7 +217,7 @@ def backward_unaligned(
     """dx, and dW and (``centred``) dB as rows of one tensor."""
     rows, columns = x.shape
     few = centred and columns <= 1024
-    block, width, warps, programs = _plan(x, *(_BACKWARD_FEW if few else _BACKWARD[0 if centred else 1]))
+    block, width, warps, programs = _plan(x, *(_BACKWARD_FEW if few else _BACKWARD))
     dx = x.new_empty(rows, columns)
     partial = x.new_empty((1 + centred, programs, columns), dtype=torch.float32)
     launch(
