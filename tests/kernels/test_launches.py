@@ -15,6 +15,7 @@ from tilescope_kernels._shared import launches
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 MADE: list[tuple[Any, ...]] = []
 SEARCHES: list[str] = []
@@ -201,3 +202,32 @@ def test_without_a_gpu_a_launch_is_triton_s(monkeypatch):
     start()
     assert len(SEARCHES) == 2
     assert not launches._MADE
+
+
+@triton.jit
+def tiles_kernel(y, x, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK
+    y.store([place, 0], x.load([place, 0]))
+
+
+def test_descriptors_are_handed_over_and_what_they_are_specialized_on_is_asked_for(monkeypatch):
+    run = triton.JITFunction.run
+    monkeypatch.setattr(
+        tiles_kernel, "run", lambda *args, **kwargs: (SEARCHES.append("run"), run(tiles_kernel, *args, **kwargs))[1]
+    )
+    monkeypatch.setattr(tiles_kernel, "device_caches", type(tiles_kernel.device_caches)(tiles_kernel.create_binder))
+
+    def start(rows, block=16, dtype=torch.float16):
+        tensors = (torch.zeros(rows, 64, dtype=dtype) for _ in range(2))
+        tiles = [TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [block, 64]) for tensor in tensors]
+        launches.launch(tiles_kernel, (2,), *tiles, BLOCK=block)
+        return tiles
+
+    start(32)
+    tiles = start(48)
+    assert SEARCHES == ["run"]
+    assert [given is tile for given, tile in zip(MADE[-1][2:], tiles, strict=False)] == [True, True]
+    assert len(MADE[0]) == len(MADE[1])
+    start(32, block=32)
+    start(32, dtype=torch.bfloat16)
+    assert len(SEARCHES) == 3

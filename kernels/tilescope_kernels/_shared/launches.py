@@ -31,6 +31,8 @@ class _Made(NamedTuple):
 
 _MADE: dict[Hashable, _Made] = {}
 _JIT, _COMPILER, _TENSOR, _PARAMETER = vars(jit), vars(compiler), torch.Tensor, torch.nn.Parameter
+#: Triton's and Gluon's classes have one name; to import them takes time that most kernels need not.
+_DESCRIPTOR = "TensorDescriptor"
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
@@ -54,9 +56,21 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
             add(value.dtype)
             add(address & 15)
             give(address)
+        elif kind is int or value is None:
+            # Of a number all that Triton may specialize on is its value.
+            add(value)
+            give(value)
+        elif kind is float:
+            add(float)  # and of these only what they are
+            give(value)
+        elif kind.__name__ == _DESCRIPTOR:
+            if device < 0:
+                device = value.base.get_device()
+            # Triton specializes on these; extents and strides are the launch's.
+            key += (kind, value.base.dtype, *value.block_shape, getattr(value, "layout", None))
+            give(value)
         else:
-            # Of a number all that Triton may specialize on is its value, but of a float only that it is one.
-            add(float if kind is float else value)
+            add(value)
             give(value)
     if device < 0:
         kernel[grid](*args, **constants)
@@ -107,9 +121,10 @@ def _is_watched(kernel: Any) -> bool:
 
 
 def _made(kernel: Any, compiled: Any, device: int, args: tuple[Any, ...], constants: Mapping[str, Any]) -> _Made | None:
-    """What launches this again; None for what only Triton can launch, such as tensor descriptors or in another version."""
+    """What launches this again; None for what only Triton can launch, such as tuples of tensors, or in another version."""
     plain = all(
         isinstance(value, (torch.Tensor, int, float, str, type(None)))
+        or type(value).__name__ == _DESCRIPTOR
         or (type(value) is tuple and all(type(item) is int for item in value))
         for value in args
     )
