@@ -35,7 +35,7 @@ _JIT, _COMPILER, _TENSOR, _PARAMETER = vars(jit), vars(compiler), torch.Tensor, 
 _DESCRIPTOR = "TensorDescriptor"
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:  # noqa: PLR0912 - each costs a call
     """``kernel[grid](*args, **constants)``, on the GPU of the first tensor.
 
     ``constants`` are what the kernel declares ``tl.constexpr``, and launch options. Whoever looks on sees the launch: hooks, what
