@@ -146,6 +146,28 @@ def check_norms_of_rows_that_are_cut_into_parts():
     close(leaf.grad, twin.grad, 1e-5)
 
 
+def check_norms_of_rows_that_do_not_start_at_16_bytes():
+    # Odd columns, a multiple of 8 bytes, and fewer rows than begin differently; whole accesses, though no multiple of 16 elements.
+    for kernel, shape in (
+        ("layer_norm", "19x601-fp16"), ("layer_norm", "9x602-fp32"), ("layer_norm", "3x603-fp32"),
+        ("rms_norm", "19x601-fp16"), ("rms_norm", "3x603-fp32"),
+        ("layer_norm", "9x1000-fp16"), ("rms_norm", "9x1000-fp16"), ("softmax", "9x1000-fp16"),
+    ):  # fmt: skip
+        against_reference(kernel, shape)
+    for x in (draw(4, 601), draw(4, 1202)[:, 1:602], draw(2405)[1:].view(4, 601)):  # the latter two by other kernels
+        for weight in (None, draw(601, seed=1)):
+            close(
+                layer_norm(x, 601, weight),
+                torch.nn.functional.layer_norm(x.double(), (601,), None if weight is None else weight.double()),
+            )
+
+
+def check_norms_of_short_rows():
+    for kernel in ("layer_norm", "rms_norm"):
+        for shape in ("300x64-fp32", "7x5-fp16", "70x333-fp32"):
+            against_reference(kernel, shape)
+
+
 def check_rows_in_pieces():
     for kernel in ("layer_norm", "rms_norm"):
         against_reference(kernel, "3x2304-fp32")  # the last piece is partial
@@ -225,7 +247,7 @@ def check_layer_norm_large_mean():
 
 def check_layer_norm_of_numbers_that_are_far_apart():
     # As PyTorch on a GPU: NaN where differences are beyond fp32, 0 where only their squares are, or the sum of the row.
-    for columns in (3, 63, 3000, 3072):
+    for columns in (3, 63, 603, 3000, 3072):
         apart, alike, one = torch.zeros(columns), torch.full((columns,), 3e38), torch.zeros(columns)
         apart[::3], apart[1::3], one[0] = 3e38, -3e38, 1e30
         y = layer_norm(torch.stack((apart, alike, one)), columns)

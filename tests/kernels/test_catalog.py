@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import pkgutil
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import tilescope_kernels as kernels
+import triton
 from tilescope_kernels import catalog
 
 PACKAGE = Path(kernels.__file__).parent
@@ -90,3 +92,18 @@ def test_a_file_and_a_line_add_a_kernel(tmp_path):
     (copy / "catalog.py").write_text(table.replace("ENTRIES = (\n", f"ENTRIES = (\n{line}", 1))
     code = "import tilescope_kernels as k; print(k.CATALOG[0].name, k.FAMILIES['elementwise'][0].name, k.twice(4), 'twice' in dir(k))"
     assert python(code, tmp_path).split() == ["twice", "twice", "8", "True"]
+
+
+def _modules():
+    names = (found.name for found in pkgutil.walk_packages(kernels.__path__, "tilescope_kernels."))
+    return [importlib.import_module(name) for name in names]
+
+
+def test_kernels_refer_to_what_triton_compiles():
+    """Triton reads all that a kernel refers to before it compiles it, and refuses functions of the host."""
+    functions = {
+        value for module in _modules() for value in vars(module).values() if isinstance(value, triton.JITFunction)
+    }
+    assert len(functions) > 100
+    for function in functions:
+        assert function.cache_key

@@ -249,3 +249,20 @@ def test_costs_are_the_analytic_counts():
     assert by_name["matmul"].cost(large, FORWARD).pipe == "bf16"
     norm = by_name["layer_norm"].cost(Workload({"rows": 10, "columns": 100}, "bf16"), BACKWARD)
     assert (norm.bytes_read, norm.bytes_written) == (2 * 2000 + 200, 2000 + 400)
+
+
+def test_the_compiler_traces_what_functions_ask_of_their_arguments():
+    x, weight = torch.ones(4, 8), torch.ones(8)
+
+    def call(x, weight):
+        y, total = kernels.add_rms_norm(kernels.rms_norm(x, 8, weight), kernels.layer_norm(x, 8, weight), weight)
+        return kernels.softmax(kernels.swiglu(y, kernels.gelu(total))) + kernels.vector_add(x, x)
+
+    seen: list[str] = []
+
+    def backend(module, _):
+        seen.extend(str(node.target) for node in module.graph.nodes)
+        return lambda *args: (args[0],)
+
+    torch.compile(call, backend=backend, fullgraph=True)(x, weight)
+    assert {"tilescope.rms_norm.default", "tilescope.softmax.default", "tilescope.vector_add.default"} <= set(seen)

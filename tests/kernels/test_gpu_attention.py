@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from tilescope_kernels import CATALOG
 from tilescope_kernels import scaled_dot_product_attention as sdpa
+from tilescope_kernels.attention import hopper_gradients
 
 pytestmark = [
     pytest.mark.gpu,
@@ -64,6 +65,36 @@ def test_shapes(extents, causal, dtype):
     q = draw(batch, kv_heads * group, queries, columns, dtype=DTYPES[dtype])
     k, v = (draw(batch, kv_heads, keys, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
     compare(q, k, v, TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "extents",
+    [
+        (1, 1, 1, 128, 128, 128), (2, 2, 3, 333, 1000, 64), (1, 2, 1, 257, 130, 128), (1, 2, 3, 1000, 333, 128),
+        (2, 3, 1, 517, 517, 96), (2, 2, 1, 517, 130, 256), (1, 2, 3, 200, 333, 200), (1, 1, 1, 5, 900, 256),
+        (1, 1, 1, 700, 3, 128), (1, 1, 1, 3, 700, 64),
+    ],
+)  # fmt: skip
+def test_hoppers_backward_pass(extents, causal, dtype, monkeypatch):
+    """Where it would not be chosen, too: small, ragged, with more queries than keys and fewer."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("Hopper's")
+    made: list[str] = []
+    start = hopper_gradients.launch
+    monkeypatch.setattr(hopper_gradients, "_LEAST", 0)
+    monkeypatch.setattr(hopper_gradients, "multiprocessors", lambda _: 1)
+    monkeypatch.setattr(
+        hopper_gradients,
+        "launch",
+        lambda kernel, *args, **kwargs: (made.append(kernel), start(kernel, *args, **kwargs)),
+    )
+    batch, kv_heads, group, queries, keys, columns = extents
+    q = draw(batch, kv_heads * group, queries, columns, dtype=DTYPES[dtype])
+    k, v = (draw(batch, kv_heads, keys, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
+    compare(q, k, v, TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
+    assert len(made) == 3
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def tables(tokens, columns):
 
 def by_name():
     """Each operator's arguments, small and ragged."""
+    assert kernels.CATALOG  # whose modules are imported with it, and register their operators
     ops, x, gate = torch.ops.tilescope, draw(7, 129), draw(7, 129, seed=1)
     cos, sin = tables(5, 64)
     target = classes(7, 129)

@@ -61,7 +61,7 @@ class Function(TorchFunctionMode):
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
-    monkeypatch.setattr(operators, "DIRECT", "cpu")
+    monkeypatch.setattr(operators, "DIRECT", "is_cpu")
     CALLS.clear()
 
 
@@ -114,7 +114,7 @@ def test_a_subclass_another_device_and_a_transform_go_through_the_dispatcher(mon
     torch.func.vmap(lambda x: square(x, 1.0))(torch.ones(2, 2))
     assert CALLS == ["dispatched"] * 2
     CALLS.clear()
-    monkeypatch.setattr(operators, "DIRECT", "cuda")
+    monkeypatch.setattr(operators, "DIRECT", "is_cuda")
     square(torch.tensor([3.0]), 1.0)
     assert how() == "dispatched"
 
@@ -140,6 +140,6 @@ def test_the_compiler_sees_the_operator():
 
 
 def test_an_old_pytorch_that_does_not_tell_has_all_dispatched(monkeypatch):
-    monkeypatch.setattr(operators, "_WATCHERS", None)
+    monkeypatch.setattr(operators, "_is_watched", operators._watch(object()))
     square(torch.tensor([3.0]), 1.0)
     assert how() == "dispatched"

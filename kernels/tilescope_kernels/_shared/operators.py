@@ -14,8 +14,8 @@ from torch.autograd import forward_ad
 
 from tilescope_kernels._shared import launching
 
-#: The kind of device on which calls pass the dispatcher by.
-DIRECT = "cuda"
+#: What is true of the tensors whose calls pass the dispatcher by.
+DIRECT = "is_cuda"
 
 
 class Operator:
@@ -60,9 +60,10 @@ class Operator:
         for value in args:
             kind = type(value)
             if kind is torch.Tensor or kind is torch.nn.Parameter:
-                if value.device.type != DIRECT:
+                if not getattr(value, DIRECT):
                     return self._operator(*args)
-                wants_gradient = wants_gradient or value.requires_grad
+                if value.requires_grad:
+                    wants_gradient = True
             elif isinstance(value, (torch.Tensor, list, tuple)):
                 return self._operator(*args)
         if not wants_gradient or not torch.is_grad_enabled():
@@ -75,43 +76,45 @@ def operator(name: str, mutates: Iterable[str] = ()) -> Callable[[Callable[..., 
     return lambda launch: Operator(name, launch, tuple(mutates))
 
 
-def _watchers() -> tuple[Callable[[], Any], ...] | None:
-    """What tells, by something true, that a call has to go through the dispatcher; None where this PyTorch does not tell all of it."""
+def _watch(inner: Any) -> Callable[[], bool]:
+    """What tells whether a call has to go through the dispatcher: always where this PyTorch does not tell all of it."""
     try:
-        inner = torch._C
-        return (
-            inner._len_torch_dispatch_stack,
-            inner._is_torch_function_mode_enabled,
-            inner._functorch.peek_interpreter_stack,
-            inner._get_tracing_state,
-            torch.autograd._profiler_enabled,
-            lambda: forward_ad._current_level >= 0,
-        )
+        dispatching, functions = inner._len_torch_dispatch_stack, inner._is_torch_function_mode_enabled
+        transforms, tracing = inner._functorch.peek_interpreter_stack, inner._get_tracing_state
+        profiled = inner._autograd._profiler_enabled
     except AttributeError:
-        return None
+        return lambda: True
+
+    def is_watched() -> bool:
+        return bool(
+            dispatching() or functions() or transforms() or tracing() or profiled() or forward_ad._current_level >= 0
+        )
+
+    return is_watched
 
 
-_WATCHERS = _watchers()
-
-
-def _is_watched() -> bool:
-    return _WATCHERS is None or any(watcher() for watcher in _WATCHERS)
+_is_watched = _watch(torch._C)
 
 
 def pack(config: Mapping[str, int] | None) -> str:
     """Write a config as text, ``"BLOCK=1024 num_warps=4"``: an operator's schema has no mappings. None is empty text."""
-    return " ".join(f"{name}={value}" for name, value in (config or {}).items())
+    return " ".join(f"{name}={value}" for name, value in config.items()) if config else ""
 
 
 def unpack(text: str) -> dict[str, int] | None:
     """Read the config that ``pack`` wrote."""
+    if not text:
+        return None
     pairs = (item.split("=") for item in text.split())
     return {name: int(value) for name, value in pairs} or None
 
 
 def wants_grad(*tensors: torch.Tensor | None) -> bool:
     """Whether autograd will ask for a gradient of any tensor, so that the forward pass must save for the backward pass."""
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    for tensor in tensors:
+        if tensor is not None and tensor.requires_grad:
+            return torch.is_grad_enabled()
+    return False
 
 
 def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:
@@ -124,8 +127,20 @@ def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:
 
 def as_rows(x: torch.Tensor, columns: int) -> torch.Tensor:
     """View ``x`` as a matrix of so many columns with stride 1 along a row and any stride between rows. Copies if it must."""
-    flat = x.reshape(x.numel() // max(columns, 1), columns)
+    flat = x if x.dim() == 2 and x.shape[1] == columns else x.reshape(x.numel() // max(columns, 1), columns)
     return flat if flat.stride(1) == 1 else flat.contiguous()
+
+
+def shaped_as(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """``y`` in the shape of ``x``, as it is where it has that."""
+    return y if y.shape == x.shape else y.reshape(x.shape)
+
+
+def as_vector(weight: torch.Tensor | None) -> torch.Tensor | None:
+    """A weight of any shape as one contiguous dimension. None is None."""
+    if weight is None or (weight.dim() == 1 and weight.is_contiguous()):
+        return weight
+    return weight.reshape(-1).contiguous()
 
 
 def check_integers(dtypes: tuple[torch.dtype, ...] = (torch.int32,), **tensors: torch.Tensor) -> None:

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
+from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
 
 #: Bytes of a part, programs a multiprocessor and their warps, rows that are copied ahead and rows that await their sums.
@@ -137,7 +137,7 @@ def _cut(read: Sequence[torch.Tensor], size: int, programs: int, warps: int, ahe
     rows, columns = x.shape
     width = 16 // x.element_size()
     block = size // x.element_size()
-    parts = triton.cdiv(columns, block)
+    parts = cdiv(columns, block)
     running = programs * multiprocessors(x)
     room = programs * (ahead + 1 + lag) * block * sum(tensor.element_size() for tensor in read)
     # What the compiler can prove to be aligned are multiples of 16, of bytes and of elements.

@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.launching import device_of
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
+from tilescope_kernels._shared.launches import launch
 
 
 @triton.jit
@@ -42,10 +43,11 @@ def column_sums(partial: torch.Tensor, x: torch.Tensor) -> None:
     """Fill fp32 ``partial`` (programs, columns) with partial sums over the rows of contiguous ``x`` (rows, columns)."""
     rows, columns = x.shape
     block = 1024
-    with device_of(x):
-        column_sums_kernel[(triton.cdiv(columns, block), partial.shape[0])](
-            partial, x, rows, columns, ROWS=4, BLOCK=block, num_warps=4
-        )
+    launch(
+        column_sums_kernel, (cdiv(columns, block), partial.shape[0]),
+        partial, x, rows, columns,
+        ROWS=4, BLOCK=block, num_warps=4,
+    )  # fmt: skip
 
 
 def sums_dtype(x: torch.Tensor, weight: torch.Tensor | None) -> torch.dtype:
@@ -63,12 +65,13 @@ def sum_partials(partial: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if programs > 256:
         # All are asked for at once, or nearly: 2x528x1024 took 17 us and takes 7, 2x264x4096 11 and 7 (intervals, H200,
         # 2026-11-23, torch 2.11, triton 3.6).
-        block, rows = 16, min(1024, triton.next_power_of_2(programs))
+        block, rows = 16, min(1024, next_power_of_2(programs))
         warps = rows // 128
     elif columns > 16384:  # Columns enough, and few programs, since each takes a part of a row.
-        block, rows = 128, min(64, triton.next_power_of_2(programs))
-    with device_of(partial):
-        sum_partials_kernel[(triton.cdiv(columns, block), outputs)](
-            out, partial, programs, columns, ROWS=rows, BLOCK=block, num_warps=warps
-        )
+        block, rows = 128, min(64, next_power_of_2(programs))
+    launch(
+        sum_partials_kernel, (cdiv(columns, block), outputs),
+        out, partial, programs, columns,
+        ROWS=rows, BLOCK=block, num_warps=warps,
+    )  # fmt: skip
     return out

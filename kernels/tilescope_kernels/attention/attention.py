@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import FLOATING, capability, check_tensors, device_of, use_triton
 from tilescope_kernels._shared.operators import operator, pack, wants_grad
 from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
@@ -31,6 +32,7 @@ from tilescope_kernels.attention.flash import (
     padded,
 )
 from tilescope_kernels.attention.hopper import attention_hopper_kernel, query_tiles, tiles
+from tilescope_kernels.attention.hopper_gradients import backward, backward_serves
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 #: Most columns of a head: what registers hold beside the scores.
@@ -92,19 +94,22 @@ def _attention(
             )
     asked = lse if save else None
     shared = {"GROUP": heads // kv_heads, "COLUMNS": columns, "CAUSAL": causal, "num_warps": chosen["num_warps"]}
-    grid = (triton.cdiv(queries, m) * batch * heads,)
-    with device_of(q):
-        if chosen["SPECIALIZED"]:
-            attention_hopper_kernel[grid](
+    grid = (cdiv(queries, m) * batch * heads,)
+    if chosen["SPECIALIZED"]:
+        with device_of(q):  # Of descriptors the launch does not know it.
+            launch(
+                attention_hopper_kernel, grid,
                 query_tiles(o), asked, query_tiles(q), tiles(k, n), tiles(v, n), heads, queries, keys, score_scale,
                 BLOCK=n, STAGES=chosen["num_stages"], **{**shared, "COLUMNS": padded(columns)},
             )  # fmt: skip
-        else:
-            attention_kernel[grid](
-                o, asked, q, k, v, _tiles(q, m, tma), _tiles(k, n, tma), _tiles(v, n, tma),
-                *(t.stride()[:3] for t in (o, q, k, v)), heads, queries, keys, score_scale,
-                mask, None if mask is None else mask.stride(), window, EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, num_stages=chosen["num_stages"], **shared,
-            )  # fmt: skip
+    else:
+        launch(
+            attention_kernel, grid,
+            o, asked, q, k, v, _tiles(q, m, tma), _tiles(k, n, tma), _tiles(v, n, tma),
+            *(t.stride()[:3] for t in (o, q, k, v)), heads, queries, keys, score_scale, mask,
+            None if mask is None else mask.stride(), window,
+            EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, num_stages=chosen["num_stages"], **shared,
+        )  # fmt: skip
     return o, lse
 
 
@@ -126,30 +131,36 @@ def _attention_backward(
     dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
     if q.numel() == 0 or keys == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
+    group, score_scale = heads // kv_heads, scale * math.log2(math.e)
+    plain = mask is None and window is None and not config
+    if plain and backward_serves(q, k) and _specializes(do, q, k, v, dq, dk, dv):
+        backward(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
+        return dq, dk, dv
     chosen = chosen_config(q, causal, config, mask is not None)
     tma = chosen["TMA"] and _tma_serves(do, q, k, v)
     delta = torch.empty_like(lse)
-    group, score_scale = heads // kv_heads, scale * math.log2(math.e)
     shared = {"GROUP": group, "COLUMNS": columns, "CAUSAL": causal}
     hidden = (mask, None if mask is None else mask.stride(), window)
-    with device_of(q):
-        attention_delta_kernel[(triton.cdiv(queries, 64) * batch * heads,)](
-            delta, o, do, o.stride()[:3], do.stride()[:3], heads, queries, COLUMNS=columns, BLOCK=64, num_warps=4
-        )
-        m, n = chosen["KV_M"], chosen["KV_N"]
-        attention_backward_kv_kernel[(triton.cdiv(keys, n) * batch * kv_heads,)](
-            dk, dv, do, q, k, v, lse, delta, _tiles(do, m, tma), _tiles(q, m, tma),
-            *(t.stride()[:3] for t in (dk, dv, do, q, k, v)), kv_heads, queries, keys, scale, score_scale,
-            *hidden, EVEN=queries % m == 0, BLOCK_M=m, BLOCK_N=n, **shared,
-            num_warps=chosen["KV_WARPS"], num_stages=chosen["KV_STAGES"],
-        )  # fmt: skip
-        m, n = chosen["Q_M"], chosen["Q_N"]
-        attention_backward_q_kernel[(triton.cdiv(queries, m) * batch * heads,)](
-            dq, do, q, k, v, lse, delta, _tiles(k, n, tma), _tiles(v, n, tma),
-            *(t.stride()[:3] for t in (dq, do, q, k, v)), heads, queries, keys, scale, score_scale,
-            *hidden, EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, **shared,
-            num_warps=chosen["Q_WARPS"], num_stages=chosen["Q_STAGES"],
-        )  # fmt: skip
+    launch(
+        attention_delta_kernel, (cdiv(queries, 64) * batch * heads,),
+        delta, o, do, o.stride()[:3], do.stride()[:3], heads, queries,
+        COLUMNS=columns, BLOCK=64, num_warps=4,
+    )  # fmt: skip
+    m, n = chosen["KV_M"], chosen["KV_N"]
+    launch(
+        attention_backward_kv_kernel, (cdiv(keys, n) * batch * kv_heads,),
+        dk, dv, do, q, k, v, lse, delta, _tiles(do, m, tma), _tiles(q, m, tma),
+        *(t.stride()[:3] for t in (dk, dv, do, q, k, v)), kv_heads, queries, keys, scale, score_scale, *hidden,
+        EVEN=queries % m == 0, BLOCK_M=m, BLOCK_N=n, **shared, num_warps=chosen["KV_WARPS"],
+        num_stages=chosen["KV_STAGES"],
+    )  # fmt: skip
+    m, n = chosen["Q_M"], chosen["Q_N"]
+    launch(
+        attention_backward_q_kernel, (cdiv(queries, m) * batch * heads,),
+        dq, do, q, k, v, lse, delta, _tiles(k, n, tma), _tiles(v, n, tma), *(t.stride()[:3] for t in (dq, do, q, k, v)),
+        heads, queries, keys, scale, score_scale, *hidden,
+        EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, **shared, num_warps=chosen["Q_WARPS"], num_stages=chosen["Q_STAGES"],
+    )  # fmt: skip
     return dq, dk, dv
 
 

@@ -14,7 +14,9 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.launching import device_of, multiprocessors, shared_memory
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import multiprocessors, shared_memory
 from tilescope_kernels.attention.flash import _attend, padded
 
 #: Most queries and fewest keys that come here: others have work for every multiprocessor, or little work at all.
@@ -121,11 +123,11 @@ def _span(units: int, keys: int, block: int, slots: int) -> int:
     """Keys of a program, in whole blocks, with which ``units`` that are all split alike end first on so many slots."""
 
     def time(splits: int) -> tuple[int, int]:
-        span = triton.cdiv(triton.cdiv(keys, splits), block) * block
-        return triton.cdiv(units * triton.cdiv(keys, span), slots) * (span + _START), splits
+        span = cdiv(cdiv(keys, splits), block) * block
+        return cdiv(units * cdiv(keys, span), slots) * (span + _START), splits
 
-    best = min(range(1, min(_SPLITS, triton.cdiv(keys, block)) + 1), key=time)
-    return triton.cdiv(triton.cdiv(keys, best), block) * block
+    best = min(range(1, min(_SPLITS, cdiv(keys, block)) + 1), key=time)
+    return cdiv(cdiv(keys, best), block) * block
 
 
 def decode(o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_scale: float) -> None:
@@ -133,19 +135,20 @@ def decode(o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, s
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     group, tiles = heads // kv_heads, _tiles(q)
     rows = group * queries
-    block = min(64, max(16, triton.next_power_of_2(rows)))
-    units = batch * kv_heads * triton.cdiv(rows, block)
+    block = min(64, max(16, next_power_of_2(rows)))
+    units = batch * kv_heads * cdiv(rows, block)
     # Two programs of two or three stages share a multiprocessor.
     span = _span(units, keys, tiles["BLOCK_N"], 2 * multiprocessors(q))
-    splits = triton.cdiv(keys, span)
+    splits = cdiv(keys, span)
     totals = torch.empty((batch * kv_heads, splits, rows, columns), dtype=torch.float32, device=q.device)
     sums = torch.empty((batch * kv_heads, splits, rows, 2), dtype=torch.float32, device=q.device)
-    with device_of(q):
-        attention_decode_kernel[(units * splits,)](
-            totals, sums, q, k, v, *(t.stride()[:3] for t in (q, k, v)), kv_heads, queries, keys, span, splits,
-            score_scale, GROUP=group, COLUMNS=columns, EVEN=keys % tiles["BLOCK_N"] == 0, BLOCK_M=block, **tiles,
-        )  # fmt: skip
-        attention_combine_kernel[(batch * heads * queries,)](
-            o, totals, sums, o.stride()[:3], kv_heads, queries, splits,
-            GROUP=group, COLUMNS=columns, SPLITS=triton.next_power_of_2(splits), num_warps=4,
-        )  # fmt: skip
+    launch(
+        attention_decode_kernel, (units * splits,),
+        totals, sums, q, k, v, *(t.stride()[:3] for t in (q, k, v)), kv_heads, queries, keys, span, splits, score_scale,
+        GROUP=group, COLUMNS=columns, EVEN=keys % tiles["BLOCK_N"] == 0, BLOCK_M=block, **tiles,
+    )  # fmt: skip
+    launch(
+        attention_combine_kernel, (batch * heads * queries,),
+        o, totals, sums, o.stride()[:3], kv_heads, queries, splits,
+        GROUP=group, COLUMNS=columns, SPLITS=next_power_of_2(splits), num_warps=4,
+    )  # fmt: skip

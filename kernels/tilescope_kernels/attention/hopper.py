@@ -7,6 +7,8 @@ with Triton's own warp specialization this loop compiles and never ends on an H2
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -28,14 +30,20 @@ _ROWS = gl.constexpr(QUERIES.value // 2)
 _MULTIPLYING, _LOADING = gl.constexpr(240), gl.constexpr(24)
 
 
+@functools.cache
+def _shared(rows: int, columns: int, dtype: torch.dtype) -> tuple[list[int], gl.NVMMASharedLayout]:
+    """A tile's block and its layout in shared memory, which take longer to work out than many launches do."""
+    block = [1, 1, rows, padded(columns)]
+    kind = gl.bfloat16 if dtype == torch.bfloat16 else gl.float16
+    return block, gl.NVMMASharedLayout.get_default_for(block, kind)
+
+
 def tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
     """A descriptor of (1, 1, rows, padded columns) tiles of a tensor (batch, heads, rows, columns) in 16 bits.
 
     It reads zeros after the last column, and writes nothing there.
     """
-    block = [1, 1, rows, padded(tensor.shape[3])]
-    dtype = gl.bfloat16 if tensor.dtype == torch.bfloat16 else gl.float16
-    layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
+    block, layout = _shared(rows, tensor.shape[3], tensor.dtype)
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block, layout)
 
 

@@ -10,7 +10,9 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, split_config, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
@@ -52,10 +54,11 @@ def _add_relu_mul(x: torch.Tensor, y: torch.Tensor, scale: float, config: str) -
     out = torch.empty_like(x)
     if out.numel():
         parameters, options = split_config(unpack(config) or CONFIGS[0])
-        with device_of(x):
-            add_relu_mul_kernel[(triton.cdiv(out.numel(), parameters["BLOCK"]),)](
-                out, x, y, scale, out.numel(), **parameters, **options
-            )
+        launch(
+            add_relu_mul_kernel, (cdiv(out.numel(), parameters["BLOCK"]),),
+            out, x, y, scale, out.numel(),
+            **parameters, **options,
+        )  # fmt: skip
     return out
 
 

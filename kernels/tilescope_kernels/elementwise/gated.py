@@ -15,7 +15,9 @@ import triton.language as tl
 
 from tilescope_kernels._shared.activations import activate, activate_with_derivative
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_tensors, split_config, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -110,7 +112,7 @@ def _grid(gate: torch.Tensor, up: torch.Tensor, block: int) -> tuple[tuple[int],
     flat = gate.is_contiguous() and up.is_contiguous()
     if flat:
         rows, columns = 1, gate.numel()
-    return (rows * triton.cdiv(columns, block),), (gate.stride(0), up.stride(0), columns), flat
+    return (rows * cdiv(columns, block),), (gate.stride(0), up.stride(0), columns), flat
 
 
 @operator("gated")
@@ -119,8 +121,7 @@ def _gated(gate: torch.Tensor, up: torch.Tensor, activation: int, config: str) -
     if y.numel():
         parameters, options = split_config(unpack(config) or CONFIGS[0])
         grid, extents, flat = _grid(gate, up, parameters["BLOCK"])
-        with device_of(gate):
-            gated_kernel[grid](y, gate, up, *extents, ACTIVATION=activation, FLAT=flat, **parameters, **options)
+        launch(gated_kernel, grid, y, gate, up, *extents, ACTIVATION=activation, FLAT=flat, **parameters, **options)
     return y
 
 
@@ -132,10 +133,11 @@ def _gated_backward(
     if dgate.numel():
         parameters, options = split_config(unpack(config) or CONFIGS[0])
         grid, extents, flat = _grid(gate, up, parameters["BLOCK"])
-        with device_of(gate):
-            gated_backward_kernel[grid](
-                dgate, dup, dy, gate, up, *extents, ACTIVATION=activation, FLAT=flat, **parameters, **options
-            )
+        launch(
+            gated_backward_kernel, grid,
+            dgate, dup, dy, gate, up, *extents,
+            ACTIVATION=activation, FLAT=flat, **parameters, **options,
+        )  # fmt: skip
     return dgate, dup
 
 

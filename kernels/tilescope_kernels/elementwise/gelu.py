@@ -13,7 +13,9 @@ import triton.language as tl
 
 from tilescope_kernels._shared.activations import activate, activate_with_derivative
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_tensors, split_config, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -69,10 +71,11 @@ def _gelu(x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
     y = torch.empty_like(x)
     if y.numel():
         parameters, options = split_config(unpack(config) or CONFIGS[0])
-        with device_of(x):
-            gelu_kernel[(triton.cdiv(y.numel(), parameters["BLOCK"]),)](
-                y, x, y.numel(), ACTIVATION=activation, **parameters, **options
-            )
+        launch(
+            gelu_kernel, (cdiv(y.numel(), parameters["BLOCK"]),),
+            y, x, y.numel(),
+            ACTIVATION=activation, **parameters, **options,
+        )  # fmt: skip
     return y
 
 
@@ -81,10 +84,11 @@ def _gelu_backward(dy: torch.Tensor, x: torch.Tensor, activation: int, config: s
     dx = torch.empty_like(x)
     if dx.numel():
         parameters, options = split_config(unpack(config) or CONFIGS[0])
-        with device_of(x):
-            gelu_backward_kernel[(triton.cdiv(dx.numel(), parameters["BLOCK"]),)](
-                dx, dy, x, dx.numel(), ACTIVATION=activation, **parameters, **options
-            )
+        launch(
+            gelu_backward_kernel, (cdiv(dx.numel(), parameters["BLOCK"]),),
+            dx, dy, x, dx.numel(),
+            ACTIVATION=activation, **parameters, **options,
+        )  # fmt: skip
     return dx
 
 

@@ -14,7 +14,9 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_tensors, split_config, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -92,15 +94,14 @@ def _launch(
     # Heads that lie beside each other, as projections give them, are read together; others, as gradients come, one by one.
     beside = q.stride(1) < q.stride(2)
     chosen, options = split_config(unpack(config) or CONFIGS[0 if beside else 2])
-    tile = min(chosen["HEADS"], triton.next_power_of_2(heads))
+    tile = min(chosen["HEADS"], next_power_of_2(heads))
     shared = 0 if cos.shape[0] == 1 else cos.stride(0)
-    with device_of(q):
-        rope_kernel[(batches * tokens, triton.cdiv(heads, tile))](
-            q_out, k_out, q, k, cos, sin,
-            *q_out.stride()[:3], *k_out.stride()[:3], *q.stride()[:3], *k.stride()[:3], shared, cos.stride(1),
-            tokens, q.shape[1], k.shape[1], columns // 2,
-            HEADS=tile, HALF=triton.next_power_of_2(columns // 2), INVERSE=inverse, **options,
-        )  # fmt: skip
+    launch(
+        rope_kernel, (batches * tokens, cdiv(heads, tile)),
+        q_out, k_out, q, k, cos, sin, *q_out.stride()[:3], *k_out.stride()[:3], *q.stride()[:3], *k.stride()[:3],
+        shared, cos.stride(1), tokens, q.shape[1], k.shape[1], columns // 2,
+        HEADS=tile, HALF=next_power_of_2(columns // 2), INVERSE=inverse, **options,
+    )  # fmt: skip
 
 
 @operator("rope")

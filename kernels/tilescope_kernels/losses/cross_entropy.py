@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import triton
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_tensors, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.operators import (
     as_rows,
     autocast_dtype,
@@ -62,7 +63,7 @@ def _tile(
     """LANES and WIDTH for the rows of ``x``, and launch options. Without a config they are those of ``known`` at most."""
     chosen, options = split_config(config or {})
     width = 16 // x.element_size()
-    pieces = triton.next_power_of_2(triton.cdiv(x.shape[1], width))
+    pieces = next_power_of_2(cdiv(x.shape[1], width))
     accesses = chosen.get("ACCESSES", known["ACCESSES"])
     options.setdefault("num_warps", max(1, min(known["num_warps"], pieces // (32 * accesses))))
     return {"LANES": min(32 * options["num_warps"] * accesses, max(32, pieces)), "WIDTH": width}, options
@@ -79,19 +80,20 @@ def rows_loss(
         return loss
     arguments = (loss, parts, dx, x, target, count, x.stride(0), rows, columns, ignore_index, smoothing)
     resident = plan(x, dx) if dx is not None and config is None else None
-    with device_of(x):
-        if resident is not None:
-            programs, parameters = resident
-            cross_entropy_resident_kernel[(programs,)](*arguments, SMOOTH=smoothing > 0, **parameters)
-        else:
-            size = columns * x.element_size()
-            known = _LOSS if dx is None or size < _LONG else _AT_ONCE if size < _VERY_LONG else _AT_ONCE_LONG
-            parameters, options = _tile(x, config, known)
-            walking = (config or known).get("PROGRAMS", 0) if dx is not None else 0
-            programs = min(rows, walking * multiprocessors(x)) if walking else rows
-            cross_entropy_kernel[(programs,)](
-                *arguments, SMOOTH=smoothing > 0, SKEWED=x.stride(0) % parameters["WIDTH"] > 0, **parameters, **options
-            )
+    if resident is not None:
+        programs, parameters = resident
+        launch(cross_entropy_resident_kernel, (programs,), *arguments, SMOOTH=smoothing > 0, **parameters)
+    else:
+        size = columns * x.element_size()
+        known = _LOSS if dx is None or size < _LONG else _AT_ONCE if size < _VERY_LONG else _AT_ONCE_LONG
+        parameters, options = _tile(x, config, known)
+        walking = (config or known).get("PROGRAMS", 0) if dx is not None else 0
+        programs = min(rows, walking * multiprocessors(x)) if walking else rows
+        launch(
+            cross_entropy_kernel, (programs,),
+            *arguments,
+            SMOOTH=smoothing > 0, SKEWED=x.stride(0) % parameters["WIDTH"] > 0, **parameters, **options,
+        )  # fmt: skip
     return loss
 
 
@@ -142,12 +144,13 @@ def _cross_entropy_backward(
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if dx.numel():
         parameters, options = _tile(x, unpack(config), _GRADIENT)
-        with device_of(x):
-            cross_entropy_backward_kernel[(x.shape[0],)](
-                dx, dloss, x, target, parts, count if reduction == 1 else None, dloss.stride(0) if reduction == 0 else 0,
-                x.stride(0), x.shape[1], ignore_index, smoothing, SMOOTH=smoothing > 0,
-                SKEWED=x.stride(0) == x.shape[1] and x.shape[1] % parameters["WIDTH"] > 0, **parameters, **options,
-            )  # fmt: skip
+        launch(
+            cross_entropy_backward_kernel, (x.shape[0],),
+            dx, dloss, x, target, parts, count if reduction == 1 else None, dloss.stride(0) if reduction == 0 else 0,
+            x.stride(0), x.shape[1], ignore_index, smoothing,
+            SMOOTH=smoothing > 0, SKEWED=x.stride(0) == x.shape[1] and x.shape[1] % parameters["WIDTH"] > 0,
+            **parameters, **options,
+        )  # fmt: skip
     return dx
 
 

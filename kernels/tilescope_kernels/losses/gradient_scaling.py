@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.launching import device_of, multiprocessors
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import multiprocessors
 from tilescope_kernels._shared.operators import operator
 
 
@@ -32,10 +33,11 @@ def scale_rows_(x: torch.Tensor, factor: torch.Tensor) -> None:
     if x.numel():
         # As many as fit the multiprocessors: most losses have the factor 1, and then programs are all that it costs.
         programs = min(rows, 16 * multiprocessors(x))
-        with device_of(x):
-            scale_rows_kernel[(programs,)](
-                x, factor, factor.stride(0) if factor.dim() else 0, rows, columns, BLOCK=4096
-            )
+        launch(
+            scale_rows_kernel, (programs,),
+            x, factor, factor.stride(0) if factor.dim() else 0, rows, columns,
+            BLOCK=4096,
+        )  # fmt: skip
 
 
 @scale_rows_.register_fake

@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.launching import device_of
+from tilescope_kernels._shared.integers import next_power_of_2
+from tilescope_kernels._shared.launches import launch
 
 #: Rows up to which one program is quicker than PyTorch's operators, of which each is a launch.
 _MOST = 64 * 1024
@@ -42,11 +43,12 @@ def _launch(
     ignore_index: int, mean: bool,
 ) -> None:  # fmt: skip
     rows = target.numel()
-    block = min(8192, triton.next_power_of_2(max(32, rows)))
-    with device_of(target):
-        reduce_losses_kernel[(1,)](
-            out, count, loss, target, rows, ignore_index, MEAN=mean, BLOCK=block, num_warps=max(1, block // 256)
-        )
+    block = min(8192, next_power_of_2(max(32, rows)))
+    launch(
+        reduce_losses_kernel, (1,),
+        out, count, loss, target, rows, ignore_index,
+        MEAN=mean, BLOCK=block, num_warps=max(1, block // 256),
+    )  # fmt: skip
 
 
 def count_rows(target: torch.Tensor, ignore_index: int) -> torch.Tensor:

@@ -7,11 +7,11 @@ because Triton's language controls neither. The kernel in Triton's language read
 from __future__ import annotations
 
 import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
+from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
 from tilescope_kernels._shared.online_softmax import LOG2_E
 
@@ -305,7 +305,7 @@ def plan(x: torch.Tensor, dx: torch.Tensor) -> tuple[int, dict[str, int]] | None
     room = shared_memory(x)
     sharing = max(1, min(_SHARING, room // (2 * columns + _OTHER)))
     warps = 16 if sharing == 1 else 8
-    tiles = triton.cdiv(columns, 32 * warps * _WIDTH)
+    tiles = cdiv(columns, 32 * warps * _WIDTH)
     half = min((tiles - 1) // 2, (room // sharing - _OTHER) // (2 * 32 * warps * _WIDTH * x.element_size()))
     if tiles - 2 * half > _TAIL:
         return None

@@ -11,8 +11,10 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_mixed, device_of, multiprocessors, split_config, use_triton
-from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack, wants_grad
+from tilescope_kernels._shared.integers import next_power_of_2
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_mixed, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.weight_gradients import sum_partials
 from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
 from tilescope_kernels.norms.wide_rows import backward_in_parts, forward_in_parts
@@ -96,7 +98,7 @@ def _warps(x: torch.Tensor) -> int:
     """Number of warps for a row of ``x``: 16 elements a thread, two 16-byte accesses at 16 bits, in 16 warps at most."""
     # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
     elements = 8 if x.shape[1] * x.element_size() % 16 else 16
-    return min(16, max(1, triton.next_power_of_2(x.shape[1]) // (32 * elements)))
+    return min(16, max(1, next_power_of_2(x.shape[1]) // (32 * elements)))
 
 
 @operator("add_rms_norm")
@@ -107,7 +109,7 @@ def _add_rms_norm(
     rows, columns = x.shape
     dtype = torch.promote_types(x.dtype, residual.dtype)
     y, total = (torch.empty((rows, columns), dtype=dtype, device=x.device) for _ in range(2))
-    rstd = torch.empty(rows if save else 0, dtype=torch.float32, device=x.device)
+    rstd = x.new_empty(rows if save else 0, dtype=torch.float32)
     if y.numel() == 0:
         return y, total, rstd
     saved = rstd if save else None
@@ -116,11 +118,11 @@ def _add_rms_norm(
         return y, total, rstd
     options = split_config(unpack(config) or {})[1]
     options.setdefault("num_warps", _warps(x))
-    with device_of(x):
-        add_rms_norm_kernel[(rows,)](
-            y, total, saved, x, residual, weight, x.stride(0), residual.stride(0), columns, eps,
-            BLOCK=triton.next_power_of_2(columns), **options,
-        )  # fmt: skip
+    launch(
+        add_rms_norm_kernel, (rows,),
+        y, total, saved, x, residual, weight, x.stride(0), residual.stride(0), columns, eps,
+        BLOCK=next_power_of_2(columns), **options,
+    )  # fmt: skip
     return y, total, rstd
 
 
@@ -142,7 +144,7 @@ def _add_rms_norm_backward(
     rows, columns = total.shape
     if rows and sums and (both := backward_in_pieces(dy, dsum, total, weight, rstd, unpack(config) or {})):
         return both
-    dx = torch.empty((rows, columns), dtype=total.dtype, device=total.device)
+    dx = total.new_empty(rows, columns)
     if dx.numel() == 0:
         return dx, torch.zeros(columns if sums else 0, dtype=weight.dtype, device=total.device)
     if columns > _MOST:
@@ -150,15 +152,16 @@ def _add_rms_norm_backward(
         return dx, weight.new_empty(0) if dw is None else dw[0]
     chosen, options = split_config(unpack(config) or {})
     options.setdefault("num_warps", _warps(total))
-    block = triton.next_power_of_2(columns)
+    block = next_power_of_2(columns)
     # Rows in flight hide latency: few wide ones or several narrow ones; each program costs a row of partial sums.
     programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
     programs = min(rows, programs * multiprocessors(total)) if sums else rows
     partial = torch.empty((1, programs, columns), device=total.device) if sums else None
-    with device_of(total):
-        add_rms_norm_backward_kernel[(programs,)](
-            dx, partial, dy, dsum, total, weight, rstd, rows, columns, BLOCK=block, **options
-        )
+    launch(
+        add_rms_norm_backward_kernel, (programs,),
+        dx, partial, dy, dsum, total, weight, rstd, rows, columns,
+        BLOCK=block, **options,
+    )  # fmt: skip
     return dx, weight.new_empty(0) if partial is None else sum_partials(partial, weight.dtype)[0]
 
 
@@ -225,7 +228,7 @@ def add_rms_norm(
     save = wants_grad(x, residual, weight)
     rows = [as_rows(tensor, columns) for tensor in (x, residual)]
     y, total, _ = _add_rms_norm(*rows, weight.contiguous(), eps, save, pack(config))
-    return y.reshape(x.shape), total.reshape(x.shape)
+    return shaped_as(y, x), shaped_as(total, x)
 
 
 class AddRMSNorm(torch.nn.Module):

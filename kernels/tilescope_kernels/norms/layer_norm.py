@@ -8,20 +8,20 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import triton
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import (
     capability,
     check_mixed,
-    device_of,
     multiprocessors,
     shared_memory,
     split_config,
     use_triton,
 )
-from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack, wants_grad
-from tilescope_kernels._shared.row_tiles import in_pieces
+from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
+from tilescope_kernels._shared.row_tiles import in_pieces, vector
 from tilescope_kernels._shared.weight_gradients import column_sums, sum_partials, sums_dtype
 from tilescope_kernels.norms.layer_norm_backward import layer_norm_backward_shared_kernel
 from tilescope_kernels.norms.layer_norm_kernels import (
@@ -32,6 +32,8 @@ from tilescope_kernels.norms.layer_norm_kernels import (
     layer_norm_kernel,
     layer_norm_pieces_kernel,
 )
+from tilescope_kernels.norms.short_rows_backward import backward_of_short_rows, serves_short_rows
+from tilescope_kernels.norms.unaligned_rows import backward_unaligned, forward_unaligned, serves_unaligned
 from tilescope_kernels.norms.wide_rows import backward_in_parts, forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -65,7 +67,7 @@ def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
     if x.shape[1] * x.element_size() % 16:
         # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
         elements = min(elements, 8)
-    return min(16, max(1, rows * triton.next_power_of_2(x.shape[1]) // (32 * elements)))
+    return min(16, max(1, rows * next_power_of_2(x.shape[1]) // (32 * elements)))
 
 
 def _few_warps(x: torch.Tensor) -> dict[str, int]:
@@ -99,7 +101,7 @@ def _shared_plan(x: torch.Tensor, config: str, *read: torch.Tensor | None) -> tu
         return None
     for beyond, most, warps, programs in _SHARED:
         if beyond < columns <= most:
-            room = programs * _SHARED_ROWS * 2 * triton.next_power_of_2(columns)
+            room = programs * _SHARED_ROWS * 2 * next_power_of_2(columns)
             return (warps, programs) if room < shared_memory(x) else None
     return None
 
@@ -110,32 +112,36 @@ def _layer_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y and, if ``save``, each row's mean and 1 / standard deviation (rows, 2); else an empty tensor."""
     rows, columns = x.shape
-    y = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
-    stats = torch.empty((rows if save else 0, 2), dtype=torch.float32, device=x.device)
+    y = x.new_empty(rows, columns)
+    stats = x.new_empty((rows if save else 0, 2), dtype=torch.float32)
     if y.numel() == 0:
         return y, stats
     options = split_config(unpack(config) or {})[1]
-    block = triton.next_power_of_2(columns)
+    block = next_power_of_2(columns)
     saved = stats if save else None
     few = _few_warps(x)
     if columns * x.element_size() > _HELD:
         forward_in_parts(y, None, saved, x, None, weight, bias, eps, centred=True)
         return y, stats
-    with device_of(x):
-        if held := in_pieces(x, few | options):
-            pieces, options = held
-            layer_norm_pieces_kernel[(rows,)](
-                y, saved, x, weight, bias, x.stride(0), columns, eps,
-                ONCE=x.element_size() == 2, **pieces, **options,
-            )  # fmt: skip
-        else:
-            # Two rows of 4096 share what a program waits for; more of shorter ones would leave small inputs too few
-            # programs. 32 elements a thread are four 16-byte accesses at 16 bits, in flight together.
-            tile = max(1, min(2, 8192 // block)) if block > 512 else 1024 // block
-            options.setdefault("num_warps", _warps(x, tile, 32))
-            layer_norm_kernel[(triton.cdiv(rows, tile),)](
-                y, saved, x, weight, bias, x.stride(0), rows, columns, eps, ROWS=tile, BLOCK=block, **options
-            )
+    if not config and serves_unaligned(x, centred=True):
+        forward_unaligned(y, saved, x, weight, bias, eps, centred=True)
+    elif held := in_pieces(x, few | options):
+        pieces, options = held
+        launch(
+            layer_norm_pieces_kernel, (rows,),
+            y, saved, x, weight, bias, x.stride(0), columns, eps,
+            ONCE=x.element_size() == 2, **pieces, **options,
+        )  # fmt: skip
+    else:
+        # Two rows of 4096 share what a program waits for; more of shorter ones would leave small inputs too few
+        # programs. 32 elements a thread are four 16-byte accesses at 16 bits, in flight together.
+        tile = max(1, min(2, 8192 // block)) if block > 512 else 1024 // block
+        options.setdefault("num_warps", _warps(x, tile, 32))
+        launch(
+            layer_norm_kernel, (cdiv(rows, tile),),
+            y, saved, x, weight, bias, x.stride(0), rows, columns, eps,
+            ROWS=tile, BLOCK=block, VECTOR=vector(x), **options,
+        )  # fmt: skip
     return y, stats
 
 
@@ -153,58 +159,68 @@ def _layer_norm_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """dx and, if ``sums``, dW and dB as the rows of one tensor (2, columns); else (2, 0)."""
     rows, columns = x.shape
-    dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
-    if dx.numel() == 0:
-        return dx, torch.zeros((2, columns if sums else 0), dtype=sums_dtype(x, weight), device=x.device)
+    if x.numel() == 0:
+        return x.new_empty(rows, columns), torch.zeros(
+            (2, columns if sums else 0), dtype=sums_dtype(x, weight), device=x.device
+        )
     none = torch.empty((2, 0), dtype=sums_dtype(x, weight), device=x.device)
-    block = triton.next_power_of_2(columns)
-    if block > _SUMMED:
-        dx, both = backward_in_parts(dy, None, x, weight, stats, sums, centred=True)
+    block = next_power_of_2(columns)
+    found = None
+    if not config and serves_short_rows(x):
+        found = backward_of_short_rows(dy, x, weight, stats, sums, centred=True)
+    elif not config and sums and serves_unaligned(x, dy, centred=True, backward=True):
+        found = backward_unaligned(dy, x, weight, stats, centred=True)
+    elif block > _SUMMED:
+        found = backward_in_parts(dy, None, x, weight, stats, sums, centred=True)
+    if found:
+        dx, both = found
         return dx, none if both is None else both
     chosen, options = split_config(unpack(config) or {})
     stride = x.stride(0)
     keep = _keep(x, block, sums)
-    with device_of(x):
-        if sums and (plan := _shared_plan(x, config, dy, weight)):
-            warps, programs = plan
-            partial = torch.empty((2, min(rows, programs * multiprocessors(x)), columns), device=x.device)
-            piece = 256 * warps
-            layer_norm_backward_shared_kernel[(partial.shape[1],)](
-                dx, partial, dy, x, weight, stats, stride, rows, columns,
-                PIECE=piece, PIECES=triton.cdiv(columns, piece), WHOLE=columns % piece == 0, num_warps=warps,
-            )  # fmt: skip
-            return dx, sum_partials(partial, sums_dtype(x, weight))
-        if sums:
-            # A multiprocessor's registers hold the sums of 16384 columns: fewer columns leave room for more programs,
-            # which hide each other's latency; each costs one more row of partial sums. Short rows are copied ahead instead.
-            most = min(4, _SUMMED_TWICE // block) if block > 1024 else min(8, 4096 // block)
-            each = multiprocessors(x)
-            # Eight rows each, or one program a multiprocessor: of few rows, partial sums are as much to write and read as the
-            # rows. 256x4096 in bf16 took 9.6 us and takes 7.5, 1024x2048 10.8 and 9.1 (kernel durations, H100, 2026-11-25,
-            # torch 2.11, triton 3.6).
-            programs = min(max(1, most) * each, max(each, rows // 8))
-            programs = min(rows, chosen["PROGRAMS"] * each if chosen.get("PROGRAMS") else programs)
-            # A row that is read twice comes from L1 the second time, which asynchronous copies would bypass.
-            warps, stages = _warps(x, 1, 32), 1
-            if keep == _ROW.value:
-                warps, stages = _ROW_WARPS, chosen.get("STAGES", _ROW_STAGES)
-            elif keep == _ALL.value:
-                row = block * x.element_size()
-                ahead = 3 if row <= 2048 else 2 if row <= 16384 else 1
-                warps, stages = _warps(x, 1, 16), chosen.get("STAGES", 1 + ahead)
-            options.setdefault("num_warps", warps)
-            partial = torch.empty((2, programs, columns), device=x.device)
-        else:
-            options.setdefault("num_warps", _warps(x, 1, 16))
-            programs, stages, partial = rows, 1, None
-        layer_norm_backward_kernel[(programs,)](
+    dx = x.new_empty(rows, columns)
+    if sums and (plan := _shared_plan(x, config, dy, weight)):
+        warps, programs = plan
+        partial = torch.empty((2, min(rows, programs * multiprocessors(x)), columns), device=x.device)
+        piece = 256 * warps
+        launch(
+            layer_norm_backward_shared_kernel, (partial.shape[1],),
             dx, partial, dy, x, weight, stats, stride, rows, columns,
-            BLOCK=block, KEEP=keep, STAGES=stages, **options,
+            PIECE=piece, PIECES=cdiv(columns, piece), WHOLE=columns % piece == 0, num_warps=warps,
         )  # fmt: skip
-        if partial is None:
-            return dx, none
-        if keep != _ALL.value:
-            column_sums(partial[1], dy)
+        return dx, sum_partials(partial, sums_dtype(x, weight))
+    if sums:
+        # A multiprocessor's registers hold the sums of 16384 columns: fewer columns leave room for more programs,
+        # which hide each other's latency; each costs one more row of partial sums. Short rows are copied ahead instead.
+        most = min(4, _SUMMED_TWICE // block) if block > 1024 else min(8, 4096 // block)
+        each = multiprocessors(x)
+        # Eight rows each, or one program a multiprocessor: of few rows, partial sums are as much to write and read as the
+        # rows. 256x4096 in bf16 took 9.6 us and takes 7.5, 1024x2048 10.8 and 9.1 (kernel durations, H100, 2026-11-25,
+        # torch 2.11, triton 3.6).
+        programs = min(max(1, most) * each, max(each, rows // 8))
+        programs = min(rows, chosen["PROGRAMS"] * each if chosen.get("PROGRAMS") else programs)
+        # A row that is read twice comes from L1 the second time, which asynchronous copies would bypass.
+        warps, stages = _warps(x, 1, 32), 1
+        if keep == _ROW.value:
+            warps, stages = _ROW_WARPS, chosen.get("STAGES", _ROW_STAGES)
+        elif keep == _ALL.value:
+            row = block * x.element_size()
+            ahead = 3 if row <= 2048 else 2 if row <= 16384 else 1
+            warps, stages = _warps(x, 1, 16), chosen.get("STAGES", 1 + ahead)
+        options.setdefault("num_warps", warps)
+        partial = torch.empty((2, programs, columns), device=x.device)
+    else:
+        options.setdefault("num_warps", _warps(x, 1, 16))
+        programs, stages, partial = rows, 1, None
+    launch(
+        layer_norm_backward_kernel, (programs,),
+        dx, partial, dy, x, weight, stats, stride, rows, columns,
+        BLOCK=block, KEEP=keep, STAGES=stages, VECTOR=vector(x), **options,
+    )  # fmt: skip
+    if partial is None:
+        return dx, none
+    if keep != _ALL.value:
+        column_sums(partial[1], dy)
     return dx, sum_partials(partial, sums_dtype(x, weight))
 
 
@@ -265,8 +281,8 @@ def layer_norm(
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}: give normalized_shape, {shape}")
     columns = math.prod(shape)
     save = wants_grad(x, weight, bias)
-    weight, bias = (None if tensor is None else tensor.reshape(-1).contiguous() for tensor in (weight, bias))
-    return _layer_norm(as_rows(x, columns), weight, bias, eps, save, pack(config))[0].reshape(x.shape)
+    y, _ = _layer_norm(as_rows(x, columns), as_vector(weight), as_vector(bias), eps, save, pack(config))
+    return shaped_as(y, x)
 
 
 class LayerNorm(torch.nn.LayerNorm):

@@ -29,9 +29,14 @@ def _nothing(largest, least):
 @triton.jit
 def layer_norm_kernel(
     y_ptr, stats_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, rows, columns, eps,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """``ROWS`` rows a program. Optional pointers are None; ``stats`` are each row's mean and 1 / standard deviation."""
+    """``ROWS`` rows a program. Optional pointers are None; ``stats`` are each row's mean and 1 / standard deviation.
+
+    Extents are multiples of ``VECTOR``.
+    """
+    x_stride = aligned(x_stride, VECTOR)
+    columns = aligned(columns, VECTOR)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     valid = column < columns
@@ -143,13 +148,16 @@ def _weighted(dy, weight_ptr, column, mask, POLICY: tl.constexpr):
 @triton.jit
 def layer_norm_backward_kernel(
     dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, rows, columns,
-    BLOCK: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """``dx`` of rows ``program, program + programs, ...`` and, unless ``partial`` is None, their dW and (``_ALL``) dB.
 
     With n = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - n * mean(g * n)), dW = sum of dy * n and
     dB = sum of dy over rows (Ba, Kiros and Hinton, arXiv:1607.06450). Each program adds its rows' share in registers.
+    Extents are multiples of ``VECTOR``.
     """
+    x_stride = aligned(x_stride, VECTOR)
+    columns = aligned(columns, VECTOR)
     program = tl.program_id(0)
     programs = tl.num_programs(0)
     column = tl.arange(0, BLOCK)

@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels.norms.norm_linear_gradients import (
@@ -85,7 +85,7 @@ def _default(x: torch.Tensor, columns_out: int) -> Mapping[str, int]:
     if x.dtype == torch.float32:
         return _FULL_PRECISION
     tma = _tma_serves(x, columns_out)
-    if triton.cdiv(x.shape[0], 128) * triton.cdiv(columns_out, 256) < multiprocessors(x):
+    if cdiv(x.shape[0], 128) * cdiv(columns_out, 256) < multiprocessors(x):
         return _config(64, 64, 64, 4, 4, tma)
     return BEHIND[0] if tma else _config(128, 128, 64, 4, 3, 0)
 
@@ -105,7 +105,7 @@ def _ahead(
         with device_of(x):
             normed_rows_kernel[(part.shape[0],)](
                 normed, part, norm_weight, norm_bias, x.stride(0), k, eps, RMS_GELU=rms_gelu,
-                BLOCK=triton.next_power_of_2(k), num_warps=config["num_warps"],
+                BLOCK=next_power_of_2(k), num_warps=config["num_warps"],
             )  # fmt: skip
         if bias is None:
             torch.mm(normed, weight.T, out=out)
@@ -130,8 +130,8 @@ def _behind(
     folded = torch.empty((n, k), dtype=x.dtype, device=x.device)
     block_m, block_n, block_k = (blocks[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
     operands = ((y, block_m, block_n), (x, block_m, block_k), (folded, block_n, block_k))
-    tiles = triton.cdiv(m, block_m) * triton.cdiv(n, block_n)
-    block = triton.next_power_of_2(k)
+    tiles = cdiv(m, block_m) * cdiv(n, block_n)
+    block = next_power_of_2(k)
     with device_of(x):
         # A launch of its own: every tile of the product needs all of what this computes.
         norm_linear_prepare_kernel[(m + n,)](

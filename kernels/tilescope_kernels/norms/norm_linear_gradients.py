@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 
+from tilescope_kernels._shared.integers import next_power_of_2
 from tilescope_kernels._shared.launching import device_of, multiprocessors
 from tilescope_kernels._shared.operators import operator
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
@@ -56,7 +56,7 @@ def _rms_norm_gelu(x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float
         with device_of(x):
             normed_rows_kernel[(rows,)](
                 y, x, norm_weight, None, x.stride(0), columns, eps,
-                RMS_GELU=True, BLOCK=triton.next_power_of_2(columns), num_warps=8,
+                RMS_GELU=True, BLOCK=next_power_of_2(columns), num_warps=8,
             )  # fmt: skip
     return y
 
@@ -72,7 +72,7 @@ def _rms_norm_gelu_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """dx and, if ``sums``, the gradient of the norm's weight; else an empty tensor."""
     rows, columns = x.shape
-    block = triton.next_power_of_2(columns)
+    block = next_power_of_2(columns)
     if rows == 0 or block > _SUMMED:
         normed, rstd = _rms_norm(x, norm_weight, eps, True, "")
         dnormed = _gelu_backward(dy, normed, APPROXIMATE["none"], "")

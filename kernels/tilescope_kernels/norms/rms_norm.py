@@ -15,11 +15,15 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_mixed, device_of, multiprocessors, split_config, use_triton
-from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack, wants_grad
-from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_mixed, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
+from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
+from tilescope_kernels.norms.short_rows_backward import backward_of_short_rows, serves_short_rows
+from tilescope_kernels.norms.unaligned_rows import backward_unaligned, forward_unaligned, serves_unaligned
 from tilescope_kernels.norms.wide_rows import backward_in_parts, forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -27,9 +31,14 @@ from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, Kern
 @triton.jit
 def rms_norm_kernel(
     y_ptr, rstd_ptr, x_ptr, weight_ptr, x_stride, rows, columns, eps,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """``ROWS`` rows a program. ``rstd`` and ``weight`` may be None. ``WHOLE`` tiles need no mask."""
+    """``ROWS`` rows a program. ``rstd`` and ``weight`` may be None. ``WHOLE`` tiles need no mask.
+
+    Extents are multiples of ``VECTOR``.
+    """
+    x_stride = aligned(x_stride, VECTOR)
+    columns = aligned(columns, VECTOR)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     valid = None if WHOLE else column < columns
@@ -81,13 +90,16 @@ def rms_norm_pieces_kernel(
 @triton.jit
 def rms_norm_backward_kernel(
     dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, rstd_ptr, x_stride, rows, columns,
-    BLOCK: tl.constexpr, HOLD: tl.constexpr,
+    BLOCK: tl.constexpr, HOLD: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """``dx`` of rows ``program, program + programs, ...`` and, unless ``partial`` is None, their share of dW.
 
     With n = x * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) and dW = sum of dy * n over rows.
-    ``HOLD`` keeps the weight in registers, for which long rows leave no room: those read it again, from L1.
+    ``HOLD`` keeps the weight in registers, for which long rows leave no room: those read it again, from L1. Extents are
+    multiples of ``VECTOR``.
     """
+    x_stride = aligned(x_stride, VECTOR)
+    columns = aligned(columns, VECTOR)
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     mask = column < columns
@@ -129,6 +141,9 @@ CONFIGS = tuple(
 
 #: Bytes of the longest row that one program holds: half of a multiprocessor's registers. Longer ones are cut into parts.
 _HELD = 128 * 1024
+#: Columns of the longest rows of which a backward program takes several: those that are not long enough to be copied ahead.
+_SHORT = 128
+_EPS = torch.finfo(torch.float32).eps
 #: Most columns whose fp32 sums for dW it holds beside them: a quarter of a multiprocessor's registers.
 _SUMMED = 16384
 
@@ -137,7 +152,7 @@ def _warps(x: torch.Tensor) -> int:
     """Number of warps for a row of ``x``: 16 elements a thread, two 16-byte accesses at 16 bits, in 16 warps at most."""
     # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
     elements = 8 if x.shape[1] * x.element_size() % 16 else 16
-    return min(16, max(1, triton.next_power_of_2(x.shape[1]) // (32 * elements)))
+    return min(16, max(1, next_power_of_2(x.shape[1]) // (32 * elements)))
 
 
 @operator("rms_norm")
@@ -146,12 +161,12 @@ def _rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y and, if ``save``, 1 / RMS of each row; else an empty tensor."""
     rows, columns = x.shape
-    y = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
-    rstd = torch.empty(rows if save else 0, dtype=torch.float32, device=x.device)
+    y = x.new_empty(rows, columns)
+    rstd = x.new_empty(rows if save else 0, dtype=torch.float32)
     if y.numel() == 0:
         return y, rstd
     options = split_config(unpack(config) or {})[1]
-    block = triton.next_power_of_2(columns)
+    block = next_power_of_2(columns)
     tile = max(1, 1024 // block)
     saved = rstd if save else None
     # Rather than 16, which leave as many lanes idle there: 8192x16384 129.4 us and 127.1 on one H200, 128.3 and 127.5 on
@@ -160,16 +175,19 @@ def _rms_norm(
     if columns * x.element_size() > _HELD:
         forward_in_parts(y, None, saved, x, None, weight, None, eps, centred=False)
         return y, rstd
-    with device_of(x):
-        if held := in_pieces(x, few | options):
-            pieces, options = held
-            rms_norm_pieces_kernel[(rows,)](y, saved, x, weight, x.stride(0), columns, eps, **pieces, **options)
-        else:
-            options.setdefault("num_warps", _warps(x))
-            rms_norm_kernel[(triton.cdiv(rows, tile),)](
-                y, saved, x, weight, x.stride(0), rows, columns, eps,
-                ROWS=tile, BLOCK=block, WHOLE=columns == block and rows % tile == 0, **options,
-            )  # fmt: skip
+    if not config and serves_unaligned(x, centred=False):
+        forward_unaligned(y, saved, x, weight, None, eps, centred=False)
+    elif held := in_pieces(x, few | options):
+        pieces, options = held
+        launch(rms_norm_pieces_kernel, (rows,), y, saved, x, weight, x.stride(0), columns, eps, **pieces, **options)
+    else:
+        options.setdefault("num_warps", _warps(x))
+        launch(
+            rms_norm_kernel, (cdiv(rows, tile),),
+            y, saved, x, weight, x.stride(0), rows, columns, eps,
+            ROWS=tile, BLOCK=block, WHOLE=columns == block and rows % tile == 0,
+            VECTOR=vector(x), **options,
+        )  # fmt: skip
     return y, rstd
 
 
@@ -189,24 +207,33 @@ def _rms_norm_backward(
     rows, columns = x.shape
     if rows and sums and (both := backward_in_pieces(dy, None, x, weight, rstd, unpack(config) or {})):
         return both
-    dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
-    if dx.numel() == 0:
-        return dx, torch.zeros(columns if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
+    if x.numel() == 0:
+        dw = torch.zeros(columns if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
+        return x.new_empty(rows, columns), dw
     none = torch.empty(0, dtype=sums_dtype(x, weight), device=x.device)
-    block = triton.next_power_of_2(columns)
-    if block > _SUMMED:
-        dx, dw = backward_in_parts(dy, None, x, weight, rstd, sums, centred=False)
-        return dx, none if dw is None else dw[0]
+    block = next_power_of_2(columns)
+    found = None
+    if not config and serves_short_rows(x, _SHORT):
+        found = backward_of_short_rows(dy, x, weight, rstd, sums, centred=False)
+    elif not config and sums and serves_unaligned(x, dy, centred=False, backward=True):
+        found = backward_unaligned(dy, x, weight, rstd, centred=False)
+    elif block > _SUMMED:
+        found = backward_in_parts(dy, None, x, weight, rstd, sums, centred=False)
+    if found:
+        dx, both = found
+        return dx, none if both is None else both[0]
     chosen, options = split_config(unpack(config) or {})
     # Rows in flight hide latency: few wide ones or several narrow ones; each program costs a row of partial sums.
     programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
     programs = min(rows, programs * multiprocessors(x)) if sums else rows
+    dx = x.new_empty(rows, columns)
     partial = torch.empty((1, programs, columns), device=x.device) if sums else None
-    with device_of(x):
-        options.setdefault("num_warps", _warps(x) if sums else 16)
-        rms_norm_backward_kernel[(programs,)](
-            dx, partial, dy, x, weight, rstd, x.stride(0), rows, columns, BLOCK=block, HOLD=block < _SUMMED, **options
-        )
+    options.setdefault("num_warps", _warps(x) if sums else 16)
+    launch(
+        rms_norm_backward_kernel, (programs,),
+        dx, partial, dy, x, weight, rstd, x.stride(0), rows, columns,
+        BLOCK=block, HOLD=block < _SUMMED, VECTOR=vector(x), **options,
+    )  # fmt: skip
     return dx, none if partial is None else sum_partials(partial, sums_dtype(x, weight))[0]
 
 
@@ -262,10 +289,9 @@ def rms_norm(
     if weight is not None and tuple(weight.shape) != shape:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: give normalized_shape, {shape}")
     columns = math.prod(shape)
-    eps = torch.finfo(torch.float32).eps if eps is None else eps
-    flat_weight = None if weight is None else weight.reshape(-1).contiguous()
-    rows = as_rows(x, columns)
-    return _rms_norm(rows, flat_weight, eps, wants_grad(x, weight), pack(config))[0].reshape(x.shape)
+    eps = _EPS if eps is None else eps
+    save = wants_grad(x, weight)
+    return shaped_as(_rms_norm(as_rows(x, columns), as_vector(weight), eps, save, pack(config))[0], x)
 
 
 class RMSNorm(torch.nn.RMSNorm):

@@ -13,7 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.launching import device_of, multiprocessors, shared_memory, split_config
+from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import multiprocessors, shared_memory, split_config
 from tilescope_kernels._shared.row_tiles import aligned, load_pieces, store_piece
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 
@@ -81,7 +83,7 @@ def _plan(row: int, shared: int) -> tuple[int, int, int, int]:
         return (4, 2, 2, shared) if row <= 10240 else (8, 1, 2, shared)
     # Sixteen bytes a thread, in a power of two of warps.
     warps = 4 if row >= 2048 else 2 if row >= 1024 else 1
-    return warps, min(8, triton.cdiv(_SHORT, row)), 3, min(_AHEAD, shared)
+    return warps, min(8, cdiv(_SHORT, row)), 3, min(_AHEAD, shared)
 
 
 def backward_in_pieces(
@@ -99,15 +101,15 @@ def backward_in_pieces(
     options.setdefault("num_warps", warps)
     programs = chosen.get("PROGRAMS") or programs
     step = 32 * options["num_warps"] * width
-    steps = triton.cdiv(columns, step)
+    steps = cdiv(columns, step)
     read = (x, dy) if dsum is None else (x, dy, dsum)
     fitting = room // (programs * steps * step * sum(tensor.element_size() for tensor in read))
-    dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    dx = x.new_empty(rows, columns)
     partial = torch.empty((1, min(rows, programs * multiprocessors(x)), columns), device=x.device)
-    with device_of(x):
-        rms_norm_backward_pieces_kernel[(partial.shape[1],)](
-            dx, partial, dy, dsum, x, weight, rstd, x.stride(0), rows, columns,
-            LANES=step // width, WIDTH=width, STEPS=steps, WHOLE=columns % step == 0, STAGES=1 + min(rows_ahead, fitting),
-            **options,
-        )  # fmt: skip
+    launch(
+        rms_norm_backward_pieces_kernel, (partial.shape[1],),
+        dx, partial, dy, dsum, x, weight, rstd, x.stride(0), rows, columns,
+        LANES=step // width, WIDTH=width, STEPS=steps, WHOLE=columns % step == 0, STAGES=1 + min(rows_ahead, fitting),
+        **options,
+    )  # fmt: skip
     return dx, sum_partials(partial, sums_dtype(x, weight))[0]

@@ -10,7 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.launching import device_of, multiprocessors
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import multiprocessors
 from tilescope_kernels._shared.row_ring import Ring, ring
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.wide_rows_shared import norm_parts_backward_shared_kernel, norm_parts_shared_kernel
@@ -194,24 +196,27 @@ def forward_in_parts(
     rows, columns = x.shape
     residual_stride = 0 if residual is None else residual.stride(0)
     read, plan = ((x,), _FORWARD) if residual is None else ((x, residual), _FORWARD_SUM)
-    with device_of(x):
-        if found := ring(read, plan):
-            norm_parts_shared_kernel[found.grid](
-                y, total, stats, found.words, x, residual, weight, bias, x.stride(0), residual_stride,
-                rows, columns, found.parts, eps, CENTRED=centred, **found.parameters, **found.options,
-            )  # fmt: skip
-            return
-        parts = triton.cdiv(columns, _BLOCK)
-        sums = torch.empty((rows, parts, 2), device=x.device)
-        norm_part_sums_kernel[(parts * rows,)](
-            sums, total, x, residual, x.stride(0), residual_stride, columns, parts,
-            BLOCK=_BLOCK, CENTRED=centred, num_warps=8,
+    if found := ring(read, plan):
+        launch(
+            norm_parts_shared_kernel, found.grid,
+            y, total, stats, found.words, x, residual, weight, bias, x.stride(0), residual_stride, rows, columns,
+            found.parts, eps,
+            CENTRED=centred, **found.parameters, **found.options,
         )  # fmt: skip
-        whole = x if total is None else total
-        norm_parts_kernel[(parts * rows,)](
-            y, stats, sums, whole, weight, bias, whole.stride(0), columns, parts, eps,
-            BLOCK=_BLOCK, PARTS=triton.next_power_of_2(parts), CENTRED=centred, num_warps=8,
-        )  # fmt: skip
+        return
+    parts = cdiv(columns, _BLOCK)
+    sums = torch.empty((rows, parts, 2), device=x.device)
+    launch(
+        norm_part_sums_kernel, (parts * rows,),
+        sums, total, x, residual, x.stride(0), residual_stride, columns, parts,
+        BLOCK=_BLOCK, CENTRED=centred, num_warps=8,
+    )  # fmt: skip
+    whole = x if total is None else total
+    launch(
+        norm_parts_kernel, (parts * rows,),
+        y, stats, sums, whole, weight, bias, whole.stride(0), columns, parts, eps,
+        BLOCK=_BLOCK, PARTS=next_power_of_2(parts), CENTRED=centred, num_warps=8,
+    )  # fmt: skip
 
 
 def _backward_in_ring(
@@ -219,7 +224,8 @@ def _backward_in_ring(
     weight: torch.Tensor | None, stats: torch.Tensor, partial: torch.Tensor | None, centred: bool,
 ) -> None:  # fmt: skip
     rows, columns = x.shape
-    norm_parts_backward_shared_kernel[found.grid](
+    launch(
+        norm_parts_backward_shared_kernel, found.grid,
         dx, partial, found.words, dy, dsum, x, weight, stats, x.stride(0), rows, columns, found.parts,
         CENTRED=centred, **found.parameters, **found.options,
     )  # fmt: skip
@@ -231,23 +237,25 @@ def backward_in_parts(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
     """dx and, if ``sums``, dW and (``centred``) dB as the rows of one tensor."""
     rows, columns = x.shape
-    dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
-    parts = triton.cdiv(columns, _BLOCK)
-    with device_of(x):
-        # Sums for dB, or another row to be read, leave room for fewer programs.
-        plan = _BACKWARD_MORE if centred or dsum is not None else _BACKWARD
-        found = ring((x, dy), plan)
-        groups = found.groups if found else min(rows, max(1, 4 * multiprocessors(x) // parts))
-        partial = torch.empty((1 + centred, groups, columns), device=x.device) if sums else None
-        if found:
-            _backward_in_ring(found, dx, dy, dsum, x, weight, stats, partial, centred)
-        else:
-            row_sums = torch.empty((rows, parts, 2), device=x.device)
-            norm_part_inners_kernel[(parts * rows,)](
-                row_sums, dy, x, weight, stats, x.stride(0), columns, parts, BLOCK=_BLOCK, CENTRED=centred, num_warps=8
-            )
-            norm_parts_backward_kernel[(parts * groups,)](
-                dx, partial, row_sums, dy, dsum, x, weight, stats, x.stride(0), rows, columns, parts,
-                BLOCK=_BLOCK, PARTS=triton.next_power_of_2(parts), CENTRED=centred, num_warps=8,
-            )  # fmt: skip
+    dx = x.new_empty(rows, columns)
+    parts = cdiv(columns, _BLOCK)
+    # Sums for dB, or another row to be read, leave room for fewer programs.
+    plan = _BACKWARD_MORE if centred or dsum is not None else _BACKWARD
+    found = ring((x, dy), plan)
+    groups = found.groups if found else min(rows, max(1, 4 * multiprocessors(x) // parts))
+    partial = torch.empty((1 + centred, groups, columns), device=x.device) if sums else None
+    if found:
+        _backward_in_ring(found, dx, dy, dsum, x, weight, stats, partial, centred)
+    else:
+        row_sums = torch.empty((rows, parts, 2), device=x.device)
+        launch(
+            norm_part_inners_kernel, (parts * rows,),
+            row_sums, dy, x, weight, stats, x.stride(0), columns, parts,
+            BLOCK=_BLOCK, CENTRED=centred, num_warps=8,
+        )  # fmt: skip
+        launch(
+            norm_parts_backward_kernel, (parts * groups,),
+            dx, partial, row_sums, dy, dsum, x, weight, stats, x.stride(0), rows, columns, parts,
+            BLOCK=_BLOCK, PARTS=next_power_of_2(parts), CENTRED=centred, num_warps=8,
+        )  # fmt: skip
     return dx, None if partial is None else sum_partials(partial, sums_dtype(x, weight))

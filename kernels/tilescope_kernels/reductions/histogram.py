@@ -10,7 +10,9 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled, generator
-from tilescope_kernels._shared.launching import device_of, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.operators import check_integers, operator, pack, unpack
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
@@ -56,15 +58,14 @@ def _histogram(x: torch.Tensor, bins: int, naive: bool, config: str) -> torch.Te
     n = x.numel()
     if n and bins:
         parameters, options = split_config(unpack(config) or (NAIVE_CONFIGS if naive else CONFIGS)[0])
-        blocks = triton.cdiv(n, parameters["BLOCK"])
-        with device_of(x):
-            if naive:
-                histogram_naive_kernel[(blocks,)](counts, x, n, bins, BLOCK=parameters["BLOCK"], **options)
-            else:
-                programs = min(blocks, parameters["PROGRAMS"] * multiprocessors(x))
-                # A histogram in shared memory wants at least as many bins as a warp has threads.
-                padded = max(32, triton.next_power_of_2(bins))
-                histogram_kernel[(programs,)](counts, x, n, bins, BLOCK=parameters["BLOCK"], BINS=padded, **options)
+        blocks = cdiv(n, parameters["BLOCK"])
+        if naive:
+            launch(histogram_naive_kernel, (blocks,), counts, x, n, bins, BLOCK=parameters["BLOCK"], **options)
+        else:
+            programs = min(blocks, parameters["PROGRAMS"] * multiprocessors(x))
+            # A histogram in shared memory wants at least as many bins as a warp has threads.
+            padded = max(32, next_power_of_2(bins))
+            launch(histogram_kernel, (programs,), counts, x, n, bins, BLOCK=parameters["BLOCK"], BINS=padded, **options)
     return counts
 
 

@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, split_config, use_triton
 from tilescope_kernels._shared.online_softmax import sum_exp, whole_part
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
@@ -50,16 +51,16 @@ def _config(columns: int) -> dict[str, int]:
 @operator("online_max")
 def _online_max(x: torch.Tensor, config: str) -> tuple[torch.Tensor, torch.Tensor]:
     rows, columns = x.shape
-    largest, lse = (torch.empty(rows, dtype=x.dtype, device=x.device) for _ in range(2))
+    largest, lse = (x.new_empty(rows) for _ in range(2))
     if rows:
         chosen, options = split_config(unpack(config) or _config(columns))
         width = 16 // x.element_size()
         lanes = 32 * options["num_warps"] * chosen["ACCESSES"]
-        with device_of(x):
-            online_max_kernel[(rows,)](
-                largest, lse, x, x.stride(0), columns,
-                LANES=lanes, WIDTH=width, SKEWED=x.stride(0) % width > 0, **options,
-            )  # fmt: skip
+        launch(
+            online_max_kernel, (rows,),
+            largest, lse, x, x.stride(0), columns,
+            LANES=lanes, WIDTH=width, SKEWED=x.stride(0) % width > 0, **options,
+        )  # fmt: skip
     return largest, lse
 
 

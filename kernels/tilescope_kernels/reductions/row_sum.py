@@ -10,7 +10,9 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, split_config, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
@@ -50,15 +52,16 @@ def _config(columns: int) -> dict[str, int]:
 @operator("row_sum")
 def _row_sum(x: torch.Tensor, config: str) -> torch.Tensor:
     rows, columns = x.shape
-    out = torch.empty(rows, dtype=x.dtype, device=x.device)
+    out = x.new_empty(rows)
     if rows:
         parameters, options = split_config(unpack(config) or _config(columns))
-        block = min(parameters["BLOCK"], triton.next_power_of_2(max(columns, 1)))
-        tile = min(parameters["BLOCK"] // block, triton.next_power_of_2(rows))
-        with device_of(x):
-            row_sum_kernel[(triton.cdiv(rows, tile),)](
-                out, x, x.stride(0), rows, columns, ROWS=tile, BLOCK=block, **options
-            )
+        block = min(parameters["BLOCK"], next_power_of_2(max(columns, 1)))
+        tile = min(parameters["BLOCK"] // block, next_power_of_2(rows))
+        launch(
+            row_sum_kernel, (cdiv(rows, tile),),
+            out, x, x.stride(0), rows, columns,
+            ROWS=tile, BLOCK=block, **options,
+        )  # fmt: skip
     return out
 
 

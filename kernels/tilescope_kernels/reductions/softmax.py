@@ -11,17 +11,23 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_tensors, split_config, use_triton
 from tilescope_kernels._shared.online_softmax import LOG2_E, ends, exp, finite, merge, sum_exp, whole_part
-from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
-from tilescope_kernels._shared.row_tiles import aligned, columns_of, in_pieces, load_pieces, narrow, store_piece
+from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
+from tilescope_kernels._shared.row_tiles import aligned, columns_of, in_pieces, load_pieces, narrow, store_piece, vector
 from tilescope_kernels.reductions.softmax_wide_rows import softmax_backward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
 @triton.jit
-def softmax_rows_kernel(y_ptr, x_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """``ROWS`` whole rows a program: one read, one write."""
+def softmax_rows_kernel(
+    y_ptr, x_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr
+):
+    """``ROWS`` whole rows a program: one read, one write. Extents are multiples of ``VECTOR``."""
+    x_stride = aligned(x_stride, VECTOR)
+    columns = aligned(columns, VECTOR)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     mask = (row < rows) & (column < columns)
@@ -99,8 +105,11 @@ def softmax_online_kernel(
 
 
 @triton.jit
-def softmax_rows_backward_kernel(dx_ptr, dy_ptr, y_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def softmax_rows_backward_kernel(
+    dx_ptr, dy_ptr, y_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr
+):
     """``dx = (dy - sum(dy * y)) * y`` of ``ROWS`` whole rows a program: two reads, one write."""
+    columns = aligned(columns, VECTOR)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     mask = (row < rows) & (column < columns)
@@ -195,7 +204,7 @@ def _backward_in_pieces(
     """
     columns = y.shape[1]
     chosen, options = split_config(config or {})
-    power_of_two = columns == triton.next_power_of_2(columns)
+    power_of_two = columns == next_power_of_2(columns)
     if power_of_two or columns * y.element_size() > _HELD_BACKWARD[y.element_size()] or chosen.get("ROWS", 1) > 1:
         return None
     return in_pieces(y, options)
@@ -206,12 +215,12 @@ def _rows(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[str, 
 
     Raises ValueError for a config whose rows do not fit.
     """
-    block = triton.next_power_of_2(x.shape[1])
+    block = next_power_of_2(x.shape[1])
     chosen, options = split_config(config or {})
     rows = chosen.get("ROWS", max(1, 1024 // block))
     if rows > 1 and rows * block > _MOST:
         raise ValueError(f"config has ROWS={rows}: a program holds at most {max(1, _MOST // block)} such rows")
-    return {"ROWS": rows, "BLOCK": block}, options
+    return {"ROWS": rows, "BLOCK": block, "VECTOR": vector(x)}, options
 
 
 def _walked(config: Mapping[str, int] | None, warps: int) -> dict[str, int]:
@@ -232,53 +241,56 @@ def _warps(x: torch.Tensor, block: int, elements: int, most: int) -> int:
 @operator("softmax")
 def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
     rows, columns = x.shape
-    y = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    y = x.new_empty(rows, columns)
     if y.numel() == 0:
         return y
-    with device_of(x):
-        if pieces := _in_pieces(x, unpack(config)):
-            parameters, options = pieces
-            softmax_pieces_kernel[(rows,)](y, x, x.stride(0), columns, **parameters, **options)
-        elif triton.next_power_of_2(columns) * x.element_size() <= _HELD:
-            parameters, options = _rows(x, unpack(config))
-            # 32 elements a thread are four 16-byte accesses at 16 bits, in flight together.
-            options.setdefault("num_warps", _warps(x, parameters["ROWS"] * parameters["BLOCK"], 32, 16))
-            softmax_rows_kernel[(triton.cdiv(rows, parameters["ROWS"]),)](
-                y, x, x.stride(0), rows, columns, **parameters, **options
-            )
-        else:
-            options = _walked(unpack(config), 32)
-            # 16-byte accesses of a thread in flight together. With four, one program fills a multiprocessor: of the rows of
-            # two, L2 would lose what is to be read again.
-            lanes = (64 if columns * x.element_size() <= _IN_L2 else 128) * options["num_warps"]
-            width = 16 // x.element_size()
-            softmax_online_kernel[(rows,)](
-                y, x, x.stride(0), columns,
-                LANES=lanes, WIDTH=width, SKEWED=x.stride(0) == columns and columns % width > 0, **options,
-            )  # fmt: skip
+    if pieces := _in_pieces(x, unpack(config)):
+        parameters, options = pieces
+        launch(softmax_pieces_kernel, (rows,), y, x, x.stride(0), columns, **parameters, **options)
+    elif next_power_of_2(columns) * x.element_size() <= _HELD:
+        parameters, options = _rows(x, unpack(config))
+        # 32 elements a thread are four 16-byte accesses at 16 bits, in flight together.
+        options.setdefault("num_warps", _warps(x, parameters["ROWS"] * parameters["BLOCK"], 32, 16))
+        launch(
+            softmax_rows_kernel, (cdiv(rows, parameters["ROWS"]),),
+            y, x, x.stride(0), rows, columns,
+            **parameters, **options,
+        )  # fmt: skip
+    else:
+        options = _walked(unpack(config), 32)
+        # 16-byte accesses of a thread in flight together. With four, one program fills a multiprocessor: of the rows of
+        # two, L2 would lose what is to be read again.
+        lanes = (64 if columns * x.element_size() <= _IN_L2 else 128) * options["num_warps"]
+        width = 16 // x.element_size()
+        launch(
+            softmax_online_kernel, (rows,),
+            y, x, x.stride(0), columns,
+            LANES=lanes, WIDTH=width, SKEWED=x.stride(0) == columns and columns % width > 0, **options,
+        )  # fmt: skip
     return y
 
 
 @operator("softmax_backward")
 def _softmax_backward(dy: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
     rows, columns = y.shape
-    dx = torch.empty((rows, columns), dtype=y.dtype, device=y.device)
+    dx = y.new_empty(rows, columns)
     if dx.numel() == 0:
         return dx
-    with device_of(y):
-        if pieces := _backward_in_pieces(y, unpack(config)):
-            parameters, options = pieces
-            softmax_pieces_backward_kernel[(rows,)](dx, dy, y, columns, **parameters, **options)
-        elif triton.next_power_of_2(columns) * y.element_size() <= _HELD_BACKWARD[y.element_size()]:
-            parameters, options = _rows(y, unpack(config))
-            options.setdefault("num_warps", _warps(y, parameters["ROWS"] * parameters["BLOCK"], 16, 32))
-            softmax_rows_backward_kernel[(triton.cdiv(rows, parameters["ROWS"]),)](
-                dx, dy, y, rows, columns, **parameters, **options
-            )
-        elif config or columns * y.element_size() <= _CUT or not softmax_backward_in_parts(dx, dy, y):
-            options = _walked(unpack(config), 32)
-            block = 8192 if columns <= 32768 else 32768
-            softmax_blocks_backward_kernel[(rows,)](dx, dy, y, columns, BLOCK=block, **options)
+    if pieces := _backward_in_pieces(y, unpack(config)):
+        parameters, options = pieces
+        launch(softmax_pieces_backward_kernel, (rows,), dx, dy, y, columns, **parameters, **options)
+    elif next_power_of_2(columns) * y.element_size() <= _HELD_BACKWARD[y.element_size()]:
+        parameters, options = _rows(y, unpack(config))
+        options.setdefault("num_warps", _warps(y, parameters["ROWS"] * parameters["BLOCK"], 16, 32))
+        launch(
+            softmax_rows_backward_kernel, (cdiv(rows, parameters["ROWS"]),),
+            dx, dy, y, rows, columns,
+            **parameters, **options,
+        )  # fmt: skip
+    elif config or columns * y.element_size() <= _CUT or not softmax_backward_in_parts(dx, dy, y):
+        options = _walked(unpack(config), 32)
+        block = 8192 if columns <= 32768 else 32768
+        launch(softmax_blocks_backward_kernel, (rows,), dx, dy, y, columns, BLOCK=block, **options)
     return dx
 
 
@@ -318,9 +330,10 @@ def softmax(x: torch.Tensor, dim: int = -1, *, config: Mapping[str, int] | None 
     axes = max(x.dim(), 1)
     if not -axes <= dim < axes:
         raise ValueError(f"dim is {dim}: x has {x.dim()} dimensions, so give {-axes} to {axes - 1}")
+    if dim in (-1, x.dim() - 1) and x.dim():
+        return shaped_as(_softmax(as_rows(x, x.shape[-1]), pack(config)), x)
     moved = x.reshape(1) if x.dim() == 0 else x.movedim(dim, -1)
-    columns = moved.shape[-1]
-    y = _softmax(as_rows(moved, columns), pack(config)).reshape(moved.shape)
+    y = _softmax(as_rows(moved, moved.shape[-1]), pack(config)).reshape(moved.shape)
     return y.reshape(()) if x.dim() == 0 else y.movedim(-1, dim)
 
 

@@ -12,6 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.row_ring import ask_sums, await_sums, copy_part, place_of, publish_sums, ring
 
 
@@ -78,7 +79,9 @@ def softmax_backward_in_parts(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tenso
     found = ring((y, dy), _PLAN)
     if found:
         rows, columns = y.shape
-        softmax_parts_backward_shared_kernel[found.grid](
-            dx, found.words, dy, y, rows, columns, found.parts, **found.parameters, **found.options
-        )
+        launch(
+            softmax_parts_backward_shared_kernel, found.grid,
+            dx, found.words, dy, y, rows, columns, found.parts,
+            **found.parameters, **found.options,
+        )  # fmt: skip
     return found is not None

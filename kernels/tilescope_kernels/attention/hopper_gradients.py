@@ -1,0 +1,66 @@
+"""The backward pass of attention on Hopper: its plans and its three launches."""
+
+from __future__ import annotations
+
+import torch
+
+from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import device_of, multiprocessors
+from tilescope_kernels.attention.flash import padded
+from tilescope_kernels.attention.hopper import query_tiles, tiles
+from tilescope_kernels.attention.hopper_backward import (
+    _PROGRAM,
+    _ROWS,
+    attention_backward_kv_hopper_kernel,
+    attention_backward_q_hopper_kernel,
+    attention_row_terms_kernel,
+)
+from tilescope_kernels.attention.hopper_backward_wide import attention_backward_kv_wide_hopper_kernel
+
+#: Rows of a block and blocks in shared memory, for dK and dV and for dQ, by a head's columns. 4x16x4096 of 256 columns went back in
+#: 12.8 ms and goes in 5.5, under a causal mask 8.0 and 3.1 (cuDNN 6.6 and 3.6); of 128, 4x32x4096, dQ took 2.7 and takes 2.1, under a
+#: causal mask 1.5 and 1.2, dK and dV as long as before (kernel durations, H200, 2026-11-26, torch 2.11, triton 3.6).
+_PLANS = {64: ((64, 4), (128, 3)), 128: ((64, 2), (128, 2)), 256: ((64, 2), (32, 3))}
+#: Multiply-adds of a product of the smallest problem: below, descriptors take the CPU longer than is won.
+_LEAST = 10**10
+
+
+def backward_serves(q: torch.Tensor, k: torch.Tensor) -> bool:
+    """Whether there are programs enough for these launches, and enough to do."""
+    batch, heads, queries, columns = q.shape
+    tiles_of_heads = cdiv(queries, _PROGRAM.value) * batch * heads
+    return padded(columns) in _PLANS and 2 * tiles_of_heads >= multiprocessors(q) and q.numel() * k.shape[2] >= _LEAST
+
+
+def backward(
+    dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
+    v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
+) -> None:  # fmt: skip
+    """Write dQ, dK and dV. All but ``lse`` (fp32) are in 16 bits, and descriptors reach their rows."""
+    (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
+    rows = cdiv(queries, _PROGRAM.value) * _PROGRAM.value
+    terms = torch.empty((batch, heads, 2, rows), device=q.device)
+    (kv_block, kv_stages), (q_block, q_stages) = _PLANS[padded(columns)]
+    kernel, own = attention_backward_kv_hopper_kernel, _PROGRAM.value
+    if padded(columns) == 256:
+        kernel, own = attention_backward_kv_wide_hopper_kernel, _ROWS.value
+    shared = {"GROUP": heads // kv_heads, "COLUMNS": padded(columns), "CAUSAL": causal, "num_warps": 4}
+    with device_of(q):  # Of descriptors a launch does not know it.
+        launch(
+            attention_row_terms_kernel, (rows // 64 * batch * heads,),
+            terms, o, do, lse, o.stride()[:3], do.stride()[:3], heads, queries, rows,
+            COLUMNS=columns, BLOCK=64, num_warps=4,
+        )  # fmt: skip
+        launch(
+            kernel, (cdiv(keys, own) * batch * kv_heads,),
+            query_tiles(dk), query_tiles(dv), tiles(do, kv_block), tiles(q, kv_block), query_tiles(k), query_tiles(v),
+            terms, kv_heads, queries, keys, rows, scale, score_scale,
+            BLOCK=kv_block, STAGES=kv_stages, **shared,
+        )  # fmt: skip
+        launch(
+            attention_backward_q_hopper_kernel, (rows // _PROGRAM.value * batch * heads,),
+            query_tiles(dq), query_tiles(do), query_tiles(q), tiles(k, q_block), tiles(v, q_block),
+            terms, heads, keys, queries, rows, scale, score_scale,
+            BLOCK=q_block, STAGES=q_stages, **shared,
+        )  # fmt: skip

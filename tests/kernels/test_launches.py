@@ -1,0 +1,233 @@
+"""Launches that were made before reach the compiled kernel with what Triton would hand it, and everyone who looks on sees them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from tilescope.execution import launches as caught
+from tilescope.execution import observe
+from tilescope_kernels._shared import launches
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+MADE: list[tuple[Any, ...]] = []
+SEARCHES: list[str] = []
+
+
+class Launcher:
+    """Stands where Triton hands a compiled kernel to the GPU's driver."""
+
+    def __init__(self, src: Any, metadata: Any) -> None:
+        self.name = metadata.name
+
+    def __call__(self, *args: Any) -> None:
+        enter, leave, launched = args[7], args[8], args[9:]
+        for hook in (enter, leave):
+            if hook is not None:
+                hook(args[6])
+        pointers = tuple(x.data_ptr() if isinstance(x, torch.Tensor) else x for x in launched)
+        MADE.append((self.name, args[:4], *pointers))
+
+
+@triton.jit
+def scaled_kernel(y_ptr, x_ptr, bias_ptr, strides, n, factor, BLOCK: tl.constexpr, PLAIN: tl.constexpr = True):  # noqa: PLR0917
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    y = tl.load(x_ptr + offsets * strides[0], mask=offsets < n) * factor
+    if bias_ptr is not None:
+        y += tl.load(bias_ptr + offsets, mask=offsets < n)
+    tl.store(y_ptr + offsets, y, mask=offsets < n)
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch, tmp_path):
+    """A GPU of which there is all but the chip: Triton compiles for it, and its launches are noted."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    utils = SimpleNamespace(
+        load_binary=lambda *_: (0, 1, 16, 0, 1024), get_device_properties=lambda _: {"max_shared_mem": 232448}
+    )
+    stub = SimpleNamespace(
+        get_current_device=lambda: 0,
+        get_current_stream=lambda _: 7,
+        get_current_target=lambda: GPUTarget("cuda", 90, 32),
+        launcher_cls=Launcher,
+        utils=utils,
+    )
+    monkeypatch.setattr(driver, "_active", stub)
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda _: 0)
+    run = triton.JITFunction.run
+    monkeypatch.setattr(
+        scaled_kernel, "run", lambda *args, **kwargs: (SEARCHES.append("run"), run(scaled_kernel, *args, **kwargs))[1]
+    )
+    monkeypatch.setattr(scaled_kernel, "device_caches", type(scaled_kernel.device_caches)(scaled_kernel.create_binder))
+    launches._MADE.clear()
+    MADE.clear()
+    SEARCHES.clear()
+    yield
+    launches._MADE.clear()
+
+
+def start(n: int = 64, x: torch.Tensor | None = None, **more: Any) -> None:
+    x = torch.zeros(1024) if x is None else x
+    given = {"bias": None, "factor": 2.0, "BLOCK": 32, "num_warps": 1, **more}
+    bias, factor = given.pop("bias"), given.pop("factor")
+    launches.launch(scaled_kernel, (triton.cdiv(n, 32), 2), start.y, x, bias, (1, n), n, factor, **given)
+
+
+start.y = torch.zeros(1024)
+
+
+def test_the_second_launch_is_the_first_without_the_search():
+    x = torch.zeros(1024)
+    start(x=x)
+    start(x=x)
+    assert SEARCHES == ["run"]
+    first, second = MADE
+    assert first == second
+    assert first[1] == (2, 2, 1, 7)
+    assert first[2:] == (start.y.data_ptr(), x.data_ptr(), None, (1, 64), 64, 2.0, 32, True)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"n": 65}, {"n": 1}, {"x": torch.zeros(1025)[1:]}, {"x": torch.zeros(1024, dtype=torch.bfloat16)}, {"factor": 2},
+        {"bias": torch.zeros(64)}, {"BLOCK": 64}, {"num_warps": 2}, {"PLAIN": False},
+    ],
+    ids=["n", "one", "alignment", "dtype", "type", "none", "block", "warps", "default"],
+)  # fmt: skip
+def test_what_a_kernel_may_be_specialized_on_is_searched_for_again(other):
+    start()
+    start(**other)
+    assert len(SEARCHES) == 2
+    start(**other)
+    start()
+    assert len(SEARCHES) == 2
+    assert MADE[0][2:] == (*MADE[3][2:3], MADE[0][3], *MADE[3][4:])
+
+
+def test_a_float_is_handed_over_as_it_is():
+    start(factor=2.0)
+    start(factor=3.5)
+    assert len(SEARCHES) == 1
+    assert [made[7] for made in MADE] == [2.0, 3.5]
+
+
+def test_hooks_and_observers_see_every_launch():
+    start()
+    seen: list[Any] = []
+    knobs.runtime.launch_enter_hook.add(seen.append)
+    try:
+        start()
+    finally:
+        knobs.runtime.launch_enter_hook.remove(seen.append)
+    assert [data.get()["name"] for data in seen] == ["scaled_kernel"]
+    before: list[Any] = []
+    scaled_kernel.pre_run_hooks.append(lambda *args, **_: before.append(args))
+    try:
+        start()
+    finally:
+        scaled_kernel.pre_run_hooks.clear()
+    assert len(before) == 1
+    with observe.launches() as noted:
+        start()
+    assert [one["function"] for one in noted] == ["scaled_kernel"]
+    start()
+    assert SEARCHES == ["run"] * 4
+    assert len(MADE) == 5
+
+
+def test_a_launch_that_is_caught_is_not_made(monkeypatch):
+    start()
+    monkeypatch.delattr(scaled_kernel, "run")
+    with caught.catch() as launched:
+        start()
+    assert [launch.arguments["n"] for launch in launched] == [64]
+    assert len(MADE) == 1
+
+
+def test_what_triton_has_dropped_is_compiled_again():
+    start()
+    scaled_kernel.device_caches.clear()
+    start()
+    assert len(SEARCHES) == 2
+
+
+def test_debugging_is_another_kernel(monkeypatch):
+    start()
+    monkeypatch.setattr(knobs.runtime, "debug", True)
+    start()
+    assert len(SEARCHES) == 2
+
+
+def test_what_is_remembered_has_an_end(monkeypatch):
+    monkeypatch.setattr(launches, "_MOST", 2)
+    for n in (2, 3, 4):
+        start(n)
+    assert len(launches._MADE) == 1
+
+
+def test_another_gpu_is_made_the_current_one(monkeypatch):
+    chosen: list[int] = []
+
+    class Device:
+        def __init__(self, index: int) -> None:
+            chosen.append(index)
+            self.index = index
+
+        def __enter__(self) -> None:
+            driver.active.get_current_device = lambda: self.index
+
+        def __exit__(self, *_: Any) -> None:
+            driver.active.get_current_device = lambda: 0
+
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    start()
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda _: 1)
+    start()
+    assert chosen == [1]
+    assert len(SEARCHES) == 2
+    assert sorted(scaled_kernel.device_caches) == [0, 1]
+
+
+def test_without_a_gpu_a_launch_is_triton_s(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda _: -1)
+    start()
+    start()
+    assert len(SEARCHES) == 2
+    assert not launches._MADE
+
+
+@triton.jit
+def tiles_kernel(y, x, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK
+    y.store([place, 0], x.load([place, 0]))
+
+
+def test_descriptors_are_handed_over_and_what_they_are_specialized_on_is_asked_for(monkeypatch):
+    run = triton.JITFunction.run
+    monkeypatch.setattr(
+        tiles_kernel, "run", lambda *args, **kwargs: (SEARCHES.append("run"), run(tiles_kernel, *args, **kwargs))[1]
+    )
+    monkeypatch.setattr(tiles_kernel, "device_caches", type(tiles_kernel.device_caches)(tiles_kernel.create_binder))
+
+    def start(rows, block=16, dtype=torch.float16):
+        tensors = (torch.zeros(rows, 64, dtype=dtype) for _ in range(2))
+        tiles = [TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [block, 64]) for tensor in tensors]
+        launches.launch(tiles_kernel, (2,), *tiles, BLOCK=block)
+        return tiles
+
+    start(32)
+    tiles = start(48)
+    assert SEARCHES == ["run"]
+    assert [given is tile for given, tile in zip(MADE[-1][2:], tiles, strict=False)] == [True, True]
+    assert len(MADE[0]) == len(MADE[1])
+    start(32, block=32)
+    start(32, dtype=torch.bfloat16)
+    assert len(SEARCHES) == 3
