@@ -355,6 +355,36 @@ def check_fp8_matmul_takes_what_quantize_gives():
             assert relative_error(c, expected) < 0.05, granularity
 
 
+def check_unaligned_rows_are_copied_to_aligned_ones():
+    copied = []
+
+    def count(launch: launches.Launch) -> None:
+        copied.append(launch.name)
+        run(launch)
+
+    with mock.patch.object(scaled_matmul, "_LEAST", 1), poisoned(), launches.catch(count):
+        for name, dtype in (
+            ("fp8_matmul", "fp8"),
+            ("fp8_matmul_rows", "fp8"),
+            ("int8_matmul", "int8"),
+            ("w8a16_matmul", "fp16"),
+        ):
+            for extents in ("37x33x70", "5x130x257", "64x64x24"):
+                against_reference(name, f"{extents}-{dtype}")
+                assert copied.pop(0) == "copy_rows_kernel" and len(copied) in (1, 2), copied
+                copied.clear()
+        # Rows that start at 16 bytes and end elsewhere, beside others; and a first row that does not start there.
+        a, b = ((16 * draw(50, 81, seed=seed)).to(INT8) for seed in (0, 1))
+        wide = torch.zeros(50, 96, dtype=INT8)
+        wide[:, :81] = b
+        assert torch.equal(int8_matmul(a, wide[:, :81].T), (a.double() @ b.double().T).int())
+        one, other = wide[:, 1:65], wide[:, :64]
+        assert torch.equal(int8_matmul(one, other.T), (one.double() @ other.double().T).int())
+        copied.clear()
+        int8_matmul(other, other.T)
+        assert "copy_rows_kernel" not in copied
+
+
 def check_writes_every_element():
     names = (*QUANTIZERS, *DEQUANTIZERS, "nf4_dequantize", "fp8_matmul", "fp8_matmul_rows", "fp8_matmul_blocks")
     for name in (*names, *INT8_PRODUCTS, "w8a16_matmul", "lora_linear"):

@@ -21,7 +21,8 @@ from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import w8a16_hopper
-from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
+from tilescope_kernels.matrix_products.aligned_rows import padded
+from tilescope_kernels.matrix_products.scaled_matmul import padding_pays, tma_serves
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -222,6 +223,9 @@ def _few_rows(
 def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, config: str) -> torch.Tensor:
     (m, k), n = x.shape, weight.shape[0]
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    if not config and x.dtype != torch.float32 and padding_pays(x, weight):
+        x, weight = padded(x, weight)
+        k = x.shape[1]
     if not config and w8a16_hopper.serves(x, weight, y):
         w8a16_hopper.launch(x, weight, y, scale)
         return y
