@@ -17,6 +17,7 @@ import triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import check_tensors, use_triton
 from tilescope_kernels._shared.operators import autocast_dtype, operator, pack, unpack, wants_grad
+from tilescope_kernels.losses import logits_in_gradient
 from tilescope_kernels.losses.cross_entropy import REDUCTIONS, check_loss, result_dtype, rows_loss
 from tilescope_kernels.losses.gradient_scaling import scaled
 from tilescope_kernels.losses.mean import count_rows, reduced
@@ -35,14 +36,18 @@ _MULTIPLE, _TILE = 8, 256
 _ALIGNED = 8
 
 
-def _chunks(rows: int, columns: int, classes: int, lent: bool, asked: int) -> tuple[list[slice], int]:
-    """The rows of each chunk, and the number of rows of logits to allocate: about twice the memory of ``x``.
+def _least(rows: int, columns: int, classes: int, lent: bool, asked: int) -> int:
+    """The number of rows of logits to allocate: about twice the memory of ``x``.
 
-    ``lent`` halves it, because chunks also use the part of dx that is not written yet. The first chunks are then larger.
+    ``lent`` halves it, because chunks also use the part of dx that is not written yet.
     """
     wanted = rows * columns * (1 if lent else 2) // classes
-    least = min(rows, asked or max(_TILE, wanted // _TILE * _TILE))
-    chunks, start = [], 0
+    return min(rows, asked or max(_TILE, wanted // _TILE * _TILE))
+
+
+def _chunks(start: int, rows: int, columns: int, classes: int, lent: bool, asked: int, least: int) -> list[slice]:
+    """The rows of each chunk from ``start`` on. With ``lent`` memory, the first ones are larger."""
+    chunks = []
     while start < rows:
         size = least
         if lent and not asked:
@@ -50,7 +55,7 @@ def _chunks(rows: int, columns: int, classes: int, lent: bool, asked: int) -> tu
             size = max(least, fits // _MULTIPLE * _MULTIPLE)
         chunks.append(slice(start, min(rows, start + size)))
         start += size
-    return chunks, least
+    return chunks
 
 
 @operator("linear_cross_entropy")
@@ -62,7 +67,8 @@ def _linear_cross_entropy(
     (rows, columns), classes = x.shape, weight.shape[0]
     chosen = unpack(config)
     count = count_rows(target, ignore_index) if reduction == 1 else None
-    chunks, scratch = _chunks(rows, columns, classes, wants_dx, (chosen or {}).get("CHUNK", 0))
+    asked = (chosen or {}).get("CHUNK", 0)
+    scratch = _least(rows, columns, classes, wants_dx, asked)
     # A chunk's logits lie behind the rows of dx that are written with it, at an aligned address.
     kept = rows * columns if wants_dx else 0
     memory = torch.empty(kept + _ALIGNED + scratch * classes, dtype=x.dtype, device=x.device)
@@ -72,7 +78,14 @@ def _linear_cross_entropy(
     losses = torch.empty(rows, dtype=torch.float32, device=x.device)
     tile = {name: value for name, value in (chosen or {}).items() if name != "CHUNK"} or None
     gradient = wants_dx or wants_dw or wants_db
-    for part in chunks:
+    blocks = logits_in_gradient.plan(rows, columns, classes, scratch * classes) if wants_dw and not asked else None
+    first = 0 if blocks is None else blocks.rows
+    if blocks is not None:
+        logits_in_gradient.run(
+            x[:first], weight, bias, target[:first], ignore_index, smoothing, count, blocks,
+            losses, dx[:first] if wants_dx else None, dw, db, memory[triton.cdiv(kept, _ALIGNED) * _ALIGNED :],
+        )  # fmt: skip
+    for part in _chunks(first, rows, columns, classes, wants_dx, asked, scratch):
         behind = triton.cdiv(part.stop * columns, _ALIGNED) * _ALIGNED if wants_dx else 0
         size = part.stop - part.start
         logits = memory[behind : behind + size * classes].view(size, classes)
