@@ -117,7 +117,8 @@ def _multiply(
         start_m, start_n = tile_origin(tile, M, N, _BLOCK_M, BLOCK_N, GROUP_M)
         start_m += WHICH * _ROWS
         total = gl.zeros([_ROWS, BLOCK_N], gl.float32, LAYOUT)
-        used = slot
+        # Not `slot`: what has the value of another variable before a loop, Triton does not carry from step to step.
+        used = gl.to_tensor(0)
         for step in range(steps):
             mbarrier.wait(ready.index(slot), phase)
             a = a_ring.index(slot * _GROUPS + WHICH)
