@@ -6,6 +6,8 @@ cores busy while the other writes its half. The kernel is in Gluon, because Trit
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 from triton.experimental import gluon
@@ -21,6 +23,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
+from tilescope_kernels.matrix_products.split_k import add_parts_kernel
 
 #: Groups of warps that multiply, and the rows of each, a tensor core instruction's.
 _GROUPS, _ROWS = gl.constexpr(2), gl.constexpr(64)
@@ -29,6 +33,8 @@ _BLOCK_M = gl.constexpr(_GROUPS.value * _ROWS.value)
 _PART = gl.constexpr(64)
 #: A step along K: 128 bytes.
 _BLOCK_K = gl.constexpr(64)
+#: Rows of tiles that are walked together: L2 still has their operands.
+_GROUP_M = gl.constexpr(16)
 #: Registers of a thread that multiplies and of one that loads.
 _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(24)
 
@@ -41,18 +47,35 @@ def _advance(slot, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
+def _part(piece, whole, K, SPLITS: gl.constexpr):
+    """A piece's tile, and its first step along K and their number. The first ``whole`` pieces are tiles."""
+    steps = (K + _BLOCK_K - 1) // _BLOCK_K
+    tile = piece
+    first = piece * 0
+    if SPLITS > 1:
+        each = (steps + SPLITS - 1) // SPLITS
+        part = gl.maximum(piece - whole, 0)
+        cut = piece >= whole
+        tile = gl.where(cut, whole + part // SPLITS, piece)
+        first = gl.where(cut, gl.minimum(part % SPLITS * each, steps), 0)
+        steps = gl.where(cut, gl.minimum(each, steps - first), steps)
+    return tile, first, steps
+
+
+@gluon.jit
 def _load(
-    a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, tiles,
-    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr,
+    a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, whole, pieces,
+    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BLOCK_N: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Load the operands of this program's tiles as far ahead as the ring allows, the next tile's during an epilogue."""
     slot = gl.to_tensor(0)
     # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
     phase = gl.to_tensor(1)
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        start_m, start_n = tile_origin(tile, M, N, _BLOCK_M, BLOCK_N, GROUP_M)
-        for k in range(0, K, _BLOCK_K):
+    for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
+        tile, first, steps = _part(piece, whole, K, SPLITS)
+        start_m, start_n = tile_origin(tile, M, N, _BLOCK_M, BLOCK_N, _GROUP_M)
+        for step in range(first, first + steps):
+            k = step * _BLOCK_K
             arrived = ready.index(slot)
             for i in gl.static_range(_GROUPS):
                 mbarrier.wait(free.index(slot * _GROUPS + i), phase)
@@ -77,15 +100,15 @@ def _store(
     """Write this warpgroup's rows by way of two buffers, each 64 columns wide, which it has for itself."""
     MULTIPLIED: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, _PART, 16])
     ROWS: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
-    columns: gl.constexpr = total.shape[1]
-    left, right = total.to(c_ptr.dtype.element_ty).reshape(_ROWS, 2, columns // 2).permute(0, 2, 1).split()
+    COLUMNS: gl.constexpr = total.shape[1]
+    left, right = total.to(c_ptr.dtype.element_ty).reshape(_ROWS, 2, COLUMNS // 2).permute(0, 2, 1).split()
     parts = (left, right)
-    if columns == 4 * _PART:
+    if COLUMNS == 4 * _PART:
         first, second = left.reshape(_ROWS, 2, _PART).permute(0, 2, 1).split()
         third, fourth = right.reshape(_ROWS, 2, _PART).permute(0, 2, 1).split()
         parts = (first, second, third, fourth)
     m = start_m + gl.arange(0, _ROWS, layout=gl.SliceLayout(1, ROWS))[:, None]
-    for i in gl.static_range(columns // _PART):
+    for i in gl.static_range(COLUMNS // _PART):
         buffer = buffers.index(WHICH * 2 + i % 2)
         if TMA:
             # Once what was in the buffer has left. The descriptor leaves out what is past the edges.
@@ -101,22 +124,31 @@ def _store(
 
 @gluon.jit
 def _multiply(
-    WHICH: gl.constexpr, c_tiles, c_ptr, stride_cm, a_ring, b_ring, buffers, ready, free, M, N, K, tiles,
-    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, LAG: gl.constexpr, TMA: gl.constexpr,
+    WHICH: gl.constexpr, c_tiles, c_ptr, parts_ptr, stride_cm, a_ring, b_ring, buffers, ready, free,
+    M, N, K, whole, pieces,
+    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BLOCK_N: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
+    LAG: gl.constexpr, ACCUMULATE: gl.constexpr, TMA: gl.constexpr,
 ):  # fmt: skip
-    """Multiply this warpgroup's 64 rows of this program's tiles."""
+    """Multiply this warpgroup's 64 rows of this program's pieces."""
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    steps = (K + _BLOCK_K - 1) // _BLOCK_K
     slot = gl.to_tensor(0)
     phase = gl.to_tensor(0)
+    row = gl.arange(0, _ROWS, layout=gl.SliceLayout(1, LAYOUT))[:, None]
+    column = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, LAYOUT))[None, :]
     if LAG > 0 and WHICH == 1:
         # The other group's first use of that slot: it does not come to a second one before this group's first.
-        mbarrier.wait(free.index((LAG - 1) * _GROUPS), 0, pred=(steps >= LAG) & (gl.program_id(0) < tiles))
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        start_m, start_n = tile_origin(tile, M, N, _BLOCK_M, BLOCK_N, GROUP_M)
+        _, _, steps = _part(gl.program_id(0), whole, K, SPLITS)
+        mbarrier.wait(free.index((LAG - 1) * _GROUPS), 0, pred=(steps >= LAG) & (gl.program_id(0) < pieces))
+    for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
+        tile, _, steps = _part(piece, whole, K, SPLITS)
+        start_m, start_n = tile_origin(tile, M, N, _BLOCK_M, BLOCK_N, _GROUP_M)
         start_m += WHICH * _ROWS
-        total = gl.zeros([_ROWS, BLOCK_N], gl.float32, LAYOUT)
+        if ACCUMULATE:
+            m, n = start_m + row, start_n + column
+            before = gl.load(c_ptr + m.to(gl.int64) * stride_cm + n, mask=(m < M) & (n < N), other=0.0)
+            total = before.to(gl.float32)
+        else:
+            total = gl.zeros([_ROWS, BLOCK_N], gl.float32, LAYOUT)
         # Not `slot`: what has the value of another variable before a loop, Triton does not carry from step to step.
         used = gl.to_tensor(0)
         for step in range(steps):
@@ -134,24 +166,29 @@ def _multiply(
             used = slot
             slot, phase = _advance(slot, phase, STAGES)
         total = warpgroup_mma_wait(0, deps=[total])
-        mbarrier.arrive(free.index(used * _GROUPS + WHICH), count=1)
-        _store(WHICH, total, c_tiles, c_ptr, stride_cm, buffers, start_m, start_n, M, N, TMA)
+        mbarrier.arrive(free.index(used * _GROUPS + WHICH), count=1, pred=steps > 0)
+        if SPLITS > 1 and piece >= whole:
+            part = parts_ptr + (piece - whole).to(gl.int64) * (_BLOCK_M * BLOCK_N)
+            gl.store(part + (WHICH * _ROWS + row) * BLOCK_N + column, total, mask=start_m + row < M)
+        else:
+            _store(WHICH, total, c_tiles, c_ptr, stride_cm, buffers, start_m, start_n, M, N, TMA)
     if TMA:
         tma.store_wait(0)
 
 
 # Extents of 1 for constants have made ptxas die of a segmentation fault in another kernel (sm_90, CUDA 12.8).
-@gluon.jit(do_not_specialize=["M", "N", "K", "stride_cm"])
+@gluon.jit(do_not_specialize=["M", "N", "K", "stride_cm", "whole", "pieces"])
 def matmul_hopper_kernel(
-    a_tiles, b_tiles, c_tiles, c_ptr, stride_cm, M, N, K,
-    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, LAG: gl.constexpr, TMA: gl.constexpr,
+    a_tiles, b_tiles, c_tiles, c_ptr, parts_ptr, stride_cm, M, N, K, whole, pieces,
+    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BLOCK_N: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
+    LAG: gl.constexpr, ACCUMULATE: gl.constexpr, TMA: gl.constexpr,
 ):  # fmt: skip
-    """Tiles ``program, program + programs, ...`` of 128x256, 64 rows a group. Launched with 4 warps.
+    """Pieces ``program, program + programs, ...``: ``whole`` tiles of 128xBLOCK_N, then ``SPLITS`` parts of each other one.
 
-    Descriptors are of 64x64 of a and c and 64x256 of b, or of 256x64 where ``B_COLUMNS`` says that b is column-major.
+    Parts go to ``parts`` (pieces, 128, BLOCK_N) in fp32, tiles to c: through ``c_tiles``, or by pointers where that is None
+    because c's rows are not aligned. ``ACCUMULATE`` adds them to what is there. Descriptors are of 64x64 of a and c and
+    64xBLOCK_N of b, or of BLOCK_Nx64 where ``B_COLUMNS`` says that b is column-major. Launched with 4 warps.
     """
-    tiles = ((M + _BLOCK_M - 1) // _BLOCK_M) * ((N + BLOCK_N - 1) // BLOCK_N)
     a_ring = gl.allocate_shared_memory(a_tiles.dtype, [STAGES * _GROUPS, _ROWS, _BLOCK_K], a_tiles.layout)
     if B_COLUMNS:
         b_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES, BLOCK_N, _BLOCK_K], b_tiles.layout)
@@ -168,49 +205,102 @@ def matmul_hopper_kernel(
     fence_async_shared()
     gl.warp_specialize(
         [
-            (_multiply, (0, c_tiles, c_ptr, stride_cm, a_ring, b_ring, buffers, ready, free, M, N, K, tiles,
-                         A_COLUMNS, B_COLUMNS, BLOCK_N, GROUP_M, STAGES, LAG, TMA)),
-            (_multiply, (1, c_tiles, c_ptr, stride_cm, a_ring, b_ring, buffers, ready, free, M, N, K, tiles,
-                         A_COLUMNS, B_COLUMNS, BLOCK_N, GROUP_M, STAGES, LAG, TMA)),
-            (_load, (a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, tiles,
-                     A_COLUMNS, B_COLUMNS, BLOCK_N, GROUP_M, STAGES)),
+            (_multiply, (0, c_tiles, c_ptr, parts_ptr, stride_cm, a_ring, b_ring, buffers, ready, free, M, N, K, whole,
+                         pieces, A_COLUMNS, B_COLUMNS, BLOCK_N, SPLITS, STAGES, LAG, ACCUMULATE, TMA)),
+            (_multiply, (1, c_tiles, c_ptr, parts_ptr, stride_cm, a_ring, b_ring, buffers, ready, free, M, N, K, whole,
+                         pieces, A_COLUMNS, B_COLUMNS, BLOCK_N, SPLITS, STAGES, LAG, ACCUMULATE, TMA)),
+            (_load, (a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, whole, pieces,
+                     A_COLUMNS, B_COLUMNS, BLOCK_N, SPLITS, STAGES)),
         ],
         [4, 1],
         [_MULTIPLYING, _LOADING],
     )  # fmt: skip
 
 
-def count(c: torch.Tensor, block_n: int = 256) -> int:
-    """Number of tiles of the result."""
-    return triton.cdiv(c.shape[0], _BLOCK_M.value) * triton.cdiv(c.shape[1], block_n)
+@dataclass(frozen=True)
+class Tiling:
+    """Columns of a tile, and the number of parts that tiles of the last wave are cut in."""
+
+    block_n: int
+    splits: int
 
 
-def serves(a: torch.Tensor, c: torch.Tensor) -> bool:
-    """Whether there is a GPU for the kernel and a tile for every SM."""
-    return capability(a) == 90 and a.element_size() == 2 and a.shape[1] > 0 and count(c) >= multiprocessors(a)
+def _whole(tiles: int, programs: int, splits: int) -> int:
+    """Number of tiles that are not cut: those of whole waves."""
+    return tiles if splits == 1 else tiles // programs * programs
 
 
-def _tiles(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """A descriptor of (rows, columns) tiles. The column stride is taken to be 1: PyTorch gives a single column any stride."""
+def tiling(m: int, n: int, k: int, programs: int) -> Tiling:
+    """The tiling that takes the least time, in steps of a 128x256 tile along K.
+
+    A last wave of few tiles takes as long as a whole one unless its tiles are cut along K, which costs another launch.
+    """
+    steps = triton.cdiv(k, _BLOCK_K.value)
+    every = []
+    for block_n, step in ((256, 1.0), (128, 0.53)):
+        tiles = triton.cdiv(m, _BLOCK_M.value) * triton.cdiv(n, block_n)
+        last = tiles % programs
+        for splits in {1, min(8, programs // last, max(1, steps // 4)) if last else 1}:
+            part = triton.cdiv(steps, splits) * step + 8 if splits > 1 else steps * step
+            time = tiles // programs * steps * step + (part if last else 0)
+            every.append((time, -block_n, splits))
+    _, block_n, splits = min(every)
+    return Tiling(-block_n, splits)
+
+
+def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether there is a GPU for the kernel and the product has work for all of it.
+
+    Not where rows are few and b would have to be copied, which takes longer than the product.
+    """
+    (m, k), n = a.shape, b.shape[1]
+    if capability(a) != 90 or a.element_size() != 2 or k < _BLOCK_K.value or n < _BLOCK_K.value:
+        return False
+    return (m > 64 or is_aligned(b)) and triton.cdiv(m, 64) * triton.cdiv(n, 128) > multiprocessors(a)
+
+
+def _tiles(matrix: torch.Tensor, rows: int, wide: int) -> TensorDescriptor:
+    """A descriptor of (rows, wide) tiles. The column stride is taken to be 1: PyTorch gives a single column any stride."""
     dtype = gl.bfloat16 if matrix.dtype == torch.bfloat16 else gl.float16
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], dtype)
-    return TensorDescriptor(matrix, list(matrix.shape), [matrix.stride(0), 1], [rows, columns], layout)
+    layout = gl.NVMMASharedLayout.get_default_for([rows, wide], dtype)
+    return TensorDescriptor(matrix, list(matrix.shape), [matrix.stride(0), 1], [rows, wide], layout)
 
 
 def launch(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor,
-    block_n: int = 256, group: int = 8, stages: int = 4, lag: int = 2, tma: bool | None = None,
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, *, accumulate: bool = False, chosen: Tiling | None = None,
+    stages: int | None = None, lag: int = 2,
 ) -> None:  # fmt: skip
-    """Write ``c`` for operands whose rows, or columns, start at 16 bytes."""
-    a_columns, b_columns = (t.stride(0) == 1 and t.stride(1) != 1 for t in (a, b))
-    if tma is None:
-        tma = c.stride(0) % 8 == 0 and c.data_ptr() % 16 == 0
+    """Write the product to ``c``, whose columns are neighbours, or with ``accumulate`` add it.
+
+    Operands whose rows do not start at 16 bytes are copied.
+    """
+    (m, k), n = a.shape, b.shape[1]
+    programs = multiprocessors(a)
+    if chosen is None:
+        chosen = Tiling(256, 1) if accumulate else tiling(m, n, k, programs)
+    block_n, splits = chosen.block_n, chosen.splits
+    a, b = aligned(a, b)
+    a_columns, b_columns = columns(a), columns(b)
     rows, depth = _ROWS.value, _BLOCK_K.value
+    tiles = triton.cdiv(m, _BLOCK_M.value) * triton.cdiv(n, block_n)
+    whole = _whole(tiles, programs, splits)
+    others = tiles - whole
+    pieces = whole + others * splits
+    through = c.stride(0) * c.element_size() % 16 == 0 and c.data_ptr() % 16 == 0
+    size = others * splits * _BLOCK_M.value * block_n if splits > 1 else 0
+    parts = torch.empty(size, dtype=torch.float32, device=a.device) if size else None
     with device_of(a):
-        matmul_hopper_kernel[(min(count(c, block_n), multiprocessors(a)),)](
+        matmul_hopper_kernel[(min(pieces, programs),)](
             _tiles(a.T if a_columns else a, rows, depth),
             _tiles(b.T, block_n, depth) if b_columns else _tiles(b, depth, block_n),
-            _tiles(c, rows, _PART.value) if tma else None,
-            c, c.stride(0), *c.shape, a.shape[1], A_COLUMNS=a_columns, B_COLUMNS=b_columns,
-            BLOCK_N=block_n, GROUP_M=group, STAGES=stages, LAG=lag, TMA=tma, num_warps=4,
+            _tiles(c, rows, _PART.value) if through else None,
+            c, parts, c.stride(0), m, n, k, whole, pieces,
+            A_COLUMNS=a_columns, B_COLUMNS=b_columns, BLOCK_N=block_n, SPLITS=1 if parts is None else splits,
+            STAGES=stages or (4 if block_n == 256 else 6), LAG=lag, ACCUMULATE=accumulate, TMA=through, num_warps=4,
         )  # fmt: skip
+        if parts is not None:
+            few = 2048 // block_n
+            add_parts_kernel[(others * (_BLOCK_M.value // few),)](
+                c, parts, None, None, m, n, c.stride(0), whole, BLOCK_M=_BLOCK_M.value, BLOCK_N=block_n,
+                GROUP_M=_GROUP_M.value, SPLITS=splits, ROWS=few, SCALES=0, num_warps=4,
+            )  # fmt: skip

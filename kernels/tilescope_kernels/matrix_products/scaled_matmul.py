@@ -18,7 +18,7 @@ from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import padded
 
 #: Multiply-adds from which copies of unaligned rows pay.
-_LEAST = 2**23
+_LEAST = 2**20
 
 
 @triton.jit

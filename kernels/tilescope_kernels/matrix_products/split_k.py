@@ -27,7 +27,7 @@ from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, cop
 from tilescope_kernels.matrix_products.scaled_matmul import _scaled
 
 #: Multiply-adds, of 16 rows or more, from which this is worth its launches.
-_LEAST = 2**29
+_LEAST = 2**28
 
 
 @triton.jit
@@ -102,6 +102,18 @@ def _plan(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scra
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
+def _few(m: int, n: int, programs: int) -> dict[str, int]:
+    """The plan of few tiles."""
+    tiles = triton.cdiv(m, 64) * triton.cdiv(n, 64)
+    # Half of the multiprocessors read as fast as memory is; fewer tiles than that are cut, for all of them.
+    splits = min(64, programs // tiles) if 4 * tiles <= programs else 1
+    if n <= 32:
+        return _plan(64, 16 if n <= 16 else 32, 256, 4, 5, splits)
+    if m <= 16:
+        return _plan(16, 64, 256, 4, 5, splits)
+    return _plan(64, 64, 128, 4, 6, splits) if tiles <= programs or m <= 64 else _plan(64, 128, 128, 4, 4)
+
+
 def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     """The plan of a product with few tiles, or with rows that descriptors cannot reach. None where this does not pay.
 
@@ -113,22 +125,18 @@ def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     (m, k), n = a.shape, b.shape[1]
     if a.element_size() != 2 or capability(a) < 90 or shared_memory(a) < 227 * 1024:
         return None
-    if n < 64 or k < 64 or max(m, 16) * n * k < _LEAST:
+    if n < 16 or k < 64 or max(m, 16) * max(n, 16) * k < _LEAST:
         return None
     programs = multiprocessors(a)
     few = triton.cdiv(m, 64) * triton.cdiv(n, 128) <= programs
     whole = is_aligned(a) and is_aligned(b) and n % 8 == 0
-    # To copy b takes longer than the product with few rows.
-    if (whole and not few) or (m <= 64 and not (few and is_aligned(b))):
+    # To copy b takes longer than the product with few rows, and to copy a than that with few columns.
+    if (whole and not few) or (m <= 64 and not (few and is_aligned(b))) or (n < 64 and not (few and is_aligned(a))):
         return None
     if not few:
         large = triton.cdiv(m, 128) * triton.cdiv(n, 256) >= programs
         return _plan(128, 256, 64, 8, 3, 4, 1) if large else _plan(128, 128, 64, 8, 4)
-    tiles = triton.cdiv(m, 64) * triton.cdiv(n, 64)
-    splits = max(1, programs // (2 * tiles))
-    if m <= 16:
-        return _plan(16, 64, 256, 4, 5, splits)
-    return _plan(64, 64, 128, 4, 6, splits) if tiles <= programs or m <= 64 else _plan(64, 128, 128, 4, 4)
+    return _few(m, n, programs)
 
 
 def fp8_plan(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int] | None:
@@ -143,7 +151,7 @@ def fp8_plan(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int
         return None
     programs = multiprocessors(a)
     tiles = triton.cdiv(m, 64) * triton.cdiv(n, 64)
-    if min(n, k) < 64 or max(m, 16) * n * k < _LEAST:
+    if min(n, k) < 64 or max(m, 16) * n * k < 2 * _LEAST:
         return None
     if tiles > programs:
         return _plan(64, 128, 256, 4, 4) if triton.cdiv(m, 64) * triton.cdiv(n, 128) <= programs else None
