@@ -24,7 +24,7 @@ from tilescope_kernels import (
     w8a16_matmul,
 )
 from tilescope_kernels.matrix_products import fp8_matmul as fp8
-from tilescope_kernels.matrix_products import lora, scaled_matmul, split_k
+from tilescope_kernels.matrix_products import lora, scaled_matmul, split_k, w8a16_split
 from tilescope_kernels.matrix_products import w8a16_matmul as w8a16
 from tilescope_kernels.matrix_products.w8a16_matmul import SMALL
 from tilescope_kernels.quantization.nf4 import FRACTIONS
@@ -383,6 +383,22 @@ def check_unaligned_rows_are_copied_to_aligned_ones():
         copied.clear()
         int8_matmul(other, other.T)
         assert "copy_rows_kernel" not in copied
+
+
+def check_w8a16_matmul_of_few_tiles():
+    for extents in ((37, 50, 300), (130, 96, 1000), (20, 16, 128)):
+        m, n, k = extents
+        k_wide = -(-k // 16) * 16
+        x, codes = torch.zeros(m, k_wide).half(), torch.zeros(n, k_wide, dtype=INT8)
+        x[:, :k], codes[:, :k] = draw(m, k).half(), (25 * draw(n, k, seed=1)).to(INT8)
+        scale = draw(n, 1, seed=2).abs()
+        for split in (1, 2, 5):
+            plan = w8a16_split.Plan(32, 16, split, 2)
+            with poisoned():
+                y = torch.empty(m, n, dtype=torch.float16)
+                w8a16_split.launch(y, x, codes, scale, plan)
+            expected = x.double() @ (codes.double() * scale.double()).T
+            assert relative_error(y, expected) <= SPECS["w8a16_matmul"].tolerance["fp16"], (extents, split)
 
 
 def check_writes_every_element():

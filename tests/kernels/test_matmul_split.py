@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tilescope_kernels.matrix_products import split_k
+from tilescope_kernels.matrix_products import matmul_hopper, split_k
 from tilescope_kernels.matrix_products.split_k import split_plan
 
 SCRIPTS = {"batch_matmul_split.py": {"check_few_rows", "check_parts_without_a_step_are_zeros"}}
@@ -83,3 +83,42 @@ def test_fp8_products_of_few_tiles_are_one_wave(hopper):
     assert planned_fp8(16, 1024, 32768)["SPLITS"] > 1
     for extents in ((128, 4100, 4100), (128, 4096, 4100), (64, 512, 512), (4096, 4096, 4096)):
         assert planned_fp8(*extents) is None
+
+
+@pytest.fixture
+def hoppers(monkeypatch):
+    monkeypatch.setattr(matmul_hopper, "capability", lambda _: 90)
+
+
+def test_hopper_serves_what_fills_it(hoppers):
+    def serves(m, n, k, dtype=torch.bfloat16):
+        a, b = torch.empty(m, k, dtype=dtype, device="meta"), torch.empty(k, n, dtype=dtype, device="meta")
+        return matmul_hopper.serves(a, b)
+
+    for extents in ((4096, 4096, 4096), (512, 4096, 4096), (4097, 4099, 4101), (65, 128256, 4096), (64, 128256, 4096)):
+        assert serves(*extents)
+    for extents in ((1024, 1024, 1024), (64, 128255, 4096), (8192, 32, 8192), (8192, 8192, 32), (16, 8192, 8192)):
+        assert not serves(*extents)
+    assert not serves(4096, 4096, 4096, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("extents", "expected"),
+    [
+        ((4096, 4096, 4096), (256, 1)),  # four waves, the last of them nearly whole
+        ((4097, 4099, 4101), (256, 4)),  # four whole ones, and 33 tiles
+        ((512, 4096, 4096), (128, 1)),  # one wave of smaller tiles
+        ((1000, 50257, 768), (256, 1)),  # too short to be cut
+    ],
+)
+def test_the_last_wave_is_cut_where_that_is_quicker(extents, expected):
+    tiling = matmul_hopper.tiling(*extents, 132)
+    assert (tiling.block_n, tiling.splits) == expected
+
+
+def test_a_cut_wave_fits_the_gpu():
+    for m in range(130, 6000, 321):
+        for n, k in ((1000, 4096), (4096, 8192), (5000, 640)):
+            tiling = matmul_hopper.tiling(m, n, k, 132)
+            tiles = -(-m // 128) * -(-n // tiling.block_n)
+            assert tiling.splits == 1 or tiles % 132 * tiling.splits <= 132
