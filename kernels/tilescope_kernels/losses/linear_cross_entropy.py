@@ -72,27 +72,29 @@ def _linear_cross_entropy(
     chosen = unpack(config)
     count = count_rows(target, ignore_index) if reduction == 1 else None
     asked = (chosen or {}).get("CHUNK", 0)
+    # Rows of logits start at 16 bytes: products with others take several times as long.
+    wide = triton.cdiv(classes, _ALIGNED) * _ALIGNED
     scratch = _least(rows, columns, classes, wants_dx, asked)
     # A chunk's logits lie behind the rows of dx that are written with it, at an aligned address.
     kept = rows * columns if wants_dx else 0
-    memory = torch.empty(kept + _ALIGNED + scratch * classes, dtype=x.dtype, device=x.device)
+    memory = torch.empty(kept + _ALIGNED + scratch * wide, dtype=x.dtype, device=x.device)
     dx = memory[:kept].view(rows, columns) if wants_dx else x.new_empty(0)
     dw = torch.empty_like(weight) if wants_dw else x.new_empty(0)
     db = torch.zeros(classes, dtype=torch.float32, device=x.device) if wants_db else None
     losses = torch.empty(rows, dtype=torch.float32, device=x.device)
     tile = {name: value for name, value in (chosen or {}).items() if name != "CHUNK"} or None
     gradient = wants_dx or wants_dw or wants_db
-    blocks = logits_in_gradient.plan(rows, columns, classes, scratch * classes) if wants_dw and not asked else None
+    blocks = logits_in_gradient.plan(rows, columns, classes, scratch * wide) if wants_dw and not asked else None
     first = 0 if blocks is None else blocks.rows
     if blocks is not None:
         logits_in_gradient.run(
             x[:first], weight, bias, target[:first], ignore_index, smoothing, count, blocks,
             losses, dx[:first] if wants_dx else None, dw, db, memory[triton.cdiv(kept, _ALIGNED) * _ALIGNED :],
         )  # fmt: skip
-    for part in _chunks(first, rows, columns, classes, wants_dx, asked, scratch):
+    for part in _chunks(first, rows, columns, wide, wants_dx, asked, scratch):
         behind = triton.cdiv(part.stop * columns, _ALIGNED) * _ALIGNED if wants_dx else 0
         size = part.stop - part.start
-        logits = memory[behind : behind + size * classes].view(size, classes)
+        logits = memory[behind : behind + size * wide].view(size, wide)[:, :classes]
         if bias is None:
             torch.mm(x[part], weight.T, out=logits)
         else:
