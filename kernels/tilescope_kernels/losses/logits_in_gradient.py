@@ -142,7 +142,8 @@ def plan(rows: int, columns: int, classes: int, scratch: int) -> Blocks | None:
     last = classes - (number - 1) * each
     # The last block's rows are aligned, too: where its classes are no multiple of that, fewer of them fit.
     fitting = columns * last // (triton.cdiv(last, _ALIGNED) * _ALIGNED)
-    first = min(rows, fitting // _MULTIPLE * _MULTIPLE)
+    # Products of a block with the weight, of these rows and all columns, go through the scratch memory, too.
+    first = min(rows, fitting // _MULTIPLE * _MULTIPLE, scratch // columns)
     return Blocks(first, number, each) if first >= max(_LEAST_ROWS, 2 * (scratch // classes)) else None
 
 
@@ -151,10 +152,7 @@ def run(
     smoothing: float, count: torch.Tensor | None, blocks: Blocks,
     losses: torch.Tensor, dx: torch.Tensor | None, dw: torch.Tensor, db: torch.Tensor | None, scratch: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Fill the losses of ``blocks.rows`` rows of ``x``, and what they are given of ``dx``, ``dw`` and ``db``.
-
-    In 16 bits ``dx`` is rounded after each block.
-    """
+    """Fill the losses of ``blocks.rows`` rows of ``x``, and what they are given of ``dx`` (in fp32), ``dw`` and ``db``."""
     rows, columns = x.shape
     classes = weight.shape[0]
     sums = torch.empty((blocks.number, 3, rows), dtype=torch.float32, device=x.device)
@@ -190,10 +188,13 @@ def run(
                 logits, parts, target, count, rows, logits.shape[1], logits.stride(0), part.start, classes, ignore_index,
                 smoothing, SMOOTH=smooth, BLOCK=_BLOCK, num_warps=8,
             )  # fmt: skip
-            if dx is not None and index == 0:
-                torch.mm(logits, weight[part], out=dx)
-            elif dx is not None:
-                dx.addmm_(logits, weight[part])
+            if dx is not None:
+                product = scratch[: rows * columns].view(rows, columns)
+                torch.mm(logits, weight[part], out=product)
+                if index == 0:
+                    dx.copy_(product)
+                else:
+                    dx += product
             if db is not None:
                 db[part] += logits.sum(0, dtype=torch.float32)
             # Where the logits are, which the product still reads, there it cannot be written at once.

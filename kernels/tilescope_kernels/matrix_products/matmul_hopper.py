@@ -23,7 +23,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
+from tilescope_kernels.matrix_products.aligned_rows import aligned, columns
 from tilescope_kernels.matrix_products.split_k import add_parts_kernel
 
 #: Groups of warps that multiply, and the rows of each, a tensor core instruction's.
@@ -35,6 +35,8 @@ _PART = gl.constexpr(64)
 _BLOCK_K = gl.constexpr(64)
 #: Rows of tiles that are walked together: L2 still has their operands.
 _GROUP_M = gl.constexpr(16)
+#: Steps that the second group is behind: as long as it takes to write a tile. The ring has more.
+_LAG = gl.constexpr(2)
 #: Registers of a thread that multiplies and of one that loads.
 _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(24)
 
@@ -127,7 +129,7 @@ def _multiply(
     WHICH: gl.constexpr, c_tiles, c_ptr, parts_ptr, stride_cm, a_ring, b_ring, buffers, ready, free,
     M, N, K, whole, pieces,
     A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BLOCK_N: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
-    LAG: gl.constexpr, ACCUMULATE: gl.constexpr, TMA: gl.constexpr,
+    TMA: gl.constexpr,
 ):  # fmt: skip
     """Multiply this warpgroup's 64 rows of this program's pieces."""
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
@@ -135,20 +137,15 @@ def _multiply(
     phase = gl.to_tensor(0)
     row = gl.arange(0, _ROWS, layout=gl.SliceLayout(1, LAYOUT))[:, None]
     column = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, LAYOUT))[None, :]
-    if LAG > 0 and WHICH == 1:
+    if WHICH == 1:
         # The other group's first use of that slot: it does not come to a second one before this group's first.
         _, _, steps = _part(gl.program_id(0), whole, K, SPLITS)
-        mbarrier.wait(free.index((LAG - 1) * _GROUPS), 0, pred=(steps >= LAG) & (gl.program_id(0) < pieces))
+        mbarrier.wait(free.index((_LAG - 1) * _GROUPS), 0, pred=(steps >= _LAG) & (gl.program_id(0) < pieces))
     for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
         tile, _, steps = _part(piece, whole, K, SPLITS)
         start_m, start_n = tile_origin(tile, M, N, _BLOCK_M, BLOCK_N, _GROUP_M)
         start_m += WHICH * _ROWS
-        if ACCUMULATE:
-            m, n = start_m + row, start_n + column
-            before = gl.load(c_ptr + m.to(gl.int64) * stride_cm + n, mask=(m < M) & (n < N), other=0.0)
-            total = before.to(gl.float32)
-        else:
-            total = gl.zeros([_ROWS, BLOCK_N], gl.float32, LAYOUT)
+        total = gl.zeros([_ROWS, BLOCK_N], gl.float32, LAYOUT)
         # Not `slot`: what has the value of another variable before a loop, Triton does not carry from step to step.
         used = gl.to_tensor(0)
         for step in range(steps):
@@ -181,13 +178,13 @@ def _multiply(
 def matmul_hopper_kernel(
     a_tiles, b_tiles, c_tiles, c_ptr, parts_ptr, stride_cm, M, N, K, whole, pieces,
     A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BLOCK_N: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
-    LAG: gl.constexpr, ACCUMULATE: gl.constexpr, TMA: gl.constexpr,
+    TMA: gl.constexpr,
 ):  # fmt: skip
     """Pieces ``program, program + programs, ...``: ``whole`` tiles of 128xBLOCK_N, then ``SPLITS`` parts of each other one.
 
     Parts go to ``parts`` (pieces, 128, BLOCK_N) in fp32, tiles to c: through ``c_tiles``, or by pointers where that is None
-    because c's rows are not aligned. ``ACCUMULATE`` adds them to what is there. Descriptors are of 64x64 of a and c and
-    64xBLOCK_N of b, or of BLOCK_Nx64 where ``B_COLUMNS`` says that b is column-major. Launched with 4 warps.
+    because c's rows are not aligned. Descriptors are of 64x64 of a and c and 64xBLOCK_N of b, or of BLOCK_Nx64 where
+    ``B_COLUMNS`` says that b is column-major. Launched with 4 warps.
     """
     a_ring = gl.allocate_shared_memory(a_tiles.dtype, [STAGES * _GROUPS, _ROWS, _BLOCK_K], a_tiles.layout)
     if B_COLUMNS:
@@ -206,15 +203,19 @@ def matmul_hopper_kernel(
     gl.warp_specialize(
         [
             (_multiply, (0, c_tiles, c_ptr, parts_ptr, stride_cm, a_ring, b_ring, buffers, ready, free, M, N, K, whole,
-                         pieces, A_COLUMNS, B_COLUMNS, BLOCK_N, SPLITS, STAGES, LAG, ACCUMULATE, TMA)),
+                         pieces, A_COLUMNS, B_COLUMNS, BLOCK_N, SPLITS, STAGES, TMA)),
             (_multiply, (1, c_tiles, c_ptr, parts_ptr, stride_cm, a_ring, b_ring, buffers, ready, free, M, N, K, whole,
-                         pieces, A_COLUMNS, B_COLUMNS, BLOCK_N, SPLITS, STAGES, LAG, ACCUMULATE, TMA)),
+                         pieces, A_COLUMNS, B_COLUMNS, BLOCK_N, SPLITS, STAGES, TMA)),
             (_load, (a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, whole, pieces,
                      A_COLUMNS, B_COLUMNS, BLOCK_N, SPLITS, STAGES)),
         ],
         [4, 1],
         [_MULTIPLYING, _LOADING],
     )  # fmt: skip
+
+
+#: What cutting the last wave costs on an H200, in steps: another launch, and parts on their way through L2.
+_CUT = 20
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,7 @@ def tiling(m: int, n: int, k: int, programs: int) -> Tiling:
         tiles = triton.cdiv(m, _BLOCK_M.value) * triton.cdiv(n, block_n)
         last = tiles % programs
         for splits in {1, min(8, programs // last, max(1, steps // 4)) if last else 1}:
-            part = triton.cdiv(steps, splits) * step + 8 if splits > 1 else steps * step
+            part = triton.cdiv(steps, splits) * step + _CUT if splits > 1 else steps * step
             time = tiles // programs * steps * step + (part if last else 0)
             every.append((time, -block_n, splits))
     _, block_n, splits = min(every)
@@ -251,12 +252,12 @@ def tiling(m: int, n: int, k: int, programs: int) -> Tiling:
 def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether there is a GPU for the kernel and the product has work for all of it.
 
-    Not where rows are few and b would have to be copied, which takes longer than the product.
+    Not where rows are few: half of a tile would be empty, and to copy b would take longer than the product.
     """
     (m, k), n = a.shape, b.shape[1]
     if capability(a) != 90 or a.element_size() != 2 or k < _BLOCK_K.value or n < _BLOCK_K.value:
         return False
-    return (m > 64 or is_aligned(b)) and triton.cdiv(m, 64) * triton.cdiv(n, 128) > multiprocessors(a)
+    return m > 64 and triton.cdiv(m, 64) * triton.cdiv(n, 128) > multiprocessors(a)
 
 
 def _tiles(matrix: torch.Tensor, rows: int, wide: int) -> TensorDescriptor:
@@ -267,17 +268,12 @@ def _tiles(matrix: torch.Tensor, rows: int, wide: int) -> TensorDescriptor:
 
 
 def launch(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, *, accumulate: bool = False, chosen: Tiling | None = None,
-    stages: int | None = None, lag: int = 2,
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Tiling | None = None
 ) -> None:  # fmt: skip
-    """Write the product to ``c``, whose columns are neighbours, or with ``accumulate`` add it.
-
-    Operands whose rows do not start at 16 bytes are copied.
-    """
+    """Write the product to ``c``, whose columns are neighbours. Operands whose rows do not start at 16 bytes are copied."""
     (m, k), n = a.shape, b.shape[1]
     programs = multiprocessors(a)
-    if chosen is None:
-        chosen = Tiling(256, 1) if accumulate else tiling(m, n, k, programs)
+    chosen = chosen or tiling(m, n, k, programs)
     block_n, splits = chosen.block_n, chosen.splits
     a, b = aligned(a, b)
     a_columns, b_columns = columns(a), columns(b)
@@ -296,7 +292,7 @@ def launch(
             _tiles(c, rows, _PART.value) if through else None,
             c, parts, c.stride(0), m, n, k, whole, pieces,
             A_COLUMNS=a_columns, B_COLUMNS=b_columns, BLOCK_N=block_n, SPLITS=1 if parts is None else splits,
-            STAGES=stages or (4 if block_n == 256 else 6), LAG=lag, ACCUMULATE=accumulate, TMA=through, num_warps=4,
+            STAGES=4 if block_n == 256 else 6, TMA=through, num_warps=4,
         )  # fmt: skip
         if parts is not None:
             few = 2048 // block_n

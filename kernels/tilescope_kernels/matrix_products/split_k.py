@@ -105,8 +105,8 @@ def _plan(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scra
 def _few(m: int, n: int, programs: int) -> dict[str, int]:
     """The plan of few tiles."""
     tiles = triton.cdiv(m, 64) * triton.cdiv(n, 64)
-    # Half of the multiprocessors read as fast as memory is; fewer tiles than that are cut, for all of them.
-    splits = min(64, programs // tiles) if 4 * tiles <= programs else 1
+    # Half of the multiprocessors read as fast as memory is.
+    splits = max(1, min(64, programs // (2 * tiles)))
     if n <= 32:
         return _plan(64, 16 if n <= 16 else 32, 256, 4, 5, splits)
     if m <= 16:

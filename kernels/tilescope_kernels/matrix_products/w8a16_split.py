@@ -88,7 +88,7 @@ def plan(x: torch.Tensor, weight: torch.Tensor) -> Plan | None:
     programs, steps = multiprocessors(x), triton.cdiv(k, _BLOCK_K)
     block_m = 32 if m <= 32 else 64 if m <= 64 else 128
     tiles_m = triton.cdiv(m, block_m)
-    block_n = 128 if tiles_m * triton.cdiv(n, 128) * 4 >= programs else 64
+    block_n = 128 if tiles_m * triton.cdiv(n, 128) * 5 >= programs else 64
     tiles = tiles_m * triton.cdiv(n, block_n)
     if tiles > programs:
         return None
