@@ -109,6 +109,8 @@ def test_hopper_serves_what_fills_it(hoppers):
         ((4097, 4099, 4101), (256, 4)),  # four whole ones, and 33 tiles
         ((512, 4096, 4096), (128, 1)),  # one wave of smaller tiles
         ((1000, 50257, 768), (256, 1)),  # too short to be cut
+        ((2304, 2304, 2304), (128, 1)),
+        ((5000, 5000, 1000), (256, 1)),
     ],
 )
 def test_the_last_wave_is_cut_where_that_is_quicker(extents, expected):

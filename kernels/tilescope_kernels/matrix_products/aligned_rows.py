@@ -2,6 +2,10 @@
 
 Tensor descriptors cannot reach other rows, and neither pointers nor asynchronous copies can move 16 bytes at once from
 them. Where an operand is used more than once, as weights are, it is better allocated with such rows in the first place.
+
+On an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2) both operands of 4097x4099x4101 in bf16 took 37 us, 3.6 TB/s. With
+copies and without: INT8 1023x520x776 11.4 us (24.2; cuBLAS 14.2), 4097x4104x4104 190 (1154; cuBLAS 338), FP8 128x1000x4104
+17.5 (84); 16-bit times INT8 4097x4099x4101 301 (2166), 16x8192x8193 76 (286).
 """
 
 from __future__ import annotations

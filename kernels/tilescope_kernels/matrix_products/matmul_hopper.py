@@ -2,6 +2,11 @@
 
 A warpgroup has half of a tile's rows. The second one runs two steps behind the first, so that one of them keeps the tensor
 cores busy while the other writes its half. The kernel is in Gluon, because Triton's language does not assign work to warps.
+
+In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets, then the best of ``matmul_kernel``):
+4096x4096x4096 182 us (181, 186), 8192x8192x8192 1437 (1438, 1423), 16384x4096x14336 2608 (2675, 2629), 8192x8192x1024 207
+(209, 213), 512x8192x8192 96 (97, 99). 4097x4099x4101 took 247, 37 of them for copies (torch.compile, which pads: 235).
+Where tiles make a little more than whole waves, other tiles are better: 3000x3000x3000 110 (81), 1536x1536x1536 21 (15).
 """
 
 from __future__ import annotations
@@ -238,7 +243,7 @@ def tiling(m: int, n: int, k: int, programs: int) -> Tiling:
     """
     steps = triton.cdiv(k, _BLOCK_K.value)
     every = []
-    for block_n, step in ((256, 1.0), (128, 0.53)):
+    for block_n, step in ((256, 1.0), (128, 0.56)):
         tiles = triton.cdiv(m, _BLOCK_M.value) * triton.cdiv(n, block_n)
         last = tiles % programs
         for splits in {1, min(8, programs // last, max(1, steps // 4)) if last else 1}:
