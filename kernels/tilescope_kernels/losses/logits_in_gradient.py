@@ -178,9 +178,9 @@ def run(
                 sums[index], chosen, logits, target, rows, logits.shape[1], logits.stride(0), part.start, ignore_index,
                 SMOOTH=smooth, BLOCK=_BLOCK, num_warps=8,
             )  # fmt: skip
-        merge_sums_kernel[(triton.cdiv(rows, 128),)](
+        merge_sums_kernel[(triton.cdiv(rows, 512),)](
             losses, parts, sums, chosen, target, rows, classes, ignore_index, smoothing,
-            BLOCKS=blocks.number, SMOOTH=smooth, BLOCK=128, num_warps=4,
+            BLOCKS=blocks.number, SMOOTH=smooth, BLOCK=512, num_warps=4,
         )  # fmt: skip
         for index in range(blocks.number):
             part, logits = block(index)
