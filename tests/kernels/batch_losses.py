@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 # First: it switches the interpreter on.
-from interpreted import against_reference, close, draw, grads, main, targets, unusual  # isort: skip
+from interpreted import against_reference, close, draw, grads, main, poisoned, targets, unusual  # isort: skip
 
 import torch
 import torch.nn.functional as F
 from tilescope_kernels import CrossEntropyLoss, LinearCrossEntropy, cross_entropy, linear_cross_entropy
+from tilescope_kernels.losses import linear_cross_entropy as linear
+from tilescope_kernels.losses import logits_in_gradient
 
 
 def check_cross_entropy_options():
@@ -139,18 +143,83 @@ def check_linear_cross_entropy_options():
 
 
 def check_linear_cross_entropy_chunks_fit_their_memory():
-    from tilescope_kernels.losses.linear_cross_entropy import _ALIGNED, _chunks
+    from tilescope_kernels.losses.linear_cross_entropy import _ALIGNED, _chunks, _least
 
     for rows, columns, classes in ((8192, 4096, 128256), (781, 130, 1823), (3000, 7, 50000), (5, 9, 1), (0, 4, 9)):
         for lent in (True, False):
-            chunks, scratch = _chunks(rows, columns, classes, lent, 0)
-            assert [row for part in chunks for row in range(part.start, part.stop)] == list(range(rows))
-            held = (rows * columns if lent else 0) + _ALIGNED + scratch * classes
-            for part in chunks:
-                behind = -(-part.stop * columns // _ALIGNED) * _ALIGNED if lent else 0
-                assert behind + (part.stop - part.start) * classes <= held
-    sizes = [part.stop - part.start for part in _chunks(8192, 4096, 128256, True, 0)[0]]
+            for first in (0, rows // 2):
+                scratch = _least(rows, columns, classes, lent, 0)
+                chunks = _chunks(first, rows, columns, classes, lent, 0, scratch)
+                assert [row for part in chunks for row in range(part.start, part.stop)] == list(range(first, rows))
+                held = (rows * columns if lent else 0) + _ALIGNED + scratch * classes
+                for part in chunks:
+                    behind = -(-part.stop * columns // _ALIGNED) * _ALIGNED if lent else 0
+                    assert behind + (part.stop - part.start) * classes <= held
+    sizes = [part.stop - part.start for part in _chunks(0, 8192, 4096, 128256, True, 0, 256)]
     assert sizes[0] == 496 and sizes == sorted(sizes, reverse=True)
+
+
+def check_logits_in_the_weights_gradient_fit_there():
+    for rows, columns, classes in ((8192, 4096, 128256), (4096, 2048, 32000), (8192, 768, 50257), (9000, 4096, 128250)):
+        scratch = 256 * classes
+        plan = logits_in_gradient.plan(rows, columns, classes, scratch)
+        assert plan is not None and plan.classes * columns <= scratch and plan.classes % 8 == 0
+        last = classes - (plan.number - 1) * plan.classes
+        assert 0 < last <= plan.classes and plan.rows % 128 == 0
+        assert plan.rows * (-(-last // 8) * 8) <= columns * last and plan.rows * columns <= scratch
+    assert logits_in_gradient.plan(8192, 4096, 128256, 256 * 128256).rows == 4096
+    assert logits_in_gradient.plan(128, 256, 1024, 128 * 1024) is None
+
+
+SMALL = {"_LEAST_CLASSES": 8, "_LEAST_ROWS": 8, "_MULTIPLE": 8, "_BLOCK": 16}
+
+
+def check_linear_cross_entropy_with_logits_in_the_weights_gradient():
+    rows, columns, classes = 50, 30, 85
+    target, seen, run = targets(rows, classes), [], logits_in_gradient.run
+    smooth, half = {"reduction": "sum", "label_smoothing": 0.1}, torch.float16
+    for dtype, options, biased, wanted_of in (
+        (torch.float32, {}, False, (0, 1)), (torch.float32, smooth, True, (1, 2)), (half, {}, True, (0, 1, 2)),
+    ):  # fmt: skip
+        leaves = [draw(rows, columns), draw(classes, columns, seed=1), draw(classes, seed=2)]
+        leaves = [leaf.to(dtype).requires_grad_() for leaf in leaves]
+        twins = [leaf.detach().double().requires_grad_() for leaf in leaves]
+        x, weight, bias = (leaf if i in wanted_of else leaf.detach() for i, leaf in enumerate(leaves))
+        with (
+            mock.patch.multiple(logits_in_gradient, **SMALL, run=lambda *args: seen.append(args[7]) or run(*args)),
+            mock.patch.object(linear, "_least", lambda *_: 10),
+            poisoned(),
+        ):
+            actual = linear_cross_entropy(x, weight, target, linear_bias=bias if biased else None, **options)
+        assert seen.pop() == logits_in_gradient.Blocks(24, 4, 24)
+        wanted = F.cross_entropy(F.linear(*twins[: 2 + biased]), target, **options)
+        close(actual, wanted, 1e-6 if dtype == torch.float32 else 1e-3)
+        found = grads(actual * 2.5, [leaves[i] for i in wanted_of])
+        for one, other in zip(found, grads(wanted * 2.5, [twins[i] for i in wanted_of]), strict=True):
+            close(one, other, 1e-5 if dtype == torch.float32 else 4e-3)
+        for chunk_rows in (16, 1000):
+            more = linear_cross_entropy(x, weight, target, linear_bias=bias if biased else None, chunk_rows=chunk_rows)
+            close(more, F.cross_entropy(F.linear(*twins[: 2 + biased]), target), 1e-3)
+
+
+def check_what_is_not_finite_stays_in_its_row_there():
+    x, weight, target = draw(24, 30), draw(85, 30, seed=1), targets(24, 85)
+    x[3], x[5, 0] = float("inf"), float("nan")
+    target[3], target[5], target[7], target[9] = 1, 70, 85, 84
+    weight[60:] = 0.0
+    losses, dx, dw, scratch = torch.empty(24), torch.empty(24, 30), torch.empty(85, 30), torch.empty(24 * 30)
+    plan = logits_in_gradient.Blocks(24, 4, 24)
+    with mock.patch.multiple(logits_in_gradient, **SMALL):
+        logits_in_gradient.run(x, weight, None, target, -100, 0.0, None, plan, losses, dx, dw, None, scratch)
+    logits = F.linear(x, weight).double()
+    wanted = F.cross_entropy(logits, target.where(target < 85, 0), reduction="none").float()
+    wanted[[3, 5, 7]] = float("nan")
+    torch.testing.assert_close(losses, wanted, equal_nan=True)
+    finite = torch.ones(24, dtype=torch.bool)
+    finite[[3, 5, 7]] = False
+    gradient = logits.softmax(1) - F.one_hot(target.where(target < 85, 0).clamp_min(0), 85)
+    gradient[target == -100] = 0.0
+    close(dx[finite], gradient[finite] @ weight.double(), 1e-5)
 
 
 def check_linear_cross_entropy_gradients_only_where_wanted():

@@ -45,7 +45,7 @@ def test_large_workloads_move_16_bytes_an_access(launches, name):
 @of("matmul")
 def test_matmul_uses_tensor_cores(launches, name):
     mine = [row for row in launches if row["kernel"] == name]
-    assert mine and all(row["tensor"] for row in mine)
+    assert mine and all(row["tensor"] for row in mine if "matmul" in row["function"])
 
 
 def _functions(launches, name, workload="large", target=90):
@@ -77,6 +77,14 @@ def test_backward_launches_are_seen(launches, name):
 def test_a_gradient_that_came_with_the_loss_is_only_scaled(launches, name):
     expected = {"reduce_losses_kernel", "cross_entropy_resident_kernel", "scale_rows_kernel"}
     assert _functions(launches, name) == expected
+
+
+@of("matmul")
+def test_hoppers_large_products_are_hoppers(launches, name):
+    assert "matmul_hopper_kernel" in _functions(launches, name)
+    others = [row for row in launches if row["kernel"] == name and row["target"] != 90]
+    assert {row["target"] for row in others} == {80, 100, 120}
+    assert not any("hopper" in row["function"] for row in others)
 
 
 @of("fp8_matmul_blocks")

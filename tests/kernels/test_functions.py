@@ -97,6 +97,7 @@ def caught(monkeypatch):
         (lambda: kernels.cross_entropy(MATRIX, CLASSES[:3]), r"target has shape \(3,\)"),
         (lambda: kernels.cross_entropy(MATRIX, MATRIX), r"target is torch.float32: give torch.int64"),
         (lambda: kernels.linear_cross_entropy(MATRIX, MATRIX, CLASSES, weight=ROW), "weight is given"),
+        (lambda: kernels.linear_cross_entropy(MATRIX, MATRIX, CLASSES, chunk_rows=-1), "chunk_rows is -1"),
         (lambda: kernels.cross_entropy(MATRIX, CLASSES, ROW[:7]), r"weight has shape \(7,\): give one number a class, \(8,\)"),
         (lambda: kernels.cross_entropy(MATRIX, CLASSES, ROW.long()), "weight is torch.int64"),
         (lambda: kernels.cross_entropy(MATRIX, CLASSES, ROW.to("meta")), "weight is on meta"),

@@ -6,6 +6,7 @@ import pytest
 import tilescope_kernels as kernels
 import torch
 import torch.nn.functional as F
+from tilescope_kernels.losses import logits_in_gradient
 
 pytestmark = [
     pytest.mark.gpu,
@@ -181,6 +182,27 @@ def test_linear_cross_entropy_at_a_language_models_size_holds_its_gradients_and_
     torch.autograd.grad(kernels.linear_cross_entropy(x, weight, target), (x, weight))
     held = 2 * (rows + vocabulary) * columns + 2 * 256 * vocabulary
     assert torch.cuda.max_memory_allocated() - before < held + 2**20
+
+
+@pytest.mark.parametrize("vocabulary", [20000, 19997])
+def test_linear_cross_entropy_with_logits_in_the_weights_gradient(monkeypatch, vocabulary):
+    """Rows whose logits lie there and others, of vocabularies whose rows start at 16 bytes and of others."""
+    rows, columns, seen, run = 1300, 640, [], logits_in_gradient.run
+    monkeypatch.setattr(logits_in_gradient, "run", lambda *args: seen.append(args[7]) or run(*args))
+    x, target = draw(rows, columns, dtype=torch.bfloat16), classes(rows, vocabulary)
+    weight, bias = draw(vocabulary, columns, dtype=torch.bfloat16, seed=1) / 25, draw(vocabulary, seed=2).bfloat16()
+    target[3] = -100
+    leaves = [leaf.detach().requires_grad_() for leaf in (x, weight, bias)]
+    twins = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    expected = F.cross_entropy(F.linear(*twins), target)
+    wanted = torch.autograd.grad(expected, twins)
+    for chunk_rows in (0, 0, 300):
+        loss = kernels.linear_cross_entropy(*leaves[:2], target, linear_bias=leaves[2], chunk_rows=chunk_rows)
+        found = torch.autograd.grad(loss, leaves)
+        assert abs(float(loss) - float(expected)) <= 1e-2 * float(expected)
+        for one, other in zip(found, wanted, strict=True):
+            assert float((one.double() - other).norm() / other.norm()) <= 1e-2
+    assert len(seen) == 2 and seen[0].rows in range(512, rows)
 
 
 def test_more_than_two_to_the_31_elements():

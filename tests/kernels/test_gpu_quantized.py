@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tilescope.execution import execute
-from tilescope_kernels import CATALOG, fp8_matmul, nf4_quantize, quantize, w8a16_matmul
+from tilescope_kernels import CATALOG, fp8_matmul, int8_matmul, nf4_quantize, quantize, w8a16_matmul
 
 pytestmark = [
     pytest.mark.gpu,
@@ -256,3 +256,27 @@ def test_hoppers_w8a16(m, n, k, dtype):
     last = torch.finfo(dtype).eps
     torch.testing.assert_close(found.double(), expected, rtol=2 * last, atol=last, equal_nan=True)
     assert all(torch.equal(w8a16_matmul(x[1 : m // 2], codes, scale), found[1 : m // 2]) for _ in range(5))
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(128, 4096, 4096), (37, 517, 769), (33, 1000, 1000), (700, 515, 4100), (17, 64, 8192)]
+)
+def test_w8a16_of_few_tiles_and_unaligned_rows(m, n, k):
+    x = torch.randn(m, k, device="cuda").bfloat16()
+    codes = torch.randint(-128, 128, (n, k), device="cuda", dtype=torch.int8)
+    scale = torch.rand(n, 1, device="cuda") / k**0.5 / 64
+    found = w8a16_matmul(x, codes, scale)
+    assert relative_error(found, x.double() @ (codes.double() * scale.double()).T) <= 3e-3
+    assert all(torch.equal(w8a16_matmul(x, codes, scale), found) for _ in range(5))
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1023, 520, 776), (300, 300, 301), (130, 4099, 4101)])
+def test_unaligned_rows_of_one_byte_elements(m, n, k):
+    a, b = (torch.randint(-128, 128, (rows, k), device="cuda", dtype=torch.int8) for rows in (m, n))
+    assert torch.equal(int8_matmul(a, b.T), (a.double() @ b.double().T).int())
+    wide = torch.full((n, k + 48), 77, device="cuda", dtype=torch.int8)
+    wide[:, :k] = b
+    assert torch.equal(int8_matmul(a, wide[:, :k].T), (a.double() @ b.double().T).int())
+    one = torch.ones((), device="cuda")
+    a, b = (torch.randn(rows, k, device="cuda").to(torch.float8_e4m3fn) for rows in (m, n))
+    assert relative_error(fp8_matmul(a, b.T, one, one), a.double() @ b.double().T) <= 1e-2

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tilescope_kernels import CATALOG
-from tilescope_kernels.matrix_products import split_k
+from tilescope_kernels.matrix_products import matmul_hopper, split_k
 from tilescope_kernels.matrix_products.split_k import split_plan
 
 SCRIPTS = {"batch_matmul_split.py": {"check_few_rows", "check_parts_without_a_step_are_zeros"}}
@@ -38,8 +37,10 @@ def test_few_tiles_are_one_wave_of_small_ones(hopper, extents):
 
 
 def test_too_few_tiles_are_cut(hopper):
-    plan = planned(16, 1024, 32768)
-    assert 64 <= 16 * plan["SPLITS"] <= 132
+    for m, n, k in ((16, 1024, 32768), (64, 64, 65536), (256, 256, 16384), (1000, 40, 20000)):
+        plan = planned(m, n, k)
+        tiles = -(-m // plan["BLOCK_M"]) * -(-n // plan["BLOCK_N"])
+        assert 60 <= tiles * plan["SPLITS"] <= 132, plan
 
 
 @pytest.mark.parametrize("odd", [(4097, 4099, 4101), (4096, 4099, 4096), (4096, 4096, 4101)])
@@ -53,10 +54,7 @@ def test_what_others_serve_better_is_left_to_them(hopper, monkeypatch):
     assert planned(512, 512, 512) is None  # too short for another launch
     assert planned(1024, 1024, 1024, torch.float32) is None
     assert planned(16, 8191, 8193) is None and planned(16, 8192, 8192) is not None  # to copy b takes too long
-    assert planned(8192, 16, 8192) is None
-    for workload in next(spec for spec in CATALOG if spec.name == "matmul").workloads:  # recorded without it
-        if workload.dtype != "fp32":
-            assert planned(*workload.dims.values()) is None
+    assert planned(8193, 16, 8193) is None  # to copy a, too
     monkeypatch.setattr(split_k, "shared_memory", lambda _: 99 * 1024)
     assert planned(1024, 1024, 1024) is None
     monkeypatch.undo()
@@ -85,3 +83,44 @@ def test_fp8_products_of_few_tiles_are_one_wave(hopper):
     assert planned_fp8(16, 1024, 32768)["SPLITS"] > 1
     for extents in ((128, 4100, 4100), (128, 4096, 4100), (64, 512, 512), (4096, 4096, 4096)):
         assert planned_fp8(*extents) is None
+
+
+@pytest.fixture
+def hoppers(monkeypatch):
+    monkeypatch.setattr(matmul_hopper, "capability", lambda _: 90)
+
+
+def test_hopper_serves_what_fills_it(hoppers):
+    def serves(m, n, k, dtype=torch.bfloat16):
+        a, b = torch.empty(m, k, dtype=dtype, device="meta"), torch.empty(k, n, dtype=dtype, device="meta")
+        return matmul_hopper.serves(a, b)
+
+    for extents in ((4096, 4096, 4096), (512, 4096, 4096), (4097, 4099, 4101), (65, 128256, 4096)):
+        assert serves(*extents)
+    for extents in ((1024, 1024, 1024), (64, 128256, 4096), (8192, 32, 8192), (8192, 8192, 32), (16, 8192, 8192)):
+        assert not serves(*extents)
+    assert not serves(4096, 4096, 4096, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("extents", "expected"),
+    [
+        ((4096, 4096, 4096), (256, 1)),  # four waves, the last of them nearly whole
+        ((4097, 4099, 4101), (256, 4)),  # four whole ones, and 33 tiles
+        ((512, 4096, 4096), (128, 1)),  # one wave of smaller tiles
+        ((1000, 50257, 768), (256, 1)),  # too short to be cut
+        ((2304, 2304, 2304), (128, 1)),
+        ((5000, 5000, 1000), (256, 1)),
+    ],
+)
+def test_the_last_wave_is_cut_where_that_is_quicker(extents, expected):
+    tiling = matmul_hopper.tiling(*extents, 132)
+    assert (tiling.block_n, tiling.splits) == expected
+
+
+def test_a_cut_wave_fits_the_gpu():
+    for m in range(130, 6000, 321):
+        for n, k in ((1000, 4096), (4096, 8192), (5000, 640)):
+            tiling = matmul_hopper.tiling(m, n, k, 132)
+            tiles = -(-m // 128) * -(-n // tiling.block_n)
+            assert tiling.splits == 1 or tiles % 132 * tiling.splits <= 132

@@ -135,7 +135,7 @@ def test_cupti(tmp_path: Path) -> None:
     assert found["l1_bytes"] == pytest.approx(3 * 4194304 * 4, rel=0.05)
     assert 1e-6 < found["gpu_time"] < 1e-3
     assert backward["launch"].nunique() >= 1
-    assert product.set_index("metric")["value"]["tensor_ops_fp16"] >= 2 * 1023 * 517 * 769
+    assert product.set_index("metric").loc[["tensor_ops_fp16"], "value"].sum() >= 2 * 1023 * 517 * 769
     launched = launch_configs.beside(tmp_path / (ADD.slug + cupti.SUFFIX), ADD, "cupti")
     assert launched["function"].tolist() == add["function"].unique().tolist()
 

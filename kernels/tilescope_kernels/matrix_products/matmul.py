@@ -14,6 +14,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products import matmul_hopper
 from tilescope_kernels.matrix_products.split_k import split_matmul, split_plan
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -200,6 +201,9 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
     if c.numel() == 0:
         return c
     chosen: Mapping[str, int] | None = unpack(config)
+    if chosen is None and matmul_hopper.serves(a, b):
+        matmul_hopper.launch(a, b, c)
+        return c
     if chosen is None and (plan := split_plan(a, b)):
         split_matmul(c, a, b, plan)
         return c

@@ -15,6 +15,10 @@ import triton.language as tl
 from tilescope_kernels._shared.autotuning import autotuned, workspace
 from tilescope_kernels._shared.launching import device_of, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products.aligned_rows import padded
+
+#: Multiply-adds from which copies of unaligned rows pay.
+_LEAST = 2**20
 
 
 @triton.jit
@@ -159,6 +163,15 @@ def _descriptors_pay(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
     return a.dtype != torch.int8 and tma_serves(a, b, c)
 
 
+def padding_pays(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether rows of a (M, K) and b (N, K) cannot be read 16 bytes at once, and the product is worth copies that can."""
+    (m, k), n = a.shape, b.shape[0]
+    whole = all(
+        t.shape[1] % 16 == 0 and t.stride(0) * t.element_size() % 16 == 0 and t.data_ptr() % 16 == 0 for t in (a, b)
+    )
+    return not whole and m * n * k >= _LEAST
+
+
 def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
     """The configs that fit the GPU and whose tiles are not larger than the result needs."""
     largest_m, largest_n = (max(64, triton.next_power_of_2(named_args[name])) for name in ("M", "N"))
@@ -205,6 +218,8 @@ def launch(
 
     Raises ValueError for a config that the operands do not allow.
     """
+    if given is None and padding_pays(a, b):
+        a, b = padded(a, b)
     if given is None and not a.is_cuda:
         given = default(a, b, c)
     if given is not None and given["TMA"] and not tma_serves(a, b, c):

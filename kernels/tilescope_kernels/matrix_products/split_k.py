@@ -23,10 +23,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
 from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, room
 from tilescope_kernels.matrix_products.scaled_matmul import _scaled
 
 #: Multiply-adds, of 16 rows or more, from which this is worth its launches.
-_LEAST = 2**29
+_LEAST = 2**28
 
 
 @triton.jit
@@ -88,61 +89,11 @@ def add_parts_kernel(
     tl.store(c_tile, c.to(c_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit
-def copy_rows_kernel(out_ptr, x_ptr, rows, columns, stride, out_stride, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Copy ``ROWS`` rows by ``BLOCK`` columns a program, to rows that start at 16 bytes."""
-    blocks = tl.cdiv(columns, BLOCK)
-    row = tl.program_id(0) // blocks * ROWS + tl.arange(0, ROWS)[:, None]
-    column = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)[None, :]
-    x = tl.load(x_ptr + row.to(tl.int64) * stride + column, mask=(row < rows) & (column < columns), other=0.0)
-    # To the end of the row's room, so that 16 bytes are written at once.
-    tl.store(out_ptr + row.to(tl.int64) * out_stride + column, x, mask=(row < rows) & (column < out_stride))
-
-
-def _columns(matrix: torch.Tensor) -> bool:
-    """Whether the matrix is column-major."""
-    return matrix.stride(0) == 1 and matrix.stride(1) != 1
-
-
-def _is_aligned(matrix: torch.Tensor) -> bool:
-    """Whether a tensor descriptor can reach a matrix: its rows, or columns, start at 16 bytes."""
-    inner, outer = sorted(matrix.stride())
-    return inner == 1 and outer > 0 and outer * matrix.element_size() % 16 == 0 and matrix.data_ptr() % 16 == 0
-
-
-def _room(matrix: torch.Tensor) -> torch.Tensor:
-    """Allocate a matrix of that shape, whose rows start at 128 bytes."""
-    rows, columns = matrix.shape
-    room = torch.empty((rows, triton.cdiv(columns, 64) * 64), dtype=matrix.dtype, device=matrix.device)
-    return room[:, :columns]
-
-
-def _copy_rows(out: torch.Tensor, x: torch.Tensor) -> None:
-    """Copy to the rows of ``out``, and write 0 to the padding between them."""
-    rows, columns = x.shape
-    copy_rows_kernel[(triton.cdiv(rows, 4) * triton.cdiv(columns, 1024),)](
-        out, x, rows, columns, x.stride(0), out.stride(0), ROWS=4, BLOCK=1024, num_warps=4
-    )
-
-
-def _aligned(matrix: torch.Tensor) -> torch.Tensor:
-    """The matrix itself where a descriptor can reach it, else a copy whose rows, or columns, start at 16 bytes."""
-    if _is_aligned(matrix):
-        return matrix
-    turned = _columns(matrix)
-    lines = matrix.T if turned else matrix
-    if lines.stride(1) != 1:
-        lines = lines.contiguous()
-    copy = _room(lines)
-    _copy_rows(copy, lines)
-    return copy.T if turned else copy
-
-
-def _descriptor(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """A descriptor of (rows, columns) tiles, or of (columns, rows) tiles of a column-major matrix."""
-    if _columns(matrix):
-        matrix, rows, columns = matrix.T, columns, rows
-    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns])
+def _descriptor(matrix: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
+    """A descriptor of (rows, width) tiles, or of (width, rows) tiles of a column-major matrix."""
+    if columns(matrix):
+        matrix, rows, width = matrix.T, width, rows
+    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, width])
 
 
 def _plan(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scratch: int = 0) -> dict[str, int]:
@@ -151,33 +102,41 @@ def _plan(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scra
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
+def _few(m: int, n: int, programs: int) -> dict[str, int]:
+    """The plan of few tiles."""
+    tiles = triton.cdiv(m, 64) * triton.cdiv(n, 64)
+    # Half of the multiprocessors read as fast as memory is.
+    splits = max(1, min(64, programs // (2 * tiles)))
+    if n <= 32:
+        return _plan(64, 16 if n <= 16 else 32, 256, 4, 5, splits)
+    if m <= 16:
+        return _plan(16, 64, 256, 4, 5, splits)
+    return _plan(64, 64, 128, 4, 6, splits) if tiles <= programs or m <= 64 else _plan(64, 128, 128, 4, 4)
+
+
 def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     """The plan of a product with few tiles, or with rows that descriptors cannot reach. None where this does not pay.
 
-    In bf16 on an H100 (2026-11-24, torch 2.11, triton 3.6, kernels of one CUDA graph over rotated inputs, cuBLAS in
-    brackets): 1024x1024x1024 6.8 us (7.1), 128x4096x4096 16.5 (18.4), 64x4096x4096 16.1 (16.5), 16x8192x8192 50.5 (51.1),
-    256x4096x4096 19.6 (19.1). Cut in two these took up to twice as long: a tile a multiprocessor reads as fast as memory
-    is. 4097x4099x4101 took 284 us, 75 of them for copies (torch.compile, which pads: 233; cuBLAS as it is: 1030).
+    In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 1024x1024x1024 9.0 us (8.4),
+    768x768x768 7.3 (8.1), 128x4096x4096 13.8 (15.8), 64x4096x4096 14.0 (14.0), 16x8192x8192 34.7 (34.9), 256x4096x4096
+    18.0 (18.7), 8192x16x4096 20.3 (21.0), 1023x517x769 with copies 12.8 (25.6), 256x256x16384 in 4 parts 15.7 and in 8 16.6
+    (12.5), 64x64x65536 in 64 parts 21 (12), 1x8192x8192 36.2 (35.8).
     """
     (m, k), n = a.shape, b.shape[1]
     if a.element_size() != 2 or capability(a) < 90 or shared_memory(a) < 227 * 1024:
         return None
-    if n < 64 or k < 64 or max(m, 16) * n * k < _LEAST:
+    if n < 16 or k < 64 or max(m, 16) * max(n, 16) * k < _LEAST:
         return None
     programs = multiprocessors(a)
     few = triton.cdiv(m, 64) * triton.cdiv(n, 128) <= programs
-    aligned = _is_aligned(a) and _is_aligned(b) and n % 8 == 0
-    # To copy b takes longer than the product with few rows.
-    if (aligned and not few) or (m <= 64 and not (few and _is_aligned(b))):
+    whole = is_aligned(a) and is_aligned(b) and n % 8 == 0
+    # To copy b takes longer than the product with few rows, and to copy a than that with few columns.
+    if (whole and not few) or (m <= 64 and not (few and is_aligned(b))) or (n < 64 and not (few and is_aligned(a))):
         return None
     if not few:
         large = triton.cdiv(m, 128) * triton.cdiv(n, 256) >= programs
         return _plan(128, 256, 64, 8, 3, 4, 1) if large else _plan(128, 128, 64, 8, 4)
-    tiles = triton.cdiv(m, 64) * triton.cdiv(n, 64)
-    splits = max(1, programs // (2 * tiles))
-    if m <= 16:
-        return _plan(16, 64, 256, 4, 5, splits)
-    return _plan(64, 64, 128, 4, 6, splits) if tiles <= programs or m <= 64 else _plan(64, 128, 128, 4, 4)
+    return _few(m, n, programs)
 
 
 def fp8_plan(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int] | None:
@@ -188,11 +147,11 @@ def fp8_plan(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int
     took 27.8. With descriptors that the GPU makes, the best took 14.0, 13.7, 31.8 and 7.5.
     """
     (m, k), n = a.shape, b.shape[1]
-    if capability(a) < 90 or shared_memory(a) < 227 * 1024 or not all(_is_aligned(t) for t in (a, b, c)):
+    if capability(a) < 90 or shared_memory(a) < 227 * 1024 or not all(is_aligned(t) for t in (a, b, c)):
         return None
     programs = multiprocessors(a)
     tiles = triton.cdiv(m, 64) * triton.cdiv(n, 64)
-    if min(n, k) < 64 or max(m, 16) * n * k < _LEAST:
+    if min(n, k) < 64 or max(m, 16) * n * k < 2 * _LEAST:
         return None
     if tiles > programs:
         return _plan(64, 128, 256, 4, 4) if triton.cdiv(m, 64) * triton.cdiv(n, 128) <= programs else None
@@ -214,15 +173,15 @@ def split_matmul(
     kind = 0 if scales[0] is None else 2 if scales[0].dim() else 1
     tiling = {"SCALES": kind, **{name: plan[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")}}
     with device_of(a):
-        a, b = _aligned(a), _aligned(b)
-        out = c if _is_aligned(c) or not plan["SCRATCH"] else _room(c)
+        a, b = aligned(a, b)
+        out = c if is_aligned(c) or not plan["SCRATCH"] else room(c)
         operands = _descriptor(a, tile_m, tile_k), _descriptor(b, tile_k, tile_n)
 
         def launch(parts: torch.Tensor | None, first: int, pieces: int) -> None:
-            stored = _descriptor(out, tile_m, tile_n) if parts is None and _is_aligned(out) else None
+            stored = _descriptor(out, tile_m, tile_n) if parts is None and is_aligned(out) else None
             matmul_split_kernel[(min(pieces, programs),)](
                 *operands, stored, out, parts, *scales, m, n, k, out.stride(0), first, pieces,
-                A_COLUMNS=_columns(a), B_COLUMNS=_columns(b), BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
+                A_COLUMNS=columns(a), B_COLUMNS=columns(b), BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
                 IMPRECISE=None if fast else 128,
                 **tiling, num_warps=plan["num_warps"], num_stages=plan["num_stages"],
             )  # fmt: skip
@@ -237,4 +196,4 @@ def split_matmul(
                 out, parts, *scales, m, n, out.stride(0), whole, SPLITS=splits, ROWS=rows, **tiling, num_warps=4
             )
         if out is not c:
-            _copy_rows(c, out)
+            copy_rows(c, out)

@@ -20,8 +20,9 @@ from tilescope_kernels._shared.launching import check_no_grad, check_tensors, de
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products import w8a16_hopper
-from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
+from tilescope_kernels.matrix_products import w8a16_hopper, w8a16_split
+from tilescope_kernels.matrix_products.aligned_rows import copy_rows, is_aligned, padded, room
+from tilescope_kernels.matrix_products.scaled_matmul import padding_pays, tma_serves
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -113,18 +114,6 @@ def w8a16_few_rows_kernel(
     tl.store(y_ptr, total.to(y_ptr.dtype.element_ty), mask=(m < M) & (n[None, :] < N))
 
 
-@triton.jit
-def w8a16_sum_kernel(y_ptr, partial_ptr, scale_ptr, size, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
-    """Add up the parts of y in one order, so that the result is the same every time, and scale it."""
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = offsets < size
-    total = tl.zeros((BLOCK,), tl.float32)
-    for part in tl.static_range(SPLIT):
-        total += tl.load(partial_ptr + part * size + offsets, mask=mask, other=0.0)
-    total *= tl.load(scale_ptr + offsets % N, mask=mask, other=0.0)
-    tl.store(y_ptr + offsets, total.to(y_ptr.dtype.element_ty), mask=mask)
-
-
 def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int = 0, split: int = 1) -> dict[str, int]:
     blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_N": 8, "SPLIT": split, "TMA": tma}
     return {**blocks, "num_warps": warps, "num_stages": stages}
@@ -154,7 +143,7 @@ SMALL = tuple(
 NARROW = _config(32, 64, 32, 4, 2)
 CONFIGS = (*TUNED, *SMALL, NARROW, *_OTHERS)
 #: Most rows that are split along K, and the elements of a program that adds parts up.
-_FEW, _SUMMED = 16, 1024
+_FEW = 16
 
 
 def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
@@ -214,7 +203,7 @@ def _few_rows(
         out, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), **options
     )
     if split > 1:
-        w8a16_sum_kernel[(triton.cdiv(m * n, _SUMMED),)](y, out, scale, m * n, n, SPLIT=split, BLOCK=_SUMMED)
+        w8a16_split.add_parts(y, out, scale)
     return y
 
 
@@ -222,9 +211,20 @@ def _few_rows(
 def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, config: str) -> torch.Tensor:
     (m, k), n = x.shape, weight.shape[0]
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
-    if not config and w8a16_hopper.serves(x, weight, y):
-        w8a16_hopper.launch(x, weight, y, scale)
+    if not config and x.dtype != torch.float32 and padding_pays(x, weight):
+        x, weight = padded(x, weight)
+        k = x.shape[1]
+    if not config and m > _FEW and (chosen := w8a16_split.plan(x, weight)):
+        w8a16_split.launch(y, x, weight, scale, chosen)
         return y
+    if not config:
+        # A result of unaligned rows goes through aligned ones.
+        out = y if is_aligned(y) else room(y)
+        if w8a16_hopper.serves(x, weight, out):
+            w8a16_hopper.launch(x, weight, out, scale)
+            if out is not y:
+                copy_rows(y, out)
+            return y
     given = unpack(config) or _chosen(x, weight)
     if given is not None and given["TMA"] and (given["SPLIT"] > 1 or not tma_serves(x, weight, y)):
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")

@@ -1,0 +1,118 @@
+"""Products of up to a few hundred 16-bit rows and INT8 weights, split along K until every multiprocessor has a part.
+
+Tiles are computed as ``weight @ x.T``, as in ``w8a16_matmul``. In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2,
+cuBLAS with weights kept at 16 bits in brackets, then tiles that are not split): 128x4096x4096 20.8 us (16.4, 32.0),
+64x14336x4096 37.9 (34.7, 43.7), 512x4100x4100, whose rows are copied, 60 (85, 72). Converting is what keeps it from being
+faster: every tile converts its weights again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
+from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
+
+
+@triton.jit
+def w8a16_split_kernel(
+    y_ptr, x_tiles, weight_tiles, scale_ptr, M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """A part of a tile a program. ``program_id(1)`` is the part of K to add up, one of SPLIT.
+
+    Of several parts, y is (SPLIT, M, N) in fp32, not scaled.
+    """
+    start_n, start_m = tl.program_id(0) * BLOCK_N, tl.program_id(2) * BLOCK_M
+    steps = tl.cdiv(K, BLOCK_K)
+    each = tl.cdiv(steps, SPLIT)
+    first = tl.program_id(1) * each
+    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for step in range(first, tl.minimum(first + each, steps)):
+        weight = weight_tiles.load([start_n, step * BLOCK_K])
+        x = x_tiles.load([start_m, step * BLOCK_K])
+        total = tl.dot(weight.to(x.dtype), x.T, total)
+    n = start_n + tl.arange(0, BLOCK_N)
+    m = start_m + tl.arange(0, BLOCK_M)[:, None]
+    if SPLIT == 1:
+        total *= tl.load(scale_ptr + n, mask=n < N, other=0.0)[:, None]
+    y_ptr += tl.program_id(1).to(tl.int64) * M * N + m.to(tl.int64) * N + n[None, :]
+    tl.store(y_ptr, total.T.to(y_ptr.dtype.element_ty), mask=(m < M) & (n[None, :] < N))
+
+
+@triton.jit
+def w8a16_sum_kernel(y_ptr, partial_ptr, scale_ptr, size, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
+    """Add up the parts of y in one order, so that the result is the same every time, and scale it."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < size
+    total = tl.zeros((BLOCK,), tl.float32)
+    for part in tl.static_range(SPLIT):
+        total += tl.load(partial_ptr + part * size + offsets, mask=mask, other=0.0)
+    total *= tl.load(scale_ptr + offsets % N, mask=mask, other=0.0)
+    tl.store(y_ptr + offsets, total.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+#: Elements that a program adds up.
+_SUMMED = 512
+
+
+def add_parts(y: torch.Tensor, parts: torch.Tensor, scale: torch.Tensor) -> None:
+    """Write the sum of ``parts`` (SPLIT, M, N), scaled, to y (M, N)."""
+    size, n = y.numel(), y.shape[1]
+    w8a16_sum_kernel[(triton.cdiv(size, _SUMMED),)](y, parts, scale, size, n, SPLIT=parts.shape[0], BLOCK=_SUMMED)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A tile, the number of its parts, and the stages of a program's loop."""
+
+    block_m: int
+    block_n: int
+    split: int
+    stages: int
+
+
+#: A step along K.
+_BLOCK_K = 128
+
+
+def plan(x: torch.Tensor, weight: torch.Tensor) -> Plan | None:
+    """The plan of ``x`` (M, K) and ``weight`` (N, K); None where there are more tiles than multiprocessors."""
+    (m, k), n = x.shape, weight.shape[0]
+    if m > 1024 or x.element_size() != 2 or capability(x) < 90 or shared_memory(x) < 227 * 1024:
+        return None
+    if k < _BLOCK_K or not tma_serves(x, weight, x):
+        return None
+    programs, steps = multiprocessors(x), triton.cdiv(k, _BLOCK_K)
+    block_m = 32 if m <= 32 else 64 if m <= 64 else 128
+    tiles_m = triton.cdiv(m, block_m)
+    block_n = 128 if tiles_m * triton.cdiv(n, 128) * 5 >= programs else 64
+    tiles = tiles_m * triton.cdiv(n, block_n)
+    if tiles > programs:
+        return None
+    split = max(1, min(programs // tiles, steps // 3, 8))
+    return Plan(block_m, block_n, split, 4 if block_m == 128 else 6)
+
+
+def launch(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, chosen: Plan) -> None:
+    """Write the product to contiguous ``y``."""
+    (m, k), n = x.shape, weight.shape[0]
+    out = y
+    if chosen.split > 1:
+        out = torch.empty((chosen.split, m, n), dtype=torch.float32, device=x.device)
+    tiles = [
+        TensorDescriptor(matrix, list(matrix.shape), [matrix.stride(0), 1], [rows, _BLOCK_K])
+        for matrix, rows in ((x, chosen.block_m), (weight, chosen.block_n))
+    ]
+    with device_of(x):
+        w8a16_split_kernel[(triton.cdiv(n, chosen.block_n), chosen.split, triton.cdiv(m, chosen.block_m))](
+            out, *tiles, scale, m, n, k, BLOCK_M=chosen.block_m, BLOCK_N=chosen.block_n, BLOCK_K=_BLOCK_K,
+            SPLIT=chosen.split, num_warps=chosen.block_n // 16, num_stages=chosen.stages,
+        )  # fmt: skip
+        if chosen.split > 1:
+            add_parts(y, out, scale)

@@ -1,0 +1,62 @@
+"""Hopper's kernel of large 16-bit products, on a GPU against fp64, and what goes through it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tilescope_kernels import matmul
+from tilescope_kernels.matrix_products import matmul_hopper
+from tilescope_kernels.matrix_products.matmul_hopper import Tiling
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="needs a Hopper GPU"
+    ),
+]
+
+DTYPES = {torch.bfloat16: 3e-3, torch.float16: 4e-4}
+EXTENTS = [(128, 256, 64), (256, 512, 1024), (129, 264, 72), (1000, 776, 520), (333, 8192, 136), (1000, 1001, 1003)]
+
+
+def draw(*shape, dtype=torch.bfloat16, seed=0):
+    return torch.randn(shape, device="cuda", generator=torch.Generator("cuda").manual_seed(seed)).to(dtype)
+
+
+def relative_error(actual, expected):
+    return float((actual.double() - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("tiling", [Tiling(256, 1), Tiling(256, 5), Tiling(128, 1), Tiling(128, 3)], ids=str)
+@pytest.mark.parametrize("dtype", list(DTYPES), ids=str)
+@pytest.mark.parametrize("extents", [*EXTENTS, (4097, 4104, 1000)])
+def test_against_fp64(extents, dtype, tiling):
+    m, n, k = extents
+    a, b = draw(m, k, dtype=dtype), draw(k, n, dtype=dtype, seed=1)
+    for one in (a, a.T.contiguous().T):
+        for other in (b, b.T.contiguous().T):
+            found = [torch.full((m, n), float("nan"), device="cuda", dtype=dtype) for _ in range(2)]
+            for c in found:
+                matmul_hopper.launch(one, other, c, tiling)
+            assert relative_error(found[0], one.double() @ other.double()) <= DTYPES[dtype]
+            assert torch.equal(*found)
+
+
+def test_what_is_not_finite_stays_in_its_row_and_column():
+    a, b = draw(2000, 1111), draw(1111, 3001, seed=1)
+    a[5, 7], b[9, 2000] = float("inf"), float("nan")
+    c = matmul(a, b)
+    assert c[:, 2000].isnan().all() and not c[5].isfinite().any()
+    c[5], c[:, 2000] = 0, 0
+    assert c.isfinite().all()
+
+
+def test_gradients_go_through_it(monkeypatch):
+    launched, launch = [], matmul_hopper.launch
+    monkeypatch.setattr(matmul_hopper, "launch", lambda *args: launched.append(args[2].shape) or launch(*args))
+    a, b = draw(2048, 1536).requires_grad_(), draw(1536, 4096, seed=1).requires_grad_()
+    upstream = draw(2048, 4096, seed=2)
+    found = torch.autograd.grad(matmul(a, b), (a, b), upstream)
+    assert launched == [(2048, 4096), (2048, 1536), (1536, 4096)]
+    for one, other in zip(found, (upstream.double() @ b.double().T, a.double().T @ upstream.double()), strict=True):
+        assert relative_error(one, other) <= DTYPES[torch.bfloat16]
