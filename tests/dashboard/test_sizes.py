@@ -56,9 +56,14 @@ def test_every_amount_of_rows_is_drawn(rows: pd.DataFrame, count: int) -> None:
         assert history.sentence("softmax", past, LARGE).title
 
 
+def every_run_of(kernel: str) -> pd.DataFrame:
+    """Measurements of all recordings of the kernel."""
+    runs = [run for run in store.list_runs([store.recorded_dir()]) if kernel in run.kernels]
+    return measurements(recordings.every(runs, kernel), kernel)
+
+
 def test_a_recorded_kernel_is_joined_from_its_runs() -> None:
-    runs = [run for run in store.list_runs([store.recorded_dir()]) if "attention" in run.kernels]
-    every = measurements(recordings.every(runs, "attention"), "attention")
+    every = every_run_of("attention")
     assert every["run_id"].nunique() > 2
     of = sizes.rate(every)
     assert of.unit == "flop/second"
@@ -68,8 +73,13 @@ def test_a_recorded_kernel_is_joined_from_its_runs() -> None:
     assert (found["rate_low"] <= found["rate"]).all() and (found["rate"] <= found["rate_high"]).all()
     assert found["run_id"].nunique() > 1
     past = history.history(every, KernelCase("triton", "forward", "4x32x1x4096x4096x128-bf16"))
-    assert past["started"].is_monotonic_increasing
-    assert past["swept"].any() and past["change"].notna().any()
+    assert past["started"].is_monotonic_increasing and past["change"].notna().any()
+    assert points(history_figure.history(past, LIGHT))
+
+
+def test_the_fastest_config_stands_for_a_sweep_without_the_default() -> None:
+    past = history.history(every_run_of("matmul"), KernelCase("triton", "forward", "8192x8192x8192-bf16"))
+    assert past["swept"].any() and not past["swept"].all()
     assert points(history_figure.history(past, LIGHT))
 
 

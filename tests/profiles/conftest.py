@@ -21,7 +21,7 @@ from .fake_jobs import KIT, OWN
 
 FIXTURES = Path(__file__).parent / "fixtures"
 #: Recordings that stand for all where a test is of each: a family by every collector, a kernel's source lines, a sweep.
-EVERY_RUN = {"20261121-125608-a760", "20261124-050520-0bc2", "20261124-050903-5c97"}
+EVERY_RUN = {"20261121-125608-a760", "20261124-050520-0bc2", "20261126-055606-7e77"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -132,14 +132,14 @@ def test_the_command_says_what_it_does_not_know(
     assert said in capsys.readouterr().err
 
 
-def test_eight_warps_beat_sixteen_in_the_sweep_of_layer_norm_where_those_are_the_default() -> None:
+def test_eight_warps_beat_four_in_the_sweep_of_layer_norm_where_those_are_the_default() -> None:
     (path,) = (s.path for s in store.list_runs([store.recorded_dir()]) if s.title == "norms: autotune sweeps")
     loaded = store.open_run(path)
     table = loaded.table[(loaded.table["kernel"] == "layer_norm") & (loaded.table["config"] != "")]
     assert "quicker-config" not in rules(advice.findings(table, loaded.run.device, loaded.run.kernels))
-    sixteen = table["config"].str.endswith("num_warps=16")
-    own = table["config"].where(~sixteen | (table["config"] != table.loc[sixteen, "config"].iloc[0]), "")
+    four = table["config"].str.endswith("num_warps=4")
+    own = table["config"].where(~four | (table["config"] != table.loc[four, "config"].iloc[0]), "")
     found = advice.findings(table.assign(config=own), loaded.run.device, loaded.run.kernels)
     finding = one(found, "quicker-config")
     assert "'num_warps': 8}" in finding.remedy
-    assert finding.bound and finding.bound.ratio == pytest.approx(1.03, abs=0.005)
+    assert finding.bound and finding.bound.ratio == pytest.approx(1.038, abs=0.004)

@@ -203,7 +203,7 @@ def test_the_command_says_why_and_writes_summaries(
     jsonschema.Draft202012Validator(json_documents.schema("gate")).validate(document)
     assert document["verdict"] == "not compared" and document["limits"]["slowdown"] == 0.03
     assert cli.main([*arguments, "--allow-missing", "--strict"]) == 1
-    assert cli.main(["gate", WHOLE, "20261124-051125-4060"]) == 1  # another kernel: every case is gone
+    assert cli.main(["gate", WHOLE, "20261126-055403-c3e0"]) == 1  # another kernel: every case is gone
     assert cli.main(["gate", WHOLE, "nowhere"]) == 2
 
 

@@ -34,7 +34,7 @@ def test_what_is_kept_is_what_is_computed(recording: LoadedRun) -> None:
 
 
 def test_another_table_or_another_code_is_not_taken_for_what_was_kept(tmp_path: Path) -> None:
-    folder, file = tmp_path / "20261124-050903-5c97", tmp_path / "kept.jsonl"
+    folder, file = tmp_path / "20261126-055606-7e77", tmp_path / "kept.jsonl"
     shutil.copytree(store.recorded_dir() / folder.name, folder)
     assert recorded_claims.kept(folder, file) is None
     assert recorded_claims.keep([folder], file) == [folder.name]

@@ -113,10 +113,12 @@ def _autotune(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Par
     if len(varying) < 2 or column is None:
         return
     label, unit, less = sweeps.COLOURINGS[column]
+    defaults = sweeps.defaults(table)
     for sweep in sweeps.names(cells).unique():
         ranked = sweeps.ranked(cells, sweep, {}, column, less)
         grid = autotune.grid(ranked, *varying[:2])
-        said = f"Coloured by {label}. {autotune.sentence(ranked, grid, label, unit).line}"
+        won = sweeps.gain(ranked, defaults[sweeps.names(defaults) == sweep]) if column == "time" else None
+        said = f"Coloured by {label}. {autotune.sentence(ranked, grid, label, unit, won).line}"
         shown = Table(autotune.listed(ranked), autotune.columns(ranked, varying))
         yield Part(f"Autotune, {sweep}", said, (partial(draw_autotune, grid, *varying[:2], unit),), shown)
 

@@ -76,9 +76,10 @@ def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
 def best(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
     """One row a kernel, pass and workload: kernels by name, sizes from the smallest on.
 
-    Of several runs with the same, the row of the one that says most: of the kernel as it is today rather than of a former
-    one (``changed``), then one with other implementations to compare with, then one of more workloads, then the newest. All
-    rows of a kernel and pass are of one GPU, and none is of a former kernel where any is of today's.
+    Of several runs with the same, the row of the one that says most: one with other implementations to compare with, then of
+    the kernel as it is today rather than of a former one (``changed``), then with more of those, then one of more workloads, then
+    the newest. All rows of a kernel and pass are of one GPU, and none is of a former kernel where any with something to compare
+    with is of today's.
 
     ``over_…`` are speed ratios by GPU time (the other implementation's over ours), ``low_…`` and ``high_…`` their 95 %
     intervals, ``interval_…`` the ratio by the interval that the CPU's delays are part of. ``of_roof`` is the floor's time
@@ -166,9 +167,10 @@ def verdicts(rows: pd.DataFrame) -> pd.Series:
     return pd.Series(found, dtype="object")
 
 
-def _worth(row: dict[str, Any]) -> tuple[bool, int, int, str]:
+def _worth(row: dict[str, Any]) -> tuple[bool, bool, int, int, str]:
     compared = sum(not math.isnan(row[f"over_{name}"]) for name in OVER)
-    return not row["changed"], compared, row["workloads"], row["run"]
+    # A sweep has nothing beside ours: of today's code or not, there is no claim in it.
+    return bool(compared), not row["changed"], compared, row["workloads"], row["run"]
 
 
 def _right(case: CaseValues, failed: set[str]) -> bool:
