@@ -11,9 +11,9 @@ import pytest
 from bokeh.document import Document
 from tilescope.models.summary import summarise
 from tilescope.runs import store
-from tilescope_dashboard.data import recordings
+from tilescope_dashboard.data import frames, recordings
 from tilescope_dashboard.data.kernel_cases import KernelCase
-from tilescope_dashboard.data.measurements import measurements
+from tilescope_dashboard.data.measurements import OF_RUN, measurements
 from tilescope_dashboard.figures import history as history_figure
 from tilescope_dashboard.figures import sizes as sizes_figure
 from tilescope_dashboard.figures.style import DARK, LIGHT, theme
@@ -78,8 +78,16 @@ def test_a_recorded_kernel_is_joined_from_its_runs() -> None:
 
 
 def test_the_fastest_config_stands_for_a_sweep_without_the_default() -> None:
-    past = history.history(every_run_of("matmul"), KernelCase("triton", "forward", "8192x8192x8192-bf16"))
-    assert past["swept"].any() and not past["swept"].all()
+    runs = [run for run in store.list_runs([store.recorded_dir()]) if "matmul" in run.kernels]
+    (sweep,) = (one for one in recordings.every(runs, "matmul") if recordings.with_sweep(one.loaded, "matmul"))
+    table = sweep.loaded.table
+    table = frames.default_configs(table[table["config"].ne("") & table["kernel"].eq("matmul")])
+    found = summarise(table, sweep.loaded.run.device)
+    others = every_run_of("matmul")
+    found = found.assign(**others.iloc[-1][list(OF_RUN)].to_dict(), run_id="later")
+    past = history.history(pd.concat([others, found]), KernelCase("triton", "forward", "8192x8192x8192-bf16"))
+    (last,) = past[past["swept"]].to_dict("records")
+    assert last["run_id"] == "later" and last["config"] and not past["swept"].all()
     assert points(history_figure.history(past, LIGHT))
 
 

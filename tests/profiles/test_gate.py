@@ -176,8 +176,8 @@ def test_a_lower_clock_that_explains_the_slowdown_leaves_it_open(clock: float, v
     assert ("SM clock" in found.checks[0].said) == (verdict == "undecided")
 
 
-#: Softmax recorded whole, and its largest case again a day later.
-WHOLE, AGAIN = "20261123-153719-fec9", "20261124-050520-0bc2"
+#: Softmax recorded whole, and one of its cases two days before, with other settings of what is predicted without a GPU.
+WHOLE, AGAIN = "20261126-072801-88fb", "20261124-050520-0bc2"
 
 
 def test_the_same_kernel_recorded_twice_is_let_through(capsys: pytest.CaptureFixture[str]) -> None:

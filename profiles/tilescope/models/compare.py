@@ -20,10 +20,11 @@ from tilescope.models import summary
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, gather
 
-#: Settings that say what was run, not how it was measured.
+#: Settings that say what was run, not how it was measured. ``assumed`` is what launchers were told where no GPU ran them,
+#: so it is part of predictions and of no time.
 _INDIFFERENT = frozenset({
-    "collectors", "file", "file_sha256", "repetitions", "interpreter_limit", "check_limit", "check_first", "conditions",
-    "measure_ceilings", "renew_ceilings", "timeout"})  # fmt: skip
+    "assumed", "collectors", "file", "file_sha256", "repetitions", "interpreter_limit", "check_limit", "check_first",
+    "conditions", "measure_ceilings", "renew_ceilings", "timeout"})  # fmt: skip
 _PROBLEM = ["kernel", "pass", "workload"]
 #: What is compared beside the time, from ``summary.summarise``.
 COMPARED = ("bytes", "registers", "shared_memory", "spill_bytes", "theoretical_occupancy", "achieved_occupancy")
