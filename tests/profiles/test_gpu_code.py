@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -108,22 +109,29 @@ def test_a_digest_is_of_code_and_of_all_that_is_reached(tmp_path: Path) -> None:
 @pytest.fixture
 def relaunched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> store.LoadedRun:
     """A recording of which only the CPU's code has changed since, of one kernel, and nothing kept of that."""
-    run = store.open_run(store.recorded_dir() / "20261121-125608-a760")
     monkeypatch.setattr(same_launches, "FILE", tmp_path / "kept.jsonl")
-    kernels = {"vector_add": run.run.kernels["vector_add"]}
+    recorded = (store.open_run(known.path) for known in store.list_runs([store.recorded_dir()]))
+    run = next(one for one in recorded if "vector_add" in one.run.kernels and one.table["config"].eq("").all())
+    (name,) = (name for name in run.sources["vector_add"] if name == "vector_add.py")
+    text = run.sources["vector_add"][name] + "\n\ndef _gone() -> None:\n    pass\n"
+    facts = {**run.run.kernels["vector_add"], "sha256": sha256(text.encode()).hexdigest()}
     table = run.table[run.table["kernel"] == "vector_add"].reset_index(drop=True)
-    return dataclasses.replace(run, run=dataclasses.replace(run.run, kernels=kernels), table=table)
+    one = dataclasses.replace(run, run=dataclasses.replace(run.run, kernels={"vector_add": facts}), table=table)
+    vars(one)["sources"] = {"vector_add": {**run.sources["vector_add"], name: text}}
+    return one
 
 
 @pytest.mark.slow("profiles/tilescope", "kernels", "profiles/recorded")
 def test_problems_are_told_to_be_the_same_when_todays_launches_are(relaunched: store.LoadedRun) -> None:
-    every = {Problem("vector_add", "forward", name) for name in ("1423763-bf16", "67108864-bf16", "67108864-fp32")}
+    every = {Problem("vector_add", "forward", name) for name in relaunched.table["workload"].unique()}
+    assert len(every) == 3
     assert staleness.stale_kernels(relaunched) == ["vector_add"]
     # Where nobody has looked, nothing is known to be the same.
     assert staleness.stale_problems(relaunched) == (every, set())
     table = relaunched.table
     of_one = (table["workload"] == "67108864-fp32") & (table["metric"] == "grid_blocks")
     other = dataclasses.replace(relaunched, table=table.assign(value=table["value"].mask(of_one, table["value"] + 1)))
+    vars(other)["sources"] = relaunched.sources
     one = Problem("vector_add", "forward", "67108864-fp32")
     same_launches.keep(asyncio.run(launching_again.same_problems([other])))
     assert staleness.stale_problems(other) == ({one}, every - {one})
@@ -137,8 +145,9 @@ def test_problems_are_told_to_be_the_same_when_todays_launches_are(relaunched: s
     assert staleness.stale_on_gpu(relaunched) == []
 
 
-def test_what_was_launched_with_a_config_or_beside_pytorchs_kernels_is_not_asked_for() -> None:
-    for name in ("20261122-214713-890f", "20261123-055028-282b"):
-        run = store.open_run(store.recorded_dir() / name)
-        for kernel in staleness.stale_kernels(run):
-            assert launching_again._candidates(run, kernel) == {}
+def test_what_was_launched_beside_pytorchs_kernels_is_not_asked_for() -> None:
+    recorded = (store.open_run(known.path) for known in store.list_runs([store.recorded_dir()]))
+    run = next(one for one in recorded if "histogram" in one.run.kernels)
+    assert "histogram_kernel" in gpu_code.unchanged(*staleness.sides(run, "histogram"))
+    assert run.table["function"].str.contains("FillFunctor").any()  # of PyTorch's
+    assert launching_again._candidates(run, "histogram") == {}

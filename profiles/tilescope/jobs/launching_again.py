@@ -28,6 +28,8 @@ from tilescope.table.case import Case
 _FIGURES = ("grid_blocks", "block_threads", "registers", "shared_memory")
 #: The source that says of a measured launch what it was.
 _SEEN_BY = "torch_profiler"
+#: Cases of a problem that are compiled: of a larger sweep that would take as long as to record it.
+_MOST_CASES = 32
 Launches = list[tuple[Any, ...]]
 
 
@@ -80,10 +82,8 @@ def _candidates(run: store.LoadedRun, kernel: str) -> dict[Problem, dict[Case, L
             Case(kernel, *key): _launches(rows, *key)
             for key in own[["impl", "pass", "workload", "config"]].drop_duplicates().itertuples(index=False, name=None)
         }
-        # A sweep has a case a config: to compile them all takes as long as to record them.
-        if cases and all(
-            not case.config and launches and {function for function, *_ in launches} <= same
-            for case, launches in cases.items()
+        if 0 < len(cases) <= _MOST_CASES and all(
+            launches and {function for function, *_ in launches} <= same for launches in cases.values()
         ):
             found[Problem(kernel, direction, workload)] = cases
     return found
