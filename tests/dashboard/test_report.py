@@ -176,6 +176,10 @@ def test_a_stale_or_broken_off_run_warns(
     for text in (visible(html(report)), markdown.markdown(report)):
         assert "Changed since this run: softmax." in text
         assert "not complete" in text
+    # Of what only the CPU's code has changed, GPU times stand.
+    monkeypatch.setattr(staleness, "stale_on_gpu", lambda loaded: [])
+    for text in (visible(html(build([Side(loaded)]))), markdown.markdown(build([Side(loaded)]))):
+        assert "Changed since" not in text and "Launched by other code since this run: softmax." in text
 
 
 def test_a_run_without_a_value_is_a_report_all_the_same(tmp_path: Path, synthetic: ModuleType) -> None:

@@ -267,12 +267,24 @@ def test_what_holds_on_every_page_is_one_line_on_a_phone(monkeypatch: pytest.Mon
     monkeypatch.setattr(context, "no_gpu", lambda: "none")
     shown = Context(State(run=RUN, kernel="softmax"))
     monkeypatch.setattr(State, "stale", ["softmax"])
+    monkeypatch.setattr(State, "relaunched", [])
     shown.state.narrow = True
     assert "<summary><b>No GPU on this machine; changed since this run</b>" in shown._notices.object
     assert "notice warning" in shown._notices.object and "the source of softmax is not" in shown._notices.object
     shown.state.narrow = False
     assert "<b>No GPU on this machine:</b>" in shown._notices.object
     assert "<b>Changed since this run:</b>" in shown._notices.object
+    assert "Launched otherwise" not in shown._notices.object
+
+
+@pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
+def test_of_what_only_the_cpus_code_has_changed_gpu_times_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "no_gpu", lambda: "")
+    monkeypatch.setattr(State, "stale", [])
+    monkeypatch.setattr(State, "relaunched", ["softmax"])
+    said = Context(State(run=RUN, kernel="softmax"))._notices.object
+    assert "notice info" in said and "only code of the CPU&#x27;s, of softmax. Times of the GPU stand" in said
+    assert "Changed since" not in said
 
 
 @pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")

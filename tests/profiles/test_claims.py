@@ -15,6 +15,7 @@ from tilescope.cli import main
 from tilescope.commands.claims import BEGIN, END, block
 from tilescope.models import claims, claims_text, published_claims
 from tilescope.runs import store
+from tilescope.runs.same_launches import Problem
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Ceiling, Device, Failure, Run
@@ -96,8 +97,14 @@ def test_sizes_of_several_runs_stand_together_and_one_of_a_former_kernel_does_no
     two = loaded(*sizes()[2:])
     two = dataclasses.replace(two, run=dataclasses.replace(two.run, id="20261121-000000-bbbb"))
     assert list(claims.claims([one, two])["workload"]) == ["4x4-fp32", "8x8-fp32"]
-    monkeypatch.setattr(claims, "stale_kernels", lambda run: [KERNEL] if run is one else [])
+    small, large = (Problem(KERNEL, "forward", workload) for workload in ("4x4-fp32", "8x8-fp32"))
+    monkeypatch.setattr(claims, "stale_problems", lambda run: ({large}, set()) if run is one else (set(), set()))
     assert list(claims.claims([one, two])["workload"]) == ["4x4-fp32"]
+    # Of one run's sizes none is left out.
+    monkeypatch.setattr(claims, "stale_problems", lambda run: ({small}, {large}))
+    both = claims.claims([loaded(*sizes())])
+    assert list(both["workload"]) == ["4x4-fp32", "8x8-fp32"]
+    assert (list(both["changed"]), list(both["relaunched"])) == ([True, False], [False, True])
 
 
 def test_where_the_clocks_disagree_both_are_said():
@@ -254,11 +261,26 @@ def test_a_later_run_of_a_single_workload_does_not_speak_for_the_kernel():
 
 
 def test_what_was_measured_before_a_change_is_marked(monkeypatch):
-    monkeypatch.setattr(claims, "stale_kernels", lambda loaded: list(loaded.run.kernels))
-    table = claims.claims([loaded(rows("triton", 1e-4, 4e8))])
-    assert table["changed"].all()
-    text = claims_text.markdown(table)
-    assert re.search(r"^\| \w+\* \|", text, re.MULTILINE) and "to be measured again." in text
+    small, large = (Problem(KERNEL, "forward", workload) for workload in ("4x4-fp32", "8x8-fp32"))
+    tables = [
+        list(rows(impl, seconds, 4e8, size, interval=interval))
+        for impl, seconds, interval in (("triton", 1e-4, 9e-4), ("eager", 4e-4, 4.5e-4))
+        for size in ("4x4-fp32", "8x8-fp32")
+    ]
+
+    def text(gpu, cpu):
+        monkeypatch.setattr(claims, "stale_problems", lambda loaded: (gpu, cpu))
+        return claims_text.markdown(claims.claims([loaded(*tables)]))
+
+    gpu = text({small, large}, set())
+    assert f"| {KERNEL}* | 2 |" in gpu and "\n\\* Measured before the latest change of the kernel's GPU code" in gpu
+    assert "†" not in gpu
+    # After a change of the CPU's code GPU times stand, and intervals are marked.
+    cpu = text(set(), {small, large})
+    assert f"| {KERNEL}† | 2 |" in cpu and "interval 0.50×†" in cpu and "\n† Since then only code of the CPU's" in cpu
+    assert "*" not in cpu
+    mixed = text({small}, {large})
+    assert f"| {KERNEL}*† | 2 (1*, 1†) |" in mixed and "\n\\* " in mixed and "\n† " in mixed
 
 
 def test_names_of_a_run_are_no_markup():

@@ -230,7 +230,8 @@ def test_a_command_of_another_package_is_added_and_a_broken_one_says_so(capsys, 
     assert (status, err) == (2, "tilescope: command report does not import: no bokeh\n")
 
 
-def test_interrupting_keeps_the_finished_cases(tmp_path):
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_interrupting_keeps_the_finished_cases(tmp_path, stop):
     command = [sys.executable, "-m", "tilescope", "profile", OWN, "--impl", "good,hangs", "--workload", "small",
                "--collect", "fakes.quick"]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], *ROOTS])}
@@ -241,7 +242,7 @@ def test_interrupting_keeps_the_finished_cases(tmp_path):
             if "hangs" in text:
                 break
         time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(stop)
         out, err = process.communicate(timeout=300)
     assert process.returncode == 130
     loaded = store.open_run(store.find("latest"))
@@ -262,3 +263,44 @@ def test_interrupting_keeps_the_finished_cases(tmp_path):
     )
     said = f"tilescope: {loaded.run.id} is whole: there is nothing to go on with\n"
     assert (status.returncode, status.stderr) == (2, said)
+
+
+#: ``tilescope record`` with another folder for recordings, which it has no option for.
+RECORD = """
+import sys
+from pathlib import Path
+from tilescope.cli import main
+from tilescope.runs import store
+store.recorded_dir = lambda: Path(sys.argv[1])
+sys.exit(main(["record", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.usefixtures("torch_and_catalog")
+@pytest.mark.slow("profiles/tilescope", "kernels/tilescope_kernels/reductions")
+def test_a_recording_that_is_told_to_stop_publishes_what_is_done(tmp_path):
+    recorded = tmp_path / "recorded"
+    recorded.mkdir()
+    older = a_run(tmp_path, title="reductions").rename(recorded / "20260101-000000-aaaa")
+    command = [sys.executable, "-c", RECORD, str(recorded), "reductions", "--collect", "compiler", "--impl", "triton"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], *ROOTS])}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        said = []
+        for text in process.stderr:
+            said.append(text)
+            if re.match(r"[4-9] of \d\d", text):
+                break
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, err.count("Traceback")) == (130, 0), [*said, out, err]
+    (published,) = (Path(line.removeprefix("published: ")) for line in out.splitlines() if line.startswith("published"))
+    loaded = store.open_run(published)
+    assert loaded.run.complete and set(loaded.table["kernel"]) == set(loaded.run.kernels)
+    lost, every = re.search(r"interrupted: (\d+) of (\d+) cases were not finished", loaded.run.notes[-1]).groups()
+    of_compiler = loaded.table[loaded.table["source"] == "compiler"]
+    done = len(of_compiler[["kernel", "pass", "workload"]].drop_duplicates())
+    assert 3 <= done == int(every) - int(lost) and int(lost) > 0
+    # What it would have replaced stays: it may be whole.
+    assert older.is_dir() and f"not replaced: {older}\n" in out

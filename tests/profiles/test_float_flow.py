@@ -6,7 +6,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tilescope.captures import float_flow, touched
+from tilescope.captures import compiled_lines, float_flow, touched
 from tilescope.execution import offline
 
 from benchmarks import chunk_states
@@ -114,3 +114,18 @@ def test_a_loop_of_products_is_ruled_out_and_what_cannot_be_told_is_not() -> Non
     )
     assert float_flow.may_reach("")
     assert float_flow.may_reach(known.replace("scf.for", "scf.while"))
+
+
+def test_a_line_is_read_as_what_it_gives_uses_and_carries() -> None:
+    text = """#loc = loc("own.py":1:1)
+  tt.func public @own(%x_ptr: !tt.ptr<f32> loc("x_ptr"(#loc))) attributes {noinline = false} {
+    %0:2, %1 = scf.for %i = %lo to %hi step %one iter_args(%a = %x_ptr, %b = %0#1) -> (f32, f32)  : i32 { loc(#loc)
+    } else { loc(#loc)
+"""
+    head, (loop, other) = compiled_lines.read(text)
+    assert "@own" in head
+    assert (loop.results, loop.given) == (("%0#0", "%0#1", "%1"), ("%i", "%a", "%b"))
+    assert loop.values == ("%lo", "%hi", "%one", "%x_ptr", "%0#1")
+    assert loop.carried == (("%a", "%x_ptr"), ("%b", "%0#1"))
+    assert (loop.opens, loop.closes, other.opens, other.closes) == (True, False, True, True)
+    assert compiled_lines.read("no kernel") == ("", [])

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from tilescope.cli import main
 from tilescope.runs import store
-from tilescope.runs.publish import publish
+from tilescope.runs.publish import finished, publish
 from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import line_values, schema
 from tilescope.table.case import Case
@@ -86,6 +86,25 @@ def test_the_finished_workloads_of_an_interrupted_run(written, tmp_path):
         publish(run, tmp_path / "kept", workloads=["large", "small"])
     with pytest.raises(StoreError, match="did you mean 'large'"):
         publish(run, tmp_path / "kept", workloads=["larg"])
+
+
+def test_an_interrupted_run_is_published_without_the_cases_that_were_not_finished(written, tmp_path):
+    model = [row(case, "model", "algorithm_flops") for case in (SOFTMAX, LARGER, MATMUL)]
+    run = written(*model, row(SOFTMAX), row(LARGER), row(LARGER, "compiler", "registers"), row(MATMUL), complete=False)
+    whole = finished(run)
+    assert set(whole.table["workload"]) == {LARGER.workload, MATMUL.workload}
+    assert whole.run.notes[-1] == "interrupted: 1 of 3 cases were not finished and are left out"
+    loaded = store.open_run(publish(whole, tmp_path / "kept"))
+    assert loaded.run.complete and set(loaded.run.kernels) == {"softmax", "matmul"}
+    # A case that failed is finished: its failure says so.
+    tried = dataclasses.replace(run.run, failures=(Failure(SOFTMAX.id, "compiler", "no"),))
+    assert len(finished(dataclasses.replace(run, run=tried)).table) == len(run.table)
+
+
+def test_nothing_is_published_where_nothing_is_finished(written):
+    run = written(row(SOFTMAX), row(LARGER, "compiler", "registers"), complete=False)
+    with pytest.raises(StoreError, match="before a case was finished"):
+        finished(run)
 
 
 def test_source_lines_of_the_workloads_that_are_kept(written, tmp_path):

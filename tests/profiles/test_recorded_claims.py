@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tilescope.cli import main
 from tilescope.models import claims, claims_text, recorded_claims
-from tilescope.runs import store
+from tilescope.runs import same_launches, store
 from tilescope.runs.store import LoadedRun
 
 AGAIN = "run: tilescope claims --keep"
@@ -51,7 +51,8 @@ def test_another_table_or_another_code_is_not_taken_for_what_was_kept(tmp_path: 
 
 
 def test_the_command_says_what_it_computed(capsys) -> None:
-    before = recorded_claims.FILE.read_bytes()
+    files = recorded_claims.FILE, same_launches.FILE
+    before = [file.read_bytes() for file in files]
     assert main(["claims", "--keep"]) == 0
     assert capsys.readouterr().out.startswith("computed anew: none"), AGAIN
-    assert recorded_claims.FILE.read_bytes() == before
+    assert [file.read_bytes() for file in files] == before

@@ -90,6 +90,11 @@ def stale_kernels(loaded: LoadedRun) -> list[str]:
     return kept(loaded, ("stale", time.monotonic() // _STALE_FOR), lambda: staleness.stale_kernels(loaded))
 
 
+def stale_on_gpu(loaded: LoadedRun) -> list[str]:
+    """``staleness.stale_on_gpu`` as it was in the last few seconds."""
+    return kept(loaded, ("on GPU", time.monotonic() // _STALE_FOR), lambda: staleness.stale_on_gpu(loaded))
+
+
 def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:
     """``advice.findings`` of one case of the run, whose values of ``CASE`` are ``case``: most to win first."""
     # Its other configs are compared with it.

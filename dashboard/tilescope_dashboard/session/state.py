@@ -16,7 +16,7 @@ from tilescope_dashboard.data import command_line, kernel_cases, url_state
 from tilescope_dashboard.data.best_run import best_run, first_shown
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.recordings import Question, Recording, best, having
-from tilescope_dashboard.data.run_cache import cases_of, open_cached, representative, stale_kernels
+from tilescope_dashboard.data.run_cache import cases_of, open_cached, representative, stale_kernels, stale_on_gpu
 from tilescope_dashboard.figures.style import Theme, theme
 
 #: What of a state stands in the address.
@@ -258,5 +258,10 @@ class State(param.Parameterized):
 
     @property
     def stale(self) -> list[str]:
-        """Kernels of the run whose source has changed since."""
-        return stale_kernels(self.loaded) if self.loaded else []
+        """Kernels of the run whose GPU code may be other today."""
+        return stale_on_gpu(self.loaded) if self.loaded else []
+
+    @property
+    def relaunched(self) -> list[str]:
+        """Kernels of the run of which only the CPU's code has changed since."""
+        return [name for name in stale_kernels(self.loaded) if name not in self.stale] if self.loaded else []

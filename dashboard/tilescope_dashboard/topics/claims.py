@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 from tilescope.models import claims as model
 
@@ -38,7 +39,9 @@ _NOTHING = "Nothing is recorded here: 'make record' on a machine with a GPU reco
 
 def listed(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of ``tilescope.models.claims.best`` as the table has them: what was measured earlier, or has no version, says so."""
-    earlier = rows["changed"].map({True: " (an earlier version)", False: ""})
+    earlier = np.select(
+        [rows["changed"], rows["relaunched"]], [" (an earlier version)", " (intervals: an earlier version)"], ""
+    )
     versions = rows["library_version"].mask(rows["library"].ne("") & rows["library_version"].eq(""), _NOT_RECORDED)
     return rows.assign(standing=model.standings(rows), started=rows["started"] + earlier, library_version=versions)
 

@@ -116,7 +116,7 @@ def sentence(rows: pd.DataFrame) -> Sentence:
     title = f"{len(rows)} kernels" + (f": {', '.join(parts)}" if parts else "")
     text = "Speedups at the largest forward size, by GPU time; on par is within 5 %. Click a kernel to open its page."
     if rows["changed"].eq(True).any():
-        text += " *: its code has changed since."
+        text += " *: what the GPU runs has changed since."
     return Sentence(title, text if len(rows) else "No kernel is known here yet.")
 
 

@@ -106,6 +106,9 @@ class Context(pn.viewable.Viewer):
         if stale := self.state.stale:
             text = f"the source of {', '.join(stale)} is not what was recorded."
             found.append(("warning", "Changed since this run", text))
+        if relaunched := self.state.relaunched:
+            text = f"only code of the CPU's, of {', '.join(relaunched)}. Times of the GPU stand, intervals may not."
+            found.append(("info", "Launched otherwise since this run", text))
         if not self.state.narrow or not found:
             return [html_text.notice(kind, f"{title}:", text) for kind, title, text in found]
         (_, first, _), *others = found

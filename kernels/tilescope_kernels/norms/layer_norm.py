@@ -32,9 +32,9 @@ from tilescope_kernels.norms.layer_norm_kernels import (
     layer_norm_kernel,
     layer_norm_pieces_kernel,
 )
-from tilescope_kernels.norms.short_rows_backward import backward_of_short_rows, serves_short_rows
-from tilescope_kernels.norms.unaligned_rows import backward_unaligned, forward_unaligned, serves_unaligned
-from tilescope_kernels.norms.wide_rows import backward_in_parts, forward_in_parts
+from tilescope_kernels.norms.special_rows_backward import SUMMED, backward_of_special_rows
+from tilescope_kernels.norms.unaligned_rows import forward_unaligned, serves_unaligned
+from tilescope_kernels.norms.wide_rows import forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 #: ``PROGRAMS`` a multiprocessor walk the rows in the backward pass, ``STAGES - 1`` rows ahead of the arithmetic, and each
@@ -48,9 +48,10 @@ CONFIGS = tuple(
 
 #: Bytes of the longest row that one program holds: half of a multiprocessor's registers. Longer ones are cut into parts.
 _HELD = 128 * 1024
-#: Most columns whose fp32 sums for dW a program holds: a quarter of a multiprocessor's registers.
-_SUMMED = 16384
-#: Most columns that leave room for those for dB, too.
+#: Columns of the longest rows of which a backward program takes several: 65536x128 in bf16 takes 25 us one row after the other,
+#: copied ahead, and 45 so.
+_SHORT = 64
+#: Most columns whose fp32 sums for dW leave room for those for dB, too.
 _SUMMED_TWICE = 8192
 #: Warps and stages of the rows between, in 16 bits, where they do not fit shared memory.
 _ROW_WARPS, _ROW_STAGES = 32, 1
@@ -85,7 +86,7 @@ def _few_warps(x: torch.Tensor) -> dict[str, int]:
 
 def _keep(x: torch.Tensor, block: int, summed: bool) -> int:
     """How much of a row of ``block`` elements a backward program keeps in registers, beside sums for dW if ``summed``."""
-    if block <= (_SUMMED_TWICE if summed else _SUMMED):
+    if block <= (_SUMMED_TWICE if summed else SUMMED):
         return int(_ALL.value)
     return int((_ROW if summed and x.element_size() == 2 else _NOTHING).value)
 
@@ -164,17 +165,10 @@ def _layer_norm_backward(
             (2, columns if sums else 0), dtype=sums_dtype(x, weight), device=x.device
         )
     none = torch.empty((2, 0), dtype=sums_dtype(x, weight), device=x.device)
-    block = next_power_of_2(columns)
-    found = None
-    if not config and serves_short_rows(x):
-        found = backward_of_short_rows(dy, x, weight, stats, sums, centred=True)
-    elif not config and sums and serves_unaligned(x, dy, centred=True, backward=True):
-        found = backward_unaligned(dy, x, weight, stats, centred=True)
-    elif block > _SUMMED:
-        found = backward_in_parts(dy, None, x, weight, stats, sums, centred=True)
-    if found:
+    if found := backward_of_special_rows(dy, x, weight, stats, sums, config, short=_SHORT, centred=True):
         dx, both = found
         return dx, none if both is None else both
+    block = next_power_of_2(columns)
     chosen, options = split_config(unpack(config) or {})
     stride = x.stride(0)
     keep = _keep(x, block, sums)

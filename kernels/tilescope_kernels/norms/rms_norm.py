@@ -22,9 +22,9 @@ from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pa
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
-from tilescope_kernels.norms.short_rows_backward import backward_of_short_rows, serves_short_rows
-from tilescope_kernels.norms.unaligned_rows import backward_unaligned, forward_unaligned, serves_unaligned
-from tilescope_kernels.norms.wide_rows import backward_in_parts, forward_in_parts
+from tilescope_kernels.norms.special_rows_backward import SUMMED, backward_of_special_rows
+from tilescope_kernels.norms.unaligned_rows import forward_unaligned, serves_unaligned
+from tilescope_kernels.norms.wide_rows import forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -144,8 +144,6 @@ _HELD = 128 * 1024
 #: Columns of the longest rows of which a backward program takes several: those that are not long enough to be copied ahead.
 _SHORT = 128
 _EPS = torch.finfo(torch.float32).eps
-#: Most columns whose fp32 sums for dW it holds beside them: a quarter of a multiprocessor's registers.
-_SUMMED = 16384
 
 
 def _warps(x: torch.Tensor) -> int:
@@ -211,17 +209,10 @@ def _rms_norm_backward(
         dw = torch.zeros(columns if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
         return x.new_empty(rows, columns), dw
     none = torch.empty(0, dtype=sums_dtype(x, weight), device=x.device)
-    block = next_power_of_2(columns)
-    found = None
-    if not config and serves_short_rows(x, _SHORT):
-        found = backward_of_short_rows(dy, x, weight, rstd, sums, centred=False)
-    elif not config and sums and serves_unaligned(x, dy, centred=False, backward=True):
-        found = backward_unaligned(dy, x, weight, rstd, centred=False)
-    elif block > _SUMMED:
-        found = backward_in_parts(dy, None, x, weight, rstd, sums, centred=False)
-    if found:
+    if found := backward_of_special_rows(dy, x, weight, rstd, sums, config, short=_SHORT, centred=False):
         dx, both = found
         return dx, none if both is None else both[0]
+    block = next_power_of_2(columns)
     chosen, options = split_config(unpack(config) or {})
     # Rows in flight hide latency: few wide ones or several narrow ones; each program costs a row of partial sums.
     programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
@@ -232,7 +223,7 @@ def _rms_norm_backward(
     launch(
         rms_norm_backward_kernel, (programs,),
         dx, partial, dy, x, weight, rstd, x.stride(0), rows, columns,
-        BLOCK=block, HOLD=block < _SUMMED, VECTOR=vector(x), **options,
+        BLOCK=block, HOLD=block < SUMMED, VECTOR=vector(x), **options,
     )  # fmt: skip
     return dx, none if partial is None else sum_partials(partial, sums_dtype(x, weight))[0]
 

@@ -16,9 +16,9 @@ from tilescope_kernels._shared.launching import multiprocessors
 from tilescope_kernels._shared.row_tiles import aligned, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 
-#: Columns of the longest rows that are served so, where they start at 16 bytes and where they do not. 65536x128 in bf16 takes
-#: LayerNorm 25 us one row after the other, copied ahead, and 45 so; 30000x333 RMSNorm 58 and 31.
-_MOST, _MOST_UNALIGNED = 64, 512
+#: Columns of the longest rows that are served so where they do not start at 16 bytes: 30000x333 in bf16 takes RMSNorm 58 us one row
+#: after the other, and 31 so.
+_MOST_UNALIGNED = 512
 #: Elements of a tile, programs a multiprocessor, warps, and tiles that are on their way or worked on.
 _PLAN = (2048, 4, 4, 3)
 
@@ -74,7 +74,7 @@ def norm_short_rows_backward_kernel(
             tl.store(partial_ptr + tl.num_programs(0).to(tl.int64) * columns + place, tl.sum(db, axis=0), mask=valid)
 
 
-def serves_short_rows(x: torch.Tensor, most: int = _MOST) -> bool:
+def serves_short_rows(x: torch.Tensor, most: int) -> bool:
     """Whether the rows of ``x`` are so short, of at most ``most`` columns if they start at 16 bytes, that a program should take several."""
     whole = x.shape[1] * x.element_size() % 16 == x.stride(0) * x.element_size() % 16 == 0
     return x.shape[1] <= (most if whole else _MOST_UNALIGNED)

@@ -6,13 +6,12 @@ What flows where is followed line by line, from every load of floats, until noth
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
-_VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
-_ASSIGNED = re.compile(r"^(%[\w$.-]+)(?::(\d+))? = (.*)$")
-_FOR = re.compile(r"scf\.for %[\w$.-]+ = (\S+) to (\S+) step (\S+)(?: iter_args\((.*?)\))?")
-_DEFINED = re.compile(r"%[\w$.-]+(?= = )")
-_CARRIED = re.compile(r"(%[\w$.-]+) = (%[\w$.#-]+)")
+from tilescope.captures import compiled_lines
+from tilescope.captures.compiled_lines import Operation
+
 #: A float among the types that a line ends with.
 _FLOAT = re.compile(r"[x<\s](?:bf16|f\d+\w*)\b")
 #: Flow between blocks, or into another function, is not followed.
@@ -27,61 +26,53 @@ _WRITE_SECOND = ("tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 class _Region:
     """What the operation that a block belongs to gives, and what it hands its next turn."""
 
-    results: list[str]
+    results: tuple[str, ...]
     carried: list[str] = field(default_factory=list)
 
-    def pass_on(self, place: int, value: str, reached: set[str]) -> None:
-        """Reaches the result of that place, and what is carried there, if the value is reached."""
-        if value in reached:
-            reached |= {*self.results[place : place + 1], *self.carried[place : place + 1]}
+    def pass_on(self, values: Iterable[str], reached: set[str]) -> None:
+        """Reaches the result of each place, and what is carried there, whose value is reached."""
+        for place, value in enumerate(values):
+            if value in reached:
+                reached |= {*self.results[place : place + 1], *self.carried[place : place + 1]}
 
 
 def may_reach(ttir: str) -> bool:
     """Whether a loaded float may decide where memory is touched, in a kernel with this text."""
-    _, found, body = ttir.partition("tt.func public")
-    lines = [line.partition(" loc(")[0].strip() for line in body.splitlines()[1:]]
-    if not found or any(_UNKNOWN.search(line) for line in lines):
+    head, operations = compiled_lines.read(ttir)
+    if not head or any(_UNKNOWN.search(one.text) for one in operations):
         return True
-    lines = _with_unique_names(lines)
+    operations = _with_unique_names(operations)
     reached: set[str] = set()
     while True:
         before = len(reached)
-        if _follow(lines, reached):
+        if _follow(operations, reached):
             return True
         if len(reached) == before:
             return False
 
 
-def _with_unique_names(lines: list[str]) -> list[str]:
-    """The lines with a name of its own for each value: blocks beside each other use the same ones."""
+def _with_unique_names(operations: Iterable[Operation]) -> list[Operation]:
+    """The operations with a name of its own for each value: blocks beside each other use the same ones."""
     scopes: list[dict[str, str]] = [{}]
     renamed = []
-    for number, line in enumerate(lines):
-        if line.startswith("}"):
+    for number, one in enumerate(operations):
+        if one.closes:
             if len(scopes) > 1:
                 scopes.pop()
-            if line.endswith("{"):
+            if one.opens:
                 scopes.append({})
-            renamed.append(line)
+            renamed.append(one)
             continue
-        assigned = _ASSIGNED.match(line)
-        body = assigned[3] if assigned else line
-        inner: dict[str, str] = {}
         # What a loop carries, and what a block is given, are its own.
-        given = {*_DEFINED.findall(body), *(_VALUE.findall(body) if body.startswith("^") else ())}
-        for name in given:
-            inner[name] = f"{name}.at{number}"
-        body = _DEFINED.sub(lambda found, own=inner: own[found[0]], body)
-        if body.startswith("^"):
-            scopes[-1] |= inner
-        body = _VALUE.sub(lambda found: _resolved(found[0], scopes), body)
-        if assigned:
-            own = f"{assigned[1]}.at{number}"
-            scopes[-1][assigned[1]] = own
-            body = f"{own}{':' + assigned[2] if assigned[2] else ''} = {body}"
-        if line.endswith("{"):
+        inner = {name: f"{name}.at{number}" for name in one.given}
+        values = tuple(_resolved(name, scopes) for name in one.values)
+        carried = tuple((inner[name], _resolved(outer, scopes)) for name, outer in one.carried)
+        results = {compiled_lines.base(name): f"{compiled_lines.base(name)}.at{number}" for name in one.results}
+        own = tuple(_resolved(name, [results]) for name in one.results)
+        scopes[-1] |= results | (inner if one.text.startswith("^") else {})
+        if one.opens:
             scopes.append(inner)
-        renamed.append(body)
+        renamed.append(replace(one, results=own, values=values, given=tuple(inner.values()), carried=carried))
     return renamed
 
 
@@ -91,54 +82,39 @@ def _resolved(name: str, scopes: list[dict[str, str]]) -> str:
     return next((scope[base] for scope in reversed(scopes) if base in scope), base) + mark + place
 
 
-def _follow(lines: list[str], reached: set[str]) -> bool:
-    """Adds what floats reach in one reading of the lines. True where they reach what must not depend on them."""
+def _follow(operations: Iterable[Operation], reached: set[str]) -> bool:
+    """Adds what floats reach in one reading of the kernel. True where they reach what must not depend on them."""
     regions: list[_Region] = []
-    for line in lines:
-        if line.startswith("}"):
-            region = regions.pop() if regions else _Region([])
-            if line.endswith("{"):  # the other branch
+    for one in operations:
+        if one.closes:
+            region = regions.pop() if regions else _Region(())
+            if one.opens:  # the other branch
                 regions.append(region)
             continue
-        assigned = _ASSIGNED.match(line)
-        body = assigned[3] if assigned else line
-        values, own = _VALUE.findall(body), _Region(_results(assigned))
-        if body.startswith("scf."):
-            if _controls(body, values, own, reached):
+        own = _Region(one.results, [inner for inner, _ in one.carried])
+        if one.text.startswith("scf."):
+            if _controls(one, reached):
                 return True
-            if body.startswith("scf.yield") and regions:
-                for place, value in enumerate(values):
-                    regions[-1].pass_on(place, value, reached)
-        elif _touches(body, values, reached):
+            own.pass_on((outer for _, outer in one.carried), reached)
+            if one.text.startswith("scf.yield") and regions:
+                regions[-1].pass_on(one.values, reached)
+        elif _touches(one.text, one.values, reached):
             return True
-        elif reached & set(values) or (body.startswith((*_LOADS, *_WRITE_SECOND)) and _floats(body)):
+        elif reached & set(one.values) or (one.text.startswith((*_LOADS, *_WRITE_SECOND)) and _floats(one.text)):
             # What a load gives where nothing is loaded may be a float's.
-            reached |= set(own.results)
-        if line.endswith("{"):
+            reached |= set(one.results)
+        if one.opens:
             regions.append(own)
     return False
 
 
-def _controls(body: str, values: list[str], own: _Region, reached: set[str]) -> bool:
-    """Whether a branch or the turns of a loop depend on a reached value. Notes what a loop carries in ``own``."""
-    loop = _FOR.match(body)
-    if loop is None:
-        return body.startswith("scf.if") and bool(reached & set(values[:1]))
-    pairs = _CARRIED.findall(loop[4] or "")
-    own.carried = [inner for inner, _ in pairs]
-    for place, (_, outer) in enumerate(pairs):
-        own.pass_on(place, outer, reached)
-    return bool(reached & set(loop.groups()[:3]))
+def _controls(one: Operation, reached: set[str]) -> bool:
+    """Whether a branch, or the turns of a loop, depend on a reached value."""
+    deciding = {"scf.for": 3, "scf.if": 1}.get(one.text.partition(" ")[0], 0)
+    return bool(reached & set(one.values[:deciding]))
 
 
-def _results(assigned: re.Match[str] | None) -> list[str]:
-    """The names of what a line gives, one of several by its number."""
-    if assigned is None:
-        return []
-    return [f"{assigned[1]}#{place}" for place in range(int(assigned[2]))] if assigned[2] else [assigned[1]]
-
-
-def _touches(body: str, values: list[str], reached: set[str]) -> bool:
+def _touches(body: str, values: Sequence[str], reached: set[str]) -> bool:
     """Whether the operation touches memory where a reached value says, or writes one as a whole number, which may be read again."""
     if body.startswith("tt.load"):
         return bool(reached & set(values[:2]))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from tilescope.captures import compiled_lines
+
 _PARAMETER = re.compile(r'(%[\w$-]+): !tt\.(?:ptr|tensordesc)<.*?loc\("([^"]+)"')
-_VALUE = re.compile(r"%[\w$-]+")
-_ASSIGNED = re.compile(r"^\s*((?:%[\w$-]+(?::\d+)?(?:, )?)+) = (.*)$")
-_CARRIED = re.compile(r"(%[\w$-]+) = (%[\w$-]+)")
 _READS = re.compile(r"\btt\.(load|descriptor_load|descriptor_gather)\b|global_to_local\b")
 _WRITES = re.compile(r"\btt\.(store|descriptor_store|descriptor_scatter)\b|local_to_global\b")
 _BOTH = re.compile(r"\btt\.(atomic_rmw|atomic_cas|descriptor_reduce)\b")
@@ -19,31 +18,29 @@ def touched(stages: Mapping[str, object]) -> dict[str, list[str]] | None:
 
     None where that cannot be told: an address that comes from memory, or from where it is not followed.
     """
-    lines = str(stages.get("ttir") or stages.get("ttgir") or "").splitlines()
-    head = next((line for line in lines if "tt.func public" in line), "")
+    head, operations = compiled_lines.read(str(stages.get("ttir") or stages.get("ttgir") or ""))
     # A part of a tuple is named after it.
     leads: dict[str, set[str]] = {value: {name.partition(".")[0]} for value, name in _PARAMETER.findall(head)}
     found: dict[str, set[str]] = {"read": set(), "written": set()}
-    for line in lines[lines.index(head) + 1 :] if head else ():
-        code = line.partition(" loc(")[0]
-        assigned = _ASSIGNED.match(code)
-        body = assigned[2] if assigned else code
-        ways = [way for way, pattern in (("read", _READS), ("written", _WRITES)) if pattern.search(body)]
-        ways = ["read", "written"] if _BOTH.search(body) else ways
-        values = _VALUE.findall(body)
+
+    def led(*values: str) -> set[str]:
+        return set().union(*(leads.get(compiled_lines.base(value), set()) for value in values))
+
+    for one in operations:
+        ways = [way for way, pattern in (("read", _READS), ("written", _WRITES)) if pattern.search(one.text)]
+        ways = ["read", "written"] if _BOTH.search(one.text) else ways
         if ways:
-            through = leads.get(values[0], set()) if values else set()
+            through = led(*one.values[:1])
             if not through:
                 return None
             for way in ways:
                 found[way] |= through
             continue
-        for inner, outer in _CARRIED.findall(body):
-            leads[inner] = leads.get(inner, set()) | leads.get(outer, set())
-        if assigned:
-            led = set().union(*(leads.get(value, set()) for value in values))
-            for value in _VALUE.findall(assigned[1]):
-                leads[value] = leads.get(value, set()) | led
+        for inner, outer in one.carried:
+            leads[inner] = led(inner, outer)
+        through = led(*one.values, *one.given)
+        for value in map(compiled_lines.base, one.results):
+            leads[value] = led(value) | through
     return {way: sorted(names) for way, names in found.items()} if head else None
 
 

@@ -68,11 +68,14 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     from tilescope.execution import offline  # noqa: PLC0415 (it imports torch and triton)
 
     target = settings.get("target", "sm_90")
-    caught, assumed = launches_of(case, spec, target)
+    operators: list[str] = []
+    caught, assumed = launches_of(case, spec, target, operators)
     with offline.targeting(target):
         records = [_compile(launch, target) for launch in caught]
     sources = {name: text for launch in caught for name, text in launch.source.items()}
-    artefact: dict[str, Any] = {"target": target, **_versions(target), "launches": records, "sources": sources}
+    artefact: dict[str, Any] = {
+        "target": target, **_versions(target), "launches": records, "sources": sources, "operators": operators,
+    }  # fmt: skip
     if assumed:
         artefact["assumed"] = assumed
     with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
@@ -80,37 +83,46 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     launch_configs.write(out, case, [_launched(launch, record) for launch, record in zip(caught, records, strict=True)])
 
 
-def launches_of(case: Case, spec: Any, target: str) -> tuple[list[Launch], dict[str, Any]]:
+def launches_of(
+    case: Case, spec: Any, target: str, operators: list[str] | None = None
+) -> tuple[list[Launch], dict[str, Any]]:
     """The Triton launches that the case would make on ``target``, and what was assumed of a GPU for them.
 
-    Raises NotApplicable as ``capture`` does.
+    Into ``operators`` go the names of PyTorch's that move data beside them. Raises NotApplicable as ``capture`` does.
     """
     from tilescope.execution import (  # noqa: PLC0415 (they import torch and triton)
         assumed_device,
         execute,
         launches,
         offline,
+        pytorch_traffic,
     )
 
+    beside = [] if operators is None else operators
     occupancy.limits(target)
     if case.impl == "compile":
         raise execute.NotApplicable("torch.compile generates its kernels on a GPU only")
     with (
         assumed_device.for_launcher(spec, case, target, "meta") as there,
         contextlib.nullcontext() if there else offline.targeting(target),
+        pytorch_traffic.CountOperators(lambda moved: beside.append(moved.name)),
         launches.catch() as caught,
     ):
         try:
             run = execute.prepare(spec, case, "meta")
             caught.clear()  # A backward pass is prepared by a forward one.
             run()
+            made = list(caught)
+            if operators is not None:
+                beside.clear()  # The first call draws a loss' gradient, beside what a call is.
+                run()
         except (NotImplementedError, RuntimeError) as error:
             if reason := _lacks_data(error):
                 raise execute.NotApplicable(f"{case.impl} {reason}, which needs data") from None
             raise
-    if not caught:
+    if not made:
         raise execute.NotApplicable(f"{case.impl} launches no Triton kernel")
-    return caught, there.as_data() if there else {}
+    return made, there.as_data() if there else {}
 
 
 @bounded_reading.parser

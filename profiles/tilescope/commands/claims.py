@@ -47,9 +47,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def keep() -> int:
     """Writes what the app's Claims view reads; prints of which recordings it was computed anew."""
-    from tilescope.models import recorded_claims  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
+    import asyncio  # noqa: PLC0415
 
+    from tilescope.jobs import launching_again, progress  # noqa: PLC0415
+    from tilescope.models import recorded_claims  # noqa: PLC0415
+    from tilescope.runs import same_launches, store  # noqa: PLC0415
+
+    shown = progress.terminal()
+    try:
+        same_launches.keep(asyncio.run(launching_again.same_problems(recorded(), shown)))
+    finally:
+        shown.close()
     found = recorded_claims.keep(run.path for run in store.list_runs([store.recorded_dir()]) if not run.error)
     print(f"computed anew: {', '.join(found) or 'none, all are as they were'}")
     return 0

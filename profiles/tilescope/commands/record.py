@@ -24,7 +24,7 @@ def command(subparsers: choices.Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Records the family in place of its former recording, prints one line a case and what was replaced.
 
-    A run that was interrupted is not published.
+    Of a run that was interrupted what is finished is published, and the former recording stays.
     """
     from tilescope.jobs import questions  # noqa: PLC0415
     from tilescope.jobs.job import Job  # noqa: PLC0415
@@ -65,11 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
     # That a config does not fit is what a sweep finds out; the run says which.
     failures = [failure for failure in loaded.run.failures if not (arguments.sweep and failure.case)]
     status = running.report(loaded, interrupted, failures)
-    if interrupted:
-        return status
-    published = publish.publish(loaded, store.recorded_dir())
+    published = publish.publish(publish.finished(loaded) if interrupted else loaded, store.recorded_dir())
     print(f"published: {published}")
     for older in publish.replaced_by(published):
+        if interrupted:
+            print(f"not replaced: {older}")
+            continue
         shutil.rmtree(older)
         print(f"replaced: {older}")
     return status

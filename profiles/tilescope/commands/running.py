@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
@@ -28,7 +30,7 @@ def found(name: str, find: Callable[[str], Path] | None = None) -> Path:
 
 
 def run(plan: Callable[[], Awaitable[Job]]) -> tuple[LoadedRun, bool]:
-    """Runs the planned job with progress on standard error. Returns the run and whether Ctrl-C ended it.
+    """Runs the planned job with progress on standard error. Returns the run and whether Ctrl-C or SIGTERM ended it.
 
     Raises KeyboardInterrupt when it was interrupted before any case had finished.
     """
@@ -51,15 +53,29 @@ def follow(work: Callable[[Progress], Coroutine[Any, Any, object]]) -> tuple[Loa
 
     shown = progress.terminal()
     interrupted = False
+
     try:
-        asyncio.run(work(shown))
-    except KeyboardInterrupt:
+        asyncio.run(_until_stopped(work(shown)))
+    except (KeyboardInterrupt, asyncio.CancelledError):
         interrupted = True
     finally:
         shown.close()
     if not shown.folder:
         raise KeyboardInterrupt
     return store.open_run(shown.folder), interrupted
+
+
+async def _until_stopped(work: Coroutine[Any, Any, object]) -> None:
+    """Does the work. SIGTERM cancels it, as Ctrl-C does, and not again while it closes what it has begun."""
+    task = asyncio.current_task()
+
+    def stop() -> None:
+        if task and not task.cancelling():
+            task.cancel()
+
+    with contextlib.suppress(NotImplementedError):  # where there are no signals
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    await work
 
 
 def show(loaded: LoadedRun, interrupted: bool) -> int:

@@ -42,8 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"note: {line}")
     if not run.complete and not said:
         print("not complete: it was cancelled, or its process died; the finished cases follow")
+    on_gpu = staleness.stale_on_gpu(loaded)
     for kernel in staleness.stale_kernels(loaded):
-        print(f"note: {kernel} has changed since this run")
+        only = "" if kernel in on_gpu else ": only code of the CPU's, so times of the GPU stand"
+        print(f"note: {kernel} has changed since this run{only}")
     print(text_table.text(loaded))
     for sweep, lines in sweeps.conclusions(loaded.table, run.device.target):
         print("\n  ".join([sweep, *lines]))

@@ -18,7 +18,7 @@ import pandas as pd
 
 from tilescope.hardware import roofs
 from tilescope.models import compare, published_claims, summary, traffic
-from tilescope.runs.staleness import stale_kernels
+from tilescope.runs.staleness import stale_problems
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, by_problem, gather, problem_of
 
@@ -64,6 +64,7 @@ COLUMNS = {
     "device": "str",
     "started": "str",
     "changed": "bool",
+    "relaunched": "bool",
     "floor": "float64",
 }
 
@@ -78,8 +79,9 @@ def best(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
 
     Of several runs with the same, the row of the one that says most: one with other implementations to compare with, then of
     the kernel as it is today rather than of a former one (``changed``), then with more of those, then one of more workloads, then
-    the newest. All rows of a kernel and pass are of one GPU, and none is of a former kernel where any with something to compare
-    with is of today's.
+    the newest. All rows of a kernel and pass are of one GPU. Where any with something to compare with is of today's kernel, none is
+    of a former one but other sizes of the same run. Of ``relaunched`` ones only code of the CPU's has changed, which times of the
+    GPU are none of.
 
     ``over_…`` are speed ratios by GPU time (the other implementation's over ours), ``low_…`` and ``high_…`` their 95 %
     intervals, ``interval_…`` the ratio by the interval that the CPU's delays are part of. ``of_roof`` is the floor's time
@@ -96,7 +98,8 @@ def best(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
 
     def counts(row: dict[str, Any]) -> bool:
         headline = headlines[row["kernel"], row["pass"]]
-        return bool(row["device"] == headline["device"] and row["changed"] <= headline["changed"])
+        current = row["changed"] <= headline["changed"] or row["run"] == headline["run"]
+        return bool(row["device"] == headline["device"] and current)
 
     # By name, for a recording says nothing of what belongs together, and a family may be recorded in parts.
     ordered = sorted(
@@ -120,14 +123,16 @@ def of_run(loaded: LoadedRun) -> list[dict[str, Any]]:
     cases = gather(table)
     problems = by_problem(cases)
     failed = {failure.case for failure in loaded.run.failures if failure.collector == "check"}
-    changed = stale_kernels(loaded)
+    changed, relaunched = stale_problems(loaded)
     rows = []
     for case, ours in zip(cases, every.to_dict("records"), strict=True):
         if case.key["impl"] != "triton" or not ours["measured"] or not _right(case, failed):
             continue
         others = {name: other for name, other in problems[problem_of(case)].items() if _right(other, failed)}
         known = {str(name): value for name, value in ours.items()}
-        rows.append({**_row(case, known, others, bounds, loaded), "changed": case.key["kernel"] in changed})
+        problem = tuple(case.key[name] for name in ("kernel", "pass", "workload"))
+        marks = {"changed": problem in changed, "relaunched": problem in relaunched}
+        rows.append({**_row(case, known, others, bounds, loaded), **marks})
     for row in rows:
         alike = {
             other["workload"] for other in rows if (other["kernel"], other["pass"]) == (row["kernel"], row["pass"])

@@ -16,6 +16,14 @@ _HEADINGS = [
     "kernel", "sizes", "published claim", "traffic bound", "vs eager", "vs torch.compile", "vs library", "of roofline",
 ]  # fmt: skip
 
+#: What a row may be marked with, by the column that says so.
+_MARKS = {"*": "changed", "†": "relaunched"}
+_SAID = {
+    "*": "\\* Measured before the latest change of the kernel's GPU code, or of code that may launch it otherwise: to be measured again.",
+    "†": "† Since then only code of the CPU's has changed. The GPU runs what it ran, so its times stand; intervals are to be measured "
+    "again.",
+}
+
 
 def markdown(rows: pd.DataFrame) -> str:
     """The table of ``claims.best``'s frame, and below it what its marks mean. An absent value is a dash.
@@ -30,12 +38,11 @@ def markdown(rows: pd.DataFrame) -> str:
         claim = published_claims.of(str(kernel), str(direction))
         said = f"[{claim.said}]({claim.source}): {verdict[kernel, direction]}" if claim else "–"
         cells = [
-            name + ("*" if sizes["changed"].any() else ""), str(len(sizes)), said, _span(sizes["bound"]),
+            name + "".join(mark for mark, which in _MARKS.items() if sizes[which].any()), _counted(sizes), said, _span(sizes["bound"]),
             *(_over(sizes, other) for other in OVER), _roof(sizes),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
-    if rows["changed"].any():
-        lines += ["", "\\* Measured before the kernel's latest change, and to be measured again."]
+    lines += [line for mark, which in _MARKS.items() if rows[which].any() for line in ("", _SAID[mark])]
     return "\n".join([*lines, "", *_below(rows)])
 
 
@@ -56,6 +63,13 @@ def _text(words: object) -> str:
     return re.sub(r"([\\`*\[\]|])", r"\\\1", line)
 
 
+def _counted(sizes: pd.DataFrame) -> str:
+    """How many sizes there are, and how many have a mark that not all of them have."""
+    counts = {mark: int(sizes[which].sum()) for mark, which in _MARKS.items()}
+    apart = [f"{count}{mark}" for mark, count in counts.items() if 0 < count < len(sizes)]
+    return f"{len(sizes)} ({', '.join(apart)})" if apart else str(len(sizes))
+
+
 def _code(name: object) -> str:
     """A name in a code span within a cell, where a bar is escaped and markup is none."""
     return "`" + " ".join(str(name).split()).replace("`", "'").replace("|", "\\|") + "`"
@@ -70,7 +84,8 @@ def _over(sizes: pd.DataFrame, other: str) -> str:
     ends = known.iloc[[0, -1]] if len(known) > 1 else known
     lines = [_ratio(row, other) for row in ends.to_dict("records")]
     if disagree(sizes, other).any():
-        lines.append(f"interval {_span(sizes[f'interval_{other}'])}")
+        mark = "†" if sizes["relaunched"].any() else ""
+        lines.append(f"interval {_span(sizes[f'interval_{other}'])}{mark}")
     return "<br>".join(lines)
 
 

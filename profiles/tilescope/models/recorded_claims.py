@@ -16,7 +16,7 @@ from typing import Any
 
 from tilescope.files import names
 from tilescope.models import claims, claims_text
-from tilescope.runs import store
+from tilescope.runs import same_launches, staleness, store
 
 FILE = Path(__file__).with_name("recorded_claims.jsonl")
 #: What the claims are read from.
@@ -48,14 +48,16 @@ def keep(folders: Iterable[Path], file: Path = FILE) -> list[str]:
 
 
 def digest(folder: Path, declared: Iterable[str], texts: Iterable[str]) -> str:
-    """Digest of what decides a recording's claims: its files, and today's texts of the files that its kernels' code is in.
+    """Digest of what decides a recording's claims: its files, today's texts of the files that its kernels' code is in, and what
+    is kept of their launches.
 
-    ``declared`` are the files that declare its kernels, ``texts`` the names of those that it kept the text of.
+    ``declared`` are the files that declare its kernels, ``texts`` the names of those that it kept the text of or that launch.
     """
     found = sha256()
     for path in [*(folder / name for name in _READ), *_code(declared, set(texts))]:
         content = path.read_bytes() if path.is_file() else None
         found.update(f"{path.name} {None if content is None else len(content)}\n".encode() + (content or b""))
+    found.update(same_launches.text(folder.name).encode())
     return found.hexdigest()
 
 
@@ -91,7 +93,10 @@ def _by_name(top: Path) -> dict[str, list[Path]]:
 def _line(loaded: store.LoadedRun) -> dict[str, Any]:
     rows = claims.of_run(loaded)
     declared = sorted({str(facts.get("file", "")) for facts in loaded.run.kernels.values()})
-    texts = sorted({name for kept in loaded.sources.values() for name in kept if names.is_source(name)})
+    _, same = staleness.stale_problems(loaded)
+    launching = {loaded.run.kernels[problem.kernel]["file"] for problem in same}
+    kept = {name for files in loaded.sources.values() for name in files if names.is_source(name)}
+    texts = sorted(kept.union(*map(same_launches.files, launching)))
     return {
         "run": loaded.folder.name, "digest": digest(loaded.folder, declared, texts), "declared": declared, "texts": texts,
         "provenance": claims_text.provenance([loaded]),

@@ -17,8 +17,11 @@ from tilescope.files import names
 from tilescope.runs import listings
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError, list_runs, open_run, read_run
 from tilescope.table import suggest
+from tilescope.table.case import readable
 from tilescope.table.description import Workload
 from tilescope.table.run import Run, Skipped
+
+_CASE = ["kernel", "impl", "pass", "workload", "config"]
 
 
 def publish(
@@ -43,7 +46,7 @@ def publish(
         table = table[table["workload"].isin(_ids(run, workloads))]
     if not run.complete and (broken := cut_off(table)):
         raise StoreError(f"{run.id} was interrupted amid {', '.join(broken)}: publish its other kernels")
-    by_line = loaded.lines[loaded.lines["workload"].isin(table["workload"])]
+    by_line = _of_cases(loaded.lines, table)
     try:
         target = folder / names.file_name(run.id, "a run's id")
     except ValueError as error:
@@ -67,8 +70,7 @@ def publish(
         scratch.append(table)
         for name in kept:
             scratch.append_lines(name, by_line[by_line["kernel"] == name], loaded.sources.get(name, {}))
-        launched = loaded.configs
-        scratch.append_configs(launched[launched["kernel"].isin(kept) & launched["workload"].isin(table["workload"])])
+        scratch.append_configs(_of_cases(loaded.configs, table))
         listings.keep(loaded.folder, listings.largest(run, table), scratch.folder)
         if target.is_dir():
             shutil.rmtree(target)
@@ -120,16 +122,49 @@ def replaced_by(published: Path) -> list[Path]:
     ]
 
 
-def cut_off(table: pd.DataFrame) -> list[str]:
-    """Kernels of an interrupted run that a collector had begun and not finished, in order.
+def finished(loaded: LoadedRun) -> LoadedRun:
+    """What an interrupted run has finished: without the cases that a collector had begun with and not come to.
 
-    A collector that has a result for one case of an implementation is expected to have one for each of them.
+    A note says how many those are. Raises StoreError where none is finished.
     """
-    found = []
-    for kernel, rows in table.groupby("kernel", sort=False):
-        cases = rows.drop_duplicates(["impl", "pass", "workload", "config"]).groupby("impl").size()
+    run, every = loaded.run, _cases(loaded.table)
+    # One that failed there has been come to.
+    failed = {(readable(failure.case), failure.collector) for failure in run.failures}
+    lost = {case for case, source in _missing(loaded.table) if ("/".join(filter(None, case)), source) not in failed}
+    if not every - lost:
+        raise StoreError(f"{run.id} was interrupted before a case was finished: there is nothing to publish")
+    table = loaded.table[~pd.MultiIndex.from_frame(loaded.table[_CASE]).isin(list(lost))]
+    kernels = {name: facts for name, facts in run.kernels.items() if name in set(table["kernel"])}
+    note = f"interrupted: {len(lost)} of {len(every)} cases were not finished and are left out"
+    whole = dataclasses.replace(run, kernels=kernels, notes=(*run.notes, note), complete=True)
+    return dataclasses.replace(loaded, run=whole, table=table.reset_index(drop=True))
+
+
+def cut_off(table: pd.DataFrame) -> list[str]:
+    """Kernels of an interrupted run that a collector had begun and not finished, in order."""
+    broken = {case[0] for case, _ in _missing(table)}
+    return [kernel for kernel in dict.fromkeys(table["kernel"]) if kernel in broken]
+
+
+def _missing(table: pd.DataFrame) -> set[tuple[tuple[str, ...], str]]:
+    """Cases that a collector had not come to, each with the collector.
+
+    One that has a result for one case of an implementation is expected to have one for each of them.
+    """
+    found: set[tuple[tuple[str, ...], str]] = set()
+    known = table[[*_CASE, "source"]].drop_duplicates()
+    for _, rows in known.groupby(["kernel", "impl"], sort=False):
+        cases = _cases(rows)
         measured = rows[~rows["source"].isin(["model", "interpreter"])]
-        counted = measured.drop_duplicates(["source", "impl", "pass", "workload", "config"])
-        if any(count < cases[impl] for (impl, _), count in counted.groupby(["impl", "source"]).size().items()):
-            found.append(str(kernel))
+        for source, seen in measured.groupby("source"):
+            found |= {(case, str(source)) for case in cases - _cases(seen)}
     return found
+
+
+def _cases(rows: pd.DataFrame) -> set[tuple[str, ...]]:
+    return set(rows[_CASE].itertuples(index=False, name=None))
+
+
+def _of_cases(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """Those of the rows that are of one of the table's cases."""
+    return rows[pd.MultiIndex.from_frame(rows[_CASE]).isin(list(_cases(table)))]

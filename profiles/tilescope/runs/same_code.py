@@ -11,7 +11,7 @@ import ast
 import functools
 import types
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tilescope.runs.definitions import (
@@ -35,7 +35,7 @@ def same(recorded: Recorded, root: str, today: Code, path: str) -> bool:
     there is one of the same name today. Code that today has beside that is nothing that the recorded code could reach.
     Raises SyntaxError where a file is no Python.
     """
-    pair = _Comparison(recorded, today)
+    pair = Comparison(recorded, today)
     pair.add(Target(MODULE, root, ""), Target(MODULE, path, ""))
     if not pair.follow():
         return False
@@ -45,11 +45,22 @@ def same(recorded: Recorded, root: str, today: Code, path: str) -> bool:
     return pair.follow() and pair.follow_carried() and pair.follow_nameless()
 
 
-class _Comparison:
-    """Recorded definitions side by side with today's."""
+class Comparison:
+    """Recorded definitions side by side with today's.
 
-    def __init__(self, recorded: Recorded, today: Code) -> None:
+    Those that ``without`` takes, by what was recorded, count as the same. With ``whole`` what was not kept does not.
+    """
+
+    def __init__(
+        self,
+        recorded: Recorded,
+        today: Code,
+        without: Callable[[Target], bool] = lambda was: False,
+        *,
+        whole: bool = False,
+    ) -> None:
         self.codes = (recorded, today)
+        self.without, self.whole = without, whole
         self.seen: set[tuple[Target, Target]] = set()
         self.waiting: list[tuple[Target, Target]] = []
         #: Recorded definitions that no definition is seen to use and that today's file of the name lacks.
@@ -70,6 +81,8 @@ class _Comparison:
         recorded, today = self.codes
         while self.waiting:
             was, now = self.waiting.pop()
+            if self.without(was):
+                continue
             if was.kind == MODULE:
                 for name in recorded.names(was.file):
                     definition, there = Target(DEFINITION, was.file, name), today.target(now.file, name)
@@ -121,7 +134,7 @@ class _Comparison:
     def same_statement(self, old: Statement, new: Statement) -> bool:
         """Whether two statements are the same code and use the same names; then what these stand for waits to be compared."""
         recorded, today = self.codes
-        names = {(name, name, member) for name, member in _names(old.text)} if old.text == new.text else set()
+        names = {(name, name, member) for name, member in names_of(old.text)} if old.text == new.text else set()
         if old.text != new.text and not self.same_nodes(
             ast.parse(old.text).body, ast.parse(new.text).body, old.file, new.file, names
         ):
@@ -131,7 +144,7 @@ class _Comparison:
             was, now = recorded.target(old.file, name), today.target(new.file, other)
             if was and now and member and _are_modules(was, now):
                 was, now = recorded.member(was, member), today.member(now, member)
-            if _alike(was, now):
+            if _alike(was, now) and not (self.whole and was and was.kind == NOT_KEPT):
                 pairs.append((was, now))
             elif name not in _locals(old.text):
                 return False
@@ -167,7 +180,7 @@ def _name_of(node: ast.AST) -> tuple[str, str]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _names(statement: str) -> frozenset[tuple[str, str]]:
+def names_of(statement: str) -> frozenset[tuple[str, str]]:
     """The names in a statement, each with an attribute that is taken of it, or with none."""
     nodes = list(ast.walk(ast.parse(statement)))
     taken = {node.value for node in nodes if isinstance(node, ast.Attribute)}
@@ -199,6 +212,8 @@ def _parts(old: ast.AST, new: ast.AST) -> Iterator[tuple[Any, Any]]:
             one, other = _without_tolerance(old), _without_tolerance(new)
         elif field == "value" and isinstance(old, ast.keyword) and old.arg == "implementations":
             one, other = _entries(one, other)
+        elif field == "value" and isinstance(old, ast.keyword) and old.arg == "workloads":
+            one, other = _workloads(one, other)
         yield one, other
 
 
@@ -208,6 +223,14 @@ def _entries(old: ast.expr, new: ast.expr) -> tuple[Any, Any]:
         return old, new
     (was, others), (now, more) = (_by_key(old), _by_key(new))
     return [*was.values(), others], [*(now[key] for key in was if key in now), more]
+
+
+def _workloads(old: ast.expr, new: ast.expr) -> tuple[Any, Any]:
+    """What to compare of ``workloads=(...)``: one that today has beside the recorded ones changes none of them."""
+    if not (isinstance(old, ast.Tuple) and isinstance(new, ast.Tuple)):
+        return old, new
+    recorded = {ast.dump(one) for one in old.elts}
+    return old.elts, [one for one in new.elts if ast.dump(one) in recorded]
 
 
 def _by_key(node: ast.Dict) -> tuple[dict[Any, ast.expr], list[ast.expr | None]]:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tilescope.files import bounded_reading, names
-from tilescope.runs import definitions, reader, same_code, store
+from tilescope.files import names
+from tilescope.runs import same_code, same_launches, store
+from tilescope.runs.definitions import Recorded
+from tilescope.runs.same_launches import Problem
+from tilescope.runs.todays_code import Today
+
+#: What keeps code from being read, then or now.
+UNREADABLE = (OSError, ValueError, SyntaxError, RecursionError, MemoryError, LookupError)
+
+
+class Sides(NamedTuple):
+    """A kernel's code as a run kept it and as it is here: the files, and which of them declares the kernel."""
+
+    recorded: Recorded
+    root: str
+    today: Today
+    path: str
 
 
 def stale_kernels(run: store.LoadedRun) -> list[str]:
@@ -20,76 +32,80 @@ def stale_kernels(run: store.LoadedRun) -> list[str]:
     as far as the run kept them. Comments and docstrings are no code, and it does not matter which file of the package code
     is in. A run that kept no texts knows the declaring file's bytes alone.
     """
-    try:
-        sources = run.sources
-    except store.StoreError:  # damaged: whoever wants to read the texts is told
-        sources = {}
     found: dict[Any, bool] = {}
     stale = []
     for name, facts in run.run.kernels.items():
-        file, measured, kept = str(facts.get("file", "")), str(facts.get("sha256", "")), sources.get(name, {})
         # Kernels of one file share its texts.
-        key = (file, measured, frozenset(kept.items()))
+        key = (str(facts.get("file", "")), str(facts.get("sha256", "")), frozenset(_kept(run, name).items()))
         if key not in found:
-            found[key] = _may_have_changed(file, measured, kept)
+            found[key] = _may_have_changed(run, name)
         if found[key]:
             stale.append(name)
     return stale
 
 
-def _may_have_changed(file: str, measured: str, kept: Mapping[str, str]) -> bool:
-    """Code that cannot be read, then or now, is not known to be the same."""
-    try:
-        return _has_changed(file, measured, kept)
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError, LookupError):
-        return True
+def stale_problems(run: store.LoadedRun, stale: Iterable[str] | None = None) -> tuple[set[Problem], set[Problem]]:
+    """Problems of ``stale_kernels``: those of which a GPU may run other code today, and those of which it is known to run
+    the same, launched by other code of the CPU's.
+    """
+    stale = set(stale_kernels(run) if stale is None else stale)
+    columns = run.table[["kernel", "pass", "workload"]].drop_duplicates()
+    problems = {Problem(*row) for row in columns.itertuples(index=False) if row[0] in stale}
+    same = problems & same_launches.known(
+        run.run.id, {name: str(run.run.kernels[name].get("file", "")) for name in stale}
+    )
+    return problems - same, same
 
 
-def _has_changed(file: str, measured: str, kept: Mapping[str, str]) -> bool:
-    path = store.source_file(file)
+def stale_on_gpu(run: store.LoadedRun) -> list[str]:
+    """Those of ``stale_kernels`` of which a GPU may run other code today; of the rest times of the GPU stand."""
+    stale = stale_kernels(run)
+    changed = {problem.kernel for problem in stale_problems(run, stale)[0]} if stale else set()
+    of_table = set(run.table["kernel"])
+    return [name for name in stale if name in changed or name not in of_table]
+
+
+def sides(run: store.LoadedRun, kernel: str) -> Sides | None:
+    """The kernel's code then and now; None where its file is not here. Raises LookupError where the run did not keep it."""
+    facts = run.run.kernels[kernel]
+    path = store.source_file(str(facts.get("file", "")))
     if path is None:
-        return False
-    today = _Today(path.absolute())
+        return None
+    measured, kept = str(facts.get("sha256", "")), _kept(run, kernel)
     content = store.source_bytes(path)
     unchanged = sha256(content).hexdigest() == measured
     root = content.decode() if unchanged else kept.get(path.name, "")
     if sha256(root.encode()).hexdigest() != measured:
-        return True
+        raise LookupError(f"{kernel}: its file was not kept")
     # Other libraries' files, which a run keeps too, are named by a path.
     texts = {path.name: root, **{name: text for name, text in kept.items() if names.is_source(name)}}
-    found = {name: today.named(name) for name in texts}
-    if unchanged and all(there and today.text(there) == texts[name] for name, there in found.items()):
+    today = Today(path.absolute())
+    return Sides(Recorded(texts, today), path.name, today, str(path.absolute()))
+
+
+def _may_have_changed(run: store.LoadedRun, kernel: str) -> bool:
+    """Code that cannot be read, then or now, is not known to be the same."""
+    try:
+        return _has_changed(run, kernel)
+    except UNREADABLE:
+        return True
+
+
+def _has_changed(run: store.LoadedRun, kernel: str) -> bool:
+    found = sides(run, kernel)
+    if found is None:
+        return False
+    texts, today = found.recorded.texts, found.today
+    here = {name: today.named(name) for name in texts}
+    if today.text(found.path) == texts[found.root] and all(
+        there and today.text(there) == texts[name] for name, there in here.items()
+    ):
         return False  # To read code takes longer than to compare texts.
-    return not same_code.same(definitions.Recorded(texts, today), path.name, today, str(path.absolute()))
+    return not same_code.same(*found)
 
 
-class _Today(definitions.Code):
-    """The package that a file is in as it is now; of a file in no package, the files beside it."""
-
-    def __init__(self, path: Path) -> None:
-        packages = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents))
-        self._beside, self._top = path.parent, packages[-1] if packages else path.parent
-        super().__init__(self._top.name if packages else "")
-        self._texts: dict[str, str] = {}
-        self._module = functools.cache(self._file_of)
-
-    def text(self, file: str) -> str:
-        if file not in self._texts:
-            self._texts[file] = store.source_bytes(Path(file)).decode()
-        return self._texts[file]
-
-    def locate(self, module: str, importer: str) -> str | None:
-        name = module.lstrip(".")
-        level = len(module) - len(name)
-        folder = Path(importer).parents[level - 1] if level else self._top.parent if self.package else self._top
-        return self._module("/".join([str(folder), *filter(None, name.split("."))]))
-
-    def _file_of(self, module: str) -> str | None:
-        places = (f"{module}.py", f"{module}/__init__.py")
-        return next((place for place in places if bounded_reading.is_inside(Path(place), self._top)), None)
-
-    def named(self, base: str) -> str | None:
-        places = (self._beside / base, self._top / base)
-        near = next((place for place in places if bounded_reading.is_inside(place, self._top)), None)
-        there = near or (reader.file_below(self._top, base) if self.package else None)
-        return str(there) if there else None
+def _kept(run: store.LoadedRun, kernel: str) -> Mapping[str, str]:
+    try:
+        return run.sources.get(kernel, {})
+    except store.StoreError:  # damaged: whoever wants to read the texts is told
+        return {}
