@@ -10,7 +10,10 @@ differential expression in microarray experiments, Statistical Applications in G
 Dropping by such bounds is a Hoeffding race (O. Maron, A. Moore, Hoeffding Races, NIPS 6 (1993)) with Student's bound in the place of
 Hoeffding's, as times have no upper limit. The error is shared out over configs and rounds (Bonferroni): the best is
 dropped at any time of the race with a probability of at most ``error``, as far as logarithms of times are normal. Outliers
-are not: a sample counts as at most ``_CUT`` times the spread away from the config's median. Pure.
+are not: a sample counts as at most ``_CUT`` times the spread away from the config's median.
+
+Configs that are close at the end race once more, in turn, and only that counts between them: the first samples of each were taken
+while others were compiled, some before the GPU had woken, and not all at the same time. Pure.
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 #: Next samples of a config, in seconds, as many as are asked for; fewer, or none, where it fails.
 Measure = Callable[[str, int], Sequence[float]]
 _CUT = 3.0
+#: The part of the margin of who is surely slower beyond which one most likely is.
+_LIKELY = 0.75
 
 
 class ConfigFailed(Exception):
@@ -35,13 +40,16 @@ class Rules:
 
     ``first`` samples of every config, then ``batch`` a round up to ``most``. ``error`` is the probability with which the best
     may be dropped, ``close`` the ratio that is not worth more samples: the race ends when no other config can, with that
-    confidence, be quicker than the leader by more. ``noise`` is the relative spread to expect before any is measured, and
-    counts as ``weight`` degrees of freedom.
+    confidence, be quicker than the leader by more. Those within ``near`` of the leader then race once more, up to ``last`` samples
+    each (0: they do not). ``noise`` is the relative spread to expect before any is measured, and counts as ``weight`` degrees of
+    freedom.
     """
 
     first: int = 3
     batch: int = 4
-    most: int = 24
+    most: int = 12
+    last: int = 48
+    near: float = 0.02
     error: float = 0.05
     close: float = 0.0025
     noise: float = 0.01
@@ -79,11 +87,8 @@ class Outcome:
     high: float
     clear: bool
     lanes: tuple[Lane, ...]
-
-    @property
-    def samples(self) -> int:
-        """How many samples all configs took."""
-        return sum(len(lane.samples) for lane in self.lanes)
+    #: How many samples were taken in all, those that no longer count, too.
+    taken: int = 0
 
 
 class Race:
@@ -97,7 +102,8 @@ class Race:
         self.lanes: dict[str, Lane] = {}
         self._measure = measure
         self._known: dict[str, tuple[int, Summary]] = {}
-        rounds = 1 + math.ceil((self.rules.most - self.rules.first) / self.rules.batch)
+        self._taken = 0
+        rounds = 1 + math.ceil((max(self.rules.most, self.rules.last) - self.rules.first) / self.rules.batch)
         self._error = self.rules.error / max(1, entrants * rounds)
 
     @property
@@ -120,7 +126,27 @@ class Race:
 
     def finish(self) -> Outcome:
         """Spends samples on the configs that are left until the leader is clear, or each has the most of them."""
-        clear = False
+        clear = self._spend()
+        if self.rules.last:
+            self._drop(self.rules.near)
+            again = Race(
+                self._measure, len(self._running()), replace(self.rules, first=0, most=self.rules.last, last=0)
+            )
+            again.lanes = {lane.config: Lane(lane.config) for lane in self._running()}
+            if len(again.lanes) > 1:
+                clear = again._spend()
+                self.lanes |= again.lanes
+                self._known.clear()
+                self._taken += again._taken
+        return self.outcome(clear)
+
+    def _spend(self) -> bool:
+        """Times those that may win, in turn. Whether the leader is clear."""
+        clear, turned = False, False
+        order = {config: place for place, config in enumerate(self.lanes)}
+        for lane in self.lanes.values():
+            if not lane.samples and not lane.out:
+                self._time(lane, self.rules.batch)
         while leader := self._leader():
             rivals = [lane for lane in self._running() if lane is not leader]
             common = self._common()
@@ -129,10 +155,12 @@ class Race:
             short = [lane for lane in (leader, *close) if len(lane.samples) < self.rules.most]
             if clear or not short:
                 break
-            for lane in short:
+            # There and back, so that a drift of clocks meets all alike.
+            turned = not turned
+            for lane in sorted(short, key=lambda lane: order[lane.config], reverse=turned):
                 self._time(lane, min(self.rules.batch, self.rules.most - len(lane.samples)))
             self._drop()
-        return self.outcome(clear)
+        return clear
 
     def _time(self, lane: Lane, count: int) -> None:
         try:
@@ -143,6 +171,7 @@ class Race:
         if not found or not all(math.isfinite(value) and value > 0 for value in found):
             lane.out = "no time could be taken"
             return
+        self._taken += len(found)
         lane.samples += found
 
     def _running(self) -> list[Lane]:
@@ -159,13 +188,14 @@ class Race:
             self._known[lane.config] = len(lane.samples), summary
         return summary
 
-    def _drop(self) -> None:
+    def _drop(self, near: float = math.inf) -> None:
+        """Drops who is surely slower than the leader, and who most likely is, by more than ``near``."""
         leader, common = self._leader(), self._common()
         for lane in self._running():
             if leader is None or lane is leader:
                 continue
             difference, margin = self._difference(lane, leader, common)
-            if difference > margin:
+            if difference > min(margin, max(_LIKELY * margin, math.log1p(near))):
                 lane.out = f"slower than the leader by {math.expm1(difference):.1%} ± {math.expm1(margin):.1%}"
 
     def _may_win(self, lane: Lane, leader: Lane, common: float) -> bool:
@@ -195,11 +225,13 @@ class Race:
         lanes = tuple(sorted(self.lanes.values(), key=lambda lane: (bool(lane.out), lane.median)))
         leader = self._leader()
         if leader is None:
-            return Outcome("", math.nan, math.nan, False, lanes)
+            return Outcome("", math.nan, math.nan, False, lanes, self._taken)
         own = self._summary(leader)
         quantile = student(1 - self.rules.error / 2, self.rules.weight + own.count - 1)
         margin = quantile * math.sqrt(self._variance(own, self._common()) / own.count)
-        return Outcome(leader.config, math.exp(own.mean - margin), math.exp(own.mean + margin), clear, lanes)
+        return Outcome(
+            leader.config, math.exp(own.mean - margin), math.exp(own.mean + margin), clear, lanes, self._taken
+        )
 
 
 def student(probability: float, degrees: float) -> float:

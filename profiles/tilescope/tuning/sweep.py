@@ -35,7 +35,8 @@ from tilescope.tuning import (
     racing,
     search,
 )
-from tilescope.tuning.autotuning import cold_times, warm_up
+from tilescope.tuning.autotuning import warm_up
+from tilescope.tuning.cold_times import cold_times
 
 #: Where inputs are.
 PLACE = "cuda"
