@@ -267,6 +267,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
         function = self.fn
         while not isinstance(function, JITFunction):
             function = function.fn
+        compile_pool.await_driver()
         name, uuid = device()
         return memory.Problem(
             self.base_fn.__name__, compile_jobs.source_digest(function), str(tuning_key), name, uuid, versions()
