@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,28 @@ def test_the_table_tells_how_many_winners_were_near_the_best() -> None:
     assert not tuning._good(found)
     found["trials"][1]["cold"]["config"] = "b"
     assert tuning._good(found)
+
+
+def test_those_near_the_best_are_timed_again_and_outliers_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    asked: list[str] = []
+
+    def cold_times(call: Callable[[], None], count: int) -> list[float]:
+        call()
+        if asked[-1] == "fails":
+            raise RuntimeError("out of resources")
+        return [{"a": 1.0, "b": 1.02, "c": 2.0}[asked[-1]]] * (count - 1) + [9.0 if len(asked) == 1 else 1.01]
+
+    monkeypatch.setattr(tuning, "cold_times", cold_times)
+    function = {(1,): lambda given, name: asked.append(name)}
+    problem = SimpleNamespace(name="p", function=function, grid=lambda values: (1,))
+    configs = {name: {"name": name} for name in ("a", "b", "c", "fails")}
+    found = tuning.timed(problem, {"given": 0}, configs)
+    assert set(found) == {"a", "b", "c"}
+    assert asked.count("fails") == 1, "what cannot be launched is not tried again"
+    assert asked.count("a") == asked.count("b") == tuning._PASSES + tuning._AGAIN
+    assert asked.count("c") == tuning._PASSES
+    assert found["a"] == pytest.approx(1.0, rel=0.01) and found["c"] == pytest.approx(1.9, rel=0.06)
+    first = [name for name in asked if name != "fails"]
+    assert first[:6] == ["c", "b", "a", "a", "b", "c"], "there and back"
