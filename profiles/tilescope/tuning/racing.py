@@ -12,13 +12,15 @@ Hoeffding's, as times have no upper limit. The error is shared out over configs 
 dropped at any time of the race with a probability of at most ``error``, as far as logarithms of times are normal. Outliers
 are not: a sample counts as at most ``_CUT`` times the spread away from the config's median.
 
-Configs that are close at the end race once more, in turn, and only that counts between them: the first samples of each were taken
-while others were compiled, some before the GPU had woken, and not all at the same time. Pure.
+Samples that are taken one after the other are no independent ones: an H200 that reads from HBM is 2 % slower for a millisecond or two,
+then quicker again. So nobody is dropped early for a small difference, and configs that are close at the end race once more, a sample
+each in turns of random order, and only that counts between them. Pure.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +30,8 @@ Measure = Callable[[str, int], Sequence[float]]
 _CUT = 3.0
 #: The part of the margin of who is surely slower beyond which one most likely is.
 _LIKELY = 0.75
+#: Fewest samples of each in the last race.
+_FEWEST = 8
 
 
 class ConfigFailed(Exception):
@@ -39,17 +43,19 @@ class Rules:
     """How a race is run.
 
     ``first`` samples of every config, then ``batch`` a round up to ``most``. ``error`` is the probability with which the best
-    may be dropped, ``close`` the ratio that is not worth more samples: the race ends when no other config can, with that
-    confidence, be quicker than the leader by more. Those within ``near`` of the leader then race once more, up to ``last`` samples
-    each (0: they do not). ``noise`` is the relative spread to expect before any is measured, and counts as ``weight`` degrees of
-    freedom.
+    may be dropped, and ``least`` the ratio that it must be slower by; ``close`` is the ratio that is not worth more samples: the race
+    ends when no other config can, with that confidence, be quicker than the leader by more. Those within ``near`` of the leader then
+    race once more, up to ``last`` samples each (0: they do not), fewer where these take more than ``spent`` seconds in all. ``noise``
+    is the relative spread to expect before any is measured, and counts as ``weight`` degrees of freedom.
     """
 
     first: int = 3
     batch: int = 4
     most: int = 12
+    least: float = 0.03
+    near: float = 0.04
     last: int = 48
-    near: float = 0.02
+    spent: float = 0.1
     error: float = 0.05
     close: float = 0.0025
     noise: float = 0.01
@@ -103,6 +109,7 @@ class Race:
         self._measure = measure
         self._known: dict[str, tuple[int, Summary]] = {}
         self._taken = 0
+        self._numbers = random.Random(0)  # noqa: S311 - no secret
         rounds = 1 + math.ceil((max(self.rules.most, self.rules.last) - self.rules.first) / self.rules.batch)
         self._error = self.rules.error / max(1, entrants * rounds)
 
@@ -129,24 +136,27 @@ class Race:
         clear = self._spend()
         if self.rules.last:
             self._drop(self.rules.near)
-            again = Race(
-                self._measure, len(self._running()), replace(self.rules, first=0, most=self.rules.last, last=0)
-            )
-            again.lanes = {lane.config: Lane(lane.config) for lane in self._running()}
-            if len(again.lanes) > 1:
-                clear = again._spend()
-                self.lanes |= again.lanes
-                self._known.clear()
-                self._taken += again._taken
+            if len(near := self._running()) > 1:
+                clear = self._last(near)
         return self.outcome(clear)
+
+    def _last(self, near: Sequence[Lane]) -> bool:
+        """Races these once more. Whether the leader is clear."""
+        most = min(self.rules.last, max(_FEWEST, int(self.rules.spent / sum(lane.median for lane in near))))
+        rules = replace(self.rules, first=0, batch=1, most=most, least=0.0, last=0)
+        again = Race(self._measure, len(near), rules)
+        again.lanes = {lane.config: Lane(lane.config) for lane in near}
+        for _ in range(_FEWEST):
+            again._turn(again._running())
+        clear = again._spend()
+        self.lanes |= again.lanes
+        self._known.clear()
+        self._taken += again._taken
+        return clear
 
     def _spend(self) -> bool:
         """Times those that may win, in turn. Whether the leader is clear."""
-        clear, turned = False, False
-        order = {config: place for place, config in enumerate(self.lanes)}
-        for lane in self.lanes.values():
-            if not lane.samples and not lane.out:
-                self._time(lane, self.rules.batch)
+        clear = False
         while leader := self._leader():
             rivals = [lane for lane in self._running() if lane is not leader]
             common = self._common()
@@ -155,12 +165,14 @@ class Race:
             short = [lane for lane in (leader, *close) if len(lane.samples) < self.rules.most]
             if clear or not short:
                 break
-            # There and back, so that a drift of clocks meets all alike.
-            turned = not turned
-            for lane in sorted(short, key=lambda lane: order[lane.config], reverse=turned):
-                self._time(lane, min(self.rules.batch, self.rules.most - len(lane.samples)))
+            self._turn(short)
             self._drop()
         return clear
+
+    def _turn(self, lanes: Sequence[Lane]) -> None:
+        """Times each of them, in random order: whatever comes and goes in the machine meets all alike."""
+        for lane in self._numbers.sample(lanes, len(lanes)):
+            self._time(lane, min(self.rules.batch, self.rules.most - len(lane.samples)))
 
     def _time(self, lane: Lane, count: int) -> None:
         try:
@@ -195,7 +207,7 @@ class Race:
             if leader is None or lane is leader:
                 continue
             difference, margin = self._difference(lane, leader, common)
-            if difference > min(margin, max(_LIKELY * margin, math.log1p(near))):
+            if difference > max(math.log1p(self.rules.least), min(margin, max(_LIKELY * margin, math.log1p(near)))):
                 lane.out = f"slower than the leader by {math.expm1(difference):.1%} ± {math.expm1(margin):.1%}"
 
     def _may_win(self, lane: Lane, leader: Lane, common: float) -> bool:
