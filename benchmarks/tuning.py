@@ -5,9 +5,9 @@ left (warm): a fork of one that has imported what it needs, has compiled nothing
 first call of the tuned kernel to the end of that call. Outside it are imports, CUDA's context, the inputs, and what decorating begins: the
 process that forks compilers, and reading Triton for its digest. ``triton.autotune`` searches once a problem, alone, by the same clock.
 
-Every config is timed with a cold L2, in passes over all of them, there and back, so that a drift of clocks meets all alike; those that
-are near the best are timed again, in many more. A config's time is the mean of the middle four fifths of its samples: they lie at two
-values or three, between which a median of few jumps. The regret of a winner, its time over the least of all, less 1, is told twice: in the
+Every config is timed with a cold L2, a few samples in each pass over all of them; those that are near the best take a hundred turns of one
+sample each, in random order. A config's time is the mean of the middle four fifths of its samples: reading HBM an H200 is 2 % slower for
+a millisecond or two, then quicker again, so that what is timed at once shares its luck and a median of few jumps. The regret of a winner, its time over the least of all, less 1, is told twice: in the
 process that searched, on the tensors that it was searched for, and by the median of ``_PROCESSES`` others, whose spread is told, too.
 Trials take turns over the problems, until ``--limit``. ``--out`` keeps all of it as JSON.
 """
@@ -21,6 +21,7 @@ import json
 import math
 import os
 import platform
+import random
 import signal
 import statistics
 import sys
@@ -42,9 +43,9 @@ from triton.runtime.cache import triton_key
 from benchmarks import tuning_problems
 from benchmarks.tuning_problems import OPTIONS, Problem, Values
 
-#: Of timing every config: processes, passes of each over all configs, then over those that are near, and samples of each in a pass.
-_PROCESSES, _PASSES, _AGAIN, _SAMPLES = 5, 4, 16, 5
-#: Configs this near the best, by the first passes, are timed again.
+#: Of timing every config: processes, passes of each over all configs, samples of each in a pass, and turns of those that are near.
+_PROCESSES, _PASSES, _SAMPLES, _TURNS = 5, 4, 5, 100
+#: Configs this near the best, by the first passes, take turns.
 _CLOSE = 0.04
 #: The part of the samples that is left out at either end.
 _CUT = 0.1
@@ -112,11 +113,10 @@ def exhaustive(make: Callable[[str], Problem]) -> dict[str, float]:
 
 def timed(problem: Problem, given: Mapping[str, Any], configs: Mapping[str, Values]) -> dict[str, float]:
     """The GPU time in seconds of those configs that can be launched, with a cold L2."""
-    samples = _passes(problem, given, configs, _PASSES)
+    samples = _passes(problem, given, configs, _PASSES, _SAMPLES)
     first = {text: typical(found) for text, found in samples.items()}
     near = {text: configs[text] for text in first if first[text] <= (1 + _CLOSE) * min(first.values())}
-    for text, found in _passes(problem, given, near, _AGAIN).items():
-        samples[text] += found
+    samples |= _passes(problem, given, near, _TURNS, 1)
     return {text: typical(found) for text, found in samples.items()}
 
 
@@ -127,12 +127,13 @@ def typical(samples: Sequence[float]) -> float:
 
 
 def _passes(
-    problem: Problem, given: Mapping[str, Any], configs: Mapping[str, Values], passes: int
+    problem: Problem, given: Mapping[str, Any], configs: Mapping[str, Values], passes: int, count: int
 ) -> dict[str, list[float]]:
-    """Samples of each config that can be launched, in passes over all of them."""
+    """Samples of each config that can be launched, so many in each pass over all of them, in random order."""
     samples: dict[str, list[float]] = {text: [] for text in configs}
-    for count in range(passes):
-        for text in list(samples) if count % 2 else [*samples][::-1]:
+    numbers = random.Random(1)  # noqa: S311 - no secret
+    for _ in range(passes):
+        for text in numbers.sample(list(samples), len(samples)):
             values = configs[text]
             launched = problem.function[problem.grid(values)]
 
@@ -140,7 +141,7 @@ def _passes(
                 launched(**given, **values)
 
             try:
-                samples[text] += cold_times(call, _SAMPLES)
+                samples[text] += cold_times(call, count)
             except Exception as error:
                 print(f"{problem.name} {text}: {type(error).__name__}", file=sys.stderr)
                 del samples[text]

@@ -75,26 +75,27 @@ def test_the_table_tells_how_many_winners_were_near_the_best() -> None:
     assert tuning._good(found)
 
 
-def test_those_near_the_best_are_timed_again_and_outliers_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_near_the_best_take_turns_and_outliers_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
-    asked: list[str] = []
+    asked: list[tuple[str, int]] = []
+    times = {"a": 1.0, "b": 1.02, "c": 2.0}
 
     def cold_times(call: Callable[[], None], count: int) -> list[float]:
         call()
-        if asked[-1] == "fails":
+        name, _ = asked[-1] = asked[-1][0], count
+        if name == "fails":
             raise RuntimeError("out of resources")
-        return [{"a": 1.0, "b": 1.02, "c": 2.0}[asked[-1]]] * (count - 1) + [9.0 if len(asked) == 1 else 1.01]
+        return [times[name]] * (count - 1) + [9.0 if len(asked) % 30 == 0 else times[name]]
 
     monkeypatch.setattr(tuning, "cold_times", cold_times)
-    function = {(1,): lambda given, name: asked.append(name)}
+    function = {(1,): lambda given, name: asked.append((name, 0))}
     problem = SimpleNamespace(name="p", function=function, grid=lambda values: (1,))
-    configs = {name: {"name": name} for name in ("a", "b", "c", "fails")}
-    found = tuning.timed(problem, {"given": 0}, configs)
-    assert set(found) == {"a", "b", "c"}
-    assert asked.count("fails") == 1, "what cannot be launched is not tried again"
-    assert asked.count("a") == asked.count("b") == tuning._PASSES + tuning._AGAIN
-    assert asked.count("c") == tuning._PASSES
-    assert found["a"] == pytest.approx(1.0, rel=0.01) and found["c"] == pytest.approx(1.9, rel=0.06)
-    first = [name for name in asked if name != "fails"]
-    assert first[:6] == ["c", "b", "a", "a", "b", "c"], "there and back"
+    found = tuning.timed(problem, {"given": 0}, {name: {"name": name} for name in (*times, "fails")})
+    assert found == pytest.approx(times)
+    taken = {name: [count for other, count in asked if other == name] for name in (*times, "fails")}
+    assert len(taken["fails"]) == 1, "what cannot be launched is not tried again"
+    assert taken["c"] == [5] * 4
+    assert taken["a"] == taken["b"] == [5] * 4 + [1] * 100
+    turns = [name for name, count in asked if count == 1]
+    assert {*zip(turns[::2], turns[1::2], strict=True)} == {("a", "b"), ("b", "a")}, "in random order"
