@@ -124,14 +124,21 @@ class Trial:
 
 def trial(sweep: Sweep, numbers: random.Random | None, rules: racing.Rules | None = None) -> Trial:
     """One race over the sweep."""
-    race = racing.Race(replayed(sweep, numbers), len(sweep.times), rules)
+    deal, spent = replayed(sweep, numbers), 0.0
+
+    def measure(config: str, count: int) -> Sequence[float]:
+        nonlocal spent
+        dealt = deal(config, count)
+        spent += sum(dealt)
+        return dealt
+
+    race = racing.Race(measure, len(sweep.times), rules)
     for config in sweep.times:
         race.offer(config)
     outcome = race.finish()
-    spent = sum(sum(lane.samples) for lane in outcome.lanes)
     return Trial(
         sweep.regret(outcome.winner),
-        outcome.samples / sum(len(times) for times in sweep.times.values()),
+        outcome.taken / sum(len(times) for times in sweep.times.values()),
         spent / sum(sum(times) for times in sweep.times.values()),
         outcome.clear,
     )

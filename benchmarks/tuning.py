@@ -5,10 +5,11 @@ left (warm): a fork of one that has imported what it needs, has compiled nothing
 first call of the tuned kernel to the end of that call. Outside it are imports, CUDA's context, the inputs, and what decorating begins: the
 process that forks compilers, and reading Triton for its digest. ``triton.autotune`` searches once a problem, alone, by the same clock.
 
-Every config's median is taken with a cold L2, in passes over all of them, so that a drift of clocks meets all alike. Where its operands
-lie decides a per cent or two of a kernel's time, and so which of the close ones is best. So the regret of a winner, its median over the
-least of all, less 1, is told twice: in the process that searched, on the tensors that it was searched for, and by the median of
-``_PROCESSES`` others, whose spread is told, too. Trials take turns over the problems, until ``--limit``. ``--out`` keeps all of it as JSON.
+Every config is timed with a cold L2, a few samples in each pass over all of them; those that are near the best take a hundred turns of one
+sample each, in random order. A config's time is the mean of the middle four fifths of its samples: reading HBM an H200 is 2 % slower for
+a millisecond or two, then quicker again, so that what is timed at once shares its luck and a median of few jumps. The regret of a winner, its time over the least of all, less 1, is told twice: in the
+process that searched, on the tensors that it was searched for, and by the median of ``_PROCESSES`` others, whose spread is told, too.
+Trials take turns over the problems, until ``--limit``. ``--out`` keeps all of it as JSON.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import json
 import math
 import os
 import platform
+import random
 import signal
 import statistics
 import sys
@@ -35,13 +37,18 @@ import torch
 import triton
 from tilescope.hardware import device
 from tilescope.tuning import autotuning
+from tilescope.tuning.cold_times import cold_times
 from triton.runtime.cache import triton_key
 
 from benchmarks import tuning_problems
 from benchmarks.tuning_problems import OPTIONS, Problem, Values
 
-#: Of timing every config: processes, passes of each over all configs, and samples of each in a pass.
-_PROCESSES, _PASSES, _SAMPLES = 5, 4, 5
+#: Of timing every config: processes, passes of each over all configs, samples of each in a pass, and turns of those that are near.
+_PROCESSES, _PASSES, _SAMPLES, _TURNS = 5, 4, 5, 100
+#: Configs this near the best, by the first passes, take turns.
+_CLOSE = 0.04
+#: The part of the samples that is left out at either end.
+_CUT = 0.1
 #: The spread between processes is told of configs this near the best.
 _NEAR = 0.03
 #: A winner within this ratio of the best is as good.
@@ -71,7 +78,7 @@ def _key(problem: Problem, values: Mapping[str, Any]) -> str:
 def search(make: Callable[[str], Problem], way: str, look: bool = False) -> dict[str, Any]:
     """One search in this process: how many ``seconds`` it took, which ``config`` it chose, and how many were timed.
 
-    With ``look`` every config that was timed is timed again after it, by ``medians``: ``here``.
+    With ``look`` every config that was timed is timed again after it: ``here``.
     """
     problem = make(_target())
     # A kernel that is decorated when the GPU is in use finds no process that compiles, and nothing may be known beforehand.
@@ -86,29 +93,47 @@ def search(make: Callable[[str], Problem], way: str, look: bool = False) -> dict
     seconds = time.perf_counter() - began
     lanes = getattr(getattr(tuner, "search", None), "lanes", ())
     raced = {lane.config for lane in lanes if lane.samples}
-    timed = [tuner.texts[_key(problem, one.all_kwargs())] for one in tuner.configs if autotuning.text_of(one) in raced]
+    tried = [tuner.texts[_key(problem, one.all_kwargs())] for one in tuner.configs if autotuning.text_of(one) in raced]
     return {
         "seconds": seconds,
         "config": tuner.texts[_key(problem, tuner.best_config.all_kwargs())],
         "configs": len(problem.configs),
-        "timed": len(timed) if lanes else len(problem.configs),
+        "timed": len(tried) if lanes else len(problem.configs),
         **state,
-        "here": medians(problem, given, {text: problem.configs[text] for text in timed}) if look else {},
+        "here": timed(problem, given, {text: problem.configs[text] for text in tried}) if look else {},
         "out": {lane.config: lane.out for lane in lanes if lane.out and not lane.samples},
     }
 
 
 def exhaustive(make: Callable[[str], Problem]) -> dict[str, float]:
-    """The median GPU time in seconds of every config that can be launched, in this process."""
+    """The GPU time in seconds of every config that can be launched, in this process."""
     problem = make(_target())
-    return medians(problem, problem.given(), problem.configs)
+    return timed(problem, problem.given(), problem.configs)
 
 
-def medians(problem: Problem, given: Mapping[str, Any], configs: Mapping[str, Values]) -> dict[str, float]:
-    """The median GPU time in seconds of those configs that can be launched, with a cold L2."""
-    times, left = dict[str, list[float]](), list(configs)
-    for count in range(_PASSES):
-        for text in left if count % 2 else left[::-1]:
+def timed(problem: Problem, given: Mapping[str, Any], configs: Mapping[str, Values]) -> dict[str, float]:
+    """The GPU time in seconds of those configs that can be launched, with a cold L2."""
+    samples = _passes(problem, given, configs, _PASSES, _SAMPLES)
+    first = {text: typical(found) for text, found in samples.items()}
+    near = {text: configs[text] for text in first if first[text] <= (1 + _CLOSE) * min(first.values())}
+    samples |= _passes(problem, given, near, _TURNS, 1)
+    return {text: typical(found) for text, found in samples.items()}
+
+
+def typical(samples: Sequence[float]) -> float:
+    """The mean of the samples without the least and the greatest of them."""
+    ranked, cut = sorted(samples), int(_CUT * len(samples))
+    return statistics.mean(ranked[cut : len(ranked) - cut])
+
+
+def _passes(
+    problem: Problem, given: Mapping[str, Any], configs: Mapping[str, Values], passes: int, count: int
+) -> dict[str, list[float]]:
+    """Samples of each config that can be launched, so many in each pass over all of them, in random order."""
+    samples: dict[str, list[float]] = {text: [] for text in configs}
+    numbers = random.Random(1)  # noqa: S311 - no secret
+    for _ in range(passes):
+        for text in numbers.sample(list(samples), len(samples)):
             values = configs[text]
             launched = problem.function[problem.grid(values)]
 
@@ -116,11 +141,11 @@ def medians(problem: Problem, given: Mapping[str, Any], configs: Mapping[str, Va
                 launched(**given, **values)
 
             try:
-                times.setdefault(text, []).extend(autotuning.cold_times(call, _SAMPLES))
+                samples[text] += cold_times(call, count)
             except Exception as error:
                 print(f"{problem.name} {text}: {type(error).__name__}", file=sys.stderr)
-                left.remove(text)
-    return {text: statistics.median(found) for text, found in times.items() if found}
+                del samples[text]
+    return samples
 
 
 def _target() -> str:
@@ -255,13 +280,13 @@ def _near(regret: float | None) -> bool:
 def _spread(found: Mapping[str, Any]) -> float | None:
     """The largest difference between processes in the time of one of the configs that are near the best; None without two."""
     truth, processes = found["exhaustive"], found["processes"]
-    near = [text for text, median in truth.items() if median <= (1 + _NEAR) * min(truth.values())]
+    near = [text for text, seconds in truth.items() if seconds <= (1 + _NEAR) * min(truth.values())]
     apart = [max(one[text] for one in processes) / min(one[text] for one in processes) - 1 for text in near]
     return max(apart, default=None) if len(processes) > 1 else None
 
 
-def _regret(medians: Mapping[str, float], config: str) -> float | None:
-    return medians[config] / min(medians.values()) - 1 if config in medians else None
+def _regret(times: Mapping[str, float], config: str) -> float | None:
+    return times[config] / min(times.values()) - 1 if config in times else None
 
 
 def _seconds(values: Sequence[float]) -> str:

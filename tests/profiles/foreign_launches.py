@@ -28,6 +28,13 @@ def turned_kernel(x_ptr, out_ptr, columns, ROWS: tl.constexpr, EVEN: tl.constexp
     tl.store(out_ptr + across[:, None] * tl.num_programs(0) * ROWS + rows[None, :], tl.trans(tile))
 
 
+@triton.autotune([triton.Config({"BLOCK": 128 << n}, num_warps=4) for n in range(4)], key=["n"])
+@triton.jit
+def tripled_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + offsets, scaled(tl.load(x_ptr + offsets, mask=offsets < n)), mask=offsets < n)
+
+
 def turned(x: torch.Tensor) -> torch.Tensor:
     out = x.new_empty(x.shape[1], x.shape[0])
     turned_kernel[lambda given: (x.shape[0] // given["ROWS"],)](x, out, x.shape[1])

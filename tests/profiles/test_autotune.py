@@ -188,7 +188,7 @@ def test_shared_memory_and_threads_are_known_before_llvm_as_after_it(stages, mon
     monkeypatch.setattr(pruning, "refusal", lambda target, **needs: known.append(needs))
     with offline.targeting("sm_90"), early_resources.refusing():
         kernel = offline.compile_launch(launch(BM=128, BN=128, BK=64, num_warps=8, num_stages=stages))
-    assert known == [{"threads": 256, "shared_memory": kernel.metadata.shared, "accumulators": 64}]
+    assert known == [{"threads": 256, "shared_memory": kernel.metadata.shared, "accumulators": 64, "held": 0}]
 
 
 def test_a_hopeless_config_is_refused_with_its_reason_and_others_compile(monkeypatch):

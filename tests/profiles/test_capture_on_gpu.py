@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import tilescope
 import torch
+import triton
 from tilescope.execution import execute
 from tilescope.table.case import Case
+from triton import knobs
 
 from . import foreign_launches as foreign
 
@@ -26,6 +28,19 @@ def test_a_tuned_launch_is_recorded_once_with_what_was_chosen():
     assert record.calls == 2  # trials are not the person's launches
     assert record.data["config"]["ROWS"] in (16, 128)
     assert record.data["touched"] == {"read": ["x_ptr"], "written": ["out_ptr"]}
+
+
+def test_what_another_autotuner_tries_is_compiled_before_it_does(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    hits: list[bool] = []
+    monkeypatch.setattr(knobs.compilation, "listener", lambda *, cache_hit=False, **_: hits.append(cache_hit))
+    x, y = torch.randn(4096, device="cuda"), torch.empty(4096, device="cuda")
+    with tilescope.capture() as capture:
+        foreign.tripled_kernel[lambda given: (triton.cdiv(4096, given["BLOCK"]),)](x, y, 4096)
+    assert torch.equal(y, 3 * x)
+    assert hits[-4:] == [True] * 4 and not all(hits)
+    (record,) = capture.records
+    assert record.calls == 1 and record.data["config"]["BLOCK"] in (128, 256, 512, 1024)
 
 
 def test_a_backward_pass_launches_from_another_thread():

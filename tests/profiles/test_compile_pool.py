@@ -171,6 +171,25 @@ def test_a_host_ends_with_the_process_that_it_is_for():
     pytest.fail("the host is left behind")
 
 
+def test_a_driver_that_the_host_has_built_is_waited_for_and_not_built_again(monkeypatch, tmp_path):
+    class Slow:
+        """Stands for what takes a C compiler."""
+
+        def __init__(self):
+            time.sleep(0.5)
+            (tmp_path / "built").touch()
+
+    monkeypatch.setattr(compile_pool, "CudaUtils", Slow)
+    compile_pool.await_driver()
+    assert not (tmp_path / "built").exists(), "where there is no host nobody is waited for"
+    compile_pool.prepare()
+    compile_pool.await_driver()
+    assert (tmp_path / "built").exists()
+    began = time.monotonic()
+    compile_pool.await_driver()
+    assert time.monotonic() - began < 0.1
+
+
 def test_no_fork_where_a_thread_runs_or_a_gpu_is_in_use(monkeypatch):
     monkeypatch.setattr(compile_pool, "_uses_gpu", lambda: True)
     assert not compile_pool.may_fork()

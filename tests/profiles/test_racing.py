@@ -53,10 +53,68 @@ def test_the_best_is_seldom_dropped_where_all_are_alike_in_noise():
 
 
 def test_a_race_of_equals_ends_at_the_most_samples():
-    measure, asked = timer(dict.fromkeys("abc", 1e-3), noise=0.2)
+    measure, asked = timer(dict.fromkeys("abc", 1e-4), noise=0.2)
     outcome = raced(measure, "abc")
     assert not outcome.clear
-    assert max(asked.values()) == racing.Rules().most
+    assert max(asked.values()) == outcome.taken / 3 == racing.Rules().most + racing.Rules().last
+
+
+def test_close_ones_race_again_in_turn_and_what_was_timed_before_does_not_count_between_them():
+    """The first samples of one are bad luck: it was timed while the machine was busy, and seems slower by more than it is quicker."""
+    numbers, turns, asked = random.Random(1), list[str](), dict.fromkeys(("best", "close", "slow"), 0)  # noqa: S311 - no secret
+    times = {"best": 1e-3, "close": 1.006e-3, "slow": 1.07e-3}
+
+    def measure(config: str, count: int) -> list[float]:
+        asked[config] += count
+        turns.append(config)
+        luck = 1.012 if config == "best" and asked[config] <= racing.Rules().most else 1.0
+        return [times[config] * luck * numbers.lognormvariate(0, 0.004) for _ in range(count)]
+
+    outcome = raced(measure, times)
+    assert outcome.winner == "best"
+    lanes = {lane.config: lane for lane in outcome.lanes}
+    assert "slower than the leader" in lanes["slow"].out
+    assert lanes["best"].median < 1.003e-3, "what was timed before is gone"
+    last = turns[len(turns) - turns[::-1].index("slow") :]
+    assert {*zip(last[::2], last[1::2], strict=True)} == {("best", "close"), ("close", "best")}, "in random order"
+
+
+def test_a_machine_that_is_slower_now_and_then_drops_nobody_for_it():
+    """What is timed at once is as slow as all of it, by 2 % for a while, as reading HBM is on an H200."""
+    numbers, now = random.Random(3), 0.0  # noqa: S311 - no secret
+    times = {f"c{n}": 65e-6 * (1 + 0.012 * (n > 0)) for n in range(9)}
+
+    def measure(config: str, count: int) -> list[float]:
+        nonlocal now
+        found = []
+        now += 200e-6 * numbers.random()
+        for _ in range(count):
+            now += 165e-6
+            slow = (now % 3.3e-3) < 1.65e-3
+            found.append(times[config] * (1.022 if slow else 1.0) * numbers.lognormvariate(0, 0.004))
+        return found
+
+    won = [raced(measure, times).winner for _ in range(20)]
+    assert won.count("c0") >= 19
+
+
+def test_long_kernels_take_few_samples_in_the_last_race():
+    measure, asked = timer({"a": 5e-3, "b": 5.005e-3, "c": 5.01e-3})
+    raced(measure, "abc")
+    assert max(asked.values()) <= racing.Rules().most + 8
+
+
+def test_one_that_fails_in_the_last_race_is_out():
+    measure, asked = timer({"a": 1e-3, "b": 1.001e-3, "c": 1.002e-3})
+
+    def failing(config: str, count: int) -> list[float]:
+        if config == "a" and asked["a"] >= racing.Rules().most:
+            raise racing.ConfigFailed("an illegal address")
+        return measure(config, count)
+
+    outcome = raced(failing, "abc")
+    assert outcome.winner in ("b", "c")
+    assert next(lane.out for lane in outcome.lanes if lane.config == "a") == "an illegal address"
 
 
 def test_a_config_that_fails_is_out_with_its_reason_and_the_race_goes_on():
@@ -96,7 +154,7 @@ def test_recorded_sweeps_are_won_by_their_best_within_one_percent():
     for sweep in sweeps:
         found = regret.trial(sweep, None)
         assert found.regret <= 0.01, sweep.name
-        assert found.launches < 0.3, sweep.name
+        assert found.launches < 0.35, sweep.name
         numbers = [random.Random(number) for number in range(3)]  # noqa: S311 - no secret
         assert max(regret.tried(sweep, each, leading=True) for each in numbers) <= 2, sweep.name
 

@@ -93,6 +93,14 @@ def test_every_fate_costs_its_own_case_only(forking, catalog, tmp_path):
     assert len(set(pids.read_text().split())) > 3
 
 
+def test_a_worker_that_has_done_everything_is_not_waited_for_and_goes(forking, catalog, tmp_path):
+    pids = tmp_path / "pids"
+    loaded, _ = run(catalog, ("good", "lingers"), pids=str(pids))
+    assert loaded.run.complete and not loaded.run.failures
+    assert sorted(loaded.table[loaded.table["metric"] == "registers"]["impl"]) == ["good", "lingers"]
+    wait_for(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()), 20)
+
+
 def test_a_forked_worker_is_what_a_cold_one_is(forking, tmp_path, monkeypatch):
     file = tmp_path / "looks.py"
     file.write_text(LOOKS)

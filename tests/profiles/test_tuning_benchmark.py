@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,29 @@ def test_the_table_tells_how_many_winners_were_near_the_best() -> None:
     assert not tuning._good(found)
     found["trials"][1]["cold"]["config"] = "b"
     assert tuning._good(found)
+
+
+def test_those_near_the_best_take_turns_and_outliers_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    asked: list[tuple[str, int]] = []
+    times = {"a": 1.0, "b": 1.02, "c": 2.0}
+
+    def cold_times(call: Callable[[], None], count: int) -> list[float]:
+        call()
+        name, _ = asked[-1] = asked[-1][0], count
+        if name == "fails":
+            raise RuntimeError("out of resources")
+        return [times[name]] * (count - 1) + [9.0 if len(asked) % 30 == 0 else times[name]]
+
+    monkeypatch.setattr(tuning, "cold_times", cold_times)
+    function = {(1,): lambda given, name: asked.append((name, 0))}
+    problem = SimpleNamespace(name="p", function=function, grid=lambda values: (1,))
+    found = tuning.timed(problem, {"given": 0}, {name: {"name": name} for name in (*times, "fails")})
+    assert found == pytest.approx(times)
+    taken = {name: [count for other, count in asked if other == name] for name in (*times, "fails")}
+    assert len(taken["fails"]) == 1, "what cannot be launched is not tried again"
+    assert taken["c"] == [5] * 4
+    assert taken["a"] == taken["b"] == [5] * 4 + [1] * 100
+    turns = [name for name, count in asked if count == 1]
+    assert {*zip(turns[::2], turns[1::2], strict=True)} == {("a", "b"), ("b", "a")}, "in random order"

@@ -26,6 +26,8 @@ from tilescope.execution import assumed_device, launches, offline
 from tilescope.hardware import occupancy
 from tilescope.interpreter import blocks, interpret
 
+#: An autotuner, the configs that it is about to try, and the arguments and keywords of the launch.
+Searching = Callable[[Any, Sequence[Any], Sequence[Any], Mapping[str, Any]], object]
 #: Seconds that launches may be interpreted, all together, unless somebody says otherwise.
 LIMIT = 60.0
 #: Options of a launch as a compiled kernel tells them, and what each is where nobody asks for it.
@@ -36,10 +38,18 @@ _OPTIONS = {
 
 
 @contextlib.contextmanager
-def on_gpu(recorder: Recorder) -> Iterator[None]:
-    """While active, notes every launch just before the GPU makes it. An autotuner's trials are not the person's launches."""
+def on_gpu(recorder: Recorder, searching: Searching = lambda *about: None) -> Iterator[None]:
+    """While active, notes every launch just before the GPU makes it. An autotuner's trials are not the person's launches.
+
+    ``searching`` is told of an autotuner's search before its first trial.
+    """
     state = threading.local()
-    describe, tune, bench = CompiledKernel.launch_metadata, Autotuner.run, Autotuner._bench
+    describe, tune, bench, prune = (
+        CompiledKernel.launch_metadata,
+        Autotuner.run,
+        Autotuner._bench,
+        Autotuner.prune_configs,
+    )
 
     def described(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
         function = getattr(kernel.src, "fn", None)
@@ -60,10 +70,17 @@ def on_gpu(recorder: Recorder) -> Iterator[None]:
         finally:
             state.tuner = before
 
-    def tried(*args: Any, **kwargs: Any) -> Any:
+    def pruned(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        state.untried = tuner, prune(tuner, *args, **kwargs)
+        return state.untried[1]
+
+    def tried(tuner: Any, *args: Any, config: Any, **kwargs: Any) -> Any:
         before, state.trial = getattr(state, "trial", False), True
+        (searcher, configs), state.untried = getattr(state, "untried", (None, ())), (None, ())
         try:
-            return bench(*args, **kwargs)
+            if searcher is tuner:
+                searching(tuner, configs, args, kwargs)
+            return bench(tuner, *args, config=config, **kwargs)
         finally:
             state.trial = before
 
@@ -78,6 +95,7 @@ def on_gpu(recorder: Recorder) -> Iterator[None]:
     with (
         mock.patch.object(CompiledKernel, "launch_metadata", described),
         mock.patch.object(Autotuner, "run", tuned),
+        mock.patch.object(Autotuner, "prune_configs", pruned),
         mock.patch.object(Autotuner, "_bench", tried),
         inductor.watched(generated),
     ):

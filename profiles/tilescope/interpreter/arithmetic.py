@@ -72,6 +72,7 @@ class Arithmetic:
             for created in (f"create_{name}" for name in names):
                 if hasattr(self.original, created):
                     create = adapt(methods.get(created, getattr(self.original, created)))
+                    create = _of_bool(create) if "cmp" in created else create
                     methods[created] = self.elementwise(create, _FLOATING.get(created.removeprefix("create_"), 0))
         methods["create_fadd"] = self.add(self.in_fp32(self.original.create_fadd))
         if not self.counting.values:
@@ -228,6 +229,16 @@ def _constant(kind: str) -> Callable[[float], Any]:
     """The builder's method for a scalar of a narrow format."""
     element = tl.dtype(kind)
     return lambda value: TensorHandle(narrow.encode(np.array([value], dtype=np.float32), kind), element)
+
+
+def _of_bool(compare: Callable[..., Any]) -> Callable[..., Any]:
+    """The same comparison, whose result is called what it is: Triton calls it what is compared, and so makes a number of a scalar's."""
+
+    def compared(*args: Any, **kwargs: Any) -> Any:
+        result = compare(*args, **kwargs)
+        return result if result.dtype == tl.int1 else TensorHandle(result.data, tl.int1)
+
+    return compared
 
 
 def _erf(block: Any) -> Any:

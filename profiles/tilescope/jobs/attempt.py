@@ -44,12 +44,22 @@ class Outcome:
 
 
 class Attempt:
-    """One worker process. ``killed`` counts, by case, the workers that were killed from outside while they were at it."""
+    """One worker process. ``killed`` counts, by case, the workers that were killed from outside while they were at it.
+
+    ``leaving``: whether nobody needs to wait for the end of a process that has done everything.
+    """
 
     def __init__(
-        self, ledger: Ledger, name: str, collector: ModuleType, cases: list[Case], killed: Counter[str]
+        self,
+        ledger: Ledger,
+        name: str,
+        collector: ModuleType,
+        cases: list[Case],
+        killed: Counter[str],
+        *,
+        leaving: bool,
     ) -> None:
-        self.ledger, self.name, self.collector, self.killed = ledger, name, collector, killed
+        self.ledger, self.name, self.collector, self.killed, self.leaving = ledger, name, collector, killed, leaving
         self.open = {case.id: case for case in cases}
         #: Cases whose artefacts the wrapper writes when the worker has ended.
         self.wrapped: list[Case] = []
@@ -81,6 +91,8 @@ class Attempt:
                 try:
                     async for event in worker.events(self.ledger.job.patience):
                         await self.hear(event)
+                        if self.leaving and self.finished and not (self.open or self.later or self.wrapped):
+                            worker.leave()
                 except asyncio.CancelledError:
                     await worker.stop()
                     for event in worker.drain():

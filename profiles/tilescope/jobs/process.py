@@ -63,6 +63,7 @@ class WorkerProcess:
         self._lines, self._log = EventLines(), BoundedLog()
         self._process: asyncio.subprocess.Process | resident.Forked | None = None
         self._patience = 0.0
+        self._left = False
         self.status: int | None = None
         self.silent = False
 
@@ -164,12 +165,12 @@ class WorkerProcess:
                         heard, limit = clock(), max(patience, STARTUP) if event["event"] == "start" else patience
                     last = event
                     yield event
-                if done:
+                if done or self._left:
                     break
                 if clock() - heard > limit:
                     self.silent = True
                     _signal_group(self._process.pid, signal.SIGKILL)
-            self.status = ended.result()
+            self.status = 0 if self._left else ended.result()
         finally:
             ended.cancel()
 
@@ -190,13 +191,20 @@ class WorkerProcess:
             found += fresh
         return found
 
+    def leave(self) -> None:
+        """Ends ``events`` at a worker that has said that it is done: how it ends is of no matter, and takes as long as a small case.
+
+        A cold process is waited for all the same.
+        """
+        self._left = isinstance(self._process, resident.Forked)
+
     async def stop(self) -> None:
-        """Ends the process group: SIGTERM, then SIGKILL after ``GRACE`` seconds, or at once if this is cancelled."""
+        """Ends the process group: SIGTERM, then SIGKILL after ``GRACE`` seconds, or at once if this is cancelled or it was left."""
         process = self._process
         if process is None:
             return
         try:
-            if process.returncode is None:
+            if process.returncode is None and not self._left:
                 _signal_group(process.pid, signal.SIGTERM)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(process.wait(), GRACE)
@@ -205,7 +213,8 @@ class WorkerProcess:
             _signal_group(process.pid, signal.SIGKILL)
             if self._scratch:
                 _kill_marked(self._scratch.path.name)
-            await process.wait()
+            if not self._left:
+                await process.wait()
 
     def log(self) -> str:
         """The text that the worker and its wrapper printed; of much, the beginning and the end."""

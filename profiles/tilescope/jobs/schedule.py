@@ -40,7 +40,7 @@ async def _side_by_side(ledger: Ledger, names: Sequence[str]) -> None:
 
     async def collect(name: str, cases: Sequence[Case]) -> None:
         async with slots:
-            await _collect(ledger, name, cases)
+            await _collect(ledger, name, cases, leaving=True)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -57,9 +57,10 @@ async def _one_by_one(ledger: Ledger, names: Sequence[str]) -> None:
     waiting = {"event": "waiting", "doing": "waiting for another job on this GPU"}
     async with gpu_lock(await asyncio.to_thread(device.lock_name), lambda: ledger.emit(waiting)):
         await _measure_ceilings(ledger)
-        for name in names:
+        for number, name in enumerate(names, 1):
             if ledger.left(name) and await _available(ledger, name):
-                await _collect(ledger, name, ledger.left(name))
+                # What a worker holds of the GPU is free when it has ended: the next one waits for that, the last need not.
+                await _collect(ledger, name, ledger.left(name), leaving=not any(map(ledger.left, names[number:])))
 
 
 async def _measure_ceilings(ledger: Ledger) -> None:
@@ -93,13 +94,13 @@ async def _available(ledger: Ledger, name: str) -> bool:
     return not reason
 
 
-async def _collect(ledger: Ledger, name: str, cases: Sequence[Case]) -> None:
+async def _collect(ledger: Ledger, name: str, cases: Sequence[Case], leaving: bool) -> None:
     """The cases through one collector, in as many processes as it takes, unless ``TRIES`` in a row get nowhere."""
     collector = collectors.load(name)
     size = int(ledger.job.settings.get("batch", BATCH)) if hasattr(collector, "command") else len(cases)
     left, tries, killed = list(cases), 0, Counter[str]()
     while left:
-        outcome = await Attempt(ledger, name, collector, left[:size], killed).run()
+        outcome = await Attempt(ledger, name, collector, left[:size], killed, leaving=leaving).run()
         if outcome.settled:
             ledger.give_up(name, cases, outcome.obstacle, outcome.detail)
             return

@@ -38,8 +38,9 @@ _UNCHECKED = Skipped("check", "no reference was given, so nothing says whether t
 class Capture:
     """The launches that are made while it is active. ``with tilescope.capture() as c: model(x)``.
 
-    On a GPU they are made as always. Without one, each is interpreted on the CPU's tensors for ``limit`` seconds in all (0: none
-    is), and Triton compiles for ``target``. Raises ValueError, in one line, for a target that is not known.
+    On a GPU they are made as always; what an autotuner is about to try is compiled in parallel first. Without one, each is
+    interpreted on the CPU's tensors for ``limit`` seconds in all (0: none is), and Triton compiles for ``target``. Raises
+    ValueError, in one line, for a target that is not known.
     """
 
     def __init__(self, target: str = "", limit: float = LIMIT) -> None:
@@ -56,6 +57,7 @@ class Capture:
 
     def __enter__(self) -> Capture:
         from tilescope.captures import recorder, recording  # noqa: PLC0415 (they import torch and triton)
+        from tilescope.tuning import ahead  # noqa: PLC0415
 
         if self._recorder is not None:
             raise ValueError("a capture is used once: make another")
@@ -65,7 +67,7 @@ class Capture:
         # For another target than this GPU's the launches are made here all the same, and compiled for that.
         on_this = self._here is not None and torch.cuda.is_available()
         if on_this:
-            self._stack.enter_context(recording.on_gpu(self._recorder))
+            self._stack.enter_context(recording.on_gpu(self._recorder, ahead.compile_ahead))
         else:
             self._assumed = self._stack.enter_context(recording.without_gpu(self._recorder, self.target, self.limit))
         return self

@@ -29,7 +29,6 @@ from triton.runtime.errors import AutotunerError, OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
 
 from tilescope.captures import code
-from tilescope.execution import cold
 from tilescope.hardware import device as hardware
 from tilescope.tuning import (
     compile_jobs,
@@ -42,6 +41,7 @@ from tilescope.tuning import (
     racing,
     search,
 )
+from tilescope.tuning.cold_times import cold_times
 
 #: Names a file of exported winners, which counts before the memory.
 WINNERS = "TILESCOPE_WINNERS"
@@ -50,7 +50,7 @@ _GPU = Path("/dev/nvidiactl")
 #: So many launchers are built ahead.
 _BUILT = 4
 #: A benchmark of a person's own answers with quantiles: each answer counts as one sample.
-_OWN_BENCHMARK = racing.Rules(first=1, batch=1, most=3)
+_OWN_BENCHMARK = racing.Rules(first=1, batch=1, most=3, last=0)
 
 
 class Tuner(Autotuner):  # type: ignore[misc]
@@ -173,7 +173,10 @@ class Tuner(Autotuner):  # type: ignore[misc]
                 certain = [lane for lane in race.lanes.values() if lane.samples or lane.like or lane.config in refused]
                 for lane in certain:
                     facts[lane.config] |= {memory.LIKE: lane.like} if lane.like else {}
-                timings = {lane.config: (lane.samples, lane.out) for lane in certain if lane.config in new}
+                raced = [
+                    lane for lane in certain if lane.config in new or lane.samples != [*known[lane.config].samples]
+                ]
+                timings = {lane.config: (lane.samples, lane.out) for lane in raced}
                 kept.keep(problem, timings, facts)
 
     def _promising(self, configs: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -264,6 +267,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
         function = self.fn
         while not isinstance(function, JITFunction):
             function = function.fn
+        compile_pool.await_driver()
         name, uuid = device()
         return memory.Problem(
             self.base_fn.__name__, compile_jobs.source_digest(function), str(tuning_key), name, uuid, versions()
@@ -346,23 +350,6 @@ def versions() -> str:
     """What compiles and what it compiles for, as one text."""
     target = driver.active.get_current_target()
     return problems.versions(f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch))
-
-
-def cold_times(call: Callable[[], Any], count: int) -> list[float]:
-    """GPU times of ``count`` calls in seconds, each with a cold L2, after one that does not count."""
-    call()
-    flush = cold.Flush()
-    event: Any = torch.cuda.Event
-    marks = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(count)]
-    for start, end in marks:
-        # Twice, so that the CPU has the time to queue the whole call before it begins.
-        flush()
-        flush()
-        start.record()
-        call()
-        end.record()
-    torch.cuda.synchronize()
-    return [start.elapsed_time(end) / 1e3 for start, end in marks]
 
 
 def warm_up(describer: compile_jobs.Describer) -> None:

@@ -41,6 +41,8 @@ LONGEST = 60.0
 STRAGGLER, PATIENCE = 4.0, 0.75
 #: So few configs are compiled here sooner than a host is started.
 _FEW = 2
+#: Longest that building Triton's driver is waited for, in seconds.
+_BUILDING = 3.0
 #: Processes that compile run below the one that times.
 _NICE = 5
 _FORK = multiprocessing.get_context("fork") if sys.platform == "linux" else None
@@ -57,6 +59,8 @@ class Host:
     ready: bool = False
     #: One that was started anew.
     process: subprocess.Popen[bytes] | None = None
+    #: Ends when the process that builds Triton's driver for it has ended.
+    building: Connection | None = None
 
     def alive(self) -> bool:
         return not self.connection.closed
@@ -110,6 +114,16 @@ def host() -> Host | None:
     except OSError:
         return None
     return found
+
+
+def await_driver() -> None:
+    """Waits for Triton's driver where a process of the host is building it: built here, too, it would be there later. Never raises."""
+    there = _hosts.get(os.getpid())
+    if there and there.building and not hasattr(CudaUtils, "instance"):
+        with contextlib.suppress(OSError):
+            there.building.poll(_BUILDING)
+            there.building.close()
+        there.building = None
 
 
 class Pool:
@@ -181,6 +195,8 @@ def _is_ready(there: Host) -> bool:
 
 def _forget(there: Host) -> None:
     there.connection.close()
+    if there.building:
+        there.building.close()
     with contextlib.suppress(ProcessLookupError):
         os.kill(there.pid, signal.SIGKILL)
     if there.process:
@@ -194,6 +210,7 @@ def _forget(there: Host) -> None:
 def _forked() -> Host:
     """A host that is a fork of this process."""
     ours, theirs = multiprocessing.Pipe()
+    built, building = multiprocessing.Pipe(duplex=False)
     parent = os.getpid()
     with warnings.catch_warnings():
         # Of threads that are not Python's, which hold no lock of anything that a compiler uses.
@@ -202,14 +219,16 @@ def _forked() -> Host:
     if pid == 0:
         try:
             ours.close()
+            built.close()
             die_with(parent)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            serve(theirs)
+            serve(theirs, building)
         finally:
             os._exit(0)
     theirs.close()
-    return Host(ours, pid, wait=2.0)
+    building.close()
+    return Host(ours, pid, wait=2.0, building=built)
 
 
 def _started() -> Host:
@@ -225,8 +244,11 @@ def _started() -> Host:
     return Host(Connection(ours.detach()), process.pid, process=process)
 
 
-def serve(connection: Connection) -> None:
-    """The host: forks a process for each config that it is asked for, until whoever asks is gone."""
+def serve(connection: Connection, building: Connection | None = None) -> None:
+    """The host: forks a process for each config that it is asked for, until whoever asks is gone.
+
+    ``building`` is held open by a process that builds Triton's driver.
+    """
     gc.disable()  # what this process inherited is not its to free
     running: dict[Connection, _Running] = {}
     batch: _Batch | None = None
@@ -234,6 +256,8 @@ def serve(connection: Connection) -> None:
     with tempfile.TemporaryDirectory(prefix="tilescope-compile-") as folder:
         try:
             _build_driver()
+            if building:
+                building.close()
             # Triton reads all of itself for the names of its cache's entries, for half a second: once, and not in every fork.
             triton_key()
             connection.send("ready")

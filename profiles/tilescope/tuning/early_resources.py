@@ -1,7 +1,8 @@
 """What a config will need, read from the compiler's own intermediate code before the costly part of compiling.
 
 Triton decides layouts, pipelining and shared memory on TTGIR. LLVM and ptxas, which take most of the time, come after it. So
-at its end a compilation knows a block's shared memory and threads to the byte, and the accumulators of its products.
+at its end a compilation knows a block's shared memory and threads to the byte, the accumulators of its products, and what it holds
+until a reduction is done.
 Imports torch and triton: worker-side only.
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 from triton import knobs
 
 from tilescope.hardware import occupancy
-from tilescope.tuning import pruning
+from tilescope.tuning import held_registers, pruning
 
 #: A layout's name and how many warps of a block hold a tensor that has it.
 _LAYOUT = re.compile(r"^#(\w+) = #ttg\.nvidia_mma<\{.*?warpsPerCTA = \[([\d, ]+)\]", re.MULTILINE)
@@ -72,6 +73,7 @@ def _refuse_after_ttgir(backend: Any, stages: dict[str, Any], options: Any, _lan
             threads=threads or _threads(text),
             shared_memory=shared_memory,
             accumulators=accumulators(text),
+            held=held_registers.held(text, _threads(text) // occupancy.WARP_THREADS),
         )
         if reason:
             raise Refused(reason)

@@ -10,19 +10,28 @@ differential expression in microarray experiments, Statistical Applications in G
 Dropping by such bounds is a Hoeffding race (O. Maron, A. Moore, Hoeffding Races, NIPS 6 (1993)) with Student's bound in the place of
 Hoeffding's, as times have no upper limit. The error is shared out over configs and rounds (Bonferroni): the best is
 dropped at any time of the race with a probability of at most ``error``, as far as logarithms of times are normal. Outliers
-are not: a sample counts as at most ``_CUT`` times the spread away from the config's median. Pure.
+are not: a sample counts as at most ``_CUT`` times the spread away from the config's median.
+
+Samples that are taken one after the other are no independent ones: an H200 that reads from HBM is 2 % slower for a millisecond or two,
+then quicker again. So nobody is dropped early for a small difference, and configs that are close at the end race once more, a sample
+each in turns of random order, and only that counts between them. Pure.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 #: Next samples of a config, in seconds, as many as are asked for; fewer, or none, where it fails.
 Measure = Callable[[str, int], Sequence[float]]
 _CUT = 3.0
+#: The part of the margin of who is surely slower beyond which one most likely is.
+_LIKELY = 0.75
+#: Fewest samples of each in the last race.
+_FEWEST = 8
 
 
 class ConfigFailed(Exception):
@@ -34,14 +43,19 @@ class Rules:
     """How a race is run.
 
     ``first`` samples of every config, then ``batch`` a round up to ``most``. ``error`` is the probability with which the best
-    may be dropped, ``close`` the ratio that is not worth more samples: the race ends when no other config can, with that
-    confidence, be quicker than the leader by more. ``noise`` is the relative spread to expect before any is measured, and
-    counts as ``weight`` degrees of freedom.
+    may be dropped, and ``least`` the ratio that it must be slower by; ``close`` is the ratio that is not worth more samples: the race
+    ends when no other config can, with that confidence, be quicker than the leader by more. Those within ``near`` of the leader then
+    race once more, up to ``last`` samples each (0: they do not), fewer where these take more than ``spent`` seconds in all. ``noise``
+    is the relative spread to expect before any is measured, and counts as ``weight`` degrees of freedom.
     """
 
     first: int = 3
     batch: int = 4
-    most: int = 24
+    most: int = 12
+    least: float = 0.03
+    near: float = 0.04
+    last: int = 48
+    spent: float = 0.1
     error: float = 0.05
     close: float = 0.0025
     noise: float = 0.01
@@ -79,11 +93,8 @@ class Outcome:
     high: float
     clear: bool
     lanes: tuple[Lane, ...]
-
-    @property
-    def samples(self) -> int:
-        """How many samples all configs took."""
-        return sum(len(lane.samples) for lane in self.lanes)
+    #: How many samples were taken in all, those that no longer count, too.
+    taken: int = 0
 
 
 class Race:
@@ -97,7 +108,9 @@ class Race:
         self.lanes: dict[str, Lane] = {}
         self._measure = measure
         self._known: dict[str, tuple[int, Summary]] = {}
-        rounds = 1 + math.ceil((self.rules.most - self.rules.first) / self.rules.batch)
+        self._taken = 0
+        self._numbers = random.Random(0)  # noqa: S311 - no secret
+        rounds = 1 + math.ceil((max(self.rules.most, self.rules.last) - self.rules.first) / self.rules.batch)
         self._error = self.rules.error / max(1, entrants * rounds)
 
     @property
@@ -120,6 +133,29 @@ class Race:
 
     def finish(self) -> Outcome:
         """Spends samples on the configs that are left until the leader is clear, or each has the most of them."""
+        clear = self._spend()
+        if self.rules.last:
+            self._drop(self.rules.near)
+            if len(near := self._running()) > 1:
+                clear = self._last(near)
+        return self.outcome(clear)
+
+    def _last(self, near: Sequence[Lane]) -> bool:
+        """Races these once more. Whether the leader is clear."""
+        most = min(self.rules.last, max(_FEWEST, int(self.rules.spent / sum(lane.median for lane in near))))
+        rules = replace(self.rules, first=0, batch=1, most=most, least=0.0, last=0)
+        again = Race(self._measure, len(near), rules)
+        again.lanes = {lane.config: Lane(lane.config) for lane in near}
+        for _ in range(_FEWEST):
+            again._turn(again._running())
+        clear = again._spend()
+        self.lanes |= again.lanes
+        self._known.clear()
+        self._taken += again._taken
+        return clear
+
+    def _spend(self) -> bool:
+        """Times those that may win, in turn. Whether the leader is clear."""
         clear = False
         while leader := self._leader():
             rivals = [lane for lane in self._running() if lane is not leader]
@@ -129,10 +165,14 @@ class Race:
             short = [lane for lane in (leader, *close) if len(lane.samples) < self.rules.most]
             if clear or not short:
                 break
-            for lane in short:
-                self._time(lane, min(self.rules.batch, self.rules.most - len(lane.samples)))
+            self._turn(short)
             self._drop()
-        return self.outcome(clear)
+        return clear
+
+    def _turn(self, lanes: Sequence[Lane]) -> None:
+        """Times each of them, in random order: whatever comes and goes in the machine meets all alike."""
+        for lane in self._numbers.sample(lanes, len(lanes)):
+            self._time(lane, min(self.rules.batch, self.rules.most - len(lane.samples)))
 
     def _time(self, lane: Lane, count: int) -> None:
         try:
@@ -143,6 +183,7 @@ class Race:
         if not found or not all(math.isfinite(value) and value > 0 for value in found):
             lane.out = "no time could be taken"
             return
+        self._taken += len(found)
         lane.samples += found
 
     def _running(self) -> list[Lane]:
@@ -159,13 +200,14 @@ class Race:
             self._known[lane.config] = len(lane.samples), summary
         return summary
 
-    def _drop(self) -> None:
+    def _drop(self, near: float = math.inf) -> None:
+        """Drops who is surely slower than the leader, and who most likely is, by more than ``near``."""
         leader, common = self._leader(), self._common()
         for lane in self._running():
             if leader is None or lane is leader:
                 continue
             difference, margin = self._difference(lane, leader, common)
-            if difference > margin:
+            if difference > max(math.log1p(self.rules.least), min(margin, max(_LIKELY * margin, math.log1p(near)))):
                 lane.out = f"slower than the leader by {math.expm1(difference):.1%} ± {math.expm1(margin):.1%}"
 
     def _may_win(self, lane: Lane, leader: Lane, common: float) -> bool:
@@ -195,11 +237,13 @@ class Race:
         lanes = tuple(sorted(self.lanes.values(), key=lambda lane: (bool(lane.out), lane.median)))
         leader = self._leader()
         if leader is None:
-            return Outcome("", math.nan, math.nan, False, lanes)
+            return Outcome("", math.nan, math.nan, False, lanes, self._taken)
         own = self._summary(leader)
         quantile = student(1 - self.rules.error / 2, self.rules.weight + own.count - 1)
         margin = quantile * math.sqrt(self._variance(own, self._common()) / own.count)
-        return Outcome(leader.config, math.exp(own.mean - margin), math.exp(own.mean + margin), clear, lanes)
+        return Outcome(
+            leader.config, math.exp(own.mean - margin), math.exp(own.mean + margin), clear, lanes, self._taken
+        )
 
 
 def student(probability: float, degrees: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -35,14 +36,17 @@ from tilescope.tuning import (
     racing,
     search,
 )
-from tilescope.tuning.autotuning import cold_times, warm_up
+from tilescope.tuning.autotuning import warm_up
+from tilescope.tuning.cold_times import cold_times
 
 #: Where inputs are.
 PLACE = "cuda"
 #: So many of the quickest are counted.
 COUNTED = 3
-#: Seconds after which what is known is kept.
-_EVERY = 1.0
+#: Seconds after which what is known is kept, and after which it is told again what is raced.
+_EVERY, _TOLD = 1.0, 0.2
+#: Where each call draws inputs of its own, configs cannot take turns a sample each.
+_WITHOUT_TURNS = racing.Rules(most=24, last=0)
 _AUTOTUNED = "an autotuner chooses for it, which this race stands in for"
 
 
@@ -85,6 +89,7 @@ class Sweep:
         self._unsure: set[str] = set()
         self._keep: Callable[[], None] = lambda: None
         self._kept = time.monotonic()
+        self._told = -math.inf
 
     def race(self) -> race.Settled:
         """Races the configs and writes an artefact for each; yields them as they are settled."""
@@ -106,7 +111,8 @@ class Sweep:
         new = {name: case for name, case in self._cases.items() if name not in known}
         for name, timing in known.items():
             self._facts[name] = {**self._facts[name], **timing.facts}
-        contest = racing.Race(self._samples, len(self._cases))
+        rules = racing.Rules() if any_case.direction == FORWARD else _WITHOUT_TURNS
+        contest = racing.Race(self._samples, len(self._cases), rules)
         if kept and new:
             self._keep = lambda: kept.keep(problem, self._certain(contest, new), self._facts)
         for name, reason in self._refused.items():
@@ -222,7 +228,9 @@ class Sweep:
     def _samples(self, name: str, count: int) -> list[float]:
         """Times of a config in seconds, after its result has been compared with the reference. Raises ConfigFailed and Broken."""
         case = self._cases[name]
-        self._begin(case, "racing")
+        if "checked" not in self._facts[name] or time.monotonic() - self._told > _TOLD:
+            self._begin(case, "racing")
+            self._told = time.monotonic()
         try:
             with contextlib.nullcontext() if case.config else without_autotuners():
                 if "checked" not in self._facts[name]:

@@ -53,6 +53,22 @@ def a_grid_of_three_dimensions_and_an_early_return() -> Launched:
 
 
 @triton.jit
+def halves_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    for half in range(tl.cdiv(n, BLOCK) - 1, -1, -1):
+        more = (half + 1) * BLOCK < n
+        after = tl.load(x_ptr + (half + 1) * BLOCK + at, mask=(at < BLOCK) & more, other=0.0)
+        tl.store(out_ptr + half * BLOCK + at, after, mask=(at >= 0) & more)
+        tl.store(out_ptr + half * BLOCK + at, -1.0, mask=(at >= 0) & ~more)
+
+
+def a_mask_of_a_row_and_a_condition_of_one_number() -> Launched:
+    x, out = torch.randn(2 * N), torch.empty(2 * N)
+    halves_kernel[(1,)](x, out, 2 * N, N)
+    return Launched(out, torch.cat([x[N:], -torch.ones(N)]), read=x.nbytes // 2)
+
+
+@triton.jit
 def types_kernel(x_ptr, out_ptr, N: tl.constexpr):
     at = tl.arange(0, N)
     x = tl.load(x_ptr + at)
