@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import device_of, multiprocessors
 from tilescope_kernels.attention.flash import padded
@@ -15,6 +17,14 @@ from tilescope_kernels.attention.hopper_backward import (
     attention_backward_kv_hopper_kernel,
     attention_backward_q_hopper_kernel,
     attention_row_terms_kernel,
+)
+from tilescope_kernels.attention.hopper_backward_fused import (
+    PART_COLUMNS,
+    PART_ROWS,
+    WIDTH,
+    attention_backward_hopper_kernel,
+    attention_backward_q_sums_kernel,
+    attention_backward_terms_kernel,
 )
 from tilescope_kernels.attention.hopper_backward_wide import attention_backward_kv_wide_hopper_kernel
 
@@ -38,6 +48,14 @@ def backward(
     v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
 ) -> None:  # fmt: skip
     """Write dQ, dK and dV. All but ``lse`` (fp32) are in 16 bits, and descriptors reach their rows."""
+    sums = _in_one_pass if padded(q.shape[3]) <= 128 else _in_two_passes
+    sums(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
+
+
+def _in_two_passes(
+    dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
+    v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
+) -> None:  # fmt: skip
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     rows = cdiv(queries, _PROGRAM.value) * _PROGRAM.value
     terms = torch.empty((batch, heads, 2, rows), device=q.device)
@@ -63,4 +81,45 @@ def backward(
             query_tiles(dq), query_tiles(do), query_tiles(q), tiles(k, q_block), tiles(v, q_block),
             terms, heads, keys, queries, rows, scale, score_scale,
             BLOCK=q_block, STAGES=q_stages, **shared,
+        )  # fmt: skip
+
+
+#: Each thread's numbers of its warpgroup's share of dQ, 16 bytes after 16 bytes.
+_LINES = gl.SharedLinearLayout(
+    [[0, 1], [8, 0], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0], [16, 0], [32, 0], [0, 8], [0, 16], [0, 32]]
+)
+_SUM_LAYOUT = gl.NVMMASharedLayout(0, 32, 2)
+_SUM_BLOCK = [PART_ROWS.value * PART_COLUMNS.value // WIDTH.value, WIDTH.value]
+
+
+def _in_one_pass(
+    dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
+    v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
+) -> None:  # fmt: skip
+    (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
+    width, parts = padded(columns), cdiv(keys, 64)
+    block = 8192 // width
+    rows = cdiv(queries, block) * block
+    row_programs = rows // 64 * batch * heads
+    terms = torch.empty((batch, heads, 3, rows), device=q.device)
+    bounds = torch.empty((batch, kv_heads, 2, parts), device=q.device)
+    sums = torch.empty((batch * heads * rows * width // WIDTH.value, WIDTH.value), device=q.device, dtype=torch.int32)
+    sum_tiles = TensorDescriptor(sums, list(sums.shape), list(sums.stride()), _SUM_BLOCK, _SUM_LAYOUT)
+    with device_of(q):  # Of descriptors a launch does not know it.
+        launch(
+            attention_backward_terms_kernel, (row_programs + parts * batch * kv_heads,),
+            terms, bounds, sums, o, do, lse, k, v, *(t.stride()[:3] for t in (o, do, k, v)),
+            heads, kv_heads, queries, keys, rows, parts, row_programs,
+            COLUMNS=columns, PADDED=width, num_warps=4,
+        )  # fmt: skip
+        launch(
+            attention_backward_hopper_kernel, (cdiv(keys, _PROGRAM.value) * batch * kv_heads,),
+            query_tiles(dk), query_tiles(dv), sum_tiles, tiles(do, block), tiles(q, block), query_tiles(k), query_tiles(v),
+            terms, bounds, kv_heads, queries, keys, rows, parts, scale, score_scale,
+            GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, STAGES=2, LINES=_LINES, num_warps=4,
+        )  # fmt: skip
+        launch(
+            attention_backward_q_sums_kernel, (row_programs,),
+            dq, sums, terms, bounds, dq.stride()[:3], heads, heads // kv_heads, queries, rows, parts, scale,
+            COLUMNS=columns, PADDED=width, PARTS=next_power_of_2(parts), num_warps=4,
         )  # fmt: skip
