@@ -7,7 +7,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
-from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launches import Launches
 from tilescope_kernels._shared.launching import device_of, multiprocessors
 from tilescope_kernels.attention.flash import padded
 from tilescope_kernels.attention.hopper import query_tiles, tiles
@@ -46,37 +46,39 @@ def backward_serves(q: torch.Tensor, k: torch.Tensor) -> bool:
 def backward(
     dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
     v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
+    kept: Launches,
 ) -> None:  # fmt: skip
     """Write dQ, dK and dV. All but ``lse`` (fp32) are in 16 bits, and descriptors reach their rows."""
     sums = _in_one_pass if padded(q.shape[3]) <= 128 else _in_two_passes
-    sums(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
+    sums(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale, kept)
 
 
 def _in_two_passes(
     dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
     v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
+    kept: Launches,
 ) -> None:  # fmt: skip
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     rows = cdiv(queries, _PROGRAM.value) * _PROGRAM.value
-    terms = torch.empty((batch, heads, 2, rows), device=q.device)
+    terms = kept.empty((batch, heads, 2, rows))
     (kv_block, kv_stages), (q_block, q_stages) = _PLANS[padded(columns)]
     kernel, own = attention_backward_kv_hopper_kernel, _PROGRAM.value
     if padded(columns) == 256:
         kernel, own = attention_backward_kv_wide_hopper_kernel, _ROWS.value
     shared = {"GROUP": heads // kv_heads, "COLUMNS": padded(columns), "CAUSAL": causal, "num_warps": 4}
     with device_of(q):  # Of descriptors a launch does not know it.
-        launch(
+        kept.launch(
             attention_row_terms_kernel, (rows // 64 * batch * heads,),
             terms, o, do, lse, o.stride()[:3], do.stride()[:3], heads, queries, rows,
             COLUMNS=columns, BLOCK=64, num_warps=4,
         )  # fmt: skip
-        launch(
+        kept.launch(
             kernel, (cdiv(keys, own) * batch * kv_heads,),
             query_tiles(dk), query_tiles(dv), tiles(do, kv_block), tiles(q, kv_block), query_tiles(k), query_tiles(v),
             terms, kv_heads, queries, keys, rows, scale, score_scale,
             BLOCK=kv_block, STAGES=kv_stages, **shared,
         )  # fmt: skip
-        launch(
+        kept.launch(
             attention_backward_q_hopper_kernel, (rows // _PROGRAM.value * batch * heads,),
             query_tiles(dq), query_tiles(do), query_tiles(q), tiles(k, q_block), tiles(v, q_block),
             terms, heads, keys, queries, rows, scale, score_scale,
@@ -95,30 +97,31 @@ _SUM_BLOCK = [PART_ROWS.value * PART_COLUMNS.value // WIDTH.value, WIDTH.value]
 def _in_one_pass(
     dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
     v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
+    kept: Launches,
 ) -> None:  # fmt: skip
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     width, parts = padded(columns), cdiv(keys, 64)
     block = 8192 // width
     rows = cdiv(queries, block) * block
     row_programs = rows // 64 * batch * heads
-    terms = torch.empty((batch, heads, 3, rows), device=q.device)
-    bounds = torch.empty((batch, kv_heads, 2, parts), device=q.device)
-    sums = torch.empty((batch * heads * rows * width // WIDTH.value, WIDTH.value), device=q.device, dtype=torch.int32)
+    terms = kept.empty((batch, heads, 3, rows))
+    bounds = kept.empty((batch, kv_heads, 2, parts))
+    sums = kept.empty((batch * heads * rows * width // WIDTH.value, WIDTH.value), torch.int32)
     sum_tiles = TensorDescriptor(sums, list(sums.shape), list(sums.stride()), _SUM_BLOCK, _SUM_LAYOUT)
     with device_of(q):  # Of descriptors a launch does not know it.
-        launch(
+        kept.launch(
             attention_backward_terms_kernel, (row_programs + parts * batch * kv_heads,),
             terms, bounds, sums, o, do, lse, k, v, *(t.stride()[:3] for t in (o, do, k, v)),
             heads, kv_heads, queries, keys, rows, parts, row_programs,
             COLUMNS=columns, PADDED=width, num_warps=4,
         )  # fmt: skip
-        launch(
+        kept.launch(
             attention_backward_hopper_kernel, (cdiv(keys, _PROGRAM.value) * batch * kv_heads,),
             query_tiles(dk), query_tiles(dv), sum_tiles, tiles(do, block), tiles(q, block), query_tiles(k), query_tiles(v),
             terms, bounds, kv_heads, queries, keys, rows, parts, scale, score_scale,
             GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, STAGES=2, LINES=_LINES, num_warps=4,
         )  # fmt: skip
-        launch(
+        kept.launch(
             attention_backward_q_sums_kernel, (row_programs,),
             dq, sums, terms, bounds, dq.stride()[:3], heads, heads // kv_heads, queries, rows, parts, scale,
             COLUMNS=columns, PADDED=width, PARTS=next_power_of_2(parts), num_warps=4,
