@@ -1,8 +1,9 @@
 """Scaled dot-product attention in one pass over keys and values: the scores of all pairs never exist.
 
-FlashAttention-2 (Dao, arXiv:2307.08691) with grouped queries (Ainslie et al., arXiv:2305.13245). The backward pass has
-no atomics, so gradients are the same every time. The kernels are in ``flash``. On Hopper, heads of more than 64 columns in
-16 bits go forward through ``hopper``. Few queries over many keys go through ``decode`` where no gradient is wanted.
+FlashAttention-2 (Dao, arXiv:2307.08691) with grouped queries (Ainslie et al., arXiv:2305.13245). Gradients
+are the same every time: nothing is added up in memory but integers. The kernels are in ``flash``. On Hopper, heads of 64
+columns and more in 16 bits go forward through ``hopper`` and back through ``hopper_backward`` where there is enough to do. Few
+queries over many keys go through ``decode`` where no gradient is wanted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tilescope_kernels.attention.flash import (
     attention_kernel,
     padded,
 )
-from tilescope_kernels.attention.hopper import attention_hopper_kernel, query_tiles, tiles
+from tilescope_kernels.attention.hopper import MORE_QUERIES, attention_hopper_kernel, query_tiles, tiles
 from tilescope_kernels.attention.hopper_gradients import backward, backward_serves
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -96,7 +97,7 @@ def _attention(
         decode(o, q, k, v, score_scale, kept)
         kept.keep(_FORWARD, key)
         return o, lse
-    specializes = plain and _specializes(q, k, v)
+    specializes = plain and _specializes(o, q, k, v)
     chosen = chosen_config(q, causal, config, mask is not None, specializes)
     m, n, tma = chosen["BLOCK_M"], chosen["BLOCK_N"], chosen["TMA"] and _tma_serves(q, k, v)
     for name, served in (("TMA", tma), ("SPECIALIZED", specializes)):
@@ -113,7 +114,7 @@ def _attention(
             kept.launch(
                 attention_hopper_kernel, grid,
                 query_tiles(o), asked, query_tiles(q), tiles(k, n), tiles(v, n), heads, queries, keys, score_scale,
-                BLOCK=n, STAGES=chosen["num_stages"], **{**shared, "COLUMNS": padded(columns)},
+                BLOCK=n, STAGES=chosen["num_stages"], WARPGROUPS=3 if m == MORE_QUERIES.value else 2, **{**shared, "COLUMNS": padded(columns)},
             )  # fmt: skip
     else:
         kept.launch(
