@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tilescope.execution import observe
 from tilescope_kernels import CATALOG
 from tilescope_kernels import scaled_dot_product_attention as sdpa
-from tilescope_kernels.attention import hopper_gradients
+from tilescope_kernels.attention import attention, attention_configs, hopper_gradients
 
 pytestmark = [
     pytest.mark.gpu,
@@ -81,20 +82,36 @@ def test_hoppers_backward_pass(extents, causal, dtype, monkeypatch):
     """Where it would not be chosen, too: small, ragged, with more queries than keys and fewer."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("Hopper's")
-    made: list[str] = []
-    start = hopper_gradients.launch
     monkeypatch.setattr(hopper_gradients, "_LEAST", 0)
     monkeypatch.setattr(hopper_gradients, "multiprocessors", lambda _: 1)
-    monkeypatch.setattr(
-        hopper_gradients,
-        "launch",
-        lambda kernel, *args, **kwargs: (made.append(kernel), start(kernel, *args, **kwargs)),
-    )
+    monkeypatch.setattr(attention, "_BACKWARD", {})
     batch, kv_heads, group, queries, keys, columns = extents
     q = draw(batch, kv_heads * group, queries, columns, dtype=DTYPES[dtype])
     k, v = (draw(batch, kv_heads, keys, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
-    compare(q, k, v, TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
-    assert len(made) == 3
+    with observe.launches() as made:
+        compare(q, k, v, TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
+    assert len([one for one in made if "backward" in one["function"]]) == 3
+
+
+def test_rows_of_a_result_that_descriptors_do_not_reach():
+    q = draw(2, 40, 300, 128)[..., :100]
+    k, v = (draw(2, 40, 300, 128, seed=seed)[..., :100] for seed in (1, 2))
+    compare(q, k, v, TOLERANCE["bf16"])
+
+
+@pytest.mark.parametrize("columns", [40, 64])
+@pytest.mark.parametrize(("queries", "keys"), [(192, 128), (1, 130), (517, 300), (1000, 333)])
+def test_three_warpgroups(queries, keys, columns, monkeypatch):
+    """Of Hopper's forward kernel, where they would not be chosen, too."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("Hopper's")
+    monkeypatch.setattr(attention_configs, "multiprocessors", lambda _: 0)
+    monkeypatch.setattr(attention, "_FORWARD", {})
+    q = draw(2, 4, queries, columns)
+    k, v = (draw(2, 2, keys, columns, seed=seed) for seed in (1, 2))
+    with observe.launches() as made:
+        compare(q, k, v, TOLERANCE["bf16"], enable_gqa=True)
+    assert made[0]["function"] == "attention_hopper_kernel"
 
 
 @pytest.mark.parametrize(

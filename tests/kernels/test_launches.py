@@ -231,3 +231,86 @@ def test_descriptors_are_handed_over_and_what_they_are_specialized_on_is_asked_f
     start(32, block=32)
     start(32, dtype=torch.bfloat16)
     assert len(SEARCHES) == 3
+
+
+def again(where: dict[Any, Any], y: torch.Tensor, x: torch.Tensor, n: int = 64) -> str:
+    """An operator of two launches and a tensor between them. Says which way it went."""
+    key = (n, launches.signature(y, x))
+    if (kept := where.get(key)) and kept(y, x):
+        return "again"
+    kept = launches.Launches(y, x)
+    between = kept.empty((1024,))
+    kept.launch(scaled_kernel, (2,), between, x, None, (1, n), n, 2.0, BLOCK=32, num_warps=1)
+    kept.launch(scaled_kernel, (2, 3), y, between, x, (1, n), n, 3.0, BLOCK=32, num_warps=1)
+    kept.keep(where, key)
+    return "first"
+
+
+def test_an_operator_s_launches_are_made_again_with_other_tensors():
+    where: dict[Any, Any] = {}
+    assert again(where, torch.zeros(1024), torch.zeros(1024)) == "first"
+    MADE.clear()
+    SEARCHES.clear()
+    y, x = torch.zeros(1024), torch.zeros(1024)
+    assert again(where, y, x) == "again"
+    one, two = MADE
+    between = one[2]
+    assert not SEARCHES
+    assert one == ("scaled_kernel", (2, 1, 1, 7), between, x.data_ptr(), None, (1, 64), 64, 2.0, 32, True)
+    assert two == ("scaled_kernel", (2, 3, 1, 7), y.data_ptr(), between, x.data_ptr(), (1, 64), 64, 3.0, 32, True)
+    # What it is kept by: extents, which tensors are one, and, of what has been asked for, the rest of the key.
+    assert again(where, y, x, 65) == "first"
+    assert again(where, y, y) == "first"
+    assert again(where, y, torch.zeros(1025)) == "first"
+    assert again(where, y, torch.zeros(32, 32)) == "first"
+    assert [again(where, y, x), again(where, y, y)] == ["again", "again"]
+
+
+def test_launches_are_not_made_again_where_they_may_differ(monkeypatch):
+    where: dict[Any, Any] = {}
+    y, x = torch.zeros(1024), torch.zeros(1025)
+    assert again(where, y, x[:1024]) == "first"
+    assert again(where, y, x[1:]) == "first"  # aligned otherwise
+    assert again(where, y, x[1:]) == "again"
+    assert again(where, y, x[:1024]) == "first"
+    monkeypatch.delattr(scaled_kernel, "run")
+    with caught.catch() as launched:
+        assert again(where, y, x[:1024]) == "first"
+    assert len(launched) == 2
+    hook = [].append
+    knobs.runtime.launch_enter_hook.add(hook)
+    assert again(where, y, x[:1024]) == "first"
+    knobs.runtime.launch_enter_hook.remove(hook)
+    monkeypatch.setattr(knobs.runtime, "debug", True)
+    assert [again(where, y, x[:1024]) for _ in range(2)] == ["first", "again"]
+
+
+def test_launches_that_cannot_be_made_again_are_not_kept(monkeypatch):
+    where: dict[Any, Any] = {}
+    kept, other = launches.Launches(torch.zeros(1024)), torch.zeros(1024)
+    kept.launch(scaled_kernel, (2,), other, other, None, (1, 64), 64, 2.0, BLOCK=32, num_warps=1)
+    kept.keep(where, "of a tensor that it does not know")
+    launches.Launches(other).keep(where, "nothing")
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda _: -1)
+    assert [again(where, other, other) for _ in range(2)] == ["first", "first"]
+    assert not where
+
+
+def test_descriptors_of_launches_that_are_made_again_are_of_the_new_tensors():
+    where: dict[Any, Any] = {}
+
+    def start() -> torch.Tensor:
+        x, y = (torch.zeros(32, 64, dtype=torch.float16) for _ in range(2))
+        if (kept := where.get("key")) and kept(y, x):
+            return x
+        kept = launches.Launches(y, x)
+        tiles = (TensorDescriptor(tensor, [32, 64], [64, 1], [16, 64]) for tensor in (y, x))
+        kept.launch(tiles_kernel, (2,), *tiles, BLOCK=16)
+        kept.keep(where, "key")
+        return x
+
+    start()
+    x = start()
+    first, second = (made[2:4] for made in MADE)
+    assert second[1].base is x
+    assert [(tile.shape, tile.strides, tile.padding) for tile in first] == [tuple(tile[1:]) for tile in second]

@@ -35,8 +35,8 @@ _JIT, _COMPILER, _TENSOR, _PARAMETER = vars(jit), vars(compiler), torch.Tensor, 
 _DESCRIPTOR = "TensorDescriptor"
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:  # noqa: PLR0912 - each costs a call
-    """``kernel[grid](*args, **constants)``, on the GPU of the first tensor.
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> _Made | None:  # noqa: PLR0912 - each costs a call
+    """``kernel[grid](*args, **constants)``, on the GPU of the first tensor. Returns what was remembered of it.
 
     ``constants`` are what the kernel declares ``tl.constexpr``, and launch options. Whoever looks on sees the launch: hooks, what
     stands in for ``JITFunction.run``, the interpreter.
@@ -74,24 +74,24 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
             give(value)
     if device < 0:
         kernel[grid](*args, **constants)
-        return
+        return None
     active = driver.active
     if device != active.get_current_device():
         with torch.cuda.device(device):
-            launch(kernel, grid, *args, **constants)
-        return
-    key += (device, knobs.runtime.debug, knobs.compilation.instrumentation_mode)
+            return launch(kernel, grid, *args, **constants)
+    key += (device, *_modes())
     try:
         made = _MADE.get(tuple(key))
     except TypeError:  # something in it has no hash
         made = None
     if made is None or _is_watched(kernel) or kernel.device_caches[device][0].get(made.name) is not made.compiled:
         compiled = kernel[grid](*args, **constants)
-        if not _is_watched(kernel) and (found := _made(kernel, compiled, device, args, constants)):
+        made = None if _is_watched(kernel) else _made(kernel, compiled, device, args, constants)
+        if made:
             if len(_MADE) >= _MOST:
                 _MADE.clear()
-            _MADE[tuple(key)] = found
-        return
+            _MADE[tuple(key)] = made
+        return made
     x, y, z = (*grid, 1, 1)[:3]
     made.run(
         x,
@@ -106,6 +106,106 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
         *given,
         *made.constants,
     )
+    return made
+
+
+class _Tiles(NamedTuple):
+    """What Triton's launcher reads of a descriptor, without the checks that another one of the same extents has passed."""
+
+    base: torch.Tensor
+    shape: Any
+    strides: Any
+    padding: str
+
+
+def signature(*tensors: torch.Tensor) -> Hashable:
+    """All that an operator may choose launches by, but for addresses: extents, strides, and which tensors are one and the same."""
+    first, same = tensors[0], [*map(id, tensors)]
+    extents = [(tensor.dtype, tensor.shape, tensor.stride(), same.index(id(tensor))) for tensor in tensors]
+    return (first.get_device(), *extents)
+
+
+class Launches:
+    """An operator's launches, to be made again with other tensors of the same extents, strides and dtypes.
+
+    What an operator decides by those and what ``launch`` looks up by them takes longer than to launch. It creates this with the
+    tensors it is given and returns, allocates what else the kernels need and launches them by its methods, and keeps it by the
+    tensors' ``signature``. Later it calls it with the tensors of another call.
+    """
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        self._tensors = list(tensors)
+        self._scratch: list[tuple[tuple[int, ...], torch.dtype]] = []
+        self._made: list[tuple[Any, ...]] = []
+        self._complete = True
+        self._device = tensors[0].get_device()
+        self._modes = _modes()
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """A tensor that the kernels use and nobody else."""
+        tensor = torch.empty(shape, dtype=dtype, device=self._tensors[0].device)
+        self._tensors.append(tensor)
+        self._scratch.append((shape, dtype))
+        return tensor
+
+    def launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+        """As ``launches.launch``."""
+        made = launch(kernel, grid, *args, **constants)
+        places = {id(tensor): place for place, tensor in enumerate(self._tensors)}
+        given, pointers, tiles = list(args), [], []
+        for place, value in enumerate(args):
+            tensor = value.base if type(value).__name__ == _DESCRIPTOR else value
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            given[place] = None
+            if id(tensor) not in places:
+                self._complete = False
+            elif tensor is value:
+                pointers.append((place, places[id(tensor)]))
+            else:
+                tiles.append((place, places[id(tensor)], value.shape, value.strides, value.padding))
+        if made is None:
+            self._complete = False
+        else:
+            self._made.append((kernel, made, (*grid, 1, 1)[:3], given, pointers, tiles))
+
+    def keep(self, where: dict[Hashable, Launches], key: Hashable) -> None:
+        """Remember this by ``key``, if all of it can be made again. It then holds no tensor."""
+        self._alignment = [tensor.data_ptr() & 15 for tensor in self._tensors]
+        self._tensors = []
+        if self._complete and self._made:
+            if len(where) >= _MOST:
+                where.clear()
+            where[key] = self
+
+    def __call__(self, *tensors: torch.Tensor) -> bool:
+        """Whether they were made; not where somebody looks on, where an address is aligned otherwise, or on another GPU."""
+        active, device = driver.active, self._device
+        if device != active.get_current_device() or _modes() != self._modes:
+            return False
+        for kernel, made, *_ in self._made:
+            if _is_watched(kernel) or kernel.device_caches[device][0].get(made.name) is not made.compiled:
+                return False
+        if self._scratch:
+            where = tensors[0].device
+            tensors += tuple([torch.empty(shape, dtype=dtype, device=where) for shape, dtype in self._scratch])
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        if [address & 15 for address in addresses] != self._alignment:
+            return False
+        stream = active.get_current_stream(device)
+        for _, made, (x, y, z), template, pointers, tiles in self._made:
+            given = template.copy()
+            for place, which in pointers:
+                given[place] = addresses[which]
+            for place, which, shape, strides, padding in tiles:
+                given[place] = _Tiles(tensors[which], shape, strides, padding)
+            made.run(x, y, z, stream, made.function, made.metadata, None, None, None, *given, *made.constants)
+        return True
+
+
+def _modes() -> tuple[Any, ...]:
+    """What else Triton compiles by."""
+    return knobs.runtime.debug, knobs.compilation.instrumentation_mode
 
 
 def _is_watched(kernel: Any) -> bool:

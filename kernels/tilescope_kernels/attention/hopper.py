@@ -1,7 +1,7 @@
 """Warp-specialized forward pass of attention on Hopper: FlashAttention-3 (Shah et al., arXiv:2407.08608).
 
-One warp loads and two warpgroups multiply. While a warpgroup's tensor cores multiply the values of one block, its other
-units compute the softmax of the next block's scores, and the two warpgroups take turns. The kernel is in Gluon, because
+One warp loads and two warpgroups multiply, or three of heads of 64 columns. While a warpgroup's tensor cores multiply the values of one block, its other
+units compute the softmax of the next block's scores, and the warpgroups take turns. The kernel is in Gluon, because
 with Triton's own warp specialization this loop compiles and never ends on an H200 (triton 3.6).
 """
 
@@ -23,11 +23,11 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels.attention.flash import padded
 
-#: Queries of a program: 64, the rows of a tensor core instruction, for each of two groups of warps.
-QUERIES = gl.constexpr(128)
-_ROWS = gl.constexpr(QUERIES.value // 2)
-#: Registers of a thread that multiplies and of one that loads; together all that a multiprocessor has.
-_MULTIPLYING, _LOADING = gl.constexpr(240), gl.constexpr(24)
+#: Queries of a warpgroup, the rows of a tensor core instruction, and of a program of two of them and of three.
+_ROWS = gl.constexpr(64)
+QUERIES, MORE_QUERIES = gl.constexpr(128), gl.constexpr(192)
+#: Registers of a thread that multiplies, one of two warpgroups and of three, and of one that loads: all that a multiprocessor has.
+_OF_TWO, _OF_THREE, _LOADING = gl.constexpr(240), gl.constexpr(160), gl.constexpr(24)
 
 
 @functools.cache
@@ -55,11 +55,11 @@ def query_tiles(tensor: torch.Tensor) -> TensorDescriptor:
 @gluon.jit
 def _load(
     q_tiles, k_tiles, v_tiles, qs, ks, vs, ready, free, batch, head, kv_head, start, blocks,
-    BLOCK: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK: gl.constexpr, STAGES: gl.constexpr, WARPGROUPS: gl.constexpr,
 ):  # fmt: skip
-    """Load the queries of both warpgroups, then keys and values from the last block to the first."""
-    mbarrier.expect(ready.index(0), 2 * q_tiles.block_type.nbytes)
-    for group in gl.static_range(2):
+    """Load the queries of all warpgroups, then keys and values from the last block to the first."""
+    mbarrier.expect(ready.index(0), WARPGROUPS * q_tiles.block_type.nbytes)
+    for group in gl.static_range(WARPGROUPS):
         tma.async_copy_global_to_shared(
             q_tiles, [batch, head, start + group * _ROWS, 0], ready.index(0), qs.index(group)
         )
@@ -177,12 +177,14 @@ def _attend(
 def attention_hopper_kernel(
     o_tiles, lse_ptr, q_tiles, k_tiles, v_tiles, heads, queries, keys, score_scale,
     GROUP: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
+    WARPGROUPS: gl.constexpr = 2,
 ):  # fmt: skip
-    """``QUERIES`` queries of one head a program; GROUP query heads share a head of keys. Launched with 4 warps.
+    """64 queries of one head a warpgroup, of which a program has 2 or 3; GROUP query heads share a head of keys. Launched with 4 warps.
 
     Descriptors are of tensors (batch, heads, rows, COLUMNS) in 16 bits, those of k and v of BLOCK rows. ``lse_ptr`` and
     ``score_scale`` are ``attention_kernel``'s.
     """
+    QUERIES: gl.constexpr = _ROWS * WARPGROUPS
     blocks = (queries + QUERIES - 1) // QUERIES
     block = gl.program_id(0) % blocks
     if CAUSAL:  # The long programs first, the short ones fill the end.
@@ -196,27 +198,43 @@ def attention_hopper_kernel(
         end = gl.minimum(keys, start + QUERIES)
         whole = gl.minimum(keys, start + 1) // BLOCK
     blocks = (end + BLOCK - 1) // BLOCK
-    qs = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, _ROWS, COLUMNS], q_tiles.layout)
+    qs = gl.allocate_shared_memory(q_tiles.dtype, [2 if WARPGROUPS == 2 else 4, 1, 1, _ROWS, COLUMNS], q_tiles.layout)
     ks = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], k_tiles.layout)
     vs = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], v_tiles.layout)
-    # One for the queries, then one for each block of keys and of values: both that it has come, and that both groups
+    # One for the queries, then one for each block of keys and of values: both that it has come, and that all groups
     # have used it.
     ready = gl.allocate_shared_memory(gl.int64, [1 + 2 * STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(1 + 2 * STAGES):
         mbarrier.init(ready.index(i), count=1)
     for i in gl.static_range(2 * STAGES):
-        mbarrier.init(free.index(i), count=2)
+        mbarrier.init(free.index(i), count=WARPGROUPS)
     fence_async_shared()
-    gl.warp_specialize(
-        [
-            (_attend, (0, o_tiles, lse_ptr, qs, ks, vs, ready, free, batch, head, heads, start, blocks, whole, queries,
-                       keys, score_scale, BLOCK, COLUMNS, STAGES, CAUSAL)),
-            (_attend, (1, o_tiles, lse_ptr, qs, ks, vs, ready, free, batch, head, heads, start, blocks, whole, queries,
-                       keys, score_scale, BLOCK, COLUMNS, STAGES, CAUSAL)),
-            (_load, (q_tiles, k_tiles, v_tiles, qs, ks, vs, ready, free, batch, head, head // GROUP, start, blocks,
-                     BLOCK, STAGES)),
-        ],
-        [4, 1],
-        [_MULTIPLYING, _LOADING],
-    )  # fmt: skip
+    if WARPGROUPS == 2:
+        gl.warp_specialize(
+            [
+                (_attend, (0, o_tiles, lse_ptr, qs, ks, vs, ready, free, batch, head, heads, start, blocks, whole, queries,
+                           keys, score_scale, BLOCK, COLUMNS, STAGES, CAUSAL)),
+                (_attend, (1, o_tiles, lse_ptr, qs, ks, vs, ready, free, batch, head, heads, start, blocks, whole, queries,
+                           keys, score_scale, BLOCK, COLUMNS, STAGES, CAUSAL)),
+                (_load, (q_tiles, k_tiles, v_tiles, qs, ks, vs, ready, free, batch, head, head // GROUP, start, blocks,
+                         BLOCK, STAGES, WARPGROUPS)),
+            ],
+            [4, 1],
+            [_OF_TWO, _LOADING],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_attend, (0, o_tiles, lse_ptr, qs, ks, vs, ready, free, batch, head, heads, start, blocks, whole, queries,
+                           keys, score_scale, BLOCK, COLUMNS, STAGES, CAUSAL)),
+                (_attend, (1, o_tiles, lse_ptr, qs, ks, vs, ready, free, batch, head, heads, start, blocks, whole, queries,
+                           keys, score_scale, BLOCK, COLUMNS, STAGES, CAUSAL)),
+                (_attend, (2, o_tiles, lse_ptr, qs, ks, vs, ready, free, batch, head, heads, start, blocks, whole, queries,
+                           keys, score_scale, BLOCK, COLUMNS, STAGES, CAUSAL)),
+                (_load, (q_tiles, k_tiles, v_tiles, qs, ks, vs, ready, free, batch, head, head // GROUP, start, blocks,
+                         BLOCK, STAGES, WARPGROUPS)),
+            ],
+            [4, 4, 1],
+            [_OF_THREE, _OF_THREE, _LOADING],
+        )  # fmt: skip

@@ -1,17 +1,17 @@
-"""Warp-specialized backward pass of attention on Hopper, of two launches without atomics: dK and dV, and dQ.
+"""Warp-specialized backward pass of attention on Hopper in one launch, of heads of up to 128 columns.
 
-One warp loads and two warpgroups multiply, each with rows of its own: while one computes powers of two and differences, the
-tensor cores multiply for the other. Scores of dK and dV are (keys, queries), so that what goes into the second products stays in
-registers. As FlashAttention-3 (Shah et al., arXiv:2407.08608), whose single launch adds
-up dQ by atomics.
+One warp loads and two warpgroups multiply, each with 64 keys of its own, as FlashAttention-3 (Shah et al.,
+arXiv:2407.08608). Scores are (keys, queries), so that what goes into the products for dK and dV stays in registers; for dQ
+each warpgroup passes the scores' gradients on to the other. That product runs a step late, and is put aside while the next
+scores are multiplied. The sums of dQ are added up in memory, as integers (``hopper_backward_sums``).
 """
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
+from triton._C.libtriton import ir
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
@@ -20,313 +20,259 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tilescope_kernels.attention.flash import _place, _rows
+from tilescope_kernels.attention.hopper_backward_parts import (
+    LOADING,
+    MULTIPLYING,
+    PROGRAM,
+    ROWS,
+    barriers,
+    block_of,
+    load_own,
+    store_own,
+)
+from tilescope_kernels.attention.hopper_backward_sums import bound_units, row_units
 
-#: Rows of a program: 64, those of a tensor core instruction, for each of two groups of warps.
-_PROGRAM = gl.constexpr(128)
-_ROWS = gl.constexpr(_PROGRAM.value // 2)
-#: Registers of a thread that multiplies and of one that loads; together all that a multiprocessor has.
-_MULTIPLYING, _LOADING = gl.constexpr(240), gl.constexpr(24)
-
-
-@triton.jit
-def attention_row_terms_kernel(
-    terms_ptr, o_ptr, do_ptr, lse_ptr, o_strides, do_strides, heads, queries, rows,
-    COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Of each query its lse and the inner product of its o and do: ``terms`` (batch, heads, 2, rows).
-
-    Queries that do not exist, up to ``rows``, get infinity and 0: 2^(score - infinity) = 0 is their weight.
-    """
-    batch, head, start = _place(rows, heads, BLOCK, False)
-    o = _rows(o_ptr, None, o_strides, batch, head, start, queries, BLOCK, COLUMNS, True)
-    do = _rows(do_ptr, None, do_strides, batch, head, start, queries, BLOCK, COLUMNS, True)
-    query = start + tl.arange(0, BLOCK)
-    place = tl.cast(batch * heads + head, tl.int64)
-    lse = tl.load(lse_ptr + place * queries + query, mask=query < queries, other=float("inf"))
-    terms_ptr += 2 * place * rows
-    tl.store(terms_ptr + query, lse)
-    tl.store(terms_ptr + rows + query, tl.sum(o.to(tl.float32) * do.to(tl.float32), 1))
+#: Queries and columns of what a warpgroup adds to dQ at a time, and integers of a row of the descriptor of dQ's sums.
+PART_ROWS, PART_COLUMNS, WIDTH = gl.constexpr(64), gl.constexpr(64), gl.constexpr(256)
+#: Blocks of score gradients in shared memory: written, multiplied, and perhaps still multiplied by the other warpgroup.
+_PASSED = gl.constexpr(3)
 
 
-@gluon.jit
-def _barriers(STAGES: gl.constexpr):
-    """One that what stays has come; for each block that it has come, and that both groups have used it."""
-    ready = gl.allocate_shared_memory(gl.int64, [1 + STAGES, 1], mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(1 + STAGES):
-        mbarrier.init(ready.index(i), count=1)
-    for i in gl.static_range(STAGES):
-        mbarrier.init(free.index(i), count=2)
-    fence_async_shared()
-    return ready, free
-
-
-@gluon.jit
-def _load_block(
-    a_tiles, b_tiles, as_, bs, ready, free, batch, head, place, step, STAGES: gl.constexpr
-):  # fmt: skip
-    """Load the rows of both tensors from ``place`` on, once both groups have left the slot."""
-    slot = step % STAGES
-    # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
-    mbarrier.wait(free.index(slot), (step // STAGES) & 1 ^ 1)
-    arrived = ready.index(1 + slot)
-    mbarrier.expect(arrived, 2 * a_tiles.block_type.nbytes)
-    tma.async_copy_global_to_shared(a_tiles, [batch, head, place, 0], arrived, as_.index(slot))
-    tma.async_copy_global_to_shared(b_tiles, [batch, head, place, 0], arrived, bs.index(slot))
-
-
-@gluon.jit
-def _load_own(a_tiles, b_tiles, as_, bs, ready, batch, head, start):
-    """Load the rows of both groups that stay."""
-    mbarrier.expect(ready.index(0), 4 * a_tiles.block_type.nbytes)
-    for group in gl.static_range(2):
-        place = start + group * _ROWS
-        tma.async_copy_global_to_shared(a_tiles, [batch, head, place, 0], ready.index(0), as_.index(group))
-        tma.async_copy_global_to_shared(b_tiles, [batch, head, place, 0], ready.index(0), bs.index(group))
-
-
-@gluon.jit
-def _store_own(out_tiles, total, shared, batch, head, place, GROUP: gl.constexpr, COLUMNS: gl.constexpr):
-    """Store the rows of one group by way of shared memory; the descriptor leaves out rows that do not exist."""
-    shared.index(GROUP).reshape([_ROWS, COLUMNS]).store(total.to(shared.dtype))
-    fence_async_shared()
-    tma.async_copy_shared_to_global(out_tiles, [batch, head, place, 0], shared.index(GROUP))
-
-
-# --- dK and dV -------------------------------------------------------------------------------------------------------
+@builtin
+def _add_shared_to_global(tiles, place, shared, _semantic=None):
+    """As ``tma.async_copy_shared_to_global``, but adds."""
+    kind = ir.DESCRIPTOR_REDUCE_KIND.ADD
+    where = _semantic._convert_to_ir_values(place, require_i64=False)
+    _semantic.builder.create_async_tma_reduce(kind, tiles.handle, where, shared.handle)
 
 
 @gluon.jit
 def _load_queries(
-    q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, ready, free, batch, kv_head, start, first, blocks,
-    GROUP: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
+    q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ready, free, batch, kv_head, kv_heads,
+    start, first, blocks, rows, GROUP: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    _load_own(k_tiles, v_tiles, ks, vs, ready, batch, kv_head, start)
+    """Load keys and values of both warpgroups, then blocks of queries, their do and their terms."""
+    LANES: gl.constexpr = gl.BlockedLayout([BLOCK // 32], [32], [1], [0])
+    load_own(k_tiles, v_tiles, ks, vs, ready, batch, kv_head, start)
+    terms_ptr += 3 * (batch * kv_heads + kv_head).to(gl.int64) * GROUP * rows
     step = first * 0
     for member in range(GROUP):
+        head = kv_head * GROUP + member
         for block in range(first, blocks):
-            _load_block(
-                q_tiles, do_tiles, qs, dos, ready, free, batch, kv_head * GROUP + member, block * BLOCK, step, STAGES
-            )
+            slot = step % STAGES
+            query = terms_ptr + block * BLOCK + gl.arange(0, BLOCK, layout=LANES)
+            lse, delta = gl.load(query), gl.load(query + rows)
+            # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
+            mbarrier.wait(free.index(slot), (step // STAGES) & 1 ^ 1)
+            shared_terms.index(2 * slot).store(lse)
+            shared_terms.index(2 * slot + 1).store(delta)
+            gl.thread_barrier()
+            arrived = ready.index(1 + slot)
+            mbarrier.expect(arrived, 2 * q_tiles.block_type.nbytes)
+            tma.async_copy_global_to_shared(q_tiles, [batch, head, block * BLOCK, 0], arrived, qs.index(slot))
+            tma.async_copy_global_to_shared(do_tiles, [batch, head, block * BLOCK, 0], arrived, dos.index(slot))
             step += 1
+        terms_ptr += 3 * rows
 
 
 @gluon.jit
-def _gather_step(
-    dk, dv, k, v, qs, dos, terms_ptr, ready, free, key, start, block, step, rows, score_scale,
-    BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
-    SCORES: gl.constexpr, TOTAL: gl.constexpr,
-):  # fmt: skip
-    """Add a block of queries to dK and dV."""
-    slot = step % STAGES
-    query = block * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, SCORES))
-    mbarrier.wait(ready.index(1 + slot), (step // STAGES) & 1)
-    q = qs.index(slot).reshape([BLOCK, COLUMNS])
-    do = dos.index(slot).reshape([BLOCK, COLUMNS])
-    none = gl.zeros([_ROWS, BLOCK], gl.float32, SCORES)
-    scores = warpgroup_mma(k, q.permute([1, 0]), none, use_acc=False, is_async=True)
-    dp = warpgroup_mma(v, do.permute([1, 0]), none, use_acc=False, is_async=True)
-    lse = gl.load(terms_ptr + query)
-    scores = warpgroup_mma_wait(1, deps=[scores])
-    p = gl.exp2(scores * score_scale - lse[None, :])
-    if CAUSAL:  # noqa: SIM102 - a constant
-        if block * BLOCK < start + _ROWS:  # some key is after some query
-            p = gl.where(key[:, None] <= query[None, :], p, 0.0)
-    weights = gl.convert_layout(p.to(q.dtype), gl.DotOperandLayout(0, TOTAL, 2))
-    delta = gl.load(terms_ptr + rows + query)
-    dv = warpgroup_mma(weights, do, dv, is_async=True)
-    dp = warpgroup_mma_wait(1, deps=[dp])
-    ds = gl.convert_layout((p * (dp - delta[None, :])).to(q.dtype), gl.DotOperandLayout(0, TOTAL, 2))
-    dk = warpgroup_mma(ds, q, dk, is_async=True)
-    dk, dv = warpgroup_mma_wait(0, deps=[dk, dv])
-    mbarrier.arrive(free.index(slot), count=1)
-    return dk, dv
+def _hidden_zero(step):
+    """0, which the compiler does not know: else it works out addresses of what stays ahead of the loop, and has to spill them."""
+    return gl.inline_asm_elementwise("mov.u32 $0, 0; // $1", "=r,r", [step], dtype=gl.int32, is_pure=True, pack=1)
 
 
 @gluon.jit
-def _gather(
-    PART: gl.constexpr, dk_tiles, dv_tiles, qs, dos, ks, vs, terms_ptr, ready, free, batch, kv_head, kv_heads, start,
-    first, blocks, rows, scale, score_scale, GROUP: gl.constexpr, BLOCK: gl.constexpr, COLUMNS: gl.constexpr,
-    STAGES: gl.constexpr, CAUSAL: gl.constexpr,
-):  # fmt: skip
-    """dK and dV of the keys of one warpgroup."""
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
-    TOTAL: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
-    start += PART * _ROWS
-    key = start + gl.arange(0, _ROWS, layout=gl.SliceLayout(1, SCORES))
-    k = ks.index(PART).reshape([_ROWS, COLUMNS])
-    v = vs.index(PART).reshape([_ROWS, COLUMNS])
-    dv = gl.zeros([_ROWS, COLUMNS], gl.float32, TOTAL)
-    dk = gl.zeros([_ROWS, COLUMNS], gl.float32, TOTAL)
-    mbarrier.wait(ready.index(0), 0)
-    terms_ptr += 2 * (batch * kv_heads + kv_head).to(gl.int64) * GROUP * rows
-    each = blocks - first
-    # One loop, whose blocks ask whether they need a mask: of two, registers do not suffice.
-    for step in range(GROUP * each):
-        block = first + step
-        own_terms = terms_ptr
-        if GROUP > 1:
-            block = first + step % each
-            own_terms += 2 * (step // each) * rows
-        dk, dv = _gather_step(
-            dk, dv, k, v, qs, dos, own_terms, ready, free, key, start, block, step, rows, score_scale,
-            BLOCK, COLUMNS, STAGES, CAUSAL, SCORES, TOTAL,
-        )  # fmt: skip
-    _store_own(dv_tiles, dv, vs, batch, kv_head, start, PART, COLUMNS)
-    _store_own(dk_tiles, dk * scale, ks, batch, kv_head, start, PART, COLUMNS)
-    tma.store_wait(0)
-
-
-@gluon.jit
-def attention_backward_kv_hopper_kernel(
-    dk_tiles, dv_tiles, do_tiles, q_tiles, k_tiles, v_tiles, terms_ptr, kv_heads, queries, keys, rows, scale, score_scale,
-    GROUP: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """dK and dV of 128 keys of one head, over all queries of the GROUP heads that share it. Launched with 4 warps.
-
-    Descriptors are of tensors (batch, heads, rows, COLUMNS) in 16 bits, those of q and do of BLOCK rows, the others of 64.
-    """
-    # The first keys are seen by the most queries: the order is right as it is.
-    parts = (keys + _PROGRAM - 1) // _PROGRAM
-    start = gl.program_id(0) % parts * _PROGRAM
-    batch = gl.program_id(0) // parts // kv_heads
-    kv_head = gl.program_id(0) // parts % kv_heads
-    blocks = (queries + BLOCK - 1) // BLOCK
-    first = start * 0
-    if CAUSAL:
-        first = gl.minimum(start // BLOCK, blocks)
-    ks = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, _ROWS, COLUMNS], k_tiles.layout)
-    vs = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, _ROWS, COLUMNS], v_tiles.layout)
-    qs = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], q_tiles.layout)
-    dos = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], do_tiles.layout)
-    ready, free = _barriers(STAGES)
-    gl.warp_specialize(
-        [
-            (_gather, (0, dk_tiles, dv_tiles, qs, dos, ks, vs, terms_ptr, ready, free, batch, kv_head, kv_heads, start,
-                       first, blocks, rows, scale, score_scale, GROUP, BLOCK, COLUMNS, STAGES, CAUSAL)),
-            (_gather, (1, dk_tiles, dv_tiles, qs, dos, ks, vs, terms_ptr, ready, free, batch, kv_head, kv_heads, start,
-                       first, blocks, rows, scale, score_scale, GROUP, BLOCK, COLUMNS, STAGES, CAUSAL)),
-            (_load_queries, (q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, ready, free, batch, kv_head, start,
-                             first, blocks, GROUP, BLOCK, STAGES)),
-        ],
-        [4, 1],
-        [_MULTIPLYING, _LOADING],
-    )  # fmt: skip
-
-
-# --- dQ --------------------------------------------------------------------------------------------------------------
-
-
-@gluon.jit
-def _load_keys(
-    q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, ready, free, batch, head, kv_head, start, blocks,
-    BLOCK: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """Load the queries of both warpgroups, then keys and values from the last block to the first."""
-    _load_own(q_tiles, do_tiles, qs, dos, ready, batch, head, start)
-    for step in range(blocks):
-        place = (blocks - 1 - step) * BLOCK
-        _load_block(k_tiles, v_tiles, ks, vs, ready, free, batch, kv_head, place, step, STAGES)
-
-
-@gluon.jit
-def _attend_step(
-    dq, q, do, ks, vs, lse, delta, ready, free, query, step, blocks, keys, score_scale,
-    BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
-    SCORES: gl.constexpr, TOTAL: gl.constexpr,
-):  # fmt: skip
-    """Add a block of keys to dQ."""
-    slot = step % STAGES
-    mbarrier.wait(ready.index(1 + slot), (step // STAGES) & 1)
-    k = ks.index(slot).reshape([BLOCK, COLUMNS])
-    v = vs.index(slot).reshape([BLOCK, COLUMNS])
-    none = gl.zeros([_ROWS, BLOCK], gl.float32, SCORES)
-    scores = warpgroup_mma(q, k.permute([1, 0]), none, use_acc=False, is_async=True)
-    dp = warpgroup_mma(do, v.permute([1, 0]), none, use_acc=False, is_async=True)
-    scores = warpgroup_mma_wait(1, deps=[scores])
-    p = gl.exp2(scores * score_scale - lse[:, None])
-    dp = warpgroup_mma_wait(0, deps=[dp])
-    ds = p * (dp - delta[:, None])
-    if MASKED:
-        key = (blocks - 1 - step) * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, SCORES))[None, :]
-        visible = key < keys
-        if CAUSAL:
-            visible = visible & (key <= query[:, None])
-        ds = gl.where(visible, ds, 0.0)
-    ds = gl.convert_layout(ds.to(k.dtype), gl.DotOperandLayout(0, TOTAL, 2))
-    dq = warpgroup_mma_wait(0, deps=[warpgroup_mma(ds, k, dq, is_async=True)])
-    mbarrier.arrive(free.index(slot), count=1)
+def _start_dq(step, ds, ks, hidden, PART: gl.constexpr, COLUMNS: gl.constexpr, DQ: gl.constexpr):
+    """Start the product of the step before for a warpgroup's share of dQ: half the columns or, of 64, half the queries."""
+    dq = gl.zeros([PART_ROWS, PART_COLUMNS], gl.float32, DQ)
+    for group in gl.static_range(2):
+        given = ds.index(2 * (step % _PASSED) + group)
+        k = ks.index(group + hidden).reshape([ROWS, COLUMNS])
+        if COLUMNS == PART_COLUMNS:
+            given = given.slice(PART * PART_ROWS, PART_ROWS, dim=1)
+        else:
+            k = k.slice(PART * PART_COLUMNS, PART_COLUMNS, dim=1)
+        dq = warpgroup_mma(given.permute([1, 0]), k, dq, use_acc=group > 0, is_async=True)
     return dq
 
 
 @gluon.jit
-def _attend(
-    PART: gl.constexpr, dq_tiles, qs, dos, ks, vs, terms_ptr, ready, free, batch, head, heads, start, blocks, whole, keys,
-    rows, scale, score_scale, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
+def _add_dq(dq, units, sums, sum_tiles, place, PART: gl.constexpr, LINES: gl.constexpr):
+    """Add a block of dQ to the sums in memory, each thread's numbers one after the other."""
+    whole = gl.inline_asm_elementwise(
+        "cvt.rni.s32.f32 $0, $1;", "=r,f", [dq * units[:, None]], dtype=gl.int32, is_pure=True, pack=1
+    )
+    tma.store_wait(0)
+    sums.index(PART)._reinterpret(gl.int32, [PART_ROWS, PART_COLUMNS], LINES).store(whole)
+    fence_async_shared()
+    _add_shared_to_global(sum_tiles, [(2 * place + PART) * (PART_ROWS * PART_COLUMNS // WIDTH), 0], sums.index(PART))
+
+
+@gluon.jit
+def _gather_step(
+    dk, dv, dq, units, before, units0, before0, ks, vs, qs, dos, shared_terms, terms_ptr, ds, sums, sum_tiles, ready, free, full, key, start,
+    block, place, step, keys, rows, score_scale, inverse_key, value_units,
+    PART: gl.constexpr, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
+    SCORES: gl.constexpr, TOTAL: gl.constexpr, DQ: gl.constexpr, LINES: gl.constexpr,
 ):  # fmt: skip
-    """dQ of the queries of one warpgroup: first the blocks of keys that need a mask, then the ``whole`` ones without."""
+    """Add a block of queries to dK and dV, and the block of queries before to dQ."""
+    slot = step % STAGES
+    mbarrier.wait(ready.index(1 + slot), (step // STAGES) & 1)
+    hidden = _hidden_zero(step)
+    k = ks.index(PART + hidden).reshape([ROWS, COLUMNS])
+    v = vs.index(PART + hidden).reshape([ROWS, COLUMNS])
+    q = qs.index(slot).reshape([BLOCK, COLUMNS])
+    do = dos.index(slot).reshape([BLOCK, COLUMNS])
+    none = gl.zeros([ROWS, BLOCK], gl.float32, SCORES)
+    scores = warpgroup_mma(k, q.permute([1, 0]), none, use_acc=False, is_async=True)
+    _add_dq(dq, units0, sums, sum_tiles, before0, PART, LINES)
+    dp = warpgroup_mma(v, do.permute([1, 0]), none, use_acc=False, is_async=True)
+    lse = shared_terms.index(2 * slot).load(gl.SliceLayout(0, SCORES))
+    scores = warpgroup_mma_wait(1, deps=[scores])
+    p = gl.exp2(scores * score_scale - lse[None, :])
+    visible = start + ROWS <= keys
+    if CAUSAL:
+        visible = visible & (block * BLOCK >= start + ROWS)
+    if not visible:
+        seen = key < keys
+        seen = seen[:, None]
+        if CAUSAL:
+            query = block * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, SCORES))
+            seen = seen & (key[:, None] <= query[None, :])
+        p = gl.where(seen, p, 0.0)
+    delta = shared_terms.index(2 * slot + 1).load(gl.SliceLayout(0, SCORES))
+    dp = warpgroup_mma_wait(0, deps=[dp])
+    given = (p * (dp - delta[None, :])).to(q.dtype)
+    weights = gl.convert_layout(p.to(q.dtype), gl.DotOperandLayout(0, TOTAL, 2))
+    dv = warpgroup_mma(weights, do, dv, is_async=True)
+    # The other warpgroup has passed on the step before, so what is overwritten has been multiplied.
+    mbarrier.wait(full.index(step % 2), (step // 2) & 1)
+    ds.index(2 * ((step + 1) % _PASSED) + PART).store(given)
+    fence_async_shared()
+    mbarrier.arrive(full.index((step + 1) % 2), count=1)
+    dk = warpgroup_mma(gl.convert_layout(given, gl.DotOperandLayout(0, TOTAL, 2)), q, dk, is_async=True)
+    dq = _start_dq(step, ds, ks, hidden, PART, COLUMNS, DQ)
+    row = block * BLOCK + gl.arange(0, PART_ROWS, layout=gl.SliceLayout(1, DQ))
+    if COLUMNS == PART_COLUMNS:
+        row += PART * PART_ROWS
+    inverse = gl.load(terms_ptr + 2 * rows + row)
+    dk, dv, dq = warpgroup_mma_wait(0, deps=[dk, dv, dq])
+    mbarrier.arrive(free.index(slot), count=1)
+    return dk, dv, dq, row_units(inverse, inverse_key, value_units), place, units, before
+
+
+@gluon.jit
+def _largest(bounds_ptr, parts):
+    """The largest of the bounds of a head's keys."""
+    LANES: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    largest = gl.zeros([128], gl.float32, LANES)
+    for start in range(0, parts, 128):
+        part = start + gl.arange(0, 128, layout=LANES)
+        largest = gl.maximum(largest, gl.load(bounds_ptr + part, mask=part < parts, other=0.0))
+    return gl.max(largest, 0)
+
+
+@gluon.jit
+def _gather(
+    PART: gl.constexpr, dk_tiles, dv_tiles, sum_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ds, sums, ready, free, full,
+    batch, kv_head, kv_heads, start, first, blocks, keys, rows, scale, score_scale, inverse_key, value_units,
+    GROUP: gl.constexpr, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
+    LINES: gl.constexpr,
+):  # fmt: skip
+    """dK and dV of the keys of one warpgroup, and its share of what they add to dQ."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     TOTAL: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
-    start += PART * _ROWS
-    query = start + gl.arange(0, _ROWS, layout=gl.SliceLayout(1, SCORES))
-    terms_ptr += 2 * (batch * heads + head).to(gl.int64) * rows
-    lse = gl.load(terms_ptr + query)
-    delta = gl.load(terms_ptr + rows + query)
-    q = qs.index(PART).reshape([_ROWS, COLUMNS])
-    do = dos.index(PART).reshape([_ROWS, COLUMNS])
-    dq = gl.zeros([_ROWS, COLUMNS], gl.float32, TOTAL)
+    DQ: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART_COLUMNS, 16])
+    start += PART * ROWS
+    key = start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, SCORES))
+    dv = gl.zeros([ROWS, COLUMNS], gl.float32, TOTAL)
+    dk = gl.zeros([ROWS, COLUMNS], gl.float32, TOTAL)
+    # Before the first step there are no gradients of scores: they are 0.
+    units = gl.zeros([PART_ROWS], gl.float32, gl.SliceLayout(1, DQ))
+    ds.index(PART).store(gl.zeros([ROWS, BLOCK], qs.dtype, SCORES))
+    fence_async_shared()
+    mbarrier.arrive(full.index(0), count=1)
     mbarrier.wait(ready.index(0), 0)
-    for step in range(blocks - whole):
-        dq = _attend_step(
-            dq, q, do, ks, vs, lse, delta, ready, free, query, step, blocks, keys, score_scale,
-            BLOCK, COLUMNS, STAGES, CAUSAL, True, SCORES, TOTAL,
+    head = (batch * kv_heads + kv_head) * GROUP
+    each = blocks - first
+    before = head * (rows // BLOCK)
+    units0, before0 = units, before
+    dq = gl.zeros([PART_ROWS, PART_COLUMNS], gl.float32, DQ)
+    for step in range(GROUP * each):
+        block, member = block_of(step, first, each, GROUP)
+        own = head + member
+        dk, dv, dq, units, before, units0, before0 = _gather_step(
+            dk, dv, dq, units, before, units0, before0, ks, vs, qs, dos, shared_terms,
+            terms_ptr + 3 * own.to(gl.int64) * rows, ds, sums, sum_tiles, ready, free, full, key, start, block,
+            own * (rows // BLOCK) + block, step, keys, rows, score_scale, inverse_key, value_units, PART, BLOCK, COLUMNS, STAGES, CAUSAL, SCORES, TOTAL, DQ, LINES,
         )  # fmt: skip
-    for step in range(blocks - whole, blocks):
-        dq = _attend_step(
-            dq, q, do, ks, vs, lse, delta, ready, free, query, step, blocks, keys, score_scale,
-            BLOCK, COLUMNS, STAGES, CAUSAL, False, SCORES, TOTAL,
-        )  # fmt: skip
-    _store_own(dq_tiles, dq * scale, qs, batch, head, start, PART, COLUMNS)
+    _add_dq(dq, units0, sums, sum_tiles, before0, PART, LINES)
+    mbarrier.wait(full.index(GROUP * each % 2), (GROUP * each // 2) & 1)
+    dq = warpgroup_mma_wait(0, deps=[_start_dq(GROUP * each, ds, ks, 0, PART, COLUMNS, DQ)])
+    _add_dq(dq, units, sums, sum_tiles, before, PART, LINES)
+    # Both warpgroups have multiplied all keys, and each the values that are its own.
+    mbarrier.arrive(full.index((GROUP * each + 1) % 2), count=1)
+    mbarrier.wait(full.index((GROUP * each + 1) % 2), ((GROUP * each + 1) // 2) & 1)
+    store_own(dv_tiles, dv, vs, batch, kv_head, start, PART, COLUMNS)
+    store_own(dk_tiles, dk * scale, ks, batch, kv_head, start, PART, COLUMNS)
     tma.store_wait(0)
 
 
 @gluon.jit
-def attention_backward_q_hopper_kernel(
-    dq_tiles, do_tiles, q_tiles, k_tiles, v_tiles, terms_ptr, heads, keys, queries, rows, scale, score_scale,
+def attention_backward_hopper_kernel(
+    dk_tiles, dv_tiles, sum_tiles, do_tiles, q_tiles, k_tiles, v_tiles, terms_ptr, bounds_ptr, kv_heads, queries, keys, rows,
+    parts, together, scale, score_scale,
     GROUP: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
+    LINES: gl.constexpr,
 ):  # fmt: skip
-    """dQ of 128 queries of one head. Launched with 4 warps.
+    """dK and dV of 128 keys of one head, over all queries of the GROUP heads that share it, and what they add to dQ.
 
-    Descriptors are of tensors (batch, heads, rows, COLUMNS) in 16 bits, those of k and v of BLOCK rows, the others of 64.
+    Launched with 4 warps. Descriptors are of tensors (batch, heads, rows, COLUMNS) in 16 bits, those of q and do of BLOCK rows, the
+    others of 64; that of the sums is of what a warpgroup adds at a time. BLOCK is 64, and 128 of 64 columns. Under a causal mask
+    programs of so many heads run ``together``.
     """
-    parts = (queries + _PROGRAM - 1) // _PROGRAM
-    part = gl.program_id(0) % parts
-    if CAUSAL:  # The long programs first, the short ones fill the end.
-        part = parts - 1 - part
-    batch = gl.program_id(0) // parts // heads
-    head = gl.program_id(0) // parts % heads
-    start = part * _PROGRAM
-    end = keys
-    whole = keys // BLOCK
+    tiles = (keys + PROGRAM - 1) // PROGRAM
     if CAUSAL:
-        end = gl.minimum(keys, start + _PROGRAM)
-        whole = gl.minimum(keys, start + 1) // BLOCK
-    blocks = (end + BLOCK - 1) // BLOCK
-    qs = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, _ROWS, COLUMNS], q_tiles.layout)
-    dos = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, _ROWS, COLUMNS], do_tiles.layout)
-    ks = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], k_tiles.layout)
-    vs = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], v_tiles.layout)
-    ready, free = _barriers(STAGES)
+        # The first keys are seen by the most queries: those of as many heads as L2 holds first, and the short ones fill the end.
+        first_head = gl.program_id(0) // (tiles * together) * together
+        rest = gl.program_id(0) - first_head * tiles
+        together = gl.minimum(together, gl.num_programs(0) // tiles - first_head)
+        start = rest // together * PROGRAM
+        head = first_head + rest % together
+    else:
+        start = gl.program_id(0) % tiles * PROGRAM
+        head = gl.program_id(0) // tiles
+    batch = head // kv_heads
+    kv_head = head % kv_heads
+    blocks = (queries + BLOCK - 1) // BLOCK
+    first = start * 0
+    if CAUSAL:
+        first = gl.minimum(start // BLOCK, blocks)
+    bounds_ptr += 2 * (batch * kv_heads + kv_head).to(gl.int64) * parts
+    inverse_key, value_units = bound_units(_largest(bounds_ptr, parts), _largest(bounds_ptr + parts, parts))
+    ks = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, ROWS, COLUMNS], k_tiles.layout)
+    vs = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, ROWS, COLUMNS], v_tiles.layout)
+    qs = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], q_tiles.layout)
+    dos = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], do_tiles.layout)
+    PASSED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK], q_tiles.dtype)
+    ds = gl.allocate_shared_memory(q_tiles.dtype, [2 * _PASSED, ROWS, BLOCK], PASSED)
+    sums = gl.allocate_shared_memory(gl.int32, [2, PART_ROWS * PART_COLUMNS // WIDTH, WIDTH], sum_tiles.layout)
+    shared_terms = gl.allocate_shared_memory(gl.float32, [2 * STAGES, BLOCK], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(full.index(i), count=2)
+    ready, free = barriers(STAGES)
     gl.warp_specialize(
         [
-            (_attend, (0, dq_tiles, qs, dos, ks, vs, terms_ptr, ready, free, batch, head, heads, start, blocks, whole,
-                       keys, rows, scale, score_scale, BLOCK, COLUMNS, STAGES, CAUSAL)),
-            (_attend, (1, dq_tiles, qs, dos, ks, vs, terms_ptr, ready, free, batch, head, heads, start, blocks, whole,
-                       keys, rows, scale, score_scale, BLOCK, COLUMNS, STAGES, CAUSAL)),
-            (_load_keys, (q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, ready, free, batch, head, head // GROUP,
-                          start, blocks, BLOCK, STAGES)),
+            (_gather, (0, dk_tiles, dv_tiles, sum_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ds, sums, ready, free,
+                       full, batch, kv_head, kv_heads, start, first, blocks, keys, rows, scale, score_scale, inverse_key, value_units,
+                       GROUP, BLOCK, COLUMNS, STAGES, CAUSAL, LINES)),
+            (_gather, (1, dk_tiles, dv_tiles, sum_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ds, sums, ready, free,
+                       full, batch, kv_head, kv_heads, start, first, blocks, keys, rows, scale, score_scale, inverse_key, value_units,
+                       GROUP, BLOCK, COLUMNS, STAGES, CAUSAL, LINES)),
+            (_load_queries, (q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ready, free, batch,
+                             kv_head, kv_heads, start, first, blocks, rows, GROUP, BLOCK, STAGES)),
         ],
         [4, 1],
-        [_MULTIPLYING, _LOADING],
+        [MULTIPLYING, LOADING],
     )  # fmt: skip

@@ -1,6 +1,7 @@
-"""dK and dV on Hopper of heads of more than 128 columns, whose sums one warpgroup's registers do not hold.
+"""Warp-specialized backward pass of attention on Hopper in two launches, of heads of more than 128 columns.
 
-Two warpgroups share 64 keys: one weighs them and sums dV, the other takes the weights from shared memory and sums dK.
+Registers of one warpgroup do not hold the sums of dK and dV. Two share 64 keys: one weighs them and sums dV, the other takes
+the weights from shared memory and sums dK. For dQ each has 64 queries of its own and computes the scores once more.
 """
 
 from __future__ import annotations
@@ -15,7 +16,19 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tilescope_kernels.attention.hopper_backward import _LOADING, _MULTIPLYING, _ROWS, _barriers, _load_block
+from tilescope_kernels.attention.hopper_backward_parts import (
+    LOADING,
+    MULTIPLYING,
+    PROGRAM,
+    ROWS,
+    barriers,
+    block_of,
+    load_block,
+    load_own,
+    store_own,
+)
+
+# --- dK and dV -------------------------------------------------------------------------------------------------------
 
 
 @gluon.jit
@@ -29,25 +42,15 @@ def _load_queries(
     step = first * 0
     for member in range(GROUP):
         for block in range(first, blocks):
-            _load_block(
+            load_block(
                 q_tiles, do_tiles, qs, dos, ready, free, batch, kv_head * GROUP + member, block * BLOCK, step, STAGES
             )
             step += 1
 
 
 @gluon.jit
-def _block_of(step, first, each, terms_ptr, rows, GROUP: gl.constexpr):
-    """The block of queries of a step, and the terms of its head."""
-    block = first + step
-    if GROUP > 1:
-        block = first + step % each
-        terms_ptr += 2 * (step // each) * rows
-    return block, terms_ptr
-
-
-@gluon.jit
 def _finish(out_tiles, total, shared, batch, kv_head, start, COLUMNS: gl.constexpr):
-    shared.reshape([_ROWS, COLUMNS]).store(total.to(shared.dtype))
+    shared.reshape([ROWS, COLUMNS]).store(total.to(shared.dtype))
     fence_async_shared()
     tma.async_copy_shared_to_global(out_tiles, [batch, kv_head, start, 0], shared)
     tma.store_wait(0)
@@ -62,26 +65,27 @@ def _sum_dv(
     """Weigh the keys, pass the weights on, and sum dV."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     TOTAL: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
-    key = start + gl.arange(0, _ROWS, layout=gl.SliceLayout(1, SCORES))
-    k = ks.reshape([_ROWS, COLUMNS])
-    dv = gl.zeros([_ROWS, COLUMNS], gl.float32, TOTAL)
+    key = start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, SCORES))
+    k = ks.reshape([ROWS, COLUMNS])
+    dv = gl.zeros([ROWS, COLUMNS], gl.float32, TOTAL)
     mbarrier.wait(ready.index(0), 0)
-    terms_ptr += 2 * (batch * kv_heads + kv_head).to(gl.int64) * GROUP * rows
+    terms_ptr += 3 * (batch * kv_heads + kv_head).to(gl.int64) * GROUP * rows
     each = blocks - first
     for step in range(GROUP * each):
-        block, own_terms = _block_of(step, first, each, terms_ptr, rows, GROUP)
+        block, member = block_of(step, first, each, GROUP)
+        own_terms = terms_ptr + 3 * member * rows
         slot = step % STAGES
         query = block * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, SCORES))
         mbarrier.wait(ready.index(1 + slot), (step // STAGES) & 1)
         q = qs.index(slot).reshape([BLOCK, COLUMNS])
         do = dos.index(slot).reshape([BLOCK, COLUMNS])
-        none = gl.zeros([_ROWS, BLOCK], gl.float32, SCORES)
+        none = gl.zeros([ROWS, BLOCK], gl.float32, SCORES)
         scores = warpgroup_mma(k, q.permute([1, 0]), none, use_acc=False, is_async=True)
         lse = gl.load(own_terms + query)
         scores = warpgroup_mma_wait(0, deps=[scores])
         p = gl.exp2(scores * score_scale - lse[None, :])
         if CAUSAL:  # noqa: SIM102 - a constant
-            if block * BLOCK < start + _ROWS:  # some key is after some query
+            if block * BLOCK < start + ROWS:  # some key is after some query
                 p = gl.where(key[:, None] <= query[None, :], p, 0.0)
         p = p.to(q.dtype)
         mbarrier.wait(taken.index(step % 2), (step // 2) & 1 ^ 1)
@@ -103,19 +107,20 @@ def _sum_dk(
     """Sum dK with the weights that are passed on."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     TOTAL: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
-    v = vs.reshape([_ROWS, COLUMNS])
-    dk = gl.zeros([_ROWS, COLUMNS], gl.float32, TOTAL)
+    v = vs.reshape([ROWS, COLUMNS])
+    dk = gl.zeros([ROWS, COLUMNS], gl.float32, TOTAL)
     mbarrier.wait(ready.index(0), 0)
-    terms_ptr += 2 * (batch * kv_heads + kv_head).to(gl.int64) * GROUP * rows
+    terms_ptr += 3 * (batch * kv_heads + kv_head).to(gl.int64) * GROUP * rows
     each = blocks - first
     for step in range(GROUP * each):
-        block, own_terms = _block_of(step, first, each, terms_ptr, rows, GROUP)
+        block, member = block_of(step, first, each, GROUP)
+        own_terms = terms_ptr + 3 * member * rows
         slot = step % STAGES
         query = block * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, SCORES))
         mbarrier.wait(ready.index(1 + slot), (step // STAGES) & 1)
         q = qs.index(slot).reshape([BLOCK, COLUMNS])
         do = dos.index(slot).reshape([BLOCK, COLUMNS])
-        none = gl.zeros([_ROWS, BLOCK], gl.float32, SCORES)
+        none = gl.zeros([ROWS, BLOCK], gl.float32, SCORES)
         dp = warpgroup_mma(v, do.permute([1, 0]), none, use_acc=False, is_async=True)
         delta = gl.load(own_terms + rows + query)
         mbarrier.wait(passed.index(step % 2), (step // 2) & 1)
@@ -136,20 +141,20 @@ def attention_backward_kv_wide_hopper_kernel(
     GROUP: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """As ``attention_backward_kv_hopper_kernel``, of 64 keys. ``BLOCK`` is 64, too."""
-    parts = (keys + _ROWS - 1) // _ROWS
-    start = gl.program_id(0) % parts * _ROWS
+    parts = (keys + ROWS - 1) // ROWS
+    start = gl.program_id(0) % parts * ROWS
     batch = gl.program_id(0) // parts // kv_heads
     kv_head = gl.program_id(0) // parts % kv_heads
     blocks = (queries + BLOCK - 1) // BLOCK
     first = start * 0
     if CAUSAL:
         first = gl.minimum(start // BLOCK, blocks)
-    ks = gl.allocate_shared_memory(q_tiles.dtype, [1, 1, _ROWS, COLUMNS], k_tiles.layout)
-    vs = gl.allocate_shared_memory(q_tiles.dtype, [1, 1, _ROWS, COLUMNS], v_tiles.layout)
+    ks = gl.allocate_shared_memory(q_tiles.dtype, [1, 1, ROWS, COLUMNS], k_tiles.layout)
+    vs = gl.allocate_shared_memory(q_tiles.dtype, [1, 1, ROWS, COLUMNS], v_tiles.layout)
     qs = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], q_tiles.layout)
     dos = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], do_tiles.layout)
-    PASSED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_ROWS, BLOCK], q_tiles.dtype)
-    weights = gl.allocate_shared_memory(q_tiles.dtype, [2, _ROWS, BLOCK], PASSED)
+    PASSED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK], q_tiles.dtype)
+    weights = gl.allocate_shared_memory(q_tiles.dtype, [2, ROWS, BLOCK], PASSED)
     passed = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     taken = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     finished = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
@@ -157,7 +162,7 @@ def attention_backward_kv_wide_hopper_kernel(
         mbarrier.init(passed.index(i), count=1)
         mbarrier.init(taken.index(i), count=1)
     mbarrier.init(finished, count=1)
-    ready, free = _barriers(STAGES)
+    ready, free = barriers(STAGES)
     gl.warp_specialize(
         [
             (_sum_dv, (dv_tiles, qs, dos, ks, vs, weights, passed, taken, terms_ptr, ready, free, batch, kv_head, kv_heads,
@@ -168,5 +173,122 @@ def attention_backward_kv_wide_hopper_kernel(
                              first, blocks, GROUP, BLOCK, STAGES)),
         ],
         [4, 1],
-        [_MULTIPLYING, _LOADING],
+        [MULTIPLYING, LOADING],
+    )  # fmt: skip
+
+
+# --- dQ --------------------------------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def _load_keys(
+    q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, ready, free, batch, head, kv_head, start, blocks,
+    BLOCK: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Load the queries of both warpgroups, then keys and values from the last block to the first."""
+    load_own(q_tiles, do_tiles, qs, dos, ready, batch, head, start)
+    for step in range(blocks):
+        place = (blocks - 1 - step) * BLOCK
+        load_block(k_tiles, v_tiles, ks, vs, ready, free, batch, kv_head, place, step, STAGES)
+
+
+@gluon.jit
+def _attend_step(
+    dq, q, do, ks, vs, lse, delta, ready, free, query, step, blocks, keys, score_scale,
+    BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
+    SCORES: gl.constexpr, TOTAL: gl.constexpr,
+):  # fmt: skip
+    """Add a block of keys to dQ."""
+    slot = step % STAGES
+    mbarrier.wait(ready.index(1 + slot), (step // STAGES) & 1)
+    k = ks.index(slot).reshape([BLOCK, COLUMNS])
+    v = vs.index(slot).reshape([BLOCK, COLUMNS])
+    none = gl.zeros([ROWS, BLOCK], gl.float32, SCORES)
+    scores = warpgroup_mma(q, k.permute([1, 0]), none, use_acc=False, is_async=True)
+    dp = warpgroup_mma(do, v.permute([1, 0]), none, use_acc=False, is_async=True)
+    scores = warpgroup_mma_wait(1, deps=[scores])
+    p = gl.exp2(scores * score_scale - lse[:, None])
+    dp = warpgroup_mma_wait(0, deps=[dp])
+    ds = p * (dp - delta[:, None])
+    if MASKED:
+        key = (blocks - 1 - step) * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, SCORES))[None, :]
+        visible = key < keys
+        if CAUSAL:
+            visible = visible & (key <= query[:, None])
+        ds = gl.where(visible, ds, 0.0)
+    ds = gl.convert_layout(ds.to(k.dtype), gl.DotOperandLayout(0, TOTAL, 2))
+    dq = warpgroup_mma_wait(0, deps=[warpgroup_mma(ds, k, dq, is_async=True)])
+    mbarrier.arrive(free.index(slot), count=1)
+    return dq
+
+
+@gluon.jit
+def _attend(
+    PART: gl.constexpr, dq_tiles, qs, dos, ks, vs, terms_ptr, ready, free, batch, head, heads, start, blocks, whole, keys,
+    rows, scale, score_scale, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
+):  # fmt: skip
+    """dQ of the queries of one warpgroup: first the blocks of keys that need a mask, then the ``whole`` ones without."""
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
+    TOTAL: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    start += PART * ROWS
+    query = start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, SCORES))
+    terms_ptr += 3 * (batch * heads + head).to(gl.int64) * rows
+    lse = gl.load(terms_ptr + query)
+    delta = gl.load(terms_ptr + rows + query)
+    q = qs.index(PART).reshape([ROWS, COLUMNS])
+    do = dos.index(PART).reshape([ROWS, COLUMNS])
+    dq = gl.zeros([ROWS, COLUMNS], gl.float32, TOTAL)
+    mbarrier.wait(ready.index(0), 0)
+    for step in range(blocks - whole):
+        dq = _attend_step(
+            dq, q, do, ks, vs, lse, delta, ready, free, query, step, blocks, keys, score_scale,
+            BLOCK, COLUMNS, STAGES, CAUSAL, True, SCORES, TOTAL,
+        )  # fmt: skip
+    for step in range(blocks - whole, blocks):
+        dq = _attend_step(
+            dq, q, do, ks, vs, lse, delta, ready, free, query, step, blocks, keys, score_scale,
+            BLOCK, COLUMNS, STAGES, CAUSAL, False, SCORES, TOTAL,
+        )  # fmt: skip
+    store_own(dq_tiles, dq * scale, qs, batch, head, start, PART, COLUMNS)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def attention_backward_q_hopper_kernel(
+    dq_tiles, do_tiles, q_tiles, k_tiles, v_tiles, terms_ptr, heads, keys, queries, rows, scale, score_scale,
+    GROUP: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """dQ of 128 queries of one head. Launched with 4 warps.
+
+    Descriptors are of tensors (batch, heads, rows, COLUMNS) in 16 bits, those of k and v of BLOCK rows, the others of 64.
+    """
+    parts = (queries + PROGRAM - 1) // PROGRAM
+    part = gl.program_id(0) % parts
+    if CAUSAL:  # The long programs first, the short ones fill the end.
+        part = parts - 1 - part
+    batch = gl.program_id(0) // parts // heads
+    head = gl.program_id(0) // parts % heads
+    start = part * PROGRAM
+    end = keys
+    whole = keys // BLOCK
+    if CAUSAL:
+        end = gl.minimum(keys, start + PROGRAM)
+        whole = gl.minimum(keys, start + 1) // BLOCK
+    blocks = (end + BLOCK - 1) // BLOCK
+    qs = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, ROWS, COLUMNS], q_tiles.layout)
+    dos = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, ROWS, COLUMNS], do_tiles.layout)
+    ks = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], k_tiles.layout)
+    vs = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], v_tiles.layout)
+    ready, free = barriers(STAGES)
+    gl.warp_specialize(
+        [
+            (_attend, (0, dq_tiles, qs, dos, ks, vs, terms_ptr, ready, free, batch, head, heads, start, blocks, whole,
+                       keys, rows, scale, score_scale, BLOCK, COLUMNS, STAGES, CAUSAL)),
+            (_attend, (1, dq_tiles, qs, dos, ks, vs, terms_ptr, ready, free, batch, head, heads, start, blocks, whole,
+                       keys, rows, scale, score_scale, BLOCK, COLUMNS, STAGES, CAUSAL)),
+            (_load_keys, (q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, ready, free, batch, head, head // GROUP,
+                          start, blocks, BLOCK, STAGES)),
+        ],
+        [4, 1],
+        [MULTIPLYING, LOADING],
     )  # fmt: skip

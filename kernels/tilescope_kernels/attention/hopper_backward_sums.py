@@ -1,0 +1,121 @@
+"""Before and after attention's backward pass on Hopper: terms of rows, bounds of keys, and dQ from sums that are integers.
+
+Integers add up to the same in any order, floats do not. A row's unit is chosen so that no sum can overflow (``row_units``).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tilescope_kernels.attention.flash import _place, _rows, _store_rows
+
+
+@triton.jit
+def _norms(x):
+    """The Euclidean norm of each row, infinity where an element is not finite, without overflow between."""
+    largest = tl.max(tl.where(tl.abs(x) < float("inf"), tl.abs(x), float("inf")), 1)
+    scaled = x / tl.maximum(largest, 1e-37)[:, None]
+    norms = largest * tl.sqrt(tl.sum(scaled * scaled, 1))
+    return tl.where(largest < float("inf"), norms, float("inf"))
+
+
+@triton.jit
+def _row_terms(
+    terms_ptr, sums_ptr, o_ptr, do_ptr, lse_ptr, o_strides, do_strides, heads, queries, rows,
+    COLUMNS: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    batch, head, start = _place(rows, heads, 64, False)
+    o = _rows(o_ptr, None, o_strides, batch, head, start, queries, 64, COLUMNS, True).to(tl.float32)
+    do = _rows(do_ptr, None, do_strides, batch, head, start, queries, 64, COLUMNS, True).to(tl.float32)
+    query = start + tl.arange(0, 64)
+    place = tl.cast(batch * heads + head, tl.int64)
+    lse = tl.load(lse_ptr + place * queries + query, mask=query < queries, other=float("inf"))
+    if sums_ptr is not None:
+        sums_ptr += (place * rows + start) * PADDED
+        tl.store(sums_ptr + tl.arange(0, 64 * PADDED), tl.zeros([64 * PADDED], tl.int32))
+    terms_ptr += 3 * place * rows
+    tl.store(terms_ptr + query, lse)
+    tl.store(terms_ptr + rows + query, tl.sum(o * do, 1))
+    tl.store(terms_ptr + 2 * rows + query, tl.where(query < queries, 1.0 / tl.maximum(_norms(do), 1e-37), 0.0))
+
+
+@triton.jit
+def _key_bounds(bounds_ptr, k_ptr, v_ptr, k_strides, v_strides, kv_heads, keys, parts, program, COLUMNS: tl.constexpr):
+    part, place = program % parts, program // parts
+    batch, head = place // kv_heads, place % kv_heads
+    k = _rows(k_ptr, None, k_strides, batch, head, part * 64, keys, 64, COLUMNS, True).to(tl.float32)
+    v = _rows(v_ptr, None, v_strides, batch, head, part * 64, keys, 64, COLUMNS, True).to(tl.float32)
+    bounds_ptr += 2 * tl.cast(place, tl.int64) * parts + part
+    tl.store(bounds_ptr, tl.max(tl.where(tl.abs(k) < float("inf"), tl.abs(k), float("inf"))))
+    tl.store(bounds_ptr + parts, tl.max(_norms(v), 0))
+
+
+@triton.jit
+def attention_backward_terms_kernel(
+    terms_ptr, bounds_ptr, sums_ptr, o_ptr, do_ptr, lse_ptr, k_ptr, v_ptr, o_strides, do_strides, k_strides, v_strides,
+    heads, kv_heads, queries, keys, rows, parts, row_programs,
+    COLUMNS: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """What the other kernels need of each row and of all keys, and zeros for the sums of dQ, if they are given.
+
+    ``terms`` (batch, heads, 3, rows): of each query its lse, the inner product of its o and do, and the inverse of do's norm. Queries
+    that do not exist, up to ``rows``, get infinity and 0: 2^(score - infinity) = 0 is their weight. ``bounds`` (batch, kv_heads, 2,
+    parts): of each 64 keys the largest element, and the largest norm of their values, by programs from ``row_programs`` on.
+    """
+    if tl.program_id(0) < row_programs:
+        _row_terms(
+            terms_ptr, sums_ptr, o_ptr, do_ptr, lse_ptr, o_strides, do_strides, heads, queries, rows, COLUMNS, PADDED
+        )
+    elif bounds_ptr is not None:
+        _key_bounds(
+            bounds_ptr,
+            k_ptr,
+            v_ptr,
+            k_strides,
+            v_strides,
+            kv_heads,
+            keys,
+            parts,
+            tl.program_id(0) - row_programs,
+            COLUMNS,
+        )
+
+
+@triton.jit
+def attention_backward_q_sums_kernel(
+    dq_ptr, sums_ptr, terms_ptr, bounds_ptr, dq_strides, heads, group, queries, rows, parts, scale,
+    COLUMNS: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """dQ of 64 queries of a head from the sums, which lie as the warpgroups' threads have them."""
+    batch, head, start = _place(rows, heads, 64, False)
+    place = tl.cast(batch * heads + head, tl.int64)
+    query = start + tl.arange(0, 64)
+    part = tl.arange(0, PARTS)
+    bounds_ptr += 2 * (place // group) * parts
+    largest_key = tl.max(tl.load(bounds_ptr + part, mask=part < parts, other=0.0), 0)
+    largest_value = tl.max(tl.load(bounds_ptr + parts + part, mask=part < parts, other=0.0), 0)
+    inverse = tl.load(terms_ptr + (3 * place + 2) * rows + query)
+    inverse_key, value_units = bound_units(largest_key, largest_value)
+    units = row_units(inverse, inverse_key, value_units)
+    given = tl.load(sums_ptr + (place * rows + start) * PADDED + tl.arange(0, 64 * PADDED))
+    # (64 columns, 8 columns, warps, rows, pairs of columns, 8 rows on, columns)
+    given = tl.permute(tl.reshape(given, [PADDED // 64, 8, 4, 8, 4, 2, 2]), [2, 5, 3, 0, 1, 4, 6])
+    dq = tl.reshape(given, [64, PADDED]).to(tl.float32) * tl.where(units > 0, scale / units, float("nan"))[:, None]
+    _store_rows(dq_ptr, dq_strides, batch, head, start, queries, dq.to(dq_ptr.dtype.element_ty), 64, COLUMNS)
+
+
+@triton.jit
+def bound_units(largest_key, largest_value):
+    """What ``row_units`` needs of a head's keys and values. Not finite ones give 0."""
+    return 1.0 / tl.maximum(largest_key, 1e-37), 134217728.0 / tl.maximum(largest_value, 1e-30)
+
+
+@triton.jit
+def row_units(inverse, inverse_key, value_units):
+    """The units in 1 of a row's sums. 2^28 are the norm of do, twice the largest norm of a value and the largest element of a key.
+
+    That is a bound of dQ, for a score's gradient is its weight times the difference of two inner products of do, with a value and
+    with a mean of values. Weights may add up to 8 where they should to 1.
+    """
+    return tl.minimum(tl.minimum(inverse * value_units, 8.507059173023462e37) * inverse_key, 8.507059173023462e37)

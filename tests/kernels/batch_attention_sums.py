@@ -1,0 +1,126 @@
+"""What goes before and after attention's backward pass on Hopper, in Triton's interpreter. Run by test_attention_sums."""
+
+from __future__ import annotations
+
+# First: it switches the interpreter on.
+from interpreted import INF, NAN, close, draw, main  # isort: skip
+
+import torch
+import torch.nn.functional as F
+from tilescope_kernels._shared.integers import next_power_of_2
+from tilescope_kernels.attention import hopper_backward_sums as sums_of
+from tilescope_kernels.attention.hopper_gradients import _LINES
+
+EXTENTS = ((1, 4, 2, 150, 200, 128), (2, 2, 2, 70, 130, 64), (1, 2, 1, 64, 64, 80))
+
+
+class Problem:
+    """Operands of a backward pass, and what is worked out of them before it."""
+
+    def __init__(self, *extents):
+        batch, heads, kv_heads, queries, keys, columns = extents
+        self.width = 64 if columns <= 64 else 128
+        self.columns, self.queries, self.group = columns, queries, heads // kv_heads
+        block = 8192 // self.width
+        self.rows, self.parts = -(-queries // block) * block, -(-keys // 64)
+        self.programs = self.rows // 64 * batch * heads
+        self.o, self.do = (draw(batch, heads, queries, columns, seed=seed).half() for seed in (0, 1))
+        self.k, self.v = (draw(batch, kv_heads, keys, columns, seed=seed).half() for seed in (2, 3))
+        self.lse = draw(batch, heads, queries, seed=4)
+        self.terms = torch.full((batch, heads, 3, self.rows), NAN)
+        self.bounds = torch.full((batch, kv_heads, 2, self.parts), NAN)
+        self.sums = torch.full((batch * heads, self.rows // 64, self.width // 64, 4096), 7, dtype=torch.int32)
+
+    def begin(self):
+        tensors = (self.o, self.do, self.k, self.v)
+        (batch, heads), (kv_heads, keys) = self.o.shape[:2], self.k.shape[1:3]
+        sums_of.attention_backward_terms_kernel[(self.programs + self.parts * batch * kv_heads,)](
+            self.terms, self.bounds, self.sums, self.o, self.do, self.lse, self.k, self.v, *(t.stride()[:3] for t in tensors),
+            heads, kv_heads, self.queries, keys, self.rows, self.parts, self.programs,
+            COLUMNS=self.columns, PADDED=self.width,
+        )  # fmt: skip
+        return self
+
+    def units(self):
+        """Of each row, in fp64."""
+        key, value = (self.bounds[:, :, i].amax(-1).repeat_interleave(self.group, 1)[..., None] for i in (0, 1))
+        return self.terms[:, :, 2].double() * 2.0**27 / value / key
+
+    def add(self, dq):
+        """Add numbers (batch, heads, rows, width) to the sums, as the threads of the warpgroups have them."""
+        whole = (dq.double() * self.units()[..., None]).round()
+        assert whole.abs().max() < 2**31
+        parts = whole.reshape(*self.sums.shape[:2], 64, self.sums.shape[2], 64).transpose(2, 3).to(torch.int32)
+        place, row, column = torch.arange(4096), 0, 0
+        for bit, (of_row, of_column) in enumerate(_LINES.offset_bases):
+            row = row + (place >> bit & 1) * of_row
+            column = column + (place >> bit & 1) * of_column
+        self.sums += parts[..., row, column]
+
+    def end(self, scale):
+        dq = torch.full_like(self.o, 9.0)
+        sums_of.attention_backward_q_sums_kernel[(self.programs,)](
+            dq, self.sums, self.terms, self.bounds, dq.stride()[:3], self.o.shape[1], self.group, self.queries, self.rows,
+            self.parts, scale, COLUMNS=self.columns, PADDED=self.width, PARTS=next_power_of_2(self.parts),
+        )  # fmt: skip
+        return dq
+
+
+def check_terms_and_bounds():
+    for extents in EXTENTS:
+        one = Problem(*extents).begin()
+        queries = one.queries
+        assert not one.sums.any()
+        assert torch.equal(one.terms[:, :, 0, :queries], one.lse)
+        close(one.terms[:, :, 1, :queries], (one.o.double() * one.do.double()).sum(-1))
+        close(one.terms[:, :, 2, :queries], 1 / one.do.double().norm(dim=-1))
+        # Queries that do not exist weigh nothing.
+        assert (one.terms[:, :, 0, queries:] == INF).all() and not one.terms[:, :, 1:, queries:].any()
+        k, v = (F.pad(t.double(), (0, 0, 0, -t.shape[2] % 64)).unflatten(2, (-1, 64)) for t in (one.k, one.v))
+        close(one.bounds[:, :, 0], k.abs().amax((-1, -2)))
+        close(one.bounds[:, :, 1], v.norm(dim=-1).amax(-1))
+
+
+def check_dq_from_sums():
+    for extents in EXTENTS:
+        one = Problem(*extents).begin()
+        dq = draw(*one.o.shape[:2], one.rows, one.width, seed=5)
+        dq[:, :, one.queries :], dq[..., one.columns :] = 0.0, 0.0
+        one.add(dq)
+        one.add(-0.25 * dq)
+        close(one.end(0.5), 0.375 * dq[:, :, : one.queries, : one.columns], 1e-3)
+
+
+def check_no_dq_passes_the_bound():
+    """All weight on one key, whose value is do and whose mean is its opposite: the most that a gradient can be."""
+    one = Problem(1, 1, 1, 64, 64, 64)
+    one.do[:], one.k[:], one.v[:] = 1.0, 1.0, -1.0
+    one.v[:, :, 5] = 1.0
+    one.begin()
+    most = 2 * (one.do[0, 0, 0].double() @ one.v[0, 0, 5].double())
+    whole = most * one.units()[..., : one.queries]
+    assert (whole <= 2**28 * 1.0001).all() and (whole >= 2**28 * 0.9999).all()
+
+
+def check_numbers_far_apart():
+    for of_do, of_k, of_v in ((1e-4, 1, 1), (1, 6e4, 1e-4), (6e4, 1, 6e4), (0, 1, 1), (1, 0, 1), (1, 1, 0)):
+        one = Problem(1, 2, 1, 64, 70, 64)
+        one.do, one.k, one.v = (t.sign().half() * of for t, of in ((one.do, of_do), (one.k, of_k), (one.v, of_v)))
+        one.begin()
+        assert one.terms[:, :, 2].isfinite().all() and one.end(1.0).isfinite().all()
+
+
+def check_what_is_not_finite_reaches_dq():
+    for name, value in (("k", INF), ("v", NAN), ("v", -INF)):
+        one = Problem(1, 4, 2, 64, 130, 64)
+        getattr(one, name)[0, 1, 77, 3] = value
+        dq = one.begin().end(1.0)
+        assert not dq[:, :2].any() and dq[:, 2:].isnan().all()
+    one = Problem(1, 2, 1, 64, 64, 64)
+    one.do[0, 1, 9, 2] = NAN
+    dq = one.begin().end(1.0)
+    assert dq[0, 1, 9].isnan().all() and int(dq.isnan().sum()) == 64
+
+
+if __name__ == "__main__":
+    main(globals())
