@@ -22,8 +22,7 @@ _ROW_CSS = """
 @media (max-width: 640px) {
   :host { flex-flow: row nowrap !important; overflow: auto hidden !important; scrollbar-width: none; padding-top: 6px;
     mask-image: linear-gradient(to left, transparent, #000 24px); }
-  :host > :first-child { flex: 1 0 240px; }
-  :host > * { flex: none; }
+  :host > :first-child { flex: none; width: 250px; min-width: 0; }
 }
 """
 
