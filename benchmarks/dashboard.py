@@ -41,13 +41,14 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 ROOT = Path(__file__).resolve().parents[1]
 #: What is measured, and the most it may take, in seconds; memory in bytes.
 BUDGETS = {
-    "page ready, warm": 1.5,
-    "view switch, page just opened": 0.3,
+    "page ready, warm": 1.2,
+    "view switch, page just opened": 0.5,
     "view switch": 0.3,
     "filter 10,000 launches": 0.2,
     "filter 100,000 launches": 1.0,
     "page ready beside 19 others": 2.0,
-    "20 sessions at once, the slowest": 2.0,
+    "20 sessions at once, the slowest": 5.0,
+    "Claims": 1.0,
     "memory kept of a closed session": 1e6,
     "browser busy, of 5 s at rest": 0.25,
 }
@@ -164,6 +165,14 @@ def switched(page: Page, url: str, after: float) -> list[float]:
     page.wait_for_timeout(1000 * after)
     names = ("Timeline", "Sizes", "Tune", "Compare", "History")
     return [page.get_by_role("tab", name=name, exact=True).evaluate(AFTER_CLICK) / 1e3 for name in names]
+
+
+def claims(page: Page, url: str) -> float:
+    """Seconds from the click on the tab of Claims, which has not been looked at before, to its figure."""
+    page_ready(page, url)
+    page.wait_for_timeout(10_000)
+    # Home, over which it is reached by hand, has no figure.
+    return page.get_by_role("tab", name="Claims", exact=True, include_hidden=True).evaluate(AFTER_CLICK) / 1e3
 
 
 def filtered(page: Page, url: str, run: str, times: int) -> list[float]:
@@ -311,6 +320,7 @@ def measure(times: int, small: bool) -> dict[str, list[float]]:
             for what, after in (("view switch, page just opened", 0.0), ("view switch", 10.0)):
                 rounds = [fresh(lambda page, after=after: switched(page, recorded, after)) for _ in range(times)]
                 found[what] = [spent for one in rounds for spent in one]
+            found["Claims"] = [fresh(lambda page: claims(page, recorded)) for _ in range(times)]
             for size, run in runs.items():
                 found[f"filter {size:,} launches"] = fresh(lambda page, run=run: filtered(page, url, run, times))
             found["browser busy, of 5 s at rest"] = [fresh(lambda page: busy(page, recorded))]
@@ -318,8 +328,8 @@ def measure(times: int, small: bool) -> dict[str, list[float]]:
                 found["page ready beside 19 others"] = fresh(
                     lambda page: [page_ready(page, recorded) for _ in range(times + 1)]
                 )[1:]
-            found["20 sessions at once, the slowest"] = [together(url) for _ in range(times)]
-            found["memory kept of a closed session"] = [kept(url, server)]
+            found["20 sessions at once, the slowest"] = [together(recorded) for _ in range(times)]
+            found["memory kept of a closed session"] = [kept(recorded, server)]
         browser.close()
     return found
 

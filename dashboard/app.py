@@ -65,7 +65,8 @@ def build() -> pmui.Page:
     page_lifetime.settle()
     page_lifetime.from_here()
     # Where the session of a page has lapsed before its socket came, only these still tell what the page was asked with.
-    state = State(may_launch=may_launch(pn.state.curdoc), view=landing(pn.state.session_args))
+    known = {"view": landing(pn.state.session_args), "narrow": phone(pn.state.headers)}
+    state = State(may_launch=may_launch(pn.state.curdoc), **known)
     pn.state.location.sync(state, IN_ADDRESS, on_error=state.take)
     drawer, main = Drawer(state), pn.Column(sizing_mode="stretch_width", margin=0)
     width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))
@@ -95,6 +96,11 @@ def build() -> pmui.Page:
 def landing(asked: Mapping[str, Any]) -> str:
     """The view of an address that names none: Home, unless it names something of a kernel."""
     return FIRST if {"run", "kernel", "case", "compared"} & asked.keys() else HOME
+
+
+def phone(headers: Mapping[str, str]) -> bool:
+    """Whether the browser says that it is a phone's: else all would be drawn again once it has measured the page."""
+    return "Mobi" in headers.get("User-Agent", "")
 
 
 def home(state: State) -> str:

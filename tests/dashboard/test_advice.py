@@ -190,7 +190,7 @@ def test_nvidias_rules_stand_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "Not collected" in shown._nvidia.object
     case = Case("softmax", *[shown._case.value[i] for i in (0, 1, 2, 3)])
     rule = NcuRule(0, "f", "Occupancy", "TheoreticalOccupancy", "OPT", HOSTILE, 0.25, "global")
-    monkeypatch.setattr(nvidia_rules, "of_run", lambda folder: list(nvidia_rules.findings(case, [rule])))
+    monkeypatch.setattr(nvidia_rules, "of_run", lambda folder, kernels: list(nvidia_rules.findings(case, [rule])))
     shown._show()
     assert "Theoretical occupancy" in shown._nvidia.object
     assert "≤ 1.33×" in shown._nvidia.object

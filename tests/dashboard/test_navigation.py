@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from panel.io.location import Location
 from tilescope_dashboard.session import idle_work
 from tilescope_dashboard.session.idle_work import IdleWork
 from tilescope_dashboard.session.scheduling import AfterPaint
@@ -209,10 +210,14 @@ def test_an_address_of_the_former_gpu_view_opens_it_over_the_summary(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
-    state = State(run=RUN, kernel="softmax", view="gpu")
+    state, address = State(run=RUN, kernel="softmax", view="gpu"), Location()
+    address.sync(state, ["view", "panel"])
     shown = Navigation(state, GROUPS, APART, FORMER)
     assert (state.view, state.panel, state.ignored) == ("summary", "gpu", "")
     assert list(shown._made) == ["summary"]
+    # The browser's address is taken once more as the page opens: what it then means stands in it anew.
+    address.search = "?view=gpu"
+    assert address.query_params == {"view": "summary", "panel": "gpu"}
 
 
 def test_a_tab_that_is_pressed_is_the_view_of_the_address(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

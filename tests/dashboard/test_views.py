@@ -313,3 +313,9 @@ def test_an_interrupted_run_says_how_it_goes_on_where_it_can(
 )
 def test_a_failure_knows_its_kernel(case: str, kernel: str, said: bool) -> None:
     assert Failure(case, "compiler", "why").concerns(kernel) == said
+
+
+def test_no_line_ends_between_a_number_and_its_unit() -> None:
+    shown = html_text.pane("<p>it takes 998 µs, 94.0 % of 4.49 TB/s, 3 blocks of 8 KiB, 5 kernels in 2 min</p>")
+    sent = shown.get_root().text
+    assert "998\u00a0µs, 94.0\u00a0% of 4.49\u00a0TB/s, 3 blocks of 8\u00a0KiB, 5 kernels in 2 min" in sent

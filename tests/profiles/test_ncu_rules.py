@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -83,6 +84,16 @@ def test_finish_divides_the_page_among_the_cases(tmp_path: Path) -> None:
     assert {(f.kernel, f.impl) for f in found} == {("softmax", "triton"), ("matmul", "eager")}
     assert found[0].bound and found[0].bound.ratio == pytest.approx(1 / (1 - 0.2951))
     assert nvidia_rules.of_run(tmp_path / "elsewhere") == []
+
+
+def test_rules_of_a_run_of_before_are_of_the_kernel_that_its_table_names(tmp_path: Path) -> None:
+    folder = tmp_path / "artefacts" / "ncu_rules"
+    folder.mkdir(parents=True)
+    mine = dataclasses.replace(SOFTMAX, kernel="/home/someone/mine.py:SPEC")
+    (folder / counters.LOG).write_text(PRINTED)
+    collector.finish(folder, [mine])
+    assert {found.kernel for found in nvidia_rules.of_run(tmp_path, ["SPEC"])} == {"SPEC"}
+    assert {found.kernel for found in nvidia_rules.of_run(tmp_path, ["mine.py"])} == {"mine.py"}
 
 
 def test_finish_without_ranges_serves_one_case_only(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ _SAID = {True: "in favour", False: "against", None: ""}
 
 def pane(markup: str = "") -> pn.pane.HTML:
     """A place for cards. ``markup`` must already be escaped."""
-    return pn.pane.HTML(markup, stylesheets=[html_text.CSS, CSS], sizing_mode="stretch_width", margin=(4, 8))
+    return html_text.Html(markup, stylesheets=[html_text.CSS, CSS], sizing_mode="stretch_width", margin=(4, 8))
 
 
 def cards(findings: Sequence[Finding]) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from html import escape, unescape
+from typing import Any
 
 import panel as pn
+
+from tilescope_dashboard.data.units import unbroken
 
 #: Colours come from ``currentColor``, so the pieces follow the page's theme by themselves.
 CSS = """
@@ -47,9 +50,16 @@ summary { cursor: pointer; font-size: 13px; }
 """
 
 
+class Html(pn.pane.HTML):
+    """An HTML pane that keeps a number and its unit on one line."""
+
+    def _transform_object(self, obj: Any) -> dict[str, Any]:
+        return super()._transform_object(unbroken(obj or ""))
+
+
 def pane(markup: str = "", **options: object) -> pn.pane.HTML:
-    """An HTML pane with the shared typography. ``markup`` must already be escaped."""
-    return pn.pane.HTML(markup, stylesheets=[CSS], sizing_mode="stretch_width", margin=(4, 8), **options)
+    """A pane with the shared typography. ``markup`` must already be escaped."""
+    return Html(markup, stylesheets=[CSS], sizing_mode="stretch_width", margin=(4, 8), **options)
 
 
 def notice(kind: str, title: str, text: str = "", more: Iterable[str] = ()) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pandas as pd
@@ -9,6 +10,8 @@ from tilescope.table.units import text
 
 #: What stands where nothing was measured. Never a zero.
 ABSENT = "–"
+#: The space between a number and its unit, as ``tilescope.table.units`` writes both.
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[kMGTP]?(?:B|Hz|W|flop|OP)|[KMG]iB)(?![\w-]))")
 
 
 def write(value: Any, unit: str, digits: int = 3) -> str:
@@ -19,6 +22,11 @@ def write(value: Any, unit: str, digits: int = 3) -> str:
 def times(value: Any) -> str:
     """A ratio as a factor: ``2.31×``."""
     return ABSENT if pd.isna(value) else f"{text(float(value), '')}×"
+
+
+def unbroken(text: str) -> str:
+    """The text, none of whose lines ends between a number and its unit."""
+    return _BEFORE_UNIT.sub("\u00a0", text)
 
 
 def short(text: str, limit: int = 28) -> str:

@@ -32,6 +32,7 @@ from tilescope_dashboard.figures.style import (
     empty,
     legend,
     mark,
+    place,
     ticks,
     written_as,
 )  # fmt: skip
@@ -257,7 +258,8 @@ def _keys(points: Marks, look: Theme) -> list[_Key]:
     """The legend of what is drawn."""
     known = list(dict.fromkeys(style.impl for style in points.categories.styles))
     styles = points.styles()
-    shades = {impl: colour(impl, look, known) for impl in dict.fromkeys(style.impl for style in styles)}
+    impls = sorted(dict.fromkeys(style.impl for style in styles), key=lambda impl: place(impl, known))
+    shades = {impl: colour(impl, look, known) for impl in impls}
     keys = [_Key(short(impl, 18), mark(impl, known), shade, shade) for impl, shade in shades.items()]
     kinds = {style.kind for style in styles}
     for kind, shape, fill in (
@@ -282,7 +284,7 @@ def _draw_keys(plot: figure, keys: Sequence[_Key], look: Theme) -> None:
         "x", "y", marker="mark", line_color="line", fill_color="fill", line_dash="dash", line_width=1.8,
         source=ColumnDataSource({**columns, "x": nowhere, "y": nowhere}), name="keys",
     )  # fmt: skip
-    items = [LegendItem(label=value(key.label), renderers=[drawn], index=place) for place, key in enumerate(keys)]
+    items = [LegendItem(label=value(key.label), renderers=[drawn], index=number) for number, key in enumerate(keys)]
     legend(plot, look, items)
 
 

@@ -22,6 +22,7 @@ from markupsafe import Markup
 from tilescope.models.advice import Finding
 
 from tilescope_dashboard.components import cards, code_pair
+from tilescope_dashboard.data.units import unbroken
 from tilescope_dashboard.figures.style import DARK, LIGHT, Theme
 from tilescope_dashboard.report.content import Listing, Part, Report, Table
 
@@ -47,6 +48,7 @@ def _darker() -> dict[str, str]:
 def html(report: Report) -> str:
     """The whole document."""
     files = jinja2.Environment(loader=jinja2.PackageLoader("tilescope_dashboard"), autoescape=True)
+    files.filters["unbroken"] = unbroken
     library = (Path(bokehjs_path()) / "js" / "bokeh.min.js").read_text(encoding="utf-8")
     scripts = [_script(library), _script(files.get_template("report.js").render())]
     policy = (
@@ -102,7 +104,7 @@ def _grid(table: Table) -> dict[str, Any]:
 
 
 def _cards(found: Iterable[Finding]) -> Markup:
-    return Markup(cards.cards(tuple(found)))  # noqa: S704 - escaped where it is made
+    return Markup(unbroken(cards.cards(tuple(found))))  # noqa: S704 - escaped where it is made
 
 
 def _lines(shown: Listing) -> Markup:

@@ -52,7 +52,7 @@ def kernel(loaded: LoadedRun, name: str, cases: pd.DataFrame) -> KernelPart:
 
 def _advice(loaded: LoadedRun, table: pd.DataFrame, cases: pd.DataFrame) -> Iterator[Part]:
     """Findings on the largest case of each pass: ours, then NVIDIA's where they were collected."""
-    theirs = nvidia_rules.of_run(loaded.folder)
+    theirs = nvidia_rules.of_run(loaded.folder, loaded.run.kernels)
     for direction, rows in cases.groupby("pass", sort=False):
         case = summary.representative(rows) or {}
         key = tuple(case[column] for column in CASE)

@@ -49,7 +49,7 @@ class Advice(View):
         sources = set(table.loc[(table[OF_KERNEL] == list(case)).all(axis="columns"), "source"])
         of_kernel = (self.state.kernel, *case)
         ours = run_cache.findings(loaded, of_kernel)
-        theirs = [found for found in nvidia_rules.of_run(loaded.folder) if found.case == of_kernel]
+        theirs = [found for found in nvidia_rules.of_run(loaded.folder, loaded.run.kernels) if found.case == of_kernel]
         self._head.object = html_text.heading(*topic.sentence(ours, sources))
         self._cards.object = cards.cards(ours)
         self._nvidia.object = html_text.subheading(*topic.nvidia_sentence(theirs)) + cards.cards(theirs)

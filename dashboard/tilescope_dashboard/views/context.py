@@ -17,6 +17,14 @@ from tilescope_dashboard.session.state import HOME, State
 from tilescope_dashboard.views.export import Export
 
 _CSS = ":host(.home) .of-run { display: none; }"
+#: A phone has the run and its export in one row that scrolls sideways, as the bar above: the numbers begin sooner.
+_ROW_CSS = """
+@media (max-width: 640px) {
+  :host { flex-flow: row nowrap !important; overflow: auto hidden !important; scrollbar-width: none; padding-top: 6px;
+    mask-image: linear-gradient(to left, transparent, #000 24px); }
+  :host > :first-child { flex: none; width: 250px; min-width: 0; }
+}
+"""
 
 
 class Context(pn.viewable.Viewer):
@@ -35,9 +43,11 @@ class Context(pn.viewable.Viewer):
         state.param.watch(lambda event: setattr(self._layout, "css_classes", _of(event.new)), "view")
         self._fill()
         export = Export(state)
-        chooser = pn.FlexBox(
-            self._run, export, align_items="end", gap="4px", sizing_mode="stretch_width", css_classes=["of-run"]
-        )
+        # A column that flows in rows: what it holds keeps its width.
+        chooser = pn.Column(
+            self._run, export, sizing_mode="stretch_width", margin=0, css_classes=["of-run"],
+            styles={"flex-flow": "row wrap", "align-items": "flex-end", "gap": "4px"}, stylesheets=[_ROW_CSS],
+        )  # fmt: skip
         self._layout = pn.Column(
             chooser, export.said, self._notices, sizing_mode="stretch_width", margin=(8, 0, 0, 0), stylesheets=[_CSS],
             css_classes=_of(state.view),

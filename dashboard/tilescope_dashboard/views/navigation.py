@@ -69,7 +69,10 @@ class Navigation(pn.viewable.Viewer):
     def _switch(self, *_: param.parameterized.Event) -> None:
         asked = self.state.view
         if asked in self._former:
-            self.state.param.update(**self._former[asked])
+            meant = self._former[asked]
+            self.state.param.update(**meant)
+            # The browser, too, names the former view as the page opens: what was so by then is still to come into the address.
+            self.state.param.trigger(*(name for name in meant if name != "view"))
             asked = self.state.view
         name = asked if asked in self._views else self._near[0][0]
         if asked and asked != name:

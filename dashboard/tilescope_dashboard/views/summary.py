@@ -124,11 +124,15 @@ def _drawn(loaded: LoadedRun, kernel: str, case: KernelCase, look: Theme) -> Dra
 
 
 def _points(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
-    """Points of the roofline through HBM: of the case's problem, all implementations."""
+    """Points of the roofline through HBM: of the case's problem, all implementations, the case's own last."""
     rows = loaded.table
     rows = rows[rows["kernel"].eq(kernel) & rows["workload"].eq(case.workload) & rows["pass"].eq(case.direction)]
     points = model.points(rows[rows["config"].eq(case.config)], loaded.run.device, loaded.run.kernels)
-    return points[roofline_topic.chosen(points)].reset_index(drop=True) if len(points) else points
+    if points.empty:
+        return points
+    # What is drawn last lies above what is in its place.
+    shown = points[roofline_topic.chosen(points)]
+    return shown.sort_values("impl", key=lambda impl: impl.eq(case.impl), kind="stable").reset_index(drop=True)
 
 
 def _shares(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:

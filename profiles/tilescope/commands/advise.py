@@ -72,7 +72,8 @@ def _advice(loaded: LoadedRun, **wanted: str) -> tuple[pd.DataFrame, list[Findin
     table = _choose(loaded, **wanted)
     found = advice.findings(table, loaded.run.device, loaded.run.kernels, loaded.table)
     cases = _cases(table)
-    return table, found + [finding for finding in nvidia_rules.of_run(loaded.folder) if finding.case in cases]
+    theirs = nvidia_rules.of_run(loaded.folder, loaded.run.kernels)
+    return table, found + [finding for finding in theirs if finding.case in cases]
 
 
 def _cases(table: pd.DataFrame) -> list[tuple[str, ...]]:

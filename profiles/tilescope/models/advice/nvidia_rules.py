@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from tilescope.collectors.ncu.rule_file import NcuRule, load
@@ -17,13 +18,18 @@ _ASKING = ("OPT", "WRN")
 GLOBAL = "global"
 
 
-def of_run(folder: Path) -> list[Finding]:
-    """What NVIDIA's rules found in a run, those with most to win first; empty where they were not collected."""
+def of_run(folder: Path, kernels: Collection[str] = ()) -> list[Finding]:
+    """What NVIDIA's rules found in a run, those with most to win first; empty where they were not collected.
+
+    ``kernels`` are the names that the run's table has: one of before calls a person's own kernel by its variable.
+    """
     found = []
     paths = sorted((folder / "artefacts" / "ncu_rules").glob("*.json"))
     for path in (path for path in paths if bounded_reading.is_inside(path, folder)):
         case, rules = load(path)
-        found += list(findings(case, rules))
+        variable = case.kernel.rpartition(":")[2]
+        of_before = variable in kernels and case.name not in kernels
+        found += [replace(one, kernel=variable) if of_before else one for one in findings(case, rules)]
     return sorted(found, key=lambda f: -f.bound.ratio if f.bound else 0.0)
 
 
