@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from tilescope.collectors import assembly
 from tilescope.execution import launches, offline
-from tilescope.tuning import compile_jobs, early_resources, pruning
+from tilescope.tuning import compile_jobs, early_resources, held_registers, pruning
 
 
 @triton.jit
@@ -65,6 +65,16 @@ def needs(monkeypatch, tmp_path, how, columns, dtype):
 )
 def test_a_row_is_held_as_it_was_loaded_or_in_less(how, dtype, registers, monkeypatch, tmp_path):
     assert needs(monkeypatch, tmp_path, how, 8192, dtype) == registers
+
+
+def test_a_name_that_a_block_uses_again_is_another_value():
+    loaded = "%x = tt.load %p : tensor<8192x!tt.ptr<f32>, #b>"
+    used = "%y = arith.subf %x, %b : tensor<8192xf32, #b>"
+    lines = [loaded, '%m = "tt.reduce"(%x) <{axis = 0 : i32}> ({', "%b = tt.splat %m : f32 -> tensor<8192xf32, #b>"]
+    again = "%x = arith.constant dense<1.0> : tensor<8192xf32, #b>"
+    text = "tt.func public @k() {\n{}\n}"
+    assert held_registers.held(text.replace("{}", "\n".join([*lines, used])), 1) == 256
+    assert held_registers.held(text.replace("{}", "\n".join([*lines, again, used])), 1) == 0
 
 
 def test_what_is_refused_would_have_spilled(tmp_path, monkeypatch):

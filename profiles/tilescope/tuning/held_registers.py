@@ -9,10 +9,9 @@ import math
 import re
 from collections.abc import Iterable
 
+from tilescope.captures import compiled_lines
 from tilescope.hardware import occupancy
 
-_VALUE = re.compile(r"%[\w$-]+")
-_ASSIGNED = re.compile(r"^\s*(%[\w$-]+) = (.*)$")
 _LOADED = re.compile(r"tt\.load .*: tensor<([\dx]+)x!tt\.ptr<[a-z]+(\d+)")
 _TENSOR = re.compile(r"tensor<([\dx]+)x[a-z]+(\d+)")
 #: What computes each element from the same element of its operands, in registers.
@@ -30,37 +29,39 @@ def held(ttgir: str, warps: int) -> int:
     #: Of which loads a value waits for a reduction.
     after: dict[str, set[str]] = {}
     most = 0
-    for line in ttgir.splitlines():
-        assigned = _ASSIGNED.match(line.partition(" loc(")[0])
-        if not assigned:
-            continue
-        name, body = assigned.groups()
-        operands = _VALUE.findall(body)
-        late = set[str]().union(*(after.get(value, ()) for value in operands))
-        known = {value: kept[value] for value in operands if value in kept}
-        if loaded := _LOADED.search(body):
-            extents[name], kept[name] = loaded[1], {name: int(loaded[2])}
-        elif body.startswith('"tt.reduce"'):
-            after[name] = late.union(*known.values())
-        else:
-            for value, loads in known.items():
-                for load in late.intersection(loads) - after.get(value, set()):
-                    most = max(most, math.prod(map(int, extents[load].split("x"))) * loads[load])
-            types = _TENSOR.findall(body)
-            if known and types and body.startswith(_ELEMENTWISE):
-                # A comparison tells the type of its operands, a conversion both.
-                bits = 1 if body.startswith("arith.cmp") else min(int(b) for _, b in types[-1 - (" to " in body) :])
-                kept[name] = _through(known.values(), extents, types[-1][0], bits)
-            if late:
-                after[name] = late
+    for line in compiled_lines.read(ttgir)[1]:
+        late = set[str]().union(*(after.get(value, ()) for value in line.values))
+        known = {value: kept[value] for value in line.values if value in kept}
+        for value, loads in known.items():
+            for load in late.intersection(loads) - after.get(value, set()):
+                most = max(most, math.prod(map(int, extents[load].split("x"))) * loads[load])
+        for name in line.results:  # blocks beside each other use the same names
+            kept.pop(name, None)
+            after.pop(name, None)
+            for loads in kept.values():
+                loads.pop(name, None)
+            for waiting in after.values():
+                waiting.discard(name)
+            if loaded := _LOADED.search(line.text):
+                extents[name], kept[name] = loaded[1], {name: int(loaded[2])}
+            elif line.text.startswith('"tt.reduce"'):
+                after[name] = late.union(*known.values())
+            else:
+                if line.text.startswith(_ELEMENTWISE):
+                    kept[name] = _through(known.values(), extents, line.text)
+                if late:
+                    after[name] = late
     return most // (_REGISTER_BITS * warps * occupancy.WARP_THREADS)
 
 
-def _through(known: Iterable[Kept], extents: dict[str, str], shape: str, bits: int) -> Kept:
-    """What is known of a result's operands, of the loads of its shape: it may be kept in the place of a wider one."""
-    found: Kept = {}
-    for one in known:
-        for load, before in one.items():
-            if extents[load] == shape:
-                found[load] = min(found.get(load, before), before, bits)
+def _through(known: Iterable[Kept], extents: dict[str, str], text: str) -> Kept:
+    """What is known of an operation's operands, of the loads of its result's shape: that may be kept in the place of a wider one."""
+    types, found = _TENSOR.findall(text), Kept()
+    if types:
+        # A comparison tells the type of its operands, a conversion both.
+        bits = 1 if text.startswith("arith.cmp") else min(int(one) for _, one in types[-1 - (" to " in text) :])
+        for one in known:
+            for load, before in one.items():
+                if extents[load] == types[-1][0]:
+                    found[load] = min(found.get(load, before), before, bits)
     return found
