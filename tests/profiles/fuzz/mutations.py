@@ -46,7 +46,9 @@ def _one(rng: random.Random, data: Any) -> Any:
     holder, key = rng.choice(places)
     kind = rng.randrange(10)
     if kind < 5:
-        holder[key] = rng.choice(EVIL)
+        evil = rng.choice(EVIL)
+        # What holds it may be the same value, from a mutation before.
+        holder[key] = evil.copy() if isinstance(evil, (list, dict)) else evil
     elif kind == 5:
         del holder[key]
     elif kind == 6:
@@ -54,8 +56,14 @@ def _one(rng: random.Random, data: Any) -> Any:
     elif kind == 7:
         holder[key] = {"a": holder[key]}
     elif kind == 8:
-        number = holder[key]
-        holder[key] = number * rng.choice((-1, 0, 1e200, 1e-300)) if isinstance(number, (int, float)) else str(number)
+        number, factor = (
+            holder[key],
+            rng.choice((-1, 0, 1e200, 1e-300)) if isinstance(holder[key], (int, float)) else None,
+        )
+        try:
+            holder[key] = str(number) if factor is None else number * factor
+        except OverflowError:  # an integer that no float holds, by a mutation before
+            holder[key] = -number
     else:
         holder_2, key_2 = rng.choice(places)
         try:
