@@ -103,24 +103,31 @@ def test_hopper_serves_what_fills_it(hoppers):
 
 
 @pytest.mark.parametrize(
-    ("extents", "expected"),
+    ("extents", "across_lines", "expected"),
     [
-        ((4096, 4096, 4096), (256, 1)),  # four waves, the last of them nearly whole
-        ((4097, 4099, 4101), (256, 4)),  # four whole ones, and 33 tiles
-        ((512, 4096, 4096), (128, 1)),  # one wave of smaller tiles
-        ((1000, 50257, 768), (256, 1)),  # too short to be cut
-        ((2304, 2304, 2304), (128, 1)),
-        ((5000, 5000, 1000), (256, 1)),
+        ((4096, 4096, 4096), False, (128, 256, 1)),  # four waves, the last of them nearly whole
+        ((4097, 4099, 4101), False, (128, 256, 4)),  # four whole ones, and 33 tiles
+        ((512, 4096, 4096), False, (128, 128, 1)),  # one wave of smaller tiles
+        ((1536, 1536, 1536), False, (128, 192, 1)),
+        ((2304, 2304, 2304), False, (128, 256, 4)),
+        ((3000, 3000, 3000), True, (256, 192, 2)),  # large tiles, because operands are slow to arrive
     ],
 )
-def test_the_last_wave_is_cut_where_that_is_quicker(extents, expected):
-    tiling = matmul_hopper.tiling(*extents, 132)
-    assert (tiling.block_n, tiling.splits) == expected
+def test_the_last_wave_is_cut_where_that_is_quicker(extents, across_lines, expected):
+    tiling = matmul_hopper.tiling(*extents, 132, across_lines)
+    assert (2 * tiling.rows, tiling.wide + tiling.side, tiling.cut_rows * tiling.cut_columns) == expected
 
 
 def test_a_cut_wave_fits_the_gpu():
     for m in range(130, 6000, 321):
         for n, k in ((1000, 4096), (4096, 8192), (5000, 640)):
             tiling = matmul_hopper.tiling(m, n, k, 132)
-            tiles = -(-m // 128) * -(-n // tiling.block_n)
-            assert tiling.splits == 1 or tiles % 132 * tiling.splits <= 132
+            tiles = -(-m // (2 * tiling.rows)) * -(-n // (tiling.wide + tiling.side))
+            cut = tiling.cut_rows * tiling.cut_columns
+            assert cut == 1 or 0 < tiles % 132 * cut <= 132
+
+
+def test_rings_fit_shared_memory():
+    for tiling in matmul_hopper._TILINGS:
+        step = (2 * tiling.rows + tiling.wide + tiling.side) * 64
+        assert 2 * (tiling.stages * step + 2 * tiling.buffers * 64 * 64) <= 226 * 1024

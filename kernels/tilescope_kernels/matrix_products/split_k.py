@@ -19,6 +19,7 @@ from collections.abc import Mapping
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
@@ -26,6 +27,8 @@ from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, room
 from tilescope_kernels.matrix_products.scaled_matmul import _scaled
 
+#: Whether the launch that adds up parts starts before they are there, and waits for them.
+PDL = True
 #: Multiply-adds, of 16 rows or more, from which this is worth its launches.
 _LEAST = 2**28
 
@@ -35,6 +38,7 @@ def matmul_split_kernel(
     a_tiles, b_tiles, c_tiles, c_ptr, parts_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_cm, first_tile, pieces,
     A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr, SCALES: tl.constexpr, IMPRECISE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Parts ``program, program + programs, ...`` of tiles from ``first_tile`` on. A tile has ``SPLITS`` parts.
 
@@ -42,6 +46,8 @@ def matmul_split_kernel(
     to ``parts`` (pieces, BLOCK_M, BLOCK_N) in fp32, not scaled yet. ``IMPRECISE`` is the number of FP8 products that tensor
     cores add up by themselves, None for any. The rest as in ``matmul_kernel`` and ``scaled_matmul_kernel``.
     """
+    if PDL:
+        gdc_launch_dependents()
     steps = tl.cdiv(K, BLOCK_K)
     each = tl.cdiv(steps, SPLITS)
     m = tl.arange(0, BLOCK_M)[:, None]
@@ -71,9 +77,11 @@ def matmul_split_kernel(
 def add_parts_kernel(
     c_ptr, parts_ptr, scale_a_ptr, scale_b_ptr, M, N, stride_cm, whole,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
-    SCALES: tl.constexpr,
+    SCALES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Add up the parts of ``ROWS`` rows of a tile of c a program."""
+    if PDL:
+        gdc_wait()
     index = tl.program_id(0) // (BLOCK_M // ROWS)
     row = tl.program_id(0) % (BLOCK_M // ROWS) * ROWS
     start_m, start_n = tile_origin(whole + index, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -172,6 +180,7 @@ def split_matmul(
     whole = tiles if splits == 1 else tiles // programs * programs
     kind = 0 if scales[0] is None else 2 if scales[0].dim() else 1
     tiling = {"SCALES": kind, **{name: plan[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")}}
+    pdl = PDL and capability(a) >= 90
     with device_of(a):
         a, b = aligned(a, b)
         out = c if is_aligned(c) or not plan["SCRATCH"] else room(c)
@@ -182,7 +191,7 @@ def split_matmul(
             matmul_split_kernel[(min(pieces, programs),)](
                 *operands, stored, out, parts, *scales, m, n, k, out.stride(0), first, pieces,
                 A_COLUMNS=columns(a), B_COLUMNS=columns(b), BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
-                IMPRECISE=None if fast else 128,
+                IMPRECISE=None if fast else 128, PDL=pdl and parts is not None,
                 **tiling, num_warps=plan["num_warps"], num_stages=plan["num_stages"],
             )  # fmt: skip
 
@@ -191,9 +200,10 @@ def split_matmul(
         if others := tiles - whole:
             parts = torch.empty((others * splits, tile_m, tile_n), dtype=torch.float32, device=a.device)
             launch(parts, whole, others * splits)
-            rows = min(tile_m, max(1, 2048 // tile_n))
+            rows = plan.get("ROWS") or min(tile_m, max(1, 2048 // tile_n))
             add_parts_kernel[(others * (tile_m // rows),)](
-                out, parts, *scales, m, n, out.stride(0), whole, SPLITS=splits, ROWS=rows, **tiling, num_warps=4
-            )
+                out, parts, *scales, m, n, out.stride(0), whole, SPLITS=splits, ROWS=rows, PDL=pdl,
+                **tiling, num_warps=max(1, min(4, rows * tile_n // 256)), **({"launch_pdl": True} if pdl else {}),
+            )  # fmt: skip
         if out is not c:
             copy_rows(c, out)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
@@ -22,12 +23,14 @@ from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 @triton.jit
 def w8a16_split_kernel(
     y_ptr, x_tiles, weight_tiles, scale_ptr, M, N, K,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A part of a tile a program. ``program_id(1)`` is the part of K to add up, one of SPLIT.
 
     Of several parts, y is (SPLIT, M, N) in fp32, not scaled.
     """
+    if PDL:
+        gdc_launch_dependents()
     start_n, start_m = tl.program_id(0) * BLOCK_N, tl.program_id(2) * BLOCK_M
     steps = tl.cdiv(K, BLOCK_K)
     each = tl.cdiv(steps, SPLIT)
@@ -46,8 +49,12 @@ def w8a16_split_kernel(
 
 
 @triton.jit
-def w8a16_sum_kernel(y_ptr, partial_ptr, scale_ptr, size, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
+def w8a16_sum_kernel(
+    y_ptr, partial_ptr, scale_ptr, size, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
     """Add up the parts of y in one order, so that the result is the same every time, and scale it."""
+    if PDL:
+        gdc_wait()
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < size
     total = tl.zeros((BLOCK,), tl.float32)
@@ -57,6 +64,8 @@ def w8a16_sum_kernel(y_ptr, partial_ptr, scale_ptr, size, N, SPLIT: tl.constexpr
     tl.store(y_ptr + offsets, total.to(y_ptr.dtype.element_ty), mask=mask)
 
 
+#: Whether the launch that adds up parts starts before they are there, and waits for them.
+PDL = True
 #: Elements that a program adds up.
 _SUMMED = 512
 
@@ -64,7 +73,10 @@ _SUMMED = 512
 def add_parts(y: torch.Tensor, parts: torch.Tensor, scale: torch.Tensor) -> None:
     """Write the sum of ``parts`` (SPLIT, M, N), scaled, to y (M, N)."""
     size, n = y.numel(), y.shape[1]
-    w8a16_sum_kernel[(triton.cdiv(size, _SUMMED),)](y, parts, scale, size, n, SPLIT=parts.shape[0], BLOCK=_SUMMED)
+    pdl = PDL and capability(y) >= 90
+    w8a16_sum_kernel[(triton.cdiv(size, _SUMMED),)](
+        y, parts, scale, size, n, SPLIT=parts.shape[0], BLOCK=_SUMMED, PDL=pdl, **({"launch_pdl": True} if pdl else {})
+    )
 
 
 @dataclass(frozen=True)
@@ -112,7 +124,7 @@ def launch(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.
     with device_of(x):
         w8a16_split_kernel[(triton.cdiv(n, chosen.block_n), chosen.split, triton.cdiv(m, chosen.block_m))](
             out, *tiles, scale, m, n, k, BLOCK_M=chosen.block_m, BLOCK_N=chosen.block_n, BLOCK_K=_BLOCK_K,
-            SPLIT=chosen.split, num_warps=chosen.block_n // 16, num_stages=chosen.stages,
+            SPLIT=chosen.split, PDL=PDL and chosen.split > 1 and capability(x) >= 90, num_warps=chosen.block_n // 16, num_stages=chosen.stages,
         )  # fmt: skip
         if chosen.split > 1:
             add_parts(y, out, scale)
