@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.launching import device_of
+from tilescope_kernels._shared.launches import launch
 
 #: Bytes at which the rows of copies start.
 _LINE = 128
@@ -85,11 +85,10 @@ def copy_rows(out: torch.Tensor, x: torch.Tensor, *others: torch.Tensor) -> None
     outs, xs = given[::2], given[1::2]
     (first, *_), blocks = outs, [_blocks(matrix) for matrix in outs]
     last = (outs[1], xs[1], *xs[1].shape, xs[1].stride(0), outs[1].stride(0)) if others else (None, None, 0, 0, 0, 0)
-    with device_of(out):
-        copy_rows_kernel[(sum(blocks),)](
-            first, xs[0], *xs[0].shape, xs[0].stride(0), first.stride(0), *last, blocks[0],
-            ROWS=_ROWS, COLUMNS=_COLUMNS, num_warps=4,
-        )  # fmt: skip
+    launch(
+        copy_rows_kernel, (sum(blocks),), first, xs[0], *xs[0].shape, xs[0].stride(0), first.stride(0), *last, blocks[0],
+        ROWS=_ROWS, COLUMNS=_COLUMNS, num_warps=4,
+    )  # fmt: skip
 
 
 def aligned(*matrices: torch.Tensor) -> list[torch.Tensor]:

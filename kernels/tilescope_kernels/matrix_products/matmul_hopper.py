@@ -11,6 +11,7 @@ Where tiles make a little more than whole waves, other tiles are better: 3000x30
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -28,9 +29,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tilescope_kernels._shared.launching import capability, device_of, multiprocessors
+from tilescope_kernels._shared.launches import launch as start
+from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products.aligned_rows import aligned, columns
+from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
+from tilescope_kernels.matrix_products.descriptors import gluon_tiles
 
 #: Groups of warps that multiply.
 _GROUPS = gl.constexpr(2)
@@ -389,6 +392,7 @@ def _time(m: int, n: int, k: int, programs: int, across_lines: bool, chosen: Til
     return time + (wave(rows // chosen.cut_rows, columns // chosen.cut_columns) if last else 0.0)
 
 
+@functools.lru_cache(maxsize=4096)
 def tiling(m: int, n: int, k: int, programs: int, across_lines: bool = False) -> Tiling:
     """The tiling that takes the least time. A last wave of few tiles takes as long as a whole one unless they are cut."""
     return min(_TILINGS, key=lambda chosen: _time(m, n, k, programs, across_lines, chosen))
@@ -405,11 +409,18 @@ def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     return m > 64 and triton.cdiv(m, 64) * triton.cdiv(n, 128) > multiprocessors(a)
 
 
-def _tiles(matrix: torch.Tensor, rows: int, wide: int) -> TensorDescriptor:
-    """A descriptor of (rows, wide) tiles. The column stride is taken to be 1: PyTorch gives a single column any stride."""
-    dtype = gl.bfloat16 if matrix.dtype == torch.bfloat16 else gl.float16
-    layout = gl.NVMMASharedLayout.get_default_for([rows, wide], dtype)
-    return TensorDescriptor(matrix, list(matrix.shape), [matrix.stride(0), 1], [rows, wide], layout)
+def _across_lines(matrix: torch.Tensor) -> bool:
+    """Whether rows, as descriptors reach them, do not start at lines of memory. Those of copies do."""
+    return is_aligned(matrix) and max(matrix.stride()) * matrix.element_size() % 128 != 0
+
+
+def _chosen(a: torch.Tensor, b: torch.Tensor) -> Tiling:
+    return tiling(a.shape[0], b.shape[1], a.shape[1], multiprocessors(a), _across_lines(a) or _across_lines(b))
+
+
+def plan(a: torch.Tensor, b: torch.Tensor) -> Tiling | None:
+    """The tiling of a product; None where another kernel serves it better."""
+    return _chosen(a, b) if serves(a, b) else None
 
 
 def launch(
@@ -418,24 +429,24 @@ def launch(
     """Write the product to ``c``, whose columns are neighbours. Operands whose rows do not start at 16 bytes are copied."""
     (m, k), n = a.shape, b.shape[1]
     programs = multiprocessors(a)
+    chosen = chosen or _chosen(a, b)
     a, b = aligned(a, b)
     a_columns, b_columns = columns(a), columns(b)
-    chosen = chosen or tiling(m, n, k, programs, across_lines=any(max(t.stride()) % 64 for t in (a, b)))
     high, wide, depth = chosen.rows // chosen.cut_rows, chosen.wide // chosen.cut_columns, _BLOCK_K.value
     tiles = triton.cdiv(m, _GROUPS.value * chosen.rows) * triton.cdiv(n, chosen.wide + chosen.side)
     whole = _whole(tiles, programs, chosen)
     pieces = whole + (tiles - whole) * chosen.cut_rows * chosen.cut_columns
-    through = c.stride(0) * c.element_size() % 16 == 0 and c.data_ptr() % 16 == 0
+    through = is_aligned(c)
 
     def of_b(across: int) -> TensorDescriptor:
-        return _tiles(b.T, across, depth) if b_columns else _tiles(b, depth, across)
+        return gluon_tiles(b.T, across, depth) if b_columns else gluon_tiles(b, depth, across)
 
-    with device_of(a):
-        matmul_hopper_kernel[(min(pieces, programs),)](
-            _tiles(a.T, depth, high) if a_columns else _tiles(a, high, depth), of_b(wide),
-            of_b(chosen.side) if chosen.side else None, _tiles(c, _PART.value, _PART.value) if through else None,
-            c, c.stride(0), m, n, k, whole, pieces,
-            A_COLUMNS=a_columns, B_COLUMNS=b_columns, ROWS=chosen.rows, WIDE=chosen.wide, SIDE=chosen.side,
-            CUT_ROWS=chosen.cut_rows, CUT_COLUMNS=chosen.cut_columns, STAGES=chosen.stages, BUFFERS=chosen.buffers,
-            TMA=through, ADD=add, num_warps=4,
-        )  # fmt: skip
+    start(
+        matmul_hopper_kernel, (min(pieces, programs),),
+        gluon_tiles(a.T, depth, high) if a_columns else gluon_tiles(a, high, depth), of_b(wide),
+        of_b(chosen.side) if chosen.side else None, gluon_tiles(c, _PART.value, _PART.value) if through else None,
+        c, c.stride(0), m, n, k, whole, pieces,
+        A_COLUMNS=a_columns, B_COLUMNS=b_columns, ROWS=chosen.rows, WIDE=chosen.wide, SIDE=chosen.side,
+        CUT_ROWS=chosen.cut_rows, CUT_COLUMNS=chosen.cut_columns, STAGES=chosen.stages, BUFFERS=chosen.buffers,
+        TMA=through, ADD=add, num_warps=4,
+    )  # fmt: skip

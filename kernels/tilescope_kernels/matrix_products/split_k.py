@@ -22,9 +22,11 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tilescope_kernels._shared.launches import launch as start
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, room
+from tilescope_kernels.matrix_products.descriptors import tiles
 from tilescope_kernels.matrix_products.scaled_matmul import _scaled
 
 #: Whether the launch that adds up parts starts before they are there, and waits for them.
@@ -99,9 +101,7 @@ def add_parts_kernel(
 
 def _descriptor(matrix: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
     """A descriptor of (rows, width) tiles, or of (width, rows) tiles of a column-major matrix."""
-    if columns(matrix):
-        matrix, rows, width = matrix.T, width, rows
-    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, width])
+    return tiles(matrix.T, width, rows) if columns(matrix) else tiles(matrix, rows, width)
 
 
 def _plan(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scratch: int = 0) -> dict[str, int]:
@@ -176,8 +176,8 @@ def split_matmul(
     """
     (m, k), n = a.shape, b.shape[1]
     tile_m, tile_n, tile_k, splits = (plan[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLITS"))
-    tiles, programs = triton.cdiv(m, tile_m) * triton.cdiv(n, tile_n), multiprocessors(a)
-    whole = tiles if splits == 1 else tiles // programs * programs
+    count, programs = triton.cdiv(m, tile_m) * triton.cdiv(n, tile_n), multiprocessors(a)
+    whole = count if splits == 1 else count // programs * programs
     kind = 0 if scales[0] is None else 2 if scales[0].dim() else 1
     tiling = {"SCALES": kind, **{name: plan[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")}}
     pdl = PDL and capability(a) >= 90
@@ -188,8 +188,8 @@ def split_matmul(
 
         def launch(parts: torch.Tensor | None, first: int, pieces: int) -> None:
             stored = _descriptor(out, tile_m, tile_n) if parts is None and is_aligned(out) else None
-            matmul_split_kernel[(min(pieces, programs),)](
-                *operands, stored, out, parts, *scales, m, n, k, out.stride(0), first, pieces,
+            start(
+                matmul_split_kernel, (min(pieces, programs),), *operands, stored, out, parts, *scales, m, n, k, out.stride(0), first, pieces,
                 A_COLUMNS=columns(a), B_COLUMNS=columns(b), BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
                 IMPRECISE=None if fast else 128, PDL=pdl and parts is not None,
                 **tiling, num_warps=plan["num_warps"], num_stages=plan["num_stages"],
@@ -197,12 +197,12 @@ def split_matmul(
 
         if whole:
             launch(None, 0, whole)
-        if others := tiles - whole:
+        if others := count - whole:
             parts = torch.empty((others * splits, tile_m, tile_n), dtype=torch.float32, device=a.device)
             launch(parts, whole, others * splits)
             rows = plan.get("ROWS") or min(tile_m, max(1, 2048 // tile_n))
-            add_parts_kernel[(others * (tile_m // rows),)](
-                out, parts, *scales, m, n, out.stride(0), whole, SPLITS=splits, ROWS=rows, PDL=pdl,
+            start(
+                add_parts_kernel, (others * (tile_m // rows),), out, parts, *scales, m, n, out.stride(0), whole, SPLITS=splits, ROWS=rows, PDL=pdl,
                 **tiling, num_warps=max(1, min(4, rows * tile_n // 256)), **({"launch_pdl": True} if pdl else {}),
             )  # fmt: skip
         if out is not c:

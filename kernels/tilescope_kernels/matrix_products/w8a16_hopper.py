@@ -19,10 +19,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tilescope_kernels._shared.launching import capability, device_of, multiprocessors
+from tilescope_kernels._shared.launches import launch as start
+from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products.descriptors import gluon_tiles
 from tilescope_kernels.matrix_products.hopper_pipeline import _STAGES, _advance
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 from tilescope_kernels.matrix_products.w8a16_split import add_parts
@@ -202,14 +203,6 @@ def serves(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> bool:
     )
 
 
-def _tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
-    """A descriptor of (rows, 64) tiles. The column stride is taken to be 1: PyTorch gives a single column any stride."""
-    dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.int8: gl.int8}[tensor.dtype]
-    columns = _BLOCK_K.value
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], dtype)
-    return TensorDescriptor(tensor, list(tensor.shape), [tensor.stride(0), 1], [rows, columns], layout)
-
-
 def launch(
     x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, chosen: Tiling | None = None
 ) -> None:  # fmt: skip
@@ -218,10 +211,12 @@ def launch(
     chosen = chosen or tiling(m, n, k, programs)
     split = chosen.split
     parts = torch.empty((split, m, n), dtype=torch.float32, device=x.device) if split > 1 else None
-    with device_of(x):
-        w8a16_matmul_hopper_kernel[(min(_tiles_of(m, n, chosen.block_m) * split, programs),)](
-            _tiles(x, chosen.block_m), _tiles(weight, _ROWS.value), _tiles(y, chosen.block_m) if split == 1 else None,
-            parts, scale, m, n, k, BLOCK_M=chosen.block_m, SPLIT=split, num_warps=4,
-        )  # fmt: skip
-        if parts is not None:
-            add_parts(y, parts, scale)
+    depth = _BLOCK_K.value
+    start(
+        w8a16_matmul_hopper_kernel, (min(_tiles_of(m, n, chosen.block_m) * split, programs),),
+        gluon_tiles(x, chosen.block_m, depth), gluon_tiles(weight, _ROWS.value, depth),
+        gluon_tiles(y, chosen.block_m, _ROWS.value) if split == 1 else None,
+        parts, scale, m, n, k, BLOCK_M=chosen.block_m, SPLIT=split, num_warps=4,
+    )  # fmt: skip
+    if parts is not None:
+        add_parts(y, parts, scale)

@@ -14,9 +14,10 @@ import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
+from tilescope_kernels._shared.launches import launch as start
+from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
+from tilescope_kernels.matrix_products.descriptors import tiles
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 
 
@@ -117,14 +118,11 @@ def launch(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.
     out = y
     if chosen.split > 1:
         out = torch.empty((chosen.split, m, n), dtype=torch.float32, device=x.device)
-    tiles = [
-        TensorDescriptor(matrix, list(matrix.shape), [matrix.stride(0), 1], [rows, _BLOCK_K])
-        for matrix, rows in ((x, chosen.block_m), (weight, chosen.block_n))
-    ]
-    with device_of(x):
-        w8a16_split_kernel[(triton.cdiv(n, chosen.block_n), chosen.split, triton.cdiv(m, chosen.block_m))](
-            out, *tiles, scale, m, n, k, BLOCK_M=chosen.block_m, BLOCK_N=chosen.block_n, BLOCK_K=_BLOCK_K,
-            SPLIT=chosen.split, PDL=PDL and chosen.split > 1 and capability(x) >= 90, num_warps=chosen.block_n // 16, num_stages=chosen.stages,
-        )  # fmt: skip
-        if chosen.split > 1:
-            add_parts(y, out, scale)
+    start(
+        w8a16_split_kernel, (triton.cdiv(n, chosen.block_n), chosen.split, triton.cdiv(m, chosen.block_m)),
+        out, tiles(x, chosen.block_m, _BLOCK_K), tiles(weight, chosen.block_n, _BLOCK_K), scale, m, n, k,
+        BLOCK_M=chosen.block_m, BLOCK_N=chosen.block_n, BLOCK_K=_BLOCK_K, SPLIT=chosen.split,
+        PDL=PDL and chosen.split > 1 and capability(x) >= 90, num_warps=chosen.block_n // 16, num_stages=chosen.stages,
+    )  # fmt: skip
+    if chosen.split > 1:
+        add_parts(y, out, scale)
