@@ -59,11 +59,6 @@ def _chunks(start: int, rows: int, columns: int, classes: int, lent: bool, asked
     return chunks
 
 
-def _add_product(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """Add a product to ``out``."""
-    out.addmm_(a, b)
-
-
 @operator("linear_cross_entropy")
 def _linear_cross_entropy(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, ignore_index: int,
@@ -120,7 +115,7 @@ def _linear_cross_entropy(
         if wants_dw and part.start == 0:
             torch.mm(logits.T, x[part], out=dw)
         elif wants_dw:
-            _add_product(dw, logits.T, x[part])
+            dw.addmm_(logits.T, x[part])
         if db is not None:
             db += logits.sum(0, dtype=torch.float32)
     if wants_dw and rows == 0:

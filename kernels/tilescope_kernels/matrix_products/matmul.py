@@ -11,6 +11,7 @@ import triton.language as tl
 
 from tilescope_kernels._shared.autotuning import autotuned, workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack
@@ -195,7 +196,7 @@ def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
     """The config where nothing can be timed: the largest tile that still gives every SM one."""
     if a.dtype == torch.float32:
         return TUNED_FP32[0]
-    if triton.cdiv(a.shape[0], 128) * triton.cdiv(b.shape[1], 256) < multiprocessors(a):
+    if cdiv(a.shape[0], 128) * cdiv(b.shape[1], 256) < multiprocessors(a):
         return TUNED[-1]
     return next(config for config in TUNED if config["TMA"] <= _tma_serves(a, b))
 
@@ -239,7 +240,7 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
 
 
 def _grid(a: torch.Tensor, c: torch.Tensor, config: Mapping[str, int]) -> tuple[int]:
-    tiles = triton.cdiv(c.shape[0], config["BLOCK_M"]) * triton.cdiv(c.shape[1], config["BLOCK_N"])
+    tiles = cdiv(c.shape[0], config["BLOCK_M"]) * cdiv(c.shape[1], config["BLOCK_N"])
     return (min(tiles, multiprocessors(a)) if config["TMA"] else tiles,)
 
 

@@ -15,11 +15,8 @@ import functools
 from dataclasses import dataclass
 
 import torch
-import triton
-from triton._C.libtriton import ir
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
@@ -29,6 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch as start
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
@@ -47,13 +45,6 @@ _TOGETHER = gl.constexpr(2048)
 _LAG = gl.constexpr(2)
 #: Registers of a thread that multiplies and of one that loads.
 _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(24)
-
-
-@builtin
-def _add_shared_to_global(tensor_desc, coord, src, _semantic=None):
-    """Add a tile in shared memory to the one in memory, asynchronously, as ``tma.async_copy_shared_to_global`` writes one."""
-    coord = _semantic._convert_to_ir_values(coord, require_i64=False)
-    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, tensor_desc.handle, coord, src.handle)
 
 
 @gluon.jit
@@ -153,19 +144,18 @@ def _halves(x, ROWS: gl.constexpr):
 @gluon.jit
 def _store(
     WHICH: gl.constexpr, x, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS: gl.constexpr, TMA: gl.constexpr,
-    ADD: gl.constexpr,
 ):  # fmt: skip
     """Write a matrix in parts of 64x64 by way of this warpgroup's buffers, which it uses in turn. Returns whose turn is next."""
     if x.shape[0] > _PART:
         upper, lower = _halves(x, True)
-        turn = _store(WHICH, upper, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA, ADD)
+        turn = _store(WHICH, upper, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
         start_m += x.shape[0] // 2
-        turn = _store(WHICH, lower, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA, ADD)
+        turn = _store(WHICH, lower, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
     elif x.shape[1] > _PART:
         left, right = _halves(x, False)
-        turn = _store(WHICH, left, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA, ADD)
+        turn = _store(WHICH, left, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
         start_n += x.shape[1] // 2
-        turn = _store(WHICH, right, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA, ADD)
+        turn = _store(WHICH, right, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
     else:
         ROWS: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
         buffer = buffers.index(turn)
@@ -175,10 +165,7 @@ def _store(
             tma.store_wait(BUFFERS - 1)
             buffer.store(part)
             fence_async_shared()
-            if ADD:
-                _add_shared_to_global(c_tiles, [start_m, start_n], buffer)
-            else:
-                tma.async_copy_shared_to_global(c_tiles, [start_m, start_n], buffer)
+            tma.async_copy_shared_to_global(c_tiles, [start_m, start_n], buffer)
         else:
             buffer.store(part)
             m = start_m + gl.arange(0, _PART, layout=gl.SliceLayout(1, ROWS))[:, None]
@@ -193,7 +180,7 @@ def _multiply_pieces(
     WHICH: gl.constexpr, first, end, slot, phase, turn, c_tiles, c_ptr, stride_cm, a_ring, b_ring, side_ring, buffers,
     ready, free, M, N, K, whole, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
     ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr, CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr,
-    STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr, ADD: gl.constexpr, WHOLE: gl.constexpr,
+    STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
     """Multiply this warpgroup's rows of this program's pieces: whole tiles, or parts of them."""
     HIGH: gl.constexpr = ROWS if WHOLE else ROWS // CUT_ROWS
@@ -238,11 +225,11 @@ def _multiply_pieces(
         mbarrier.arrive(free.index(used * _GROUPS + WHICH), count=1)
         dtype: gl.constexpr = c_ptr.dtype.element_ty
         turn = _store(
-            WHICH, total.to(dtype), c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA, ADD
+            WHICH, total.to(dtype), c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA
         )
         if SIDE > 0:
             turn = _store(
-                WHICH, beside.to(dtype), c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n + WIDE, M, N, BUFFERS, TMA, ADD
+                WHICH, beside.to(dtype), c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n + WIDE, M, N, BUFFERS, TMA
             )  # fmt: skip
     return slot, phase, turn
 
@@ -252,7 +239,6 @@ def _multiply(
     WHICH: gl.constexpr, c_tiles, c_ptr, stride_cm, a_ring, b_ring, side_ring, buffers, ready, free, M, N, K, whole, pieces,
     A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
     CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr,
-    ADD: gl.constexpr,
 ):  # fmt: skip
     """Multiply this warpgroup's rows of this program's pieces: whole tiles first."""
     if WHICH == 1:
@@ -269,13 +255,13 @@ def _multiply(
     slot, phase, turn = _multiply_pieces(
         WHICH, gl.program_id(0), whole, gl.to_tensor(0), gl.to_tensor(0), gl.to_tensor(WHICH * BUFFERS), c_tiles, c_ptr, stride_cm,
         a_tiles, b_tiles, side_ring, buffers, ready, free, M, N, K, whole,
-        A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, ADD, True,
+        A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, True,
     )  # fmt: skip
     if CUT_ROWS * CUT_COLUMNS > 1:
         _multiply_pieces(
             WHICH, whole + gl.program_id(0), pieces, slot, phase, turn, c_tiles, c_ptr, stride_cm,
             a_ring, b_ring, side_ring, buffers, ready, free, M, N, K, whole,
-            A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, ADD, False,
+            A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, False,
         )  # fmt: skip
     if TMA:
         tma.store_wait(0)
@@ -287,12 +273,11 @@ def matmul_hopper_kernel(
     a_tiles, b_tiles, side_tiles, c_tiles, c_ptr, stride_cm, M, N, K, whole, pieces,
     A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
     CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr,
-    ADD: gl.constexpr,
 ):  # fmt: skip
     """Pieces ``program, program + programs, ...``: ``whole`` tiles, then parts of each other one.
 
     A tile has ``ROWS`` rows a group and ``WIDE + SIDE`` columns; parts are one in ``CUT_ROWS`` of its rows and one in
-    ``CUT_COLUMNS`` of its columns. They go to c: through ``c_tiles``, which with ``ADD`` adds them to what is there, or by
+    ``CUT_COLUMNS`` of its columns. They go to c: through ``c_tiles``, or by
     pointers where that is None because c's rows are not aligned. Descriptors are of a group's rows of a part, of its columns
     without the ``SIDE`` ones and of those, all by 64, and of 64x64 of c. ``A_COLUMNS`` and ``B_COLUMNS`` say that a matrix
     is column-major, and its descriptors are. Launched with 4 warps.
@@ -330,9 +315,9 @@ def matmul_hopper_kernel(
     gl.warp_specialize(
         [
             (_multiply, (0, c_tiles, c_ptr, stride_cm, a_ring, b_ring, side_ring, buffers, ready, free, M, N, K, whole,
-                         pieces, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, ADD)),
+                         pieces, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA)),
             (_multiply, (1, c_tiles, c_ptr, stride_cm, a_ring, b_ring, side_ring, buffers, ready, free, M, N, K, whole,
-                         pieces, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, ADD)),
+                         pieces, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA)),
             (_load, (a_tiles, b_tiles, side_tiles, a_ring, b_ring, side_ring, ready, free, M, N, K, whole, pieces,
                      A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES)),
         ],
@@ -358,16 +343,19 @@ class Tiling:
 _TILINGS = (
     Tiling(64, 256),
     Tiling(64, 128, stages=6),
-    Tiling(64, 128, 64, buffers=3),
     Tiling(128, 128, 64, stages=3, buffers=3),
+    Tiling(64, 128, 64, buffers=3),
     Tiling(64, 256, cut_columns=2),
     Tiling(64, 256, cut_columns=4),
     Tiling(64, 128, cut_columns=2, stages=6),
     Tiling(128, 128, 64, cut_rows=2, stages=3, buffers=3),
 )
 #: Rows and columns of operands that arrive from L2 while a 128x256 tile multiplies one step along K, by whether their rows
-#: of 128 bytes are lines of memory, and steps that writing such a tile takes. Measured on an H200.
-_ARRIVING, _ARRIVING_ACROSS_LINES, _WRITING = 463, 310, 3
+#: start at sectors of 32 bytes, of small tiles and of those that leave the ring three stages; and steps that writing such a
+#: tile takes. Measured on an H200.
+_ARRIVING, _ARRIVING_ASKEW, _ARRIVING_ASKEW_LATE, _WRITING = 463, 310, 270, 3
+#: What columns beside a power of two cost: their instructions are short.
+_BESIDE = 1.03
 
 
 def _whole(tiles: int, programs: int, chosen: Tiling) -> int:
@@ -375,16 +363,17 @@ def _whole(tiles: int, programs: int, chosen: Tiling) -> int:
     return tiles if chosen.cut_rows * chosen.cut_columns == 1 else tiles // programs * programs
 
 
-def _time(m: int, n: int, k: int, programs: int, across_lines: bool, chosen: Tiling) -> float:
+def _time(m: int, n: int, k: int, programs: int, askew: bool, chosen: Tiling) -> float:
     """Time that a tiling takes, in steps of a 128x256 tile along K; infinite where its last wave would not fit the GPU."""
 
     def wave(rows: int, columns: int) -> float:
         area = rows * columns / (128 * 256)
-        arrival = (rows + columns) / (_ARRIVING_ACROSS_LINES if across_lines else _ARRIVING)
-        return triton.cdiv(k, _BLOCK_K.value) * max(area, arrival) + _WRITING * area
+        rate = (_ARRIVING_ASKEW_LATE if rows > 128 else _ARRIVING_ASKEW) if askew else _ARRIVING
+        step = max(area * (_BESIDE if chosen.side else 1), (rows + columns) / rate)
+        return cdiv(k, _BLOCK_K.value) * step + _WRITING * area
 
     rows, columns = _GROUPS.value * chosen.rows, chosen.wide + chosen.side
-    tiles, cut = triton.cdiv(m, rows) * triton.cdiv(n, columns), chosen.cut_rows * chosen.cut_columns
+    tiles, cut = cdiv(m, rows) * cdiv(n, columns), chosen.cut_rows * chosen.cut_columns
     last = tiles % programs
     if cut > 1 and not 0 < last * cut <= programs:
         return float("inf")
@@ -393,9 +382,13 @@ def _time(m: int, n: int, k: int, programs: int, across_lines: bool, chosen: Til
 
 
 @functools.lru_cache(maxsize=4096)
-def tiling(m: int, n: int, k: int, programs: int, across_lines: bool = False) -> Tiling:
-    """The tiling that takes the least time. A last wave of few tiles takes as long as a whole one unless they are cut."""
-    return min(_TILINGS, key=lambda chosen: _time(m, n, k, programs, across_lines, chosen))
+def tiling(m: int, n: int, k: int, programs: int, askew: bool = False, aligned_c: bool = True) -> Tiling:
+    """The tiling that takes the least time. A last wave of few tiles takes as long as a whole one unless they are cut.
+
+    ``askew``: rows of operands do not start at sectors. Without ``aligned_c`` nothing is cut: writing takes too long.
+    """
+    tilings = [chosen for chosen in _TILINGS if aligned_c or chosen.cut_rows * chosen.cut_columns == 1]
+    return min(tilings, key=lambda chosen: _time(m, n, k, programs, askew, chosen))
 
 
 def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -406,16 +399,17 @@ def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     (m, k), n = a.shape, b.shape[1]
     if capability(a) != 90 or a.element_size() != 2 or k < _BLOCK_K.value or n < _BLOCK_K.value:
         return False
-    return m > 64 and triton.cdiv(m, 64) * triton.cdiv(n, 128) > multiprocessors(a)
+    return m > 64 and cdiv(m, 64) * cdiv(n, 128) > multiprocessors(a)
 
 
-def _across_lines(matrix: torch.Tensor) -> bool:
-    """Whether rows, as descriptors reach them, do not start at lines of memory. Those of copies do."""
-    return is_aligned(matrix) and max(matrix.stride()) * matrix.element_size() % 128 != 0
+def _askew(matrix: torch.Tensor) -> bool:
+    """Whether rows, as descriptors reach them, do not start at sectors of memory. Those of copies do."""
+    return is_aligned(matrix) and max(matrix.stride()) * matrix.element_size() % 32 != 0
 
 
 def _chosen(a: torch.Tensor, b: torch.Tensor) -> Tiling:
-    return tiling(a.shape[0], b.shape[1], a.shape[1], multiprocessors(a), _across_lines(a) or _across_lines(b))
+    (m, k), n = a.shape, b.shape[1]
+    return tiling(m, n, k, multiprocessors(a), _askew(a) or _askew(b), n * a.element_size() % 16 == 0)
 
 
 def plan(a: torch.Tensor, b: torch.Tensor) -> Tiling | None:
@@ -424,7 +418,7 @@ def plan(a: torch.Tensor, b: torch.Tensor) -> Tiling | None:
 
 
 def launch(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Tiling | None = None, add: bool = False
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Tiling | None = None
 ) -> None:  # fmt: skip
     """Write the product to ``c``, whose columns are neighbours. Operands whose rows do not start at 16 bytes are copied."""
     (m, k), n = a.shape, b.shape[1]
@@ -433,7 +427,7 @@ def launch(
     a, b = aligned(a, b)
     a_columns, b_columns = columns(a), columns(b)
     high, wide, depth = chosen.rows // chosen.cut_rows, chosen.wide // chosen.cut_columns, _BLOCK_K.value
-    tiles = triton.cdiv(m, _GROUPS.value * chosen.rows) * triton.cdiv(n, chosen.wide + chosen.side)
+    tiles = cdiv(m, _GROUPS.value * chosen.rows) * cdiv(n, chosen.wide + chosen.side)
     whole = _whole(tiles, programs, chosen)
     pieces = whole + (tiles - whole) * chosen.cut_rows * chosen.cut_columns
     through = is_aligned(c)
@@ -448,5 +442,5 @@ def launch(
         c, c.stride(0), m, n, k, whole, pieces,
         A_COLUMNS=a_columns, B_COLUMNS=b_columns, ROWS=chosen.rows, WIDE=chosen.wide, SIDE=chosen.side,
         CUT_ROWS=chosen.cut_rows, CUT_COLUMNS=chosen.cut_columns, STAGES=chosen.stages, BUFFERS=chosen.buffers,
-        TMA=through, ADD=add, num_warps=4,
+        TMA=through, num_warps=4,
     )  # fmt: skip

@@ -22,6 +22,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch as start
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
 from tilescope_kernels._shared.tile_order import tile_origin
@@ -29,10 +30,8 @@ from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, cop
 from tilescope_kernels.matrix_products.descriptors import tiles
 from tilescope_kernels.matrix_products.scaled_matmul import _scaled
 
-#: Whether the launch that adds up parts starts before they are there, and waits for them.
-PDL = True
-#: Multiply-adds, of 16 rows or more, from which this is worth its launches.
-_LEAST = 2**28
+#: Multiply-adds, of 16 rows or more, from which this is worth its launches: of FP8, of 16 bits, and of rows to be copied.
+_LEAST_FP8, _LEAST, _LEAST_COPIED = 2**29, 2**27, 2**24
 
 
 @triton.jit
@@ -110,11 +109,11 @@ def _plan(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scra
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
-def _few(m: int, n: int, programs: int) -> dict[str, int]:
+def _few(m: int, n: int, k: int, programs: int) -> dict[str, int]:
     """The plan of few tiles."""
-    tiles = triton.cdiv(m, 64) * triton.cdiv(n, 64)
-    # Half of the multiprocessors read as fast as memory is.
-    splits = max(1, min(64, programs // (2 * tiles)))
+    tiles = cdiv(m, 64) * cdiv(n, 64)
+    # Two parts do not pay for another launch: half of the multiprocessors read as fast as memory is.
+    splits = max(1, min(64, programs // tiles, k // 512)) if programs >= 4 * tiles else 1
     if n <= 32:
         return _plan(64, 16 if n <= 16 else 32, 256, 4, 5, splits)
     if m <= 16:
@@ -133,18 +132,18 @@ def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     (m, k), n = a.shape, b.shape[1]
     if a.element_size() != 2 or capability(a) < 90 or shared_memory(a) < 227 * 1024:
         return None
-    if n < 16 or k < 64 or max(m, 16) * max(n, 16) * k < _LEAST:
+    whole = is_aligned(a) and is_aligned(b) and n % 8 == 0
+    if n < 16 or k < 64 or max(m, 16) * max(n, 16) * k < (_LEAST if whole else _LEAST_COPIED):
         return None
     programs = multiprocessors(a)
-    few = triton.cdiv(m, 64) * triton.cdiv(n, 128) <= programs
-    whole = is_aligned(a) and is_aligned(b) and n % 8 == 0
+    few = cdiv(m, 64) * cdiv(n, 128) <= programs
     # To copy b takes longer than the product with few rows, and to copy a than that with few columns.
     if (whole and not few) or (m <= 64 and not (few and is_aligned(b))) or (n < 64 and not (few and is_aligned(a))):
         return None
     if not few:
-        large = triton.cdiv(m, 128) * triton.cdiv(n, 256) >= programs
+        large = cdiv(m, 128) * cdiv(n, 256) >= programs
         return _plan(128, 256, 64, 8, 3, 4, 1) if large else _plan(128, 128, 64, 8, 4)
-    return _few(m, n, programs)
+    return _few(m, n, k, programs)
 
 
 def fp8_plan(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int] | None:
@@ -158,11 +157,11 @@ def fp8_plan(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int
     if capability(a) < 90 or shared_memory(a) < 227 * 1024 or not all(is_aligned(t) for t in (a, b, c)):
         return None
     programs = multiprocessors(a)
-    tiles = triton.cdiv(m, 64) * triton.cdiv(n, 64)
-    if min(n, k) < 64 or max(m, 16) * n * k < 2 * _LEAST:
+    tiles = cdiv(m, 64) * cdiv(n, 64)
+    if min(n, k) < 64 or max(m, 16) * n * k < _LEAST_FP8:
         return None
     if tiles > programs:
-        return _plan(64, 128, 256, 4, 4) if triton.cdiv(m, 64) * triton.cdiv(n, 128) <= programs else None
+        return _plan(64, 128, 256, 4, 4) if cdiv(m, 64) * cdiv(n, 128) <= programs else None
     return _plan(64, 64, 256, 4, 6, max(1, programs // (2 * tiles)))
 
 
@@ -176,11 +175,12 @@ def split_matmul(
     """
     (m, k), n = a.shape, b.shape[1]
     tile_m, tile_n, tile_k, splits = (plan[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLITS"))
-    count, programs = triton.cdiv(m, tile_m) * triton.cdiv(n, tile_n), multiprocessors(a)
+    count, programs = cdiv(m, tile_m) * cdiv(n, tile_n), multiprocessors(a)
     whole = count if splits == 1 else count // programs * programs
     kind = 0 if scales[0] is None else 2 if scales[0].dim() else 1
     tiling = {"SCALES": kind, **{name: plan[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")}}
-    pdl = PDL and capability(a) >= 90
+    # The launch that adds up the parts starts before they are there, and waits for them.
+    pdl = capability(a) >= 90
     with device_of(a):
         a, b = aligned(a, b)
         out = c if is_aligned(c) or not plan["SCRATCH"] else room(c)
@@ -200,7 +200,8 @@ def split_matmul(
         if others := count - whole:
             parts = torch.empty((others * splits, tile_m, tile_n), dtype=torch.float32, device=a.device)
             launch(parts, whole, others * splits)
-            rows = plan.get("ROWS") or min(tile_m, max(1, 2048 // tile_n))
+            # Few elements a program: small results have no others to take part.
+            rows = min(tile_m, max(1, (256 if tile_n <= 64 else 2048) // tile_n))
             start(
                 add_parts_kernel, (others * (tile_m // rows),), out, parts, *scales, m, n, out.stride(0), whole, SPLITS=splits, ROWS=rows, PDL=pdl,
                 **tiling, num_warps=max(1, min(4, rows * tile_n // 256)), **({"launch_pdl": True} if pdl else {}),

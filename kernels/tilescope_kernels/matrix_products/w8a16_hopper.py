@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -20,9 +19,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch as start
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products.aligned_rows import copy_rows, is_aligned, room
 from tilescope_kernels.matrix_products.descriptors import gluon_tiles
 from tilescope_kernels.matrix_products.hopper_pipeline import _STAGES, _advance
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
@@ -184,39 +185,47 @@ class Tiling:
     split: int = 1
 
 
-def tiling(m: int, n: int, k: int, programs: int) -> Tiling:
-    return Tiling(_MOST)
+#: Most rows that are left to smaller tiles, and fewest steps of a part.
+_FEW, _LEAST_STEPS = 32, 4
+
+
+def tiling(m: int, n: int, k: int, programs: int) -> Tiling | None:
+    """Tiles of as many rows as there are, cut along K while there is an SM for each part. None where half of them would idle."""
+    block_m = 64 if m <= 64 else 128 if m <= 128 else _MOST
+    tiles, steps = _tiles_of(m, n, block_m), cdiv(k, _BLOCK_K.value)
+    split = max(1, min(programs // tiles, steps // _LEAST_STEPS, 8))
+    split = cdiv(steps, cdiv(steps, split))  # none is empty
+    return Tiling(block_m, split) if 2 * tiles * split >= programs else None
 
 
 def _tiles_of(m: int, n: int, block_m: int) -> int:
-    return triton.cdiv(m, block_m) * triton.cdiv(n, _BLOCK_N.value)
+    return cdiv(m, block_m) * cdiv(n, _BLOCK_N.value)
 
 
-def serves(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether the kernel can compute ``y`` of ``x`` and ``weight``, and has a tile for every SM."""
-    return (
-        capability(x) == 90
-        and y.dtype in (torch.bfloat16, torch.float16)
-        and 0 not in (*y.shape, x.shape[1])
-        and tma_serves(x, weight, y)
-        and _tiles_of(*y.shape, _MOST) >= multiprocessors(x)
-    )
+def plan(x: torch.Tensor, weight: torch.Tensor) -> Tiling | None:
+    """The tiling of ``x`` (M, K) and ``weight`` (N, K); None where another kernel has to serve them or is quicker."""
+    (m, k), n = x.shape, weight.shape[0]
+    if capability(x) != 90 or x.element_size() != 2 or m <= _FEW or 0 in (n, k) or not tma_serves(x, weight, x):
+        return None
+    return tiling(m, n, k, multiprocessors(x))
 
 
 def launch(
-    x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, chosen: Tiling | None = None
+    x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, chosen: Tiling
 ) -> None:  # fmt: skip
-    """Write ``y`` for operands that ``serves`` accepts."""
+    """Write the product of operands that ``plan`` accepts to contiguous ``y``, by way of aligned rows where its own are not."""
     (m, n), k, programs = y.shape, x.shape[1], multiprocessors(x)
-    chosen = chosen or tiling(m, n, k, programs)
     split = chosen.split
     parts = torch.empty((split, m, n), dtype=torch.float32, device=x.device) if split > 1 else None
     depth = _BLOCK_K.value
+    out = y if split > 1 or is_aligned(y) else room(y)
     start(
         w8a16_matmul_hopper_kernel, (min(_tiles_of(m, n, chosen.block_m) * split, programs),),
         gluon_tiles(x, chosen.block_m, depth), gluon_tiles(weight, _ROWS.value, depth),
-        gluon_tiles(y, chosen.block_m, _ROWS.value) if split == 1 else None,
+        gluon_tiles(out, chosen.block_m, _ROWS.value) if split == 1 else None,
         parts, scale, m, n, k, BLOCK_M=chosen.block_m, SPLIT=split, num_warps=4,
     )  # fmt: skip
     if parts is not None:
         add_parts(y, parts, scale)
+    if out is not y:
+        copy_rows(y, out)

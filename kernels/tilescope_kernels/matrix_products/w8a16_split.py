@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch as start
 from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
 from tilescope_kernels.matrix_products.descriptors import tiles
@@ -65,8 +66,6 @@ def w8a16_sum_kernel(
     tl.store(y_ptr + offsets, total.to(y_ptr.dtype.element_ty), mask=mask)
 
 
-#: Whether the launch that adds up parts starts before they are there, and waits for them.
-PDL = True
 #: Elements that a program adds up.
 _SUMMED = 512
 
@@ -74,10 +73,12 @@ _SUMMED = 512
 def add_parts(y: torch.Tensor, parts: torch.Tensor, scale: torch.Tensor) -> None:
     """Write the sum of ``parts`` (SPLIT, M, N), scaled, to y (M, N)."""
     size, n = y.numel(), y.shape[1]
-    pdl = PDL and capability(y) >= 90
-    w8a16_sum_kernel[(triton.cdiv(size, _SUMMED),)](
-        y, parts, scale, size, n, SPLIT=parts.shape[0], BLOCK=_SUMMED, PDL=pdl, **({"launch_pdl": True} if pdl else {})
-    )
+    # It starts before they are there, and waits for them.
+    pdl = capability(y) >= 90
+    start(
+        w8a16_sum_kernel, (cdiv(size, _SUMMED),), y, parts, scale, size, n,
+        SPLIT=parts.shape[0], BLOCK=_SUMMED, PDL=pdl, **({"launch_pdl": True} if pdl else {}),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,11 +102,11 @@ def plan(x: torch.Tensor, weight: torch.Tensor) -> Plan | None:
         return None
     if k < _BLOCK_K or not tma_serves(x, weight, x):
         return None
-    programs, steps = multiprocessors(x), triton.cdiv(k, _BLOCK_K)
+    programs, steps = multiprocessors(x), cdiv(k, _BLOCK_K)
     block_m = 32 if m <= 32 else 64 if m <= 64 else 128
-    tiles_m = triton.cdiv(m, block_m)
-    block_n = 128 if tiles_m * triton.cdiv(n, 128) * 5 >= programs else 64
-    tiles = tiles_m * triton.cdiv(n, block_n)
+    tiles_m = cdiv(m, block_m)
+    block_n = 128 if tiles_m * cdiv(n, 128) * 5 >= programs else 64
+    tiles = tiles_m * cdiv(n, block_n)
     if tiles > programs:
         return None
     split = max(1, min(programs // tiles, steps // 3, 8))
@@ -119,10 +120,10 @@ def launch(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.
     if chosen.split > 1:
         out = torch.empty((chosen.split, m, n), dtype=torch.float32, device=x.device)
     start(
-        w8a16_split_kernel, (triton.cdiv(n, chosen.block_n), chosen.split, triton.cdiv(m, chosen.block_m)),
+        w8a16_split_kernel, (cdiv(n, chosen.block_n), chosen.split, cdiv(m, chosen.block_m)),
         out, tiles(x, chosen.block_m, _BLOCK_K), tiles(weight, chosen.block_n, _BLOCK_K), scale, m, n, k,
         BLOCK_M=chosen.block_m, BLOCK_N=chosen.block_n, BLOCK_K=_BLOCK_K, SPLIT=chosen.split,
-        PDL=PDL and chosen.split > 1 and capability(x) >= 90, num_warps=chosen.block_n // 16, num_stages=chosen.stages,
+        PDL=chosen.split > 1 and capability(x) >= 90, num_warps=chosen.block_n // 16, num_stages=chosen.stages,
     )  # fmt: skip
     if chosen.split > 1:
         add_parts(y, out, scale)
