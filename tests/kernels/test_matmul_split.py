@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tilescope_kernels.matrix_products import matmul_hopper, split_k, w8a16_hopper
+from tilescope_kernels.matrix_products import matmul_hopper, matmul_tilings, split_k, w8a16_hopper
 from tilescope_kernels.matrix_products.split_k import split_plan
 
 SCRIPTS = {"batch_matmul_split.py": {"check_few_rows", "check_parts_without_a_step_are_zeros"}}
@@ -131,20 +131,20 @@ def test_hopper_serves_what_fills_it(hoppers):
     ],
 )
 def test_the_last_wave_is_cut_where_that_is_quicker(extents, askew, expected):
-    tiling = matmul_hopper.tiling(*extents, 132, askew)
+    tiling = matmul_tilings.tiling(*extents, 132, askew)
     assert (2 * tiling.rows, tiling.wide + tiling.side, tiling.cut_rows * tiling.cut_columns) == expected
 
 
 def test_a_cut_wave_fits_the_gpu():
     for m in range(130, 6000, 321):
         for n, k in ((1000, 4096), (4096, 8192), (5000, 640)):
-            tiling = matmul_hopper.tiling(m, n, k, 132)
+            tiling = matmul_tilings.tiling(m, n, k, 132)
             tiles = -(-m // (2 * tiling.rows)) * -(-n // (tiling.wide + tiling.side))
             cut = tiling.cut_rows * tiling.cut_columns
             assert cut == 1 or 0 < tiles % 132 * cut <= 132
 
 
 def test_rings_fit_shared_memory():
-    for tiling in matmul_hopper._TILINGS:
+    for tiling in matmul_tilings.TILINGS:
         step = (2 * tiling.rows + tiling.wide + tiling.side) * 64
         assert 2 * (tiling.stages * step + 2 * tiling.buffers * 64 * 64) <= 226 * 1024

@@ -17,7 +17,7 @@ from tilescope_kernels._shared.launching import check_tensors, device_of, multip
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import matmul_hopper
-from tilescope_kernels.matrix_products.matmul_hopper import Tiling
+from tilescope_kernels.matrix_products.matmul_tilings import Tiling
 from tilescope_kernels.matrix_products.split_k import split_matmul, split_plan
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 

@@ -1,18 +1,18 @@
 """Large 16-bit matrix products on Hopper: one warp loads and two warpgroups multiply.
 
 A warpgroup has half of a tile's rows. The second one runs two steps behind the first, so that one of them keeps the tensor
-cores busy while the other writes its half. The kernel is in Gluon, because Triton's language does not assign work to warps.
+cores busy while the other writes its half. Tiles of the last wave may be cut in rows or columns, in the same launch. The
+kernel is in Gluon, because Triton's language does not assign work to warps.
 
-In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets, then the best of ``matmul_kernel``):
-4096x4096x4096 182 us (181, 186), 8192x8192x8192 1437 (1438, 1423), 16384x4096x14336 2608 (2675, 2629), 8192x8192x1024 207
-(209, 213), 512x8192x8192 96 (97, 99). 4097x4099x4101 took 247, 37 of them for copies (torch.compile, which pads: 235).
-Where tiles make a little more than whole waves, other tiles are better: 3000x3000x3000 110 (81), 1536x1536x1536 21 (15).
+In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 4096x4096x4096 182 us (181),
+8192x8192x8192 1427 (1431), 16384x4096x14336 2528 (2589), 8192x8192x1024 199 (202), 2304x2304x2304 40.7 (41.4),
+1792x1792x1792 22.9 (24.4), 512x4096x4096 27.8 (27.1), 6000x6000x6000 595 (562). 4097x4099x4101 took 255, 37 of them for
+copies. Rows that do not start at sectors of 32 bytes arrive late: 3000x3000x3000 101 (82), 5000x5000x1000 106 (84).
+1536x1536x1536 18.3 (15.2) leaves 36 of 132 multiprocessors without a tile. Adding to memory as tiles are written, for sums of
+products, lost to cuBLAS: 846 us against 804 where 128256x4096x256 is added to.
 """
 
 from __future__ import annotations
-
-import functools
-from dataclasses import dataclass
 
 import torch
 from triton.experimental import gluon
@@ -32,13 +32,14 @@ from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.descriptors import gluon_tiles
+from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, GROUPS, Tiling, tiling, whole_tiles
 
 #: Groups of warps that multiply.
-_GROUPS = gl.constexpr(2)
+_GROUPS = gl.constexpr(GROUPS)
 #: Rows and columns of a part of a tile that leaves at a time: 128 bytes wide.
 _PART = gl.constexpr(64)
 #: A step along K: 128 bytes.
-_BLOCK_K = gl.constexpr(64)
+_BLOCK_K = gl.constexpr(BLOCK_K)
 #: Rows that tiles which are walked together have: L2 still has their operands.
 _TOGETHER = gl.constexpr(2048)
 #: Steps that the second group is behind: one keeps the tensor cores busy while the other writes its rows.
@@ -326,71 +327,6 @@ def matmul_hopper_kernel(
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """Rows of a group, columns of a tile and more of them, parts of the last wave's tiles, stages of the ring, and buffers."""
-
-    rows: int
-    wide: int
-    side: int = 0
-    cut_rows: int = 1
-    cut_columns: int = 1
-    stages: int = 4
-    buffers: int = 2
-
-
-#: Those that cut nothing first: where times are equal, they are chosen.
-_TILINGS = (
-    Tiling(64, 256),
-    Tiling(64, 128, stages=6),
-    Tiling(128, 128, 64, stages=3, buffers=3),
-    Tiling(64, 128, 64, buffers=3),
-    Tiling(64, 256, cut_columns=2),
-    Tiling(64, 256, cut_columns=4),
-    Tiling(64, 128, cut_columns=2, stages=6),
-    Tiling(128, 128, 64, cut_rows=2, stages=3, buffers=3),
-)
-#: Rows and columns of operands that arrive from L2 while a 128x256 tile multiplies one step along K, by whether their rows
-#: start at sectors of 32 bytes, of small tiles and of those that leave the ring three stages; and steps that writing such a
-#: tile takes. Measured on an H200.
-_ARRIVING, _ARRIVING_ASKEW, _ARRIVING_ASKEW_LATE, _WRITING = 463, 310, 270, 3
-#: What columns beside a power of two cost: their instructions are short.
-_BESIDE = 1.03
-
-
-def _whole(tiles: int, programs: int, chosen: Tiling) -> int:
-    """Number of tiles that are not cut: those of whole waves."""
-    return tiles if chosen.cut_rows * chosen.cut_columns == 1 else tiles // programs * programs
-
-
-def _time(m: int, n: int, k: int, programs: int, askew: bool, chosen: Tiling) -> float:
-    """Time that a tiling takes, in steps of a 128x256 tile along K; infinite where its last wave would not fit the GPU."""
-
-    def wave(rows: int, columns: int) -> float:
-        area = rows * columns / (128 * 256)
-        rate = (_ARRIVING_ASKEW_LATE if rows > 128 else _ARRIVING_ASKEW) if askew else _ARRIVING
-        step = max(area * (_BESIDE if chosen.side else 1), (rows + columns) / rate)
-        return cdiv(k, _BLOCK_K.value) * step + _WRITING * area
-
-    rows, columns = _GROUPS.value * chosen.rows, chosen.wide + chosen.side
-    tiles, cut = cdiv(m, rows) * cdiv(n, columns), chosen.cut_rows * chosen.cut_columns
-    last = tiles % programs
-    if cut > 1 and not 0 < last * cut <= programs:
-        return float("inf")
-    time = tiles // programs * wave(rows, columns)
-    return time + (wave(rows // chosen.cut_rows, columns // chosen.cut_columns) if last else 0.0)
-
-
-@functools.lru_cache(maxsize=4096)
-def tiling(m: int, n: int, k: int, programs: int, askew: bool = False, aligned_c: bool = True) -> Tiling:
-    """The tiling that takes the least time. A last wave of few tiles takes as long as a whole one unless they are cut.
-
-    ``askew``: rows of operands do not start at sectors. Without ``aligned_c`` nothing is cut: writing takes too long.
-    """
-    tilings = [chosen for chosen in _TILINGS if aligned_c or chosen.cut_rows * chosen.cut_columns == 1]
-    return min(tilings, key=lambda chosen: _time(m, n, k, programs, askew, chosen))
-
-
 def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether there is a GPU for the kernel and the product has work for all of it.
 
@@ -428,7 +364,7 @@ def launch(
     a_columns, b_columns = columns(a), columns(b)
     high, wide, depth = chosen.rows // chosen.cut_rows, chosen.wide // chosen.cut_columns, _BLOCK_K.value
     tiles = cdiv(m, _GROUPS.value * chosen.rows) * cdiv(n, chosen.wide + chosen.side)
-    whole = _whole(tiles, programs, chosen)
+    whole = whole_tiles(tiles, programs, chosen)
     pieces = whole + (tiles - whole) * chosen.cut_rows * chosen.cut_columns
     through = is_aligned(c)
 

@@ -124,10 +124,11 @@ def _few(m: int, n: int, k: int, programs: int) -> dict[str, int]:
 def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     """The plan of a product with few tiles, or with rows that descriptors cannot reach. None where this does not pay.
 
-    In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 1024x1024x1024 9.0 us (8.4),
-    768x768x768 7.3 (8.1), 128x4096x4096 13.8 (15.8), 64x4096x4096 14.0 (14.0), 16x8192x8192 34.7 (34.9), 256x4096x4096
-    18.0 (18.7), 8192x16x4096 20.3 (21.0), 1023x517x769 with copies 12.8 (25.6), 256x256x16384 in 4 parts 15.7 and in 8 16.6
-    (12.5), 64x64x65536 in 64 parts 21 (12), 1x8192x8192 36.2 (35.8).
+    In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 1024x1024x1024 8.2 us (9.2),
+    512x512x512 6.2 (6.3), 300x300x300 with copies 8.5 (8.0), 768x768x768 7.3 (8.1), 128x4096x4096 13.8 (15.8), 64x4096x4096
+    14.0 (14.0), 16x8192x8192 34.7 (34.9), 256x4096x4096 18.0 (18.7), 8192x16x4096 20.3 (21.0), 1023x517x769 with copies 12.8
+    (25.6), 256x256x16384 in 8 parts 15.0 (12.9), 64x64x65536 in 64 parts 13.0 (12.8), 16x1024x32768 in 8 parts 23.2 (22.3),
+    1000x40x20000 in 8 parts 19.0 (17.4), 1x8192x8192 36.2 (35.8).
     """
     (m, k), n = a.shape, b.shape[1]
     if a.element_size() != 2 or capability(a) < 90 or shared_memory(a) < 227 * 1024:

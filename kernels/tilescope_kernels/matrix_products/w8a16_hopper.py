@@ -1,7 +1,13 @@
 """Products of 16-bit rows and INT8 weights on Hopper: one warp loads, two warpgroups convert and multiply.
 
 While one warpgroup converts its weights, the products of the other keep the tensor cores busy. The kernel is in Gluon: in
-Triton's language every warp waits for the same loads, so all convert at once and the tensor cores wait.
+Triton's language every warp waits for the same loads, so all convert at once and the tensor cores wait. Few tiles are cut
+along K, and a second launch adds the parts up in one order.
+
+In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS with weights kept at 16 bits in brackets, then the
+best without this kernel): 128x4096x4096 19.5 us (16.3, 20.8), 512x4096x4096 36.6 (27.6, 43.1), 256x8192x8192 58.0 (49.1,
+81.2), 64x14336x4096 34.8 (35.1, 37.5), 128x14336x4096 42.0 (34.7, 44.0), 200x4096x4096 24.1 (19.6, 28.5), 1024x4096x4096
+63.6 (47.8, 66.8), 8192x8192x8192 1537 (1420).
 """
 
 from __future__ import annotations
