@@ -6,7 +6,7 @@ import pytest
 import torch
 from tilescope_kernels import matmul
 from tilescope_kernels.matrix_products import matmul_hopper
-from tilescope_kernels.matrix_products.matmul_hopper import Tiling
+from tilescope_kernels.matrix_products.matmul_tilings import TILINGS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,7 +27,7 @@ def relative_error(actual, expected):
     return float((actual.double() - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("tiling", [Tiling(256, 1), Tiling(256, 5), Tiling(128, 1), Tiling(128, 3)], ids=str)
+@pytest.mark.parametrize("tiling", TILINGS, ids=str)
 @pytest.mark.parametrize("dtype", list(DTYPES), ids=str)
 @pytest.mark.parametrize("extents", [*EXTENTS, (4097, 4104, 1000)])
 def test_against_fp64(extents, dtype, tiling):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tilescope.execution import execute
 from tilescope_kernels import CATALOG, fp8_matmul, int8_matmul, nf4_quantize, quantize, w8a16_matmul
+from tilescope_kernels.matrix_products import w8a16_hopper
 
 pytestmark = [
     pytest.mark.gpu,
@@ -256,6 +257,20 @@ def test_hoppers_w8a16(m, n, k, dtype):
     last = torch.finfo(dtype).eps
     torch.testing.assert_close(found.double(), expected, rtol=2 * last, atol=last, equal_nan=True)
     assert all(torch.equal(w8a16_matmul(x[1 : m // 2], codes, scale), found[1 : m // 2]) for _ in range(5))
+
+
+@pytest.mark.skipif(CAPABILITY[0] != 9, reason="Hopper's own kernel")
+@pytest.mark.parametrize(("block_m", "split"), [(32, 8), (64, 3), (128, 2), (128, 1), (256, 2), (256, 1)])
+@pytest.mark.parametrize(("m", "n", "k"), [(33, 1000, 1040), (300, 4104, 4096), (513, 136, 784)])
+def test_hoppers_w8a16_is_cut(m, n, k, block_m, split):
+    x = torch.randn(m, k, device="cuda").bfloat16()
+    codes = torch.randint(-128, 128, (n, k), device="cuda", dtype=torch.int8)
+    scale = torch.rand(n, 1, device="cuda") / k**0.5 / 64
+    found = [torch.full((m, n), float("nan"), device="cuda", dtype=x.dtype) for _ in range(2)]
+    for y in found:
+        w8a16_hopper.launch(x, codes, y, scale, w8a16_hopper.Tiling(block_m, split))
+    assert relative_error(found[0], x.double() @ (codes.double() * scale.double()).T) <= 3e-3
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tilescope_kernels.matrix_products import matmul_hopper, split_k
+from tilescope_kernels.matrix_products import matmul_hopper, matmul_tilings, split_k, w8a16_hopper
 from tilescope_kernels.matrix_products.split_k import split_plan
 
 SCRIPTS = {"batch_matmul_split.py": {"check_few_rows", "check_parts_without_a_step_are_zeros"}}
@@ -40,7 +40,7 @@ def test_too_few_tiles_are_cut(hopper):
     for m, n, k in ((16, 1024, 32768), (64, 64, 65536), (256, 256, 16384), (1000, 40, 20000)):
         plan = planned(m, n, k)
         tiles = -(-m // plan["BLOCK_M"]) * -(-n // plan["BLOCK_N"])
-        assert 60 <= tiles * plan["SPLITS"] <= 132, plan
+        assert 64 <= tiles * plan["SPLITS"] <= 132, plan
 
 
 @pytest.mark.parametrize("odd", [(4097, 4099, 4101), (4096, 4099, 4096), (4096, 4096, 4101)])
@@ -51,7 +51,9 @@ def test_large_products_of_odd_rows_are_whole_waves_and_parts(hopper, odd):
 
 
 def test_what_others_serve_better_is_left_to_them(hopper, monkeypatch):
-    assert planned(512, 512, 512) is None  # too short for another launch
+    assert (
+        planned(256, 256, 256) is None and planned(300, 300, 300) is not None
+    )  # too short, but for its rows of 600 bytes
     assert planned(1024, 1024, 1024, torch.float32) is None
     assert planned(16, 8191, 8193) is None and planned(16, 8192, 8192) is not None  # to copy b takes too long
     assert planned(8193, 16, 8193) is None  # to copy a, too
@@ -85,6 +87,21 @@ def test_fp8_products_of_few_tiles_are_one_wave(hopper):
         assert planned_fp8(*extents) is None
 
 
+def test_w8a16_on_hopper_has_a_part_for_most_multiprocessors():
+    for extents, expected in (
+        ((128, 4096, 4096), (128, 4)), ((512, 4096, 4096), (256, 2)), ((64, 14336, 4096), (64, 1)),
+        ((1024, 4096, 4096), (256, 1)), ((40, 1000, 1024), None), ((200, 4096, 320), None),
+    ):  # fmt: skip
+        tiling = w8a16_hopper.tiling(*extents, 132)
+        assert (tiling and (tiling.block_m, tiling.split)) == expected, extents
+    for m in range(33, 1200, 61):
+        for n, k in ((4096, 4096), (1000, 8192), (14336, 640), (520, 784)):
+            if tiling := w8a16_hopper.tiling(m, n, k, 132):
+                tiles, steps = -(-m // tiling.block_m) * -(-n // 128), -(-k // 64)
+                assert tiling.split == 1 or tiles * tiling.split <= 132
+                assert (tiling.split - 1) * -(-steps // tiling.split) < steps  # no part without a step
+
+
 @pytest.fixture
 def hoppers(monkeypatch):
     monkeypatch.setattr(matmul_hopper, "capability", lambda _: 90)
@@ -103,24 +120,31 @@ def test_hopper_serves_what_fills_it(hoppers):
 
 
 @pytest.mark.parametrize(
-    ("extents", "expected"),
+    ("extents", "askew", "expected"),
     [
-        ((4096, 4096, 4096), (256, 1)),  # four waves, the last of them nearly whole
-        ((4097, 4099, 4101), (256, 4)),  # four whole ones, and 33 tiles
-        ((512, 4096, 4096), (128, 1)),  # one wave of smaller tiles
-        ((1000, 50257, 768), (256, 1)),  # too short to be cut
-        ((2304, 2304, 2304), (128, 1)),
-        ((5000, 5000, 1000), (256, 1)),
+        ((4096, 4096, 4096), False, (128, 256, 1)),  # four waves, the last of them nearly whole
+        ((4097, 4099, 4101), False, (128, 256, 4)),  # four whole ones, and 33 tiles
+        ((512, 4096, 4096), False, (128, 128, 1)),  # one wave of smaller tiles
+        ((1536, 1536, 1536), False, (128, 192, 1)),
+        ((2304, 2304, 2304), False, (128, 256, 4)),
+        ((3000, 3000, 3000), True, (256, 192, 2)),  # large tiles, because operands are slow to arrive
     ],
 )
-def test_the_last_wave_is_cut_where_that_is_quicker(extents, expected):
-    tiling = matmul_hopper.tiling(*extents, 132)
-    assert (tiling.block_n, tiling.splits) == expected
+def test_the_last_wave_is_cut_where_that_is_quicker(extents, askew, expected):
+    tiling = matmul_tilings.tiling(*extents, 132, askew)
+    assert (2 * tiling.rows, tiling.wide + tiling.side, tiling.cut_rows * tiling.cut_columns) == expected
 
 
 def test_a_cut_wave_fits_the_gpu():
     for m in range(130, 6000, 321):
         for n, k in ((1000, 4096), (4096, 8192), (5000, 640)):
-            tiling = matmul_hopper.tiling(m, n, k, 132)
-            tiles = -(-m // 128) * -(-n // tiling.block_n)
-            assert tiling.splits == 1 or tiles % 132 * tiling.splits <= 132
+            tiling = matmul_tilings.tiling(m, n, k, 132)
+            tiles = -(-m // (2 * tiling.rows)) * -(-n // (tiling.wide + tiling.side))
+            cut = tiling.cut_rows * tiling.cut_columns
+            assert cut == 1 or 0 < tiles % 132 * cut <= 132
+
+
+def test_rings_fit_shared_memory():
+    for tiling in matmul_tilings.TILINGS:
+        step = (2 * tiling.rows + tiling.wide + tiling.side) * 64
+        assert 2 * (tiling.stages * step + 2 * tiling.buffers * 64 * 64) <= 226 * 1024

@@ -14,7 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.launching import device_of
+from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.launches import launch
 
 #: Bytes at which the rows of copies start.
 _LINE = 128
@@ -66,12 +67,12 @@ def is_aligned(matrix: torch.Tensor) -> bool:
 def room(matrix: torch.Tensor) -> torch.Tensor:
     """Allocate a matrix of that shape, whose rows start at 128 bytes."""
     width = matrix.shape[1] * matrix.element_size()
-    wide = triton.cdiv(width, _LINE) * _LINE // matrix.element_size()
+    wide = cdiv(width, _LINE) * _LINE // matrix.element_size()
     return torch.empty((matrix.shape[0], wide), dtype=matrix.dtype, device=matrix.device)[:, : matrix.shape[1]]
 
 
 def _blocks(out: torch.Tensor) -> int:
-    return triton.cdiv(out.shape[0], _ROWS) * triton.cdiv(out.stride(0), _COLUMNS)
+    return cdiv(out.shape[0], _ROWS) * cdiv(out.stride(0), _COLUMNS)
 
 
 def _bytes(matrix: torch.Tensor) -> torch.Tensor:
@@ -85,11 +86,10 @@ def copy_rows(out: torch.Tensor, x: torch.Tensor, *others: torch.Tensor) -> None
     outs, xs = given[::2], given[1::2]
     (first, *_), blocks = outs, [_blocks(matrix) for matrix in outs]
     last = (outs[1], xs[1], *xs[1].shape, xs[1].stride(0), outs[1].stride(0)) if others else (None, None, 0, 0, 0, 0)
-    with device_of(out):
-        copy_rows_kernel[(sum(blocks),)](
-            first, xs[0], *xs[0].shape, xs[0].stride(0), first.stride(0), *last, blocks[0],
-            ROWS=_ROWS, COLUMNS=_COLUMNS, num_warps=4,
-        )  # fmt: skip
+    launch(
+        copy_rows_kernel, (sum(blocks),), first, xs[0], *xs[0].shape, xs[0].stride(0), first.stride(0), *last, blocks[0],
+        ROWS=_ROWS, COLUMNS=_COLUMNS, num_warps=4,
+    )  # fmt: skip
 
 
 def aligned(*matrices: torch.Tensor) -> list[torch.Tensor]:
@@ -112,7 +112,7 @@ def aligned(*matrices: torch.Tensor) -> list[torch.Tensor]:
 def padded(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Copies of two matrices of rows, longer by zeros to a multiple of 128 bytes of the one with smaller elements."""
     line = _LINE // min(a.element_size(), b.element_size())
-    wide = triton.cdiv(a.shape[1], line) * line
+    wide = cdiv(a.shape[1], line) * line
     copies = [torch.empty((t.shape[0], wide), dtype=t.dtype, device=t.device) for t in (a, b)]
     copy_rows(copies[0], a, copies[1], b)
     return copies[0], copies[1]

@@ -11,10 +11,13 @@ import triton.language as tl
 
 from tilescope_kernels._shared.autotuning import autotuned, workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import matmul_hopper
+from tilescope_kernels.matrix_products.matmul_tilings import Tiling
 from tilescope_kernels.matrix_products.split_k import split_matmul, split_plan
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -50,7 +53,6 @@ def _pointer_tile(
     tl.store(c_tile, total.to(c_ptr.dtype.element_ty), mask=valid_m & valid_n)
 
 
-@triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})
 @triton.jit
 def matmul_kernel(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm,
@@ -182,49 +184,89 @@ def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_:
 
 
 #: Through pointers alone, and with tensor descriptors.
-matmul_tuned = autotuned(matmul_kernel, (*TUNED, *TUNED_FP32), ("M", "N", "K", "A_COLUMNS", "B_COLUMNS"), _prune)
+matmul_tuned = autotuned(
+    triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})(matmul_kernel),
+    (*TUNED, *TUNED_FP32),
+    ("M", "N", "K", "A_COLUMNS", "B_COLUMNS"),
+    _prune,
+)
 
 
 def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
     """The config where nothing can be timed: the largest tile that still gives every SM one."""
     if a.dtype == torch.float32:
         return TUNED_FP32[0]
-    if triton.cdiv(a.shape[0], 128) * triton.cdiv(b.shape[1], 256) < multiprocessors(a):
+    if cdiv(a.shape[0], 128) * cdiv(b.shape[1], 256) < multiprocessors(a):
         return TUNED[-1]
     return next(config for config in TUNED if config["TMA"] <= _tma_serves(a, b))
 
 
+#: Products that were seen, and how they are computed: to choose takes as long as many a product.
+_PLANS: dict[tuple[Any, ...], Tiling | Mapping[str, int]] = {}
+#: Beyond, all are forgotten.
+_MOST = 8192
+
+
+def _key(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, ...]:
+    """What the choice depends on."""
+    return a.shape, b.shape, a.stride(), b.stride(), a.dtype, a.data_ptr() & 15, b.data_ptr() & 15, a.get_device()
+
+
 @operator("matmul")
 def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
-    (m, k), n = a.shape, b.shape[1]
-    c = torch.empty((m, n), dtype=a.dtype, device=a.device)
+    c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
     if c.numel() == 0:
         return c
-    chosen: Mapping[str, int] | None = unpack(config)
-    if chosen is None and matmul_hopper.serves(a, b):
-        matmul_hopper.launch(a, b, c)
-        return c
-    if chosen is None and (plan := split_plan(a, b)):
-        split_matmul(c, a, b, plan)
-        return c
-    if chosen is None and not a.is_cuda:
-        chosen = _default(a, b)
-    if chosen is not None and chosen["TMA"] and not _tma_serves(a, b):
-        raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-    kernel, options = (matmul_tuned[_tma_serves(a, b)], {}) if chosen is None else (matmul_kernel, dict(chosen))
-
-    def grid(meta: Mapping[str, int]) -> tuple[int]:
-        tiles = triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"])
-        return (min(tiles, multiprocessors(a)) if meta["TMA"] else tiles,)
-
-    with device_of(a):
+    if config:
+        chosen = unpack(config) or {}
+        if chosen["TMA"] and not _tma_serves(a, b):
+            raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
+        return _tiled(a, b, c, chosen)
+    key = _key(a, b)
+    plan = _PLANS.get(key)
+    if plan is None:
+        plan = matmul_hopper.plan(a, b) or split_plan(a, b) or (_timed(a, b, c) if a.is_cuda else _default(a, b))
         if a.is_cuda:
-            triton.set_allocator(workspace)
-        kernel[grid](
-            a, b, c, m, n, k, *a.stride(), *b.stride(), c.stride(0),
-            A_COLUMNS=_columns(a), B_COLUMNS=_columns(b), **options,
-        )  # fmt: skip
+            if len(_PLANS) >= _MOST:
+                _PLANS.clear()
+            _PLANS[key] = plan
+    if isinstance(plan, Tiling):
+        matmul_hopper.launch(a, b, c, plan)
+    elif "SPLITS" in plan:
+        split_matmul(c, a, b, plan)
+    else:
+        _tiled(a, b, c, plan)
     return c
+
+
+def _grid(a: torch.Tensor, c: torch.Tensor, config: Mapping[str, int]) -> tuple[int]:
+    tiles = cdiv(c.shape[0], config["BLOCK_M"]) * cdiv(c.shape[1], config["BLOCK_N"])
+    return (min(tiles, multiprocessors(a)) if config["TMA"] else tiles,)
+
+
+def _tiled(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, config: Mapping[str, int]) -> torch.Tensor:
+    """Write the product to ``c`` by ``matmul_kernel`` and return it."""
+    (m, k), n = a.shape, b.shape[1]
+    if config["TMA"] and a.is_cuda:
+        triton.set_allocator(workspace)
+    launch(
+        matmul_kernel, _grid(a, c, config), a, b, c, m, n, k, *a.stride(), *b.stride(), c.stride(0),
+        A_COLUMNS=_columns(a), B_COLUMNS=_columns(b), EVEN_K=k % config["BLOCK_K"] == 0, **config,
+    )  # fmt: skip
+    return c
+
+
+def _timed(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, int]:
+    """The config of ``matmul_kernel`` that Triton's autotuner finds, by timing what writes the product to ``c``."""
+    (m, k), n = a.shape, b.shape[1]
+    tuner = matmul_tuned[_tma_serves(a, b)]
+    with device_of(a):
+        triton.set_allocator(workspace)
+        tuner[lambda config: _grid(a, c, config)](
+            a, b, c, m, n, k, *a.stride(), *b.stride(), c.stride(0), A_COLUMNS=_columns(a), B_COLUMNS=_columns(b)
+        )
+    best = tuner.best_config
+    return {**best.kwargs, "num_warps": best.num_warps, "num_stages": best.num_stages}
 
 
 @_matmul.register_fake

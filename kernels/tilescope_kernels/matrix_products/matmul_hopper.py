@@ -1,20 +1,20 @@
 """Large 16-bit matrix products on Hopper: one warp loads and two warpgroups multiply.
 
 A warpgroup has half of a tile's rows. The second one runs two steps behind the first, so that one of them keeps the tensor
-cores busy while the other writes its half. The kernel is in Gluon, because Triton's language does not assign work to warps.
+cores busy while the other writes its half. Tiles of the last wave may be cut in rows or columns, in the same launch. The
+kernel is in Gluon, because Triton's language does not assign work to warps.
 
-In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets, then the best of ``matmul_kernel``):
-4096x4096x4096 182 us (181, 186), 8192x8192x8192 1437 (1438, 1423), 16384x4096x14336 2608 (2675, 2629), 8192x8192x1024 207
-(209, 213), 512x8192x8192 96 (97, 99). 4097x4099x4101 took 247, 37 of them for copies (torch.compile, which pads: 235).
-Where tiles make a little more than whole waves, other tiles are better: 3000x3000x3000 110 (81), 1536x1536x1536 21 (15).
+In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 4096x4096x4096 182 us (181),
+8192x8192x8192 1427 (1431), 16384x4096x14336 2528 (2589), 8192x8192x1024 199 (202), 2304x2304x2304 40.7 (41.4),
+1792x1792x1792 22.9 (24.4), 512x4096x4096 27.8 (27.1), 6000x6000x6000 595 (562). 4097x4099x4101 took 255, 37 of them for
+copies. Rows that do not start at sectors of 32 bytes arrive late: 3000x3000x3000 101 (82), 5000x5000x1000 106 (84).
+1536x1536x1536 18.3 (15.2) leaves 36 of 132 multiprocessors without a tile. Adding to memory as tiles are written, for sums of
+products, lost to cuBLAS: 846 us against 804 where 128256x4096x256 is added to.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -26,21 +26,23 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tilescope_kernels._shared.launching import capability, device_of, multiprocessors
+from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.launches import launch as start
+from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products.aligned_rows import aligned, columns
-from tilescope_kernels.matrix_products.split_k import add_parts_kernel
+from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
+from tilescope_kernels.matrix_products.descriptors import gluon_tiles
+from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, GROUPS, Tiling, tiling, whole_tiles
 
-#: Groups of warps that multiply, and the rows of each, a tensor core instruction's.
-_GROUPS, _ROWS = gl.constexpr(2), gl.constexpr(64)
-_BLOCK_M = gl.constexpr(_GROUPS.value * _ROWS.value)
-#: Columns of a tile that leave at a time: 128 bytes.
+#: Groups of warps that multiply.
+_GROUPS = gl.constexpr(GROUPS)
+#: Rows and columns of a part of a tile that leaves at a time: 128 bytes wide.
 _PART = gl.constexpr(64)
 #: A step along K: 128 bytes.
-_BLOCK_K = gl.constexpr(64)
-#: Rows of tiles that are walked together: L2 still has their operands.
-_GROUP_M = gl.constexpr(16)
-#: Steps that the second group is behind: as long as it takes to write a tile. The ring has more.
+_BLOCK_K = gl.constexpr(BLOCK_K)
+#: Rows that tiles which are walked together have: L2 still has their operands.
+_TOGETHER = gl.constexpr(2048)
+#: Steps that the second group is behind: one keeps the tensor cores busy while the other writes its rows.
 _LAG = gl.constexpr(2)
 #: Registers of a thread that multiplies and of one that loads.
 _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(24)
@@ -54,126 +56,214 @@ def _advance(slot, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def _part(piece, whole, K, SPLITS: gl.constexpr):
-    """A piece's tile, and its first step along K and their number. The first ``whole`` pieces are tiles."""
-    steps = (K + _BLOCK_K - 1) // _BLOCK_K
-    tile = piece
-    first = piece * 0
-    if SPLITS > 1:
-        each = (steps + SPLITS - 1) // SPLITS
+def _piece(
+    piece, whole, M, N, ROWS: gl.constexpr, COLUMNS: gl.constexpr, CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr,
+):  # fmt: skip
+    """First row and column of a piece: one of ``whole`` tiles, or a part of a later one."""
+    CUT: gl.constexpr = CUT_ROWS * CUT_COLUMNS
+    GROUP_M: gl.constexpr = _TOGETHER // ROWS
+    if CUT == 1:
+        start_m, start_n = tile_origin(piece, M, N, ROWS, COLUMNS, GROUP_M)
+    else:
         part = gl.maximum(piece - whole, 0)
-        cut = piece >= whole
-        tile = gl.where(cut, whole + part // SPLITS, piece)
-        first = gl.where(cut, gl.minimum(part % SPLITS * each, steps), 0)
-        steps = gl.where(cut, gl.minimum(each, steps - first), steps)
-    return tile, first, steps
+        tile = gl.where(piece < whole, piece, whole + part // CUT)
+        start_m, start_n = tile_origin(tile, M, N, ROWS, COLUMNS, GROUP_M)
+        start_m += part % CUT_ROWS * (ROWS // CUT_ROWS)
+        start_n += part % CUT // CUT_ROWS * (COLUMNS // CUT_COLUMNS)
+    return start_m, start_n
+
+
+@gluon.jit
+def _load_pieces(
+    first, end, slot, phase, a_tiles, b_tiles, side_tiles, a_ring, b_ring, side_ring, ready, free, M, N, K, whole,
+    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
+    CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr, WHOLE: gl.constexpr,
+):  # fmt: skip
+    """Load the operands of this program's pieces: whole tiles, or parts of them."""
+    BOX_M: gl.constexpr = ROWS // CUT_ROWS
+    BOX_N: gl.constexpr = WIDE // CUT_COLUMNS
+    BOXES_M: gl.constexpr = CUT_ROWS if WHOLE else 1
+    BOXES_N: gl.constexpr = CUT_COLUMNS if WHOLE else 1
+    for piece in range(first, end, gl.num_programs(0)):
+        start_m, start_n = _piece(piece, whole, M, N, _GROUPS * ROWS, WIDE + SIDE, CUT_ROWS, CUT_COLUMNS)
+        for k in range(0, K, _BLOCK_K):
+            arrived = ready.index(slot)
+            for i in gl.static_range(_GROUPS):
+                mbarrier.wait(free.index(slot * _GROUPS + i), phase)
+            mbarrier.expect(arrived, 2 * (_GROUPS * BOXES_M * BOX_M + BOXES_N * BOX_N + SIDE) * _BLOCK_K)
+            for i in gl.static_range(_GROUPS * BOXES_M):
+                place = a_ring.index((slot * _GROUPS + i // BOXES_M) * CUT_ROWS + i % BOXES_M)
+                m = start_m + i * BOX_M
+                if A_COLUMNS:
+                    tma.async_copy_global_to_shared(a_tiles, [k, m], arrived, place)
+                else:
+                    tma.async_copy_global_to_shared(a_tiles, [m, k], arrived, place)
+            for i in gl.static_range(BOXES_N):
+                place = b_ring.index(slot * CUT_COLUMNS + i)
+                n = start_n + i * BOX_N
+                if B_COLUMNS:
+                    tma.async_copy_global_to_shared(b_tiles, [n, k], arrived, place)
+                else:
+                    tma.async_copy_global_to_shared(b_tiles, [k, n], arrived, place)
+            if SIDE > 0:
+                if B_COLUMNS:
+                    tma.async_copy_global_to_shared(side_tiles, [start_n + WIDE, k], arrived, side_ring.index(slot))
+                else:
+                    tma.async_copy_global_to_shared(side_tiles, [k, start_n + WIDE], arrived, side_ring.index(slot))
+            slot, phase = _advance(slot, phase, STAGES)
+    return slot, phase
 
 
 @gluon.jit
 def _load(
-    a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, whole, pieces,
-    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BLOCK_N: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
+    a_tiles, b_tiles, side_tiles, a_ring, b_ring, side_ring, ready, free, M, N, K, whole, pieces,
+    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
+    CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Load the operands of this program's tiles as far ahead as the ring allows, the next tile's during an epilogue."""
-    slot = gl.to_tensor(0)
+    """Load the operands of this program's pieces as far ahead as the ring allows, the next one's during an epilogue."""
     # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
-    phase = gl.to_tensor(1)
-    for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
-        tile, first, steps = _part(piece, whole, K, SPLITS)
-        start_m, start_n = tile_origin(tile, M, N, _BLOCK_M, BLOCK_N, _GROUP_M)
-        for step in range(first, first + steps):
-            k = step * _BLOCK_K
-            arrived = ready.index(slot)
-            for i in gl.static_range(_GROUPS):
-                mbarrier.wait(free.index(slot * _GROUPS + i), phase)
-            mbarrier.expect(arrived, 2 * (_BLOCK_M + BLOCK_N) * _BLOCK_K)
-            for i in gl.static_range(_GROUPS):
-                place = a_ring.index(slot * _GROUPS + i)
-                if A_COLUMNS:
-                    tma.async_copy_global_to_shared(a_tiles, [k, start_m + i * _ROWS], arrived, place)
-                else:
-                    tma.async_copy_global_to_shared(a_tiles, [start_m + i * _ROWS, k], arrived, place)
-            if B_COLUMNS:
-                tma.async_copy_global_to_shared(b_tiles, [start_n, k], arrived, b_ring.index(slot))
-            else:
-                tma.async_copy_global_to_shared(b_tiles, [k, start_n], arrived, b_ring.index(slot))
-            slot, phase = _advance(slot, phase, STAGES)
+    slot, phase = _load_pieces(
+        gl.program_id(0), whole, gl.to_tensor(0), gl.to_tensor(1), a_tiles, b_tiles, side_tiles, a_ring, b_ring,
+        side_ring, ready, free, M, N, K, whole, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, True,
+    )  # fmt: skip
+    if CUT_ROWS * CUT_COLUMNS > 1:
+        _load_pieces(
+            whole + gl.program_id(0), pieces, slot, phase, a_tiles, b_tiles, side_tiles, a_ring, b_ring,
+            side_ring, ready, free, M, N, K, whole, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, False,
+        )  # fmt: skip
+
+
+@gluon.jit
+def _halves(x, ROWS: gl.constexpr):
+    """The upper and the lower half of a matrix, or the left and the right one."""
+    if ROWS:
+        return x.reshape(2, x.shape[0] // 2, x.shape[1]).permute(1, 2, 0).split()
+    else:
+        return x.reshape(x.shape[0], 2, x.shape[1] // 2).permute(0, 2, 1).split()
 
 
 @gluon.jit
 def _store(
-    WHICH: gl.constexpr, total, c_tiles, c_ptr, stride_cm, buffers, start_m, start_n, M, N, TMA: gl.constexpr
+    WHICH: gl.constexpr, x, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS: gl.constexpr, TMA: gl.constexpr,
 ):  # fmt: skip
-    """Write this warpgroup's rows by way of two buffers, each 64 columns wide, which it has for itself."""
-    MULTIPLIED: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, _PART, 16])
-    ROWS: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
-    COLUMNS: gl.constexpr = total.shape[1]
-    left, right = total.to(c_ptr.dtype.element_ty).reshape(_ROWS, 2, COLUMNS // 2).permute(0, 2, 1).split()
-    parts = (left, right)
-    if COLUMNS == 4 * _PART:
-        first, second = left.reshape(_ROWS, 2, _PART).permute(0, 2, 1).split()
-        third, fourth = right.reshape(_ROWS, 2, _PART).permute(0, 2, 1).split()
-        parts = (first, second, third, fourth)
-    m = start_m + gl.arange(0, _ROWS, layout=gl.SliceLayout(1, ROWS))[:, None]
-    for i in gl.static_range(COLUMNS // _PART):
-        buffer = buffers.index(WHICH * 2 + i % 2)
+    """Write a matrix in parts of 64x64 by way of this warpgroup's buffers, which it uses in turn. Returns whose turn is next."""
+    if x.shape[0] > _PART:
+        upper, lower = _halves(x, True)
+        turn = _store(WHICH, upper, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
+        start_m += x.shape[0] // 2
+        turn = _store(WHICH, lower, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
+    elif x.shape[1] > _PART:
+        left, right = _halves(x, False)
+        turn = _store(WHICH, left, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
+        start_n += x.shape[1] // 2
+        turn = _store(WHICH, right, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
+    else:
+        ROWS: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+        buffer = buffers.index(turn)
+        part = gl.convert_layout(x, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, _PART, 16]))
         if TMA:
             # Once what was in the buffer has left. The descriptor leaves out what is past the edges.
-            tma.store_wait(1)
-            buffer.store(gl.convert_layout(parts[i], MULTIPLIED))
+            tma.store_wait(BUFFERS - 1)
+            buffer.store(part)
             fence_async_shared()
-            tma.async_copy_shared_to_global(c_tiles, [start_m, start_n + i * _PART], buffer)
+            tma.async_copy_shared_to_global(c_tiles, [start_m, start_n], buffer)
         else:
-            buffer.store(gl.convert_layout(parts[i], MULTIPLIED))
-            n = start_n + i * _PART + gl.arange(0, _PART, layout=gl.SliceLayout(0, ROWS))[None, :]
+            buffer.store(part)
+            m = start_m + gl.arange(0, _PART, layout=gl.SliceLayout(1, ROWS))[:, None]
+            n = start_n + gl.arange(0, _PART, layout=gl.SliceLayout(0, ROWS))[None, :]
             gl.store(c_ptr + m.to(gl.int64) * stride_cm + n, buffer.load(ROWS), mask=(m < M) & (n < N))
+        turn = gl.where(turn + 1 == (WHICH + 1) * BUFFERS, WHICH * BUFFERS, turn + 1)
+    return turn
 
 
 @gluon.jit
-def _multiply(
-    WHICH: gl.constexpr, c_tiles, c_ptr, parts_ptr, stride_cm, a_ring, b_ring, buffers, ready, free,
-    M, N, K, whole, pieces,
-    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BLOCK_N: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
-    TMA: gl.constexpr,
+def _multiply_pieces(
+    WHICH: gl.constexpr, first, end, slot, phase, turn, c_tiles, c_ptr, stride_cm, a_ring, b_ring, side_ring, buffers,
+    ready, free, M, N, K, whole, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
+    ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr, CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr,
+    STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
-    """Multiply this warpgroup's 64 rows of this program's pieces."""
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    slot = gl.to_tensor(0)
-    phase = gl.to_tensor(0)
-    row = gl.arange(0, _ROWS, layout=gl.SliceLayout(1, LAYOUT))[:, None]
-    column = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, LAYOUT))[None, :]
-    if WHICH == 1:
-        # The other group's first use of that slot: it does not come to a second one before this group's first.
-        _, _, steps = _part(gl.program_id(0), whole, K, SPLITS)
-        mbarrier.wait(free.index((_LAG - 1) * _GROUPS), 0, pred=(steps >= _LAG) & (gl.program_id(0) < pieces))
-    for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
-        tile, _, steps = _part(piece, whole, K, SPLITS)
-        start_m, start_n = tile_origin(tile, M, N, _BLOCK_M, BLOCK_N, _GROUP_M)
-        start_m += WHICH * _ROWS
-        total = gl.zeros([_ROWS, BLOCK_N], gl.float32, LAYOUT)
+    """Multiply this warpgroup's rows of this program's pieces: whole tiles, or parts of them."""
+    HIGH: gl.constexpr = ROWS if WHOLE else ROWS // CUT_ROWS
+    ACROSS: gl.constexpr = WIDE if WHOLE else WIDE // CUT_COLUMNS
+    A_STEP: gl.constexpr = 1 if WHOLE else CUT_ROWS
+    B_STEP: gl.constexpr = 1 if WHOLE else CUT_COLUMNS
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ACROSS, 16])
+    SIDES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIDE if SIDE > 0 else 8, 16])
+    for piece in range(first, end, gl.num_programs(0)):
+        start_m, start_n = _piece(piece, whole, M, N, _GROUPS * ROWS, WIDE + SIDE, CUT_ROWS, CUT_COLUMNS)
+        start_m += WHICH * HIGH
+        total = gl.zeros([HIGH, ACROSS], gl.float32, LAYOUT)
+        if SIDE > 0:
+            beside = gl.zeros([HIGH, SIDE], gl.float32, SIDES)
         # Not `slot`: what has the value of another variable before a loop, Triton does not carry from step to step.
         used = gl.to_tensor(0)
-        for step in range(steps):
+        for k in range(0, K, _BLOCK_K):
             mbarrier.wait(ready.index(slot), phase)
-            a = a_ring.index(slot * _GROUPS + WHICH)
-            b = b_ring.index(slot)
+            a = a_ring.index((slot * _GROUPS + WHICH) * A_STEP)
+            b = b_ring.index(slot * B_STEP)
             if A_COLUMNS:
                 a = a.permute([1, 0])
             if B_COLUMNS:
                 b = b.permute([1, 0])
             total = warpgroup_mma(a, b, total, is_async=True)
-            # The product of the step before is finished once only this one is under way.
-            total = warpgroup_mma_wait(1, deps=[total])
-            mbarrier.arrive(free.index(used * _GROUPS + WHICH), count=1, pred=step > 0)
+            # The products of the step before are finished once only this one's are under way.
+            if SIDE > 0:
+                b = side_ring.index(slot)
+                if B_COLUMNS:
+                    b = b.permute([1, 0])
+                beside = warpgroup_mma(a, b, beside, is_async=True)
+                total, beside = warpgroup_mma_wait(2, deps=[total, beside])
+            else:
+                total = warpgroup_mma_wait(1, deps=[total])
+            mbarrier.arrive(free.index(used * _GROUPS + WHICH), count=1, pred=k > 0)
             used = slot
             slot, phase = _advance(slot, phase, STAGES)
-        total = warpgroup_mma_wait(0, deps=[total])
-        mbarrier.arrive(free.index(used * _GROUPS + WHICH), count=1, pred=steps > 0)
-        if SPLITS > 1 and piece >= whole:
-            part = parts_ptr + (piece - whole).to(gl.int64) * (_BLOCK_M * BLOCK_N)
-            gl.store(part + (WHICH * _ROWS + row) * BLOCK_N + column, total, mask=start_m + row < M)
+        if SIDE > 0:
+            total, beside = warpgroup_mma_wait(0, deps=[total, beside])
         else:
-            _store(WHICH, total, c_tiles, c_ptr, stride_cm, buffers, start_m, start_n, M, N, TMA)
+            total = warpgroup_mma_wait(0, deps=[total])
+        mbarrier.arrive(free.index(used * _GROUPS + WHICH), count=1)
+        dtype: gl.constexpr = c_ptr.dtype.element_ty
+        turn = _store(
+            WHICH, total.to(dtype), c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA
+        )
+        if SIDE > 0:
+            turn = _store(
+                WHICH, beside.to(dtype), c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n + WIDE, M, N, BUFFERS, TMA
+            )  # fmt: skip
+    return slot, phase, turn
+
+
+@gluon.jit
+def _multiply(
+    WHICH: gl.constexpr, c_tiles, c_ptr, stride_cm, a_ring, b_ring, side_ring, buffers, ready, free, M, N, K, whole, pieces,
+    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
+    CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr,
+):  # fmt: skip
+    """Multiply this warpgroup's rows of this program's pieces: whole tiles first."""
+    if WHICH == 1:
+        # The other group's first use of that slot: it does not come to a second one before this group's first.
+        mbarrier.wait(free.index((_LAG - 1) * _GROUPS), 0, pred=K > (_LAG - 1) * _BLOCK_K)
+    if A_COLUMNS:
+        a_tiles = a_ring._reinterpret(a_ring.dtype, [STAGES * _GROUPS, _BLOCK_K, ROWS], a_ring.layout)
+    else:
+        a_tiles = a_ring._reinterpret(a_ring.dtype, [STAGES * _GROUPS, ROWS, _BLOCK_K], a_ring.layout)
+    if B_COLUMNS:
+        b_tiles = b_ring._reinterpret(b_ring.dtype, [STAGES, WIDE, _BLOCK_K], b_ring.layout)
+    else:
+        b_tiles = b_ring._reinterpret(b_ring.dtype, [STAGES, _BLOCK_K, WIDE], b_ring.layout)
+    slot, phase, turn = _multiply_pieces(
+        WHICH, gl.program_id(0), whole, gl.to_tensor(0), gl.to_tensor(0), gl.to_tensor(WHICH * BUFFERS), c_tiles, c_ptr, stride_cm,
+        a_tiles, b_tiles, side_ring, buffers, ready, free, M, N, K, whole,
+        A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, True,
+    )  # fmt: skip
+    if CUT_ROWS * CUT_COLUMNS > 1:
+        _multiply_pieces(
+            WHICH, whole + gl.program_id(0), pieces, slot, phase, turn, c_tiles, c_ptr, stride_cm,
+            a_ring, b_ring, side_ring, buffers, ready, free, M, N, K, whole,
+            A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, False,
+        )  # fmt: skip
     if TMA:
         tma.store_wait(0)
 
@@ -181,22 +271,39 @@ def _multiply(
 # Extents of 1 for constants have made ptxas die of a segmentation fault in another kernel (sm_90, CUDA 12.8).
 @gluon.jit(do_not_specialize=["M", "N", "K", "stride_cm", "whole", "pieces"])
 def matmul_hopper_kernel(
-    a_tiles, b_tiles, c_tiles, c_ptr, parts_ptr, stride_cm, M, N, K, whole, pieces,
-    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BLOCK_N: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
-    TMA: gl.constexpr,
+    a_tiles, b_tiles, side_tiles, c_tiles, c_ptr, stride_cm, M, N, K, whole, pieces,
+    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
+    CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr,
 ):  # fmt: skip
-    """Pieces ``program, program + programs, ...``: ``whole`` tiles of 128xBLOCK_N, then ``SPLITS`` parts of each other one.
+    """Pieces ``program, program + programs, ...``: ``whole`` tiles, then parts of each other one.
 
-    Parts go to ``parts`` (pieces, 128, BLOCK_N) in fp32, tiles to c: through ``c_tiles``, or by pointers where that is None
-    because c's rows are not aligned. Descriptors are of 64x64 of a and c and 64xBLOCK_N of b, or of BLOCK_Nx64 where
-    ``B_COLUMNS`` says that b is column-major. Launched with 4 warps.
+    A tile has ``ROWS`` rows a group and ``WIDE + SIDE`` columns; parts are one in ``CUT_ROWS`` of its rows and one in
+    ``CUT_COLUMNS`` of its columns. They go to c: through ``c_tiles``, or by
+    pointers where that is None because c's rows are not aligned. Descriptors are of a group's rows of a part, of its columns
+    without the ``SIDE`` ones and of those, all by 64, and of 64x64 of c. ``A_COLUMNS`` and ``B_COLUMNS`` say that a matrix
+    is column-major, and its descriptors are. Launched with 4 warps.
     """
-    a_ring = gl.allocate_shared_memory(a_tiles.dtype, [STAGES * _GROUPS, _ROWS, _BLOCK_K], a_tiles.layout)
-    if B_COLUMNS:
-        b_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES, BLOCK_N, _BLOCK_K], b_tiles.layout)
+    BOX_M: gl.constexpr = ROWS // CUT_ROWS
+    BOX_N: gl.constexpr = WIDE // CUT_COLUMNS
+    if A_COLUMNS:
+        a_ring = gl.allocate_shared_memory(
+            a_tiles.dtype, [STAGES * _GROUPS * CUT_ROWS, _BLOCK_K, BOX_M], a_tiles.layout
+        )
     else:
-        b_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES, _BLOCK_K, BLOCK_N], b_tiles.layout)
-    buffers = gl.allocate_shared_memory(a_tiles.dtype, [_GROUPS * 2, _ROWS, _PART], a_tiles.layout)
+        a_ring = gl.allocate_shared_memory(
+            a_tiles.dtype, [STAGES * _GROUPS * CUT_ROWS, BOX_M, _BLOCK_K], a_tiles.layout
+        )
+    if B_COLUMNS:
+        b_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES * CUT_COLUMNS, BOX_N, _BLOCK_K], b_tiles.layout)
+    else:
+        b_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES * CUT_COLUMNS, _BLOCK_K, BOX_N], b_tiles.layout)
+    side_ring = b_ring
+    if SIDE > 0:
+        if B_COLUMNS:
+            side_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES, SIDE, _BLOCK_K], side_tiles.layout)
+        else:
+            side_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES, _BLOCK_K, SIDE], side_tiles.layout)
+    buffers = gl.allocate_shared_memory(a_tiles.dtype, [_GROUPS * BUFFERS, _PART, _PART], a_tiles.layout)
     # That a stage has come, and that either group has used it.
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES * _GROUPS, 1], mbarrier.MBarrierLayout())
@@ -205,53 +312,19 @@ def matmul_hopper_kernel(
     for i in gl.static_range(STAGES * _GROUPS):
         mbarrier.init(free.index(i), count=1)
     fence_async_shared()
+    # Written out: what is given by way of a tuple's variable is no constant.
     gl.warp_specialize(
         [
-            (_multiply, (0, c_tiles, c_ptr, parts_ptr, stride_cm, a_ring, b_ring, buffers, ready, free, M, N, K, whole,
-                         pieces, A_COLUMNS, B_COLUMNS, BLOCK_N, SPLITS, STAGES, TMA)),
-            (_multiply, (1, c_tiles, c_ptr, parts_ptr, stride_cm, a_ring, b_ring, buffers, ready, free, M, N, K, whole,
-                         pieces, A_COLUMNS, B_COLUMNS, BLOCK_N, SPLITS, STAGES, TMA)),
-            (_load, (a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, whole, pieces,
-                     A_COLUMNS, B_COLUMNS, BLOCK_N, SPLITS, STAGES)),
+            (_multiply, (0, c_tiles, c_ptr, stride_cm, a_ring, b_ring, side_ring, buffers, ready, free, M, N, K, whole,
+                         pieces, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA)),
+            (_multiply, (1, c_tiles, c_ptr, stride_cm, a_ring, b_ring, side_ring, buffers, ready, free, M, N, K, whole,
+                         pieces, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA)),
+            (_load, (a_tiles, b_tiles, side_tiles, a_ring, b_ring, side_ring, ready, free, M, N, K, whole, pieces,
+                     A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES)),
         ],
         [4, 1],
         [_MULTIPLYING, _LOADING],
     )  # fmt: skip
-
-
-#: What cutting the last wave costs on an H200, in steps: another launch, and parts on their way through L2.
-_CUT = 20
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """Columns of a tile, and the number of parts that tiles of the last wave are cut in."""
-
-    block_n: int
-    splits: int
-
-
-def _whole(tiles: int, programs: int, splits: int) -> int:
-    """Number of tiles that are not cut: those of whole waves."""
-    return tiles if splits == 1 else tiles // programs * programs
-
-
-def tiling(m: int, n: int, k: int, programs: int) -> Tiling:
-    """The tiling that takes the least time, in steps of a 128x256 tile along K.
-
-    A last wave of few tiles takes as long as a whole one unless its tiles are cut along K, which costs another launch.
-    """
-    steps = triton.cdiv(k, _BLOCK_K.value)
-    every = []
-    for block_n, step in ((256, 1.0), (128, 0.56)):
-        tiles = triton.cdiv(m, _BLOCK_M.value) * triton.cdiv(n, block_n)
-        last = tiles % programs
-        for splits in {1, min(8, programs // last, max(1, steps // 4)) if last else 1}:
-            part = triton.cdiv(steps, splits) * step + _CUT if splits > 1 else steps * step
-            time = tiles // programs * steps * step + (part if last else 0)
-            every.append((time, -block_n, splits))
-    _, block_n, splits = min(every)
-    return Tiling(-block_n, splits)
 
 
 def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -262,14 +335,22 @@ def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     (m, k), n = a.shape, b.shape[1]
     if capability(a) != 90 or a.element_size() != 2 or k < _BLOCK_K.value or n < _BLOCK_K.value:
         return False
-    return m > 64 and triton.cdiv(m, 64) * triton.cdiv(n, 128) > multiprocessors(a)
+    return m > 64 and cdiv(m, 64) * cdiv(n, 128) > multiprocessors(a)
 
 
-def _tiles(matrix: torch.Tensor, rows: int, wide: int) -> TensorDescriptor:
-    """A descriptor of (rows, wide) tiles. The column stride is taken to be 1: PyTorch gives a single column any stride."""
-    dtype = gl.bfloat16 if matrix.dtype == torch.bfloat16 else gl.float16
-    layout = gl.NVMMASharedLayout.get_default_for([rows, wide], dtype)
-    return TensorDescriptor(matrix, list(matrix.shape), [matrix.stride(0), 1], [rows, wide], layout)
+def _askew(matrix: torch.Tensor) -> bool:
+    """Whether rows, as descriptors reach them, do not start at sectors of memory. Those of copies do."""
+    return is_aligned(matrix) and max(matrix.stride()) * matrix.element_size() % 32 != 0
+
+
+def _chosen(a: torch.Tensor, b: torch.Tensor) -> Tiling:
+    (m, k), n = a.shape, b.shape[1]
+    return tiling(m, n, k, multiprocessors(a), _askew(a) or _askew(b), n * a.element_size() % 16 == 0)
+
+
+def plan(a: torch.Tensor, b: torch.Tensor) -> Tiling | None:
+    """The tiling of a product; None where another kernel serves it better."""
+    return _chosen(a, b) if serves(a, b) else None
 
 
 def launch(
@@ -278,30 +359,24 @@ def launch(
     """Write the product to ``c``, whose columns are neighbours. Operands whose rows do not start at 16 bytes are copied."""
     (m, k), n = a.shape, b.shape[1]
     programs = multiprocessors(a)
-    chosen = chosen or tiling(m, n, k, programs)
-    block_n, splits = chosen.block_n, chosen.splits
+    chosen = chosen or _chosen(a, b)
     a, b = aligned(a, b)
     a_columns, b_columns = columns(a), columns(b)
-    rows, depth = _ROWS.value, _BLOCK_K.value
-    tiles = triton.cdiv(m, _BLOCK_M.value) * triton.cdiv(n, block_n)
-    whole = _whole(tiles, programs, splits)
-    others = tiles - whole
-    pieces = whole + others * splits
-    through = c.stride(0) * c.element_size() % 16 == 0 and c.data_ptr() % 16 == 0
-    size = others * splits * _BLOCK_M.value * block_n if splits > 1 else 0
-    parts = torch.empty(size, dtype=torch.float32, device=a.device) if size else None
-    with device_of(a):
-        matmul_hopper_kernel[(min(pieces, programs),)](
-            _tiles(a.T if a_columns else a, rows, depth),
-            _tiles(b.T, block_n, depth) if b_columns else _tiles(b, depth, block_n),
-            _tiles(c, rows, _PART.value) if through else None,
-            c, parts, c.stride(0), m, n, k, whole, pieces,
-            A_COLUMNS=a_columns, B_COLUMNS=b_columns, BLOCK_N=block_n, SPLITS=1 if parts is None else splits,
-            STAGES=4 if block_n == 256 else 6, TMA=through, num_warps=4,
-        )  # fmt: skip
-        if parts is not None:
-            few = 2048 // block_n
-            add_parts_kernel[(others * (_BLOCK_M.value // few),)](
-                c, parts, None, None, m, n, c.stride(0), whole, BLOCK_M=_BLOCK_M.value, BLOCK_N=block_n,
-                GROUP_M=_GROUP_M.value, SPLITS=splits, ROWS=few, SCALES=0, num_warps=4,
-            )  # fmt: skip
+    high, wide, depth = chosen.rows // chosen.cut_rows, chosen.wide // chosen.cut_columns, _BLOCK_K.value
+    tiles = cdiv(m, _GROUPS.value * chosen.rows) * cdiv(n, chosen.wide + chosen.side)
+    whole = whole_tiles(tiles, programs, chosen)
+    pieces = whole + (tiles - whole) * chosen.cut_rows * chosen.cut_columns
+    through = is_aligned(c)
+
+    def of_b(across: int) -> TensorDescriptor:
+        return gluon_tiles(b.T, across, depth) if b_columns else gluon_tiles(b, depth, across)
+
+    start(
+        matmul_hopper_kernel, (min(pieces, programs),),
+        gluon_tiles(a.T, depth, high) if a_columns else gluon_tiles(a, high, depth), of_b(wide),
+        of_b(chosen.side) if chosen.side else None, gluon_tiles(c, _PART.value, _PART.value) if through else None,
+        c, c.stride(0), m, n, k, whole, pieces,
+        A_COLUMNS=a_columns, B_COLUMNS=b_columns, ROWS=chosen.rows, WIDE=chosen.wide, SIDE=chosen.side,
+        CUT_ROWS=chosen.cut_rows, CUT_COLUMNS=chosen.cut_columns, STAGES=chosen.stages, BUFFERS=chosen.buffers,
+        TMA=through, num_warps=4,
+    )  # fmt: skip

@@ -19,15 +19,19 @@ from collections.abc import Mapping
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.launches import launch as start
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, room
+from tilescope_kernels.matrix_products.descriptors import tiles
 from tilescope_kernels.matrix_products.scaled_matmul import _scaled
 
-#: Multiply-adds, of 16 rows or more, from which this is worth its launches.
-_LEAST = 2**28
+#: Multiply-adds, of 16 rows or more, from which this is worth its launches: of FP8, of 16 bits, and of rows to be copied.
+_LEAST_FP8, _LEAST, _LEAST_COPIED = 2**29, 2**27, 2**24
 
 
 @triton.jit
@@ -35,6 +39,7 @@ def matmul_split_kernel(
     a_tiles, b_tiles, c_tiles, c_ptr, parts_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_cm, first_tile, pieces,
     A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr, SCALES: tl.constexpr, IMPRECISE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Parts ``program, program + programs, ...`` of tiles from ``first_tile`` on. A tile has ``SPLITS`` parts.
 
@@ -42,6 +47,8 @@ def matmul_split_kernel(
     to ``parts`` (pieces, BLOCK_M, BLOCK_N) in fp32, not scaled yet. ``IMPRECISE`` is the number of FP8 products that tensor
     cores add up by themselves, None for any. The rest as in ``matmul_kernel`` and ``scaled_matmul_kernel``.
     """
+    if PDL:
+        gdc_launch_dependents()
     steps = tl.cdiv(K, BLOCK_K)
     each = tl.cdiv(steps, SPLITS)
     m = tl.arange(0, BLOCK_M)[:, None]
@@ -71,9 +78,11 @@ def matmul_split_kernel(
 def add_parts_kernel(
     c_ptr, parts_ptr, scale_a_ptr, scale_b_ptr, M, N, stride_cm, whole,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
-    SCALES: tl.constexpr,
+    SCALES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Add up the parts of ``ROWS`` rows of a tile of c a program."""
+    if PDL:
+        gdc_wait()
     index = tl.program_id(0) // (BLOCK_M // ROWS)
     row = tl.program_id(0) % (BLOCK_M // ROWS) * ROWS
     start_m, start_n = tile_origin(whole + index, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -91,9 +100,7 @@ def add_parts_kernel(
 
 def _descriptor(matrix: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
     """A descriptor of (rows, width) tiles, or of (width, rows) tiles of a column-major matrix."""
-    if columns(matrix):
-        matrix, rows, width = matrix.T, width, rows
-    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, width])
+    return tiles(matrix.T, width, rows) if columns(matrix) else tiles(matrix, rows, width)
 
 
 def _plan(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scratch: int = 0) -> dict[str, int]:
@@ -102,11 +109,11 @@ def _plan(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scra
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
-def _few(m: int, n: int, programs: int) -> dict[str, int]:
+def _few(m: int, n: int, k: int, programs: int) -> dict[str, int]:
     """The plan of few tiles."""
-    tiles = triton.cdiv(m, 64) * triton.cdiv(n, 64)
-    # Half of the multiprocessors read as fast as memory is.
-    splits = max(1, min(64, programs // (2 * tiles)))
+    tiles = cdiv(m, 64) * cdiv(n, 64)
+    # Two parts do not pay for another launch: half of the multiprocessors read as fast as memory is.
+    splits = max(1, min(64, programs // tiles, k // 512)) if programs >= 4 * tiles else 1
     if n <= 32:
         return _plan(64, 16 if n <= 16 else 32, 256, 4, 5, splits)
     if m <= 16:
@@ -117,26 +124,27 @@ def _few(m: int, n: int, programs: int) -> dict[str, int]:
 def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     """The plan of a product with few tiles, or with rows that descriptors cannot reach. None where this does not pay.
 
-    In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 1024x1024x1024 9.0 us (8.4),
-    768x768x768 7.3 (8.1), 128x4096x4096 13.8 (15.8), 64x4096x4096 14.0 (14.0), 16x8192x8192 34.7 (34.9), 256x4096x4096
-    18.0 (18.7), 8192x16x4096 20.3 (21.0), 1023x517x769 with copies 12.8 (25.6), 256x256x16384 in 4 parts 15.7 and in 8 16.6
-    (12.5), 64x64x65536 in 64 parts 21 (12), 1x8192x8192 36.2 (35.8).
+    In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 1024x1024x1024 8.2 us (9.2),
+    512x512x512 6.2 (6.3), 300x300x300 with copies 8.5 (8.0), 768x768x768 7.3 (8.1), 128x4096x4096 13.8 (15.8), 64x4096x4096
+    14.0 (14.0), 16x8192x8192 34.7 (34.9), 256x4096x4096 18.0 (18.7), 8192x16x4096 20.3 (21.0), 1023x517x769 with copies 12.8
+    (25.6), 256x256x16384 in 8 parts 15.0 (12.9), 64x64x65536 in 64 parts 13.0 (12.8), 16x1024x32768 in 8 parts 23.2 (22.3),
+    1000x40x20000 in 8 parts 19.0 (17.4), 1x8192x8192 36.2 (35.8).
     """
     (m, k), n = a.shape, b.shape[1]
     if a.element_size() != 2 or capability(a) < 90 or shared_memory(a) < 227 * 1024:
         return None
-    if n < 16 or k < 64 or max(m, 16) * max(n, 16) * k < _LEAST:
+    whole = is_aligned(a) and is_aligned(b) and n % 8 == 0
+    if n < 16 or k < 64 or max(m, 16) * max(n, 16) * k < (_LEAST if whole else _LEAST_COPIED):
         return None
     programs = multiprocessors(a)
-    few = triton.cdiv(m, 64) * triton.cdiv(n, 128) <= programs
-    whole = is_aligned(a) and is_aligned(b) and n % 8 == 0
+    few = cdiv(m, 64) * cdiv(n, 128) <= programs
     # To copy b takes longer than the product with few rows, and to copy a than that with few columns.
     if (whole and not few) or (m <= 64 and not (few and is_aligned(b))) or (n < 64 and not (few and is_aligned(a))):
         return None
     if not few:
-        large = triton.cdiv(m, 128) * triton.cdiv(n, 256) >= programs
+        large = cdiv(m, 128) * cdiv(n, 256) >= programs
         return _plan(128, 256, 64, 8, 3, 4, 1) if large else _plan(128, 128, 64, 8, 4)
-    return _few(m, n, programs)
+    return _few(m, n, k, programs)
 
 
 def fp8_plan(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int] | None:
@@ -150,11 +158,11 @@ def fp8_plan(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int
     if capability(a) < 90 or shared_memory(a) < 227 * 1024 or not all(is_aligned(t) for t in (a, b, c)):
         return None
     programs = multiprocessors(a)
-    tiles = triton.cdiv(m, 64) * triton.cdiv(n, 64)
-    if min(n, k) < 64 or max(m, 16) * n * k < 2 * _LEAST:
+    tiles = cdiv(m, 64) * cdiv(n, 64)
+    if min(n, k) < 64 or max(m, 16) * n * k < _LEAST_FP8:
         return None
     if tiles > programs:
-        return _plan(64, 128, 256, 4, 4) if triton.cdiv(m, 64) * triton.cdiv(n, 128) <= programs else None
+        return _plan(64, 128, 256, 4, 4) if cdiv(m, 64) * cdiv(n, 128) <= programs else None
     return _plan(64, 64, 256, 4, 6, max(1, programs // (2 * tiles)))
 
 
@@ -168,10 +176,12 @@ def split_matmul(
     """
     (m, k), n = a.shape, b.shape[1]
     tile_m, tile_n, tile_k, splits = (plan[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLITS"))
-    tiles, programs = triton.cdiv(m, tile_m) * triton.cdiv(n, tile_n), multiprocessors(a)
-    whole = tiles if splits == 1 else tiles // programs * programs
+    count, programs = cdiv(m, tile_m) * cdiv(n, tile_n), multiprocessors(a)
+    whole = count if splits == 1 else count // programs * programs
     kind = 0 if scales[0] is None else 2 if scales[0].dim() else 1
     tiling = {"SCALES": kind, **{name: plan[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")}}
+    # The launch that adds up the parts starts before they are there, and waits for them.
+    pdl = capability(a) >= 90
     with device_of(a):
         a, b = aligned(a, b)
         out = c if is_aligned(c) or not plan["SCRATCH"] else room(c)
@@ -179,21 +189,23 @@ def split_matmul(
 
         def launch(parts: torch.Tensor | None, first: int, pieces: int) -> None:
             stored = _descriptor(out, tile_m, tile_n) if parts is None and is_aligned(out) else None
-            matmul_split_kernel[(min(pieces, programs),)](
-                *operands, stored, out, parts, *scales, m, n, k, out.stride(0), first, pieces,
+            start(
+                matmul_split_kernel, (min(pieces, programs),), *operands, stored, out, parts, *scales, m, n, k, out.stride(0), first, pieces,
                 A_COLUMNS=columns(a), B_COLUMNS=columns(b), BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
-                IMPRECISE=None if fast else 128,
+                IMPRECISE=None if fast else 128, PDL=pdl and parts is not None,
                 **tiling, num_warps=plan["num_warps"], num_stages=plan["num_stages"],
             )  # fmt: skip
 
         if whole:
             launch(None, 0, whole)
-        if others := tiles - whole:
+        if others := count - whole:
             parts = torch.empty((others * splits, tile_m, tile_n), dtype=torch.float32, device=a.device)
             launch(parts, whole, others * splits)
-            rows = min(tile_m, max(1, 2048 // tile_n))
-            add_parts_kernel[(others * (tile_m // rows),)](
-                out, parts, *scales, m, n, out.stride(0), whole, SPLITS=splits, ROWS=rows, **tiling, num_warps=4
-            )
+            # Few elements a program: small results have no others to take part.
+            rows = min(tile_m, max(1, (256 if tile_n <= 64 else 2048) // tile_n))
+            start(
+                add_parts_kernel, (others * (tile_m // rows),), out, parts, *scales, m, n, out.stride(0), whole, SPLITS=splits, ROWS=rows, PDL=pdl,
+                **tiling, num_warps=max(1, min(4, rows * tile_n // 256)), **({"launch_pdl": True} if pdl else {}),
+            )  # fmt: skip
         if out is not c:
             copy_rows(c, out)

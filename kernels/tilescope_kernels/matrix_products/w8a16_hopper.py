@@ -1,13 +1,20 @@
 """Products of 16-bit rows and INT8 weights on Hopper: one warp loads, two warpgroups convert and multiply.
 
 While one warpgroup converts its weights, the products of the other keep the tensor cores busy. The kernel is in Gluon: in
-Triton's language every warp waits for the same loads, so all convert at once and the tensor cores wait.
+Triton's language every warp waits for the same loads, so all convert at once and the tensor cores wait. Few tiles are cut
+along K, and a second launch adds the parts up in one order.
+
+In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS with weights kept at 16 bits in brackets, then the
+best without this kernel): 128x4096x4096 19.5 us (16.3, 20.8), 512x4096x4096 36.6 (27.6, 43.1), 256x8192x8192 58.0 (49.1,
+81.2), 64x14336x4096 34.8 (35.1, 37.5), 128x14336x4096 42.0 (34.7, 44.0), 200x4096x4096 24.1 (19.6, 28.5), 1024x4096x4096
+63.6 (47.8, 66.8), 8192x8192x8192 1537 (1420).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -17,18 +24,20 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tilescope_kernels._shared.launching import capability, device_of, multiprocessors
+from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.launches import launch as start
+from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products.aligned_rows import copy_rows, is_aligned, room
+from tilescope_kernels.matrix_products.descriptors import gluon_tiles
 from tilescope_kernels.matrix_products.hopper_pipeline import _STAGES, _advance
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
+from tilescope_kernels.matrix_products.w8a16_split import add_parts
 
 #: Groups of warps that multiply, and the weights' rows of each, a tensor core instruction's.
 _GROUPS, _ROWS = gl.constexpr(2), gl.constexpr(64)
 _BLOCK_N = gl.constexpr(_GROUPS.value * _ROWS.value)
-#: Rows of x in a tile: an instruction's, so that a converted weight is used as often as can be.
-_BLOCK_M = gl.constexpr(256)
 #: A step along K: 128 bytes of x.
 _BLOCK_K = gl.constexpr(64)
 #: Rows of tiles that are walked together: L2 still has their operands.
@@ -38,42 +47,69 @@ _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(24)
 
 
 @gluon.jit
-def _load(x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, tiles):
-    """Load the operands of this program's tiles as far ahead as the ring allows, the next tile's during an epilogue."""
+def _piece(piece, M, N, K, BLOCK_M: gl.constexpr, SPLIT: gl.constexpr):
+    """First row of weights and of x, first step along K and the number of steps of a piece: one of a tile's ``SPLIT`` parts."""
+    start_n, start_m = tile_origin(piece // SPLIT, N, M, _BLOCK_N, BLOCK_M, _GROUP_N)
+    steps = (K + _BLOCK_K - 1) // _BLOCK_K
+    each = (steps + SPLIT - 1) // SPLIT
+    first = piece % SPLIT * each
+    return start_n, start_m, first, gl.minimum(each, steps - first)
+
+
+@gluon.jit
+def _load(
+    x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, pieces, BLOCK_M: gl.constexpr, SPLIT: gl.constexpr
+):  # fmt: skip
+    """Load the operands of this program's pieces as far ahead as the ring allows, the next one's during an epilogue."""
     slot = gl.to_tensor(0)
     # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
     phase = gl.to_tensor(1)
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        start_n, start_m = tile_origin(tile, N, M, _BLOCK_N, _BLOCK_M, _GROUP_N)
-        for k in range(0, K, _BLOCK_K):
+    for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
+        start_n, start_m, first, steps = _piece(piece, M, N, K, BLOCK_M, SPLIT)
+        for step in range(first, first + steps):
+            k = step * _BLOCK_K
             arrived = ready.index(slot)
             mbarrier.wait(free.index(slot), phase)
-            mbarrier.expect(arrived, (2 * _BLOCK_M + _BLOCK_N) * _BLOCK_K)
-            tma.async_copy_global_to_shared(x_tiles, [start_m, k], arrived, x_ring.index(slot))
+            mbarrier.expect(arrived, (2 * BLOCK_M + _BLOCK_N) * _BLOCK_K)
             for i in gl.static_range(_GROUPS):
                 place = weight_ring.index(slot * _GROUPS + i)
                 tma.async_copy_global_to_shared(weight_tiles, [start_n + i * _ROWS, k], arrived, place)
+            tma.async_copy_global_to_shared(x_tiles, [start_m, k], arrived, x_ring.index(slot))
             slot, phase = _advance(slot, phase)
 
 
 @gluon.jit
+def _store_part(total, part_ptr, N, rows, columns):
+    """Write the part of a tile, transposed, 32 rows at a time: all addresses at once do not fit the registers."""
+    WIDE: gl.constexpr = total.shape[1]
+    if WIDE > 32:
+        first, second = total.reshape(_ROWS, 2, WIDE // 2).permute(0, 2, 1).split()
+        _store_part(first, part_ptr, N, rows, columns)
+        _store_part(second, part_ptr + WIDE // 2 * N, N, rows - WIDE // 2, columns)
+    else:
+        LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDE, 16])
+        n = gl.arange(0, _ROWS, layout=gl.SliceLayout(1, LAYOUT))[:, None]
+        m = gl.arange(0, WIDE, layout=gl.SliceLayout(0, LAYOUT))[None, :]
+        gl.store(part_ptr + m * N + n, gl.convert_layout(total, LAYOUT), mask=(m < rows) & (n < columns))
+
+
+@gluon.jit
 def _multiply(
-    WHICH: gl.constexpr, y_tiles, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, tiles
+    WHICH: gl.constexpr, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, pieces,
+    BLOCK_M: gl.constexpr, SPLIT: gl.constexpr,
 ):  # fmt: skip
     """Multiply this warpgroup's 64 rows of weights. A step's weights are converted while the step before multiplies."""
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, _BLOCK_M, 16])
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     CONVERTED: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
-    LINE: gl.constexpr = gl.SliceLayout(1, LAYOUT)
-    steps = (K + _BLOCK_K - 1) // _BLOCK_K
+    n = WHICH * _ROWS + gl.arange(0, _ROWS, layout=gl.SliceLayout(1, LAYOUT))
     buffer = y_buffers.index(WHICH)
     slot = gl.to_tensor(0)
     phase = gl.to_tensor(0)
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        start_n, start_m = tile_origin(tile, N, M, _BLOCK_N, _BLOCK_M, _GROUP_N)
-        start_n += WHICH * _ROWS
-        n = start_n + gl.arange(0, _ROWS, layout=LINE)
-        scale = gl.load(scale_ptr + n, mask=n < N, other=0.0)
-        total = gl.zeros([_ROWS, _BLOCK_M], gl.float32, LAYOUT)
+    for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
+        start_n, start_m, _, steps = _piece(piece, M, N, K, BLOCK_M, SPLIT)
+        if SPLIT == 1:
+            scale = gl.load(scale_ptr + start_n + n, mask=start_n + n < N, other=0.0)
+        total = gl.zeros([_ROWS, BLOCK_M], gl.float32, LAYOUT)
         mbarrier.wait(ready.index(slot), phase)
         weight = weight_ring.index(slot * _GROUPS + WHICH).load(CONVERTED).to(x_ring.dtype)
         for _ in range(steps - 1):
@@ -89,25 +125,40 @@ def _multiply(
         total = warpgroup_mma_wait(0, deps=[part])
         mbarrier.arrive(free.index(slot), count=1)
         slot, phase = _advance(slot, phase)
-        # Once the tile before has left the buffer. The descriptor leaves out what is past the edges.
+        if SPLIT == 1:
+            # Once the tile before has left the buffer. The descriptor leaves out what is past the edges.
+            tma.store_wait(0)
+            buffer.permute([1, 0]).store((total * scale[:, None]).to(y_tiles.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(y_tiles, [start_m, start_n + WHICH * _ROWS], buffer)
+        else:
+            row = (piece % SPLIT * M + start_m).to(gl.int64)
+            _store_part(
+                total, parts_ptr + row * N + start_n + WHICH * _ROWS, N, M - start_m, N - start_n - WHICH * _ROWS
+            )
+    if SPLIT == 1:
         tma.store_wait(0)
-        buffer.permute([1, 0]).store((total * scale[:, None]).to(y_tiles.dtype))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(y_tiles, [start_m, start_n], buffer)
-    tma.store_wait(0)
 
 
 # Extents of 1 for constants have made ptxas die of a segmentation fault in another kernel (sm_90, CUDA 12.8).
 @gluon.jit(do_not_specialize=["M", "N", "K"])
-def w8a16_matmul_hopper_kernel(x_tiles, weight_tiles, y_tiles, scale_ptr, M, N, K):
-    """Tiles ``program, program + programs, ...`` of 256 rows of x and 128 of weights, 64 a group. Launched with 4 warps.
+def w8a16_matmul_hopper_kernel(
+    x_tiles, weight_tiles, y_tiles, parts_ptr, scale_ptr, M, N, K, BLOCK_M: gl.constexpr, SPLIT: gl.constexpr
+):  # fmt: skip
+    """Parts ``program, program + programs, ...`` of tiles of BLOCK_M rows of x and 128 of weights, 64 a group.
 
-    Descriptors are of 256x64 of x and y and 64x64 of weights.
+    A tile has ``SPLIT`` parts along K. Several go to ``parts`` (SPLIT, M, N) in fp32, not scaled. Descriptors are of
+    BLOCK_Mx64 of x and y and 64x64 of weights. Launched with 4 warps.
     """
-    tiles = ((M + _BLOCK_M - 1) // _BLOCK_M) * ((N + _BLOCK_N - 1) // _BLOCK_N)
-    x_ring = gl.allocate_shared_memory(x_tiles.dtype, [_STAGES, _BLOCK_M, _BLOCK_K], x_tiles.layout)
+    if SPLIT > 1:
+        # The launch that adds up the parts may start, and wait for them.
+        gl.inline_asm_elementwise(
+            "griddepcontrol.launch_dependents; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
+        )
+    pieces = ((M + BLOCK_M - 1) // BLOCK_M) * ((N + _BLOCK_N - 1) // _BLOCK_N) * SPLIT
+    x_ring = gl.allocate_shared_memory(x_tiles.dtype, [_STAGES, BLOCK_M, _BLOCK_K], x_tiles.layout)
     weight_ring = gl.allocate_shared_memory(gl.int8, [_STAGES * _GROUPS, _ROWS, _BLOCK_K], weight_tiles.layout)
-    y_buffers = gl.allocate_shared_memory(y_tiles.dtype, [_GROUPS, _BLOCK_M, _ROWS], y_tiles.layout)
+    y_buffers = gl.allocate_shared_memory(x_tiles.dtype, [_GROUPS, BLOCK_M, _ROWS], x_tiles.layout)
     # That a stage has come, and that every group has used it.
     ready = gl.allocate_shared_memory(gl.int64, [_STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [_STAGES, 1], mbarrier.MBarrierLayout())
@@ -115,46 +166,72 @@ def w8a16_matmul_hopper_kernel(x_tiles, weight_tiles, y_tiles, scale_ptr, M, N, 
         mbarrier.init(ready.index(i), count=1)
         mbarrier.init(free.index(i), count=_GROUPS)
     fence_async_shared()
-    given = (y_tiles, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, tiles)
-    # Triton takes no *given.
     gl.warp_specialize(
         [
-            (_multiply, (0,) + given),  # noqa: RUF005
-            (_multiply, (1,) + given),  # noqa: RUF005
-            (_load, (x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, tiles)),
+            (_multiply, (0, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, pieces,
+                         BLOCK_M, SPLIT)),
+            (_multiply, (1, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, pieces,
+                         BLOCK_M, SPLIT)),
+            (_load, (x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, pieces, BLOCK_M, SPLIT)),
         ],
         [4, 1],
         [_MULTIPLYING, _LOADING],
-    )
+    )  # fmt: skip
 
 
-def _count(y: torch.Tensor) -> int:
-    return triton.cdiv(y.shape[0], _BLOCK_M.value) * triton.cdiv(y.shape[1], _BLOCK_N.value)
+#: Rows of x in the largest tile: an instruction's, so that a converted weight is used as often as can be.
+_MOST = 256
 
 
-def serves(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether the kernel can compute ``y`` of ``x`` and ``weight``, and has a tile for every SM."""
-    return (
-        capability(x) == 90
-        and y.dtype in (torch.bfloat16, torch.float16)
-        and 0 not in (*y.shape, x.shape[1])
-        and tma_serves(x, weight, y)
-        and _count(y) >= multiprocessors(x)
-    )
+@dataclass(frozen=True)
+class Tiling:
+    """Rows of x in a tile, and the number of its parts along K."""
+
+    block_m: int
+    split: int = 1
 
 
-def _tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
-    """A descriptor of (rows, 64) tiles. The column stride is taken to be 1: PyTorch gives a single column any stride."""
-    dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.int8: gl.int8}[tensor.dtype]
-    columns = _BLOCK_K.value
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], dtype)
-    return TensorDescriptor(tensor, list(tensor.shape), [tensor.stride(0), 1], [rows, columns], layout)
+#: Most rows that are left to smaller tiles, and fewest steps of a part.
+_FEW, _LEAST_STEPS = 32, 4
 
 
-def launch(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> None:
-    """Write ``y`` for operands that ``serves`` accepts."""
-    with device_of(x):
-        w8a16_matmul_hopper_kernel[(min(_count(y), multiprocessors(x)),)](
-            _tiles(x, _BLOCK_M.value), _tiles(weight, _ROWS.value), _tiles(y, _BLOCK_M.value), scale, *y.shape, x.shape[1],
-            num_warps=4,
-        )  # fmt: skip
+def tiling(m: int, n: int, k: int, programs: int) -> Tiling | None:
+    """Tiles of as many rows as there are, cut along K while there is an SM for each part. None where half of them would idle."""
+    block_m = 64 if m <= 64 else 128 if m <= 128 else _MOST
+    tiles, steps = _tiles_of(m, n, block_m), cdiv(k, _BLOCK_K.value)
+    split = max(1, min(programs // tiles, steps // _LEAST_STEPS, 8))
+    split = cdiv(steps, cdiv(steps, split))  # none is empty
+    return Tiling(block_m, split) if 2 * tiles * split >= programs else None
+
+
+def _tiles_of(m: int, n: int, block_m: int) -> int:
+    return cdiv(m, block_m) * cdiv(n, _BLOCK_N.value)
+
+
+def plan(x: torch.Tensor, weight: torch.Tensor) -> Tiling | None:
+    """The tiling of ``x`` (M, K) and ``weight`` (N, K); None where another kernel has to serve them or is quicker."""
+    (m, k), n = x.shape, weight.shape[0]
+    if capability(x) != 90 or x.element_size() != 2 or m <= _FEW or 0 in (n, k) or not tma_serves(x, weight, x):
+        return None
+    return tiling(m, n, k, multiprocessors(x))
+
+
+def launch(
+    x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, chosen: Tiling
+) -> None:  # fmt: skip
+    """Write the product of operands that ``plan`` accepts to contiguous ``y``, by way of aligned rows where its own are not."""
+    (m, n), k, programs = y.shape, x.shape[1], multiprocessors(x)
+    split = chosen.split
+    parts = torch.empty((split, m, n), dtype=torch.float32, device=x.device) if split > 1 else None
+    depth = _BLOCK_K.value
+    out = y if split > 1 or is_aligned(y) else room(y)
+    start(
+        w8a16_matmul_hopper_kernel, (min(_tiles_of(m, n, chosen.block_m) * split, programs),),
+        gluon_tiles(x, chosen.block_m, depth), gluon_tiles(weight, _ROWS.value, depth),
+        gluon_tiles(out, chosen.block_m, _ROWS.value) if split == 1 else None,
+        parts, scale, m, n, k, BLOCK_M=chosen.block_m, SPLIT=split, num_warps=4,
+    )  # fmt: skip
+    if parts is not None:
+        add_parts(y, parts, scale)
+    if out is not y:
+        copy_rows(y, out)

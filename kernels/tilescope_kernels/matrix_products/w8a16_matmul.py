@@ -21,7 +21,7 @@ from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import w8a16_hopper, w8a16_split
-from tilescope_kernels.matrix_products.aligned_rows import copy_rows, is_aligned, padded, room
+from tilescope_kernels.matrix_products.aligned_rows import padded
 from tilescope_kernels.matrix_products.scaled_matmul import padding_pays, tma_serves
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
@@ -214,16 +214,12 @@ def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, co
     if not config and x.dtype != torch.float32 and padding_pays(x, weight):
         x, weight = padded(x, weight)
         k = x.shape[1]
-    if not config and m > _FEW and (chosen := w8a16_split.plan(x, weight)):
-        w8a16_split.launch(y, x, weight, scale, chosen)
-        return y
-    if not config:
-        # A result of unaligned rows goes through aligned ones.
-        out = y if is_aligned(y) else room(y)
-        if w8a16_hopper.serves(x, weight, out):
-            w8a16_hopper.launch(x, weight, out, scale)
-            if out is not y:
-                copy_rows(y, out)
+    if not config and m > _FEW:
+        if tiling := w8a16_hopper.plan(x, weight):
+            w8a16_hopper.launch(x, weight, y, scale, tiling)
+            return y
+        if chosen := w8a16_split.plan(x, weight):
+            w8a16_split.launch(y, x, weight, scale, chosen)
             return y
     given = unpack(config) or _chosen(x, weight)
     if given is not None and given["TMA"] and (given["SPLIT"] > 1 or not tma_serves(x, weight, y)):

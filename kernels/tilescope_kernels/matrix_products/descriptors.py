@@ -1,0 +1,45 @@
+"""Tensor descriptors that the host makes of matrices, for kernels in Triton's language and in Gluon.
+
+Made without the checks of their classes, which take longer than a launch: what is asked for here passes them.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+_GLUON = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.int8: gl.int8}
+
+
+@functools.cache
+def _layout(rows: int, wide: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout.get_default_for([rows, wide], _GLUON[dtype])
+
+
+def _filled(kind: type, matrix: torch.Tensor, rows: int, wide: int, **more: Any) -> Any:
+    descriptor = object.__new__(kind)
+    # The column stride is taken to be 1: PyTorch gives a single column any stride.
+    descriptor.__dict__.update(
+        base=matrix,
+        shape=list(matrix.shape),
+        strides=[matrix.stride(0), 1],
+        block_shape=[rows, wide],
+        padding="zero",
+        **more,
+    )
+    return descriptor
+
+
+def tiles(matrix: torch.Tensor, rows: int, wide: int) -> TensorDescriptor:
+    """A descriptor of (rows, wide) tiles of a matrix whose rows start at 16 bytes."""
+    return _filled(TensorDescriptor, matrix, rows, wide)
+
+
+def gluon_tiles(matrix: torch.Tensor, rows: int, wide: int) -> GluonDescriptor:
+    """The same for a kernel in Gluon. A tile has the layout in shared memory that tensor cores read."""
+    return _filled(GluonDescriptor, matrix, rows, wide, layout=_layout(rows, wide, matrix.dtype))

@@ -1,0 +1,76 @@
+"""Tilings of large 16-bit products on Hopper, and which takes the least time."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from tilescope_kernels._shared.integers import cdiv
+
+#: Groups of warps that multiply, each a part of a tile's rows, and a step along K: 128 bytes.
+GROUPS, BLOCK_K = 2, 64
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Rows of a group, columns of a tile and more of them, parts of the last wave's tiles, stages of the ring, and buffers."""
+
+    rows: int
+    wide: int
+    side: int = 0
+    cut_rows: int = 1
+    cut_columns: int = 1
+    stages: int = 4
+    buffers: int = 2
+
+
+#: Those that cut nothing first: where times are equal, they are chosen.
+TILINGS = (
+    Tiling(64, 256),
+    Tiling(64, 128, stages=6),
+    Tiling(128, 128, 64, stages=3, buffers=3),
+    Tiling(64, 128, 64, buffers=3),
+    Tiling(64, 256, cut_columns=2),
+    Tiling(64, 256, cut_columns=4),
+    Tiling(64, 128, cut_columns=2, stages=6),
+    Tiling(128, 128, 64, cut_rows=2, stages=3, buffers=3),
+)
+#: Rows and columns of operands that arrive from L2 while a 128x256 tile multiplies one step along K, by whether their rows
+#: start at sectors of 32 bytes, of small tiles and of those that leave the ring three stages; and steps that writing such a
+#: tile takes. Measured on an H200.
+_ARRIVING, _ARRIVING_ASKEW, _ARRIVING_ASKEW_LATE, _WRITING = 463, 310, 270, 3
+#: What columns beside a power of two cost: their instructions are short.
+_BESIDE = 1.03
+
+
+def whole_tiles(tiles: int, programs: int, chosen: Tiling) -> int:
+    """Number of tiles that are not cut: those of whole waves."""
+    return tiles if chosen.cut_rows * chosen.cut_columns == 1 else tiles // programs * programs
+
+
+def _time(m: int, n: int, k: int, programs: int, askew: bool, chosen: Tiling) -> float:
+    """Time that a tiling takes, in steps of a 128x256 tile along K; infinite where its last wave would not fit the GPU."""
+
+    def wave(rows: int, columns: int) -> float:
+        area = rows * columns / (128 * 256)
+        rate = (_ARRIVING_ASKEW_LATE if rows > 128 else _ARRIVING_ASKEW) if askew else _ARRIVING
+        step = max(area * (_BESIDE if chosen.side else 1), (rows + columns) / rate)
+        return cdiv(k, BLOCK_K) * step + _WRITING * area
+
+    rows, columns = GROUPS * chosen.rows, chosen.wide + chosen.side
+    tiles, cut = cdiv(m, rows) * cdiv(n, columns), chosen.cut_rows * chosen.cut_columns
+    last = tiles % programs
+    if cut > 1 and not 0 < last * cut <= programs:
+        return float("inf")
+    time = tiles // programs * wave(rows, columns)
+    return time + (wave(rows // chosen.cut_rows, columns // chosen.cut_columns) if last else 0.0)
+
+
+@functools.lru_cache(maxsize=4096)
+def tiling(m: int, n: int, k: int, programs: int, askew: bool = False, aligned_c: bool = True) -> Tiling:
+    """The tiling that takes the least time. A last wave of few tiles takes as long as a whole one unless they are cut.
+
+    ``askew``: rows of operands do not start at sectors. Without ``aligned_c`` nothing is cut: writing takes too long.
+    """
+    tilings = [chosen for chosen in TILINGS if aligned_c or chosen.cut_rows * chosen.cut_columns == 1]
+    return min(tilings, key=lambda chosen: _time(m, n, k, programs, askew, chosen))
