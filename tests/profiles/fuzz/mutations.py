@@ -47,8 +47,10 @@ def _one(rng: random.Random, data: Any) -> Any:
     kind = rng.randrange(10)
     if kind < 5:
         evil = rng.choice(EVIL)
-        # What holds it may be the same value, from a mutation before.
-        holder[key] = evil.copy() if isinstance(evil, (list, dict)) else evil
+        try:  # what holds it may be the same value, from a mutation before
+            holder[key] = copy.deepcopy(evil)
+        except RecursionError:
+            holder[key] = evil
     elif kind == 5:
         del holder[key]
     elif kind == 6:
