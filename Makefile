@@ -47,7 +47,7 @@ test-slow: lint ## Lint, then run the slow tests alone, and record that those pa
 
 test-newest-triton: setup ## Run the interpreter's tests with the newest Triton that they are known to pass with
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/newest-triton \
-		triton==$$($(BIN)/python -c 'from tilescope.interpreter import TESTED; print(TESTED[-1])')
+		triton==$$($(BIN)/python -c 'from tilescope.collectors.interpreter import TESTED; print(TESTED[-1])')
 	PYTHONPATH=$(VENV)/newest-triton $(BIN)/python -m pytest -q tests/profiles/test_interpreter_language.py tests/profiles/test_narrow.py
 
 browser: setup ## Run the browser tests alone

@@ -12,10 +12,9 @@ import pytest
 import torch
 from tilescope import Capture
 from tilescope.collectors import check, compiler, interpreter
-from tilescope.execution import execute, launches
+from tilescope.execution import describe, execute, launches
 from tilescope.hardware import device
 from tilescope.table.case import Case
-from tilescope.worker import describe
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from . import foreign_launches as foreign

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tilescope import cli
-from tilescope.models import fusion, fusion_trace, traffic
+from tilescope.models import fusion, traffic
+from tilescope.notebook import fusion_trace
 from tilescope.runs import store
 
 MEGA = 2**20

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tilescope.hardware import ceilings, raised_roofs
+from tilescope.hardware import ceilings
 from tilescope.models import claims, roofline, summary
-from tilescope.runs import store
+from tilescope.runs import raised_roofs, store
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Ceiling, Device, Run

@@ -15,7 +15,8 @@ import torch
 from triton.runtime.jit import TensorWrapper
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tilescope.captures import code, contents
+from tilescope.captures import contents
+from tilescope.execution import kernel_code
 
 #: Memory begins at a multiple of this many bytes wherever it is made again; what it began at is told up to that.
 ALIGNMENT = 64
@@ -25,7 +26,7 @@ TOLD_APART = 64 << 10
 MOST_ADDRESSES = 1 << 14
 
 
-class Writer(code.Writer):
+class Writer(kernel_code.Writer):
     """Data of arguments. ``storages`` and ``files`` (bytes by name) fill up with the memory that they lead to."""
 
     def __init__(self) -> None:
@@ -66,7 +67,7 @@ class Writer(code.Writer):
     def _tensor(self, tensor: torch.Tensor, what: str) -> dict[str, Any]:
         tensor = tensor.detach()
         if tensor.layout is not torch.strided or tensor.is_meta:
-            raise code.CannotRecord(
+            raise kernel_code.CannotRecord(
                 f"{what} is a {tensor.layout} tensor on {tensor.device}, whose memory cannot be kept"
             )
         storage = tensor.untyped_storage()
@@ -178,7 +179,7 @@ def _is_float(tensor: torch.Tensor) -> bool:
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 
-class Reader(code.Reader):
+class Reader(kernel_code.Reader):
     """Values of the data that a ``Writer`` made, on a device."""
 
     def arguments(self, data: Mapping[str, Any], device: Any, seed: int, contents_in: Path) -> dict[str, Any]:

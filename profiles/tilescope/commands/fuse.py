@@ -23,7 +23,8 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints. Raises ValueError, saying what is expected, for a chain, shape or target it does not know."""
-    from tilescope.models import fusion, fusion_trace, text_table  # noqa: PLC0415
+    from tilescope.models import fusion, text_table  # noqa: PLC0415
+    from tilescope.notebook import fusion_trace  # noqa: PLC0415
 
     problem = fusion.parse_problem(arguments.shape)
     if ".py:" in arguments.chain:

@@ -20,9 +20,8 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints."""
-    from tilescope.hardware import raised_roofs  # noqa: PLC0415
     from tilescope.models import impossible, json_documents, sweeps, text_table  # noqa: PLC0415
-    from tilescope.runs import provenance, staleness, store  # noqa: PLC0415
+    from tilescope.runs import provenance, raised_roofs, staleness, store  # noqa: PLC0415
     from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415
 
     if arguments.name is None:

@@ -20,7 +20,7 @@ import torch
 import torch._functorch.config as functorch_config
 from tilescope_kernels.spec import FORWARD, STEP, Implementation, KernelSpec
 
-from tilescope.execution import requirements
+from tilescope.hardware import requirements
 from tilescope.table.case import Case, parse_config
 
 Inputs = dict[str, Any]

@@ -7,7 +7,6 @@ it is read where it lies beside the log. Helion times by events, each call with 
 
 from __future__ import annotations
 
-import ast
 import csv
 import io
 import re
@@ -20,19 +19,16 @@ from typing import Any
 from tilescope.files import bounded_reading
 from tilescope.foreign_files import contents
 from tilescope.foreign_files.contents import Contents, Rows
+from tilescope.table import helion_config
 from tilescope.table.case import Case
 from tilescope.table.run import Failure
 
 NAME = "Helion's autotuning log (HELION_AUTOTUNE_LOG's .csv)"
-SOURCE = "helion"
 _COLUMNS = ("generation", "status", "perf_ms", "compile_time_s", "config")
-#: Characters of one config.
-LONGEST_CONFIG = 16 << 10
 #: Bytes of one line of the file beside it, which has a kernel's source.
 LINE = 16 * bounded_reading.MIB
 #: Failures that are kept one by one: a search may have tried thousands of configs. A note counts them all.
 MOST_FAILURES = 500
-_EMPTY = "empty"
 _BEGUN = "started"
 _ENDS = {_BEGUN: "started, and the log has no end of it", "": "the log has no status of it"}
 _SAME_CODE = "deduplicated"
@@ -53,7 +49,7 @@ def read(path: Path) -> Contents:
     ended: dict[tuple[str, str], str] = {}
     damaged = 0
     for row in _rows(path):
-        config = config_text(row["config"])
+        config = helion_config.config_text(row["config"])
         if not config:
             damaged += 1
             continue
@@ -65,7 +61,7 @@ def read(path: Path) -> Contents:
             compiled[key] = spent
         if (time := _number(row["perf_ms"])) is not None:
             times.setdefault(key, []).append(time * 1e-3)
-    rows = Rows(SOURCE)
+    rows = Rows(helion_config.SOURCE)
     failures: list[Failure] = []
     for key in dict.fromkeys([*times, *ended]):
         about = told.get(key[0], {})
@@ -75,7 +71,7 @@ def read(path: Path) -> Contents:
             rows.add(kernel, workload, None, values, config=key[1])
         elif len(failures) < MOST_FAILURES:
             case = Case(kernel, contents.IMPLEMENTATION, contents.DIRECTION, workload, key[1])
-            failures.append(Failure(case.id, SOURCE, _ENDS.get(ended[key], ended[key])))
+            failures.append(Failure(case.id, helion_config.SOURCE, _ENDS.get(ended[key], ended[key])))
     contents.require(rows, "no config in it was timed")
     known = list({key[0]: told.get(key[0], {}) for key in times}.values())
     devices = {_device(about) for about in known}
@@ -92,59 +88,6 @@ def read(path: Path) -> Contents:
         ],
         failures=failures,
     )
-
-
-def config_text(text: str) -> str:
-    """``Config(block_sizes=[64, 32], pid_type='flat')`` as ``block_sizes_0=64,block_sizes_1=32,pid_type=flat``; empty where it is none.
-
-    A value that is a list has its members joined by colons, a text without a letter is ``empty``.
-    """
-    if len(text) > LONGEST_CONFIG:
-        return ""
-    try:
-        call = ast.parse(text.strip(), mode="eval").body
-        if not isinstance(call, ast.Call):
-            return ""
-        said = {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        return ""
-    parts: dict[str, str] = {}
-    for name, value in said.items():
-        if isinstance(value, (list, tuple)):
-            parts |= {f"{name}_{place}": _word(one) for place, one in enumerate(value)}
-        else:
-            parts[name] = _word(value)
-    return ",".join(f"{name}={value}" for name, value in parts.items())
-
-
-def as_code(config: str) -> str:
-    """``helion.Config(block_sizes=[64, 32], pid_type='flat')`` for what ``config_text`` made of it."""
-    said: dict[str, Any] = {}
-    for part in filter(None, config.split(",")):
-        name, _, word = part.partition("=")
-        stem, _, place = name.rpartition("_")
-        if stem and place.isdecimal() and int(place) == len(said.get(stem, [])):
-            said.setdefault(stem, []).append(_value(word))
-        else:
-            said[name] = _value(word)
-    return f"helion.Config({', '.join(f'{name}={value!r}' for name, value in said.items())})"
-
-
-def _word(value: object) -> str:
-    if isinstance(value, (list, tuple)):
-        return ":".join(_word(one) for one in value) + (":" if len(value) < 2 else "")
-    return re.sub(r"[^\w.+-]", "_", str(value)) or _EMPTY
-
-
-def _value(word: str) -> Any:
-    if ":" in word:
-        return [_value(one) for one in word.split(":") if one]
-    if word == _EMPTY:
-        return ""
-    try:
-        return ast.literal_eval(word)
-    except (SyntaxError, ValueError):
-        return word
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tilescope.execution import requirements
 from tilescope.files import user_cache
-from tilescope.hardware import device
+from tilescope.hardware import device, requirements
 from tilescope.version import VERSION
 
 _KIND = "declarations"
 #: What a description is made by, beside the library.
-_MAKERS = ("worker/describe.py", "execution/execute.py", "execution/requirements.py")
+_MAKERS = ("execution/describe.py", "execution/execute.py", "hardware/requirements.py")
 
 
 def known(kernels: Sequence[str], workloads: Sequence[str]) -> list[dict[str, Any]] | None:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tilescope.collectors.cupti import library
+from tilescope.collectors.interpreter import TESTED
 from tilescope.hardware import device
-from tilescope.interpreter import TESTED
 from tilescope.runs import store
 
 #: The driver's own account of its settings.

@@ -21,7 +21,7 @@ BATCH = 24
 
 #: Hears a job's events: dictionaries with ``event`` and what belongs to it.
 OnEvent = Callable[[dict[str, Any]], None]
-#: What kernels declare, a dictionary each, as ``tilescope.worker.describe.catalog`` gives it.
+#: What kernels declare, a dictionary each, as ``tilescope.execution.describe.catalog`` gives it.
 Catalog = Sequence[Mapping[str, Any]]
 
 

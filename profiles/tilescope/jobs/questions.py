@@ -16,7 +16,7 @@ from tilescope.table.run import Ceiling
 async def describe(
     kernels: Iterable[str] = (), workloads: Iterable[str] = (), timeout: float = TIMEOUT
 ) -> list[dict[str, Any]]:
-    """What the kernels declare (none: the whole catalog), as ``tilescope.worker.describe.catalog`` gives it.
+    """What the kernels declare (none: the whole catalog), as ``tilescope.execution.describe.catalog`` gives it.
 
     ``timeout``: longest time in seconds that their own code may take, once the worker has imported what every kernel
     needs. Cancelling it ends the worker. Raises WorkerError for a kernel or a workload that is not known or does not load.

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from tilescope.hardware import ceilings, raised_roofs
+from tilescope.hardware import ceilings
 from tilescope.hardware.roofs import pipe_of
+from tilescope.runs import raised_roofs
 from tilescope.table import units
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, Known, gather
 from tilescope.table.run import Device

@@ -168,8 +168,7 @@ class Capture:
         settings: Mapping[str, Any] | None = None,
     ) -> tuple[Request, Path, Catalog]:
         """Writes the records; returns what a job is planned from: the request, the folder of runs, the catalog."""
-        from tilescope.execution import execute  # noqa: PLC0415 (they import torch and triton)
-        from tilescope.worker import describe  # noqa: PLC0415
+        from tilescope.execution import describe, execute  # noqa: PLC0415 (they import torch and the kernels)
 
         folder = (Path(runs_dir) if runs_dir else store.runs_dir()).absolute()
         store.check_writable(folder)

@@ -89,7 +89,7 @@ def check(name: str, function: Callable[..., Any]) -> None:
 def grade(name: str, function: Callable[..., Any]) -> Verdict:
     """The verdict on ``function``, which takes what the puzzle's reference takes. Raises as ``check`` does."""
     # Whoever wrote the function has torch loaded: describing it here saves the start of a worker.
-    from tilescope.worker import describe  # noqa: PLC0415
+    from tilescope.execution import describe  # noqa: PLC0415
 
     declared = spec(name, function)
     with Scratch() as folder:

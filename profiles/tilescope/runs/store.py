@@ -23,8 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tilescope.files import bounded_reading
-from tilescope.hardware import raised_roofs
-from tilescope.runs import journal, summaries
+from tilescope.runs import journal, raised_roofs, summaries
 from tilescope.runs.reader import LINES, LoadedRun, StoreError, read_run, read_table, source_bytes, source_file, text_of
 from tilescope.runs.summaries import Summary
 from tilescope.runs.writer import MODEL, PARTIAL, RunWriter, check_writable, gathered, is_being_written, parts, recover

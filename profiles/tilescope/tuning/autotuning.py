@@ -28,7 +28,7 @@ from triton.runtime.driver import driver
 from triton.runtime.errors import AutotunerError, OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
 
-from tilescope.captures import code
+from tilescope.execution import kernel_code as code
 from tilescope.hardware import device as hardware
 from tilescope.tuning import (
     compile_jobs,

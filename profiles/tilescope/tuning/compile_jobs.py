@@ -32,8 +32,8 @@ from triton.runtime.driver import driver
 from triton.runtime.errors import OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
 
-from tilescope.captures import code
 from tilescope.collectors import assembly
+from tilescope.execution import kernel_code as code
 from tilescope.files import user_cache
 from tilescope.hardware import occupancy
 from tilescope.tuning import early_resources, pruning
@@ -72,7 +72,7 @@ class Specialization:
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-    """The functions of ``Specialization``s as ``captures.code`` writes them, and the texts of their files by name.
+    """The functions of ``Specialization``s as ``kernel_code`` writes them, and the texts of their files by name.
 
     ``keys`` are what Triton calls each function's source in the names of its cache's entries, empty where it has not been asked: it
     goes by the order in which a process met the functions, so it is taken over and not found again.

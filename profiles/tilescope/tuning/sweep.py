@@ -17,10 +17,10 @@ import torch
 from tilescope_kernels.spec import FORWARD
 from triton.runtime.autotuner import Autotuner
 
-from tilescope.captures import code
 from tilescope.collectors import check, compiler
 from tilescope.collectors.cupti import counters
 from tilescope.execution import execute, offline
+from tilescope.execution import kernel_code as code
 from tilescope.execution.launches import Launch
 from tilescope.hardware import device
 from tilescope.table.case import Case, parse_config

@@ -126,7 +126,7 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
 
 
 def _describe(job: Mapping[str, Any], emit: Emit) -> int:
-    from tilescope.worker.describe import catalog  # noqa: PLC0415 - torch comes with it: from "ready" on it is the kernels' time
+    from tilescope.execution.describe import catalog  # noqa: PLC0415 - torch comes with it: from "ready" on it is the kernels' time
 
     emit({"event": "ready"})
     emit({"event": "catalog", "kernels": catalog(job.get("kernels", []), job.get("workloads", []))})

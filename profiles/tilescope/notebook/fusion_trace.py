@@ -1,6 +1,6 @@
 """Count a person's own PyTorch function as a chain of operations, on meta tensors: no data, no GPU, any size.
 
-The function runs in a process of its own (``python -m tilescope.models.fusion_trace``), the only one that imports torch.
+The function runs in a process of its own (``python -m tilescope.notebook.fusion_trace``), the only one that imports torch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def trace(place: str, shape: str) -> Chain:
     ``gamma`` or ``beta``). Raises ValueError, in one line, for a function that is not there or cannot be counted.
     """
     parse_problem(shape)
-    command = [sys.executable, "-m", "tilescope.models.fusion_trace", place, shape]
+    command = [sys.executable, "-m", "tilescope.notebook.fusion_trace", place, shape]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     except subprocess.TimeoutExpired as error:
