@@ -54,8 +54,8 @@ def test_a_card_shows_title_bound_evidence_with_sources_and_remedy() -> None:
     assert "up to 29 % of GPU time" in shown
     assert "a / b" in shown
     assert "registers per thread" in shown
-    assert "128<span>ncu</span>" in shown
-    assert "4 B<span>compiler</span>" in shown
+    assert "128 <span>ncu</span>" in shown
+    assert "4 B <span>compiler</span>" in shown
 
 
 def test_measured_and_predicted_are_never_drawn_alike() -> None:
@@ -123,7 +123,7 @@ def test_what_cannot_be_is_the_sentence_and_asks_for_another_measurement() -> No
 
 
 def test_a_value_that_is_no_number_is_a_dash() -> None:
-    assert "–<span>ncu</span>" in cards.cards([finding(evidence=(Evidence("registers", math.nan, "count", "ncu"),))])
+    assert "– <span>ncu</span>" in cards.cards([finding(evidence=(Evidence("registers", math.nan, "count", "ncu"),))])
 
 
 @pytest.mark.parametrize("field", ["title", "remedy", "function"])

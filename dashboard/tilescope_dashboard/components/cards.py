@@ -24,7 +24,7 @@ ol.findings { list-style: none; margin: 10px 0 0; padding: 0; display: grid; gap
 .brief { border-left: 4px solid #3a87b8; padding: 2px 12px; }
 .brief.predicted { border-left-style: dashed; border-left-color: #D55E00; }
 .finding h4 { font-size: 15px; font-weight: 650; margin: 0; line-height: 1.35; overflow-wrap: anywhere; }
-.finding h4 .rank { opacity: .72; margin-right: 6px; font-variant-numeric: tabular-nums; }
+.finding h4 .rank { opacity: .72; margin-right: 2px; font-variant-numeric: tabular-nums; }
 .finding .win { grid-row: 1 / span 2; grid-column: 2; text-align: right; font-size: 12px; line-height: 1.35; }
 .finding .win b { display: block; font-size: 22px; font-weight: 650; font-variant-numeric: tabular-nums; }
 .finding .where { margin: 2px 0 0; font-size: 12px; opacity: .72; overflow-wrap: anywhere; }
@@ -33,7 +33,7 @@ ol.findings { list-style: none; margin: 10px 0 0; padding: 0; display: grid; gap
   gap: 6px 24px; margin: 8px 0 0; }
 .evidence dt { font-size: 12px; opacity: .72; line-height: 1.3; }
 .evidence dd { margin: 0; font-size: 14px; font-variant-numeric: tabular-nums; }
-.evidence dd span { font-size: 12px; opacity: .72; margin-left: 6px; }
+.evidence dd span { font-size: 12px; opacity: .72; margin-left: 2px; }
 .evidence .guess dd { font-style: italic; }
 table.answer { border-collapse: collapse; font-size: 14px; margin: 4px 0 8px; max-width: 960px; }
 .answer th { text-align: left; font-weight: 600; padding: 6px 16px 6px 0; white-space: nowrap; vertical-align: top; }
@@ -100,7 +100,7 @@ def _card(rank: int, found: Finding) -> str:
     speaker = "Nsight Compute" if found.origin == NVIDIA else "What to do"
     where = [found.function, kind, f"bound: {found.bound.formula}" if found.bound else ""]
     return (
-        f'<li class="finding {kind}"><h4><span class="rank">{rank}.</span>{escape(found.title)}</h4>'
+        f'<li class="finding {kind}"><h4><span class="rank">{rank}.</span> {escape(found.title)}</h4>'
         f'<div class="win">{_win(found)}</div>'
         f'<p class="where">{escape(" · ".join(filter(None, where)))}</p>'
         f"{_evidence(found.evidence)}"
@@ -128,7 +128,7 @@ def _kind(found: Finding) -> str:
 def _evidence(values: Iterable[Evidence]) -> str:
     cells = "".join(
         f"<div{'' if value.measured else ' class=guess'}><dt>{escape(value.label)}</dt>"
-        f"<dd>{escape(value.text)}<span>{escape(value.source)}</span></dd></div>"
+        f"<dd>{escape(value.text)} <span>{escape(value.source)}</span></dd></div>"
         for value in values
     )
     return f'<dl class="evidence">{cells}</dl>' if cells else ""

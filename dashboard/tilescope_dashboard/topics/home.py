@@ -113,6 +113,8 @@ def sentence(rows: pd.DataFrame) -> Sentence:
     counts = model.standings(rows).value_counts()
     said = {"faster": "beat the quickest other", "on par": "on par", "slower": "slower"}
     parts = [f"{counts[word]} {said[word]}" for word in claims.STANDINGS if word in counts]
+    if parts and (others := counts.get("", 0)):
+        parts.append(f"{others} not compared")
     title = f"{len(rows)} kernels" + (f": {', '.join(parts)}" if parts else "")
     text = "Speedups at the largest forward size, by GPU time; on par is within 5 %. Click a kernel to open its page."
     if rows["changed"].eq(True).any():

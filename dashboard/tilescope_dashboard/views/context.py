@@ -22,7 +22,7 @@ _ROW_CSS = """
 @media (max-width: 640px) {
   :host { flex-flow: row nowrap !important; overflow: auto hidden !important; scrollbar-width: none; padding-top: 6px;
     mask-image: linear-gradient(to left, transparent, #000 24px); }
-  :host > :first-child { flex: none; width: 250px; min-width: 0; }
+  .chosen-run { flex: none !important; width: 236px !important; min-width: 0 !important; }
 }
 """
 
@@ -35,8 +35,9 @@ class Context(pn.viewable.Viewer):
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
         self._run = pmui.Select(
-            label="run", options={}, size="small", min_width=240, max_width=460, sizing_mode="stretch_width"
-        )
+            label="run", options={}, size="small", min_width=240, max_width=460, sizing_mode="stretch_width",
+            css_classes=["chosen-run"],
+        )  # fmt: skip
         self._notices = html_text.pane()
         self._run.param.watch(lambda e: self._choose(run=e.new), "value")
         state.param.watch(self._fill, ["runs", "loaded", "kernel", "error", "ignored", "narrow", "view"])
