@@ -47,6 +47,11 @@ def fresh(monkeypatch, tmp_path):
         compile_pool._forget(host)
 
 
+def fork():
+    """Makes the host a fork of this process, whatever threads other tests have left in it."""
+    compile_pool._hosts[os.getpid()] = compile_pool._forked()
+
+
 def described(kernel, *blocks, more=()):
     describer, jobs = compile_jobs.Describer(), {}
     x = offline._AlignedTensor(torch.empty(1024, device="meta"))
@@ -128,7 +133,7 @@ def test_a_config_that_crashes_or_hangs_costs_only_itself(monkeypatch):
     # What is forked has it too.
     monkeypatch.setattr(compile_jobs.Maker, "_compile", crash)
     describer, jobs = described(trapped_kernel, 32, 64, 128, 256)
-    compile_pool.prepare()
+    fork()
     began = time.monotonic()
     found = dict(compile_pool.Pool(describer.code, 2, limit=6.0).compile(jobs))
     assert time.monotonic() - began < 30
@@ -141,7 +146,7 @@ def test_a_config_that_crashes_or_hangs_costs_only_itself(monkeypatch):
 def test_a_straggler_is_given_up_once_nothing_else_waits(monkeypatch):
     monkeypatch.setattr(compile_pool, "PATIENCE", 0.5)
     describer, jobs = described(trapped_kernel, 64, 128, 256)
-    compile_pool.prepare()
+    fork()
     found = dict(compile_pool.Pool(describer.code, 2).compile(jobs))
     assert "where the others' median is" in found["BLOCK=64"].reason
 
@@ -182,7 +187,7 @@ def test_a_driver_that_the_host_has_built_is_waited_for_and_not_built_again(monk
     monkeypatch.setattr(compile_pool, "CudaUtils", Slow)
     compile_pool.await_driver()
     assert not (tmp_path / "built").exists(), "where there is no host nobody is waited for"
-    compile_pool.prepare()
+    fork()
     compile_pool.await_driver()
     assert (tmp_path / "built").exists()
     began = time.monotonic()

@@ -64,6 +64,8 @@ class GpuPopover(pn.viewable.Viewer):
                 self._stream.stop()
             self._place.param.update(objects=[], css_classes=["gpu-popover", "closed"])
             return
+        if self._place.objects:
+            return  # told once more: other figures in place of those that the browser is given would be fed alone
         if not self._made:
             self._make()
         self._stream.start()
