@@ -3,8 +3,7 @@
 With the loss, a program reads the row that it has just read again, mostly from L2, and writes its gradient. Long rows stay on
 chip and are read once (``resident``). The backward pass then returns the gradient, multiplied where the loss was scaled.
 
-In the backward pass, the gradient needs the logits and two numbers a row, the parts of the log-sum-exp. That is two reads
-and one write in all.
+In the backward pass, the gradient needs the logits and two numbers a row: two reads and one write in all.
 """
 
 from __future__ import annotations

@@ -81,10 +81,7 @@ def _softmax_piece(y_ptr, x_ptr, mask, shift, inverse):
 def softmax_online_kernel(
     y_ptr, x_ptr, x_stride, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr
 ):
-    """One row a program, in blocks: two reads, the second of them from a cache, and one write.
-
-    ``SKEWED`` rows of x and y begin at the same distance from 16 bytes.
-    """
+    """One row a program, in blocks: two reads and one write. ``SKEWED`` x and y begin as far from 16 bytes."""
     row = tl.program_id(0).to(tl.int64)
     begin, before, length = whole_part(row * x_stride, columns, WIDTH, SKEWED)
     x_ptr += begin
@@ -211,10 +208,7 @@ def _backward_in_pieces(
 
 
 def _rows(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[str, int], dict[str, int]]:
-    """Kernel parameters and launch options for programs that hold rows of ``x``.
-
-    Raises ValueError for a config whose rows do not fit.
-    """
+    """Kernel parameters and launch options of programs that hold rows. Raises ValueError for a config that does not fit."""
     block = next_power_of_2(x.shape[1])
     chosen, options = split_config(config or {})
     rows = chosen.get("ROWS", max(1, 1024 // block))
