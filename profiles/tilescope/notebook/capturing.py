@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilescope.hardware import ceilings, device
+from tilescope.jobs import resident
 from tilescope.jobs.job import Catalog, Given, OnEvent
 from tilescope.jobs.plan import AUTO, DEFAULT_TARGET, Request, RequestError
 from tilescope.notebook import job_waiting, live_progress
@@ -56,11 +57,13 @@ class Capture:
         self.checked = ""
 
     def __enter__(self) -> Capture:
+        if self._recorder is not None:
+            raise ValueError("a capture is used once: make another")
+        # What is captured will be profiled: its worker's imports need not wait for that.
+        resident.prepare(gpu=self._here is not None and self._here.target == self.target)
         from tilescope.captures import recorder, recording  # noqa: PLC0415 (they import torch and triton)
         from tilescope.tuning import ahead  # noqa: PLC0415
 
-        if self._recorder is not None:
-            raise ValueError("a capture is used once: make another")
         self._recorder = recorder.Recorder()
         import torch  # noqa: PLC0415
 
