@@ -20,7 +20,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Makes a run a file and prints each."""
-    from tilescope.foreign_files.opening import open_file  # noqa: PLC0415
+    from tilescope.notebook.opened_run import open_file  # noqa: PLC0415
 
     for file in arguments.files:
         running.show(open_file(file, arguments.runs), False)

@@ -61,7 +61,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(as_json: bool) -> int:
-    from tilescope.files import bounded_reading  # noqa: PLC0415
     from tilescope.models import json_documents, text_table  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
@@ -75,8 +74,7 @@ def _list(as_json: bool) -> int:
     rows = [
         [
             run.id,
-            bounded_reading.one_line(run.device),
-            bounded_reading.one_line(run.title or ", ".join(run.kernels)),
+            *run.in_one_line(),
             str(run.cases) if not run.error else "–",
             run.error or ", ".join(filter(None, [
                 "recorded" if run.recorded else "" if run.measured else "predicted",
