@@ -9,7 +9,6 @@ from tilescope.commands import choices, running
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser(
         "open", help="make runs of other tools' files: ncu, torch.profiler, Proton, tritonparse, Inductor, Helion"
     )

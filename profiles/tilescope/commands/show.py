@@ -9,7 +9,6 @@ from tilescope.commands import choices, running
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("show", help="list the runs, or print one of them")
     parser.add_argument("name", nargs="?", metavar="RUN", help="an id, its start, a folder, or latest (list all)")
     parser.add_argument(
@@ -19,7 +18,6 @@ def command(subparsers: choices.Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints."""
     from tilescope.models import impossible, json_documents, sweeps, text_table  # noqa: PLC0415
     from tilescope.runs import provenance, raised_roofs, staleness, store  # noqa: PLC0415
     from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("tune", help="try every config of a kernel, best first")
     parser.add_argument("kernel", metavar="KERNEL", nargs="?", help="catalog name or path/to/file.py:SPEC")
     choices.add_choices(parser, collect=False)
