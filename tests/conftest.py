@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,7 +36,9 @@ RAN = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 # Workers start cold, and nothing of a person's own cache is read: a test that wants another says so.
 os.environ["TILESCOPE_RESIDENT"] = "0"
-os.environ["TILESCOPE_CACHE"] = tempfile.mkdtemp(prefix="tilescope-tests-")
+# The processes of a run share one cache.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["TILESCOPE_CACHE"] = tempfile.mkdtemp(prefix="tilescope-tests-")
 
 
 @dataclass
@@ -57,6 +60,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="changed",
         help="slow tests: those whose subject changed since they passed (the default), all (and record those that pass), none",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What holds of any values is tried with a few of them; with more in a run of all tests."""
+    hypothesis.settings.register_profile("tilescope", max_examples=100 if config.getoption("slow") == "all" else 25)
+    hypothesis.settings.load_profile("tilescope")
 
 
 @cache
@@ -135,11 +144,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A process of pytest-xdist's tells the first one, which collects nothing itself; that one keeps what passed."""
-    shutil.rmtree(os.environ["TILESCOPE_CACHE"], ignore_errors=True)
     config = session.config
     if hasattr(config, "workeroutput"):
         config.workeroutput["tilescope"] = {"left_out": STATE.left_out, "digests": STATE.digests}
-    elif config.getoption("slow") == "all" and not session.shouldstop and exitstatus in RAN and whole(config):
+        return
+    shutil.rmtree(os.environ["TILESCOPE_CACHE"], ignore_errors=True)
+    if config.getoption("slow") == "all" and not session.shouldstop and exitstatus in RAN and whole(config):
         passed = {file: STATE.digests[file] for file in sorted(STATE.digests) if file not in STATE.wrong}
         PASSED.write_text(json.dumps(passed, indent=2) + "\n")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tilescope.collectors.ncu.rule_file import NcuRule
 from tilescope.models.advice import NVIDIA, Bound, Evidence, Finding, nvidia_rules
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
+from tilescope.table.ncu_rules import NcuRule
 from tilescope_dashboard.components import cards
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import advice as topic

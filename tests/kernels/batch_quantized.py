@@ -1,61 +1,18 @@
-"""Low-precision kernels, interpreted by tilescope, whose interpreter knows e4m3 and bf16 and refuses accesses outside.
-
-Run by test_quantized; prints what went wrong, by name.
-"""
+"""Quantization, interpreted by tilescope. Run by test_quantized; prints what went wrong, by name."""
 
 from __future__ import annotations
 
-from typing import Any
-from unittest import mock
-
 import torch
-from checks import INF, NAN, SPECS, against_reference, draw, main, poisoned, relative_error
+from checks import INF, NAN, SPECS, against_reference, draw, main, relative_error
+from metered import moved, moves_its_floor, run, writes_every_element
 from tilescope.execution import launches
-from tilescope.interpreter import interpret
-from tilescope.interpreter.meter import Meter
-from tilescope_kernels import (
-    dequantize,
-    fp8_matmul,
-    int8_matmul,
-    lora_linear,
-    nf4_dequantize,
-    nf4_quantize,
-    quantize,
-    w8a16_matmul,
-)
-from tilescope_kernels.matrix_products import fp8_matmul as fp8
-from tilescope_kernels.matrix_products import lora, scaled_matmul, split_k, w8a16_split
-from tilescope_kernels.matrix_products import w8a16_matmul as w8a16
-from tilescope_kernels.matrix_products.w8a16_matmul import SMALL
+from tilescope_kernels import dequantize, nf4_dequantize, nf4_quantize, quantize
 from tilescope_kernels.quantization.nf4 import FRACTIONS
 from tilescope_kernels.quantization.quantize import BLOCK_CONFIGS, SMALLEST, reference
 from tilescope_kernels.spec import FORWARD
 
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
 STEPS = {INT8: 0.5 / 127, FP8: 2.0**-4}
-
-
-def run(launch: launches.Launch) -> Meter:
-    meter = interpret.meter(launch)
-    interpret.run(launch, meter=meter)
-    return meter
-
-
-def moved(name: str, workload: str, **options: Any) -> tuple[int, int]:
-    """Bytes that are read and written, each once a launch."""
-    spec, meters = SPECS[name], list[Meter]()
-    inputs = spec.inputs(spec.workload(workload), "cpu")
-    with launches.catch(lambda launch: meters.append(run(launch))):
-        spec.implementations["triton"].call(**inputs, **options)
-    return sum(meter.read.bytes for meter in meters), sum(meter.written.bytes for meter in meters)
-
-
-def moves_its_floor(name: str, workload: str, **options: Any) -> None:
-    """Each byte of the cost model is touched, and no other."""
-    floor, found = SPECS[name].cost(SPECS[name].workload(workload), FORWARD), moved(name, workload, **options)
-    assert found == (floor.bytes_read, floor.bytes_written), f"{name} {workload}: {found}, {floor}"
-
-
 QUANTIZERS = ("int8_tensor", "fp8_tensor", "int8_rows", "fp8_rows", "fp8_blocks", "fp8_tiles")
 DEQUANTIZERS = ("int8_dequantize", "fp8_dequantize")
 
@@ -209,205 +166,8 @@ def check_nf4_there_and_back():
     assert torch.equal(again, codes)
 
 
-INT8_PRODUCTS = ("int8_matmul", "int8_matmul_rows")
-
-
-def check_int8_matmul():
-    for name in INT8_PRODUCTS:
-        for workload in ("1x1x1-int8", "64x64x64-int8", "65x33x170-int8"):
-            against_reference(name, workload)
-        moves_its_floor(name, "65x33x170-int8")
-        with two_programs:
-            for halves in (0, 1):
-                for config in small(SPECS[name].implementations["triton"].configs, TMA=1, HALVES=halves)[:3]:
-                    against_reference(name, "200x264x272-int8", config)
-
-
-def check_int8_matmul_extremes_and_one_scale():
-    a = torch.full((3, 300), -128, dtype=INT8)
-    c = int8_matmul(a, a.T)
-    assert torch.equal(c, torch.full((3, 3), 300 * 128 * 128, dtype=torch.int32))
-    x = draw(20, 100)
-    q, scale = quantize(x, INT8, "tensor")
-    c = int8_matmul(q, q.T, scale, scale, dtype=torch.float32)
-    assert relative_error(c, x @ x.T) < 0.02
-
-
-def check_w8a16_matmul():
-    for workload in ("1x1x1-fp32", "37x70x101-fp32", "40x70x112-bf16", "37x130x101-fp16", "5x70x304-bf16"):
-        against_reference("w8a16_matmul", workload)
-    for workload in ("70x64x64-bf16", "37x70x101-fp32"):
-        moves_its_floor("w8a16_matmul", workload)
-
-
-def check_w8a16_matmul_split_along_k():
-    # Parts that are whole, one that is short, and more parts than there are blocks.
-    for config in SMALL[:5] + SMALL[10:12]:
-        for workload in ("16x130x640-bf16", "3x70x401-fp16"):
-            against_reference("w8a16_matmul", workload, config)
-
-
-def check_w8a16_matmul_through_descriptors():
-    with mock.patch.object(w8a16, "multiprocessors", lambda tensor: 2):
-        for config in [c for c in SPECS["w8a16_matmul"].implementations["triton"].configs if c["TMA"]][::2]:
-            against_reference("w8a16_matmul", "300x264x208-bf16", config)
-
-
-def check_w8a16_matmul_shapes():
-    weight, x = draw(70, 96), draw(2, 3, 96, seed=1)
-    codes, scale = quantize(weight)
-    for view in (x, x[:, 1:], x[0, 0]):
-        y = w8a16_matmul(view, codes, scale)
-        assert relative_error(y, view.double() @ (codes * scale).double().T) < 1e-5
-        assert relative_error(y, view.double() @ weight.double().T) < 0.02
-
-
-def check_lora_linear():
-    for workload in ("1x1x1x1-fp32", "37x70x101x24-fp32", "40x70x112x16-bf16", "65x130x70x5-fp16", "70x70x96x100-bf16"):
-        against_reference("lora_linear", workload)
-
-
-def check_lora_linear_with_the_update_beside_the_product():
-    inline = [c for c in SPECS["lora_linear"].implementations["triton"].configs if c["INLINE"]]
-    for config in [c for c in inline if not c["TMA"]]:
-        against_reference("lora_linear", "70x140x101x24-fp16", config)
-        moves_its_floor("lora_linear", "70x140x128x16-bf16", config=config)
-    with mock.patch.object(lora, "multiprocessors", lambda tensor: 2):
-        for config in [c for c in inline if c["TMA"]][:3]:
-            against_reference("lora_linear", "200x264x208x24-bf16", config)
-
-
-def check_lora_linear_through_descriptors():
-    every = SPECS["lora_linear"].implementations["triton"].configs
-    with mock.patch.object(lora, "multiprocessors", lambda tensor: 2):
-        for config in [c for c in every if c["TMA"] and not c["INLINE"]][1::2]:
-            against_reference("lora_linear", "200x264x208x24-bf16", config)
-
-
-def check_lora_linear_shapes():
-    x, weight, a, b = draw(2, 3, 96), draw(70, 96, seed=1), draw(8, 96, seed=2), draw(70, 8, seed=3)
-    for view in (x, x[:, 1:], x[0, 0]):
-        y = lora_linear(view, weight, a, b, 0.25)
-        wanted = view.double() @ weight.double().T + 0.25 * (view.double() @ a.double().T) @ b.double().T
-        assert relative_error(y, wanted) < 1e-5
-    y = lora_linear(x, weight.T.contiguous().T, a, b.T.contiguous().T)
-    assert relative_error(y, x.double() @ weight.double().T + (x.double() @ a.double().T) @ b.double().T) < 1e-5
-
-
-#: Two programs walk all tiles, as a persistent grid does on a GPU with fewer multiprocessors than there are tiles.
-two_programs = mock.patch.object(scaled_matmul, "multiprocessors", lambda tensor: 2)
-
-
-def small(configs, **wanted: int):
-    """A few of ``configs`` whose tiles are small enough to interpret."""
-    fitting = [c for c in configs if c["BLOCK_M"] * c["BLOCK_N"] <= 128 * 256 and wanted.items() <= c.items()]
-    return fitting[:: max(1, len(fitting) // 4)]
-
-
-def check_fp8_matmul_against_the_reference():
-    for name in ("fp8_matmul", "fp8_matmul_rows", "fp8_matmul_blocks"):
-        for workload in ("1x1x1-fp8", "64x64x64-fp8", "65x33x170-fp8", "130x150x300-fp8"):
-            against_reference(name, workload)
-
-
-def check_fp8_matmul_through_descriptors():
-    with two_programs:
-        for name in ("fp8_matmul", "fp8_matmul_rows"):
-            for halves in (0, 1):
-                for config in small(SPECS[name].implementations["triton"].configs, TMA=1, HALVES=halves):
-                    against_reference(name, "300x264x272-fp8", config)
-
-
-def check_fp8_matmul_of_few_tiles():
-    tiles = {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 128, "GROUP_M": 2, "SCRATCH": 0, "num_warps": 4, "num_stages": 2}
-    with mock.patch.object(split_k, "multiprocessors", lambda tensor: 4):
-        for splits in (1, 3):  # whole tiles; both, and parts alone
-            with mock.patch.object(fp8, "fp8_plan", lambda *_, splits=splits: {**tiles, "SPLITS": splits}), poisoned():
-                for name in ("fp8_matmul", "fp8_matmul_rows"):
-                    for workload in ("70x136x272-fp8", "9x64x1040-fp8"):
-                        against_reference(name, workload)
-
-
-def check_every_tile_of_fp8_blocks():
-    with mock.patch.object(fp8, "multiprocessors", lambda tensor: 1):
-        for config in SPECS["fp8_matmul_blocks"].implementations["triton"].configs:
-            against_reference("fp8_matmul_blocks", "140x328x272-fp8", config)
-
-
-def check_fp8_matmul_moves_its_floor():
-    for name in ("fp8_matmul", "fp8_matmul_rows", "fp8_matmul_blocks"):
-        for workload in ("130x256x256-fp8", "65x33x170-fp8"):
-            moves_its_floor(name, workload)
-
-
-def check_fp8_matmul_takes_what_quantize_gives():
-    x, weight = draw(40, 300), draw(200, 300, seed=1)
-    expected = x.double() @ weight.double().T
-    for granularity in ("tensor", "row", "block"):
-        a, scale_a = quantize(x, FP8, granularity)
-        b, scale_b = quantize(weight, FP8, granularity.replace("block", "tile"))
-        across = scale_b if granularity == "tensor" else scale_b.T
-        for fast in (True, False):
-            c = fp8_matmul(a, b.T, scale_a, across, dtype=torch.float32, use_fast_accum=fast)
-            assert relative_error(c, expected) < 0.05, granularity
-            # Neighbours along N are copied first.
-            c = fp8_matmul(a, b.T.contiguous(), scale_a, across, dtype=torch.float32)
-            assert relative_error(c, expected) < 0.05, granularity
-
-
-def check_unaligned_rows_are_copied_to_aligned_ones():
-    copied = []
-
-    def count(launch: launches.Launch) -> None:
-        copied.append(launch.name)
-        run(launch)
-
-    with mock.patch.object(scaled_matmul, "_LEAST", 1), poisoned(), launches.catch(count):
-        for name, dtype in (
-            ("fp8_matmul", "fp8"),
-            ("fp8_matmul_rows", "fp8"),
-            ("int8_matmul", "int8"),
-            ("w8a16_matmul", "fp16"),
-        ):
-            for extents in ("37x33x70", "5x130x257", "64x64x24"):
-                against_reference(name, f"{extents}-{dtype}")
-                assert copied.pop(0) == "copy_rows_kernel" and len(copied) in (1, 2), copied
-                copied.clear()
-        # Rows that start at 16 bytes and end elsewhere, beside others; and a first row that does not start there.
-        a, b = ((16 * draw(50, 81, seed=seed)).to(INT8) for seed in (0, 1))
-        wide = torch.zeros(50, 96, dtype=INT8)
-        wide[:, :81] = b
-        assert torch.equal(int8_matmul(a, wide[:, :81].T), (a.double() @ b.double().T).int())
-        one, other = wide[:, 1:65], wide[:, :64]
-        assert torch.equal(int8_matmul(one, other.T), (one.double() @ other.double().T).int())
-        copied.clear()
-        int8_matmul(other, other.T)
-        assert "copy_rows_kernel" not in copied
-
-
-def check_w8a16_matmul_of_few_tiles():
-    for extents in ((37, 50, 300), (130, 96, 1000), (20, 16, 128)):
-        m, n, k = extents
-        k_wide = -(-k // 16) * 16
-        x, codes = torch.zeros(m, k_wide).half(), torch.zeros(n, k_wide, dtype=INT8)
-        x[:, :k], codes[:, :k] = draw(m, k).half(), (25 * draw(n, k, seed=1)).to(INT8)
-        scale = draw(n, 1, seed=2).abs()
-        for split in (1, 2, 5):
-            plan = w8a16_split.Plan(32, 16, split, 2)
-            with poisoned():
-                y = torch.empty(m, n, dtype=torch.float16)
-                w8a16_split.launch(y, x, codes, scale, plan)
-            expected = x.double() @ (codes.double() * scale.double()).T
-            assert relative_error(y, expected) <= SPECS["w8a16_matmul"].tolerance["fp16"], (extents, split)
-
-
 def check_writes_every_element():
-    names = (*QUANTIZERS, *DEQUANTIZERS, "nf4_dequantize", "fp8_matmul", "fp8_matmul_rows", "fp8_matmul_blocks")
-    for name in (*names, *INT8_PRODUCTS, "w8a16_matmul", "lora_linear"):
-        shape = {2: "131x259", 3: "33x35x41", 4: "33x35x41x5"}[len(SPECS[name].dims)]
-        workload = f"{shape}-{next(iter(SPECS[name].tolerance))}"
-        with poisoned():
-            against_reference(name, workload)
+    writes_every_element(*QUANTIZERS, *DEQUANTIZERS, "nf4_dequantize")
 
 
 def check_nothing_is_launched_for_nothing():
@@ -420,21 +180,6 @@ def check_nothing_is_launched_for_nothing():
                 back = dequantize(q, scale)
                 assert q.shape == back.shape == shape
                 assert scale.shape == reference(torch.empty(shape), INT8, granularity)[1].shape
-        codes, scale = torch.empty(7, 5, dtype=INT8), torch.ones(7, 1)
-        for x, shape in ((torch.empty(0, 5), (0, 7)), (torch.empty(2, 0, 5), (2, 0, 7))):
-            y = w8a16_matmul(x, codes, scale)
-            assert y.shape == shape
-            operands = (torch.ones(7, 5), torch.ones(2, 5), torch.ones(7, 2))
-            y = lora_linear(x, *operands)
-            assert y.shape == shape
-        one = torch.ones(())
-        for m, n, k in ((0, 3, 4), (3, 0, 4), (3, 4, 0)):
-            a, b = torch.empty(m, k).to(FP8), torch.empty(k, n).to(FP8)
-            c = fp8_matmul(a, b, one, one)
-            assert torch.equal(c, torch.zeros(m, n, dtype=torch.bfloat16))
-            a, b = torch.empty(m, k, dtype=INT8), torch.empty(k, n, dtype=INT8)
-            c = int8_matmul(a, b)
-            assert torch.equal(c, torch.zeros(m, n, dtype=torch.int32))
     assert not seen
 
 

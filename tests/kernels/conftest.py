@@ -6,10 +6,8 @@ those named are part of every run, the others are slow.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -56,26 +54,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def batch() -> Callable[..., Any]:
     """``batch(script, *names)`` is what ``script`` prints of those names, as JSON. It runs once a session.
 
-    Scripts that are interpreted are forked from one process that has imported what all of them do.
+    Scripts are forked from a process that has imported what all of them do, those that are interpreted from another.
     """
-    hosts: list[Host] = []
+    hosts: dict[bool, Host] = {}
 
     @cache
     def run(script: str, *names: str) -> Any:
+        interpreted = "from interpreted import" in (HERE / script).read_text(encoding="utf-8")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        environment |= {"TRITON_INTERPRET": "1"} if interpreted else {}
         environment.pop("TILESCOPE_USE_TRITON", None)
         # NumPy warns of the NaN and infinity that these kernels are meant to produce, and of how triton 3.6 uses it.
         ignored = ("ignore::RuntimeWarning", "ignore:Conversion of an array:DeprecationWarning")
         warnings = [part for rule in ("error", *ignored) for part in ("-W", rule)]
-        python = [sys.executable, *warnings]
-        if "from interpreted import" in (HERE / script).read_text(encoding="utf-8"):
-            if not hosts:
-                hosts.append(Host([*python, str(HERE / "run_forked.py")], environment))
-            return hosts[0].ask([script, *names], {**environment, "TRITON_INTERPRET": "1"})[-1]
-        command = [*python, str(HERE / script), *names]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800, check=False)
-        assert done.returncode == 0, done.stderr[-4000:]
-        return json.loads(done.stdout.splitlines()[-1])
+        if interpreted not in hosts:
+            hosts[interpreted] = Host([sys.executable, *warnings, str(HERE / "run_forked.py")], environment)
+        return hosts[interpreted].ask([script, *names], environment)[-1]
 
     return run
 

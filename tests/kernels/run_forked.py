@@ -6,8 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
-# First: it switches the interpreter on.
-import interpreted  # noqa: F401 # isort: skip
+import checks  # noqa: F401 - what takes longest, and all scripts need
 
 from tests.forking import serve
 

@@ -11,7 +11,10 @@ TARGETS = {spec.name: {target for target in LIMITS if f"sm_{target}" in spec.tar
 #: Compiled in every run; the others when something has changed.
 QUICK = {"softmax", "matmul"}
 SLOW = pytest.mark.slow(
-    "kernels", "profiles/tilescope", *(f"tests/kernels/{file}" for file in ("conftest.py", "batch_compiled.py"))
+    "kernels",
+    "profiles/tilescope",
+    "tests/forking.py",
+    *(f"tests/kernels/{file}" for file in ("conftest.py", "run_forked.py", "batch_compiled.py")),
 )
 
 

@@ -14,10 +14,12 @@ SCRIPTS = {
         "check_special_values_of_quantization",
         "check_halves_are_rounded_to_even",
         "check_nf4_there_and_back",
+    },
+    "batch_scaled_products.py": {
         "check_int8_matmul_extremes_and_one_scale",
         "check_w8a16_matmul_shapes",
         "check_fp8_matmul_moves_its_floor",
-    }
+    },
 }
 SPECS = {spec.name: spec for spec in CATALOG}
 MATRIX = torch.ones(4, 256)

@@ -6,8 +6,8 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tilescope.captures import compiled_lines, float_flow, touched
-from tilescope.execution import offline
+from tilescope.captures import float_flow, touched
+from tilescope.execution import compiled_lines, offline
 
 from benchmarks import chunk_states
 

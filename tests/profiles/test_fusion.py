@@ -220,9 +220,12 @@ def test_the_command_counts_a_function_in_a_process_of_its_own(
 ) -> None:
     assert cli.main(["fuse", f"{functions}:gated", "1024x512-bf16", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["chain"]["names"] == ["add", "silu", "mul"]
-    assert cli.main(["fuse", f"{functions}:broken", "1024x512-bf16"]) == 2
+    assert cli.main(["fuse", "no_such_file.py:f", "1024x512-bf16"]) == 2
+    assert "is no file" in capsys.readouterr().err
+
+
+def test_what_a_function_raises_is_said_in_one_line(functions: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fusion_trace.main([f"{functions}:broken", "1024x512-bf16"]) == 2
     said = capsys.readouterr().err
     assert "KeyError" in said
     assert said.count("\n") == 1
-    assert cli.main(["fuse", "no_such_file.py:f", "1024x512-bf16"]) == 2
-    assert "is no file" in capsys.readouterr().err

@@ -71,11 +71,11 @@ def test_a_slowdown_counts_beyond_its_noise(slowdown: float, noise: float, verdi
 
 
 def test_the_same_code_is_hardly_ever_shut_out_and_a_tenth_slower_nearly_always() -> None:
-    pairs = [(times(noise=0.03, seed=2 * n), times(noise=0.03, seed=2 * n + 1)) for n in range(40)]
+    pairs = [(times(noise=0.03, seed=2 * n), times(noise=0.03, seed=2 * n + 1)) for n in range(20)]
     same = [verdicts(run(repeated=one), run(repeated=two))["gpu_time"] for one, two in pairs]
     slower = [verdicts(run(repeated=one), run(repeated=[t * 1.1 for t in two]))["gpu_time"] for one, two in pairs]
-    assert same.count("fail") == 0 and same.count("pass") >= 36
-    assert slower.count("pass") == 0 and slower.count("fail") >= 36
+    assert same.count("fail") == 0 and same.count("pass") >= 18
+    assert slower.count("pass") == 0 and slower.count("fail") >= 18
 
 
 def test_one_repetition_decides_nothing() -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from tilescope.collectors import load
-from tilescope.collectors.ncu import counters, ncu_csv, rule_file
+from tilescope.collectors.ncu import counters, ncu_csv
 from tilescope.collectors.ncu import rules as collector
 from tilescope.hardware import device
 from tilescope.jobs import plan
 from tilescope.models.advice import NVIDIA, nvidia_rules
+from tilescope.table import ncu_rules
 from tilescope.table.case import Case
 
 PRINTED = (Path(__file__).parent / "fixtures" / "details_rules_h200.csv").read_text()
@@ -33,7 +34,7 @@ def ranged(printed: str) -> str:
 
 
 def test_rules_are_read_with_their_estimates() -> None:
-    rules = rule_file.read(PRINTED)
+    rules = collector.read(PRINTED)
     assert len(rules) == 10
     assert [r.function for r in rules].count("softmax_kernel") == 4
     compression = rules[3]
@@ -48,7 +49,7 @@ def test_rules_are_read_with_their_estimates() -> None:
 
 
 def test_findings_are_nvidias_and_only_those_that_ask_for_a_change() -> None:
-    rules = [rule for rule in rule_file.read(PRINTED) if rule.function == "mm_kernel"]
+    rules = [rule for rule in collector.read(PRINTED) if rule.function == "mm_kernel"]
     found = {f.rule: f for f in nvidia_rules.findings(MATMUL, rules)}
     assert "SOLFPRoofline" not in found
     assert {f.origin for f in found.values()} == {NVIDIA}
@@ -65,7 +66,7 @@ def test_findings_are_nvidias_and_only_those_that_ask_for_a_change() -> None:
 
 def test_text_without_a_details_page_is_refused() -> None:
     with pytest.raises(ncu_csv.NcuFormatError, match="details"):
-        rule_file.read("==PROF== nothing")
+        collector.read("==PROF== nothing")
 
 
 def test_finish_divides_the_page_among_the_cases(tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_finish_divides_the_page_among_the_cases(tmp_path: Path) -> None:
     silent = Case("vector_add", "triton", "forward", "65536-bf16")
     collector.finish(folder, [SOFTMAX, MATMUL, silent])
     assert sorted(path.name for path in folder.iterdir()) == sorted(f"{c.slug}.json" for c in (SOFTMAX, MATMUL))
-    case, rules = rule_file.load(folder / f"{MATMUL.slug}.json")
+    case, rules = ncu_rules.load(folder / f"{MATMUL.slug}.json")
     assert case == MATMUL
     assert len(rules) == 6
     assert {rule.launch for rule in rules} == {0}
@@ -102,7 +103,7 @@ def test_finish_without_ranges_serves_one_case_only(tmp_path: Path) -> None:
         collector.finish(tmp_path, [SOFTMAX, MATMUL])
     (tmp_path / counters.LOG).write_text(PRINTED)
     collector.finish(tmp_path, [SOFTMAX])
-    assert len(rule_file.load(tmp_path / f"{SOFTMAX.slug}.json")[1]) == 10
+    assert len(ncu_rules.load(tmp_path / f"{SOFTMAX.slug}.json")[1]) == 10
 
 
 def test_finish_names_the_cure_when_nothing_was_profiled(tmp_path: Path) -> None:

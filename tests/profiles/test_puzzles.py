@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tilescope.hardware import device
+from tilescope.jobs import schedule
 from tilescope.jobs.plan import Request
 from tilescope.notebook import profiling, puzzles
 from tilescope.notebook.opened_run import Profile
@@ -20,6 +21,8 @@ from tilescope.runs.store import LoadedRun
 
 SOLUTIONS = Path(__file__).parents[2] / "notebooks" / "puzzles" / "solutions"
 
+#: To grade at, a round one and a ragged one: smaller than a learner's.
+SIZES = ((16, 256), (13, 250))
 HEAD = """
 import torch
 import triton
@@ -109,13 +112,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedRun]:
     linecache.cache["<attempts>"] = (len(text), None, text.splitlines(keepends=True), "<attempts>")
     exec(compile(text, "<attempts>", "exec"), namespace)  # noqa: S102
     names = [*KERNELS, "scattered", "unfused", "pytorch", "raises"]
-    declared = puzzles.spec("softmax", namespace["right"])
-    implementation = declared.implementations[puzzles.YOURS]
-    tried = {name: dataclasses.replace(implementation, call=namespace[name]) for name in names}
     folder = tmp_path_factory.mktemp("runs")
-    kernel = profiling.reference_to(dataclasses.replace(declared, implementations=tried), folder / profiling.CELLS)
     with pytest.MonkeyPatch.context() as patch:
+        smaller = dataclasses.replace(puzzles.PUZZLES["softmax"], sizes=SIZES)
+        patch.setitem(puzzles.PUZZLES, "softmax", smaller)
         patch.setattr(device, "detect", lambda: None)
+        patch.setattr(schedule, "processors", lambda: 1)  # each imports torch
+        declared = puzzles.spec("softmax", namespace["right"])
+        implementation = declared.implementations[puzzles.YOURS]
+        tried = {name: dataclasses.replace(implementation, call=namespace[name]) for name in names}
+        kernel = profiling.reference_to(dataclasses.replace(declared, implementations=tried), folder / profiling.CELLS)
         limits = {"check_limit": 200, "interpreter_limit": 200}
         request = Request([kernel], collectors=["check", "interpreter"], target="sm_90", settings=limits)
         yield profiling.run(request, folder, lambda event: None)

@@ -12,7 +12,7 @@ from tilescope.worker import main
 
 from .fake_jobs import KIT, cases
 
-ROOTS = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles")]
+ROOTS = [str(Path(__file__).with_name("fixtures") / "light"), str(Path(__file__).parents[2] / "profiles")]
 
 
 def answer(tmp_path, **job):

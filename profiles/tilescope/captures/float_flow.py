@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilescope.captures import compiled_lines
-from tilescope.captures.compiled_lines import Operation
+from tilescope.execution import compiled_lines
+from tilescope.execution.compiled_lines import Operation
 
 #: A float among the types that a line ends with.
 _FLOAT = re.compile(r"[x<\s](?:bf16|f\d+\w*)\b")

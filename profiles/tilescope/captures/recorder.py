@@ -126,12 +126,7 @@ class Kernel:
         self._number: int | None = None
 
     def take(
-        self,
-        launch: Launch,
-        site: tuple[str, ...],
-        readable: bool,
-        stages: Mapping[str, Any],
-        recorder: Recorder,
+        self, launch: Launch, site: tuple[str, ...], readable: bool, stages: Mapping[str, Any], recorder: Recorder
     ) -> Record | None:
         bound = launch.arguments
         options = {name: value for name, value in launch.kwargs.items() if name not in bound}

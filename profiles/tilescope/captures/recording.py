@@ -21,9 +21,7 @@ from tilescope.captures import arguments, inductor
 from tilescope.captures.call_site import call_site
 from tilescope.captures.recorder import Record, Recorder, torch_is_capturing
 from tilescope.captures.touched import multiplies, touched
-from tilescope.collectors import interpreter
 from tilescope.execution import assumed_device, launches, offline
-from tilescope.hardware import occupancy
 from tilescope.interpreter import blocks, interpret
 
 #: An autotuner, the configs that it is about to try, and the arguments and keywords of the launch.
@@ -127,18 +125,14 @@ def without_gpu(recorder: Recorder, target: str, limit: float = LIMIT) -> Iterat
 
 
 def _fitting(target: str) -> Callable[[launches.Launch], bool]:
-    """Whether a launch compiles for the target and needs no more shared memory than a block has there."""
-    most = occupancy.limits(target).block_shared_memory
+    """``offline.fits``, asked once of launches that are compiled alike."""
     known: dict[Any, bool] = {}
 
     def fits(launch: launches.Launch) -> bool:
         shapes = tuple(arguments.shape_of(value, False) for value in launch.arguments.values())
         key = (id(launch.function), repr(launch.constants), shapes)
         if key not in known:
-            try:
-                known[key] = offline.compile_launch(launch).metadata.shared <= most
-            except Exception:  # whatever the compiler says of a config, an autotuner goes on to the next
-                known[key] = False
+            known[key] = offline.fits(launch, target)
         return known[key]
 
     return fits
@@ -177,7 +171,7 @@ class _Interpreting:
         finally:
             self.left -= time.perf_counter() - began
         if record is not None and "counted" not in record.data:
-            counted = interpreter.launch_record(launch, meter)
+            counted = meter.record(launch)
             record.data["counted"] = {n: v for n, v in counted.items() if n not in ("config", "constants", "grid")}
 
     def _not_made(self, launch: launches.Launch, site: Sequence[str], record: Record | None, why: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tilescope.captures import compiled_lines
+from tilescope.execution import compiled_lines
 
 _PARAMETER = re.compile(r'(%[\w$-]+): !tt\.(?:ptr|tensordesc)<.*?loc\("([^"]+)"')
 _READS = re.compile(r"\btt\.(load|descriptor_load|descriptor_gather)\b|global_to_local\b")

@@ -165,12 +165,7 @@ def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any], assumed: di
 
     def launched(launch: launches.Launch) -> None:
         # The meter is there for its bounds: an access outside of every tensor is an error, not a crash.
-        interpret.run(
-            launch,
-            meter=interpret.meter(launch),
-            allowance=left,
-            progress=settings.get("progress"),
-        )
+        interpret.run(launch, meter=interpret.meter(launch), allowance=left, progress=settings.get("progress"))
 
     dtype = None if case.dtype == "fp64" else torch.float32
     with assumed_device.for_launcher(spec, case, settings.get("target", "sm_90"), "cpu") as there:

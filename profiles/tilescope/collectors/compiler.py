@@ -133,11 +133,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     for index, launch in enumerate(data["launches"]):
         figures = {name: launch[name] for name in _FIGURES if launch.get(name) is not None}
         occupied = occupancy.blocks(
-            data["target"],
-            launch["registers"],
-            launch["shared_memory"],
-            launch["block_threads"],
-            launch["barriers"],
+            data["target"], launch["registers"], launch["shared_memory"], launch["block_threads"], launch["barriers"]
         )
         figures["theoretical_occupancy"] = occupied.ratio
         figures |= {f"occupancy_limit_{name}": count for name, count in occupied.limits.items()}

@@ -26,7 +26,6 @@ from tilescope.table.case import Case
 
 if TYPE_CHECKING:
     from tilescope.execution.launches import Launch
-from tilescope.interpreter.meter import Meter
 
 SUFFIX = ".json.gz"
 #: Seconds a case may take unless the settings say otherwise.
@@ -170,7 +169,7 @@ def _count(
         meter = interpret.meter(launch)
         interpret.run(launch, meter=meter, values=values, allowance=allowance, progress=progress)
         if counting:
-            records.append((launch_record(launch, meter), launch.source))
+            records.append((meter.record(launch), launch.source))
 
     def operated(operation: pytorch_traffic.Operation) -> None:
         records.append((_operation_record(operation), {}))
@@ -182,31 +181,6 @@ def _count(
         with pytorch_traffic.CountOperators(operated, values=values), launches.catch(launched):
             run()
     return records, there.as_data() if there else {}
-
-
-def launch_record(launch: Launch, meter: Meter) -> dict[str, Any]:
-    """What the artefact has of one launch."""
-    return {
-        "function": launch.name,
-        "grid": launch.grid,
-        "config": dict(launch.config),
-        "constants": launch.constants,
-        "requested_bytes_read": meter.requested_read,
-        "requested_bytes_written": meter.requested_written,
-        "unique_bytes_read": meter.read.bytes,
-        "unique_bytes_written": meter.written.bytes,
-        "sector_efficiency_read": _efficiency(meter.distinct_read, meter.sectors_read),
-        "sector_efficiency_written": _efficiency(meter.distinct_written, meter.sectors_written),
-        "requested_flops": meter.flops,
-        "file": launch.file.name,
-        "lines": meter.lines,
-    }
-
-
-def _efficiency(distinct: int, sectors: int) -> float | None:
-    from tilescope.interpreter.accesses import SECTOR  # noqa: PLC0415
-
-    return distinct / (SECTOR * sectors) if sectors else None
 
 
 def _operation_record(operation: Any) -> dict[str, Any]:

@@ -20,7 +20,6 @@ _CASE = ["kernel", "impl", "pass", "workload", "config"]
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("advise", help="say why a run's kernels are slow, and what to do")
     parser.add_argument("name", metavar="RUN", help="an id, its start, a folder, or latest")
     parser.add_argument("kernel", nargs="?", default="", metavar="KERNEL", help="one kernel (all of the run)")

@@ -10,7 +10,6 @@ from tilescope.commands.choices import Subparsers
 
 
 def command(subparsers: Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("list", help="list the kernels, their implementations and workloads")
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="catalog name or path/to/file.py:SPEC (all)")
     parser.add_argument("--json", action="store_true", help="everything that the kernels declare")

@@ -16,7 +16,6 @@ BEGIN, END = "<!-- claims: written by 'tilescope claims --into README.md' -->", 
 
 
 def command(subparsers: Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("claims", help="claims, byte bounds and measurements of the recorded runs")
     parser.add_argument("--json", action="store_true", help="the table as JSON")
     parser.add_argument("--into", type=Path, metavar="FILE.md", help="write it between the marks in this file")

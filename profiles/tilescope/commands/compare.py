@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("compare", help="what changed between runs, or between implementations")
     parser.add_argument("base", metavar="RUN[:IMPL]", help="the baseline, such as latest, or latest:triton")
     parser.add_argument("others", nargs="+", metavar="RUN[:IMPL]", help="what is compared with it")

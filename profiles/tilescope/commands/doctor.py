@@ -9,7 +9,6 @@ from tilescope.commands.choices import Subparsers
 
 
 def command(subparsers: Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("doctor", help="say what works on this machine, and how to cure what does not")
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
     parser.set_defaults(run=run)

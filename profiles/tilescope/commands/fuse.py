@@ -10,7 +10,6 @@ from tilescope.commands import choices
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("fuse", help="say what fusing a chain of operations could win")
     parser.add_argument(
         "chain", metavar="CHAIN", help="operations in their order, as in add,relu,mul, or a function: file.py:name"

@@ -20,7 +20,6 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser(
         "gate",
         help="status 1 when a change makes kernels slower or larger",

@@ -26,7 +26,6 @@ Tool = Callable[..., Awaitable[dict[str, Any]]]
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("mcp", help="serve profile, advise, compare and list_runs to an agent over stdio")
     parser.set_defaults(run=run)
 

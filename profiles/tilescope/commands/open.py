@@ -9,7 +9,6 @@ from tilescope.commands import choices, running
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser(
         "open", help="make runs of other tools' files: ncu, torch.profiler, Proton, tritonparse, Inductor, Helion"
     )
@@ -20,7 +19,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Makes a run a file and prints each."""
-    from tilescope.foreign_files.opening import open_file  # noqa: PLC0415
+    from tilescope.notebook.opened_run import open_file  # noqa: PLC0415
 
     for file in arguments.files:
         running.show(open_file(file, arguments.runs), False)

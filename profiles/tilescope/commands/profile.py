@@ -11,7 +11,6 @@ from tilescope.commands import choices, running
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("profile", help="run kernels, or a script, through the collectors and record a run")
     parser.add_argument(
         "kernels",

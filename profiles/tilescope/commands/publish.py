@@ -10,7 +10,6 @@ from tilescope.commands import choices, running
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("publish", help="copy a run, or some of its kernels, without its artefacts")
     parser.add_argument("name", metavar="RUN", help="the run's id, the start of one, its folder, or latest")
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="only these kernels (all)")

@@ -9,7 +9,6 @@ from tilescope.commands import choices, running
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("record", help="profile a family of the library and publish the run")
     parser.add_argument("family", metavar="FAMILY", help="such as norms; tilescope list names them")
     parser.add_argument(

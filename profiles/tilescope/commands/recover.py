@@ -8,7 +8,6 @@ from tilescope.commands import choices, running
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("recover", help="keep the finished cases of a run whose process died")
     parser.add_argument("name", metavar="RUN", help="its id or folder, as 'tilescope show' lists it, or latest")
     parser.set_defaults(run=run)

@@ -8,7 +8,6 @@ from tilescope.commands import choices, running
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("resume", help="go on with a run that was interrupted, where it stopped")
     parser.add_argument("name", metavar="RUN", help="its id or folder, as 'tilescope show' lists it, or latest")
     parser.set_defaults(run=run)

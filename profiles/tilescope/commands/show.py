@@ -9,7 +9,6 @@ from tilescope.commands import choices, running
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("show", help="list the runs, or print one of them")
     parser.add_argument("name", nargs="?", metavar="RUN", help="an id, its start, a folder, or latest (list all)")
     parser.add_argument(
@@ -19,7 +18,6 @@ def command(subparsers: choices.Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints."""
     from tilescope.models import impossible, json_documents, sweeps, text_table  # noqa: PLC0415
     from tilescope.runs import provenance, raised_roofs, staleness, store  # noqa: PLC0415
     from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415
@@ -61,7 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(as_json: bool) -> int:
-    from tilescope.files import bounded_reading  # noqa: PLC0415
     from tilescope.models import json_documents, text_table  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
@@ -75,8 +72,7 @@ def _list(as_json: bool) -> int:
     rows = [
         [
             run.id,
-            bounded_reading.one_line(run.device),
-            bounded_reading.one_line(run.title or ", ".join(run.kernels)),
+            *run.in_one_line(),
             str(run.cases) if not run.error else "–",
             run.error or ", ".join(filter(None, [
                 "recorded" if run.recorded else "" if run.measured else "predicted",

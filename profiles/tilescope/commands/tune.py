@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import dataclasses
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    """Adds the parser."""
     parser = subparsers.add_parser("tune", help="try every config of a kernel, best first")
     parser.add_argument("kernel", metavar="KERNEL", nargs="?", help="catalog name or path/to/file.py:SPEC")
     choices.add_choices(parser, collect=False)
@@ -121,10 +119,10 @@ def _elsewhere(arguments: argparse.Namespace) -> int:
 
 
 def _merge(path: Path) -> None:
-    from tilescope.tuning import memory  # noqa: PLC0415
+    from tilescope.jobs import tuning  # noqa: PLC0415
 
-    kept = memory.Memory()
-    print(f"{kept.merge(path)} timings of {path} are new in {kept.path}")
+    new, kept = tuning.merge(path)
+    print(f"{new} timings of {path} are new in {kept}")
 
 
 def _told(arguments: argparse.Namespace, loaded: LoadedRun, interrupted: bool, timed: bool) -> int:
@@ -155,21 +153,9 @@ def _told(arguments: argparse.Namespace, loaded: LoadedRun, interrupted: bool, t
         print("".join(f"{line}\n" for line in concluded.get(" · ".join(keys), ())), end="")
     status = running.report(loaded, interrupted, failures=[f for f in loaded.run.failures if not f.case])
     if arguments.export:
-        _export(tuning.winners(loaded), arguments.export)
+        new, kept = tuning.export(tuning.winners(loaded), arguments.export)
+        print(f"winners: {arguments.export}, {new} new, {kept} kept")
     return status or int(all(remarks))
-
-
-def _export(found: Sequence[Any], path: Path) -> None:
-    """Writes winners, beside those that the file has of other kernels, shapes and devices."""
-    from tilescope.tuning import memory  # noqa: PLC0415
-
-    if not found:
-        raise ValueError("nothing was timed, so there are no winners to write: tune where there is a GPU")
-    new = {(one.problem.kernel, one.problem.shape, one.problem.device) for one in found}
-    before = memory.load(path) if path.exists() else []
-    kept = [one for one in before if (one.problem.kernel, one.problem.shape, one.problem.device) not in new]
-    memory.export([*kept, *found], path)
-    print(f"winners: {path}, {len(found)} new, {len(kept)} kept")
 
 
 def _with_over(headings: list[str], rows: list[list[str]], times: list[float]) -> tuple[list[str], list[list[str]]]:

@@ -136,9 +136,9 @@ class Moving(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         if _only_on_cuda_in_python(func):
-            with self, _as_assumed():
+            with self, _computing(False):
                 return func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), *args, **kwargs)
-        with _truth():
+        with _computing(True):
             return func(*args, **kwargs)
 
 
@@ -146,18 +146,9 @@ _inside = threading.local()
 
 
 @contextlib.contextmanager
-def _truth() -> Iterator[None]:
-    """While active in a thread, tensors say where they are: PyTorch's own Python code computes there."""
-    before, _inside.operator = getattr(_inside, "operator", False), True
-    try:
-        yield
-    finally:
-        _inside.operator = before
-
-
-@contextlib.contextmanager
-def _as_assumed() -> Iterator[None]:
-    before, _inside.operator = getattr(_inside, "operator", False), False
+def _computing(operator: bool) -> Iterator[None]:
+    """While an ``operator`` computes in a thread, tensors say where they are: PyTorch's own Python code computes there."""
+    before, _inside.operator = getattr(_inside, "operator", False), operator
     try:
         yield
     finally:

@@ -179,22 +179,19 @@ def draw_gradients(outputs: Tensors, seed: int = 0) -> list[torch.Tensor | None]
     return gradients
 
 
-def prepare(
-    spec: KernelSpec, case: Case, device: Any, *, dtype: torch.dtype | None = None, rotate: int = 1
-) -> Callable[[], Any]:
+def prepare(spec: KernelSpec, case: Case, device: Any, *, rotate: int = 1) -> Callable[[], Any]:
     """A closure that runs the case once: the forward call, the gradient of every differentiable input, or both.
 
     Inputs are drawn once, ``rotate`` sets of them, which the closure takes in turn (so that a call does not find
     its inputs in the cache). For the backward pass the forward call happens here; for both, the outputs' gradients are
-    drawn when a set is first used. Raises ValueError as
-    ``implementation`` does, and WorkloadError for a workload that does not parse.
+    drawn when a set is first used. Raises ValueError as ``implementation`` does, and WorkloadError for a workload that does not parse.
     """
     call = implementation(spec, case)
     if case.direction == FORWARD:
-        forward_sets = itertools.cycle([draw_inputs(spec, case, device, dtype) for _ in range(rotate)])
+        forward_sets = itertools.cycle([draw_inputs(spec, case, device) for _ in range(rotate)])
         return lambda: call(**next(forward_sets))
     if case.direction == STEP:
-        steps = [_step(call, draw_inputs(spec, case, device, dtype), spec, case) for _ in range(rotate)]
+        steps = [_step(call, draw_inputs(spec, case, device), spec, case) for _ in range(rotate)]
         turns = itertools.cycle(steps)
 
         def step() -> Any:
@@ -203,7 +200,7 @@ def prepare(
         return step
     # A compiled backward otherwise frees what the forward saved, and could run only once.
     functorch_config.donated_buffer = False
-    sets = itertools.cycle([_graph(call, draw_inputs(spec, case, device, dtype), spec, case) for _ in range(rotate)])
+    sets = itertools.cycle([_graph(call, draw_inputs(spec, case, device), spec, case) for _ in range(rotate)])
 
     def backward() -> Any:
         outputs, wanted, gradients = next(sets)

@@ -183,6 +183,15 @@ def compile_launch(launch: Launch) -> Any:
     return kernel
 
 
+def fits(launch: Launch, target: str) -> bool:
+    """Whether a launch compiles, for the target that ``targeting`` set, and needs no more shared memory than a block has there."""
+    most = occupancy.limits(target).block_shared_memory
+    try:
+        return bool(compile_launch(launch).metadata.shared <= most)
+    except Exception:  # whatever the compiler says of a config, an autotuner goes on to the next
+        return False
+
+
 def ask_compiler(launch: Launch) -> Any:
     """What Triton's function answers when it is asked to compile the launch and not to make it."""
     args = tuple(_with_alignment(value) for value in launch.args)

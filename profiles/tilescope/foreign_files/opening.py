@@ -38,12 +38,7 @@ def open_file(path: Path | str, runs: Path | None = None) -> LoadedRun:
         device=found.device,
         kernels={name: {**about, "passes": ["forward"]} for name, about in found.described().items()},
         versions={**found.versions, "tilescope": VERSION},
-        settings={
-            "target": found.device.target,
-            "file": named,
-            "file_sha256": digest,
-            "tool": found.tool,
-        },
+        settings={"target": found.device.target, "file": named, "file_sha256": digest, "tool": found.tool},
         title=named,
         notes=(
             f"opened from {named}, a file of {found.tool}{made} (sha256 {digest[:16]}…)",

@@ -86,13 +86,7 @@ def limits(target: str) -> Limits:
 
 
 def blocks(
-    target: str,
-    registers: int,
-    shared_memory: int,
-    threads: int,
-    barriers: int = 1,
-    *,
-    configured: int | None = None,
+    target: str, registers: int, shared_memory: int, threads: int, barriers: int = 1, *, configured: int | None = None
 ) -> Occupancy:
     """Occupancy of a kernel on ``target``.
 

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, interpreter_builder
 
-from tilescope.execution import multiprocess
 from tilescope.execution.launches import Launch
-from tilescope.interpreter import accesses, arguments
+from tilescope.interpreter import accesses, arguments, multiprocess
 from tilescope.interpreter.blocks import NeedsValues, NotServed
 from tilescope.interpreter.memory import OutOfTime
 from tilescope.interpreter.meter import Counting, Meter
@@ -116,11 +115,7 @@ def _share_out(
     processes = min(clock.processes, len(numbers))
     clock.share(numbers.start)
     for counted in multiprocess.share_out(
-        numbers,
-        interpret,
-        lambda: mine,
-        lambda done: clock.tick(numbers.start + done),
-        processes=processes,
+        numbers, interpret, lambda: mine, lambda done: clock.tick(numbers.start + done), processes=processes
     ):
         meter.add(counted)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from tilescope.interpreter import accesses
+
+if TYPE_CHECKING:
+    from tilescope.execution.launches import Launch
 
 Array = npt.NDArray[Any]
 
@@ -65,6 +68,24 @@ class Meter:
         self.read.used |= share.read.used
         self.written.used |= share.written.used
 
+    def record(self, launch: Launch) -> dict[str, Any]:
+        """What the interpreter's artefact has of the launch that was counted."""
+        return {
+            "function": launch.name,
+            "grid": launch.grid,
+            "config": dict(launch.config),
+            "constants": launch.constants,
+            "requested_bytes_read": self.requested_read,
+            "requested_bytes_written": self.requested_written,
+            "unique_bytes_read": self.read.bytes,
+            "unique_bytes_written": self.written.bytes,
+            "sector_efficiency_read": _efficiency(self.distinct_read, self.sectors_read),
+            "sector_efficiency_written": _efficiency(self.distinct_written, self.sectors_written),
+            "requested_flops": self.flops,
+            "file": launch.file.name,
+            "lines": self.lines,
+        }
+
     def _at(self, line: int) -> Counter[str]:
         return self.lines.setdefault(line, Counter())
 
@@ -86,6 +107,10 @@ class Counting:
         """That many floating-point operations were asked for."""
         if self.meter is not None:
             self.meter.flops += count
+
+
+def _efficiency(distinct: int, sectors: int) -> float | None:
+    return distinct / (accesses.SECTOR * sectors) if sectors else None
 
 
 _COUNTS = (

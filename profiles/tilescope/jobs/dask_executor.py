@@ -14,6 +14,7 @@ from typing import Any
 from tilescope.jobs import executors
 from tilescope.jobs.executors import Gpu, Heat
 from tilescope.jobs.job import WorkerError
+from tilescope.jobs.ledger import one_line
 from tilescope.table.case import Case
 
 #: Seconds until a scheduler or a worker that does not answer is given up.
@@ -46,13 +47,13 @@ class Dask:
         try:
             asked: Mapping[str, Any] = await self._client.run(executors.here, list(kernels), on_error="return")
         except Exception as error:
-            raise WorkerError(f"the Dask workers cannot be asked: {_one_line(error)}") from error
+            raise WorkerError(f"the Dask workers cannot be asked: {one_line(error)}") from error
         if not asked:
             raise WorkerError("the Dask scheduler has no workers")
         found = []
         for place, answer in asked.items():
             if isinstance(answer, BaseException):
-                raise WorkerError(f"the Dask worker {place} cannot say which GPU it has: {_one_line(answer)}")
+                raise WorkerError(f"the Dask worker {place} cannot say which GPU it has: {one_line(answer)}")
             if answer is not None:
                 found.append(Gpu(place, answer.uuid, answer.device, answer.versions, answer.code))
         return found
@@ -68,9 +69,5 @@ class Dask:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            raise WorkerError(_one_line(error)) from error
+            raise WorkerError(one_line(error)) from error
         return found
-
-
-def _one_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -37,10 +37,10 @@ def lacking(error: BaseException, starting: bool = False) -> str:
     return ""
 
 
-def _chain(error: BaseException, longest: int = 20) -> Iterator[BaseException]:
+def _chain(error: BaseException) -> Iterator[BaseException]:
     """The error and its causes."""
     link: BaseException | None = error
-    for _ in range(longest):
+    for _ in range(20):
         if link is None:
             return
         yield link

@@ -63,11 +63,8 @@ async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog 
     """
     folder = runs_dir or store.runs_dir()
     store.check_writable(folder)
-    here = await asyncio.to_thread(device.detect)
-    target = request.target or (here.target if here else DEFAULT_TARGET)
-    if target not in ceilings.targets() and not (here and here.target == target):
-        raise RequestError(unknown("target", target, ceilings.targets()))
-    chosen = await asyncio.to_thread(choose_collectors, request.collectors, target, here.target if here else "")
+    target, here = await asyncio.to_thread(choose_target, request.target)
+    chosen = await asyncio.to_thread(choose_collectors, request.collectors, target, here)
     catalog = catalog or await questions.describe(request.kernels, request.workloads, **limit(request.settings))
     return Job(
         cases=choose_cases(request, catalog),
@@ -80,6 +77,19 @@ async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog 
         skipped=request.skipped,
         given=request.given,
     )
+
+
+def choose_target(asked: str) -> tuple[str, str]:
+    """The architecture to compile for, and that of this machine's GPU, empty where there is none.
+
+    Raises RequestError for one that is neither this GPU's nor a known product's.
+    """
+    found = device.detect()
+    here = found.target if found else ""
+    target = asked or here or DEFAULT_TARGET
+    if target not in (here, *ceilings.targets()):
+        raise RequestError(unknown("target", target, ceilings.targets()))
+    return target, here
 
 
 def limit(settings: Mapping[str, Any]) -> dict[str, float]:

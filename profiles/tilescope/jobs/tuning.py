@@ -7,7 +7,7 @@ import atexit
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -121,3 +121,23 @@ def winners(loaded: LoadedRun) -> list[memory.Winner]:
         if artefact:
             found.append(race.winner(artefact, len(medians)))
     return found
+
+
+def export(found: Collection[memory.Winner], path: Path) -> tuple[int, int]:
+    """Writes winners, in place of those that the file has of the same kernels, shapes and devices: how many, and how many it keeps.
+
+    Raises ValueError where there are none.
+    """
+    if not found:
+        raise ValueError("nothing was timed, so there are no winners to write: tune where there is a GPU")
+    new = {(one.problem.kernel, one.problem.shape, one.problem.device) for one in found}
+    before = memory.load(path) if path.exists() else []
+    kept = [one for one in before if (one.problem.kernel, one.problem.shape, one.problem.device) not in new]
+    memory.export([*kept, *found], path)
+    return len(found), len(kept)
+
+
+def merge(path: Path) -> tuple[int, Path]:
+    """Takes over what another machine's memory knows: how many timings are new, and the file that has them now."""
+    kept = memory.Memory()
+    return kept.merge(path), kept.path

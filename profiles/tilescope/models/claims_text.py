@@ -126,7 +126,7 @@ def _below(rows: pd.DataFrame) -> list[str]:
     timed = sum(int(rows[f"over_{other}"].notna().sum()) for other in OVER)
     found = [
         f"{len(rows)} sizes in all. By GPU time ours takes longer in {behind} of {timed} comparisons. In {late} of {compared} it "
-        "takes less by GPU time and longer by the interval, which the CPU's delays are part of.",
+        "takes less by GPU time and longer by the interval, which the CPU's delays are part of."
     ]
     unversioned = rows[(rows["library"] != "") & (rows["library_version"] == "")]
     unknown = sorted(set(unversioned["library"]))

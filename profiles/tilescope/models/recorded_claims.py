@@ -14,7 +14,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tilescope.files import names
 from tilescope.models import claims, claims_text
 from tilescope.runs import same_launches, staleness, store
 
@@ -95,7 +94,7 @@ def _line(loaded: store.LoadedRun) -> dict[str, Any]:
     declared = sorted({str(facts.get("file", "")) for facts in loaded.run.kernels.values()})
     _, same = staleness.stale_problems(loaded)
     launching = {loaded.run.kernels[problem.kernel]["file"] for problem in same}
-    kept = {name for files in loaded.sources.values() for name in files if names.is_source(name)}
+    kept = {name for files in loaded.sources.values() for name in staleness.own(files)}
     texts = sorted(kept.union(*map(same_launches.files, launching)))
     return {
         "run": loaded.folder.name, "digest": digest(loaded.folder, declared, texts), "declared": declared, "texts": texts,

@@ -31,10 +31,7 @@ BASELINE = "eager"
 #: Source -> metrics of bytes read and written, in order of preference.
 BYTES = {
     **dict.fromkeys(COUNTERS, (("dram_bytes_read", "dram_bytes_written"),)),
-    "interpreter": (
-        ("unique_bytes_read", "unique_bytes_written"),
-        ("requested_bytes_read", "requested_bytes_written"),
-    ),
+    "interpreter": (("unique_bytes_read", "unique_bytes_written"), ("requested_bytes_read", "requested_bytes_written")),
 }
 
 

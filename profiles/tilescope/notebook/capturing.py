@@ -12,16 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilescope.hardware import ceilings, device
 from tilescope.jobs import resident
 from tilescope.jobs.job import Catalog, Given, OnEvent
-from tilescope.jobs.plan import AUTO, DEFAULT_TARGET, Request, RequestError
+from tilescope.jobs.plan import AUTO, Request, choose_target
 from tilescope.notebook import job_waiting, live_progress
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 from tilescope.table.case import Case
 from tilescope.table.run import Skipped
-from tilescope.table.suggest import unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,10 +43,7 @@ class Capture:
     """
 
     def __init__(self, target: str = "", limit: float = LIMIT) -> None:
-        self._here = device.detect()
-        self.target = target or (self._here.target if self._here else DEFAULT_TARGET)
-        if self.target not in ceilings.targets() and not (self._here and self._here.target == self.target):
-            raise RequestError(unknown("target", self.target, ceilings.targets()))
+        self.target, self._here = choose_target(target)
         self.limit = limit
         self._stack = contextlib.ExitStack()
         self._recorder: Recorder | None = None
@@ -68,7 +63,7 @@ class Capture:
         import torch  # noqa: PLC0415
 
         # For another target than this GPU's the launches are made here all the same, and compiled for that.
-        on_this = self._here is not None and torch.cuda.is_available()
+        on_this = bool(self._here) and torch.cuda.is_available()
         if on_this:
             self._stack.enter_context(recording.on_gpu(self._recorder, ahead.compile_ahead))
         else:
@@ -133,7 +128,7 @@ class Capture:
 
     def _unchecked(self, collectors: Sequence[str]) -> list[Skipped]:
         """The check that is skipped, unless it was made, or the collector of that name says so itself."""
-        says_itself = "check" in collectors or (AUTO in collectors and self._here is not None)
+        says_itself = "check" in collectors or (AUTO in collectors and self._here)
         return [] if self.checked or says_itself else [_UNCHECKED]
 
     def write(self, folder: Path | str) -> list[str]:
@@ -143,7 +138,7 @@ class Capture:
         """
         if self._recorder is None or not self.records:
             why = next(iter(self.notes), "no Triton kernel was launched: launch one in the code that is captured")
-            cpp = self._here is None and "torch._inductor.codegen.cpp" in sys.modules
+            cpp = not self._here and "torch._inductor.codegen.cpp" in sys.modules
             also = "; torch.compile makes C++, not Triton, where there is no GPU" if cpp else ""
             raise ValueError(f"nothing was captured: {why}{also}")
         return self._recorder.write(Path(folder))

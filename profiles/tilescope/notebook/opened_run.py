@@ -131,13 +131,13 @@ def load(name: str = "latest") -> Profile:
     return Profile.of(store.open_run(store.find(name)))
 
 
-def open_file(path: str | Path) -> Profile:
+def open_file(path: str | Path, runs: Path | None = None) -> Profile:
     """A run made of another tool's file (ncu's report or CSV, a trace of torch.profiler, Proton's profile, tritonparse's events,
-    Inductor's autotuning results, Helion's autotuning log).
+    Inductor's autotuning results, Helion's autotuning log), kept in ``runs`` (``$TILESCOPE_RUNS``).
 
     Raises StoreError for a file that is missing, damaged or in no known format.
     """
-    return Profile.of(opening.open_file(path))
+    return Profile.of(opening.open_file(path, runs))
 
 
 def _filled(rows: pd.DataFrame, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The place of a case's artefacts in a run. Imports neither torch nor triton."""
+"""The places of artefacts in a run. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -27,3 +27,9 @@ def find(folder: Path, collector: str, case: Case) -> Path | None:
     return next(
         (p for p in found if not p.name.endswith(launch_configs.SUFFIX) and bounded_reading.is_inside(p, folder)), None
     )
+
+
+def of_collector(folder: Path, collector: str, suffix: str) -> list[Path]:
+    """All that the run keeps of a collector's, as ordinary files in the run."""
+    found = sorted((folder / "artefacts" / collector).glob(f"*{suffix}"))
+    return [path for path in found if bounded_reading.is_inside(path, folder)]

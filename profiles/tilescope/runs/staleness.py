@@ -77,10 +77,14 @@ def sides(run: store.LoadedRun, kernel: str) -> Sides | None:
     root = content.decode() if unchanged else kept.get(path.name, "")
     if sha256(root.encode()).hexdigest() != measured:
         raise LookupError(f"{kernel}: its file was not kept")
-    # Other libraries' files, which a run keeps too, are named by a path.
-    texts = {path.name: root, **{name: text for name, text in kept.items() if names.is_source(name)}}
+    texts = {path.name: root, **own(kept)}
     today = Today(path.absolute())
     return Sides(Recorded(texts, today), path.name, today, str(path.absolute()))
+
+
+def own(kept: Mapping[str, str]) -> dict[str, str]:
+    """The texts of a kernel's own files. Other libraries', which a run keeps too, are named by a path."""
+    return {name: text for name, text in kept.items() if names.is_source(name)}
 
 
 def _may_have_changed(run: store.LoadedRun, kernel: str) -> bool:

@@ -117,25 +117,23 @@ def find(text: str, folders: Iterable[Path] | None = None) -> Path:
     raise StoreError(f"no run {text!r}: {hint}")
 
 
-def find_interrupted(text: str, folders: Iterable[Path] | None = None) -> Path:
+def find_interrupted(text: str) -> Path:
     """As ``find``, but ``latest`` is the person's newest run that was interrupted and has a journal to go on by."""
-    return _latest_that(_is_interrupted, "was interrupted, so there is none to go on with", text, folders)
+    return _latest_that(_is_interrupted, "was interrupted, so there is none to go on with", text)
 
 
-def find_half_written(text: str, folders: Iterable[Path] | None = None) -> Path:
+def find_half_written(text: str) -> Path:
     """As ``find``, but ``latest`` is the person's newest run whose writer died."""
-    return _latest_that(_is_half_written, "is half-written, so there is none to recover", text, folders)
+    return _latest_that(_is_half_written, "is half-written, so there is none to recover", text)
 
 
-def _latest_that(wanted: Callable[[Path], bool], none: str, text: str, folders: Iterable[Path] | None) -> Path:
+def _latest_that(wanted: Callable[[Path], bool], none: str, text: str) -> Path:
     if text != LATEST:
-        return find(text, folders)
-    own = [path for path in _newest(folders) if not _is_recorded(path)]
-    found = next((path for path in own if wanted(path)), None)
-    if found is None:
-        where = f" in {runs_dir()}" if folders is None else ""
-        raise StoreError(f"no run{where} {none}: 'tilescope show' lists the runs there are")
-    return found
+        return find(text)
+    for path in _newest(None):
+        if not _is_recorded(path) and wanted(path):
+            return path
+    raise StoreError(f"no run in {runs_dir()} {none}: 'tilescope show' lists the runs there are")
 
 
 def _newest(folders: Iterable[Path] | None) -> list[Path]:

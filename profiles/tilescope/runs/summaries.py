@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilescope.files import json_shape, user_cache
+from tilescope.files import bounded_reading, json_shape, user_cache
 from tilescope.version import VERSION
 
 #: What decides a line beside the files of its run: the code in these folders of this package.
@@ -39,6 +39,11 @@ class Summary:
     complete: bool = True
     recorded: bool = False
     error: str = ""
+
+    def in_one_line(self) -> tuple[str, str]:
+        """Its device, and its title, else its kernels, as every terminal can show them."""
+        one_line = bounded_reading.one_line
+        return one_line(self.device), one_line(self.title or ", ".join(self.kernels))
 
 
 #: When the files that decide a line were written last, and their sizes.

@@ -55,9 +55,4 @@ _MEASURED = [collector.name for collector in COLLECTORS if collector.measured]
 #: Sources that observed hardware; the others predict.
 MEASURED = frozenset([*_MEASURED, *TOOLS])
 #: Provenance of a value, most direct first. ``model`` is a formula over declared costs.
-SOURCES = (
-    *reversed(_MEASURED),
-    *TOOLS,
-    *(one.name for one in COLLECTORS if not one.measured),
-    "model",
-)
+SOURCES = (*reversed(_MEASURED), *TOOLS, *(one.name for one in COLLECTORS if not one.measured), "model")

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable
 
-from tilescope.captures import compiled_lines
+from tilescope.execution import compiled_lines
 from tilescope.hardware import occupancy
 
 _LOADED = re.compile(r"tt\.load .*: tensor<([\dx]+)x!tt\.ptr<[a-z]+(\d+)")

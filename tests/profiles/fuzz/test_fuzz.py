@@ -1,6 +1,6 @@
-"""A bounded number of mutants of each kind: every one is told in one line, in its time and memory.
+"""A few mutants of each kind: every one is told in one line, in its time and memory.
 
-``TILESCOPE_FUZZ`` is how many of each kind, ``TILESCOPE_FUZZ_SEED`` which; ``fuzz.py`` does thousands.
+``TILESCOPE_FUZZ`` is how many of each kind, ``TILESCOPE_FUZZ_SEED`` which; a slow test does more, ``fuzz.py`` thousands.
 """
 
 from __future__ import annotations
@@ -11,9 +11,15 @@ import pytest
 
 from . import fuzz
 
-COUNT, SEED = int(os.environ.get("TILESCOPE_FUZZ", "8")), int(os.environ.get("TILESCOPE_FUZZ_SEED", "1"))
+COUNT, SEED = int(os.environ.get("TILESCOPE_FUZZ", "4")), int(os.environ.get("TILESCOPE_FUZZ_SEED", "1"))
 
 
 @pytest.mark.parametrize("kind", fuzz.KINDS)
 def test_mutants_are_told_in_one_line(kind):
     assert fuzz.many(kind, SEED, COUNT) == []
+
+
+@pytest.mark.slow("profiles/tilescope", "tests/profiles/fuzz")
+@pytest.mark.parametrize("kind", fuzz.KINDS)
+def test_more_mutants_are_told_in_one_line(kind):
+    assert fuzz.many(kind, SEED, 60, start=COUNT) == []

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from tilescope.collectors.ncu import counters, ncu_csv, rule_file
+from tilescope.collectors.ncu import counters, ncu_csv
 from tilescope.files import bounded_reading
-from tilescope.table import schema
+from tilescope.table import ncu_rules, schema
 from tilescope.table.case import Case
+from tilescope.table.ncu_rules import NcuRule
 
 SUFFIX = ".json"
 
@@ -52,9 +53,30 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
         if cases:
             raise counters.NcuError(counters.explain(text) or "ncu ended without a word about its rules") from error
         return
-    rules = rule_file.read(text)
+    rules = read(text)
     for case, own in launches(table, cases).items():
-        rule_file.write(folder / (case.slug + SUFFIX), case, [rule for rule in rules if rule.launch in own])
+        ncu_rules.write(folder / (case.slug + SUFFIX), case, [rule for rule in rules if rule.launch in own])
+
+
+def read(text: str) -> list[NcuRule]:
+    """The rules of a details page (``--page details --csv``), in ncu's order. Raises NcuFormatError without one."""
+    table = ncu_csv.read_details(text).fillna("")
+    rules = []
+    for row in table[table["Rule Name"] != ""].to_dict("records"):
+        percent = ncu_csv.number(row["Estimated Speedup"])
+        rules.append(
+            NcuRule(
+                launch=int(row["ID"]),
+                function=row["Kernel Name"],
+                section=row["Section Name"],
+                name=row["Rule Name"],
+                kind=row["Rule Type"],
+                text=row["Rule Description"],
+                speedup=None if percent is None else percent / 100,
+                scope=row["Estimated Speedup Type"],
+            )
+        )
+    return rules
 
 
 def launches(table: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, set[int]]:
@@ -78,5 +100,5 @@ def launches(table: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, set[int]]
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """No rows, as a rule is text. Reads the artefact, so that a damaged one is reported. Raises ValueError for one."""
-    rule_file.load(artefact)
+    ncu_rules.load(artefact)
     return schema.frame([])

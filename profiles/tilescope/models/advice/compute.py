@@ -87,11 +87,7 @@ def at_the_rate(subject: Subject) -> Iterator[Finding]:
         f"At the {pipe} roof: {use * 100:.0f} % of the {roofs.of_roof(subject.row, subject.device).name}",
         "Only fewer or cheaper operations help: a narrower dtype for the operands of tl.dot, or work left out (skip "
         "tiles that a mask empties).",
-        [
-            subject.of_row("gpu_time", subject.row["time_source"]),
-            subject.total("algorithm_flops", "model"),
-            roof,
-        ],
+        [subject.of_row("gpu_time", subject.row["time_source"]), subject.total("algorithm_flops", "model"), roof],
     )
 
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from tilescope.collectors.ncu.rule_file import NcuRule, load
-from tilescope.files import bounded_reading
 from tilescope.models.advice.finding import NVIDIA, Bound, Finding
+from tilescope.runs import artefacts
 from tilescope.table.case import Case
+from tilescope.table.ncu_rules import NcuRule, load
 
 #: Kinds of rule that ask for a change; ``INF`` only explains.
 _ASKING = ("OPT", "WRN")
@@ -24,8 +24,7 @@ def of_run(folder: Path, kernels: Collection[str] = ()) -> list[Finding]:
     ``kernels`` are the names that the run's table has: one of before calls a person's own kernel by its variable.
     """
     found = []
-    paths = sorted((folder / "artefacts" / "ncu_rules").glob("*.json"))
-    for path in (path for path in paths if bounded_reading.is_inside(path, folder)):
+    for path in artefacts.of_collector(folder, "ncu_rules", ".json"):
         case, rules = load(path)
         variable = case.kernel.rpartition(":")[2]
         of_before = variable in kernels and case.name not in kernels

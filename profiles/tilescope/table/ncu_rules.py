@@ -1,4 +1,4 @@
-"""NVIDIA's rules as ncu's details page prints them, kept as one JSON file a case. Pure but for those files."""
+"""What NVIDIA's rules said of a case: one JSON file, for a rule is text and the table has none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilescope.collectors.ncu import ncu_csv
 from tilescope.files import bounded_reading, json_shape
 from tilescope.table.case import Case
 
@@ -29,27 +28,6 @@ class NcuRule:
     text: str
     speedup: float | None = None
     scope: str = ""
-
-
-def read(text: str) -> list[NcuRule]:
-    """The rules of a details page (``--page details --csv``), in ncu's order. Raises NcuFormatError without one."""
-    table = ncu_csv.read_details(text).fillna("")
-    rules = []
-    for row in table[table["Rule Name"] != ""].to_dict("records"):
-        percent = ncu_csv.number(row["Estimated Speedup"])
-        rules.append(
-            NcuRule(
-                launch=int(row["ID"]),
-                function=row["Kernel Name"],
-                section=row["Section Name"],
-                name=row["Rule Name"],
-                kind=row["Rule Type"],
-                text=row["Rule Description"],
-                speedup=None if percent is None else percent / 100,
-                scope=row["Estimated Speedup Type"],
-            )
-        )
-    return rules
 
 
 def write(path: Path, case: Case, rules: list[NcuRule]) -> None:
