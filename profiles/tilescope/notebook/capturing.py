@@ -55,7 +55,7 @@ class Capture:
         if self._recorder is not None:
             raise ValueError("a capture is used once: make another")
         # What is captured will be profiled: its worker's imports need not wait for that.
-        resident.prepare(gpu=self._here is not None and self._here.target == self.target)
+        resident.prepare(gpu=self._here == self.target)
         from tilescope.captures import recorder, recording  # noqa: PLC0415 (they import torch and triton)
         from tilescope.tuning import ahead  # noqa: PLC0415
 
