@@ -15,7 +15,7 @@ BY_LINE := matmul softmax layer_norm attention cross_entropy
 PROCESSES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-all test-slow test-newest-triton lint format browser bench-dashboard bench-regret bench-tuning record clean
+.PHONY: help setup serve test test-all test-slow test-newest-triton lint format browser bench-dashboard bench-regret bench-tuning bench-foreign record clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ bench-regret: setup ## Replay the recorded sweeps: how far the race's winner is 
 
 bench-tuning: setup ## Compare whole searches with triton.autotune's, on this machine's GPU
 	@$(BIN)/python -m benchmarks.tuning
+
+bench-foreign: setup ## Capture, compile, interpret and check kernels of Liger, FLA, Mamba and others, as far as they are installed
+	@$(BIN)/python -m benchmarks.foreign
 
 record: setup ## Record the whole catalog on this machine's GPU into profiles/recorded
 	for family in $(FAMILIES); do $(BIN)/tilescope record "$$family" $(RECORD) || exit 1; done

@@ -9,7 +9,8 @@ Every config is timed with a cold L2, a few samples in each pass over all of the
 sample each, in random order. A config's time is the mean of the middle four fifths of its samples: reading HBM an H200 is 2 % slower for
 a millisecond or two, then quicker again, so that what is timed at once shares its luck and a median of few jumps. The regret of a winner, its time over the least of all, less 1, is told twice: in the
 process that searched, on the tensors that it was searched for, and by the median of ``_PROCESSES`` others, whose spread is told, too.
-Trials take turns over the problems, until ``--limit``. ``--out`` keeps all of it as JSON.
+Trials take turns over the problems, as many as are done ``--within`` so many seconds. ``--out`` keeps all of it as JSON, and ``--go-on``
+adds to it. A round on a GPU is ``python -m benchmarks.tuning --trials 20 --within 480 --out FILE``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ import statistics
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,7 +41,8 @@ from tilescope.tuning import autotuning
 from tilescope.tuning.cold_times import cold_times
 from triton.runtime.cache import triton_key
 
-from benchmarks import tuning_problems
+from benchmarks import tuning_problems, tuning_table
+from benchmarks.forking import forked
 from benchmarks.tuning_problems import OPTIONS, Problem, Values
 
 #: Of timing every config: processes, passes of each over all configs, samples of each in a pass, and turns of those that are near.
@@ -50,12 +51,10 @@ _PROCESSES, _PASSES, _SAMPLES, _TURNS = 5, 4, 5, 100
 _CLOSE = 0.04
 #: The part of the samples that is left out at either end.
 _CUT = 0.1
-#: The spread between processes is told of configs this near the best.
-_NEAR = 0.03
-#: A winner within this ratio of the best is as good.
-_WITHIN = 0.01
-#: Longest that one process may take, in seconds.
-_LIMIT = 240.0
+#: Seconds that are kept for telling what was found.
+_TELLING = 3.0
+#: What a step takes of which none has been taken, in seconds: before the first of its kind.
+_GUESS = {"begin": 60.0, "trial": 12.0}
 
 
 def tuned(problem: Problem, autotune: Callable[..., Any]) -> Any:
@@ -164,41 +163,6 @@ def _conditions() -> tuple[dict[str, Any], str | None]:
     return conditions, device.unavailable()
 
 
-def forked(work: Callable[[], Any], caches: Path) -> Any:
-    """What ``work`` answers in a fork of this process whose caches are in a folder; None where it fails or takes too long."""
-    read, write = os.pipe()
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            os.close(read)
-            os.setsid()
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.environ["TRITON_CACHE_DIR"] = str(caches / "triton")
-            os.environ["TILESCOPE_TUNING"] = str(caches / "tuning.sqlite3")
-            signal.setitimer(signal.ITIMER_REAL, _LIMIT)
-            with os.fdopen(write, "w") as answer:
-                answer.write(json.dumps(work()))
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
-    os.close(write)
-    try:
-        with os.fdopen(read) as answer:
-            said = answer.read()
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        raise
-    finally:
-        os.waitpid(pid, 0)
-    return json.loads(said) if said else None
-
-
 def modules(problems: Sequence[Callable[[str], Problem]]) -> list[str]:
     """What making the problems and drawing their inputs imports."""
     before = set(sys.modules)
@@ -228,14 +192,14 @@ def prepare(problems: Sequence[Callable[[str], Problem]], caches: Path) -> None:
             break
 
 
-def begin(make: Callable[[str], Problem]) -> dict[str, Any]:
+def begin(make: Callable[[str], Problem], processes: int) -> dict[str, Any]:
     """Triton's search, every config's time in each of several processes, and the median of those."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as theirs:
         triton_s = forked(lambda: search(make, "triton"), Path(theirs))
-        processes = [forked(lambda: exhaustive(make), Path(theirs)) or {} for _ in range(_PROCESSES)]
-    common = [text for text in processes[0] if all(text in one for one in processes)]
-    truth = {text: statistics.median(one[text] for one in processes) for text in common}
-    return {"triton": triton_s, "processes": processes, "exhaustive": truth, "trials": []}
+        found = [forked(lambda: exhaustive(make), Path(theirs)) or {} for _ in range(processes)]
+    common = [text for text in found[0] if all(text in one for one in found)]
+    truth = {text: statistics.median(one[text] for one in found) for text in common}
+    return {"triton": triton_s, "processes": found, "exhaustive": truth, "trials": []}
 
 
 def trial(make: Callable[[str], Problem], warm: bool) -> dict[str, Any]:
@@ -245,78 +209,63 @@ def trial(make: Callable[[str], Problem], warm: bool) -> dict[str, Any]:
         return {"cold": cold, "warm": forked(lambda: search(make, "tilescope"), Path(ours)) if warm else None}
 
 
-def row(name: str, found: Mapping[str, Any]) -> str:
-    """The table's line of what was found of a problem."""
-    triton_s = found["triton"]["seconds"] if found["triton"] else None
-    cold = [one["cold"] for one in found["trials"] if one["cold"]]
-    warm = [one["warm"]["seconds"] for one in found["trials"] if one["warm"]]
-    truth, seconds = found["exhaustive"], [one["seconds"] for one in cold]
-    middle = statistics.median(seconds) if seconds else None
-    told = [(_regrets(found, kind), kind) for kind in ("here", "elsewhere")]
-    cells = [
-        name,
-        str(cold[0]["configs"] if cold else len(truth)),
-        f"{statistics.median(one['timed'] for one in cold):.0f}" if cold else "",
-        _seconds([triton_s] if triton_s else []),
-        _seconds(seconds),
-        f"{triton_s / middle:.1f}x, {triton_s / max(seconds):.1f}x" if triton_s and middle else "",
-        _seconds(warm),
-        *(f"{_percent(regrets)}; {sum(_near(one) for one in regrets)}/{len(found['trials'])}" for regrets, _ in told),
-        _percent([_regret(truth, found["triton"]["config"])]) if found["triton"] else "",
-        _percent([_spread(found)]),
-    ]
-    return f"| {' | '.join(cells)} |"
+class Clock:
+    """How long steps have taken, so that none is begun that would not be done ``within`` so many seconds."""
+
+    def __init__(self, within: float) -> None:
+        self._until = time.monotonic() + within
+        self._longest: dict[tuple[str, str], float] = {}
+
+    def room(self, kind: str, name: str) -> bool:
+        """Whether a step of the kind, on the problem of that name, would be done in time, were it as long as the longest yet."""
+        alike = [took for (of, _), took in self._longest.items() if of == kind]
+        likely = self._longest.get((kind, name), max(alike, default=_GUESS[kind]))
+        return time.monotonic() + likely < self._until
+
+    def timed(self, kind: str, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What the step answers."""
+        began = time.monotonic()
+        answer = work()
+        self._longest[kind, name] = max(self._longest.get((kind, name), 0.0), time.monotonic() - began)
+        return answer
 
 
-def _regrets(found: Mapping[str, Any], kind: str) -> list[float | None]:
-    """Of each cold search: in its own process (``here``), or by the median of others."""
-    cold = [one["cold"] for one in found["trials"] if one["cold"]]
-    return [_regret(one["here"] if kind == "here" else found["exhaustive"], one["config"]) for one in cold]
+def going_on(file: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file has of searches under the same conditions on another day or the same one; nothing where there is no file.
+
+    Raises ValueError where the conditions were others.
+    """
+    if not file.exists():
+        return {}
+    kept = json.loads(file.read_text())
+    before, now = ({n: v for n, v in one.items() if n != "date"} for one in (kept["conditions"], conditions))
+    if changed := [name for name in {*before, *now} if before.get(name) != now.get(name)]:
+        raise ValueError(f"{file} is of another {', '.join(sorted(changed))}")
+    found: dict[str, Any] = kept["problems"]
+    return found
 
 
-def _near(regret: float | None) -> bool:
-    return regret is not None and regret <= _WITHIN
+def say(line: str) -> None:
+    """Prints a line at once: who is cut off has told what was found until then."""
+    print(line, flush=True)
 
 
-def _spread(found: Mapping[str, Any]) -> float | None:
-    """The largest difference between processes in the time of one of the configs that are near the best; None without two."""
-    truth, processes = found["exhaustive"], found["processes"]
-    near = [text for text, seconds in truth.items() if seconds <= (1 + _NEAR) * min(truth.values())]
-    apart = [max(one[text] for one in processes) / min(one[text] for one in processes) - 1 for text in near]
-    return max(apart, default=None) if len(processes) > 1 else None
-
-
-def _regret(times: Mapping[str, float], config: str) -> float | None:
-    return times[config] / min(times.values()) - 1 if config in times else None
-
-
-def _seconds(values: Sequence[float]) -> str:
-    if len(values) < 2:
-        return "".join(f"{value:.2f} s" for value in values)
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f}) s"
-
-
-def _percent(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
-        return "".join(f"{value:.2%}" for value in known)
-    return f"{statistics.median(known):.2%}, at most {max(known):.2%}"
-
-
-def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = print) -> int:
+def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = say) -> int:
     """Compares the two on every problem. Status 1 where a search failed or its winner was too far, 2 where there is no GPU."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     problems = tuning_problems.every()
     parser.add_argument("problems", nargs="*", metavar="PROBLEM", help=f"of {', '.join(problems)}; all unless named")
     parser.add_argument("--trials", type=int, default=1, help="how often each search is made")
     parser.add_argument("--warm", type=int, default=3, help="in how many of the trials the search is made again, warm")
-    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no trial is begun")
+    parser.add_argument("--processes", type=int, default=_PROCESSES, help="in how many others every config is timed")
+    parser.add_argument("--within", type=float, default=math.inf, help="seconds in which all is to be done, and told")
     parser.add_argument("--out", type=Path, help="a JSON file of everything that was measured")
+    parser.add_argument("--go-on", action="store_true", help="begin with what --out has, under the same conditions")
     arguments = parser.parse_args(argv)
     if unknown := [name for name in arguments.problems if name not in problems]:
         parser.error(f"no problem {', '.join(unknown)}: there are {', '.join(problems)}")
     chosen = {name: make for name, make in problems.items() if name in (arguments.problems or problems)}
-    until = time.monotonic() + arguments.limit
+    clock = Clock(arguments.within - _TELLING)
     # Else PyTorch asks the driver whether there is a GPU, and a fork could not use it.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     conditions, reason = forked(_conditions, Path(tempfile.gettempdir()))
@@ -326,11 +275,12 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
             write(f"{name}: {len(make(_target()).configs)} configs")
         write(f"nothing can be timed here: {reason}")
         return 2
-    heads = ("problem", "configs", "timed", "triton.autotune", "tilescope, cold", "quicker (median, least)", "warm",
-             "regret here; within 1 %", "elsewhere; within 1 %", "triton's", "between processes")  # fmt: skip
-    write(f"| {' | '.join(heads)} |")
-    write("|---" * len(heads) + "|")
     results: dict[str, Any] = {}
+    if arguments.go_on and arguments.out:
+        try:
+            results = going_on(arguments.out, conditions)
+        except ValueError as error:
+            parser.error(str(error))
 
     def keep() -> None:
         if arguments.out:
@@ -341,17 +291,20 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             prepare(list(chosen.values()), Path(scratch))
         for name, make in chosen.items():
-            if time.monotonic() < until:
-                results[name] = begin(make)
+            if name not in results and clock.room("begin", name):
+                results[name] = clock.timed("begin", name, lambda make=make: begin(make, arguments.processes))
                 keep()
+                write(tuning_table.begun(name, results[name]))
         for number in range(arguments.trials):
-            for name in results:
-                if time.monotonic() < until:
-                    results[name]["trials"].append(trial(chosen[name], number < arguments.warm))
+            for name, found in results.items():
+                if name in chosen and len(found["trials"]) <= number and clock.room("trial", name):
+                    warm = number < arguments.warm
+                    found["trials"].append(clock.timed("trial", name, lambda n=name, w=warm: trial(chosen[n], w)))
                     keep()
-    for name, found in results.items():
-        write(row(name, found))
-    return 0 if results and all(_good(found) for found in results.values()) else 1
+                    write(tuning_table.told(name, found, found["trials"][-1]))
+    for line in tuning_table.table(results):
+        write(line)
+    return 0 if results and all(tuning_table.good(found) for found in results.values()) else 1
 
 
 class _Ended(Exception):
@@ -360,11 +313,6 @@ class _Ended(Exception):
 
 def _end(*_: object) -> None:
     raise _Ended
-
-
-def _good(found: Mapping[str, Any]) -> bool:
-    every = [_regrets(found, kind) for kind in ("here", "elsewhere")]
-    return all(len(regrets) == len(found["trials"]) and all(map(_near, regrets)) for regrets in every)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,8 @@ def page_theme(colours: Theme) -> dict:
             "MuiButtonBase": {
                 "styleOverrides": {"root": {"@media (pointer: coarse)": {"minHeight": 40, "minWidth": 40}}}
             },
+            # The page's name is its heading; what keeps room below the header says nothing.
+            "MuiTypography": {"defaultProps": {"variantMapping": {"h3": "h1", "h5": "div"}}},
             # Else it is lighter than the page in the dark theme, and than what is written on it.
             "MuiDrawer": {"styleOverrides": {"paper": {"backgroundImage": "none"}}},
         },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,15 @@ def drawn(page: Any) -> dict[str, Any]:
 def test_opens_on_numbers_and_says_what_they_are(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=overview")
     page.get_by_text("85.4 %").first.wait_for()
+    # Nothing is told of to who hears the page that has nothing to say.
+    heard = page.locator("body").aria_snapshot()
+    assert not re.findall(r"^ *- (?:navigation|heading(?! \")).*", heard, re.MULTILINE), heard
+    assert '- heading "Tilescope" [level=1]' in heard
+    # Of the letters only those that are written are asked for.
+    fonts = page.evaluate(
+        "[...document.fonts].filter(font => font.status !== 'unloaded').map(font => font.unicodeRange)"
+    )
+    assert fonts and not [letters for letters in fonts if "U+400" in letters or "U+0-10FFFF" in letters], fonts
     assert page.locator("h2", has_text="softmax").count() == 1
     assert page.get_by_text("Memory-bound: moves").first.is_visible()
     # The damaged run is listed with what is wrong with it, not hidden and not fatal.

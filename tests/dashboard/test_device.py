@@ -13,7 +13,7 @@ DEVICE = Device(
         Ceiling("hbm", 4.8e12, "byte/second", "datasheet", "a published sheet"),
         Ceiling("hbm", 4.2e12, "byte/second", "measured", "copy of <i>1 GB</i>"),
         Ceiling("fp32", 6.7e13, "flop/second", "datasheet", "a published sheet"),
-        Ceiling("l2", 1.05e13, "byte/second", "measured", "re-read"),
+        Ceiling("l2", 1.05e13, "byte/second", "measured", "re-read; measured at 2026-11-26T07:35:30+00:00"),
         Ceiling("l1", 3.2e13, "byte/second", "measured"),
     ),
 )  # fmt: skip
@@ -32,7 +32,8 @@ def test_a_roof_is_said_as_measured_and_as_published_with_its_share() -> None:
     assert rows["fp32"] == ["–", "67.0 Tflop/s" + mark.format(2), "–"]
     assert rows["L2"] == ["10.5 TB/s" + mark.format(3), "–", "–"]
     assert rows["L1"] == ["32.0 TB/s", "–", "–"]
-    assert re.findall("<li>(.*?)</li>", said) == ["copy of &lt;i&gt;1 GB&lt;/i&gt;", "a published sheet", "re-read"]
+    notes = ["copy of &lt;i&gt;1 GB&lt;/i&gt;", "a published sheet", "re-read; measured at 2026-11-26 07:35 UTC"]
+    assert re.findall("<li>(.*?)</li>", said) == notes
     assert "measured there" in said
 
 

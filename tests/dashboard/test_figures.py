@@ -52,6 +52,15 @@ def drawn(plot: figure, name: str) -> list[Any]:
     return [looked_up.transform.args["values"][number] for number in points.data_source.data[looked_up.field]]
 
 
+def heights(plot: figure) -> list[float]:
+    """Where the texts of a figure stand, from below."""
+    return [
+        r.glyph.y if isinstance(r.glyph.y, float) else r.data_source.data[r.glyph.y][0]
+        for r in plot.renderers
+        if hasattr(r.glyph, "text")
+    ]
+
+
 def texts(plot: figure) -> list[str]:
     """Everything written in a figure."""
     written = [label.text for label in plot.select(Label)]
@@ -257,6 +266,14 @@ def test_speedup_is_hollow_where_predicted(table: pd.DataFrame) -> None:
     assert np.isnan(glyph(without, "actual").data_source.data["x"]).all()
 
 
+def test_the_label_of_a_small_speedup_beside_a_large_one_is_on_the_figure() -> None:
+    gains = pd.DataFrame({"impl": ["triton", "cudnn"], "predicted": [68.5, 0.511], "actual": [21.2, 22.6]})
+    # Half of a label, in pixels, and what a figure has on a page and on a phone.
+    for look, width in ((LIGHT, 1000), (theme(False, narrow=True), 205)):
+        plot = speedup(gains, look)
+        assert (0.511 - plot.x_range.start) / (plot.x_range.end - plot.x_range.start) * width > 19
+
+
 def test_autotune_marks_the_best_and_keeps_the_failed() -> None:
     found = cells(
         [
@@ -284,6 +301,16 @@ def test_occupancy_shows_theory_hollow_and_measurement_filled() -> None:
     assert glyph(plot, "achieved").glyph.fill_color == LIGHT.series[0]
     assert "64 → 50.0 %" in texts(plot)
     assert glyph(occupancy(curve, {**point, "achieved": None}, "registers", LIGHT), "achieved") is None
+
+
+def test_an_occupancy_s_label_stands_above_the_curve_that_rises_beside_its_point() -> None:
+    curve = pd.DataFrame({"value": range(1, 33), "limiter": "warps"})
+    curve["occupancy"] = [0.02 * min(value, 12) for value in curve["value"]]
+    label = heights(occupancy(curve, {"value": 8, "occupancy": 0.16, "impl": "triton"}, "warps", LIGHT))
+    assert label == [pytest.approx(0.24)]
+    # What lies on the point's other side is not below the label.
+    falling = curve.assign(occupancy=curve["occupancy"][::-1].to_list())
+    assert heights(occupancy(falling, {"value": 2, "occupancy": 0.24, "impl": "triton"}, "warps", LIGHT)) == [0.24]
 
 
 def test_overview_is_filled_where_timed_and_hollow_where_predicted(synthetic: ModuleType) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import panel_material_ui as pmui
 import pytest
 from tilescope.runs import store
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.session.state import PANELS, State
-from tilescope_dashboard.views.kernel_bar import KernelBar
+from tilescope_dashboard.views.kernel_bar import KernelBar, _offer
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 #: Panel's own, on pandas 3.1.
@@ -34,6 +35,13 @@ def test_it_shows_the_case_that_stands_for_the_kernel_and_chooses_nothing(bar: K
     # What Summary compares with then.
     assert next(iter(bar._baseline.options)) == "eager (usual)"
     assert bar._gpu.text == "Synthetic GPU"
+
+
+def test_the_same_choice_under_another_name_is_seen_by_that_name() -> None:
+    chosen = pmui.Select(options={"eager (usual)": ""}, value="")
+    (model, _) = chosen._models[chosen.get_root().ref["id"]]
+    _offer(chosen, {"none": "", "a run": "run"}, "")
+    assert model.data.value == "none"
 
 
 def test_each_list_changes_its_own_part_of_the_case(bar: KernelBar) -> None:

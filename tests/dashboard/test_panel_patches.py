@@ -170,6 +170,22 @@ print(theirs[0], ours[0])
     assert often == 2 * once > 0
 
 
+def test_material_ui_has_its_fonts_a_second_time_without_their_letters() -> None:
+    code = """
+import re; from pathlib import Path; import panel_material_ui as pmui
+from tilescope_dashboard.panel_patches import page_fonts
+bundle, again = [Path(sheet).read_text() for sheet in pmui.Button._bundle_css]
+page_fonts.once()
+assert [Path(sheet).read_text() for sheet in pmui.Button._bundle_css] == [bundle]
+faces = lambda sheet: [face for face in re.findall(r"@font-face *{[^}]*}", sheet) if "Roboto" in face]
+files = lambda sheet: {re.search(r"roboto-[a-z0-9-]+", face)[0] for face in faces(sheet)}
+assert files(again) <= files(bundle), files(again) - files(bundle)
+print(len([f for f in faces(bundle) if "unicode-range" not in f]), len([f for f in faces(again) if "unicode-range" not in f]))
+"""
+    bundled, second = map(int, bare(code).split())
+    assert bundled == 0 < second
+
+
 def test_panel_looks_on_disk_for_the_files_of_a_class_each_time() -> None:
     code = """
 import pathlib; import panel_material_ui as pmui; from tilescope_dashboard.components.copy_button import CopyButton

@@ -144,6 +144,22 @@ def test_a_kernel_that_is_not_in_the_library_starts_nothing() -> None:
     assert shown.started is None
 
 
+def test_with_a_file_in_its_field_that_is_not_open_nothing_else_is_profiled() -> None:
+    async def never(request: Request) -> Job:
+        raise AssertionError(request)
+
+    async def scenario() -> None:
+        shown = form(never)
+        shown._own.field.value = "nowhere/<b>.py:SPEC"
+        shown._profile(None)
+        assert shown.started is None
+        assert "nowhere/&lt;b&gt;.py:SPEC is not open" in shown._trouble.object
+        shown._own.field.value = ""
+        assert not shown._own.unopened
+
+    asyncio.run(scenario())
+
+
 def test_a_running_job_is_told_where_to_look_at_it() -> None:
     assert "above the views" in beside_the_button(JobState(1, "softmax", status=RUNNING))
     # The progress says it, and offers the results.

@@ -211,3 +211,19 @@ def test_winners_of_a_run_are_exported_and_others_in_the_file_stay(tmp_path):
 def test_what_an_exhaustive_sweep_does_not_do_is_refused(kit, capsys):
     assert cli.main(["tune", OWN, "--exhaustive", "--fresh"]) == 2
     assert "--exhaustive remembers nothing" in capsys.readouterr().err
+
+
+def test_a_backward_call_is_made_once_and_forgotten_where_there_is_no_room(torch_and_catalog, monkeypatch, tmp_path):
+    from tilescope.tuning import sweep
+
+    made: list[Case] = []
+    room = [True, True, False]
+    monkeypatch.setattr(sweep.execute, "prepare", lambda spec, case, place, rotate: made.append(case) or (lambda: case))
+    monkeypatch.setattr(sweep, "roomy", lambda: room.pop(0))
+    cases = [Case("softmax", "triton", "backward", "8x8-fp32", f"BLOCK={block}") for block in (1, 2, 4)]
+    raced = sweep.Sweep(cases, None, tmp_path, {}, lambda case, doing: None)
+    for case in (*cases[:2], *cases[:2]):
+        assert raced._run(case)() is case
+    assert made == cases[:2], "a turn draws nothing"
+    raced._run(cases[2])
+    assert list(raced._calls) == [cases[2]]

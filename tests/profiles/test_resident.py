@@ -226,6 +226,28 @@ def test_who_asks_for_the_gpu_again_finds_a_worker_that_is_ready(forking, tmp_pa
     wait_for(lambda: not alive(waiting), 20)
 
 
+def test_a_server_that_is_started_for_the_gpu_has_a_worker_ready_before_anybody_asks(forking, tmp_path, monkeypatch):
+    code = "import sys, pathlib; from tilescope.worker import fork_server as f; f.ready.DRIVER = pathlib.Path(sys.argv.pop()); f.main(sys.argv[1:])"
+    path = Path(os.environ["XDG_RUNTIME_DIR"]) / "early.socket"
+    for driver, ready in (("/dev/null", 1), ("/nowhere", 0)):
+        arguments = [sys.executable, "-c", code, str(path), resident.GPU, driver]
+        with subprocess.Popen(arguments, env=resident.environment()) as server:
+            wait_for(lambda: resident._listens(path), 60)
+            if ready:
+                wait_for(lambda server=server: children(server.pid), 60)
+            else:
+                time.sleep(1)
+            assert len(children(server.pid)) == ready
+            server.kill()
+
+
+def test_a_capture_starts_the_server_before_anything_is_captured(forking):
+    import tilescope
+
+    with tilescope.capture("sm_90"):
+        assert [started.path.exists() or started.process.poll() is None for started in resident._started] == [True]
+
+
 def children(process):
     """The processes that it forked and that run."""
     return {pid for pid in map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()) if alive(pid)}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tilescope
 
-from benchmarks import chunk_states, tuning, tuning_problems
+from benchmarks import chunk_states, forking, tuning, tuning_problems, tuning_table
 
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "attention", "conv2d", "states"])
@@ -39,9 +39,9 @@ def test_a_fork_answers_with_its_caches_in_place_or_not_at_all(
 ) -> None:
     import os
 
-    found = tuning.forked(lambda: [os.environ["TRITON_CACHE_DIR"], os.environ["TILESCOPE_TUNING"]], tmp_path)
+    found = forking.forked(lambda: [os.environ["TRITON_CACHE_DIR"], os.environ["TILESCOPE_TUNING"]], tmp_path)
     assert found == [str(tmp_path / "triton"), str(tmp_path / "tuning.sqlite3")]
-    assert tuning.forked(lambda: 1 // 0, tmp_path) is None
+    assert forking.forked(lambda: 1 // 0, tmp_path) is None
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
@@ -65,14 +65,14 @@ def test_the_table_tells_how_many_winners_were_near_the_best() -> None:
             for seconds, config in ((2.0, "a"), (1.0, "c"), (4.0, "b"))
         ],
     }
-    cells = [cell.strip() for cell in tuning.row("softmax", found).strip("|").split("|")]
+    cells = [cell.strip() for cell in tuning_table.row("softmax", found).strip("|").split("|")]
     assert cells == [
         "softmax", "3", "3", "10.00 s", "2.00 (1.00 to 4.00) s", "5.0x, 2.5x", "0.20 (0.20 to 0.20) s",
         "0.10%, at most 0.60%; 3/3", "0.50%, at most 100.00%; 2/3", "0.50%", "2.00%",
     ]  # fmt: skip
-    assert not tuning._good(found)
+    assert not tuning_table.good(found)
     found["trials"][1]["cold"]["config"] = "b"
-    assert tuning._good(found)
+    assert tuning_table.good(found)
 
 
 def test_those_near_the_best_take_turns_and_outliers_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,3 +99,64 @@ def test_those_near_the_best_take_turns_and_outliers_do_not_count(monkeypatch: p
     assert taken["a"] == taken["b"] == [5] * 4 + [1] * 100
     turns = [name for name, count in asked if count == 1]
     assert {*zip(turns[::2], turns[1::2], strict=True)} == {("a", "b"), ("b", "a")}, "in random order"
+
+
+TRUTH = {"a": 1e-3, "b": 1.004e-3, "c": 2e-3}
+
+
+@pytest.fixture
+def round_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, list[str]]]:
+    """A whole round with its forks and its files, in which searches and exhaustive timings answer what is made up here."""
+
+    def searched(make: object, way: str, look: bool = False) -> dict[str, object]:
+        seconds = 12.0 if way == "triton" else 2.0 if look else 0.3
+        return {"seconds": seconds, "config": "b", "configs": 3, "timed": 3, "here": TRUTH if look else {}, "out": {}}
+
+    monkeypatch.setattr(tuning, "_conditions", lambda: ({"gpu": "made up", "date": "2026-11-26"}, None))
+    monkeypatch.setattr(tuning, "prepare", lambda problems, caches: None)
+    monkeypatch.setattr(tuning, "search", searched)
+    monkeypatch.setattr(tuning, "exhaustive", lambda make: TRUTH)
+
+    def go(*more: str) -> tuple[int, list[str]]:
+        lines: list[str] = []
+        out = ("--out", str(tmp_path / "round.json"))
+        return tuning.main(["softmax", "states", "--processes", "2", *out, *more], lines.append), lines
+
+    return go
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="trials are forked")
+def test_a_round_tells_each_step_and_how_it_stands_and_goes_on_where_it_stopped(
+    round_of: Callable[..., tuple[int, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, lines = round_of("--trials", "2", "--warm", "1", "--within", "480")
+    assert status == 0
+    assert lines[1] == "softmax: triton.autotune 12.0 s; 3 configs timed, processes 0.00% apart"
+    assert [line.split(":")[0] for line in lines[3:7]] == ["softmax", "states"] * 2, "in turn"
+    assert lines[3] == "softmax: cold 2.00 s, warm 0.30 s: b, here +0.40%, elsewhere +0.40%"
+    assert lines[-5:] == [
+        "winners within 1 % of the best in its own process, 4 of 4, at most 0.40% from it: met",
+        "winners within 1 % of the best by the median of others, 4 of 4, at most 0.40% from it: met",
+        "cold searches 2.00 to 2.00 s, at most 7 s: met",
+        "warm searches 0.30 to 0.30 s, at most 0.5 s: met",
+        "quicker than triton.autotune, least 6.0x (softmax), at least 5x: met",
+    ]
+    _, lines = round_of("--trials", "3", "--warm", "1", "--go-on")
+    assert [line.split(":")[0] for line in lines[1:3]] == ["softmax", "states"], "one trial more, and nothing before it"
+    assert "6 of 6" in lines[-4]
+    monkeypatch.setattr(tuning, "_conditions", lambda: ({"gpu": "another", "date": "2026-11-27"}, None))
+    with pytest.raises(SystemExit):
+        round_of("--trials", "4", "--go-on")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="trials are forked")
+def test_no_step_is_begun_that_would_not_be_done_in_time(round_of: Callable[..., tuple[int, list[str]]]) -> None:
+    status, lines = round_of("--trials", "2", "--within", "20")
+    assert status == 1, "nothing was searched"
+    assert len(lines) == 5, "what is measured on, the table's head, and that no winner is known"
+    clock = tuning.Clock(20.0)
+    assert clock.room("trial", "a")
+    assert not clock.room("begin", "a")
+    clock._longest["trial", "a"] = 30.0
+    assert not clock.room("trial", "a")
+    assert not clock.room("trial", "b"), "as long as the longest yet"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from panel.custom import JSComponent
+from tilescope_dashboard.components.script import ScriptComponent
 
 
-class FocusRing(JSComponent):
+class FocusRing(ScriptComponent):
     """The same ring in widgets, tables and figures. It takes no room, and Python never hears of it."""
 
     _esm = Path(__file__).with_suffix(".js")

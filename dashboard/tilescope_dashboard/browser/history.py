@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from panel.custom import JSComponent
+from tilescope_dashboard.components.script import ScriptComponent
 
 
-class History(JSComponent):
+class History(ScriptComponent):
     """One entry of the browser's history for each change that a person makes. It takes no room.
 
     ``went`` is called with the names that an address has which the browser went back, or forward, to: what it does not name is

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import param
-from panel.custom import JSComponent
+
+from tilescope_dashboard.components.script import ScriptComponent
 
 #: What the sheet lists: keys, and what they do.
 KEYS = (
@@ -23,7 +24,7 @@ KEYS = (
 )
 
 
-class Keyboard(JSComponent):
+class Keyboard(ScriptComponent):
     """A button for the sheet; the rest is heard everywhere. ``clear`` is called for Esc where nothing was open."""
 
     keys = param.List(doc="Pairs of keys and what they do.")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from panel.custom import JSComponent
+from tilescope_dashboard.components.script import ScriptComponent
 
 
-class ListSearch(JSComponent):
+class ListSearch(ScriptComponent):
     """A list's options are called so. A letter begins a search, Enter takes the first that is found.
 
     It takes no room, and Python never hears of it.

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import param
-from panel.custom import JSComponent
 
+from tilescope_dashboard.components.script import ScriptComponent
 from tilescope_dashboard.session.scheduling import next_tick, once_loaded
 
 
-class Visitor(JSComponent):
+class Visitor(ScriptComponent):
     """Invisible. ``person`` and ``tab`` are random ids that the browser keeps for this site and for this tab of it.
 
     They are empty until it has told them, and where it keeps nothing. They are secrets: whoever knows them may do what

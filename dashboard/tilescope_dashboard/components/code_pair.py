@@ -12,10 +12,10 @@ from typing import Any
 
 import pandas as pd
 import param
-from panel.custom import JSComponent
 from tilescope.collectors.compiled_text import STAGES, Text
 from tilescope.table.line_values import LINE_METRICS
 
+from tilescope_dashboard.components.script import ScriptComponent
 from tilescope_dashboard.data.units import ABSENT, write
 from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.topics import source as topic
@@ -25,7 +25,7 @@ from tilescope_dashboard.topics.source import LineColumn
 _HEAT = {False: "#f5c08a", True: "#6b3e0c"}
 
 
-class CodePair(JSComponent):
+class CodePair(ScriptComponent):
     """Shows ``markup``. ``line`` is the chosen line of the source, 0 for none, ``stage`` the chosen stage."""
 
     markup = param.String()

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import param
-from panel.custom import JSComponent
+
+from tilescope_dashboard.components.script import ScriptComponent
 
 
-class CopyButton(JSComponent):
+class CopyButton(ScriptComponent):
     """``text`` goes to the clipboard when it is pressed, in the browser alone; it stands on the button's tooltip."""
 
     label = param.String(doc="What stands on the button.")

@@ -10,7 +10,7 @@ from tilescope.hardware.ceilings import MEASURED
 from tilescope.table.run import Ceiling, Device
 
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.data.units import ABSENT, write
+from tilescope_dashboard.data.units import ABSENT, moments, write
 
 _ROOFS = {"hbm": "HBM", "hbm_read": "HBM, reading", "l2": "L2", "l1": "L1"}
 
@@ -37,7 +37,7 @@ def described(device: Device | None) -> str:
     rows = "".join(_row(name, measured, published, notes) for name, measured, published in pairs)
     head = "".join(f"<th>{title}</th>" for title in ("roof", "measured", "datasheet", "reached"))
     table = f'<table class="answer"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>' if rows else ""
-    origins = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    origins = "".join(f"<li>{escape(moments(note))}</li>" for note in notes)
     listed = f'<ol class="notes quiet small">{origins}</ol>' if notes else ""
     return html_text.subheading(f"The open run's GPU: {device.name}", kind) + html_text.stats(sizes) + table + listed
 

@@ -72,6 +72,8 @@ export function render({model}) {
   let open = model.panel === model.opens
 
   const holder = () => every(model.within, document)[0]
+  // The page puts its drawer into a landmark of navigation, which has no name, and nothing in it while the drawer is closed.
+  every("nav:not([aria-label])", document).forEach(nav => nav.setAttribute("role", "presentation"))
   const write = () => {
     value.textContent = model.text
     if (!model.caption) return

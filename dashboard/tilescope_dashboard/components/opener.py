@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import param
-from panel.custom import JSComponent
+
+from tilescope_dashboard.components.script import ScriptComponent
 
 
-class Opener(JSComponent):
+class Opener(ScriptComponent):
     """``panel`` names what is open on the page, empty for nothing, bound both ways; this button opens the one called ``opens``.
 
     What is opened takes the focus. Esc closes it, and the focus comes back to the button, however it was closed.

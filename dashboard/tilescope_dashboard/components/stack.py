@@ -7,7 +7,8 @@ from pathlib import Path
 
 import panel as pn
 import param
-from panel.custom import JSComponent
+
+from tilescope_dashboard.components.script import ScriptComponent
 
 #: Out of sight, but laid out as wide as it will be seen: what is drawn there need not be drawn again. Once that is done it is
 #: left alone until it is seen, whatever else is laid out.
@@ -16,7 +17,7 @@ _AWAY = """:host(.away) { display: block; position: absolute; inset-inline: 0; t
 :host(.away.settled) { content-visibility: hidden; }"""
 
 
-class Shown(JSComponent):
+class Shown(ScriptComponent):
     """Name of the place that is seen. Its script is ``stack.js``."""
 
     shown = param.String(doc="The place's name.")

@@ -14,7 +14,7 @@ const STYLE = `
   .groups [aria-selected=true] { border-bottom-color: var(--mui-palette-primary-main, #2a8ac6); }
   .groups .apart { margin-right: 14px; position: relative; }
   .apart::after { content: ""; position: absolute; right: -9px; top: 12px; bottom: 12px; border-right: 1px solid color-mix(in srgb, currentColor 30%, transparent); }
-  .views { font-size: 13px; padding: 6px 0 2px; gap: 4px; }
+  .views { font-size: 13px; padding: 6px 8px 2px; gap: 4px; }
   .views button { padding: 7px 12px; min-height: 32px; border-radius: 16px; }
   .views [aria-selected=true] { background: color-mix(in srgb, currentColor 13%, transparent); }
   button:focus-visible { outline: 3px solid #2a8ac6; outline-offset: -3px; opacity: 1; }

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import param
-from panel.custom import JSComponent
+
+from tilescope_dashboard.components.script import ScriptComponent
 
 
-class ViewTabs(JSComponent):
+class ViewTabs(ScriptComponent):
     """``view`` is the name of the one that is seen, bound both ways. A group opens on the view that was seen last of it."""
 
     groups = param.List(doc="For each group its title, and its views: pairs of a name and a title.")

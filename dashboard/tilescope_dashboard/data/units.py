@@ -13,6 +13,9 @@ ABSENT = "–"
 #: The space between a number and its unit, as ``tilescope.table.units`` writes both.
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[kMGTP]?(?:B|Hz|W|flop|OP)|[KMG]iB)(?![\w-]))")
 
+#: A moment as runs keep it: ISO 8601, to the second, in UTC.
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d\+00:00")
+
 
 def write(value: Any, unit: str, digits: int = 3) -> str:
     """``write(5.7e6, "byte")`` is ``5.7 MB``; None, NaN and NA are a dash."""
@@ -27,6 +30,11 @@ def times(value: Any) -> str:
 def unbroken(text: str) -> str:
     """The text, none of whose lines ends between a number and its unit."""
     return _BEFORE_UNIT.sub("\u00a0", text)
+
+
+def moments(text: str) -> str:
+    """The text with each moment in it to the minute: ``2026-11-26 07:35 UTC``."""
+    return _MOMENT.sub(r"\1 \2 UTC", text)
 
 
 def short(text: str, limit: int = 28) -> str:

@@ -67,7 +67,7 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
         if written:
             plot.text(
                 "across", "down", "text", source=drawn[0].data_source, text_align="center", text_baseline="middle",
-                text_color="ink", text_font=GLYPH_FONT, text_font_size="12px",
+                text_color="ink", text_font=GLYPH_FONT, text_font_size="10px" if look.narrow and len(columns) > 5 else "12px",
             )  # fmt: skip
         best = good[good["best"]]
         plot.rect(

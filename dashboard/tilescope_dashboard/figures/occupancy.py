@@ -53,11 +53,15 @@ def occupancy(curve: pd.DataFrame, point: dict | None, resource: str, look: Them
         )
     )
     if point and point.get("value") is not None:
-        _draw_point(plot, point, unit, span, look)
+        _draw_point(plot, point, unit, curve, look)
     return plot
 
 
-def _draw_point(plot: figure, point: dict, unit: str, span: tuple[float, float], look: Theme) -> None:
+#: Part of the figure's width that the point's label takes at most.
+_LABEL = 0.4
+
+
+def _draw_point(plot: figure, point: dict, unit: str, curve: pd.DataFrame, look: Theme) -> None:
     shade, shape = colour(point["impl"], look), mark(point["impl"])
     plot.add_layout(Span(location=point["value"], dimension="height", line_color=shade, line_dash=[2, 4]))
     plot.scatter(
@@ -66,9 +70,13 @@ def _draw_point(plot: figure, point: dict, unit: str, span: tuple[float, float],
     )  # fmt: skip
     if not pd.isna(point.get("achieved")):
         plot.scatter([point["value"]], [point["achieved"]], marker=shape, size=11, color=shade, name="achieved")
-    right = point["value"] > (span[0] + span[1]) / 2
+    low, high = curve["value"].min(), curve["value"].max()
+    right = point["value"] > (low + high) / 2
+    # Above the curve where it rises beside the point, which the label would hide.
+    away = (curve["value"] - point["value"]) * (-1 if right else 1)
+    beside = curve.loc[away.between(0, _LABEL * (high - low)), "occupancy"]
     plot.text(
-        [point["value"]], [min(point["occupancy"], 1.0)],
+        [point["value"]], [min(max([point["occupancy"], *beside]), 1.0)],
         [f"{write(point['value'], unit)} → {write(point['occupancy'], 'ratio')}"],
         text_align="right" if right else "left", x_offset=-12 if right else 12, y_offset=-6, text_baseline="bottom",
         text_color=look.ink, text_font=GLYPH_FONT, text_font_size="12px", text_font_style="bold",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from zlib import crc32
 
+import numpy as np
 import pandas as pd
 from bokeh.models import ColumnDataSource, CustomJSTickFormatter, HoverTool, LegendItem, PanTool, Range1d, WheelZoomTool
 from bokeh.plotting import figure
@@ -146,38 +147,36 @@ def _bars(
 ) -> list[LegendItem]:
     """A bar a launch. ``top`` maps the functions that have a colour of their own to their names in the legend."""
     items = []
-    rest = singles[~singles["function"].isin(top)]
-    at = places(top)
+    columns, at = _columns(singles, lanes), places(top)
+    called = columns["function"]
     groups = [
-        (short(name, 28), singles[singles["function"] == function], look.functions[at[function]], hatch(at[function]))
+        (short(name, 28), called == function, look.functions[at[function]], hatch(at[function]))
         for function, name in top.items()
     ]
+    rest = ~np.isin(called, list(top))
     for label, some, shade, pattern in [*groups, (OTHERS, rest, look.series[-1], " ")]:
-        if some.empty:
+        if not some.any():
             continue
+        source = ColumnDataSource({name: values[some] for name, values in columns.items()})
         drawn = plot.hbar(
             y="lane", left="start", right="end", height=0.56, fill_color=shade, fill_alpha="alpha", line_color=shade,
             line_alpha="alpha", line_width=1, hatch_pattern=pattern, hatch_color=look.ground, hatch_alpha=0.5,
-            hatch_scale=9, source=_source(some, lanes), name="bars",
+            hatch_scale=9, source=source, name="bars",
         )  # fmt: skip
         items.append(LegendItem(label=label, renderers=[drawn]))
     plot.add_tools(HoverTool(renderers=[item.renderers[0] for item in items], tooltips=_HOVER, limit=1))
     return items
 
 
-def _source(rows: pd.DataFrame, lanes: dict[str, str]) -> ColumnDataSource:
-    return ColumnDataSource(
-        pd.DataFrame(
-            {
-                "lane": rows["impl"].map(lanes), "impl": rows["impl"], "number": rows["launch"].astype(int) + 1,
-                "function": rows["function"], "start": rows["start"], "end": rows["end"],
-                "alpha": rows["chosen"].map({True: 0.92, False: 0.18}),
-                "start_text": [write(v, "second") for v in rows["start"]],
-                "duration_text": [write(v, "second") for v in rows["duration"]],
-                "gap_text": [write(v, "second") for v in rows["gap"]],
-            }
-        )
-    )  # fmt: skip
+def _columns(rows: pd.DataFrame, lanes: dict[str, str]) -> dict[str, np.ndarray]:
+    """What bars and their tooltips are drawn from, a value a launch."""
+    texts = {f"{name}_text": [write(v, "second") for v in rows[name]] for name in ("start", "duration", "gap")}
+    found = {
+        "lane": rows["impl"].map(lanes), "impl": rows["impl"], "number": rows["launch"].astype(int) + 1,
+        "function": rows["function"], "start": rows["start"], "end": rows["end"],
+        "alpha": rows["chosen"].map({True: 0.92, False: 0.18}),
+    }  # fmt: skip
+    return {name: np.asarray(values) for name, values in (found | texts).items()}
 
 
 def _gaps(plot: figure, launches: pd.DataFrame, lanes: dict[str, str], look: Theme) -> list[LegendItem]:

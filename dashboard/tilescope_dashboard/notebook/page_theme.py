@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import param
-from panel.custom import JSComponent
+
+from tilescope_dashboard.components.script import ScriptComponent
 
 
-class PageTheme(JSComponent):
+class PageTheme(ScriptComponent):
     """Invisible. ``theme`` follows that of the notebook's page, also when it is changed later."""
 
     theme = param.Selector(default="light", objects=["light", "dark"])

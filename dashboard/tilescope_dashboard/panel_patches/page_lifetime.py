@@ -27,6 +27,7 @@ from tilescope_dashboard.panel_patches import (
     lost_writes,
     model_defaults,
     page_address,
+    page_fonts,
     page_resources,
     parameter_copies,
 )
@@ -53,6 +54,7 @@ def settle() -> None:
         # A server that warms up, with nobody waiting: Home and Claims are made of what is kept of the recordings.
         for run in store.list_runs():
             run_cache.has_claimed(run.path)
+    page_fonts.once()
     model_defaults.remember()
     component_paths.remember()
     callback_checks.leave_out()

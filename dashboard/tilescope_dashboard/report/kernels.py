@@ -28,6 +28,9 @@ from tilescope_dashboard.report.content import KernelPart, MakeFigure, Part, Tab
 from tilescope_dashboard.report.source_lines import source_lines
 from tilescope_dashboard.topics import advice, autotune, occupancy, overview, roofline, traffic
 
+#: Columns of a heatmap whose cells hold a time on a phone.
+_NARROW = 5
+
 
 def kernel(loaded: LoadedRun, name: str, cases: pd.DataFrame) -> KernelPart:
     """The part of the kernel ``name``. ``cases`` is ``summary.summarise``'s frame of it, with ``time`` (see ``overview.timed``)."""
@@ -120,7 +123,8 @@ def _autotune(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Par
         won = sweeps.gain(ranked, defaults[sweeps.names(defaults) == sweep]) if column == "time" else None
         said = f"Coloured by {label}. {autotune.sentence(ranked, grid, label, unit, won).line}"
         shown = Table(autotune.listed(ranked), autotune.columns(ranked, varying))
-        yield Part(f"Autotune, {sweep}", said, (partial(draw_autotune, grid, *varying[:2], unit),), shown)
+        drawn = partial(draw_autotune, grid, *varying[:2], unit)
+        yield Part(f"Autotune, {sweep}", said, (drawn,), shown, wide=grid[varying[0]].nunique() > _NARROW)
 
 
 def _occupancy(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import pandas as pd
 from tilescope.models import summary
@@ -13,7 +14,7 @@ from tilescope.table.units import text
 
 from tilescope_dashboard.data import frames
 from tilescope_dashboard.data.columns import Column
-from tilescope_dashboard.data.units import ABSENT, write
+from tilescope_dashboard.data.units import ABSENT, moments, write
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.report.content import Part, RunPart, Table
 from tilescope_dashboard.report.kernels import kernel
@@ -50,7 +51,7 @@ def run_part(loaded: LoadedRun, chosen: str = "") -> RunPart:
         environment=tuple(_environment(loaded)),
         roofs=Table(
             pd.DataFrame(
-                [[c.name, text(c.value, c.unit), c.origin, c.note] for c in run.device.ceilings],
+                [[c.name, text(c.value, c.unit), c.origin, moments(c.note)] for c in run.device.ceilings],
                 columns=[column.name for column in ROOFS],
             ),
             ROOFS,
@@ -92,7 +93,20 @@ def _environment(loaded: LoadedRun) -> Iterator[tuple[str, str]]:
     yield "values from", ", ".join(dict.fromkeys(loaded.table["source"])) or ABSENT
     yield from run.versions.items()
     for name, value in run.settings.items():
-        yield name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        label = name.replace("_", " ")
+        if isinstance(value, Mapping) and all(isinstance(part, Mapping) for part in value.values()):
+            # What each collector did so.
+            yield from ((f"{label}, {whose}", _in_words(part)) for whose, part in value.items())
+        else:
+            yield label, _in_words(value)
     if run.git_revision:
         dirty = ", with changes that were not committed" if provenance.changed_since(run.git_revision) else ""
         yield "revision", run.git_revision + dirty
+
+
+def _in_words(value: Any) -> str:
+    """A setting without brackets; what is empty of one that has parts is left out."""
+    if isinstance(value, Mapping):
+        parts = {name.replace("_", " "): _in_words(part) for name, part in value.items()}
+        return "; ".join(f"{name}: {part}" for name, part in parts.items() if part)
+    return ", ".join(map(_in_words, value)) if isinstance(value, list | tuple) else str(value)

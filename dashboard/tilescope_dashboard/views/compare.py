@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
-from tilescope_dashboard.data.run_cache import open_cached
+from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.topics import compare as topic
@@ -41,6 +42,15 @@ class Compare(View):
         )
         return [self._others, self._said, self._body]
 
+    def _against(self, chosen: list[str]) -> tuple[pd.DataFrame, list[str]]:
+        """What the run is against the baselines: kept for the next page."""
+        loaded, kernel = self.state.loaded, self.state.kernel
+
+        def found() -> tuple[pd.DataFrame, list[str]]:
+            return topic.against(loaded, kernel, chosen, run_cache.open_cached)
+
+        return run_cache.kept(loaded, ("against", kernel, *chosen), found) if loaded else found()
+
     def update(self) -> None:
         state = self.state
         options = topic.baselines(state.loaded, state.kernel, state.runs)
@@ -50,7 +60,7 @@ class Compare(View):
         self._filling = True
         self._others.param.update(options=options, value=chosen)
         self._filling = False
-        rows, said = topic.against(state.loaded, state.kernel, chosen, open_cached)
+        rows, said = self._against(chosen)
         names = [topic.name_of(token, state.runs) for token in chosen]
         came_and_went = self._findings.show(chosen)
         title, text = topic.sentence(state.kernel, names, rows, compared_case.said(rows, state.chosen))

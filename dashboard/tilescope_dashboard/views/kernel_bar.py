@@ -164,4 +164,7 @@ def _of(view: str) -> list[str]:
 def _offer(widget: pmui.Select, options: Mapping[str, Any] | Sequence[str], value: Any) -> None:
     """Put the options in place of the others, and what is chosen among them; without any there is nothing to choose."""
     changes = {"options": options, "value": value, "disabled": len(options) == 0}
-    widget.param.update(**{name: new for name, new in changes.items() if getattr(widget, name) != new})
+    changed = {name: new for name, new in changes.items() if getattr(widget, name) != new}
+    widget.param.update(**changed)
+    if "options" in changed and "value" not in changed:
+        widget.param.trigger("value")  # the browser knows a value by its label, which may be another one now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 from tilescope.models import timeline as model
@@ -12,7 +13,7 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.components.trace_links import links
-from tilescope_dashboard.data import frames
+from tilescope_dashboard.data import frames, run_cache
 from tilescope_dashboard.data.recordings import Question, rows_of
 from tilescope_dashboard.figures.timeline import timeline
 from tilescope_dashboard.topics import timeline as topic
@@ -47,8 +48,8 @@ class Timeline(View):
         rows = self.usual
         other, anew = self.elsewhere(), rows is not self._of
         if anew:
-            self._of, self._launches = rows, model.timeline(rows)
-            self._sums = model.totals(self._launches)
+            self._of = rows
+            self._launches, self._sums = self._timed(rows)
             self._sample.param.update(options=topic.repetitions(self._sums["sample"]), value=topic.TYPICAL)
         options = topic.problems(self._sums)
         if anew or other:
@@ -57,6 +58,15 @@ class Timeline(View):
         self._body.visible = bool(options)
         self._filling = False
         self._draw()
+
+    def _timed(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The launches of these rows and the sums of their repetitions: kept for the next page."""
+
+        def found() -> tuple[pd.DataFrame, pd.DataFrame]:
+            launches = model.timeline(rows)
+            return launches, model.totals(launches)
+
+        return run_cache.kept(self.loaded, ("timeline", self.state.kernel), found) if self.loaded else found()
 
     def _pick(self) -> None:
         workload, direction = self._problem.value

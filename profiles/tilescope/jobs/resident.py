@@ -34,6 +34,8 @@ SWITCH = "TILESCOPE_RESIDENT"
 MARK, UNMARKED = "TILESCOPE_WORKER", "tilescope-scratch-________"
 #: Options of Python for a worker, before the file of its job.
 WORKER = ("-P", "-m", "tilescope.worker")
+#: Asks a server that is started for a worker that is ready for the GPU.
+GPU = "gpu"
 #: The file beside a job's that says in which environment and folder it is to be done.
 REQUEST = "request.json"
 #: Longest message in bytes.
@@ -116,13 +118,16 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, **ptxas.environment(), "PYTHONPATH": _python_path(), **(more or {})}
 
 
-def prepare() -> None:
-    """Has a fork server started in the background, if there is none. Returns at once and never raises."""
+def prepare(gpu: bool = False) -> None:
+    """Has a fork server started in the background, if there is none. Returns at once and never raises.
+
+    ``gpu`` says that what comes will be measured, where there is a GPU: the server then has a worker ready that has a context.
+    """
     with contextlib.suppress(Exception):
         variables = environment()
         path = _socket(variables)
         if path and not _listens(path):
-            _start(path, variables)
+            _start(path, variables, gpu)
 
 
 async def fork(job: Path, variables: Mapping[str, str], output: int, gpu: bool = False) -> Forked | None:
@@ -221,13 +226,13 @@ def _listens(path: Path) -> bool:
     return found is not None
 
 
-def _start(path: Path, variables: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
+def _start(path: Path, variables: Mapping[str, str], gpu: bool = False) -> subprocess.Popen[bytes] | None:
     """The server's process, in a session of its own: it outlives this one."""
     _started[:] = [server for server in _started if server.process.poll() is None]
     now = time.monotonic()
     if coming := [server for server in _started if server.path == path and now - server.at < _COMING]:
         return coming[-1].process
-    command = [sys.executable, "-P", "-m", "tilescope.worker.fork_server", str(path)]
+    command = [sys.executable, "-P", "-m", "tilescope.worker.fork_server", str(path), *([GPU] if gpu else [])]
     null = subprocess.DEVNULL
     try:
         started = subprocess.Popen(

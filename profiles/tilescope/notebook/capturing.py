@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilescope.jobs import resident
 from tilescope.jobs.job import Catalog, Given, OnEvent
 from tilescope.jobs.plan import AUTO, Request, choose_target
 from tilescope.notebook import job_waiting, live_progress
@@ -51,11 +52,13 @@ class Capture:
         self.checked = ""
 
     def __enter__(self) -> Capture:
+        if self._recorder is not None:
+            raise ValueError("a capture is used once: make another")
+        # What is captured will be profiled: its worker's imports need not wait for that.
+        resident.prepare(gpu=self._here == self.target)
         from tilescope.captures import recorder, recording  # noqa: PLC0415 (they import torch and triton)
         from tilescope.tuning import ahead  # noqa: PLC0415
 
-        if self._recorder is not None:
-            raise ValueError("a capture is used once: make another")
         self._recorder = recorder.Recorder()
         import torch  # noqa: PLC0415
 

@@ -6,6 +6,7 @@ import argparse
 import shlex
 from typing import Any, NoReturn
 
+from tilescope.jobs import resident
 from tilescope.notebook.capturing import LIMIT, Capture
 from tilescope.notebook.opened_run import Profile
 
@@ -18,7 +19,8 @@ class _Options(argparse.ArgumentParser):
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Makes the magic known to IPython."""
+    """Makes the magic known to IPython, and starts what the first cell would wait for."""
+    resident.prepare(gpu=True)
 
     def tilescope(line: str, cell: str) -> Profile | None:
         """Runs the cell and profiles the Triton kernels that it launches, each as it was launched."""

@@ -50,7 +50,7 @@ _GPU = Path("/dev/nvidiactl")
 #: So many launchers are built ahead.
 _BUILT = 4
 #: A benchmark of a person's own answers with quantiles: each answer counts as one sample.
-_OWN_BENCHMARK = racing.Rules(first=1, batch=1, most=3, last=0)
+_OWN_BENCHMARK = racing.Rules(first=1, fewest=2, turns=2)
 
 
 class Tuner(Autotuner):  # type: ignore[misc]

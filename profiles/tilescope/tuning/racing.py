@@ -13,8 +13,8 @@ dropped at any time of the race with a probability of at most ``error``, as far 
 are not: a sample counts as at most ``_CUT`` times the spread away from the config's median.
 
 Samples that are taken one after the other are no independent ones: an H200 that reads from HBM is 2 % slower for a millisecond or two,
-then quicker again. So nobody is dropped early for a small difference, and configs that are close at the end race once more, a sample
-each in turns of random order, and only that counts between them. Pure.
+then quicker again. So nobody is dropped early for a small difference. What is left when all have come takes turns, a sample each in
+random order, and only that counts between them. Pure.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 #: Next samples of a config, in seconds, as many as are asked for; fewer, or none, where it fails.
 Measure = Callable[[str, int], Sequence[float]]
 _CUT = 3.0
-#: The part of the margin of who is surely slower beyond which one most likely is.
-_LIKELY = 0.75
-#: Fewest samples of each in the last race.
-_FEWEST = 8
+#: The relative spread to expect before any is measured, and for how many degrees of freedom it counts.
+_NOISE, _WEIGHT = 0.01, 4.0
 
 
 class ConfigFailed(Exception):
@@ -42,24 +40,19 @@ class ConfigFailed(Exception):
 class Rules:
     """How a race is run.
 
-    ``first`` samples of every config, then ``batch`` a round up to ``most``. ``error`` is the probability with which the best
-    may be dropped, and ``least`` the ratio that it must be slower by; ``close`` is the ratio that is not worth more samples: the race
-    ends when no other config can, with that confidence, be quicker than the leader by more. Those within ``near`` of the leader then
-    race once more, up to ``last`` samples each (0: they do not), fewer where these take more than ``spent`` seconds in all. ``noise``
-    is the relative spread to expect before any is measured, and counts as ``weight`` degrees of freedom.
+    ``first`` samples of every config as it comes; who is surely slower than the leader by the ratio ``least`` is dropped. The others take
+    ``fewest`` to ``turns`` turns, fewer where those take more than ``spent`` seconds in all; who is surely slower is dropped there,
+    and who cannot be quicker than the leader by more than the ratio ``close`` is not timed again. ``error`` is the probability with
+    which the best may be dropped.
     """
 
     first: int = 3
-    batch: int = 4
-    most: int = 12
     least: float = 0.03
-    near: float = 0.04
-    last: int = 48
+    fewest: int = 4
+    turns: int = 32
     spent: float = 0.1
+    close: float = 0.005
     error: float = 0.05
-    close: float = 0.0025
-    noise: float = 0.01
-    weight: float = 4.0
 
 
 @dataclass
@@ -109,9 +102,7 @@ class Race:
         self._measure = measure
         self._known: dict[str, tuple[int, Summary]] = {}
         self._taken = 0
-        self._numbers = random.Random(0)  # noqa: S311 - no secret
-        rounds = 1 + math.ceil((max(self.rules.most, self.rules.last) - self.rules.first) / self.rules.batch)
-        self._error = self.rules.error / max(1, entrants * rounds)
+        self._error = self.rules.error / max(1, entrants * (1 + self.rules.turns))
 
     @property
     def best(self) -> float | None:
@@ -124,7 +115,7 @@ class Race:
         lane = self.lanes[config] = Lane(config, list(known))
         if not lane.samples:
             self._time(lane, self.rules.first)
-        self._drop()
+        self._drop(self.rules.least)
         return lane
 
     def refuse(self, config: str, reason: str, like: str = "") -> None:
@@ -132,47 +123,35 @@ class Race:
         self.lanes[config] = Lane(config, out=reason, like=like)
 
     def finish(self) -> Outcome:
-        """Spends samples on the configs that are left until the leader is clear, or each has the most of them."""
-        clear = self._spend()
-        if self.rules.last:
-            self._drop(self.rules.near)
-            if len(near := self._running()) > 1:
-                clear = self._last(near)
-        return self.outcome(clear)
-
-    def _last(self, near: Sequence[Lane]) -> bool:
-        """Races these once more. Whether the leader is clear."""
-        most = min(self.rules.last, max(_FEWEST, int(self.rules.spent / sum(lane.median for lane in near))))
-        rules = replace(self.rules, first=0, batch=1, most=most, least=0.0, last=0)
-        again = Race(self._measure, len(near), rules)
+        """Has those that are left take turns until the leader is clear, or each has had the most of them."""
+        near = self._running()
+        if len(near) < 2:
+            return self.outcome(clear=True)
+        again = Race(self._measure, len(near), self.rules)
         again.lanes = {lane.config: Lane(lane.config) for lane in near}
-        for _ in range(_FEWEST):
-            again._turn(again._running())
-        clear = again._spend()
+        turns = int(self.rules.spent / sum(lane.median for lane in near))
+        clear = again._turns(min(self.rules.turns, max(self.rules.fewest, turns)))
         self.lanes |= again.lanes
         self._known.clear()
         self._taken += again._taken
-        return clear
+        return self.outcome(clear)
 
-    def _spend(self) -> bool:
-        """Times those that may win, in turn. Whether the leader is clear."""
-        clear = False
-        while leader := self._leader():
-            rivals = [lane for lane in self._running() if lane is not leader]
-            common = self._common()
-            close = [lane for lane in rivals if self._may_win(lane, leader, common)]
-            clear = not close
-            short = [lane for lane in (leader, *close) if len(lane.samples) < self.rules.most]
-            if clear or not short:
-                break
-            self._turn(short)
-            self._drop()
-        return clear
+    def _turns(self, most: int) -> bool:
+        """Times those that may win once a turn, in random order: whatever comes and goes in the machine meets all alike.
 
-    def _turn(self, lanes: Sequence[Lane]) -> None:
-        """Times each of them, in random order: whatever comes and goes in the machine meets all alike."""
-        for lane in self._numbers.sample(lanes, len(lanes)):
-            self._time(lane, min(self.rules.batch, self.rules.most - len(lane.samples)))
+        Whether the leader is clear.
+        """
+        numbers, wanted = random.Random(0), self._running()  # noqa: S311 - no secret
+        for turn in range(1, most + 1):
+            for lane in numbers.sample(wanted, len(wanted)):
+                self._time(lane, 1)
+            wanted = self._running()
+            if turn >= self.rules.fewest:
+                self._drop(0.0)
+                wanted = self._may_win()
+            if len(wanted) < 2:
+                return True
+        return False
 
     def _time(self, lane: Lane, count: int) -> None:
         try:
@@ -200,37 +179,42 @@ class Race:
             self._known[lane.config] = len(lane.samples), summary
         return summary
 
-    def _drop(self, near: float = math.inf) -> None:
-        """Drops who is surely slower than the leader, and who most likely is, by more than ``near``."""
+    def _drop(self, least: float) -> None:
+        """Drops who is surely slower than the leader by that ratio at least."""
         leader, common = self._leader(), self._common()
         for lane in self._running():
             if leader is None or lane is leader:
                 continue
             difference, margin = self._difference(lane, leader, common)
-            if difference > max(math.log1p(self.rules.least), min(margin, max(_LIKELY * margin, math.log1p(near)))):
+            if difference > max(math.log1p(least), margin):
                 lane.out = f"slower than the leader by {math.expm1(difference):.1%} ± {math.expm1(margin):.1%}"
 
-    def _may_win(self, lane: Lane, leader: Lane, common: float) -> bool:
-        """Whether it may be quicker than the leader by more than the rules call close."""
-        difference, margin = self._difference(lane, leader, common)
-        return difference - margin < -math.log1p(self.rules.close)
+    def _may_win(self) -> list[Lane]:
+        """The leader, and who may be quicker than it by more than the rules call close."""
+        leader, common = self._leader(), self._common()
+        found: list[Lane] = []
+        for lane in self._running():
+            difference, margin = self._difference(lane, leader, common) if leader else (0.0, 0.0)
+            if lane is leader or difference - margin < -math.log1p(self.rules.close):
+                found.append(lane)
+        return found
 
     def _difference(self, lane: Lane, leader: Lane, common: float) -> tuple[float, float]:
         """The logarithm of the ratio of times, and the margin within which it is not known."""
         ours, theirs = self._summary(lane), self._summary(leader)
-        degrees = self.rules.weight + ours.count + theirs.count - 2
+        degrees = _WEIGHT + ours.count + theirs.count - 2
         error = math.sqrt(self._variance(ours, common) / ours.count + self._variance(theirs, common) / theirs.count)
         return ours.mean - theirs.mean, student(1 - self._error, degrees) * error
 
     def _variance(self, own: Summary, common: float) -> float:
         """The moderated variance of a config's samples."""
-        return (self.rules.weight * common + own.squares) / (self.rules.weight + own.count - 1)
+        return (_WEIGHT * common + own.squares) / (_WEIGHT + own.count - 1)
 
     def _common(self) -> float:
         """The variance of all configs together; what the rules expect counts among it."""
         every = [self._summary(lane) for lane in self.lanes.values() if lane.samples]
-        weight, degrees = self.rules.weight, sum(own.count - 1 for own in every)
-        return (weight * self.rules.noise**2 + sum(own.squares for own in every)) / (weight + degrees)
+        degrees = sum(own.count - 1 for own in every)
+        return (_WEIGHT * _NOISE**2 + sum(own.squares for own in every)) / (_WEIGHT + degrees)
 
     def outcome(self, clear: bool = False) -> Outcome:
         """How things stand, without further samples."""
@@ -239,7 +223,7 @@ class Race:
         if leader is None:
             return Outcome("", math.nan, math.nan, False, lanes, self._taken)
         own = self._summary(leader)
-        quantile = student(1 - self.rules.error / 2, self.rules.weight + own.count - 1)
+        quantile = student(1 - self.rules.error / 2, _WEIGHT + own.count - 1)
         margin = quantile * math.sqrt(self._variance(own, self._common()) / own.count)
         return Outcome(
             leader.config, math.exp(own.mean - margin), math.exp(own.mean + margin), clear, lanes, self._taken

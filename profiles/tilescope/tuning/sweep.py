@@ -45,8 +45,6 @@ PLACE = "cuda"
 COUNTED = 3
 #: Seconds after which what is known is kept, and after which it is told again what is raced.
 _EVERY, _TOLD = 1.0, 0.2
-#: Where each call draws inputs of its own, configs cannot take turns a sample each.
-_WITHOUT_TURNS = racing.Rules(most=24, last=0)
 _AUTOTUNED = "an autotuner chooses for it, which this race stands in for"
 
 
@@ -83,6 +81,7 @@ class Sweep:
         self._made: dict[str, list[str]] = {}
         self._expected: dict[str, Any] = {}
         self._inputs: list[execute.Inputs] = []
+        self._calls: dict[Case, Callable[[], Any]] = {}
         #: Why configs have no place in the race.
         self._refused: dict[str, str] = {}
         #: Configs that may work another time.
@@ -111,8 +110,7 @@ class Sweep:
         new = {name: case for name, case in self._cases.items() if name not in known}
         for name, timing in known.items():
             self._facts[name] = {**self._facts[name], **timing.facts}
-        rules = racing.Rules() if any_case.direction == FORWARD else _WITHOUT_TURNS
-        contest = racing.Race(self._samples, len(self._cases), rules)
+        contest = racing.Race(self._samples, len(self._cases))
         if kept and new:
             self._keep = lambda: kept.keep(problem, self._certain(contest, new), self._facts)
         for name, reason in self._refused.items():
@@ -246,9 +244,13 @@ class Sweep:
             raise racing.ConfigFailed(compile_jobs.one_line(error)) from error
 
     def _run(self, case: Case) -> Callable[[], Any]:
-        """A call of the case. Forward calls of all configs share their inputs."""
+        """A call of the case. Forward calls of all configs share their inputs; others have their own, which they keep while there is room."""
         if case.direction != FORWARD:
-            return execute.prepare(self._spec, case, PLACE, rotate=race.ROTATE)
+            if case not in self._calls:
+                if not roomy():
+                    self._calls.clear()
+                self._calls[case] = execute.prepare(self._spec, case, PLACE, rotate=race.ROTATE)
+            return self._calls[case]
         if not self._inputs:
             self._inputs = [execute.draw_inputs(self._spec, case, PLACE) for _ in range(race.ROTATE)]
         call, sets = execute.implementation(self._spec, case), itertools.cycle(self._inputs)
@@ -298,6 +300,13 @@ def without_autotuners() -> Iterator[None]:
 
     with mock.patch.object(Autotuner, "run", chosen):
         yield
+
+
+def roomy() -> bool:
+    """Whether less than half of the GPU's memory is in use."""
+    free, total = torch.cuda.mem_get_info()
+    cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return free + cached > total / 2
 
 
 def broken() -> bool:

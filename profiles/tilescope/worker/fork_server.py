@@ -1,10 +1,10 @@
 """The fork server: has imported torch and Triton, and forks a worker from itself for each job, in milliseconds.
 
-``python -P -m tilescope.worker.fork_server SOCKET`` starts one; ``tilescope.jobs.resident`` does. It never touches a GPU and
+``python -P -m tilescope.worker.fork_server SOCKET [gpu]`` starts one; ``tilescope.jobs.resident`` does. It never touches a GPU and
 imports no kernel, so that a worker begins as a fresh process would, with the same environment, folder and output, less
 the seconds that torch takes. When a file that it has imported changes it retires, and so it does after ``IDLE`` seconds without
 work. A worker dies with the fork server, and with whoever asked for it. Who asks for the GPU again finds a worker that is ready
-(``tilescope.worker.ready``).
+(``tilescope.worker.ready``), and so does who asks first, where the server was started for that.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ _ASKING = 2.0
 #: What every worker imports. Nothing is forked before.
 _FIRST = ("torch", "triton", "triton.language", "tilescope.execution.execute")
 _DIGESTED = "triton.runtime.cache"
-#: What most workers import beside it, and takes long: between these, workers are forked.
+#: What most workers import beside it: between these, workers are forked. What takes longest comes last, for whoever asks while it
+#: is imported waits for it, and a live launch needs none of it.
 _THEN = (
-    _DIGESTED, "torch._dynamo", "tilescope.execution.launches", "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
+    _DIGESTED, "tilescope.execution.launches", "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
     "tilescope.collectors.cupti.counters", "tilescope.collectors.events", "tilescope.collectors.interpreter", "tilescope.collectors.torch_profiler",
     "tilescope.interpreter.interpret", "torch.autograd.profiler", "tilescope.tuning.race", "tilescope.tuning.compile_pool",
-    "triton.experimental.gluon",
+    "triton.experimental.gluon", "torch._dynamo",
 )  # fmt: skip
 #: What torch.compile imports: when nobody has asked for anything for ``_SPARE`` seconds. It looks for a GPU, so where there may be
 #: one each worker imports it for itself.
@@ -86,7 +87,7 @@ class Loaded:
 class ForkServer:
     """Takes requests from ``listening``. ``serve`` returns in the server when it is at its end, and in every worker."""
 
-    def __init__(self, listening: socket.socket, path: Path, lock: int) -> None:
+    def __init__(self, listening: socket.socket, path: Path, lock: int, gpu: bool = False) -> None:
         self._listening: socket.socket | None = listening
         self._path, self._lock = path, lock
         self._clients: list[Client] = []
@@ -95,7 +96,7 @@ class ForkServer:
         self._loaded, self._pid = Loaded(), os.getpid()
         self._failed = self._refusal = ""
         self._ready: ready.ReadyWorker | None = None
-        self._gpu_wanted = False
+        self._gpu_wanted = gpu and ready.DRIVER.exists()
         self._quiet = time.monotonic()
         for end in (self._woken, self._wake):
             end.setblocking(False)
@@ -108,7 +109,8 @@ class ForkServer:
         while self._listening or self._clients:
             left = None if self._clients else max(0.0, self._quiet + IDLE - time.monotonic())
             able = len(waiting) <= len(_THEN)
-            keys = self._poll(0.0 if waiting else _SPARE if later else left, accept=able)
+            soon = waiting or (self._gpu_wanted and not self._clients)
+            keys = self._poll(0.0 if soon else _SPARE if later else left, accept=able)
             for request in self._attend(keys):
                 return request
             if waiting:
@@ -372,7 +374,7 @@ def main(arguments: list[str]) -> int:
     held = _listen(Path(arguments[0]))
     if held is None:
         return 0
-    server = ForkServer(held[0], Path(arguments[0]), held[1])
+    server = ForkServer(held[0], Path(arguments[0]), held[1], resident.GPU in arguments[1:])
     request = server.serve()
     if request is None:
         return 0

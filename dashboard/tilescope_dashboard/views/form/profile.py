@@ -69,6 +69,11 @@ class ProfileForm(pn.viewable.Viewer):
         entry = choices.entry_of(self.state.catalog, self.state.kernel)
         if not self.state.may_launch or entry is None:
             return
+        if self._own.unopened:
+            # What was chosen before is not what the person means.
+            said = f"{self._own.unopened} is not open. Wait until it is, or empty its field."
+            self._trouble.object = html_text.notice("error", "Nothing was started:", said)
+            return
         try:
             request = self._fields.request(entry)
         except ValueError as error:

@@ -23,7 +23,7 @@ class UserKernelField(pn.viewable.Viewer):
 
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self.said, self._latest = html_text.pane(), LatestRequest()
+        self.said, self._latest, self._opened = html_text.pane(), LatestRequest(), ""
         pn.state.on_session_destroyed(lambda _: self._latest.close())
         self.field = pmui.TextInput(
             label="own kernel or captured launch", placeholder="file.py:SPEC or captured_launches.py:NAME", sizing_mode="stretch_width",
@@ -31,6 +31,11 @@ class UserKernelField(pn.viewable.Viewer):
         )  # fmt: skip
         self.field.param.watch(self._read, "value")
         self._layout = pn.Column(self.field, self.said, sizing_mode="stretch_width", margin=0)
+
+    @property
+    def unopened(self) -> str:
+        """What stands in the field and was not opened, because it was refused or is being read; empty where nothing does."""
+        return "" if self.field.value == self._opened else self.field.value
 
     def _say(self, notice: str) -> None:
         self.said.object = notice
@@ -53,6 +58,7 @@ class UserKernelField(pn.viewable.Viewer):
         self._say("")
         entry = {**entries[0], "name": name}
         others = [e for e in self.state.catalog if e["name"] != name]
+        self._opened = event.new
         self.state.param.update(catalog=[*others, entry], kernel=name)
 
     def __panel__(self) -> pn.viewable.Viewable:
