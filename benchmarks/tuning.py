@@ -36,6 +36,7 @@ from typing import Any
 import torch
 import triton
 from tilescope.hardware import device
+from tilescope.jobs.versions import versions
 from tilescope.tuning import autotuning
 from tilescope.tuning.cold_times import cold_times
 from triton.runtime.cache import triton_key
@@ -154,7 +155,7 @@ def _target() -> str:
 
 def _conditions() -> tuple[dict[str, Any], str | None]:
     """What is measured on, and why nothing can be; None where it can."""
-    here, known = device.detect(), device.versions()
+    here, known = device.detect(), versions()
     conditions = {
         "gpu": here.name if here else "no GPU", "cores": len(os.sched_getaffinity(0)), "machine": platform.machine(),
         "date": f"{datetime.now(UTC):%Y-%m-%d}", **{n: v for n, v in known.items() if n != "tilescope"},

@@ -69,7 +69,7 @@ def test_the_compiler_asks_the_same_gpu() -> None:
 
 
 def test_it_is_checked_with_the_values_that_it_would_have() -> None:
-    answers = capture("check", [CASES[key] for key in ANSWERED])
+    answers = capture("check", [CASES[key] for key in ANSWERED], check_limit=60)
     for key in ANSWERED:
         answer = answers[CASES[key].id]
         assert "artefact" in answer, answer

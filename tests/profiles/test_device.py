@@ -1,4 +1,4 @@
-"""Devices, their datasheet roofs, versions, and where ncu is looked for."""
+"""Devices, their datasheet roofs, versions of what takes part, and where ncu is looked for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import tilescope
 from tilescope.hardware import ceilings, device
+from tilescope.jobs import versions
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
@@ -108,13 +109,13 @@ def test_a_programs_version_is_asked_for_once(tmp_path: Path, monkeypatch: pytes
     tool.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho Version 1.2\n")
     tool.chmod(0o755)
     for _ in range(2):
-        assert device.version_text(str(tool)) == "Version 1.2\n"
-    device._version_text.cache_clear()
-    assert device.version_text(str(tool)) == "Version 1.2\n", "kept between processes"
+        assert versions.version_text(str(tool)) == "Version 1.2\n"
+    versions._version_text.cache_clear()
+    assert versions.version_text(str(tool)) == "Version 1.2\n", "kept between processes"
     assert (tmp_path / "asked").read_text().count("asked") == 1
     tool.write_text("#!/bin/sh\necho Version 1.30\n")
-    assert device.version_text(str(tool)) == "Version 1.30\n"
-    assert device.version_text(str(tmp_path / "none")) == ""
+    assert versions.version_text(str(tool)) == "Version 1.30\n"
+    assert versions.version_text(str(tmp_path / "none")) == ""
 
 
 def test_an_unlisted_gpu_has_no_datasheet(nvml: FakeNvml) -> None:
@@ -144,7 +145,7 @@ def test_no_driver(nvml: FakeNvml) -> None:
     assert device.detect() is None
     assert "Driver Not Loaded" in (device.unavailable() or "")
     assert device.lock_name() == "gpu"
-    assert "driver" not in device.versions()
+    assert "driver" not in versions.versions()
 
 
 @pytest.mark.parametrize(("version", "word"), [("2.13.0+cpu", "CPU build"), ("2.13.0+cu130", None)])
@@ -162,17 +163,17 @@ def test_versions_and_ncu(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_p
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert device.find_ncu() == str(fake)
-    versions = device.versions()
-    assert versions["ncu"] == "2025.3.1.0"
-    assert versions["driver"] == "580.159.04"
-    assert versions["python"].startswith("3.")
+    known = versions.versions()
+    assert known["ncu"] == "2025.3.1.0"
+    assert known["driver"] == "580.159.04"
+    assert known["python"].startswith("3.")
     # Its own, of the code that runs, and those of the libraries that are compared with, where they are installed.
-    assert versions["tilescope"] == tilescope.__version__
+    assert known["tilescope"] == tilescope.__version__
     monkeypatch.setattr(
         device.importlib.metadata, "version", lambda name: {"liger-kernel": "0.6.2", "nvidia-cublas": "13.1"}[name]
     )
     monkeypatch.setattr(device.importlib.metadata, "PackageNotFoundError", KeyError)
-    found = device.versions()
+    found = versions.versions()
     assert (found["liger-kernel"], found["cublas"]) == ("0.6.2", "13.1")
     assert "cudnn" not in found
 
@@ -230,8 +231,8 @@ def test_dense_rates_double_with_half_the_width() -> None:
 def test_the_parent_needs_no_torch() -> None:
     code = (
         "import sys; from tilescope.hardware import device, ceilings; from tilescope.models import roofline, traffic, summary; "
-        "from tilescope.collectors import events, torch_profiler; from tilescope.collectors.ncu import counters as ncu; device.detect(); device.versions(); "
+        "from tilescope.collectors import events, torch_profiler; from tilescope.collectors.ncu import counters as ncu; from tilescope.jobs import versions; device.detect(); versions.versions(); "
         "ncu.unavailable(); sys.exit('torch' in sys.modules or 'triton' in sys.modules)"
     )
-    profiles = Path(device.__file__).parents[1]
+    profiles = Path(device.__file__).parents[2]
     subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(profiles)}, check=True)

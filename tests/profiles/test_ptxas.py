@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from tilescope.hardware import ptxas
+from tilescope.jobs import ptxas
 from tilescope.jobs.process import WorkerProcess
 from triton import knobs
 

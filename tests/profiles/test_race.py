@@ -185,8 +185,6 @@ def test_near_winners_compile_first_then_what_takes_longest():
 
 
 def test_winners_of_a_run_are_exported_and_others_in_the_file_stay(tmp_path):
-    from tilescope.commands import tune
-
     problem = memory.Problem("softmax/triton", "d", "('forward', 'fp32', 8)", "NVIDIA H200", "GPU-1", "v")
     case = Case("softmax", "triton", "forward", "8-fp32", "BLOCK=128")
     launch = {"function": "k", "digest": "x", "arguments": {"n": 8, "x": "torch.float32", "BLOCK": 128}}
@@ -200,14 +198,14 @@ def test_winners_of_a_run_are_exported_and_others_in_the_file_stay(tmp_path):
     other = dataclasses.replace(found, problem=dataclasses.replace(problem, kernel="rms_norm/triton"))
     older = dataclasses.replace(found, median=9.0)
     memory.export([other, older], path)
-    tune._export([found], path)
+    assert tuning.export([found], path) == (1, 1)
     kept = memory.load(path)
     assert {(one.problem.kernel, one.median) for one in kept} == {("rms_norm/triton", 2e-6), ("softmax/triton", 2e-6)}
     asked = dataclasses.replace(problem, kernel="k", digest="x")
     assert memory.launched(kept, asked, {"n": 8, "x": "torch.float32"})[0]["BLOCK"] == 128
     assert memory.launched(kept, asked, {"n": 9}) == []
     with pytest.raises(ValueError, match="nothing was timed"):
-        tune._export([], path)
+        tuning.export([], path)
 
 
 def test_what_an_exhaustive_sweep_does_not_do_is_refused(kit, capsys):

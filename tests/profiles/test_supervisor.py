@@ -13,9 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tilescope.hardware import ptxas
 from tilescope.hardware.gpu_lock import gpu_lock
-from tilescope.jobs import attempt, process, questions, schedule, supervisor
+from tilescope.jobs import attempt, process, ptxas, questions, schedule, supervisor
 from tilescope.jobs.job import Job, WorkerError
 from tilescope.jobs.ledger import Ledger
 from tilescope.runs import journal, staleness, store, writer

@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import platform
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tilescope.files import user_cache
 from tilescope.hardware import ceilings
 from tilescope.table.run import Device
-from tilescope.version import VERSION
 
 #: CUDA cores of a multiprocessor; 128 on every architecture since 8.6 (CUDA C++ Programming Guide, compute capabilities).
 _CORES = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
@@ -119,19 +114,13 @@ def clocks() -> dict[str, float]:
         return {}
 
 
-def versions() -> dict[str, str]:
-    """Versions of what takes part, by name; what is not installed is absent."""
-    found = {"python": platform.python_version(), "tilescope": VERSION, **installed()}
+def driver() -> str:
+    """Version of the NVIDIA driver; empty where there is none."""
     try:
         with _nvml() as nvml:
-            found["driver"] = str(nvml.nvmlSystemGetDriverVersion())
+            return str(nvml.nvmlSystemGetDriverVersion())
     except NoDeviceError:
-        pass
-    ncu = find_ncu()
-    if ncu:
-        version = re.search(r"Version\s+(\S+)", version_text(ncu))
-        found["ncu"] = version[1] if version else "unknown"
-    return found
+        return ""
 
 
 def installed() -> dict[str, str]:
@@ -162,34 +151,6 @@ def find_ncu() -> str | None:
 
 def _version_key(path: Path) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", str(path))]
-
-
-def version_text(program: str) -> str:
-    """What the program says to ``--version``; empty where it cannot be run. Asked once, until its file changes."""
-    try:
-        seen = Path(program).resolve().stat()
-    except OSError:
-        return ""
-    return _version_text(program, seen.st_mtime_ns, seen.st_size)
-
-
-@cache
-def _version_text(program: str, *_: int) -> str:
-    key = user_cache.digest([program, *_])
-    said = user_cache.read("versions", key)
-    if not isinstance(said, str):
-        said = output([program, "--version"])
-        if said:
-            user_cache.write("versions", key, said)
-    return said
-
-
-def output(command: list[str]) -> str:
-    """What the command writes; empty where it cannot be run or takes half a minute."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
 
 
 def _detect() -> Device:

@@ -19,6 +19,7 @@ from typing import Any
 from tilescope.collectors.cupti import library
 from tilescope.collectors.interpreter import TESTED
 from tilescope.hardware import device
+from tilescope.jobs.versions import versions
 from tilescope.runs import store
 
 #: The driver's own account of its settings.
@@ -98,7 +99,7 @@ def driver(version: Path, here: bool) -> Finding:
         match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", version.read_text())
         return Finding("driver", True, match[1] if match else "version not readable")
     except OSError:
-        found = device.versions().get("driver")
+        found = device.driver()
         if found:
             return Finding("driver", True, found)
         cure = "install NVIDIA's driver, and in a container start it with --gpus all" if not here else ""
@@ -159,7 +160,7 @@ def ncu() -> Finding:
     if path is None:
         return Finding("ncu", False, "not on PATH, nor in its usual places",
                        "install Nsight Compute: https://developer.nvidia.com/nsight-compute")  # fmt: skip
-    return Finding("ncu", True, f"{device.versions().get('ncu', 'version unknown')} ({path})")
+    return Finding("ncu", True, f"{versions().get('ncu', 'version unknown')} ({path})")
 
 
 def cupti() -> Finding:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from tilescope.hardware import device
 from tilescope.jobs import supervisor
 from tilescope.jobs.job import Job, WorkerError
+from tilescope.jobs.versions import versions
 from tilescope.runs import artefacts, store
 from tilescope.table.case import Case
 from tilescope.table.run import Device
@@ -63,7 +64,7 @@ class Executor(Protocol):
 def here(kernels: Sequence[str], place: str = "") -> Gpu | None:
     """The GPU of the process that asks; None where none can be timed on."""
     found = None if device.unavailable() else device.detect()
-    return Gpu(place, device.uuid(), found, device.versions(), code(kernels)) if found else None
+    return Gpu(place, device.uuid(), found, versions(), code(kernels)) if found else None
 
 
 def code(kernels: Sequence[str]) -> dict[str, str]:

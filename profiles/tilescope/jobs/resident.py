@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tilescope.hardware import ptxas
+from tilescope.jobs import ptxas
 
 #: Turns the fork server off when it is ``0``.
 SWITCH = "TILESCOPE_RESIDENT"

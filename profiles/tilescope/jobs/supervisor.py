@@ -16,10 +16,11 @@ from typing import Any
 
 from tilescope import collectors
 from tilescope.collectors.conditions import conditions
-from tilescope.hardware import device, ptxas
-from tilescope.jobs import questions, schedule, scratch
+from tilescope.hardware import device
+from tilescope.jobs import ptxas, questions, schedule, scratch
 from tilescope.jobs.job import Job, OnEvent, WorkerError
 from tilescope.jobs.ledger import Ledger
+from tilescope.jobs.versions import versions
 from tilescope.runs import journal, staleness, store
 from tilescope.runs.provenance import git_revision
 from tilescope.table import schema
@@ -112,7 +113,7 @@ def _about(job: Job, here: Device | None) -> Run:
             name: {field: entry[field] for field in kept} | {"variable": entry["kernel"].rpartition(":")[2]}
             for name, entry in entries.items()
         },
-        versions=dict(job.versions or device.versions()) | ({"ptxas": assembler} if assembler else {}),
+        versions=dict(job.versions or versions()) | ({"ptxas": assembler} if assembler else {}),
         settings={
             **job.settings,
             "target": target,

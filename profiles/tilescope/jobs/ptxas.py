@@ -13,7 +13,7 @@ import os
 import re
 from pathlib import Path
 
-from tilescope.hardware.device import version_text
+from tilescope.jobs.versions import version_text
 
 #: The binary and its variable, for targets before sm_100 and from there on.
 _BINARIES = (("ptxas", "TRITON_PTXAS_PATH"), ("ptxas-blackwell", "TRITON_PTXAS_BLACKWELL_PATH"))
