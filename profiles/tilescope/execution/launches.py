@@ -163,6 +163,8 @@ def catch(
         configs = _configs(tuner, kwargs)
         config = configs[0] if fits is None else _first_that_fits(tuner, configs, args, kwargs, fits)
         options = _prepared(tuner, config, kwargs)
+        # Launchers read which it was, to know how many partial sums there are.
+        tuner.best_config = config
         chosen.append(options)
         try:
             return tuner.fn.run(*args, **kwargs, **options)
