@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -98,11 +98,11 @@ def _operator(
     path: str,
     *draw: Draw,
     reference: Callable[..., Any] | None = None,
-    bf16: bool = False,
+    bf16: Sequence[int] = (),
     with_gradient: bool = True,
     **named: Any,
 ) -> Entry:
-    """``fla.ops.PATH(*given, **named)``; with ``bf16`` of the arguments converted. A name that begins with ``_`` is of a given one."""
+    """``fla.ops.PATH(*given, **named)``, with arguments at the places ``bf16`` converted. A name that begins with ``_`` is of a given one."""
     places = {name.removeprefix("_"): place for name, place in named.items() if name.startswith("_")}
     rest = {name: value for name, value in named.items() if not name.startswith("_")}
 
@@ -110,7 +110,7 @@ def _operator(
         return tuple(one() if with_gradient else one().detach() for one in draw)
 
     def call(*given: torch.Tensor) -> Any:
-        passed = [one.bfloat16() if bf16 and one.is_floating_point() else one for one in given]
+        passed = [one.bfloat16() if place in bf16 else one for place, one in enumerate(given)]
         by_name = {name: passed[place] for name, place in places.items()}
         positional = [one for place, one in enumerate(passed) if place not in places.values()]
         return first(attribute(f"fla.ops.{path}")(*positional, **by_name, **rest))
@@ -174,9 +174,9 @@ ENTRIES = [
     _operator("linear_attn:chunk_linear_attn", *_QKV, reference=_recurrence, normalize=False),
     _operator("linear_attn:fused_chunk_linear_attn", *_QKV, reference=_recurrence, normalize=False),
     _operator("linear_attn:fused_recurrent_linear_attn", *_QKV, reference=_recurrence, normalize=False),
-    _operator("delta_rule:chunk_delta_rule", *_DELTA, reference=_delta, bf16=True),
+    _operator("delta_rule:chunk_delta_rule", *_DELTA, reference=_delta, bf16=range(4)),
     _operator("delta_rule:fused_recurrent_delta_rule", *_DELTA, reference=_delta),
-    _operator("gated_delta_rule:chunk_gated_delta_rule", *_DELTA, _gates, _beta=3, _g=4, reference=_delta, bf16=True),
+    _operator("gated_delta_rule:chunk_gated_delta_rule", *_DELTA, _gates, _beta=3, _g=4, reference=_delta, bf16=range(4)),
     _operator("gated_delta_rule:fused_recurrent_gated_delta_rule", *_DELTA, _gates, _beta=3, _g=4, reference=_delta,
               with_gradient=False),
     _operator("hgrn:chunk_hgrn", _sequence, lambda: F.logsigmoid(_sequence()).detach().requires_grad_()),
@@ -184,28 +184,28 @@ ENTRIES = [
     _operator("gsa:chunk_gsa", *_QKV, _slots, lambda: _gates(16)),
     _operator("rwkv6:chunk_rwkv6", *_QKV, lambda: _gates(_WIDTH), _bonus),
     _operator("rwkv6:fused_recurrent_rwkv6", *_QKV, lambda: _gates(_WIDTH), _bonus),
-    _operator("rwkv7:chunk_rwkv7", _x, lambda: _gates(_WIDTH), _x, _x, _unit, _unit, bf16=True),
-    _operator("kda:chunk_kda", *_DELTA, lambda: _gates(_WIDTH), _beta=3, _g=4, bf16=True),
+    _operator("rwkv7:chunk_rwkv7", _x, lambda: _gates(_WIDTH), _x, _x, _unit, _unit, bf16=range(6)),
+    _operator("kda:chunk_kda", *_DELTA, lambda: _gates(_WIDTH), _beta=3, _g=4, bf16=range(4)),
     _operator("attn.parallel:parallel_attn", *_QKV, reference=_attention),
     _operator("forgetting_attn:parallel_forgetting_attn", *_QKV, _gates),
     _operator("stickbreaking_attn:parallel_stickbreaking_attn", *_QKV),
-    _operator("path_attn:parallel_path_attn", *_QKV, _unit, _rates, bf16=True),
+    _operator("path_attn:parallel_path_attn", *_QKV, _unit, _rates, bf16=range(3)),
     _operator("nsa:parallel_nsa", lambda: drawn(1, 64, 16, 32), lambda: drawn(1, 64, 1, 32), lambda: drawn(1, 64, 1, 32),
               lambda: torch.rand(1, 64, 16, device="cuda"), lambda: torch.rand(1, 64, 16, device="cuda"),
               lambda: torch.zeros(1, 64, 1, 1, dtype=torch.long, device="cuda"), _block_indices=5, block_size=32),
-    _operator("comba:chunk_comba", *_DELTA, _unit, _gates, _beta=3, _p=4, _g=5, bf16=True),
+    _operator("comba:chunk_comba", *_DELTA, _unit, _gates, _beta=3, _p=4, _g=5, bf16=range(5)),
     _operator("based:parallel_based", _narrow, _narrow, _x),
     _operator("rebased:parallel_rebased", _narrow, _narrow, _x),
     _operator("lightning_attn:chunk_lightning_attn", *_QKV, layer_idx=0, num_layers=12),
     _operator("mesa_net:chunk_mesa_net", *_QKV, _gates, _rates, lambda: torch.rand(_HEADS, _WIDTH, device="cuda") + 0.5,
-              bf16=True, max_CG_iteration=3),
+              bf16=(0, 1, 2, 4), max_CG_iteration=3),
     _operator("ttt:chunk_ttt_linear", *_QKV, _bonus, _bonus, _columns,
-              bf16=True, chunk_size=16),
+              bf16=range(6), chunk_size=16),
     _operator("rwkv4:fused_recurrent_rwkv4", lambda: -drawn(32).detach().exp().requires_grad_(), lambda: drawn(32),
               lambda: drawn(1, 32, 32), lambda: drawn(1, 32, 32), lambda: torch.zeros(1, 3, 1, 32, device="cuda")),
     _operator("abc:chunk_abc", *_QKV, _slots),
     _operator("log_linear_attn:chunk_log_linear_attn", _wide, _wide, _wide, _gates,
-              lambda: _heads(8).detach().sigmoid(), bf16=True),
+              lambda: _heads(8).detach().sigmoid(), bf16=range(5)),
     _module("convolution:ShortConvolution", lambda: drawn(1, 64, 32), call=lambda made, x: made(32, 4).cuda()(x)),
     _module("layernorm:rms_norm", _rows, _weight, call=lambda made, x, w: made(x, w, None),
             reference=lambda x, w: F.rms_norm(x, (64,), w, 1e-5)),

@@ -278,11 +278,12 @@ def _row_norms(values: torch.Tensor) -> torch.Tensor:
 def _poison() -> Any:
     """A mode in which uninitialised floating-point memory holds NaN."""
     import torch  # noqa: PLC0415
-    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415
+
+    from tilescope.execution import dispatch  # noqa: PLC0415
 
     allocating = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"})
 
-    class Poison(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class Poison(dispatch.OnLooker):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
             if func.namespace == "aten" and func.overloadpacket.__name__ in allocating and result.is_floating_point():

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from tilescope.execution import dispatch
 
 #: What PyTorch itself says of a tensor, whatever is assumed.
 _DEVICE: Any = torch._C.TensorBase.device.__get__
@@ -106,7 +107,7 @@ class _AnyGenerator(metaclass=_GeneratorType):
     """What ``torch.Generator`` is meanwhile."""
 
 
-class Moving(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Moving(dispatch.OnLooker):
     """Has what is asked for on a GPU made in ``place`` (``cpu`` or ``meta``), and marks it and what is computed from it.
 
     An operator that Python code implements for CUDA alone, as a person's custom operator may be, is called as if on CUDA.

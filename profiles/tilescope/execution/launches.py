@@ -18,10 +18,11 @@ from unittest import mock
 
 import triton
 from torch._library import custom_ops
-from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
+
+from tilescope.execution import dispatch
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def _resolve(grid: Any, bound: Mapping[str, Any]) -> tuple[int, int, int]:
     return x, y, z
 
 
-class ThroughCustomOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ThroughCustomOps(dispatch.OnLooker):
     """Runs a custom operator as the code it was defined by, so that what happens inside can be seen.
 
     On meta tensors PyTorch would call the operator's shape function instead, and there would be no launch.
@@ -162,6 +163,8 @@ def catch(
         configs = _configs(tuner, kwargs)
         config = configs[0] if fits is None else _first_that_fits(tuner, configs, args, kwargs, fits)
         options = _prepared(tuner, config, kwargs)
+        # Launchers read which it was, to know how many partial sums there are.
+        tuner.best_config = config
         chosen.append(options)
         try:
             return tuner.fn.run(*args, **kwargs, **options)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
+
+from tilescope.execution import dispatch
 
 #: Operators that allocate, or look at a tensor's data from another side: they move nothing.
 _FREE = frozenset({
@@ -55,7 +56,7 @@ class NeedsData(Exception):
     """The code looked at a value, so it cannot run on tensors that have none."""
 
 
-class CountOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class CountOperators(dispatch.OnLooker):
     """Hands every operator that moves data to ``record``. ``values=False`` refuses to read a tensor's value."""
 
     def __init__(self, record: Callable[[Operation], None], *, values: bool = True) -> None:

@@ -91,13 +91,14 @@ class ReferenceCost:
 def count_operations(call: Callable[[], Any]) -> tuple[dict[str, int], tuple[Any, ...]]:
     """Operations of ``call`` by kind (``matrix`` and ``other``), as ``ReferenceCost`` counts them, and its outputs."""
     import torch  # noqa: PLC0415
-    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415
     from torch.utils._pytree import tree_leaves  # noqa: PLC0415
     from torch.utils.flop_counter import FlopCounterMode, flop_registry  # noqa: PLC0415
 
+    from tilescope.execution import dispatch  # noqa: PLC0415
+
     operations = {"matrix": 0, "other": 0}
 
-    class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class Count(dispatch.OnLooker):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
             taken = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
