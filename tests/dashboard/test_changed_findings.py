@@ -53,9 +53,14 @@ def test_without_a_clock_a_change_is_told_by_its_findings(
         synthetic.write_run(tmp_path, run, measured=False)
     described = tmp_path / AFTER / "run.json"
     described.write_text(json.dumps({**json.loads(described.read_text()), "started": "2026-01-02T03:04:08+00:00"}))
-    state = State(run=AFTER, kernel="softmax", view="compare", compared=[BEFORE])
+    state = State(run=AFTER, kernel="softmax", view="compare")
     shown = Compare(state)
     shown.refresh()
+    # One press compares with the run from before the change; once it is compared with there is nothing to press.
+    assert shown._earlier.visible
+    shown._choose_earlier()
+    assert state.compared == [BEFORE]
+    assert not shown._earlier.visible
     assert not shown._trouble.visible, shown._trouble.object
     assert "no times to compare<" in shown._head.object, "the same code has the same findings"
     monkeypatch.setattr(
@@ -68,6 +73,8 @@ def test_without_a_clock_a_change_is_told_by_its_findings(
     assert shown._findings.shown and not shown._drawn.visible
     assert "ratio" in shown._table.hidden_columns and "registers" not in shown._table.hidden_columns
     assert "<th>gone</th><td>It spills</td><td>2×</td><td>–</td>" in shown._findings._said.object
+    assert compare_topic.before(shown.loaded, "layer_norm", state.runs) == BEFORE
+    assert compare_topic.before(shown.loaded, "matmul", state.runs) == ""
     # An implementation's findings are none of another one's.
     state.compared = [f"{AFTER}:eager"]
     assert not shown._findings.shown

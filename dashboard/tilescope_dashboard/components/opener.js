@@ -21,7 +21,7 @@ const STYLE = `
 `
 const FIELDS = "input, [role=combobox], textarea"
 // Milliseconds for which a field is waited for before a button will do, and for which anything is.
-const PATIENCE = {field: 500, all: 8000}
+const PATIENCE = {field: 500, all: 30000}
 
 function every(selector, root) {
   const found = [...root.querySelectorAll(selector)]
@@ -82,16 +82,20 @@ export function render({model}) {
   }
 
   // What is opened may still be on its way. Who opened it goes in, unless they have gone on to something else meanwhile.
-  function enter(goes, since = performance.now()) {
+  // A field that comes after a button had to do is gone on to, from that button.
+  function enter(goes, since = performance.now(), from = button) {
     const waited = performance.now() - since
     if (!open || waited > PATIENCE.all) return
     const place = holder()
     place?.setAttribute("role", "dialog")
     place?.setAttribute("aria-label", model.caption || model.text)
-    const first = place && every(waited > PATIENCE.field ? `button, a[href], ${FIELDS}` : FIELDS, place).find(seen)
-    if (!first) return requestAnimationFrame(() => enter(goes, since))
+    const field = place && every(FIELDS, place).find(seen)
+    const first = field ?? (place && waited > PATIENCE.field ? every("button, a[href]", place).find(seen) : null)
+    if (!first) return requestAnimationFrame(() => enter(goes, since, from))
     const at = focused()
-    if (goes && (at === button || !at || at === document.body)) first.focus()
+    if (!goes || (at && at !== from && at !== document.body)) return
+    if (first !== from) first.focus()
+    if (!field) setTimeout(() => enter(goes, since, first), 100)
   }
 
   function show() {

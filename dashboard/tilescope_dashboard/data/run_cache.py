@@ -39,12 +39,12 @@ _USUAL: deque[tuple[weakref.ref[pd.DataFrame], str, pd.DataFrame]] = deque(maxle
 def open_cached(path: Path) -> LoadedRun:
     """``store.open_run``, which keeps the runs that were opened last. Raises StoreError, for a link out of the run too, or
     OSError."""
-    return _read(path, _changed(path))
+    return _read(path, changed(path))
 
 
 def summaries(loaded: LoadedRun) -> pd.DataFrame:
     """``summary.summarise`` of the run without its sweeps. The caller must not change the frame."""
-    return _summarised(loaded.folder, _changed(loaded.folder))
+    return _summarised(loaded.folder, changed(loaded.folder))
 
 
 def usual(loaded: LoadedRun, kernel: str) -> pd.DataFrame:
@@ -60,7 +60,7 @@ def usual(loaded: LoadedRun, kernel: str) -> pd.DataFrame:
 
 def kept(loaded: LoadedRun, key: Hashable, make: Callable[[], Result]) -> Result:
     """What ``make`` gives, which is kept for this run under ``key`` for the next who asks. Nobody may change it."""
-    place = loaded.folder, _changed(loaded.folder), key
+    place = loaded.folder, changed(loaded.folder), key
     if place not in _KEPT:
         _KEPT[place] = make()
         while len(_KEPT) > _MOST_KEPT:
@@ -98,7 +98,7 @@ def stale_on_gpu(loaded: LoadedRun) -> list[str]:
 def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:
     """``advice.findings`` of one case of the run, whose values of ``CASE`` are ``case``: most to win first."""
     # Its other configs are compared with it.
-    of_sweep = _found(loaded.folder, _changed(loaded.folder), case[:-1])
+    of_sweep = _found(loaded.folder, changed(loaded.folder), case[:-1])
     return tuple(found for found in of_sweep if found.case == case)
 
 
@@ -107,7 +107,7 @@ def claimed(folder: Path) -> tuple[list[dict[str, Any]], str]:
 
     Raises StoreError or OSError as ``open_cached`` does.
     """
-    key = folder, _changed(folder)
+    key = folder, changed(folder)
     if not has_claimed(folder):
         # Not by ``open_cached``: so many runs would push out of it what people look at.
         loaded = _open(folder)
@@ -117,7 +117,7 @@ def claimed(folder: Path) -> tuple[list[dict[str, Any]], str]:
 
 def has_claimed(folder: Path) -> bool:
     """Whether ``claimed`` takes no time: it was asked for this run before, which has not changed since, or they are kept."""
-    key = folder, _changed(folder)
+    key = folder, changed(folder)
     if key not in _CLAIMED and folder.parent == store.recorded_dir():
         kept = recorded_claims.kept(folder)
         if kept is not None:
@@ -125,7 +125,8 @@ def has_claimed(folder: Path) -> bool:
     return key in _CLAIMED
 
 
-def _changed(path: Path) -> float:
+def changed(path: Path) -> float:
+    """When the run in that folder was written last, in seconds since the epoch; 0 where there is none."""
     described = path / "run.json"
     return described.stat().st_mtime if described.exists() else 0.0
 

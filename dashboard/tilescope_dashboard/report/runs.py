@@ -107,6 +107,7 @@ def _environment(loaded: LoadedRun) -> Iterator[tuple[str, str]]:
 def _in_words(value: Any) -> str:
     """A setting without brackets; what is empty of one that has parts is left out."""
     if isinstance(value, Mapping):
-        parts = {name.replace("_", " "): _in_words(part) for name, part in value.items()}
+        # A name that is code, such as a question to PyTorch, stays as it is.
+        parts = {n.replace("_", " ") if n.isidentifier() else n: _in_words(part) for n, part in value.items()}
         return "; ".join(f"{name}: {part}" for name, part in parts.items() if part)
     return ", ".join(map(_in_words, value)) if isinstance(value, list | tuple) else str(value)

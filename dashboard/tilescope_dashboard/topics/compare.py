@@ -60,6 +60,19 @@ def baselines(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summar
     return own | {f"{s.started[:16].replace('T', ' ')} {s.title} ({s.device})": s.id for s in others}
 
 
+def before(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary]) -> str:
+    """The kernel's newest run on that GPU from before this one; empty without one."""
+    if loaded is None:
+        return ""
+    run = loaded.run
+    found = [
+        s
+        for s in runs
+        if kernel in s.kernels and s.device == run.device.name and s.started < run.started and not s.error
+    ]
+    return max(found, key=lambda s: s.started).id if found else ""
+
+
 def name_of(token: str, runs: Iterable[store.Summary]) -> str:
     """Name of the baseline in a title: an implementation, or a run."""
     run, _, impl = token.partition(":")

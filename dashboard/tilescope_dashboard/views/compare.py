@@ -30,6 +30,15 @@ class Compare(View):
     def build(self) -> list[Any]:
         self._said = html_text.pane()
         self._others = pmui.MultiChoice(label="Compare with", options={}, sizing_mode="stretch_width", margin=(4, 8))
+        self._earlier = pmui.Button(
+            label="Compare with the run before",
+            variant="outlined",
+            size="small",
+            width=230,
+            margin=(4, 8),
+            visible=False,
+        )
+        self._earlier.on_click(lambda _: next_tick(self._choose_earlier))
         self._chart, self._table = chart(), table(topic.COLUMNS)
         self._table.param.watch(self._pick, "selection")
         self._filling = False
@@ -40,7 +49,7 @@ class Compare(View):
         self._body = pn.Column(
             self._findings, self._drawn, self.saved(self._table), sizing_mode="stretch_width", margin=0
         )
-        return [self._others, self._said, self._body]
+        return [self._others, self._earlier, self._said, self._body]
 
     def _against(self, chosen: list[str]) -> tuple[pd.DataFrame, list[str]]:
         """What the run is against the baselines: kept for the next page."""
@@ -49,7 +58,9 @@ class Compare(View):
         def found() -> tuple[pd.DataFrame, list[str]]:
             return topic.against(loaded, kernel, chosen, run_cache.open_cached)
 
-        return run_cache.kept(loaded, ("against", kernel, *chosen), found) if loaded else found()
+        others = {token.partition(":")[0] for token in chosen}
+        as_they_are = tuple(run_cache.changed(run.path) for run in self.state.runs if run.id in others)
+        return run_cache.kept(loaded, ("against", kernel, *chosen, as_they_are), found) if loaded else found()
 
     def update(self) -> None:
         state = self.state
@@ -60,6 +71,7 @@ class Compare(View):
         self._filling = True
         self._others.param.update(options=options, value=chosen)
         self._filling = False
+        self._earlier.visible = topic.before(state.loaded, state.kernel, state.runs) not in ("", *chosen)
         rows, said = self._against(chosen)
         names = [topic.name_of(token, state.runs) for token in chosen]
         came_and_went = self._findings.show(chosen)
@@ -93,6 +105,9 @@ class Compare(View):
     def _choose_none(self) -> None:
         self.state.compared, self.fresh = [], False
         self._changed()
+
+    def _choose_earlier(self) -> None:
+        self.state.compared = [topic.before(self.state.loaded, self.state.kernel, self.state.runs)]
 
     def _pick(self, event: Any) -> None:
         """The chosen row's case becomes that of all views."""
