@@ -14,12 +14,15 @@ import torch
 from tilescope.collectors import compiler
 from tilescope.collectors.assembly import widest_access
 from tilescope.execution import execute, launches, offline
+from tilescope.models import advice
 from tilescope.table import schema
 from tilescope.table.case import Case
+from tilescope.table.run import Device
 from triton import knobs
 from triton.backends.nvidia import compiler as nvidia
 
 FILE = Path(__file__).parent / "small_kernels.py"
+H200 = Device("NVIDIA H200", "sm_90", 132, 60 << 20, 141_000_000_000, False, ())
 
 
 def case(name: str, workload: str, *, impl: str = "triton", direction: str = "forward", config: str = "") -> Case:
@@ -53,6 +56,17 @@ def test_the_matmul_recorded_on_an_h200(tmp_path: Path) -> None:
     assert {name: found[name] for name in recorded} == recorded
     assert found["theoretical_occupancy"] == 0.125
     assert found["tensor_instructions"] > 0
+
+
+@pytest.mark.parametrize(("impl", "serialized"), [("triton", 0), ("under_way", 4)])
+def test_products_that_ptxas_lets_run_one_by_one(tmp_path: Path, impl: str, serialized: int) -> None:
+    products = Case(f"{FILE.with_name('gluon_products.py')}:SPEC", impl, "forward", "8-bf16", "")
+    table = collect(products, tmp_path)
+    found = figures(table)
+    assert found["wgmma_accumulator_used"] == serialized
+    assert found["wgmma_short_of_registers"] == found["wgmma_serialized_otherwise"] == 0
+    told = {finding.rule for finding in advice.findings(table, H200)}
+    assert ("serialized-products" in told) == bool(serialized)
 
 
 def test_a_config_changes_what_is_compiled(tmp_path: Path) -> None:

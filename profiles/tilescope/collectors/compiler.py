@@ -41,6 +41,7 @@ STAGES = ("ttgir", "ptx")
 _FIGURES = (
     "registers", "shared_memory", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers",
     "block_threads", "grid_blocks", "widest_load", "widest_store", "tensor_instructions", "compile_time",
+    *assembly.SERIALIZED.values(),
 )  # fmt: skip
 
 parse_assumed = assumptions.parse
@@ -222,6 +223,7 @@ def _compile(launch: Launch, target: str) -> dict[str, Any]:
         "widest_load": assembly.widest_access(ptx, "ld"),
         "widest_store": assembly.widest_access(ptx, "st"),
         "tensor_instructions": assembly.tensor_instructions(ptx),
+        **assembly.serialized_wgmma(ptx, report, metadata.name),
         # What Triton's cache answered took no time to compile.
         "compile_time": elapsed if any(fresh) else None,
         "stages": {
