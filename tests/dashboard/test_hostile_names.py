@@ -174,6 +174,7 @@ def test_every_view_shows_the_name_as_text(watched: Any, looked_at: Any, titles:
     assert page.title() == "Tilescope"
 
 
+@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 @pytest.mark.browser
 def test_on_a_phone_a_long_name_widens_nothing(watched: Any, looked_at: Any) -> None:
     page = watched(f"run={RUN}&kernel={quote(TEMPLATE)}", width=390, height=844)

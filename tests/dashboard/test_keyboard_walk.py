@@ -86,6 +86,7 @@ def test_every_stop_shows_the_focus_and_none_is_a_trap(visit: Any, built: Any, v
     tab_to(page, "a", "Skip to the views", "Shift+Tab")
 
 
+@SLOW
 def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, built: Any) -> None:
     page = opened(visit)
     page.keyboard.press("Tab")
