@@ -65,9 +65,9 @@ def opened(visit: Any, query: str = "", **settings: Any) -> Any:
     ("view", "theme"),
     [("overview", "light"), pytest.param("roofline", "dark", marks=SLOW), pytest.param("compare", "dark", marks=SLOW)],
 )
-def test_every_stop_shows_the_focus_and_none_is_a_trap(visit: Any, view: str, theme: str) -> None:
+def test_every_stop_shows_the_focus_and_none_is_a_trap(visit: Any, built: Any, view: str, theme: str) -> None:
     page = opened(visit, f"&view={view}&theme={theme}")
-    page.wait_for_timeout(1500)
+    built(page, view.capitalize())
     stops = []
     for _ in range(150):
         page.keyboard.press("Tab")
@@ -86,6 +86,7 @@ def test_every_stop_shows_the_focus_and_none_is_a_trap(visit: Any, view: str, th
     tab_to(page, "a", "Skip to the views", "Shift+Tab")
 
 
+@SLOW
 def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, built: Any) -> None:
     page = opened(visit)
     page.keyboard.press("Tab")

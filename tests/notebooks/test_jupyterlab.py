@@ -122,7 +122,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         yield f"http://127.0.0.1:{port}", folder
     finally:
         os.killpg(server.pid, signal.SIGTERM)
-        server.wait(20)
+        server.wait(120)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def asked(kernel, **more):
     async def ask():
         job = {"action": "describe", "kernels": [kernel], "workloads": []}
         async with WorkerProcess(job, None, more) as worker:
-            events = [event async for event in worker.events(60)]
+            events = [event async for event in worker.events(240)]
             return events, worker.log(), worker
 
     return asyncio.run(ask())
@@ -98,7 +98,7 @@ def test_a_worker_that_has_done_everything_is_not_waited_for_and_goes(forking, c
     loaded, _ = run(catalog, ("good", "lingers"), pids=str(pids))
     assert loaded.run.complete and not loaded.run.failures
     assert sorted(loaded.table[loaded.table["metric"] == "registers"]["impl"]) == ["good", "lingers"]
-    wait_for(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()), 20)
+    wait_for(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()))
 
 
 def test_a_forked_worker_is_what_a_cold_one_is(forking, tmp_path, monkeypatch):
@@ -113,7 +113,7 @@ def test_a_forked_worker_is_what_a_cold_one_is(forking, tmp_path, monkeypatch):
         assert isinstance(worker._process, resident.Forked) == (switch == "1")
         said.append(json.loads(next(line for line in log.splitlines() if line.startswith("{"))))
         pid = int(file.with_suffix(".pid").read_text())
-        wait_for(lambda pid=pid: not alive(pid), 20)
+        wait_for(lambda pid=pid: not alive(pid))
     assert said[0] == said[1]
     assert said[0]["mark"] and said[0]["variable"] == "there" and said[0]["folder"] == str(tmp_path)
 
@@ -151,16 +151,16 @@ def test_a_worker_goes_with_who_asked_and_the_server_stays(forking, catalog, tmp
     resident.prepare()
     arguments = [sys.executable, "-c", script, OWN, str(pids), json.dumps(catalog)]
     with subprocess.Popen(arguments, env=resident.environment()) as parent:
-        wait_for(lambda: pids.is_file() and pids.read_text().endswith("\n"), 60)
-        began = time.monotonic()
+        wait_for(lambda: pids.is_file() and pids.read_text().endswith("\n"))
         parent.send_signal(signal.SIGKILL)
     (worker,) = map(int, pids.read_text().split())
-    wait_for(lambda: not alive(worker), 20)
-    assert time.monotonic() - began < 20
+    wait_for(lambda: not alive(worker))
     assert resident._started[0].process.poll() is None
 
 
 def test_what_was_imported_and_then_edited_is_imported_anew(forking, tmp_path, monkeypatch):
+    # However soon: one that was started just now and is at its end is not taken for one that is coming.
+    monkeypatch.setattr(resident, "_COMING", 60.0)
     shutil.copytree(FIXTURES / "light" / "torch", tmp_path / "light" / "torch")
     file = tmp_path / "light" / "torch" / "__init__.py"
     monkeypatch.setenv("PYTHONPATH", search(tmp_path / "light"))
@@ -171,7 +171,9 @@ def test_what_was_imported_and_then_edited_is_imported_anew(forking, tmp_path, m
     assert "torch 0" in asked(f"{looks}:SPEC")[1]
     assert len(resident._started) == 1
     file.write_text(f"{file.read_text()}\nEDITED = 7\n")
-    assert "torch 7" in asked(f"{looks}:SPEC")[1]
+    _, log, worker = asked(f"{looks}:SPEC")
+    assert "torch 7" in log
+    assert isinstance(worker._process, resident.Forked)
     # A person's own file is never in the server.
     looks.write_text(looks.read_text().replace("'torch'", "'edited'"))
     assert "edited 7" in asked(f"{looks}:SPEC")[1]
@@ -210,20 +212,20 @@ def test_who_asks_for_the_gpu_again_finds_a_worker_that_is_ready(forking, tmp_pa
 
     first = age()
     (server,) = resident._started
-    wait_for(lambda: len(children(server.process.pid)) == 1, 20)
+    wait_for(lambda: len(children(server.process.pid)) == 1)
     (waiting,) = children(server.process.pid)
-    time.sleep(1)
-    assert age() >= 1 > first, "it was there before it was asked for"
+    time.sleep(first + 1)
+    assert age() > first, "it was there before it was asked for"
     # The next is made when nobody is at work, and one that dies costs nothing.
-    wait_for(lambda: children(server.process.pid) - {waiting}, 20)
+    wait_for(lambda: children(server.process.pid) - {waiting})
     (waiting,) = children(server.process.pid)
     os.kill(waiting, signal.SIGKILL)
-    wait_for(lambda: waiting not in children(server.process.pid), 20)
+    wait_for(lambda: waiting not in children(server.process.pid))
     assert age() >= 0
-    wait_for(lambda: children(server.process.pid), 20)
+    wait_for(lambda: children(server.process.pid))
     (waiting,) = children(server.process.pid)
     server.process.kill()
-    wait_for(lambda: not alive(waiting), 20)
+    wait_for(lambda: not alive(waiting))
 
 
 def test_a_server_that_is_started_for_the_gpu_has_a_worker_ready_before_anybody_asks(forking, tmp_path, monkeypatch):
@@ -232,9 +234,9 @@ def test_a_server_that_is_started_for_the_gpu_has_a_worker_ready_before_anybody_
     for driver, ready in (("/dev/null", 1), ("/nowhere", 0)):
         arguments = [sys.executable, "-c", code, str(path), resident.GPU, driver]
         with subprocess.Popen(arguments, env=resident.environment()) as server:
-            wait_for(lambda: resident._listens(path), 60)
+            wait_for(lambda: resident._listens(path))
             if ready:
-                wait_for(lambda server=server: children(server.pid), 60)
+                wait_for(lambda server=server: children(server.pid))
             else:
                 time.sleep(1)
             assert len(children(server.pid)) == ready
@@ -256,7 +258,7 @@ def children(process):
 def test_it_ends_when_nobody_asks(forking):
     path = Path(os.environ["XDG_RUNTIME_DIR"]) / "idle.socket"
     code = "import sys; from tilescope.worker import fork_server as f; f.IDLE = 0.1; sys.exit(f.main(sys.argv[1:]))"
-    done = subprocess.run([sys.executable, "-c", code, str(path)], env=resident.environment(), timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code, str(path)], env=resident.environment(), timeout=300, check=False)
     assert done.returncode == 0
     assert not path.exists()
 

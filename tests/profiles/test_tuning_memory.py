@@ -38,7 +38,7 @@ def test_what_was_timed_is_known_to_the_same_problem_alone(kept):
 def test_two_processes_write_one_database(kept, tmp_path):
     path = str(tmp_path / "shared.sqlite3")
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, path, name]) for name in ("x", "y")]
-    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert [writer.wait(300) for writer in writers] == [0, 0]
     assert len(memory.Memory(tmp_path / "shared.sqlite3").known(PROBLEM)) == 40
 
 
