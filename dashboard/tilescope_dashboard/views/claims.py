@@ -30,6 +30,7 @@ class Claims(View):
     """One row a kernel, pass and recorded size, of those that are asked for; clicking one opens its run."""
 
     name_in_address, title = "claims", "Claims"
+    of_other_runs = True
 
     def build(self) -> list[Any]:
         self._chart, self._table = chart(), table(topic.COLUMNS)
@@ -44,7 +45,6 @@ class Claims(View):
         self._text.param.watch(lambda _: redraw.due(), "value_input")
         self._standing.param.watch(lambda _: redraw.due(), "value")
         self._table.param.watch(self._open, "selection")
-        self.state.param.watch(self._changed, "runs")
         self.state.param.watch(self._learn, "catalog")
         wide = {"sizing_mode": "stretch_width", "margin": 0}
         self._found = pn.Column(self._chart, self.saved(self._table, origin=self._origin), **wide)

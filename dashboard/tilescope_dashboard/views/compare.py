@@ -26,6 +26,7 @@ class Compare(View):
     """
 
     name_in_address, title = "compare", "Compare"
+    of_other_runs = True
 
     def build(self) -> list[Any]:
         self._said = html_text.pane()
@@ -43,7 +44,7 @@ class Compare(View):
         self._table.param.watch(self._pick, "selection")
         self._filling = False
         self._others.param.watch(lambda event: self._filling or self._choose(list(event.new)), "value")
-        self.state.param.watch(self._changed, ["compared", "runs"])
+        self.state.param.watch(self._changed, "compared")
         self._findings = ChangedFindings(self.state)
         self._drawn = pn.Column(self._chart, sizing_mode="stretch_width", margin=0)
         self._body = pn.Column(
@@ -58,9 +59,7 @@ class Compare(View):
         def found() -> tuple[pd.DataFrame, list[str]]:
             return topic.against(loaded, kernel, chosen, run_cache.open_cached)
 
-        others = {token.partition(":")[0] for token in chosen}
-        as_they_are = tuple(run_cache.changed(run.path) for run in self.state.runs if run.id in others)
-        return run_cache.kept(loaded, ("against", kernel, *chosen, as_they_are), found) if loaded else found()
+        return run_cache.kept_against(loaded, chosen, ("against", kernel, *chosen), found) if loaded else found()
 
     def update(self) -> None:
         state = self.state
