@@ -138,3 +138,10 @@ def described_kernel(x, out, ROWS: tl.constexpr):
 def counting_kernel(counter_ptr, out_ptr, by: tl.constexpr = ADDED):
     ticket = tl.atomic_add(counter_ptr, by // 2)
     tl.store(out_ptr + ticket, ticket)
+
+
+@triton.jit
+def of_amd_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Rounds with the device library of another vendor's GPUs."""
+    at = tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.extra.hip.libdevice.llrint(tl.load(x_ptr + at)))

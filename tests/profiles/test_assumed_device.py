@@ -30,6 +30,14 @@ def scaled(launch: launches.Launch) -> None:
     given["y_ptr"].copy_(given["x_ptr"] * given["factor"])
 
 
+def test_launchers_ask_for_the_stream_beneath_pytorchs_interface_too(there) -> None:
+    assert torch._C._cuda_getCurrentRawStream(0) == 0
+    assert torch.cuda.Stream(*torch._C._cuda_getCurrentStream(0)).cuda_stream == 0
+    assert not torch._C._cuda_isCurrentStreamCapturing()
+    with pytest.raises(NoAnswer, match="cuda:1"):
+        torch._C._cuda_getCurrentRawStream(1)
+
+
 @pytest.mark.parametrize("target", ceilings.targets())
 def test_a_device_has_the_figures_of_its_targets_product(target: str) -> None:
     product, limits = ceilings.product_for(target), occupancy.limits(target)
@@ -202,7 +210,7 @@ def test_a_thread_that_begins_meanwhile_is_answered_too(there) -> None:
 
 def test_nothing_stays() -> None:
     owners = (torch, torch.cuda, torch.cuda.nvtx, torch.accelerator, torch.Tensor, torch.autocast, torch.version)
-    owners += (torch.backends.cuda, threading.Thread)
+    owners += (torch.backends.cuda, threading.Thread, torch._C)
     torch.empty(0).is_pinned()  # PyTorch imports what it needs for itself.
     before = [dict(vars(owner)) for owner in owners]
     active = driver._active

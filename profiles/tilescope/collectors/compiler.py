@@ -246,7 +246,15 @@ def _gist(error: BaseException) -> str:
     """The line of the error that says what is wrong: Triton's messages begin with the source they are about."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]
+    # What the assembler says stands between Triton's words and the command that ran it, whose files are new each time.
+    said = str(error).rpartition("`ptxas` stderr:")[2].partition("Repro command:")[0]
+    lines = [line.strip() for line in said.splitlines() if line.strip(" ^")]
+    lines = [line for line in lines if line.startswith("ptxas") and "aborted" not in line][:1] or lines
+    foreign = (
+        re.search(r"Unresolved extern function '((?:__ocml|__ockl|__triton_hip)_\w+)'", lines[0]) if lines else None
+    )
+    if foreign:
+        return f"it calls {foreign[1]}, which is of AMD's device library and of no NVIDIA GPU"
     return lines[-1] if lines else type(error).__name__
 
 

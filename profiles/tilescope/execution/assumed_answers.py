@@ -289,6 +289,10 @@ def _streams(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any
         yield cuda, name, _while(active, cuda, name, lambda device=None: stream)
     yield cuda, "stream", _while(active, cuda, "stream", contextlib.nullcontext)
     yield cuda, "is_current_stream_capturing", lambda: False
+    # What launchers ask beneath PyTorch's interface, which a build without CUDA lacks altogether.
+    yield torch._C, "_cuda_getCurrentRawStream", lambda device=0: answers.index(device)
+    yield torch._C, "_cuda_getCurrentStream", lambda device=0: (0, answers.index(device), Stream.device_type)
+    yield torch._C, "_cuda_isCurrentStreamCapturing", lambda: False
     for name in ("CUDAGraph", "graph"):
         # Types, for annotations name them.
         refused = {"__init__": functools.partialmethod(_refusing_self, answers, f"torch.cuda.{name}")}

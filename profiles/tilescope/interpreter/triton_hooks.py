@@ -24,7 +24,7 @@ from unittest import mock
 
 import numpy as np
 import triton.language as tl
-from triton.language.extra import cuda
+from triton.language.extra import cuda, hip
 from triton.runtime import interpreter
 from triton.runtime.interpreter import interpreter_builder
 from triton.runtime.jit import JITFunction
@@ -100,6 +100,9 @@ def _patch(scope: Any, counting: Counting) -> None:
     for name in vars(general):
         if hasattr(cuda.libdevice, name) and isinstance(getattr(general, name), types.FunctionType):
             scope.set_attr(general, name, getattr(cuda.libdevice, name))
+    for name, member in vars(hip.libdevice).items():
+        if isinstance(member, types.FunctionType):
+            scope.set_attr(hip.libdevice, name, _refused(f"{name} of AMD's device library"))
     scope.set_attr(tl.tensor, "__index__", _whole_number)
     if not counting.values:
         for name in ("__index__", "__bool__"):
