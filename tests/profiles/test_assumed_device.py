@@ -208,6 +208,25 @@ def test_a_thread_that_begins_meanwhile_is_answered_too(there) -> None:
     assert made[0].is_cuda
 
 
+@pytest.mark.slow
+def test_functions_of_pytorchs_compiler_run_as_they_were_written() -> None:
+    """It would refuse a whole graph where somebody looks on, and compile it for the CPU elsewhere."""
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        ran.append(torch.compiler.is_compiling())
+        return x * 2
+
+    ran: list[bool] = []
+    before = torch.compile(doubled, fullgraph=True)
+    with assumed("sm_90") as there:
+        meanwhile = torch.compile(doubled, fullgraph=True)
+        for compiled in (before, meanwhile):
+            assert compiled(torch.ones(3, device="cuda")).tolist() == [2, 2, 2]
+    assert ran == [False, False] and there.uncompiled
+    torch.compile(doubled, fullgraph=True, backend="eager")(torch.ones(3))
+    assert ran == [False, False, True]
+
+
 def test_nothing_stays() -> None:
     owners = (torch, torch.cuda, torch.cuda.nvtx, torch.accelerator, torch.Tensor, torch.autocast, torch.version)
     owners += (torch.backends.cuda, threading.Thread, torch._C)

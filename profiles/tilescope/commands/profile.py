@@ -72,7 +72,8 @@ def _run_script(arguments: argparse.Namespace) -> int:
     ended = script_running.run_script(script, arguments.of_script, capture)
     if not capture.calls:
         why = f" ({ended})" if ended else ""
-        raise ValueError(f"{script} launched no Triton kernel{why}: one that it declares is named {script}:SPEC")
+        declared = f"one that it declares is named {script}:SPEC"
+        raise ValueError(f"{script} launched no Triton kernel{why}: {declared}{capture.uncompiled}")
     request, folder, catalog = capture.request(
         arguments.collect or ("auto",), title=arguments.title or script, runs_dir=arguments.runs, settings=settings
     )
