@@ -145,3 +145,10 @@ def of_amd_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
     """Rounds with the device library of another vendor's GPUs."""
     at = tl.arange(0, BLOCK)
     tl.store(out_ptr + at, tl.extra.hip.libdevice.llrint(tl.load(x_ptr + at)))
+
+
+@triton.jit
+def misspelt_kernel(out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    value = at * 2  # noqa: F841
+    tl.store(out_ptr + at, valeu)  # noqa: F821

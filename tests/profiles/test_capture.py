@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import threading
 from pathlib import Path
 from typing import Any
@@ -270,6 +271,18 @@ def test_a_kernel_that_goes_wrong_is_told_with_its_line():
     (note,) = capture.notes
     assert "gather_kernel, program (0, 0, 0), line" in note
     assert note.endswith("the end of table_ptr")
+
+
+def test_launches_of_a_forked_process_are_told_where_they_are_not_recorded():
+    with Capture("sm_90") as capture:
+        foreign.multiplier(5)(torch.ones(16))
+        child = multiprocessing.get_context("fork").Process(target=foreign.multiplier(5), args=(torch.ones(16),))
+        child.start()
+        child.join()
+    assert (child.exitcode, capture.calls) == (0, 1)
+    assert [note for note in capture.notes if "forked" in note] == [
+        "not recorded, 1 launches of processes that were forked: capture in the process that launches"
+    ]
 
 
 def test_a_kernel_for_another_vendors_gpu_is_told_so():

@@ -80,6 +80,15 @@ def test_what_the_assembler_refuses_is_told_in_its_own_words() -> None:
     assert str(raised.value).startswith(said)
 
 
+def test_what_the_compiler_refuses_is_told_with_its_line() -> None:
+    with launches.catch() as seen:
+        foreign_launches.misspelt_kernel[(1,)](torch.ones(16), BLOCK=16)
+    lines = foreign_launches.misspelt_kernel.fn.__code__.co_firstlineno + 4
+    with offline.targeting("sm_90"), pytest.raises(compiler.CompilationFailed) as raised:
+        compiler._compile(seen[0], "sm_90")
+    assert str(raised.value) == f"misspelt_kernel does not compile for sm_90: line {lines}: valeu is not defined"
+
+
 def test_a_config_changes_what_is_compiled(tmp_path: Path) -> None:
     config = "BM=64,BN=64,BK=64,num_warps=4,num_stages=2"
     found = figures(collect(case("MATMUL", "4096x4096x4096-bf16", config=config), tmp_path))

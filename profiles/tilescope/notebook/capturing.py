@@ -110,6 +110,10 @@ class Capture:
         said = [
             f"not recorded, {count} of {self.calls} launches: {why}" for why, count in self._recorder.refused.items()
         ]
+        if count := self._recorder.elsewhere:
+            said.append(
+                f"not recorded, {count} launches of processes that were forked: capture in the process that launches"
+            )
         seen: dict[str, None] = {}
         for kernel in self._recorder.kernels:
             for record in kernel.records:
