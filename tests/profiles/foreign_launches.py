@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import torch
 import triton
 import triton.language as tl
@@ -9,6 +11,19 @@ import triton.language as tl
 FACTOR = tl.constexpr(3)
 #: Used as a default alone.
 ADDED = 2
+#: Of an object that cannot be written down a default asks one number.
+RANGE = torch.finfo(torch.float16)
+
+
+def loaded_by_its_path(name: str):
+    """A function of the device's library, as libraries find it that work with several versions of Triton."""
+    found = importlib.util.find_spec("triton.language.extra.libdevice")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return getattr(module, name)
+
+
+rsqrt = loaded_by_its_path("rsqrt")
 
 
 @triton.jit
@@ -152,3 +167,9 @@ def misspelt_kernel(out_ptr, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     value = at * 2  # noqa: F841
     tl.store(out_ptr + at, valeu)  # noqa: F821
+
+
+@triton.jit
+def bounded_kernel(x_ptr, BLOCK: tl.constexpr, LARGEST: tl.constexpr = RANGE.max):
+    at = tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, tl.minimum(rsqrt(tl.load(x_ptr + at)), LARGEST))

@@ -34,6 +34,8 @@ def test_launchers_ask_for_the_stream_beneath_pytorchs_interface_too(there) -> N
     assert torch._C._cuda_getCurrentRawStream(0) == 0
     assert torch.cuda.Stream(*torch._C._cuda_getCurrentStream(0)).cuda_stream == 0
     assert not torch._C._cuda_isCurrentStreamCapturing()
+    with torch.accelerator.device_index(torch.ones(1, device="cuda").device.index):
+        assert torch.accelerator.current_device_index() == 0
     with pytest.raises(NoAnswer, match="cuda:1"):
         torch._C._cuda_getCurrentRawStream(1)
 

@@ -273,6 +273,16 @@ def test_a_kernel_that_goes_wrong_is_told_with_its_line():
     assert note.endswith("the end of table_ptr")
 
 
+def test_an_object_that_only_a_default_asks_and_a_library_loaded_by_its_path_are_written_down(tmp_path):
+    x = torch.tensor([4.0, 0.0])
+    with Capture("sm_90") as capture:
+        foreign.bounded_kernel[(1,)](x, BLOCK=2)
+    assert (x.tolist(), capture.notes) == ([0.5, 65504.0], [])
+    found = capture.profile(["compiler", "interpreter"], runs_dir=tmp_path)
+    assert not found.failures
+    assert {"registers", "unique_bytes_read"} <= set(found.table["metric"])
+
+
 def test_launches_of_a_forked_process_are_told_where_they_are_not_recorded():
     with Capture("sm_90") as capture:
         foreign.multiplier(5)(torch.ones(16))

@@ -276,6 +276,9 @@ def absent_gpu(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[A
         if hasattr(accelerator, name):
             yield accelerator, name, _while(active, accelerator, name, functools.partial(_constant, value))
     yield torch._C, "_get_accelerator", lambda *_: here
+    # The context that chooses a device asks beneath these.
+    for name in ("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice"):
+        yield torch._C, name, _while(active, torch._C, name, lambda index: answers.index(max(index, 0)))
 
 
 def _streams(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
