@@ -40,6 +40,20 @@ def test_launchers_ask_for_the_stream_beneath_pytorchs_interface_too(there) -> N
         torch._C._cuda_getCurrentRawStream(1)
 
 
+def test_the_generator_of_the_gpu_has_a_seed_and_an_offset_that_can_be_advanced(there) -> None:
+    torch.cuda.manual_seed(7)
+    generator = torch.cuda.default_generators[0]
+    state = generator.get_state()
+    assert state.view(torch.int64).tolist() == [7, 0]
+    state.view(torch.int64)[1] += 4
+    generator.set_state(state)
+    assert (generator.get_offset(), torch.initial_seed()) == (4, 7)
+    assert torch.randn(3, generator=generator).shape == (3,)
+    state.view(torch.int64)[0] = -1
+    generator.set_state(state)
+    assert torch.initial_seed() == 2**64 - 1
+
+
 @pytest.mark.parametrize("target", ceilings.targets())
 def test_a_device_has_the_figures_of_its_targets_product(target: str) -> None:
     product, limits = ceilings.product_for(target), occupancy.limits(target)

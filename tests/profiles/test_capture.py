@@ -283,6 +283,29 @@ def test_an_object_that_only_a_default_asks_and_a_library_loaded_by_its_path_are
     assert {"registers", "unique_bytes_read"} <= set(found.table["metric"])
 
 
+def test_what_only_looks_like_a_tensor_is_the_memory_that_it_points_into(tmp_path):
+    x, out = torch.arange(16.0), torch.empty(16)
+    with Capture("sm_90") as capture:
+        foreign.flip_kernel[(1,)](foreign.Backwards(x), out, -1, BLOCK=16)
+    assert torch.equal(out, x.flip(0)) and capture.notes == []
+    found = capture.profile(["compiler", "interpreter"], runs_dir=tmp_path)
+    assert not found.failures
+    counted = found.table[found.table["metric"].isin(["unique_bytes_read", "unique_bytes_written"])]
+    assert list(counted["value"]) == [64, 64]
+
+
+def test_a_librarys_own_autotuner_times_nothing_where_there_is_no_gpu():
+    before = foreign.tuned_by_itself()
+    x = torch.ones(32)
+    with Capture("sm_90") as capture:
+        for tuner in (before, foreign.tuned_by_itself()):
+            tuner[(1,)](x)
+    assert x.tolist() == [4] * 16 + [1] * 16 and capture.calls == 2
+    assert dict(capture.records[0].data["config"])["BLOCK"] == 16
+    with pytest.raises((RuntimeError, AssertionError)):
+        before[(1,)](x)
+
+
 def test_launches_of_a_forked_process_are_told_where_they_are_not_recorded():
     with Capture("sm_90") as capture:
         foreign.multiplier(5)(torch.ones(16))

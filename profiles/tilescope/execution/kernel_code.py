@@ -226,13 +226,14 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _in_defaults(source: str) -> Iterator[tuple[str, set[str]]]:
-    """The names in the defaults and annotations of parameters, and which attributes there are asked of any.
+    """The names in defaults and annotations, of parameters and in the body, and which attributes there are asked of any.
 
-    Triton's compiler looks them up again.
+    Triton's compiler looks them up again; Python's own code of the function has none of them.
     """
     definition = ast.parse(textwrap.dedent(source)).body[0]
     if isinstance(definition, ast.FunctionDef):
-        nodes = list(ast.walk(definition.args))
+        annotated = [node.annotation for node in ast.walk(definition) if isinstance(node, ast.AnnAssign)]
+        nodes = [node for part in (definition.args, *annotated) for node in ast.walk(part)]
         attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         yield from ((node.id, attributes) for node in nodes if isinstance(node, ast.Name))
 
