@@ -40,6 +40,23 @@ def test_launchers_ask_for_the_stream_beneath_pytorchs_interface_too(there) -> N
         torch._C._cuda_getCurrentRawStream(1)
 
 
+def test_a_librarys_operator_in_place_of_pytorchs_own_is_called_on_the_gpu_alone(there) -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x + x
+
+    library = torch.library.Library("aten", "IMPL")
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    try:
+        library.impl("sin", doubled, "CUDA")
+        found = x.sin()
+        found.sum().backward()
+        assert found.tolist() == [2, 2, 2] and found.is_cuda
+        assert torch.zeros(3).sin().tolist() == [0, 0, 0]
+    finally:
+        library._destroy()
+    assert torch.equal(x.grad, torch.ones(3).cos()) and torch.equal(x.sin(), torch.ones(3).sin())
+
+
 def test_the_generator_of_the_gpu_has_a_seed_and_an_offset_that_can_be_advanced(there) -> None:
     torch.cuda.manual_seed(7)
     generator = torch.cuda.default_generators[0]
