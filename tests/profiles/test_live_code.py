@@ -92,6 +92,9 @@ def test_a_script_without_launches_is_told_in_a_line(tmp_path, capsys):
     assert cli.main([str(script)]) == 2
     said = f"{script} launched no Triton kernel ({script} ended with exit status 3): one that it declares is named {script}:SPEC"
     assert capsys.readouterr().err == f"tilescope: {said}\n"
+    script.write_text("import sys; sys.exit('no data')")
+    assert cli.main([str(script)]) == 2
+    assert "ended with exit status 1: no data)" in capsys.readouterr().err
     assert cli.main(["profile", "softmax", str(script)]) == 2
     assert "is a script: profile it by itself" in capsys.readouterr().err
 

@@ -194,7 +194,9 @@ def _compile(launch: Launch, target: str) -> dict[str, Any]:
     try:
         kernel = offline.compile_launch(launch)
     except Exception as error:
-        raise CompilationFailed(f"{launch.name} does not compile for {target}: {_gist(error)}") from error
+        raise CompilationFailed(
+            f"{launch.name} does not compile for {target}: {_place(error, launch)}{_gist(error)}"
+        ) from error
     finally:
         knobs.compilation.listener = before
     elapsed = time.perf_counter() - began
@@ -242,12 +244,33 @@ def _lacks_data(error: Exception) -> str:
     return f"calls {operator[0]}" if operator and "Meta" in str(error) else ""
 
 
+def _place(error: BaseException, launch: Launch) -> str:
+    """The line of the kernel that Triton's compiler stopped at; empty where it says none."""
+    line = getattr(getattr(error, "node", None), "lineno", 0)
+    function = launch.function
+    if not line or getattr(error, "src", None) != function.src:
+        return ""
+    # Its source begins where it is defined, below its decorators.
+    decorators = next((n for n, text in enumerate(function.raw_src) if text.lstrip().startswith("def ")), 0)
+    return f"line {function.starting_line_number + decorators + line - 1}: "
+
+
 def _gist(error: BaseException) -> str:
     """The line of the error that says what is wrong: Triton's messages begin with the source they are about."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]
-    return lines[-1] if lines else type(error).__name__
+    # What the assembler says stands between Triton's words and the command that ran it, whose files are new each time.
+    said = str(error).rpartition("`ptxas` stderr:")[2].partition("Repro command:")[0]
+    lines = [line.strip() for line in said.splitlines() if line.strip(" ^")]
+    lines = [line for line in lines if line.startswith("ptxas") and "aborted" not in line][:1] or lines
+    foreign = (
+        re.search(r"Unresolved extern function '((?:__ocml|__ockl|__triton_hip)_\w+)'", lines[0]) if lines else None
+    )
+    if foreign:
+        return f"it calls {foreign[1]}, which is of AMD's device library and of no NVIDIA GPU"
+    # Triton tells errors of Python's as Python writes them down.
+    written = re.fullmatch(r"\w+\((['\"])(.*)\1\)", lines[-1]) if lines else None
+    return written[2] if written else lines[-1] if lines else type(error).__name__
 
 
 def _assemble(ptx: str, metadata: Any, target: str) -> tuple[str, str]:

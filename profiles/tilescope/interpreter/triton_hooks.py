@@ -24,7 +24,7 @@ from unittest import mock
 
 import numpy as np
 import triton.language as tl
-from triton.language.extra import cuda
+from triton.language.extra import cuda, hip
 from triton.runtime import interpreter
 from triton.runtime.interpreter import interpreter_builder
 from triton.runtime.jit import JITFunction
@@ -40,6 +40,10 @@ from tilescope.interpreter.reductions import Reductions
 #: Where a block's type keeps what it was remembered under.
 _KEY = "_tilescope_key"
 _POINTER = np.dtype(np.uint64)
+#: The device's library of functions, and the module that stands for whichever device's it is.
+_LIBRARIES = {
+    module.__name__: module for module in (cuda.libdevice, importlib.import_module("triton.language.extra.libdevice"))
+}
 #: Of a module or class, what stood there before.
 _ABSENT = interpreter._MISSING
 
@@ -51,8 +55,15 @@ def hooked(function: Any, counting: Counting) -> Iterator[Callable[..., Any]]:
 
     def rewrite(python: Any) -> Any:
         if python not in rewritten:
-            rewritten[python] = kernel_source.rewrite(python, replaced)
+            rewritten[python] = kernel_source.rewrite(python, stand_in)
         return rewritten[python]
+
+    def stand_in(value: Any) -> Any:
+        if id(value) in replaced:
+            return replaced[id(value)]
+        # Who loads the device's library by its path has functions that are equal to those that are replaced, and others.
+        module = getattr(value, "__module__", None) if isinstance(value, types.FunctionType) else None
+        return getattr(_LIBRARIES[module], value.__name__, value) if module in _LIBRARIES else value
 
     def call(device_function: Any, *args: Any, **kwargs: Any) -> Any:
         return rewrite(device_function.fn)(*args, **kwargs)
@@ -96,10 +107,13 @@ def _patch(scope: Any, counting: Counting) -> None:
     for name in ("gdc_wait", "gdc_launch_dependents"):
         scope.set_attr(cuda, name, lambda **_: None)
     # The compiler looks the general module's functions up in the device's own.
-    general = importlib.import_module("triton.language.extra.libdevice")
+    general = _LIBRARIES["triton.language.extra.libdevice"]
     for name in vars(general):
         if hasattr(cuda.libdevice, name) and isinstance(getattr(general, name), types.FunctionType):
             scope.set_attr(general, name, getattr(cuda.libdevice, name))
+    for name, member in vars(hip.libdevice).items():
+        if isinstance(member, types.FunctionType):
+            scope.set_attr(hip.libdevice, name, _refused(f"{name} of AMD's device library"))
     scope.set_attr(tl.tensor, "__index__", _whole_number)
     if not counting.values:
         for name in ("__index__", "__bool__"):

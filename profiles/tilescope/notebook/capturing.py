@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,6 +110,10 @@ class Capture:
         said = [
             f"not recorded, {count} of {self.calls} launches: {why}" for why, count in self._recorder.refused.items()
         ]
+        if count := self._recorder.elsewhere:
+            said.append(
+                f"not recorded, {count} launches of processes that were forked: capture in the process that launches"
+            )
         seen: dict[str, None] = {}
         for kernel in self._recorder.kernels:
             for record in kernel.records:
@@ -131,6 +134,12 @@ class Capture:
         says_itself = "check" in collectors or (AUTO in collectors and self._here)
         return [] if self.checked or says_itself else [_UNCHECKED]
 
+    @property
+    def uncompiled(self) -> str:
+        """What functions of PyTorch's compiler did here, to be said where nothing was captured; empty where it is not imported."""
+        there = self._assumed is not None and self._assumed.uncompiled
+        return "; functions of torch.compile become Triton kernels on a GPU only, and none is here" if there else ""
+
     def write(self, folder: Path | str) -> list[str]:
         """Writes the records below ``folder`` and returns each kernel's reference, as ``tilescope profile`` takes it.
 
@@ -138,9 +147,7 @@ class Capture:
         """
         if self._recorder is None or not self.records:
             why = next(iter(self.notes), "no Triton kernel was launched: launch one in the code that is captured")
-            cpp = not self._here and "torch._inductor.codegen.cpp" in sys.modules
-            also = "; torch.compile makes C++, not Triton, where there is no GPU" if cpp else ""
-            raise ValueError(f"nothing was captured: {why}{also}")
+            raise ValueError(f"nothing was captured: {why}{self.uncompiled}")
         return self._recorder.write(Path(folder))
 
     def profile(
