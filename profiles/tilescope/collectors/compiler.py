@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope.collectors import assembly, compiled_text
+from tilescope.collectors import assembly, compiled_text, products_under_way
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import occupancy
 from tilescope.table import assumptions, launch_configs, line_values, schema
@@ -153,14 +153,20 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
 
 
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
-    """How many SASS instructions each source line became. ``launches`` are the artefact's records."""
+    """How many SASS instructions each source line became, and how many of them run while products are under way.
+
+    ``launches`` are the artefact's records. The latter only of kernels with wgmma.
+    """
     rows: list[dict[str, Any]] = []
     for index, launch in enumerate(launches):
         function, file = launch["function"], launch["file"]
         code = compiled_text.read("sass", launch["stages"]["sass"], file)
         counted = Counter(text.line for text in code if text.line and text.address is not None)
+        beside = products_under_way.beside(code)
         for line, count in sorted(counted.items()):
             values = {"sass_instructions": count}
+            if beside is not None:
+                values["sass_beside_wgmma"] = beside[line]
             rows += line_values.rows(case, "compiler", values, launch=index, function=function, file=file, line=line)
     return line_values.frame(rows)
 
