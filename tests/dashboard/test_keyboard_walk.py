@@ -144,6 +144,7 @@ def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, buil
     assert (focus(page)["role"], focus(page)["name"]) == ("button", "Export report")
 
 
+@SLOW
 def test_the_drawer_opens_on_its_first_field_and_esc_leads_back(visit: Any) -> None:
     page = opened(visit)
     wide = page.locator("main").bounding_box()["width"]
