@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from tilescope.jobs import resident
 from tilescope.jobs.process import WorkerProcess
+from tilescope.worker import fork_server
 
 from .conftest import FIXTURES, search
 from .fake_jobs import OWN, cases, run
@@ -261,6 +262,31 @@ def test_it_ends_when_nobody_asks(forking):
     done = subprocess.run([sys.executable, "-c", code, str(path)], env=resident.environment(), timeout=300, check=False)
     assert done.returncode == 0
     assert not path.exists()
+
+
+def test_servers_that_were_asked_longest_ago_make_room(forking):
+    folder = Path(os.environ["XDG_RUNTIME_DIR"])
+    code = """if True:
+        import sys
+        from tilescope.worker import fork_server as f
+        f._FIRST, f._THEN, f._LATER = ("json",), (), ()
+        sys.exit(f.main(sys.argv[1:]))"""
+    servers = []
+    try:
+        for number in range(fork_server.MOST + 2):
+            path = folder / f"{number}.socket"
+            servers.append(subprocess.Popen([sys.executable, "-c", code, str(path)], env=resident.environment()))
+            wait_for(lambda path=path: resident._listens(path))
+            os.utime(path, (number, number))
+            if number == fork_server.MOST - 1:
+                os.utime(folder / "0.socket")  # the first one was asked for work since
+        assert [server.wait(60) for server in servers[1:3]] == [0, 0]
+        assert sorted(path.stem for path in folder.glob("*.socket")) == ["0", "3", "4"]
+        assert [server.poll() for server in (servers[0], *servers[3:])] == [None] * 3
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
 
 
 def test_a_key_is_of_all_that_a_fork_cannot_change(monkeypatch):
