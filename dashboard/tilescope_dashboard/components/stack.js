@@ -32,7 +32,7 @@ export function render({model, view}) {
     }
   }
   const all = () => Reflect.get(Object.getPrototypeOf(stack), "layoutable_views", stack)
-  Object.defineProperty(stack, "layoutable_views", {get: () => all().filter((place) => !rests(place) && !(stack.partly && place.apart)), configurable: true})
+  Object.defineProperty(stack, "layoutable_views", {get: () => all().filter((place) => !rests(place)), configurable: true})
 
   const filled = new MutationObserver((changes) => {
     for (const {target, addedNodes} of changes) {
