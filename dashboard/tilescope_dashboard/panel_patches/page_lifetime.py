@@ -16,7 +16,7 @@ from panel.io.resources import JS_VERSION, LOCAL_DIST
 from panel.models.tabulator import THEME_PATH
 from tilescope.runs import store
 
-from tilescope_dashboard.data import catalog, run_cache
+from tilescope_dashboard.data import catalog, run_cache, this_machine
 from tilescope_dashboard.panel_patches import (
     callback_checks,
     closed_connection,
@@ -54,6 +54,7 @@ def settle() -> None:
         # A server that warms up, with nobody waiting: Home and Claims are made of what is kept of the recordings.
         for run in store.list_runs():
             run_cache.has_claimed(run.path)
+        asyncio.run(this_machine.ask())
     page_fonts.once()
     model_defaults.remember()
     component_paths.remember()
