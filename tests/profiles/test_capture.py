@@ -314,7 +314,7 @@ def test_launches_of_a_forked_process_are_told_where_they_are_not_recorded():
         child.join()
     assert (child.exitcode, capture.calls) == (0, 1)
     assert [note for note in capture.notes if "forked" in note] == [
-        "not recorded, 1 launches of processes that were forked: capture in the process that launches"
+        "not recorded, launches of processes that were forked (1): capture in the process that launches"
     ]
 
 

@@ -146,7 +146,7 @@ def test_results_of_other_shapes_or_numbers_are_wrong():
     assert "has shape (2,)" in live_call.compared(one, (), two, ())
 
 
-def test_a_cell_is_run_and_profiled(kept):
+def test_a_cell_is_run_and_profiled(kept, capsys):
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
     wrong = pytest.importorskip("IPython.core.error").UsageError  # told without a traceback
     tilescope.load_ipython_extension(shell)
@@ -157,6 +157,10 @@ def test_a_cell_is_run_and_profiled(kept):
     assert shell.user_ns["x"].sum() == 200
     assert capture.records[0].sites == {"cell:14": 1}  # IPython counts from the cell's first line that is not empty
     assert shell.run_cell_magic("tilescope", "", "1 / 0") is None
+    failing = SCRIPT.replace("sys.argv[2]", "'50'").replace("print(", "raise RuntimeError('late'); print(")
+    shell.run_cell_magic("tilescope", "--target sm_86", failing)
+    assert [capture.calls for capture, *_ in kept] == [1, 1]
+    assert "the cell failed: what it launched until then is profiled" in capsys.readouterr().out
     with pytest.raises(wrong, match="it takes --target"):
         shell.run_cell_magic("tilescope", "--tarket x", "1")
 
