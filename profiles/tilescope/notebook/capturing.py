@@ -112,7 +112,7 @@ class Capture:
         ]
         if count := self._recorder.elsewhere:
             said.append(
-                f"not recorded, {count} launches of processes that were forked: capture in the process that launches"
+                f"not recorded, launches of processes that were forked ({count}): capture in the process that launches"
             )
         seen: dict[str, None] = {}
         for kernel in self._recorder.kernels:
