@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from pathlib import Path
 
 import pytest
@@ -166,10 +167,15 @@ def test_a_cell_is_run_and_profiled(kept, capsys):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
-def test_where_nothing_is_launched_it_is_said_why(tmp_path):
+def test_where_nothing_is_launched_it_is_said_why(tmp_path, monkeypatch):
     with tilescope.capture() as capture:
         assert torch.compile(lambda x: x * 2)(torch.ones(4)).sum() == 8
-    with pytest.raises(ValueError, match=r"no Triton kernel was launched: .*; torch.compile makes C[+][+], not Triton"):
+    with pytest.raises(
+        ValueError, match=r"no Triton kernel was launched: .*; functions of torch.compile become Triton kernels"
+    ):
+        capture.write(tmp_path)
+    monkeypatch.setitem(sys.modules, "a_library.pynvml", sys)
+    with pytest.raises(ValueError, match="none is here; the GPU is assumed for PyTorch and Triton, and NVML"):
         capture.write(tmp_path)
 
 
