@@ -117,6 +117,7 @@ def without_gpu(recorder: Recorder, target: str, limit: float = LIMIT) -> Iterat
 
     with (
         assumed_device.assumed(target, tensors=True) as there,
+        there.without_compiler(),
         mock.patch.object(CompiledKernel, "__getitem__", runner_of),
         inductor.instead(maker),
         launches.catch(maker, _fitting(target)),
