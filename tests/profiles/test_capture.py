@@ -306,6 +306,16 @@ def test_a_librarys_own_autotuner_times_nothing_where_there_is_no_gpu():
         before[(1,)](x)
 
 
+def test_what_would_take_too_long_is_said_with_what_cures_it():
+    counter, out = torch.zeros(1, dtype=torch.int32), torch.empty(100_000, dtype=torch.int32)
+    with Capture("sm_90", 0.2) as capture:
+        for _ in range(2):
+            foreign.counting_kernel[(100_000,)](counter, out)
+    allowed = "the 0.2 seconds for interpreting: choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
+    said = [note.partition(": it would take longer than what is left of ")[2] for note in capture.notes]
+    assert [one for one in said if one] == [allowed]
+
+
 def test_launches_of_a_forked_process_are_told_where_they_are_not_recorded():
     with Capture("sm_90") as capture:
         foreign.multiplier(5)(torch.ones(16))
@@ -314,7 +324,7 @@ def test_launches_of_a_forked_process_are_told_where_they_are_not_recorded():
         child.join()
     assert (child.exitcode, capture.calls) == (0, 1)
     assert [note for note in capture.notes if "forked" in note] == [
-        "not recorded, 1 launches of processes that were forked: capture in the process that launches"
+        "not recorded, launches of processes that were forked (1): capture in the process that launches"
     ]
 
 

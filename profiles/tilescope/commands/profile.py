@@ -74,7 +74,7 @@ def _run_script(arguments: argparse.Namespace) -> int:
         reasons = "; ".join(filter(None, [ended, *capture.notes]))
         why = f" ({reasons})" if reasons else ""
         declared = f"one that it declares is named {script}:SPEC"
-        raise ValueError(f"{script} launched no Triton kernel{why}: {declared}{capture.uncompiled}")
+        raise ValueError(f"{script} launched no Triton kernel{why}: {declared}{capture.unassumed}")
     request, folder, catalog = capture.request(
         arguments.collect or ("auto",), title=arguments.title or script, runs_dir=arguments.runs, settings=settings
     )

@@ -12,7 +12,7 @@ answers, as clock rates and elapsed times, raises ``NoAnswer``.
 
 Not covered: threads that ran before (those started meanwhile are); what a module keeps for itself, as a count of multiprocessors
 that it asked for while it was imported or that ``functools.cache`` holds (use one process for a target); what C++ code asks;
-CUDA graphs; ``torch.compile``, whose functions run as they were written; with ``meta``, launchers that read a value;
+CUDA graphs; ``torch.compile``, whose code generator asks in processes of its own (``without_compiler``); with ``meta``, launchers that read a value;
 legacy constructors as ``torch.cuda.FloatTensor``. Mixing tensors of host and GPU raises no error. PyTorch keeps that CUDA was
 started: afterwards ``device="cuda"`` fails with another message than before. With a real GPU, tensors, streams and events stay
 as they are, and only queries are answered, unless ``tensors`` hides it.
@@ -58,7 +58,7 @@ class Assumed:
         self.tensors = tensors
         #: Whether PyTorch's compiler is there, and told to leave functions as they are.
         self.uncompiled = False
-        self._uncompiled = contextlib.ExitStack()
+        self._uncompiled: contextlib.ExitStack | None = None
 
     @property
     def device(self) -> Any:
@@ -89,19 +89,21 @@ class Assumed:
 
     @contextlib.contextmanager
     def without_compiler(self) -> Iterator[None]:
-        """While active, functions of PyTorch's compiler run as they were written.
+        """While active, functions of PyTorch's compiler run as they were written; without it they are left to the compiler.
 
         Where somebody looks on at operators it leaves them as they are anyway, or, where a whole graph is asked for, refuses.
         """
-        with contextlib.ExitStack() as self._uncompiled:
-            if self.tensors:
-                self._run_uncompiled()
+        with contextlib.ExitStack() as stack:
+            stack.callback(setattr, self, "_uncompiled", None)
+            self._uncompiled = stack
+            self._run_uncompiled()
             yield
 
     def _run_uncompiled(self) -> None:
         # Importing the compiler takes seconds, and who never asked for it need not wait.
-        if not self.uncompiled and hasattr(sys.modules.get("torch._dynamo"), "set_stance"):
-            self._uncompiled.enter_context(torch.compiler.set_stance("force_eager"))
+        stack = self._uncompiled
+        if stack is not None and not self.uncompiled and hasattr(sys.modules.get("torch._dynamo"), "set_stance"):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
             self.uncompiled = True
 
     def _compiling(self, original: Any) -> Any:
@@ -155,7 +157,7 @@ def assumed(target: str, place: str = "cpu", tensors: bool | None = None) -> Ite
     before = driver._active
     try:
         found.active = True
-        with assumed_tensors.replaced(found._replacements()), found.without_compiler(), found.in_this_thread():
+        with assumed_tensors.replaced(found._replacements()), found.in_this_thread():
             driver.set_active(offline.OfflineDriver(target, found.answers))
             yield found
     finally:

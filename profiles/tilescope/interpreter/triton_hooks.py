@@ -36,6 +36,7 @@ from tilescope.interpreter.elementwise_map import map_elementwise
 from tilescope.interpreter.memory import Memory
 from tilescope.interpreter.meter import Counting
 from tilescope.interpreter.reductions import Reductions
+from tilescope.interpreter.scaled_products import ScaledProducts, dot_scaled
 
 #: Where a block's type keeps what it was remembered under.
 _KEY = "_tilescope_key"
@@ -76,6 +77,7 @@ def hooked(function: Any, counting: Counting) -> Iterator[Callable[..., Any]]:
         replaced = {id(old): getattr(where, name) for where, name, old in scope._changes if old is not _ABSENT}
         # Arithmetic's guards against missing values are for all that Memory does not do itself.
         methods = Arithmetic(counting).methods() | Memory(counting).methods()
+        methods["create_dot_scaled"] = ScaledProducts(counting).dot_scaled
         with (
             mock.patch.object(JITFunction, "__call__", call),
             mock.patch.object(interpreter.InterpretedFunction, "__call__", call),
@@ -96,7 +98,7 @@ def _patch(scope: Any, counting: Counting) -> None:
         scope.set_attr(language, "reduce", reductions.reduce)
         scope.set_attr(language, "associative_scan", reductions.scan)
         scope.set_attr(language, "map_elementwise", map_elementwise)
-        scope.set_attr(language, "dot_scaled", _refused("dot_scaled"))
+        scope.set_attr(language, "dot_scaled", dot_scaled)
         scope.set_attr(language, "range", kernel_source.loop)
         scope.set_attr(language, "static_print", lambda *_, **__: None)
     for name, member in inspect.getmembers(tl.tensor):

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -112,7 +113,7 @@ class Capture:
         ]
         if count := self._recorder.elsewhere:
             said.append(
-                f"not recorded, {count} launches of processes that were forked: capture in the process that launches"
+                f"not recorded, launches of processes that were forked ({count}): capture in the process that launches"
             )
         seen: dict[str, None] = {}
         for kernel in self._recorder.kernels:
@@ -135,10 +136,17 @@ class Capture:
         return [] if self.checked or says_itself else [_UNCHECKED]
 
     @property
-    def uncompiled(self) -> str:
-        """What functions of PyTorch's compiler did here, to be said where nothing was captured; empty where it is not imported."""
-        there = self._assumed is not None and self._assumed.uncompiled
-        return "; functions of torch.compile become Triton kernels on a GPU only, and none is here" if there else ""
+    def unassumed(self) -> str:
+        """What a GPU that is not there does not do, to be said where nothing was captured; empty where that cannot be why."""
+        if self._assumed is None:
+            return ""
+        said = []
+        if self._assumed.uncompiled:
+            said.append("functions of torch.compile become Triton kernels on a GPU only, and none is here")
+        # Libraries bring a copy of it: PyTorch imports the plain one wherever it is installed.
+        if any(name.endswith(".pynvml") for name in sys.modules):
+            said.append("the GPU is assumed for PyTorch and Triton, and NVML, which was imported, finds none")
+        return "".join(f"; {one}" for one in said)
 
     def write(self, folder: Path | str) -> list[str]:
         """Writes the records below ``folder`` and returns each kernel's reference, as ``tilescope profile`` takes it.
@@ -147,7 +155,7 @@ class Capture:
         """
         if self._recorder is None or not self.records:
             why = next(iter(self.notes), "no Triton kernel was launched: launch one in the code that is captured")
-            raise ValueError(f"nothing was captured: {why}{self.uncompiled}")
+            raise ValueError(f"nothing was captured: {why}{self.unassumed}")
         return self._recorder.write(Path(folder))
 
     def profile(
