@@ -166,8 +166,11 @@ def test_the_drawer_opens_on_its_first_field_and_esc_leads_back(visit: Any) -> N
     # What the address says when the page is loaded, and Back takes back; closed, the views have the whole width.
     page.wait_for_function("() => !location.search.includes('panel=profile')")
     assert page.locator("main").bounding_box()["width"] == wide == 1440
+    # A key opens it from wherever one is.
+    tab_to(page, "button", "Export report")
     page.keyboard.press("p")
     page.wait_for_url("**panel=profile**")
+    page.wait_for_function(f"() => ({FOCUS})().role === 'combobox'")
     page.reload()
     page.get_by_role("button", name="Start profiling").wait_for()
     page.get_by_role("button", name="Close", exact=True).click()

@@ -83,7 +83,8 @@ export function render({model}) {
     button.setAttribute("aria-label", `${model.caption}: ${model.text}`)
   }
 
-  // What is opened may still be on its way. Who opened it goes in, unless they have gone on to something else meanwhile.
+  // What is opened may still be on its way. Who opened it, from wherever a key was pressed, goes in, unless they have gone on to
+  // something else meanwhile.
   // A field that comes after a button had to do is gone on to, from that button.
   function enter(goes, since = performance.now(), from = button) {
     const waited = performance.now() - since
@@ -106,7 +107,7 @@ export function render({model}) {
     if (is === open) return
     const at = focused()
     open = is
-    if (is) return enter(true)
+    if (is) return enter(true, performance.now(), at ?? button)
     // Who has gone on to something else keeps that.
     const left = !at || at === document.body || !at.checkVisibility() || [...around(at)].includes(holder())
     if (left && model.panel === "") button.focus()

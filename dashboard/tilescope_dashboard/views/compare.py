@@ -31,14 +31,8 @@ class Compare(View):
     def build(self) -> list[Any]:
         self._said = html_text.pane()
         self._others = pmui.MultiChoice(label="Compare with", options={}, sizing_mode="stretch_width", margin=(4, 8))
-        self._earlier = pmui.Button(
-            label="Compare with the run before",
-            variant="outlined",
-            size="small",
-            width=230,
-            margin=(4, 8),
-            visible=False,
-        )
+        # Who pressed it stays on it, and goes back by it.
+        self._earlier = pmui.Button(variant="outlined", size="small", width=230, margin=(4, 8), visible=False)
         self._earlier.on_click(lambda _: next_tick(self._choose_earlier))
         self._chart, self._table = chart(), table(topic.COLUMNS)
         self._table.param.watch(self._pick, "selection")
@@ -70,7 +64,12 @@ class Compare(View):
         self._filling = True
         self._others.param.update(options=options, value=chosen)
         self._filling = False
-        self._earlier.visible = topic.before(state.loaded, state.kernel, state.runs) not in ("", *chosen)
+        earlier, shown = topic.before(state.loaded, state.kernel, state.runs), ""
+        if earlier and earlier not in chosen:
+            shown = "Compare with the run before"
+        elif earlier and usual:
+            shown = f"Compare with {usual[0].partition(':')[2]} again"
+        self._earlier.param.update(label=shown, visible=bool(shown))
         rows, said = self._against(chosen)
         names = [topic.name_of(token, state.runs) for token in chosen]
         came_and_went = self._findings.show(chosen)
@@ -106,7 +105,11 @@ class Compare(View):
         self._changed()
 
     def _choose_earlier(self) -> None:
-        self.state.compared = [topic.before(self.state.loaded, self.state.kernel, self.state.runs)]
+        earlier = topic.before(self.state.loaded, self.state.kernel, self.state.runs)
+        if earlier in self.state.compared:
+            self._choose_none()
+        else:
+            self.state.compared = [earlier]
 
     def _pick(self, event: Any) -> None:
         """The chosen row's case becomes that of all views."""
