@@ -58,6 +58,8 @@ class Assumed:
         self.tensors = tensors
         #: Whether PyTorch's compiler is there, and told to leave functions as they are.
         self.uncompiled = False
+        #: Whether it was asked for a function.
+        self.asked_to_compile = False
         self._uncompiled: contextlib.ExitStack | None = None
 
     @property
@@ -111,6 +113,7 @@ class Assumed:
         def compiled(*args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
             if self.active:
+                self.asked_to_compile = True
                 self._run_uncompiled()
             return made
 

@@ -23,6 +23,16 @@ _KINDS = ir.ScaleDotElemTypeTY
 _NARROW = {_KINDS.E4M3: "fp8e4nv", _KINDS.E5M2: "fp8e5", _KINDS.BF16: "bf16"}
 
 
+class _Format(str):
+    """A format's name. Triton 3.6 asks a constant for its value, 3.9 takes the text."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> str:
+        return str(self)
+
+
 def dot_scaled(  # noqa: PLR0917 (the language's)
     lhs: Any,
     lhs_scale: Any,
@@ -38,7 +48,7 @@ def dot_scaled(  # noqa: PLR0917 (the language's)
     **_: Any,
 ) -> Any:
     """What the language has under that name: checks the operands as Triton does, and calls the builder."""
-    formats = [tl.constexpr(plain(given)) for given in (lhs_format, rhs_format)]
+    formats = [_Format(plain(given)) for given in (lhs_format, rhs_format)]
     scales = [plain(given) for given in (lhs_scale, rhs_scale)]
     packed = [bool(plain(given)) for given in (lhs_k_pack, rhs_k_pack)]
     return interpreter_semantic.dot_scaled(

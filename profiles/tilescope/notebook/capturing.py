@@ -141,7 +141,7 @@ class Capture:
         if self._assumed is None:
             return ""
         said = []
-        if self._assumed.uncompiled:
+        if self._assumed.uncompiled and self._assumed.asked_to_compile:
             said.append("functions of torch.compile become Triton kernels on a GPU only, and none is here")
         # Libraries bring a copy of it: PyTorch imports the plain one wherever it is installed.
         if any(name.endswith(".pynvml") for name in sys.modules):
