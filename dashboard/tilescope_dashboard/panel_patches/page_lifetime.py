@@ -23,6 +23,7 @@ from tilescope_dashboard.panel_patches import (
     component_paths,
     debounce,
     delivery,
+    gone_choices,
     known_sheets,
     lost_writes,
     model_defaults,
@@ -63,6 +64,7 @@ def settle() -> None:
     page_resources.remember()
     delivery.complete()
     closed_connection.ignore()
+    gone_choices.refuse()
     known_sheets.accept()
     lost_writes.forget()
     page_address.mend()
