@@ -64,7 +64,7 @@ import json, sys, time
 from pathlib import Path
 
 job = Path(sys.orig_argv[-1])
-if "tilescope.worker" in sys.orig_argv and json.loads(job.read_text())["action"] == "capture":
+if "tilescope.jobs.worker" in sys.orig_argv and json.loads(job.read_text())["action"] == "capture":
     while Path({hold!r}).exists():
         time.sleep(0.02)
 """

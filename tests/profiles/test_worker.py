@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tilescope.worker import main
+from tilescope.jobs.worker import main
 
 from .fake_jobs import KIT, cases
 
@@ -19,7 +19,7 @@ def answer(tmp_path, **job):
     path = tmp_path / "job.json"
     path.write_text(json.dumps(job))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(KIT), *ROOTS])}
-    command = [sys.executable, "-m", "tilescope.worker", str(path)]
+    command = [sys.executable, "-m", "tilescope.jobs.worker", str(path)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
 
 

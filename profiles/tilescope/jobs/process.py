@@ -47,7 +47,7 @@ class StartError(RuntimeError):
 
 
 class WorkerProcess:
-    """A process ``python -m tilescope.worker`` on one job, in a process group of its own: forked where that serves, else cold.
+    """A process ``python -m tilescope.jobs.worker`` on one job, in a process group of its own: forked where that serves, else cold.
 
     ``wrap`` may change the command line (ncu goes in front of it); ``environment`` adds variables. Use as an
     asynchronous context manager: leaving it stops whatever still runs. ``status`` is the exit status once

@@ -14,10 +14,10 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope.foreign_files import opening
 from tilescope.jobs.progress import short
 from tilescope.models import text_table
 from tilescope.models.summary import summarise
+from tilescope.notebook import opening
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tilescope.collectors.foreign_files import contents
+from tilescope.collectors.foreign_files.contents import DIRECTION, IMPLEMENTATION, Contents, Rows
 from tilescope.files import bounded_reading
-from tilescope.foreign_files import contents
-from tilescope.foreign_files.contents import DIRECTION, IMPLEMENTATION, Contents, Rows
 from tilescope.table import launch_configs
 from tilescope.table.case import config_text
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tilescope.collectors.foreign_files import contents
+from tilescope.collectors.foreign_files.contents import IMPLEMENTATION, Contents, Rows
 from tilescope.files import bounded_reading
-from tilescope.foreign_files import contents
-from tilescope.foreign_files.contents import IMPLEMENTATION, Contents, Rows
 from tilescope.table.case import config_text
 
 NAME = "Inductor's autotuning results (autotuning_result_json_list.txt)"
