@@ -82,7 +82,7 @@ def _asked(path: Path) -> list[dict[str, Any]]:
     """What the process prints of the report."""
     argv = [sys.executable, "-P", "-m", __name__, str(path.absolute())]
     # The package need not be installed.
-    path_of = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))
+    path_of = os.pathsep.join(filter(None, [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]))
     try:
         done = subprocess.run(
             argv, capture_output=True, timeout=_LIMIT, check=False, env={**os.environ, "PYTHONPATH": path_of}
