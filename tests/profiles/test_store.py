@@ -206,5 +206,16 @@ def test_where_runs_go(monkeypatch, tmp_path):
 
 
 def test_ids_sort_by_time():
-    assert store.new_id() <= store.new_id()[:15] + "-ffff"
-    assert len({store.new_id() for _ in range(20)}) > 1
+    made = [store.new_id() for _ in range(200)]
+    assert made == sorted(set(made))
+
+
+def test_of_runs_begun_in_the_same_second_the_last_one_is_the_latest(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "_last", 0)
+    monkeypatch.setattr(store.time, "time", lambda: 1_700_000_000.25)
+    ids = [store.new_id() for _ in range(3)]
+    assert len({name[:15] for name in ids}) == 1
+    for name in reversed(ids):
+        written(tmp_path, name=name)
+    assert store.find("latest", [tmp_path]).name == ids[-1]
+    assert [found.id for found in store.list_runs([tmp_path])] == ids[::-1]
