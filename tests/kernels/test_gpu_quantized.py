@@ -196,16 +196,10 @@ def test_blocks_in_tiles_for_every_multiprocessor(extents, order, dtype):
 @pytest.mark.parametrize(
     "extents",
     [
-        (1, 8192, 8192),
-        (16, 8192, 8192),
-        (13, 9008, 12000),
-        (16, 1024, 32768),
-        (64, 4096, 4096),
-        (100, 4000, 4112),
-        (128, 4096, 4096),
-        (1024, 1024, 1024),
+        (1, 8192, 8192), (16, 8192, 8192), (13, 9008, 12000), (16, 1024, 32768), (64, 4096, 4096), (100, 4000, 4112),
+        (128, 4096, 4096), (1024, 1024, 1024),
     ],
-)
+)  # fmt: skip
 def test_fp8_of_few_tiles(name, extents):
     workload = "x".join(map(str, extents)) + "-fp8"
     if extents[2] <= 8192:  # Hopper's tensor cores add up with 14 bits, which shows in long sums

@@ -33,15 +33,8 @@ def capture(tmp_path, *fates):
 def test_standard_output_carries_nothing_but_events(tmp_path):
     cases, done, events = capture(tmp_path, "noisy", "raises", "good")
     assert [event["event"] for event in events] == [
-        "start",
-        "case",
-        "result",
-        "case",
-        "error",
-        "case",
-        "result",
-        "done",
-    ]
+        "start", "case", "result", "case", "error", "case", "result", "done",
+    ]  # fmt: skip
     assert events[1] == {
         "event": "case", "index": 0, "of": 3, "case": cases[0].id, "collector": "fakes.quick", "doing": "running"
     }  # fmt: skip

@@ -51,17 +51,8 @@ _NO_MATTER = frozenset(
     {"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "TERM", "COLORTERM", "TMPDIR", "PS1", "WINDOWID", "DISPLAY", MARK}
 )  # fmt: skip
 _NO_MATTER_BEGINNING = (
-    "TILESCOPE_",
-    "SSH_",
-    "TERM_",
-    "XDG_SESSION",
-    "VSCODE_",
-    "JPY_",
-    "GIT_",
-    "PYTEST_",
-    "WT_",
-    "TMUX",
-)
+    "TILESCOPE_", "SSH_", "TERM_", "XDG_SESSION", "VSCODE_", "JPY_", "GIT_", "PYTEST_", "WT_", "TMUX",
+)  # fmt: skip
 
 
 class Started(NamedTuple):
