@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,6 +132,25 @@ def lines(path: Path, longest: int) -> Iterator[bytes]:
         yield joined
 
 
+def values(path: Path, longest: int) -> Iterator[Any]:
+    """The JSON values of a file's lines; None for a damaged one. Raises as ``lines``."""
+    for line in lines(path, longest):
+        try:
+            yield bounded_reading.data(line)
+        except bounded_reading.Unreadable:
+            yield None
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """The JSON object; empty for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def mappings(value: object) -> list[Mapping[str, Any]]:
+    """The objects in a JSON list; none in anything else."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
 def workload(grid: Sequence[object] | None, block: Sequence[object] | None = None) -> str:
     """``grid 4096×1×1, block 256×1×1``: what the file says of a launch's size."""
     sides = {"grid": grid, "block": block}
@@ -174,6 +194,11 @@ def sizes(value: object) -> list[int] | None:
 def product(value: Sequence[int] | None) -> float | None:
     """The blocks of a grid, the threads of a block."""
     return float(math.prod(value)) if value else None
+
+
+def target(arch: str) -> str:
+    """``sm_90`` for ``90``; any other architecture as it is."""
+    return f"sm_{arch}" if re.fullmatch(r"\d{2,3}", arch) else arch
 
 
 def device(

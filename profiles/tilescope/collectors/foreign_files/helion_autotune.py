@@ -144,8 +144,7 @@ def _workload(about: Mapping[str, Any], run: str) -> str:
 def _device(about: Mapping[str, Any]) -> Any:
     hardware = about.get("hardware_info")
     said = hardware if isinstance(hardware, dict) else {"device_name": about.get("hardware")}
-    properties = said.get("device_props")
-    props = properties if isinstance(properties, dict) else {}
+    props = contents.mapping(said.get("device_props"))
     capability = re.fullmatch(r"sm_?(\d{2,3}a?)", contents.text(said.get("compute_capability"), 20))
     return contents.device(
         contents.text(said.get("device_name")),
@@ -158,8 +157,6 @@ def _device(about: Mapping[str, Any]) -> Any:
 
 def _versions(known: list[Mapping[str, Any]]) -> dict[str, str]:
     for about in known:
-        hardware = about.get("hardware_info")
-        versions = hardware.get("versions") if isinstance(hardware, dict) else None
-        if isinstance(versions, dict):
+        if versions := contents.mapping(contents.mapping(about.get("hardware_info")).get("versions")):
             return {contents.text(name): contents.text(value) for name, value in list(versions.items())[:20]}
     return {}

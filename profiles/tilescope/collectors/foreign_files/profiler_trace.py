@@ -107,7 +107,7 @@ def _event(trace: _Trace, event: Any) -> None:
     kind, arguments = event.get("cat"), event.get("args")
     if not isinstance(kind, str):
         return
-    arguments = arguments if isinstance(arguments, dict) else {}
+    arguments = contents.mapping(arguments)
     if kind.lower() in _OPERATORS:
         called = _external(arguments)
         if called is not None:
@@ -159,8 +159,7 @@ def _plain(value: Any) -> object:
 def _device(said: Any, used: Mapping[object, int]) -> Device:
     """The GPU that made most of the launches, as the trace describes it."""
     most = max(used, key=lambda one: used[one], default=None)
-    listed = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
-    one = next((one for one in listed if one.get("id") == most), None)
+    one = next((one for one in contents.mappings(said) if one.get("id") == most), None)
     if one is None:
         return contents.device()
     major, minor = (contents.number(one.get(f"compute{what}")) for what in ("Major", "Minor"))
