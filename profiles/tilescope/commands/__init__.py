@@ -27,6 +27,7 @@ from tilescope.commands import (
 COMMANDS = tuple(
     module.command
     for module in (
-        catalog, check, profile, tune, show, open, compare, gate, advise, fuse, resume, recover, publish, record, claims, doctor, mcp,
+        catalog, check, profile, tune, show, open, compare, gate, advise, fuse, resume, recover, publish, record, claims,
+        doctor, mcp,
     )
 )  # fmt: skip

@@ -192,9 +192,9 @@ class WorkerProcess:
         return found
 
     def leave(self) -> None:
-        """Ends ``events`` at a worker that has said that it is done: how it ends is of no matter, and takes as long as a small case.
+        """Stops waiting for a worker that has said that it is done: its exit would take as long as a small case.
 
-        A cold process is waited for all the same.
+        Only for a forked worker; a cold process is waited for all the same.
         """
         self._left = isinstance(self._process, resident.Forked)
 

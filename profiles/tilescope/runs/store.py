@@ -5,9 +5,9 @@ A run is a folder, written beside its final name and renamed when it is whole. `
 source lines there are ``lines.parquet`` with their values and ``sources.json.gz`` with the text of the files as they were.
 ``configs.parquet`` says with which config each Triton launch was made.
 
-While a run is being written it is called ``.partial-<id>``. Its rows lie in ``parts/`` (``line-parts/``, ``config-parts/``), one file a
-finished case, so that nothing is lost with the process. ``progress.jsonl`` is its journal; an interrupted run keeps it, to
-go on by. Imports neither torch nor triton.
+While a run is being written it is called ``.partial-<id>``. Its rows lie in ``parts/`` (``line-parts/``, ``config-parts/``),
+one file a finished case, so that nothing is lost with the process. ``progress.jsonl`` is its journal; an interrupted run keeps
+it, to go on by. Imports neither torch nor triton.
 """
 
 from __future__ import annotations

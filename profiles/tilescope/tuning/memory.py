@@ -72,8 +72,8 @@ class Timing:
 class Winner:
     """The best config known of a problem: its ``config`` as text, ``median`` in seconds, over how many ``configs`` that were timed.
 
-    ``launches`` are the launches that it makes, where they are known: ``function``, ``digest`` of its source, and ``arguments`` by name,
-    those of the config among them.
+    ``launches`` are the launches that it makes, where they are known: ``function``, ``digest`` of its source, and ``arguments``
+    by name, those of the config among them.
     """
 
     problem: Problem

@@ -36,8 +36,8 @@ _NO_DEVICE = Device("GPU not named in the file", "", 0, 0, 0, True)
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file says. ``recorded`` is when it was made, as the file has it; ``configs`` are ``launch_configs``'s rows, ``failures``
-    what it says became of cases without values."""
+    """What a file says. ``recorded`` is when it was made, as the file has it; ``configs`` are ``launch_configs``'s rows,
+    ``failures`` what it says became of cases without values."""
 
     tool: str
     table: pd.DataFrame
@@ -77,9 +77,9 @@ class Rows:
         config: str = "",
         impl: str = IMPLEMENTATION,
     ) -> None:
-        """Values of one launch (None: of all of the case's together) by metric. What is None, or no number that can be (none is below 0), is absent.
+        """Adds the values of one launch by metric; where ``launch`` is None, of all launches of the case together.
 
-        Raises Unreadable where the file says too much.
+        A value that is None, negative or no number is left out. Raises Unreadable where the file says too much.
         """
         for metric, value in values.items():
             if value is not None and (value == 0 or json_shape.SMALLEST <= value <= json_shape.LARGEST):
@@ -204,7 +204,7 @@ def target(arch: str) -> str:
 def device(
     title: str = "", target: str = "", *, multiprocessors: int = 0, l2_bytes: int = 0, memory_bytes: int = 0
 ) -> Device:
-    """The GPU that a file names: its figures as the file has them (0: it has none), the datasheet's where the file has only the name."""
+    """The GPU that a file names, with the figures that the file has (0: it has none), or the datasheet's if it has only the name."""
     called = bounded_reading.one_line(title)
     known = ceilings.product(called)
     return Device(

@@ -1,8 +1,8 @@
-"""Helion's autotuning log: a row for each config that was tried, as ``HELION_AUTOTUNE_LOG=PATH`` has them written into ``PATH.csv``.
+"""Helion's autotuning log, ``PATH.csv``: a row for each config that was tried. ``HELION_AUTOTUNE_LOG=PATH`` asks for it.
 
-Its columns are ``timestamp_s, config_index, generation, status, perf_ms, compile_time_s, config``; later versions begin with ``run_id``
-and have ``config_id`` for the index. What is tuned, sizes and GPU are only in ``PATH.meta.jsonl``, which ``HELION_AUTOTUNE_DATASET`` adds:
-it is read where it lies beside the log. Helion times by events, each call with a cold L2.
+Its columns are ``timestamp_s, config_index, generation, status, perf_ms, compile_time_s, config``; later versions begin with
+``run_id`` and have ``config_id`` for the index. What is tuned, sizes and GPU are only in ``PATH.meta.jsonl``, which
+``HELION_AUTOTUNE_DATASET`` adds: it is read where it lies beside the log. Helion times by events, each call with a cold L2.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Nsight Compute's reports (.ncu-rep), read by NVIDIA's ``ncu-report`` in a process of its own: what it cannot take ends that process.
+"""Nsight Compute's reports (.ncu-rep), read by NVIDIA's ``ncu-report`` in a process of its own, which a bad report can crash.
 
-NVIDIA's package is proprietary and optional (``pip install 'tilescope[ncu-report]'``). This module is also the process: it prints what it
-finds as JSON.
+NVIDIA's package is proprietary and optional (``pip install 'tilescope[ncu-report]'``). This module is also the process: it
+prints what it finds as JSON.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def reads(head: bytes, name: str) -> bool:
 
 @bounded_reading.parser
 def read(path: Path) -> Contents:
-    """Every launch with the counters of METRICS that the report holds. One without a value has no row: asked for its number, NVIDIA's
-    package would say 0.
+    """Every launch with the counters of METRICS that the report holds. One without a value has no row: asked for its number,
+    NVIDIA's package would say 0.
 
     Raises Unreadable for a damaged report, and where the package is not installed.
     """
@@ -98,7 +98,7 @@ def _asked(path: Path) -> list[dict[str, Any]]:
 
 
 def launches(module: Any, path: str) -> Iterator[dict[str, Any]]:
-    """Name and values of each of the report's launches, in order, by NVIDIA's ``module``: a value is a number or text, and its unit.
+    """Name and values of the report's launches in order, by NVIDIA's ``module``; a value is a number or text, and its unit.
 
     What the report lacks is left out. A metric without a value, or of another kind, would be given as 0.
     """

@@ -65,8 +65,8 @@ class _Trace:
 
 @bounded_reading.parser
 def read(path: Path) -> Contents:
-    """Every launch, copy and fill in the order in which they began, with its time and what it takes; for each function the operators that
-    launched it and its streams are in ``kernels``.
+    """Every launch, copy and fill in the order in which they began, with its time and what it takes; for each function the
+    operators that launched it and its streams are in ``kernels``.
     """
     trace = _Trace()
     for name, value in json_stream.members(bounded_reading.chunks(path), EVENTS):
