@@ -150,7 +150,7 @@ def _operations_in_time(case: CaseValues, device: Device, pipe: str) -> Iterator
 
 
 def _reads(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
-    """HBM bytes read, against the distinct ones: ncu empties all caches before each launch, CUPTI's collector the L2 before a case."""
+    """HBM bytes read, against the distinct: ncu empties all caches before each launch, CUPTI's collector the L2 before a case."""
     read, counted = _needed(case)[0], case.total("dram_bytes_read", case.counted_by)
     if not (read and counted and device.l2_bytes) or read.value < _FEW or counted.value >= _LEAST * read.value:
         return

@@ -180,7 +180,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
                 kept.keep(problem, timings, facts)
 
     def _promising(self, configs: Mapping[str, Mapping[str, int]]) -> list[str]:
-        """The configs that are likely to be quick by their grid and the bytes of their tensors; none where the grids are not known."""
+        """The configs likely to be quick by their grid and the bytes of their tensors; none where the grids are not known."""
         given = {**self.nargs, **self._keywords}
         moved = sum(value.numel() * value.element_size() for value in given.values() if isinstance(value, torch.Tensor))
         here = hardware.detect()

@@ -204,7 +204,7 @@ def target(arch: str) -> str:
 def device(
     title: str = "", target: str = "", *, multiprocessors: int = 0, l2_bytes: int = 0, memory_bytes: int = 0
 ) -> Device:
-    """The GPU that a file names, with the figures that the file has (0: it has none), or the datasheet's if it has only the name."""
+    """The GPU that a file names, with the file's figures (0: it has none), or the datasheet's if it has only the name."""
     called = bounded_reading.one_line(title)
     known = ceilings.product(called)
     return Device(

@@ -88,7 +88,7 @@ def _compilation(found: _Events, event: Mapping[str, Any]) -> None:
     code = contents.text(about.get("hash"), 200)
     found.names[code] = contents.name(about.get("name", ""))
     found.compiled[code] = (_compile_time(about), contents.mapping(about.get("src_constants")))
-    _told(found, about)
+    _note_versions(found, about)
 
 
 def _compile_time(about: Mapping[str, Any]) -> float | None:
@@ -132,7 +132,7 @@ def _launch(found: _Events, event: Mapping[str, Any]) -> None:
     if site := _site(event.get("stack")):
         found.sites.setdefault(kernel, Counter())[site] += 1
     found.launches += 1
-    _told(found, about)
+    _note_versions(found, about)
 
 
 def _config(found: _Events, code: str, event: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, int]:
@@ -166,8 +166,8 @@ def _site(stack: object) -> str:
     return f"{file}:{contents.text(own[-1].get('line'), 20)}"
 
 
-def _told(found: _Events, about: Mapping[str, Any]) -> None:
-    """Takes the architecture and Triton's version from what was compiled."""
+def _note_versions(found: _Events, about: Mapping[str, Any]) -> None:
+    """Notes the architecture and Triton's version that a compilation names."""
     if arch := contents.text(contents.mapping(about.get("target")).get("arch"), 20):
         found.targets[contents.target(arch)] += 1
     if version := contents.text(about.get("triton_version"), 40):

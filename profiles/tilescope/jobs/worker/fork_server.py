@@ -220,7 +220,7 @@ class ForkServer:
         return None
 
     def _leave_server(self) -> None:
-        """Lets a fork go of what is the server's, and die with it."""
+        """In a fork: closes what it inherited of the server's, and has it end when the server does."""
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -255,7 +255,7 @@ class ForkServer:
             ctypes.memmove(self._mark, said, len(said))
 
     def _hear(self, client: Client) -> None:
-        """Whoever waits for a worker says nothing: when it can be read, it is gone, and its worker goes too."""
+        """Kills the worker of a client that has gone. A client sends nothing, so its connection is readable only when it closes."""
         with contextlib.suppress(OSError):
             if client.connection.recv(4096):
                 return
