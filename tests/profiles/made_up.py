@@ -1,13 +1,14 @@
-"""A GPU of round figures and the rows of a case on it, for tests of what the models say."""
+"""A GPU of round figures, a run on it and the rows of a case, for tests that need some."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from tilescope.hardware import ceilings
 from tilescope.table.case import Case
-from tilescope.table.run import Ceiling, Device
+from tilescope.table.run import Ceiling, Device, Run
 
 CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
 MB = 1e6
@@ -25,6 +26,11 @@ def gpu(name: str = "Made-up GPU", **roofs: float) -> Device:
 
 #: 1 TB/s, 10 Tflop/s: a million bytes take a microsecond, and so do ten million flops.
 GPU = gpu(hbm=1e12, l2=4e12, fp32=1e13, tf32=1e14, sheet_bf16=1e14)
+
+
+def run(name: str = "20261120-221530-3fa9", kernels: Mapping[str, Any] | None = None, **fields: Any) -> Run:
+    """The description of a run of these kernels."""
+    return dataclasses.replace(Run(name, "2026-11-20T22:15:30+00:00", GPU, {}, {}, {}), kernels=kernels or {}, **fields)
 
 
 def cost(of: Case = CASE, read: float = 50 * MB, written: float = 50 * MB, flops: float = MB) -> list[dict[str, Any]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pandas as pd
 import pytest
 from tilescope.runs import store
 from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import Device, Failure, Run
+from tilescope.table.run import Failure
+
+from . import made_up
 
 CASE = Case("softmax", "triton", "forward", "8x8-fp32")
 
@@ -23,10 +23,8 @@ def runs(monkeypatch, tmp_path):
 
 
 def a_run(name="20261120-221530-3fa9", **fields):
-    device = Device("H", "sm_90", 132, 1, 1, False)
     facts = {"softmax": {"file": "tilescope_kernels/spec.py", "sha256": ""}}
-    run = Run(name, "2026-11-20T22:15:30+00:00", device, facts, {"torch": "2"}, {}, title="one")
-    return dataclasses.replace(run, **fields)
+    return made_up.run(name, facts, **{"versions": {"torch": "2"}, "title": "one", **fields})
 
 
 def rows(*values):

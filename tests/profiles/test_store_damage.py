@@ -18,7 +18,9 @@ from tilescope.runs.publish import publish
 from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import SCHEMA_VERSION, Device, Run
+from tilescope.table.run import SCHEMA_VERSION
+
+from . import made_up
 
 CASES = [Case("softmax", "triton", "forward", f"{size}x8-fp32") for size in (8, 16, 32)]
 FIRST, SECOND, THIRD = "20261120-000000-aaaa", "20261121-000000-bbbb", "20261122-000000-cccc"
@@ -32,8 +34,7 @@ def runs(monkeypatch, tmp_path):
 
 
 def writer(folder, name):
-    device = Device("H", "sm_90", 132, 1, 1, False)
-    made = RunWriter(folder, Run(name, "2026-11-20T22:15:30+00:00", device, {"softmax": {}}, {}, {}, title=name))
+    made = RunWriter(folder, made_up.run(name, {"softmax": {}}, title=name))
     made.plan(CASES)
     return made
 
@@ -139,7 +140,7 @@ def test_an_id_names_a_run_and_no_other_place(runs, tmp_path, name):
         store.open_run(folder)
     with pytest.raises(StoreError, match="cannot be a run's id"):
         writer(runs, name)
-    loaded = store.LoadedRun(Run(name, "", Device("H", "sm_90", 1, 1, 1, False), {}, {}, {}), schema.frame([]), folder)
+    loaded = store.LoadedRun(made_up.run(name), schema.frame([]), folder)
     with pytest.raises(StoreError, match="cannot be a run's id"):
         publish(loaded, tmp_path / "target")
     assert victim.is_dir()
