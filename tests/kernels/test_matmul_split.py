@@ -97,9 +97,9 @@ def test_w8a16_on_hopper_has_a_part_for_most_multiprocessors():
     for m in range(33, 1200, 61):
         for n, k in ((4096, 4096), (1000, 8192), (14336, 640), (520, 784)):
             if tiling := w8a16_hopper.tiling(m, n, k, 132):
-                tiles, steps = -(-m // tiling.block_m) * -(-n // 128), -(-k // 64)
+                tiles, turns = -(-m // tiling.block_m) * -(-n // 128), -(-k // 256)
                 assert tiling.split == 1 or tiles * tiling.split <= 132
-                assert (tiling.split - 1) * -(-steps // tiling.split) < steps  # no part without a step
+                assert (tiling.split - 1) * -(-turns // tiling.split) < turns  # no part without a turn
 
 
 @pytest.fixture

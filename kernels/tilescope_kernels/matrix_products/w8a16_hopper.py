@@ -268,10 +268,15 @@ _FEW = 32
 def tiling(m: int, n: int, k: int, programs: int) -> Tiling | None:
     """Tiles of as many rows as there are, cut along K while there is an SM for each part. None where half of them would idle."""
     block_m = 64 if m <= 64 else 128 if m <= 128 else _MOST
-    tiles, turns = _tiles_of(m, n, block_m), cdiv(k, _TURN.value * _BLOCK_K.value)
-    split = max(1, min(programs // tiles, turns, 8))
-    split = cdiv(turns, cdiv(turns, split))  # none is empty
+    tiles = _tiles_of(m, n, block_m)
+    split = _whole_parts(k, max(1, min(programs // tiles, 8)))
     return Tiling(block_m, split) if 2 * tiles * split >= programs else None
+
+
+def _whole_parts(k: int, split: int) -> int:
+    """As many parts along K as have turns. Of one without any the second group would wait for the first one for ever."""
+    turns = cdiv(k, _TURN.value * _BLOCK_K.value)
+    return cdiv(turns, cdiv(turns, split))
 
 
 def _tiles_of(m: int, n: int, block_m: int) -> int:
@@ -291,7 +296,7 @@ def launch(
 ) -> None:
     """Write the product of operands that ``plan`` accepts to contiguous ``y``, by way of aligned rows where its own are not."""
     (m, n), k, programs = y.shape, x.shape[1], multiprocessors(x)
-    split = chosen.split
+    split = _whole_parts(k, chosen.split)
     parts = kept.empty((split, m, n)) if split > 1 else None
     depth = _BLOCK_K.value
     out = y if split > 1 or is_aligned(y) else room(y)
