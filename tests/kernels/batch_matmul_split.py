@@ -12,8 +12,8 @@ from interpreted import close, draw, main, poisoned  # isort: skip
 
 import torch
 from tilescope_kernels import matmul
-from tilescope_kernels.matrix_products import matmul as MODULE
 from tilescope_kernels._shared.launches import Launches
+from tilescope_kernels.matrix_products import matmul as MODULE
 from tilescope_kernels.matrix_products import split_k as module
 
 

@@ -9,8 +9,8 @@ from checks import SPECS, against_reference, draw, main, poisoned, relative_erro
 from metered import moves_its_floor, run, writes_every_element
 from tilescope.execution import launches
 from tilescope_kernels import fp8_matmul, int8_matmul, lora_linear, quantize, w8a16_matmul
-from tilescope_kernels.matrix_products import fp8_matmul as fp8
 from tilescope_kernels._shared.launches import Launches
+from tilescope_kernels.matrix_products import fp8_matmul as fp8
 from tilescope_kernels.matrix_products import lora, scaled_matmul, split_k, w8a16_split
 from tilescope_kernels.matrix_products import w8a16_matmul as w8a16
 from tilescope_kernels.matrix_products.w8a16_matmul import SMALL
