@@ -15,7 +15,7 @@ BY_LINE := matmul softmax layer_norm attention cross_entropy
 PROCESSES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-all test-slow test-newest-triton lint format browser bench-dashboard bench-regret bench-tuning bench-foreign record clean
+.PHONY: help setup serve test test-all test-slow lint format browser bench-dashboard bench-regret bench-tuning bench-foreign record clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -44,11 +44,6 @@ test-all: lint ## Lint, then run every test, slow ones too, and record that thos
 
 test-slow: lint ## Lint, then run the slow tests alone, and record that those passed (commit tests/passed.json)
 	$(BIN)/python -m pytest $(PROCESSES) --slow all -m slow
-
-test-newest-triton: setup ## Run the interpreter's tests with the newest Triton that they are known to pass with
-	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/newest-triton \
-		triton==$$($(BIN)/python -c 'from tilescope.collectors.interpreter import TESTED; print(TESTED[-1])')
-	PYTHONPATH=$(VENV)/newest-triton $(BIN)/python -m pytest -q tests/profiles/test_interpreter_language.py tests/profiles/test_narrow.py
 
 browser: setup ## Run the browser tests alone
 	$(BIN)/python -m pytest -m browser

@@ -11,14 +11,15 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.data import catalog
+from tilescope_dashboard.data import catalog, this_machine
 from tilescope_dashboard.figures.style import DARK, FONT, LIGHT, Theme
 from tilescope_dashboard.panel_patches import page_lifetime
 from tilescope_dashboard.serving import guard
 from tilescope_dashboard.session.access import may_launch
+from tilescope_dashboard.session.idle_work import IdleWork
 from tilescope_dashboard.session.jobs import shared
 from tilescope_dashboard.session.scheduling import next_tick
-from tilescope_dashboard.session.state import FIRST, HOME, IN_ADDRESS, State
+from tilescope_dashboard.session.state import FIRST, HOME, IN_ADDRESS, PROFILE, State
 from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.form.drawer import Drawer
 from tilescope_dashboard.views.form.profile import ProfileForm
@@ -68,7 +69,7 @@ def build() -> pmui.Page:
     page_lifetime.from_here()
     # Where the session of a page has lapsed before its socket came, only these still tell what the page was asked with.
     known = {"view": landing(pn.state.session_args), "narrow": phone(pn.state.headers)}
-    state = State(may_launch=may_launch(pn.state.curdoc), **known)
+    state = State(may_launch=may_launch(pn.state.curdoc), catalog=catalog.known(), **known)
     pn.state.location.sync(state, IN_ADDRESS, on_error=state.take)
     drawer, main = Drawer(state), pn.Column(sizing_mode="stretch_width", margin=0)
     width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))
@@ -124,27 +125,48 @@ def fill_main(state: State, drawer: Drawer, main: pn.Column) -> None:
     except Exception as error:  # else the page would stay empty
         main.append(start_error(error))
     else:
-        pn.state.onload(functools.partial(fill_drawer, state, drawer, progress))
+        fill_drawer(state, drawer, progress)
 
 
-async def fill_drawer(state: State, drawer: Drawer, progress: JobPanel) -> None:
-    """Fill the drawer once the page is there: with the form, the collectors that run here, and the catalog (once a process).
-
-    The form is many widgets: the numbers are on the page sooner when it comes after them. It comes filled, as far as that
-    takes no waiting: a widget's options that change while the browser draws it for the first time may be lost.
+def fill_drawer(state: State, drawer: Drawer, progress: JobPanel) -> None:
+    """See that the drawer has its form: with the page where the address asks for it and it is known what can run here, else once
+    somebody opens it, or in spare time. The form is many widgets: the numbers are on the page sooner without them.
     """
-    form = ProfileForm(state, shared())
-    form.param.watch(lambda event: setattr(progress.tab_job, "job", event.new), "started")
-    await form.load()
-    asked = catalog.ask()
-    if not asked.done():
-        drawer.put(form)
+
+    def put(*_: Any) -> bool:
+        machine = this_machine.known()
+        if machine and not drawer.filled:
+            form = ProfileForm(state, shared())
+            # It comes filled: a widget's options that change while the browser draws it for the first time may be lost.
+            form.offer(machine)
+            form.param.watch(lambda event: setattr(progress.tab_job, "job", event.new), "started")
+            drawer.put(form)
+        return False
+
+    if state.panel == PROFILE:
+        put()
+    spare = IdleWork(put)
+    state.param.watch(lambda _: state.panel == PROFILE and next_tick(put), "panel")
+
+    async def learn() -> None:
+        await this_machine.ask()
+        if state.panel == PROFILE:
+            put()
+        else:
+            spare.start()
+        if not state.catalog:
+            await learn_catalog(state)
+
+    pn.state.onload(learn)
+
+
+async def learn_catalog(state: State) -> None:
+    """Wait for the catalog, which is asked for once a process."""
     try:
         # A page that is closed while it waits must not end the question for the others.
-        state.catalog = await asyncio.shield(asyncio.wrap_future(asked))
+        state.catalog = await asyncio.shield(asyncio.wrap_future(catalog.ask()))
     except ValueError as error:
         state.catalog_error = str(error)
-    drawer.put(form)
 
 
 def start_error(error: BaseException) -> pn.pane.HTML:

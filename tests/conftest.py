@@ -63,8 +63,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What holds of any values is tried with a few of them; with more in a run of all tests."""
-    hypothesis.settings.register_profile("tilescope", max_examples=100 if config.getoption("slow") == "all" else 25)
+    """What holds of any values is tried with a few of them, the same each time; with more, and others, in a run of all tests."""
+    every = config.getoption("slow") == "all"
+    hypothesis.settings.register_profile(
+        "tilescope", max_examples=100 if every else 25, derandomize=not every, deadline=None
+    )
     hypothesis.settings.load_profile("tilescope")
 
 

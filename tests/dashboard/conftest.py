@@ -146,7 +146,7 @@ class Server:
     def stop(self) -> str:
         """End it and give its log."""
         os.killpg(self.process.pid, signal.SIGTERM)
-        self.process.wait(15)
+        self.process.wait(120)
         return self.log.read_text()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 
 NVIDIA = Path("/dev/nvidia0")
 
@@ -125,6 +125,7 @@ def test_unavailable_collectors_say_why(visit: Any) -> None:
     assert page.get_by_text("you are looking at a run recorded on a real Synthetic GPU").is_visible()
 
 
+@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 def test_export_opens_offline_with_its_figures(visit: Any, tmp_path: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     with page.expect_download() as download:
@@ -137,14 +138,6 @@ def test_export_opens_offline_with_its_figures(visit: Any, tmp_path: Any) -> Non
     report.locator("canvas").first.wait_for()
     assert report.locator("h2", has_text="layer_norm").count() == 1
     assert report.locator("canvas").count() >= 8
-
-
-def test_names_with_html_are_text(visit: Any, synthetic: Any, looked_at: Any) -> None:
-    page = visit(f"run={INJECTED}")
-    page.locator("h2", has_text=synthetic.INJECTED).wait_for()
-    for title in ("Roofline", "HBM traffic", "Occupancy"):
-        looked_at(page, title)
-    assert page.title() == "Tilescope"
 
 
 def test_a_run_that_is_not_there_is_said_in_place(visit: Any) -> None:

@@ -56,11 +56,14 @@ def test_without_a_clock_a_change_is_told_by_its_findings(
     state = State(run=AFTER, kernel="softmax", view="compare")
     shown = Compare(state)
     shown.refresh()
-    # One press compares with the run from before the change; once it is compared with there is nothing to press.
-    assert shown._earlier.visible
+    # One press compares with the run from before the change, and another with the usual baseline again.
+    assert (shown._earlier.visible, shown._earlier.label) == (True, "Compare with the run before")
     shown._choose_earlier()
     assert state.compared == [BEFORE]
-    assert not shown._earlier.visible
+    assert (shown._earlier.visible, shown._earlier.label) == (True, "Compare with eager again")
+    shown._choose_earlier()
+    assert (state.compared, shown._earlier.label) == ([], "Compare with the run before")
+    shown._choose_earlier()
     assert not shown._trouble.visible, shown._trouble.object
     assert "no times to compare<" in shown._head.object, "the same code has the same findings"
     monkeypatch.setattr(

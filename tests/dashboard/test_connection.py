@@ -70,7 +70,7 @@ class Killable:
         """End it, as a crash does, if it still runs."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(15)
+            self.process.wait(120)
 
 
 @pytest.fixture

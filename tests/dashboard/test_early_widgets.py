@@ -30,6 +30,26 @@ DRAWN = """async () => {
   return [figure.has_finished(), asked.filter(name => name.startsWith("--bk-"))]
 }"""
 
+#: How often a figure was laid out while every widget of the bar heard that it has a size.
+LAID_OUT = """async () => {
+  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
+  const views = [...all(Bokeh.index)], figure = views.find(view => view.model.type === "Figure" && view.el.checkVisibility())
+  const widgets = views.filter(view => view.model.class_name === "Select")
+  let times = 0
+  const usual = figure._after_layout
+  figure._after_layout = () => { times += 1; usual.call(figure) }
+  widgets.forEach(view => view._after_resize())
+  await new Promise(resolve => setTimeout(resolve, 1000))
+  figure._after_layout = usual
+  return [widgets.length, times]
+}"""
+#: Widths of the visible figures, and of what was drawn in them.
+WIDTHS = """() => {
+  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
+  const figures = [...all(Bokeh.index)].filter(view => view.model.type === "Figure" && view.el.checkVisibility())
+  return figures.map(({el, frame}) => [el.parentNode.host.clientWidth - el.offsetWidth, el.offsetWidth - frame.bbox.right])
+}"""
+
 
 @pytest.mark.parametrize("view", ["overview", "source"])
 def test_the_page_begins_to_import_what_its_models_will(visit: Any, view: str) -> None:
@@ -46,3 +66,17 @@ def test_a_figure_that_is_drawn_asks_for_no_styles(visit: Any, built: Any) -> No
     page = visit("kernel=softmax&view=roofline")
     built(page, "Roofline")
     assert page.evaluate(DRAWN) == [True, []]
+
+
+def test_a_figure_is_laid_out_once_for_many_widgets_and_follows_the_window(visit: Any, built: Any) -> None:
+    page = visit("kernel=softmax&view=summary")
+    built(page, "Summary")
+    page.wait_for_timeout(1500)
+    widgets, times = page.evaluate(LAID_OUT)
+    assert widgets >= 6
+    assert times <= 2
+    page.set_viewport_size({"width": 1000, "height": 900})
+    page.wait_for_timeout(1500)
+    for outside, inside in page.evaluate(WIDTHS):
+        assert 0 <= outside <= 20
+        assert 0 <= inside <= 40

@@ -176,10 +176,16 @@ def test_one_row_and_two(name: str, count: int) -> None:
     sent(plot)
 
 
+def apart(names: list[str]) -> list[list[str]]:
+    """Few sets of the names: of any two, each is in one that the other is not in."""
+    bits = range(len(names).bit_length())
+    return [[name for n, name in enumerate(names) if n >> bit & 1 == side] for bit in bits for side in (0, 1)]
+
+
 def test_absent_numbers_are_not_written_as_numbers(name: str) -> None:
     rows = frame(name)
     numbers = [c for c in rows.select_dtypes("float") if c not in ("value", "start", "duration") or name == "autotune"]
-    for some in (numbers, *([number] for number in numbers)):
+    for some in (numbers, *apart(numbers)):
         # A figure's words are of one row, or of all: with some of the rows each of the many is drawn quickly.
         of_rows = rows if some is numbers else rows.head(12)
         plot = DRAWN[name](of_rows.assign(**dict.fromkeys(some, np.nan)), LIGHT)

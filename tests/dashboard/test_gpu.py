@@ -223,6 +223,7 @@ def test_readings_arrive_on_the_page_and_stop_when_it_is_closed(visit: Any, gpu_
     assert page.evaluate(POWER) <= left
 
 
+@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 @pytest.mark.browser
 def test_it_opens_over_the_views_and_closes_by_key_and_by_a_press_elsewhere(visit: Any, built: Any) -> None:
     if Path("/dev/nvidia0").exists():

@@ -70,7 +70,7 @@ class Panel:
         """End it and give its log."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)
-            self.process.wait(15)
+            self.process.wait(120)
         return self.log.read_text()
 
 

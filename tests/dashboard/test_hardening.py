@@ -181,6 +181,7 @@ def test_the_page_says_in_a_line_what_it_does_not_open(visit: Any, query: str, s
 
 
 @pytest.mark.browser
+@SLOW
 def test_a_megabyte_in_the_address_is_refused_in_a_line(visit: Any, server: Any) -> None:
     # As a request it is no page at all: the server takes no such header, and goes on.
     connection = HTTPConnection("127.0.0.1", server.port, timeout=120)

@@ -123,6 +123,7 @@ def choose(page: Any, label: str, option: str) -> None:
     page.get_by_role("listbox").wait_for(state="detached")
 
 
+@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 def test_from_the_bar_to_sizes_and_back_where_the_address_names_no_run(visit: Any, built: Any) -> None:
     page = visit("kernel=softmax&theme=light")
     built(page, "Summary")

@@ -65,9 +65,9 @@ def opened(visit: Any, query: str = "", **settings: Any) -> Any:
     ("view", "theme"),
     [("overview", "light"), pytest.param("roofline", "dark", marks=SLOW), pytest.param("compare", "dark", marks=SLOW)],
 )
-def test_every_stop_shows_the_focus_and_none_is_a_trap(visit: Any, view: str, theme: str) -> None:
+def test_every_stop_shows_the_focus_and_none_is_a_trap(visit: Any, built: Any, view: str, theme: str) -> None:
     page = opened(visit, f"&view={view}&theme={theme}")
-    page.wait_for_timeout(1500)
+    built(page, view.capitalize())
     stops = []
     for _ in range(150):
         page.keyboard.press("Tab")
@@ -86,6 +86,7 @@ def test_every_stop_shows_the_focus_and_none_is_a_trap(visit: Any, view: str, th
     tab_to(page, "a", "Skip to the views", "Shift+Tab")
 
 
+@SLOW
 def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, built: Any) -> None:
     page = opened(visit)
     page.keyboard.press("Tab")
@@ -143,6 +144,7 @@ def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, buil
     assert (focus(page)["role"], focus(page)["name"]) == ("button", "Export report")
 
 
+@SLOW
 def test_the_drawer_opens_on_its_first_field_and_esc_leads_back(visit: Any) -> None:
     page = opened(visit)
     wide = page.locator("main").bounding_box()["width"]
@@ -164,8 +166,11 @@ def test_the_drawer_opens_on_its_first_field_and_esc_leads_back(visit: Any) -> N
     # What the address says when the page is loaded, and Back takes back; closed, the views have the whole width.
     page.wait_for_function("() => !location.search.includes('panel=profile')")
     assert page.locator("main").bounding_box()["width"] == wide == 1440
+    # A key opens it from wherever one is.
+    tab_to(page, "button", "Export report")
     page.keyboard.press("p")
     page.wait_for_url("**panel=profile**")
+    page.wait_for_function(f"() => ({FOCUS})().role === 'combobox'")
     page.reload()
     page.get_by_role("button", name="Start profiling").wait_for()
     page.get_by_role("button", name="Close", exact=True).click()

@@ -32,11 +32,13 @@ from bokeh.server.views.ws import WSHandler
 from bokeh.util import callback_manager
 from bokeh.util.warnings import BokehUserWarning
 from panel.io import document
+from panel.widgets.select import SingleSelectBase
 from param import Parameter
 from tilescope_dashboard import panel_patches
 from tilescope_dashboard.panel_patches import (
     callback_checks,
     closed_connection,
+    gone_choices,
     known_sheets,
     lost_writes,
     model_defaults,
@@ -271,6 +273,21 @@ def test_bokeh_warns_of_a_style_sheet_that_is_sent_again(monkeypatch: pytest.Mon
     assert received(sheet) is sheet
     with pytest.warns(BokehUserWarning, match="already known"):
         received(plot)
+
+
+def test_panel_raises_at_a_choice_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bar = pmui.Select(label="Kernel", options=["choose one", "softmax"])
+    field = bar.get_root().data
+    monkeypatch.setattr(SingleSelectBase, "_process_property_change", gone_choices._panels_process)
+    bar.options, bar.value = ["matmul", "softmax"], "softmax"
+    with pytest.raises(ValueError, match="choose one not in list"):
+        bar._process_events({"value": "choose one"})
+    gone_choices.refuse()
+    field.value = "choose one"  # as the page's message does
+    bar._process_events({"value": "choose one"})
+    assert bar.value == field.value == "softmax"
+    bar._process_events({"value": "matmul"})
+    assert bar.value == "matmul"
 
 
 class ClosingSocket(WebSocketHandler):

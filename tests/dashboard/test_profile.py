@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tilescope.jobs.job import Job
 from tilescope.jobs.plan import Request, RequestError
+from tilescope_dashboard.data import this_machine
 from tilescope_dashboard.session.jobs import CANCELLED, DONE, FAILED, RUNNING, JobManager, JobState
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.form import fields as module
 from tilescope_dashboard.views.form.fields import ProfileFields
 from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.jobs.job_text import beside_the_button
@@ -78,10 +78,10 @@ def test_choices_stay_until_they_are_about_another_kernel() -> None:
 
 def test_what_cannot_run_stands_greyed_below_what_can(monkeypatch: pytest.MonkeyPatch) -> None:
     why = {"events": "no GPU here", "ncu": "ncu is not installed"}
-    monkeypatch.setattr(module, "_unavailable", why.get)
-    monkeypatch.setattr(module.device, "detect", lambda: None)
+    monkeypatch.setattr(this_machine, "_unavailable", why.get)
+    monkeypatch.setattr(this_machine.device, "detect", lambda: None)
     shown = ProfileFields()
-    asyncio.run(shown.load())
+    shown.offer(asyncio.run(this_machine.ask()))
     assert not why.keys() & set(shown._collectors.options.values())
     for reason in why.values():
         assert reason in shown._unable.object

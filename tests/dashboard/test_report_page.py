@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,6 +46,18 @@ def test_the_app_saves_the_comparison_as_markdown(visit: Any, tmp_path: Path) ->
     assert (tmp_path / "report.md").read_text().startswith("## Tilescope: synthetic run: eager against triton\n")
 
 
+@pytest.fixture(scope="module")
+def reported(runs: Path) -> Callable[[str], Report]:
+    """A run's report, made once."""
+    return functools.cache(lambda run: build([side(runs / run)]))
+
+
+def colours(page: Any) -> tuple[str, set[str]]:
+    """The page's ground, and that of its figures."""
+    figures = "Bokeh.documents.flatMap(d => d.roots()).map(f => f.background_fill_color.slice(0, 7))"
+    return page.locator("body").evaluate("e => getComputedStyle(e).backgroundColor"), set(page.evaluate(figures))
+
+
 def opened(chromium: Any, document: str, file: Path, **settings: Any) -> tuple[Any, list[str]]:
     """A page of the document with no network, and what went wrong in it."""
     file.write_text(document, encoding="utf-8")
@@ -56,24 +70,20 @@ def opened(chromium: Any, document: str, file: Path, **settings: Any) -> tuple[A
     return page, wrong
 
 
-@pytest.mark.parametrize(("scheme", "ground"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 24, 29)")])
-def test_it_opens_offline_in_both_schemes(
-    chromium: Any, runs: Path, tmp_path: Path, scheme: str, ground: str
-) -> None:  # fmt: skip
-    report = build([side(runs / RUN)])
+def test_it_opens_offline_with_every_figure(chromium: Any, reported: Callable[[str], Report], tmp_path: Path) -> None:
+    report = reported(RUN)
     wanted = sum(len(part.drawings) for kernel in report.runs[0].kernels for part in kernel.parts) + 1
-    page, wrong = opened(chromium, html(report), tmp_path / "r.html", color_scheme=scheme)
+    page, wrong = opened(chromium, html(report), tmp_path / "r.html", color_scheme="dark")
     page.wait_for_function(f"document.querySelectorAll('.figure > *').length == {wanted}")
-    assert page.locator("body").evaluate("e => getComputedStyle(e).backgroundColor") == ground
-    dark = "Bokeh.documents.flatMap(d => d.roots()).map(f => f.background_fill_color.slice(0, 7))"
-    assert set(page.evaluate(dark)) == {"#14181d" if scheme == "dark" else "#ffffff"}
+    assert colours(page) == ("rgb(20, 24, 29)", {"#14181d"})
     assert not wrong, wrong
     page.context.close()
 
 
-def test_the_figures_follow_the_scheme(chromium: Any, runs: Path, tmp_path: Path) -> None:
-    page, wrong = opened(chromium, html(build([side(runs / PREDICTED)])), tmp_path / "r.html", color_scheme="light")
+def test_the_figures_follow_the_scheme(chromium: Any, reported: Callable[[str], Report], tmp_path: Path) -> None:
+    page, wrong = opened(chromium, html(reported(PREDICTED)), tmp_path / "r.html", color_scheme="light")
     page.locator("canvas").first.wait_for()
+    assert colours(page) == ("rgb(255, 255, 255)", {"#ffffff"})
     page.emulate_media(color_scheme="dark")
     page.wait_for_function("Bokeh.documents.at(-1).roots()[0].background_fill_color == '#14181dff'")
     assert not wrong, wrong
@@ -81,10 +91,10 @@ def test_the_figures_follow_the_scheme(chromium: Any, runs: Path, tmp_path: Path
 
 
 def test_a_phone_is_not_scrolled_sideways_and_its_figures_move_the_page(
-    chromium: Any, runs: Path, tmp_path: Path
+    chromium: Any, reported: Callable[[str], Report], tmp_path: Path
 ) -> None:
     phone = {"viewport": {"width": 390, "height": 800}, "has_touch": True, "is_mobile": True}
-    page, wrong = opened(chromium, html(build([side(runs / RUN)])), tmp_path / "r.html", **phone)
+    page, wrong = opened(chromium, html(reported(RUN)), tmp_path / "r.html", **phone)
     page.locator("canvas").first.wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert page.evaluate("Bokeh.documents[0].roots()[0].toolbar.active_drag") is None
@@ -111,8 +121,8 @@ def test_a_script_that_is_not_ours_does_not_run(chromium: Any, tmp_path: Path) -
     page.context.close()
 
 
-def test_it_prints_in_light_colours(chromium: Any, runs: Path, tmp_path: Path) -> None:
-    page, _ = opened(chromium, html(build([side(runs / PREDICTED)])), tmp_path / "r.html", color_scheme="dark")
+def test_it_prints_in_light_colours(chromium: Any, reported: Callable[[str], Report], tmp_path: Path) -> None:
+    page, _ = opened(chromium, html(reported(PREDICTED)), tmp_path / "r.html", color_scheme="dark")
     page.locator("canvas").first.wait_for()
     page.emulate_media(media="print")
     assert page.locator("body").evaluate("e => getComputedStyle(e).color") == "rgb(27, 31, 36)"

@@ -95,7 +95,7 @@ def served(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     one = Served(tmp_path_factory.mktemp("served"), runs)
     yield one
     os.killpg(one.process.pid, signal.SIGTERM)
-    one.process.wait(15)
+    one.process.wait(120)
 
 
 def test_without_a_login_the_page_is_a_question(served: Served) -> None:

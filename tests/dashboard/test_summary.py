@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
 from pathlib import Path
 from types import ModuleType
 
@@ -121,6 +123,21 @@ def test_the_chosen_baseline_is_compared_and_follows_the_run(runs: Path, monkeyp
     shown.state.compared = [f"{RUN}:compile"]
     shown.state.run = PREDICTED
     assert shown.state.compared == [f"{PREDICTED}:compile"]
+
+
+def test_a_baseline_that_comes_later_or_is_written_again_is_read(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, synthetic: ModuleType
+) -> None:
+    shutil.copytree(runs / RUN, tmp_path / RUN)
+    shown = opened(tmp_path, monkeypatch, compared=[PREDICTED])
+    assert "no run" in shown._stats.object
+    synthetic.write_run(tmp_path, PREDICTED, measured=False)
+    shown.state.refresh()
+    assert f"triton in {PREDICTED}: not timed" in shown._stats.object
+    shutil.rmtree(tmp_path / PREDICTED)
+    os.utime(synthetic.write_run(tmp_path, PREDICTED) / "run.json", (1, 2_000_000_000))
+    shown.state.refresh()
+    assert f"speedup of triton vs triton in {PREDICTED}" in shown._stats.object
 
 
 def test_counters_come_from_the_run_that_has_them_and_it_is_said(

@@ -150,6 +150,7 @@ def shadow(page: Any, title: str) -> Any:
     return page.locator(f'.bk-Figure:visible [title="{title}"]').first
 
 
+@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 @pytest.mark.browser
 def test_the_browser_saves_a_table_twice_and_a_figure_in_both_formats(visit: Any, tmp_path: Path) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline&theme=dark")

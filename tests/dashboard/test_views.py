@@ -27,10 +27,12 @@ from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.form.fields import ProfileFields
+from tilescope_dashboard.views.history import History
 from tilescope_dashboard.views.home import Home
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
+from tilescope_dashboard.views.sizes import Sizes
 from tilescope_dashboard.views.source import Source
 from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
@@ -47,6 +49,14 @@ VIEWS: tuple[type[View], ...] = (
 @pytest.fixture(autouse=True)
 def _folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+
+
+@pytest.mark.parametrize("view", [Claims, Compare, History, Sizes, Summary], ids=lambda view: view.name_in_address)
+def test_what_is_of_other_runs_too_is_drawn_again_once_there_is_another(view: type[View]) -> None:
+    shown = view(State(run=RUN, kernel="softmax", view="source"))
+    shown.refresh()
+    shown.state.refresh()
+    assert not shown.fresh
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name_in_address)

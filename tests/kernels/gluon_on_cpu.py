@@ -118,7 +118,7 @@ def _awaited(asm: str, place: Pointer, other: torch.Tensor) -> torch.Tensor:
     """Words of memory: those that are wanted, or, in a loop, what was not there when they were asked for before."""
     if "again:" not in asm:
         return _load(place, other != 0)
-    end = time.monotonic() + 30
+    end = time.monotonic() + 240
     while (other == -1).any():
         assert time.monotonic() < end, "nobody publishes what is awaited"
         time.sleep(0)

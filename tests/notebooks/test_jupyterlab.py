@@ -114,7 +114,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         deadline = time.monotonic() + 240
         while True:
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/api", timeout=5).close()
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/api", timeout=120).close()
                 break
             except (urllib.error.URLError, ConnectionError):
                 assert server.poll() is None and time.monotonic() < deadline, log.read_text()
@@ -122,7 +122,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         yield f"http://127.0.0.1:{port}", folder
     finally:
         os.killpg(server.pid, signal.SIGTERM)
-        server.wait(20)
+        server.wait(120)
 
 
 @pytest.fixture

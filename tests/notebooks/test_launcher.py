@@ -87,5 +87,5 @@ def test_what_it_starts_serves_the_app_under_jupyters_prefix(tmp_path):
         assert get(path, "/app")[0] == 404
     finally:
         server.send_signal(signal.SIGTERM)
-        server.wait(15)
+        server.wait(120)
     assert "Traceback" not in log.read_text()

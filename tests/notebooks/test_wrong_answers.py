@@ -22,7 +22,7 @@ pytest.importorskip("triton")
 SLOW = pytest.mark.slow("notebooks", "profiles/tilescope")
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks" / "puzzles"
 HEAD = "import torch\nimport triton\nimport triton.language as tl\n"
-UNMASKED = "touches memory outside of its tensors (mask those lanes, or look at the offsets), at: "
+UNMASKED = "(mask those lanes, or look at the offsets), at: "
 RAGGED = "Right at the round size, wrong at the ragged one: look at the mask."
 FORMULA = "Wrong at the round size as well: look at the formula and the offsets before the mask."
 

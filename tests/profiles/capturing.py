@@ -25,7 +25,11 @@ def small(name: str, workload: str, impl: str = "triton", direction: str = "forw
 
 
 def capture(collector: str, cases: list[Case], **settings: Any) -> dict[str, dict[str, Any]]:
-    """What came of each case, by id: ``rows`` and ``artefact``, or ``error`` and ``message``."""
+    """What came of each case, by id: ``rows`` and ``artefact``, or ``error`` and ``message``.
+
+    Unless the settings say otherwise a case may take as long as on a busy machine.
+    """
+    settings = {"check_limit": 200, "interpreter_limit": 200, **settings}
     job = {"collector": collector, "settings": settings, "cases": [case.to_json() for case in cases]}
     answers = _host().ask(job, {**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     return {answer["case"]: answer for answer in answers}

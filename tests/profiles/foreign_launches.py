@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import torch
 import triton
 import triton.language as tl
@@ -9,6 +11,19 @@ import triton.language as tl
 FACTOR = tl.constexpr(3)
 #: Used as a default alone.
 ADDED = 2
+#: Of an object that cannot be written down a default asks one number.
+RANGE = torch.finfo(torch.float16)
+
+
+def loaded_by_its_path(name: str):
+    """A function of the device's library, as libraries find it that work with several versions of Triton."""
+    found = importlib.util.find_spec("triton.language.extra.libdevice")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return getattr(module, name)
+
+
+rsqrt = loaded_by_its_path("rsqrt")
 
 
 @triton.jit
@@ -138,3 +153,62 @@ def described_kernel(x, out, ROWS: tl.constexpr):
 def counting_kernel(counter_ptr, out_ptr, by: tl.constexpr = ADDED):
     ticket = tl.atomic_add(counter_ptr, by // 2)
     tl.store(out_ptr + ticket, ticket)
+
+
+@triton.jit
+def of_amd_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Rounds with the device library of another vendor's GPUs."""
+    at = tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.extra.hip.libdevice.llrint(tl.load(x_ptr + at)))
+
+
+@triton.jit
+def misspelt_kernel(out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    value = at * 2  # noqa: F841
+    tl.store(out_ptr + at, valeu)  # noqa: F821
+
+
+@triton.jit
+def bounded_kernel(x_ptr, BLOCK: tl.constexpr, LARGEST: tl.constexpr = RANGE.max):
+    at = tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, tl.minimum(rsqrt(tl.load(x_ptr + at)), LARGEST))
+
+
+class Backwards:
+    """A view that PyTorch has none of: it begins at a tensor's last element. Triton asks for an address and a dtype alone."""
+
+    def __init__(self, base: torch.Tensor) -> None:
+        self.base_of, self.dtype, self.shape = base, base.dtype, base.shape
+
+    def stride(self) -> tuple[int, ...]:
+        return (-1,)
+
+    def data_ptr(self) -> int:
+        return self.base_of.data_ptr() + (self.base_of.numel() - 1) * self.base_of.itemsize
+
+
+@triton.jit
+def flip_kernel(x_ptr, out_ptr, step, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    place: tl.constexpr = 0
+    tl.store(out_ptr + at + place, tl.load(x_ptr + at * step))
+
+
+@triton.jit
+def doubled_kernel(x_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, tl.load(x_ptr + at) * 2)
+
+
+def tuned_by_itself() -> triton.runtime.Autotuner:
+    """An autotuner as libraries have one: of a class of its own, which times configs itself."""
+
+    class Patient(triton.runtime.Autotuner):
+        def run(self, *args, **kwargs):
+            times = [self.do_bench(lambda: None, quantiles=(0.5,)) for _ in self.configs]
+            best = self.configs[times.index(min(times))]
+            return self.fn.run(*args, **kwargs, **best.all_kwargs())
+
+    configs = [triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})]
+    return Patient(doubled_kernel, doubled_kernel.arg_names, configs, [], None, None)

@@ -74,6 +74,7 @@ def test_one_access_may_span_tensors() -> None:
     [
         (BASE + 60, "4 bytes past the end"),
         (BASE + 72, "8 bytes after the end"),
+        (BASE + 64, "what follows the end"),
         (BASE - 16, "16 bytes before the start"),
         (BASE + 600, "bytes after the end"),
     ],
@@ -82,6 +83,13 @@ def test_bytes_of_no_tensor_are_refused(address: int, message: str) -> None:
     footprint = Footprint([(BASE, 64), (BASE + 512, 64)])
     with pytest.raises(OutOfBounds, match=message):
         footprint.add(runs(np.array([address], dtype=np.uint64), 8))
+
+
+def test_an_access_outside_can_be_told_by_the_name_of_the_nearest_tensor() -> None:
+    footprint = Footprint([(BASE, 64), (BASE + 512, 64)])
+    with pytest.raises(OutOfBounds) as raised:
+        footprint.add(runs(np.array([BASE + 500], dtype=np.uint64), 8))
+    assert (raised.value.near, raised.value.beside("y")) == (BASE + 512, "12 bytes before the start of y")
 
 
 def test_nothing_is_nothing() -> None:

@@ -101,6 +101,8 @@ CASES = [
     ("bank-conflicts", {**SLOW, "bank_conflicts@ncu": 2e7, "gpu_time@ncu": 4e-4, "sm_clock@ncu": 1e9},
      {"bank_conflicts@ncu": 2e5}),
     ("longest-stall", {**SLOW, **STALLS, "gpu_time@ncu": 4e-4}, {"stall_selected@ncu": 30.0}),
+    ("serialized-products", {"wgmma_short_of_registers@compiler": 16}, {"wgmma_short_of_registers@compiler": 0}),
+    ("serialized-products", {"wgmma_accumulator_used@compiler": 8}, {"wgmma_accumulator_used@compiler": 0}),
 ]  # fmt: skip
 
 

@@ -68,6 +68,17 @@ def test_tensor_core_instructions_are_counted_in_code_only() -> None:
     assert assembly.tensor_instructions(PTX) == 2
 
 
+def test_why_products_run_one_by_one() -> None:
+    lead = "ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+    short = f"{lead}insufficient register resources for the function 'second'\n{REPORT}"
+    found = assembly.serialized_wgmma(PTX, short, "second")
+    assert found == {"wgmma_short_of_registers": 1, "wgmma_accumulator_used": 0, "wgmma_serialized_otherwise": 0}
+    assert not any(assembly.serialized_wgmma(PTX, short, "first").values())
+    other = f"{lead}the presence of Extern calls in the function 'second'\n{REPORT}"
+    assert assembly.serialized_wgmma(PTX, other, "second")["wgmma_serialized_otherwise"] == 1
+    assert assembly.serialized_wgmma(PTX.replace("wgmma.", "none."), short, "second") == {}
+
+
 def test_the_size_of_a_block() -> None:
     assert assembly.block_threads(PTX) == 128
     assert assembly.block_threads(".reqntid 32, 4, 2") == 256

@@ -30,6 +30,47 @@ def scaled(launch: launches.Launch) -> None:
     given["y_ptr"].copy_(given["x_ptr"] * given["factor"])
 
 
+def test_launchers_ask_for_the_stream_beneath_pytorchs_interface_too(there) -> None:
+    assert torch._C._cuda_getCurrentRawStream(0) == 0
+    assert torch.cuda.Stream(*torch._C._cuda_getCurrentStream(0)).cuda_stream == 0
+    assert not torch._C._cuda_isCurrentStreamCapturing()
+    with torch.accelerator.device_index(torch.ones(1, device="cuda").device.index):
+        assert torch.accelerator.current_device_index() == 0
+    with pytest.raises(NoAnswer, match="cuda:1"):
+        torch._C._cuda_getCurrentRawStream(1)
+
+
+def test_a_librarys_operator_in_place_of_pytorchs_own_is_called_on_the_gpu_alone(there) -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x + x
+
+    library = torch.library.Library("aten", "IMPL")
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    try:
+        library.impl("sin", doubled, "CUDA")
+        found = x.sin()
+        found.sum().backward()
+        assert found.tolist() == [2, 2, 2] and found.is_cuda
+        assert torch.zeros(3).sin().tolist() == [0, 0, 0]
+    finally:
+        library._destroy()
+    assert torch.equal(x.grad, torch.ones(3).cos()) and torch.equal(x.sin(), torch.ones(3).sin())
+
+
+def test_the_generator_of_the_gpu_has_a_seed_and_an_offset_that_can_be_advanced(there) -> None:
+    torch.cuda.manual_seed(7)
+    generator = torch.cuda.default_generators[0]
+    state = generator.get_state()
+    assert state.view(torch.int64).tolist() == [7, 0]
+    state.view(torch.int64)[1] += 4
+    generator.set_state(state)
+    assert (generator.get_offset(), torch.initial_seed()) == (4, 7)
+    assert torch.randn(3, generator=generator).shape == (3,)
+    state.view(torch.int64)[0] = -1
+    generator.set_state(state)
+    assert torch.initial_seed() == 2**64 - 1
+
+
 @pytest.mark.parametrize("target", ceilings.targets())
 def test_a_device_has_the_figures_of_its_targets_product(target: str) -> None:
     product, limits = ceilings.product_for(target), occupancy.limits(target)
@@ -200,9 +241,28 @@ def test_a_thread_that_begins_meanwhile_is_answered_too(there) -> None:
     assert made[0].is_cuda
 
 
+@pytest.mark.slow
+def test_functions_of_pytorchs_compiler_run_as_they_were_written() -> None:
+    """It would refuse a whole graph where somebody looks on, and compile it for the CPU elsewhere."""
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        ran.append(torch.compiler.is_compiling())
+        return x * 2
+
+    ran: list[bool] = []
+    before = torch.compile(doubled, fullgraph=True)
+    with assumed("sm_90") as there, there.without_compiler():
+        meanwhile = torch.compile(doubled, fullgraph=True)
+        for compiled in (before, meanwhile):
+            assert compiled(torch.ones(3, device="cuda")).tolist() == [2, 2, 2]
+    assert ran == [False, False] and there.uncompiled
+    torch.compile(doubled, fullgraph=True, backend="eager")(torch.ones(3))
+    assert ran == [False, False, True]
+
+
 def test_nothing_stays() -> None:
     owners = (torch, torch.cuda, torch.cuda.nvtx, torch.accelerator, torch.Tensor, torch.autocast, torch.version)
-    owners += (torch.backends.cuda, threading.Thread)
+    owners += (torch.backends.cuda, threading.Thread, torch._C)
     torch.empty(0).is_pinned()  # PyTorch imports what it needs for itself.
     before = [dict(vars(owner)) for owner in owners]
     active = driver._active

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import threading
 from pathlib import Path
 from typing import Any
@@ -269,7 +270,68 @@ def test_a_kernel_that_goes_wrong_is_told_with_its_line():
         foreign.gather(torch.randn(10, 64), torch.tensor([11]))
     (note,) = capture.notes
     assert "gather_kernel, program (0, 0, 0), line" in note
-    assert "bytes after the end of a tensor" in note or "past the end of a tensor" in note
+    assert note.endswith("the end of table_ptr")
+
+
+def test_an_object_that_only_a_default_asks_and_a_library_loaded_by_its_path_are_written_down(tmp_path):
+    x = torch.tensor([4.0, 0.0])
+    with Capture("sm_90") as capture:
+        foreign.bounded_kernel[(1,)](x, BLOCK=2)
+    assert (x.tolist(), capture.notes) == ([0.5, 65504.0], [])
+    found = capture.profile(["compiler", "interpreter"], runs_dir=tmp_path)
+    assert not found.failures
+    assert {"registers", "unique_bytes_read"} <= set(found.table["metric"])
+
+
+def test_what_only_looks_like_a_tensor_is_the_memory_that_it_points_into(tmp_path):
+    x, out = torch.arange(16.0), torch.empty(16)
+    with Capture("sm_90") as capture:
+        foreign.flip_kernel[(1,)](foreign.Backwards(x), out, -1, BLOCK=16)
+    assert torch.equal(out, x.flip(0)) and capture.notes == []
+    found = capture.profile(["compiler", "interpreter"], runs_dir=tmp_path)
+    assert not found.failures
+    counted = found.table[found.table["metric"].isin(["unique_bytes_read", "unique_bytes_written"])]
+    assert list(counted["value"]) == [64, 64]
+
+
+def test_a_librarys_own_autotuner_times_nothing_where_there_is_no_gpu():
+    before = foreign.tuned_by_itself()
+    x = torch.ones(32)
+    with Capture("sm_90") as capture:
+        for tuner in (before, foreign.tuned_by_itself()):
+            tuner[(1,)](x)
+    assert x.tolist() == [4] * 16 + [1] * 16 and capture.calls == 2
+    assert dict(capture.records[0].data["config"])["BLOCK"] == 16
+    with pytest.raises((RuntimeError, AssertionError)):
+        before[(1,)](x)
+
+
+def test_what_would_take_too_long_is_said_with_what_cures_it():
+    counter, out = torch.zeros(1, dtype=torch.int32), torch.empty(100_000, dtype=torch.int32)
+    with Capture("sm_90", 0.2) as capture:
+        for _ in range(2):
+            foreign.counting_kernel[(100_000,)](counter, out)
+    allowed = "the 0.2 seconds for interpreting: choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
+    said = [note.partition(": it would take longer than what is left of ")[2] for note in capture.notes]
+    assert [one for one in said if one] == [allowed]
+
+
+def test_launches_of_a_forked_process_are_told_where_they_are_not_recorded():
+    with Capture("sm_90") as capture:
+        foreign.multiplier(5)(torch.ones(16))
+        child = multiprocessing.get_context("fork").Process(target=foreign.multiplier(5), args=(torch.ones(16),))
+        child.start()
+        child.join()
+    assert (child.exitcode, capture.calls) == (0, 1)
+    assert [note for note in capture.notes if "forked" in note] == [
+        "not recorded, launches of processes that were forked (1): capture in the process that launches"
+    ]
+
+
+def test_a_kernel_for_another_vendors_gpu_is_told_so():
+    with Capture("sm_90") as capture:
+        foreign.of_amd_kernel[(1,)](torch.ones(16), torch.ones(16), BLOCK=16)
+    assert any(note.endswith("llrint of AMD's device library is not interpreted") for note in capture.notes)
 
 
 def test_what_cannot_be_recorded_is_told_with_its_line_and_the_rest_is_kept(tmp_path):

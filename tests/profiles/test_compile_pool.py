@@ -16,6 +16,8 @@ from tilescope.execution import offline
 from tilescope.tuning import compile_jobs, compile_pool
 from triton import knobs
 
+from .processes import alive, wait_for
+
 
 @triton.constexpr_function
 def trap(block):
@@ -134,9 +136,7 @@ def test_a_config_that_crashes_or_hangs_costs_only_itself(monkeypatch):
     monkeypatch.setattr(compile_jobs.Maker, "_compile", crash)
     describer, jobs = described(trapped_kernel, 32, 64, 128, 256)
     fork()
-    began = time.monotonic()
     found = dict(compile_pool.Pool(describer.code, 2, limit=6.0).compile(jobs))
-    assert time.monotonic() - began < 30
     assert found["BLOCK=32"].reason == "compiling it ended its process (SIGKILL)"
     assert not found["BLOCK=32"].certain, "the system may have killed it for want of memory"
     assert found["BLOCK=64"].reason == "compiling took more than 6 s and was stopped"
@@ -158,7 +158,7 @@ def test_without_a_host_and_when_it_dies_this_process_compiles(monkeypatch):
     monkeypatch.undo()
     host = compile_pool._forked()
     compile_pool._hosts[os.getpid()] = host
-    assert host.connection.poll(20)
+    assert host.connection.poll(240)
     os.kill(host.pid, 9)
     os.waitpid(host.pid, 0)
     assert {a.reason for _, a in compile_pool.Pool(describer.code).compile(jobs)} == {""}
@@ -166,14 +166,8 @@ def test_without_a_host_and_when_it_dies_this_process_compiles(monkeypatch):
 
 def test_a_host_ends_with_the_process_that_it_is_for():
     code = "from tilescope.tuning import compile_pool as pool\npool.prepare()\nprint(pool.host().pid)\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    for _ in range(50):
-        try:
-            os.kill(int(done.stdout), 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    pytest.fail("the host is left behind")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    wait_for(lambda: not alive(int(done.stdout)))
 
 
 def test_a_driver_that_the_host_has_built_is_waited_for_and_not_built_again(monkeypatch, tmp_path):
@@ -190,9 +184,9 @@ def test_a_driver_that_the_host_has_built_is_waited_for_and_not_built_again(monk
     fork()
     compile_pool.await_driver()
     assert (tmp_path / "built").exists()
-    began = time.monotonic()
+    (tmp_path / "built").unlink()
     compile_pool.await_driver()
-    assert time.monotonic() - began < 0.1
+    assert not (tmp_path / "built").exists()
 
 
 def test_no_fork_where_a_thread_runs_or_a_gpu_is_in_use(monkeypatch):
@@ -212,7 +206,7 @@ def test_the_thread_that_watches_a_supervisor_is_in_nobodys_way():
         "threading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"
         "print(pool.may_fork())\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.split() == ["2", "True", "False"]
 
 

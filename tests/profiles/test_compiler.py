@@ -14,12 +14,17 @@ import torch
 from tilescope.collectors import compiler
 from tilescope.collectors.assembly import widest_access
 from tilescope.execution import execute, launches, offline
+from tilescope.models import advice
 from tilescope.table import schema
 from tilescope.table.case import Case
+from tilescope.table.run import Device
 from triton import knobs
 from triton.backends.nvidia import compiler as nvidia
 
+from tests.profiles import foreign_launches
+
 FILE = Path(__file__).parent / "small_kernels.py"
+H200 = Device("NVIDIA H200", "sm_90", 132, 60 << 20, 141_000_000_000, False, ())
 
 
 def case(name: str, workload: str, *, impl: str = "triton", direction: str = "forward", config: str = "") -> Case:
@@ -53,6 +58,35 @@ def test_the_matmul_recorded_on_an_h200(tmp_path: Path) -> None:
     assert {name: found[name] for name in recorded} == recorded
     assert found["theoretical_occupancy"] == 0.125
     assert found["tensor_instructions"] > 0
+
+
+@pytest.mark.parametrize(("impl", "serialized"), [("triton", 0), ("under_way", 4)])
+def test_products_that_ptxas_lets_run_one_by_one(tmp_path: Path, impl: str, serialized: int) -> None:
+    products = Case(f"{FILE.with_name('gluon_products.py')}:SPEC", impl, "forward", "8-bf16", "")
+    table = collect(products, tmp_path)
+    found = figures(table)
+    assert found["wgmma_accumulator_used"] == serialized
+    assert found["wgmma_short_of_registers"] == found["wgmma_serialized_otherwise"] == 0
+    told = {finding.rule for finding in advice.findings(table, H200)}
+    assert ("serialized-products" in told) == bool(serialized)
+
+
+def test_what_the_assembler_refuses_is_told_in_its_own_words() -> None:
+    with launches.catch() as seen:
+        foreign_launches.of_amd_kernel[(1,)](torch.ones(16), torch.ones(16), BLOCK=16)
+    with offline.targeting("sm_90"), pytest.raises(compiler.CompilationFailed) as raised:
+        compiler._compile(seen[0], "sm_90")
+    said = "of_amd_kernel does not compile for sm_90: it calls __triton_hip_llrint, which is of AMD's device library"
+    assert str(raised.value).startswith(said)
+
+
+def test_what_the_compiler_refuses_is_told_with_its_line() -> None:
+    with launches.catch() as seen:
+        foreign_launches.misspelt_kernel[(1,)](torch.ones(16), BLOCK=16)
+    lines = foreign_launches.misspelt_kernel.fn.__code__.co_firstlineno + 4
+    with offline.targeting("sm_90"), pytest.raises(compiler.CompilationFailed) as raised:
+        compiler._compile(seen[0], "sm_90")
+    assert str(raised.value) == f"misspelt_kernel does not compile for sm_90: line {lines}: valeu is not defined"
 
 
 def test_a_config_changes_what_is_compiled(tmp_path: Path) -> None:

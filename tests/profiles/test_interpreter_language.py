@@ -36,7 +36,6 @@ def test_construct(module: str, name: str) -> None:
 
 REFUSED = {
     "an_unknown_method_of_the_builder": "novel of bf16 is not interpreted: convert to float32 first",
-    "scaled_products": "dot_scaled is not interpreted",
     "inline_assembly": "inline assembly cannot be run off the GPU, and its result is needed here",
     "an_unknown_function_of_libdevice": "what __nv_tgammaf computes is not known off the GPU, and its result is needed",
     "the_number_of_warps": "Triton's interpreter has no num_warps",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,9 @@ def test_a_script_without_launches_is_told_in_a_line(tmp_path, capsys):
     assert cli.main([str(script)]) == 2
     said = f"{script} launched no Triton kernel ({script} ended with exit status 3): one that it declares is named {script}:SPEC"
     assert capsys.readouterr().err == f"tilescope: {said}\n"
+    script.write_text("import sys; sys.exit('no data')")
+    assert cli.main([str(script)]) == 2
+    assert "ended with exit status 1: no data)" in capsys.readouterr().err
     assert cli.main(["profile", "softmax", str(script)]) == 2
     assert "is a script: profile it by itself" in capsys.readouterr().err
 
@@ -143,7 +147,7 @@ def test_results_of_other_shapes_or_numbers_are_wrong():
     assert "has shape (2,)" in live_call.compared(one, (), two, ())
 
 
-def test_a_cell_is_run_and_profiled(kept):
+def test_a_cell_is_run_and_profiled(kept, capsys):
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
     wrong = pytest.importorskip("IPython.core.error").UsageError  # told without a traceback
     tilescope.load_ipython_extension(shell)
@@ -154,15 +158,24 @@ def test_a_cell_is_run_and_profiled(kept):
     assert shell.user_ns["x"].sum() == 200
     assert capture.records[0].sites == {"cell:14": 1}  # IPython counts from the cell's first line that is not empty
     assert shell.run_cell_magic("tilescope", "", "1 / 0") is None
+    failing = SCRIPT.replace("sys.argv[2]", "'50'").replace("print(", "raise RuntimeError('late'); print(")
+    shell.run_cell_magic("tilescope", "--target sm_86", failing)
+    assert [capture.calls for capture, *_ in kept] == [1, 1]
+    assert "the cell failed: what it launched until then is profiled" in capsys.readouterr().out
     with pytest.raises(wrong, match="it takes --target"):
         shell.run_cell_magic("tilescope", "--tarket x", "1")
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
-def test_where_nothing_is_launched_it_is_said_why(tmp_path):
+def test_where_nothing_is_launched_it_is_said_why(tmp_path, monkeypatch):
     with tilescope.capture() as capture:
         assert torch.compile(lambda x: x * 2)(torch.ones(4)).sum() == 8
-    with pytest.raises(ValueError, match=r"no Triton kernel was launched: .*; torch.compile makes C[+][+], not Triton"):
+    with pytest.raises(
+        ValueError, match=r"no Triton kernel was launched: .*; functions of torch.compile become Triton kernels"
+    ):
+        capture.write(tmp_path)
+    monkeypatch.setitem(sys.modules, "a_library.pynvml", sys)
+    with pytest.raises(ValueError, match="none is here; the GPU is assumed for PyTorch and Triton, and NVML"):
         capture.write(tmp_path)
 
 

@@ -92,7 +92,8 @@ EVENTS = [
 ]
 
 
-def test_progress_says_how_far_it_is(capsys):
+def test_progress_says_how_far_it_is(monkeypatch, capsys):
+    monkeypatch.setattr("tilescope.jobs.progress.time.monotonic", lambda: 5.0)
     progress = TerminalLine()
     assert progress.line() == "reading the kernels' declarations, 0 s"
     for event in EVENTS:

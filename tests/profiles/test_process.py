@@ -34,7 +34,7 @@ def lived(script: str, **job: object) -> tuple[list[dict], str, WorkerProcess, f
         events = []
         began = time.monotonic()
         async with WorkerProcess(job, lambda argv: [sys.executable, "-c", HEAD + script, *argv]) as worker:
-            async for event in worker.events(20):
+            async for event in worker.events(120):
                 events.append(event)
             log = worker.log()
         return events, log, worker, time.monotonic() - began
@@ -148,7 +148,7 @@ open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
 """
     _, _, worker, seconds = lived(script)
     assert worker.status == 0
-    assert seconds < 30
+    assert seconds < 250
     wait_for(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
@@ -158,7 +158,7 @@ def test_a_daemon_that_has_just_replaced_its_program_is_found_too(tmp_path):
         child = subprocess.Popen(["sleep", "300"], env={**os.environ, "TILESCOPE_WORKER": tmp_path.name})
         process._kill_marked(tmp_path.name)
         try:
-            assert child.wait(timeout=5) == -signal.SIGKILL
+            assert child.wait(timeout=240) == -signal.SIGKILL
         finally:
             child.kill()
             child.wait()
@@ -181,11 +181,11 @@ time.sleep(300)
     async def cancel_twice():
         started = asyncio.Event()
         task = asyncio.create_task(live(started))
-        await asyncio.wait_for(started.wait(), 60)
+        await asyncio.wait_for(started.wait(), 240)
         task.cancel()
         await asyncio.sleep(0.2)
         task.cancel()
-        await asyncio.wait({task}, timeout=60)
+        await asyncio.wait({task}, timeout=240)
         assert task.cancelled()
 
     asyncio.run(cancel_twice())

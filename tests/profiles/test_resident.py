@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from tilescope.jobs import resident
 from tilescope.jobs.process import WorkerProcess
+from tilescope.worker import fork_server
 
 from .conftest import FIXTURES, search
 from .fake_jobs import OWN, cases, run
@@ -72,7 +73,7 @@ def asked(kernel, **more):
     async def ask():
         job = {"action": "describe", "kernels": [kernel], "workloads": []}
         async with WorkerProcess(job, None, more) as worker:
-            events = [event async for event in worker.events(60)]
+            events = [event async for event in worker.events(240)]
             return events, worker.log(), worker
 
     return asyncio.run(ask())
@@ -98,7 +99,7 @@ def test_a_worker_that_has_done_everything_is_not_waited_for_and_goes(forking, c
     loaded, _ = run(catalog, ("good", "lingers"), pids=str(pids))
     assert loaded.run.complete and not loaded.run.failures
     assert sorted(loaded.table[loaded.table["metric"] == "registers"]["impl"]) == ["good", "lingers"]
-    wait_for(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()), 20)
+    wait_for(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()))
 
 
 def test_a_forked_worker_is_what_a_cold_one_is(forking, tmp_path, monkeypatch):
@@ -113,7 +114,7 @@ def test_a_forked_worker_is_what_a_cold_one_is(forking, tmp_path, monkeypatch):
         assert isinstance(worker._process, resident.Forked) == (switch == "1")
         said.append(json.loads(next(line for line in log.splitlines() if line.startswith("{"))))
         pid = int(file.with_suffix(".pid").read_text())
-        wait_for(lambda pid=pid: not alive(pid), 20)
+        wait_for(lambda pid=pid: not alive(pid))
     assert said[0] == said[1]
     assert said[0]["mark"] and said[0]["variable"] == "there" and said[0]["folder"] == str(tmp_path)
 
@@ -151,16 +152,16 @@ def test_a_worker_goes_with_who_asked_and_the_server_stays(forking, catalog, tmp
     resident.prepare()
     arguments = [sys.executable, "-c", script, OWN, str(pids), json.dumps(catalog)]
     with subprocess.Popen(arguments, env=resident.environment()) as parent:
-        wait_for(lambda: pids.is_file() and pids.read_text().endswith("\n"), 60)
-        began = time.monotonic()
+        wait_for(lambda: pids.is_file() and pids.read_text().endswith("\n"))
         parent.send_signal(signal.SIGKILL)
     (worker,) = map(int, pids.read_text().split())
-    wait_for(lambda: not alive(worker), 20)
-    assert time.monotonic() - began < 20
+    wait_for(lambda: not alive(worker))
     assert resident._started[0].process.poll() is None
 
 
 def test_what_was_imported_and_then_edited_is_imported_anew(forking, tmp_path, monkeypatch):
+    # However soon: one that was started just now and is at its end is not taken for one that is coming.
+    monkeypatch.setattr(resident, "_COMING", 60.0)
     shutil.copytree(FIXTURES / "light" / "torch", tmp_path / "light" / "torch")
     file = tmp_path / "light" / "torch" / "__init__.py"
     monkeypatch.setenv("PYTHONPATH", search(tmp_path / "light"))
@@ -171,7 +172,9 @@ def test_what_was_imported_and_then_edited_is_imported_anew(forking, tmp_path, m
     assert "torch 0" in asked(f"{looks}:SPEC")[1]
     assert len(resident._started) == 1
     file.write_text(f"{file.read_text()}\nEDITED = 7\n")
-    assert "torch 7" in asked(f"{looks}:SPEC")[1]
+    _, log, worker = asked(f"{looks}:SPEC")
+    assert "torch 7" in log
+    assert isinstance(worker._process, resident.Forked)
     # A person's own file is never in the server.
     looks.write_text(looks.read_text().replace("'torch'", "'edited'"))
     assert "edited 7" in asked(f"{looks}:SPEC")[1]
@@ -210,20 +213,20 @@ def test_who_asks_for_the_gpu_again_finds_a_worker_that_is_ready(forking, tmp_pa
 
     first = age()
     (server,) = resident._started
-    wait_for(lambda: len(children(server.process.pid)) == 1, 20)
+    wait_for(lambda: len(children(server.process.pid)) == 1)
     (waiting,) = children(server.process.pid)
-    time.sleep(1)
-    assert age() >= 1 > first, "it was there before it was asked for"
+    time.sleep(first + 1)
+    assert age() > first, "it was there before it was asked for"
     # The next is made when nobody is at work, and one that dies costs nothing.
-    wait_for(lambda: children(server.process.pid) - {waiting}, 20)
+    wait_for(lambda: children(server.process.pid) - {waiting})
     (waiting,) = children(server.process.pid)
     os.kill(waiting, signal.SIGKILL)
-    wait_for(lambda: waiting not in children(server.process.pid), 20)
+    wait_for(lambda: waiting not in children(server.process.pid))
     assert age() >= 0
-    wait_for(lambda: children(server.process.pid), 20)
+    wait_for(lambda: children(server.process.pid))
     (waiting,) = children(server.process.pid)
     server.process.kill()
-    wait_for(lambda: not alive(waiting), 20)
+    wait_for(lambda: not alive(waiting))
 
 
 def test_a_server_that_is_started_for_the_gpu_has_a_worker_ready_before_anybody_asks(forking, tmp_path, monkeypatch):
@@ -232,9 +235,9 @@ def test_a_server_that_is_started_for_the_gpu_has_a_worker_ready_before_anybody_
     for driver, ready in (("/dev/null", 1), ("/nowhere", 0)):
         arguments = [sys.executable, "-c", code, str(path), resident.GPU, driver]
         with subprocess.Popen(arguments, env=resident.environment()) as server:
-            wait_for(lambda: resident._listens(path), 60)
+            wait_for(lambda: resident._listens(path))
             if ready:
-                wait_for(lambda server=server: children(server.pid), 60)
+                wait_for(lambda server=server: children(server.pid))
             else:
                 time.sleep(1)
             assert len(children(server.pid)) == ready
@@ -256,9 +259,34 @@ def children(process):
 def test_it_ends_when_nobody_asks(forking):
     path = Path(os.environ["XDG_RUNTIME_DIR"]) / "idle.socket"
     code = "import sys; from tilescope.worker import fork_server as f; f.IDLE = 0.1; sys.exit(f.main(sys.argv[1:]))"
-    done = subprocess.run([sys.executable, "-c", code, str(path)], env=resident.environment(), timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code, str(path)], env=resident.environment(), timeout=300, check=False)
     assert done.returncode == 0
     assert not path.exists()
+
+
+def test_servers_that_were_asked_longest_ago_make_room(forking):
+    folder = Path(os.environ["XDG_RUNTIME_DIR"])
+    code = """if True:
+        import sys
+        from tilescope.worker import fork_server as f
+        f._FIRST, f._THEN, f._LATER = ("json",), (), ()
+        sys.exit(f.main(sys.argv[1:]))"""
+    servers = []
+    try:
+        for number in range(fork_server.MOST + 2):
+            path = folder / f"{number}.socket"
+            servers.append(subprocess.Popen([sys.executable, "-c", code, str(path)], env=resident.environment()))
+            wait_for(lambda path=path: resident._listens(path))
+            os.utime(path, (number, number))
+            if number == fork_server.MOST - 1:
+                os.utime(folder / "0.socket")  # the first one was asked for work since
+        assert [server.wait(60) for server in servers[1:3]] == [0, 0]
+        assert sorted(path.stem for path in folder.glob("*.socket")) == ["0", "3", "4"]
+        assert [server.poll() for server in (servers[0], *servers[3:])] == [None] * 3
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
 
 
 def test_a_key_is_of_all_that_a_fork_cannot_change(monkeypatch):

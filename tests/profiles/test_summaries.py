@@ -24,14 +24,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[summaries.Summary], list[str]]:
-    """What a process that knows nothing yet lists, and the runs that it had to open."""
-    opened: list[str] = []
-    plain = store.open_run
-    monkeypatch.setattr(store, "open_run", lambda path: (opened.append(path.name), plain(path))[1])
+    """What a process that knows nothing yet lists, and the runs that it had to read."""
+    read: list[str] = []
+    plain = store._read
+    monkeypatch.setattr(store, "_read", lambda path, table: (read.append(path.name), plain(path, table))[1])
     monkeypatch.setattr(summaries, "_known", {})
     found = store.list_runs([folder])
-    monkeypatch.setattr(store, "open_run", plain)
-    return found, opened
+    monkeypatch.setattr(store, "_read", plain)
+    return found, read
 
 
 def test_another_process_opens_what_is_new_and_what_could_not_be_read(folder, monkeypatch):

@@ -132,7 +132,7 @@ def test_cancelling_keeps_finished_cases_and_leaves_no_process(catalog, tmp_path
                 at_work.set()
 
         task = asyncio.create_task(supervisor.run(job, hear))
-        await asyncio.wait_for(at_work.wait(), 60)
+        await asyncio.wait_for(at_work.wait(), 240)
         await asyncio.sleep(0.3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -258,7 +258,7 @@ def interrupted(catalog, *fates, collectors=("fakes.quick",), at="stubborn"):
                 at_work.set()
 
         task = asyncio.create_task(supervisor.run(Job(cases(*fates), collectors, catalog=catalog), hear))
-        await asyncio.wait_for(at_work.wait(), 60)
+        await asyncio.wait_for(at_work.wait(), 240)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -113,3 +113,8 @@ def title_of(markup: str) -> str:
 def plain(text: str) -> str:
     """One escaped line."""
     return escape(" ".join(text.split()))
+
+
+def status(said: str) -> str:
+    """A line that a screen reader says when it changes; nothing for an empty one. Escapes it."""
+    return f'<p class="small" role="status">{escape(said)}</p>' if said else ""

@@ -20,8 +20,8 @@ const STYLE = `
   button:focus-visible { outline: 3px solid #2a8ac6; outline-offset: 2px; }
 `
 const FIELDS = "input, [role=combobox], textarea"
-// Milliseconds for which a field is waited for before a button will do, and for which anything is.
-const PATIENCE = {field: 500, all: 30000}
+// Milliseconds for which a field is waited for before a button will do, and for which anything is; and between two looks.
+const PATIENCE = {field: 500, all: 30000, look: 60}
 
 function every(selector, root) {
   const found = [...root.querySelectorAll(selector)]
@@ -71,7 +71,9 @@ export function render({model}) {
   place.append(style, button)
   let open = model.panel === model.opens
 
-  const holder = () => every(model.within, document)[0]
+  // To look through the whole page takes long.
+  let held = null
+  const holder = () => (held = held?.isConnected ? held : every(model.within, document)[0])
   // The page puts its drawer into a landmark of navigation, which has no name, and nothing in it while the drawer is closed.
   every("nav:not([aria-label])", document).forEach(nav => nav.setAttribute("role", "presentation"))
   const write = () => {
@@ -81,7 +83,8 @@ export function render({model}) {
     button.setAttribute("aria-label", `${model.caption}: ${model.text}`)
   }
 
-  // What is opened may still be on its way. Who opened it goes in, unless they have gone on to something else meanwhile.
+  // What is opened may still be on its way. Who opened it, from wherever a key was pressed, goes in, unless they have gone on to
+  // something else meanwhile.
   // A field that comes after a button had to do is gone on to, from that button.
   function enter(goes, since = performance.now(), from = button) {
     const waited = performance.now() - since
@@ -91,11 +94,11 @@ export function render({model}) {
     place?.setAttribute("aria-label", model.caption || model.text)
     const field = place && every(FIELDS, place).find(seen)
     const first = field ?? (place && waited > PATIENCE.field ? every("button, a[href]", place).find(seen) : null)
-    if (!first) return requestAnimationFrame(() => enter(goes, since, from))
+    if (!first) return setTimeout(() => enter(goes, since, from), PATIENCE.look)
     const at = focused()
     if (!goes || (at && at !== from && at !== document.body)) return
     if (first !== from) first.focus()
-    if (!field) setTimeout(() => enter(goes, since, first), 100)
+    if (!field) setTimeout(() => enter(goes, since, first), PATIENCE.look)
   }
 
   function show() {
@@ -104,7 +107,7 @@ export function render({model}) {
     if (is === open) return
     const at = focused()
     open = is
-    if (is) return enter(true)
+    if (is) return enter(true, performance.now(), at ?? button)
     // Who has gone on to something else keeps that.
     const left = !at || at === document.body || !at.checkVisibility() || [...around(at)].includes(holder())
     if (left && model.panel === "") button.focus()

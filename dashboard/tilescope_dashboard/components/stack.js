@@ -25,6 +25,7 @@ export function render({model, view}) {
   const rests = (place) => place.el.matches(".away.settled")
   const changed = new Set()
   for (const place of places) {
+    place.apart = true
     for (const asked of ["invalidate_layout", "compute_layout"]) {
       const usual = place[asked]
       place[asked] = () => (rests(place) ? changed.add(place) : usual.call(place))

@@ -6,7 +6,7 @@ import functools
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,6 +66,19 @@ def kept(loaded: LoadedRun, key: Hashable, make: Callable[[], Result]) -> Result
         while len(_KEPT) > _MOST_KEPT:
             _KEPT.popitem(last=False)
     return _KEPT[place]
+
+
+def kept_against(loaded: LoadedRun, tokens: Iterable[str], key: Hashable, make: Callable[[], Result]) -> Result:
+    """``kept``, of a comparison with runs, or ``RUN:IMPLEMENTATION``: until one of them is written again, too."""
+    written = []
+    for token in tokens:
+        run = token.partition(":")[0]
+        if run != loaded.run.id:
+            try:
+                written.append((token, changed(store.find(run))))
+            except (store.StoreError, OSError):
+                written.append((token, 0.0))  # it may come yet
+    return kept(loaded, (key, *written), make)
 
 
 def cases_of(loaded: LoadedRun, kernel: str) -> list[KernelCase]:

@@ -12,6 +12,7 @@ FOR = {
     "component_paths": ("panel", "1.9.4"),
     "debounce": ("panel", "1.9.4"),
     "delivery": ("panel", "1.9.4"),
+    "gone_choices": ("panel", "1.9.4"),
     "known_sheets": ("panel-material-ui", "0.16.6"),
     "lost_writes": ("panel", "1.9.4"),
     "model_defaults": ("bokeh", "3.9.2"),

@@ -16,13 +16,14 @@ from panel.io.resources import JS_VERSION, LOCAL_DIST
 from panel.models.tabulator import THEME_PATH
 from tilescope.runs import store
 
-from tilescope_dashboard.data import catalog, run_cache
+from tilescope_dashboard.data import catalog, run_cache, this_machine
 from tilescope_dashboard.panel_patches import (
     callback_checks,
     closed_connection,
     component_paths,
     debounce,
     delivery,
+    gone_choices,
     known_sheets,
     lost_writes,
     model_defaults,
@@ -54,6 +55,7 @@ def settle() -> None:
         # A server that warms up, with nobody waiting: Home and Claims are made of what is kept of the recordings.
         for run in store.list_runs():
             run_cache.has_claimed(run.path)
+        asyncio.run(this_machine.ask())
     page_fonts.once()
     model_defaults.remember()
     component_paths.remember()
@@ -62,6 +64,7 @@ def settle() -> None:
     page_resources.remember()
     delivery.complete()
     closed_connection.ignore()
+    gone_choices.refuse()
     known_sheets.accept()
     lost_writes.forget()
     page_address.mend()

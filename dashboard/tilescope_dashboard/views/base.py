@@ -33,7 +33,7 @@ class View(pn.viewable.Viewer):
     ``build`` makes what stands below the title, once; ``update`` fills the title, ``_head``, and the rest from the state. An
     error in ``update`` is shown in place. A view with a ``question`` shows the recording that answers it, ``shown``: the open
     run, else the best one of the kernel. A line below the title says whose it is, or what to do where there is none
-    (``otherwise``). A view that shows one case shows the state's (``elsewhere``, ``choose``). The title of a ``live`` view
+    (``otherwise``). One that is ``of_other_runs`` too follows those that come and go. A view that shows one case shows the state's (``elsewhere``, ``choose``). The title of a ``live`` view
     changes all the time, too often to be read out for its figures.
     """
 
@@ -42,6 +42,7 @@ class View(pn.viewable.Viewer):
     name_in_address = ""
     title = ""
     live = False
+    of_other_runs = False
     question: Question | None = None
 
     def __init__(self, state: State, **settings: Any) -> None:
@@ -190,8 +191,9 @@ class View(pn.viewable.Viewer):
 
     def _changed(self, *events: param.parameterized.Event) -> None:
         # A new run may answer what the open one does not.
-        other = self.question and (self.shown is None or self.shown.loaded is not self.state.loaded)
-        if any(event.name != "view" and (event.name != "runs" or other) for event in events):
+        unanswered = self.question and (self.shown is None or self.shown.loaded is not self.state.loaded)
+        others = self.of_other_runs or unanswered
+        if any(event.name != "view" and (event.name != "runs" or others) for event in events):
             self.fresh = False
         if self.state.view == self.name_in_address:
             self.refresh()

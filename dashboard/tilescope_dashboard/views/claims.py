@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import panel_material_ui as pmui
 from tilescope.models import claims as model
 
 from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.button_groups import standings
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data.kernel_cases import case_name
@@ -22,29 +22,23 @@ from tilescope_dashboard.session.scheduling import AfterPaint
 from tilescope_dashboard.topics import claims as topic
 from tilescope_dashboard.views.base import View
 
-#: As high as the field beside them, a line each; their name is as small as a field's.
-_BUTTONS = ".MuiToggleButton-root { white-space: nowrap; height: 40px; } #toggle-buttons-group-label { font-size: 12px; line-height: 1; }"
-
 
 class Claims(View):
     """One row a kernel, pass and recorded size, of those that are asked for; clicking one opens its run."""
 
     name_in_address, title = "claims", "Claims"
+    of_other_runs = True
 
     def build(self) -> list[Any]:
         self._chart, self._table = chart(), table(topic.COLUMNS)
         self._rows = self._shown = pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)
         self._text = pmui.TextInput(label="kernel or family contains", size="small", width=220)
-        self._standing = pmui.RadioButtonGroup(
-            label="vs the quickest other", options={"all": "", **{word: word for word in topic.STANDINGS}}, value="", size="small",
-            width=290, margin=(0, 10), stylesheets=[_BUTTONS],
-        )  # fmt: skip
+        self._standing = standings()
         self._count = html_text.pane()
         redraw = AfterPaint(self._draw)  # once for letters that are typed quickly
         self._text.param.watch(lambda _: redraw.due(), "value_input")
         self._standing.param.watch(lambda _: redraw.due(), "value")
         self._table.param.watch(self._open, "selection")
-        self.state.param.watch(self._changed, "runs")
         self.state.param.watch(self._learn, "catalog")
         wide = {"sizing_mode": "stretch_width", "margin": 0}
         self._found = pn.Column(self._chart, self.saved(self._table, origin=self._origin), **wide)
@@ -74,7 +68,7 @@ class Claims(View):
         families = {entry["name"]: entry.get("family", "") for entry in self.state.catalog}
         self._shown = shown = topic.chosen(self._rows, text, standing, families)
         said = topic.count(shown, self._rows, text, standing) if len(self._rows) else ""
-        self._count.object = f'<p class="small" role="status">{escape(said)}</p>' if said else ""
+        self._count.object = html_text.status(said)
         self._found.visible = not shown.empty or self._rows.empty
         self._chart.object = claims(shown, self.state.look_of(*self._origin()))
         fill(self._table, topic.listed(shown))

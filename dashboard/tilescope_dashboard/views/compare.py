@@ -26,24 +26,19 @@ class Compare(View):
     """
 
     name_in_address, title = "compare", "Compare"
+    of_other_runs = True
 
     def build(self) -> list[Any]:
         self._said = html_text.pane()
         self._others = pmui.MultiChoice(label="Compare with", options={}, sizing_mode="stretch_width", margin=(4, 8))
-        self._earlier = pmui.Button(
-            label="Compare with the run before",
-            variant="outlined",
-            size="small",
-            width=230,
-            margin=(4, 8),
-            visible=False,
-        )
+        # Who pressed it stays on it, and goes back by it.
+        self._earlier = pmui.Button(variant="outlined", size="small", width=230, margin=(4, 8), visible=False)
         self._earlier.on_click(lambda _: next_tick(self._choose_earlier))
         self._chart, self._table = chart(), table(topic.COLUMNS)
         self._table.param.watch(self._pick, "selection")
         self._filling = False
         self._others.param.watch(lambda event: self._filling or self._choose(list(event.new)), "value")
-        self.state.param.watch(self._changed, ["compared", "runs"])
+        self.state.param.watch(self._changed, "compared")
         self._findings = ChangedFindings(self.state)
         self._drawn = pn.Column(self._chart, sizing_mode="stretch_width", margin=0)
         self._body = pn.Column(
@@ -58,9 +53,7 @@ class Compare(View):
         def found() -> tuple[pd.DataFrame, list[str]]:
             return topic.against(loaded, kernel, chosen, run_cache.open_cached)
 
-        others = {token.partition(":")[0] for token in chosen}
-        as_they_are = tuple(run_cache.changed(run.path) for run in self.state.runs if run.id in others)
-        return run_cache.kept(loaded, ("against", kernel, *chosen, as_they_are), found) if loaded else found()
+        return run_cache.kept_against(loaded, chosen, ("against", kernel, *chosen), found) if loaded else found()
 
     def update(self) -> None:
         state = self.state
@@ -71,7 +64,12 @@ class Compare(View):
         self._filling = True
         self._others.param.update(options=options, value=chosen)
         self._filling = False
-        self._earlier.visible = topic.before(state.loaded, state.kernel, state.runs) not in ("", *chosen)
+        earlier, shown = topic.before(state.loaded, state.kernel, state.runs), ""
+        if earlier and earlier not in chosen:
+            shown = "Compare with the run before"
+        elif earlier and usual:
+            shown = f"Compare with {usual[0].partition(':')[2]} again"
+        self._earlier.param.update(label=shown, visible=bool(shown))
         rows, said = self._against(chosen)
         names = [topic.name_of(token, state.runs) for token in chosen]
         came_and_went = self._findings.show(chosen)
@@ -107,7 +105,11 @@ class Compare(View):
         self._changed()
 
     def _choose_earlier(self) -> None:
-        self.state.compared = [topic.before(self.state.loaded, self.state.kernel, self.state.runs)]
+        earlier = topic.before(self.state.loaded, self.state.kernel, self.state.runs)
+        if earlier in self.state.compared:
+            self._choose_none()
+        else:
+            self.state.compared = [earlier]
 
     def _pick(self, event: Any) -> None:
         """The chosen row's case becomes that of all views."""

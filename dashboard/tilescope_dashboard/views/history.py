@@ -19,6 +19,7 @@ class History(View):
     """A figure and its table; a row that is chosen opens its run."""
 
     name_in_address, title = "history", "History"
+    of_other_runs = True
 
     def build(self) -> list[Any]:
         self._chart, self._table = chart(), table(topic.COLUMNS)
@@ -27,7 +28,7 @@ class History(View):
             self._chart, html_text.pane(html_text.subheading("Runs", "Click one to open it.")),
             self.saved(self._table, "runs"), sizing_mode="stretch_width", margin=0,
         )  # fmt: skip
-        self.state.param.watch(self._changed, ["runs", "compared"])
+        self.state.param.watch(self._changed, "compared")
         return [self._body]
 
     def update(self) -> None:

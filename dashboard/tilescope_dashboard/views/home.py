@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from tilescope.models import claims as model
 from tilescope.runs import store
 
 from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.button_groups import standings
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data import catalog
 from tilescope_dashboard.data.kernel_cases import case_name
@@ -28,7 +28,6 @@ from tilescope_dashboard.topics import home as topic
 from tilescope_dashboard.views.base import View
 
 _ALL = "all families"
-_BUTTONS = ".MuiToggleButton-root { white-space: nowrap; height: 40px; } #toggle-buttons-group-label { font-size: 12px; line-height: 1; }"
 #: A share of the roofline with a bar behind it, which a glance compares.
 _BAR = HTMLTemplateFormatter(
     template="""<% if (value == null || value !== value) { %>–<% } else { %>
@@ -50,10 +49,7 @@ class Home(View):
         beside = {"size": "small", "width": 166, "margin": (10, 8)}
         self._text = pmui.TextInput(label="kernel contains", **beside)
         self._family = pmui.Select(label="family", options={_ALL: ""}, value="", **beside)
-        self._standing = pmui.RadioButtonGroup(
-            label="vs the quickest other", options={"all": "", **{word: word for word in claims_topic.STANDINGS}}, value="",
-            size="small", width=290, margin=(0, 10), stylesheets=[_BUTTONS],
-        )  # fmt: skip
+        self._standing = standings()
         self._table = table(topic.COLUMNS, page_size=15)
         self._table.widths = {**self._table.widths, "quickest": 100}
         self._table.formatters = {**self._table.formatters, "of_roof": _BAR}
@@ -139,7 +135,7 @@ class Home(View):
         text, family, standing = self.state.find, self._family.value or "", self._standing.value or ""
         self._shown = topic.chosen(self._rows, text, family, standing)
         said = topic.count(self._shown, self._rows, [f"“{text}”" if text else "", family, standing])
-        self._count.object = f'<p class="small" role="status">{escape(said)}</p>' if said else ""
+        self._count.object = html_text.status(said)
         fill(self._table, self._shown)
 
     def _open(self, event: Any) -> None:

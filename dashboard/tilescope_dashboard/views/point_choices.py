@@ -9,6 +9,7 @@ import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 
+from tilescope_dashboard.components.button_groups import BESIDE_FIELDS
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.figures.roofline import LEVELS
 from tilescope_dashboard.topics.roofline import chosen as points_of
@@ -27,8 +28,9 @@ class PointChoices(pn.viewable.Viewer):
         self._chosen, self._picked = chosen, picked
         self._columns = {"workload": Choice("workload", 210, self._pick), "pass": Choice("pass", 130, self._pick)}
         self.levels = pmui.CheckButtonGroup(
-            label="memory levels", options={v: k for k, v in LEVELS.items()}, value=["hbm"], size="small"
-        )
+            label="memory levels", options={v: k for k, v in LEVELS.items()}, value=["hbm"], size="small",
+            stylesheets=[BESIDE_FIELDS],
+        )  # fmt: skip
         self.each = pmui.Switch(label="each launch", value=False)
         for widget in (self.levels, self.each):
             widget.param.watch(lambda _: chosen(), "value")

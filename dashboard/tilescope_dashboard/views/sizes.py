@@ -20,6 +20,7 @@ class Sizes(View):
     """The plot that a tutorial of Triton ends with, and a table of its points. A row that is chosen is the case of all views."""
 
     name_in_address, title = "sizes", "Sizes"
+    of_other_runs = True
 
     def build(self) -> list[Any]:
         self._chart = chart()
@@ -27,7 +28,6 @@ class Sizes(View):
         self._table.param.watch(self._pick, "selection")
         self._settled = True
         self._body = pn.Column(self._chart, self.saved(self._table, "sizes"), sizing_mode="stretch_width", margin=0)
-        self.state.param.watch(self._changed, "runs")
         return [self._body]
 
     def update(self) -> None:

@@ -36,6 +36,7 @@ class Summary(View):
     """A sentence, numbers, bars, a small roofline and the first causes; bars of another recording say whose they are."""
 
     name_in_address, title, question = "summary", "Summary", recordings.ANYTHING
+    of_other_runs = True
 
     def build(self) -> list[Any]:
         self._stats, self._causes = html_text.pane(), cards.pane()
@@ -60,8 +61,8 @@ class Summary(View):
         row = run_cache.kept(loaded, ("row", kernel, case), lambda: _row(loaded, kernel, case))
         found = run_cache.findings(loaded, (kernel, *case))
         self._head.object = html_text.heading(*topic.verdict(kernel, row, found))
-        against, said = run_cache.kept(
-            loaded, ("baseline", kernel, case, compared),
+        against, said = run_cache.kept_against(
+            loaded, compared, ("baseline", kernel, case, compared),
             lambda: topic.baseline(loaded, kernel, case, compared, run_cache.open_cached),
         )  # fmt: skip
         notices = "".join(html_text.notice("info", "Baseline:", line) for line in said)

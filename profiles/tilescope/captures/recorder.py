@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import mmap
+import os
 import re
 import shutil
 import sys
@@ -66,8 +68,16 @@ class Recorder:
         self.refused: dict[str, int] = {}
         self.calls = 0
         self.bytes = 0
+        #: Launches of processes that were forked from this one, which they count where all of them see it.
+        self._elsewhere = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
+        self._process = os.getpid()
         #: A backward pass on a GPU launches from a thread of its own.
         self._lock = threading.RLock()
+
+    @property
+    def elsewhere(self) -> int:
+        """How many launches were made in processes that were forked meanwhile: nothing else of them is known here."""
+        return self._elsewhere[0]
 
     @property
     def records(self) -> list[Record]:
@@ -87,6 +97,8 @@ class Recorder:
 
     def _take(self, launch: Launch, site: tuple[str, ...], readable: bool, stages: Mapping[str, Any]) -> Record | None:
         self.calls += 1
+        if os.getpid() != self._process:
+            self._elsewhere[0] += 1
         kernel = self._by_function.get(id(launch.function))
         if kernel is None:
             kernel = self._by_function[id(launch.function)] = Kernel(launch.function, self._name(launch.name))

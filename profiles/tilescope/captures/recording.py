@@ -117,6 +117,7 @@ def without_gpu(recorder: Recorder, target: str, limit: float = LIMIT) -> Iterat
 
     with (
         assumed_device.assumed(target, tensors=True) as there,
+        there.without_compiler(),
         mock.patch.object(CompiledKernel, "__getitem__", runner_of),
         inductor.instead(maker),
         launches.catch(maker, _fitting(target)),
@@ -146,6 +147,8 @@ class _Interpreting:
         self.lock = threading.RLock()
         #: The first launch that was not made, after which values are not right.
         self.unmade = ""
+        cure = "choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
+        self._allowed = f"the {limit:g} seconds for interpreting: {cure}"
 
     def __call__(self, launch: launches.Launch) -> None:
         # One at a time: Triton's interpreter has one state for the whole process.
@@ -159,13 +162,16 @@ class _Interpreting:
         if self.unmade:
             _note(notes, f"{self.unmade} was not made before it: contents may not be what they would be")
         if self.left <= 0:
-            self._not_made(launch, site, record, f"the {self.limit:g} seconds for interpreting are spent")
+            self._not_made(launch, site, record, f"nothing is left of {self._allowed}")
             return
         began = time.perf_counter()
         meter = interpret.meter(launch)
         try:
             interpret.run(launch, meter=meter, allowance=interpret.Allowance(self.left))
-        except (interpret.TooLong, blocks.NotServed, interpret.InterpretationFailed) as error:
+        except interpret.TooLong:
+            self._not_made(launch, site, record, f"it would take longer than what is left of {self._allowed}")
+            return
+        except (blocks.NotServed, interpret.InterpretationFailed) as error:
             self._not_made(launch, site, record, str(error))
             return
         finally:

@@ -12,6 +12,14 @@ _ASYNC_COPY = re.compile(
     r"^\s*(?:@!?%\w+\s+)?cp\.async\.c[ag]\.shared\.global\S*\s+[^,]*,[^,]*,\s*(0x[\da-fA-F]+|\d+)", re.MULTILINE
 )
 _TENSOR = re.compile(r"^\s*(?:@!?%\w+\s+)?(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)\b", re.MULTILINE)
+_WGMMA = re.compile(r"^\s*(?:@!?%\w+\s+)?wgmma\.mma_async\b", re.MULTILINE)
+#: What ptxas says where it lets no wgmma begin before the last one has ended, and the metric that counts them for that reason.
+_SERIALIZED = re.compile(r"wgmma\.mma_async instructions are serialized due to ([^\n]+)")
+SERIALIZED = {
+    "insufficient register resources": "wgmma_short_of_registers",
+    "non wgmma instructions": "wgmma_accumulator_used",
+    "": "wgmma_serialized_otherwise",
+}
 _PATH = re.compile(r'"[^"\n]*/([^"/\n]+)"')
 #: A line directive of LLVM's. Its comment names every frame, innermost first: ``a.py:3:9 @[ b.py:7:1 ]``.
 _LOC = re.compile(r"^(\s*\.loc\s+)\d+\s+\d+(\s+\d+\s*//\s*)(.+)$", re.MULTILINE)
@@ -74,6 +82,20 @@ def widest_access(ptx: str, kind: str) -> int | None:
 def tensor_instructions(ptx: str) -> int:
     """Tensor-core instructions in the code (``mma.sync``, ``wgmma``, ``tcgen05.mma``), each counted once."""
     return len(_TENSOR.findall(ptx))
+
+
+def serialized_wgmma(ptx: str, report: str, function: str) -> dict[str, int]:
+    """A number for each metric of SERIALIZED; empty without wgmma instructions in ``ptx``.
+
+    It counts the instructions of ``function`` that ptxas serializes for that reason, which are all or none of them. ``report``
+    is the output of ``ptxas -v``.
+    """
+    count = len(_WGMMA.findall(ptx))
+    if not count:
+        return {}
+    said = [reason for reason in _SERIALIZED.findall(report) if f"function '{function}'" in reason]
+    why = next((metric for words, metric in SERIALIZED.items() if said and words in said[0]), None)
+    return {metric: count if metric == why else 0 for metric in SERIALIZED.values()}
 
 
 def block_threads(ptx: str) -> int | None:

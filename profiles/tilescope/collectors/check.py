@@ -12,7 +12,7 @@ import importlib.metadata
 import json
 import math
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -177,8 +177,10 @@ def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any], assumed: di
         return _errors(results, _expected(results, execute.draw_inputs(spec, case, place, dtype), case, spec), case)
 
 
-def _results(call: Any, inputs: Mapping[str, Any], case: Case, spec: Any) -> dict[str, torch.Tensor]:
-    """Outputs, and for a backward pass gradients, by name."""
+def _results(
+    call: Any, inputs: Mapping[str, Any], case: Case, spec: Any, rounded: Sequence[torch.dtype] | None = None
+) -> dict[str, torch.Tensor]:
+    """Outputs, and for a backward pass gradients, by name: the reference's with the outputs' gradients ``rounded`` to these dtypes."""
     import torch  # noqa: PLC0415
     from tilescope_kernels.spec import FORWARD  # noqa: PLC0415 (imports torch)
 
@@ -188,15 +190,18 @@ def _results(call: Any, inputs: Mapping[str, Any], case: Case, spec: Any) -> dic
     results = {f"output {index}": output.detach() for index, output in enumerate(outputs)}
     if case.direction == FORWARD:
         return results
+    whose = case.id if rounded is None else f"{case.id}, the reference"
     wanted = execute.differentiable(inputs)
     gradients = execute.draw_gradients(outputs, spec.workload(case.workload).seed)
+    if rounded is not None:
+        gradients = [None if g is None else g.to(d).to(g.dtype) for g, d in zip(gradients, rounded, strict=True)]
     pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
     if not pairs:
-        raise CheckFailed(f"{case.id}: no output carries a gradient")
+        raise CheckFailed(f"{whose}: no output carries a gradient")
     found = torch.autograd.grad([o for o, _ in pairs], list(wanted.values()), [g for _, g in pairs], allow_unused=True)
     for name, gradient in zip(wanted, found, strict=True):
         if gradient is None:
-            raise CheckFailed(f"{case.id}: {name} gets no gradient")
+            raise CheckFailed(f"{whose}: {name} gets no gradient")
         results[f"gradient of {name}"] = gradient
     return results
 
@@ -215,7 +220,7 @@ def _expected(
         floating = isinstance(value, torch.Tensor) and value.is_floating_point()
         precise[name] = value.detach().double().requires_grad_(value.requires_grad) if floating else value
     outputs = [result for name, result in results.items() if name.startswith("output")]
-    return _reference(precise, [output.dtype for output in outputs], case, spec)
+    return _results(spec.reference, precise, case, spec, [output.dtype for output in outputs])
 
 
 def _errors(results: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], case: Case) -> dict[str, Errors]:
@@ -223,23 +228,6 @@ def _errors(results: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Te
     if results.keys() != expected.keys():
         raise CheckFailed(f"{case.id} returns {', '.join(results)}; the reference returns {', '.join(expected)}")
     return {name: relative_errors(result, expected[name], f"{case.id}, {name}") for name, result in results.items()}
-
-
-def _reference(precise: Mapping[str, Any], dtypes: list[torch.dtype], case: Case, spec: Any) -> dict[str, torch.Tensor]:
-    import torch  # noqa: PLC0415
-    from tilescope_kernels.spec import FORWARD  # noqa: PLC0415 (imports torch)
-
-    from tilescope.execution import execute  # noqa: PLC0415
-
-    outputs = execute.as_tensors(spec.reference(**precise))
-    results = {f"output {index}": output.detach() for index, output in enumerate(outputs)}
-    if case.direction == FORWARD:
-        return results
-    wanted = execute.differentiable(precise)
-    drawn = execute.draw_gradients(outputs, spec.workload(case.workload).seed)
-    pairs = [(o, g.to(d).double()) for o, g, d in zip(outputs, drawn, dtypes, strict=True) if g is not None]
-    found = torch.autograd.grad([o for o, _ in pairs], list(wanted.values()), [g for _, g in pairs])
-    return results | {f"gradient of {name}": g for name, g in zip(wanted, found, strict=True)}
 
 
 def relative_errors(result: torch.Tensor, expected: torch.Tensor, what: str) -> Errors:

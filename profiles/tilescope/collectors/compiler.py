@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope.collectors import assembly, compiled_text
+from tilescope.collectors import assembly, compiled_text, products_under_way
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import occupancy
 from tilescope.table import assumptions, launch_configs, line_values, schema
@@ -41,6 +41,7 @@ STAGES = ("ttgir", "ptx")
 _FIGURES = (
     "registers", "shared_memory", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers",
     "block_threads", "grid_blocks", "widest_load", "widest_store", "tensor_instructions", "compile_time",
+    *assembly.SERIALIZED.values(),
 )  # fmt: skip
 
 parse_assumed = assumptions.parse
@@ -152,14 +153,20 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
 
 
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
-    """How many SASS instructions each source line became. ``launches`` are the artefact's records."""
+    """How many SASS instructions each source line became, and how many of them run while products are under way.
+
+    ``launches`` are the artefact's records. The latter only of kernels with wgmma.
+    """
     rows: list[dict[str, Any]] = []
     for index, launch in enumerate(launches):
         function, file = launch["function"], launch["file"]
         code = compiled_text.read("sass", launch["stages"]["sass"], file)
         counted = Counter(text.line for text in code if text.line and text.address is not None)
+        beside = products_under_way.beside(code)
         for line, count in sorted(counted.items()):
             values = {"sass_instructions": count}
+            if beside is not None:
+                values["sass_beside_wgmma"] = beside[line]
             rows += line_values.rows(case, "compiler", values, launch=index, function=function, file=file, line=line)
     return line_values.frame(rows)
 
@@ -193,7 +200,9 @@ def _compile(launch: Launch, target: str) -> dict[str, Any]:
     try:
         kernel = offline.compile_launch(launch)
     except Exception as error:
-        raise CompilationFailed(f"{launch.name} does not compile for {target}: {_gist(error)}") from error
+        raise CompilationFailed(
+            f"{launch.name} does not compile for {target}: {_place(error, launch)}{_gist(error)}"
+        ) from error
     finally:
         knobs.compilation.listener = before
     elapsed = time.perf_counter() - began
@@ -222,6 +231,7 @@ def _compile(launch: Launch, target: str) -> dict[str, Any]:
         "widest_load": assembly.widest_access(ptx, "ld"),
         "widest_store": assembly.widest_access(ptx, "st"),
         "tensor_instructions": assembly.tensor_instructions(ptx),
+        **assembly.serialized_wgmma(ptx, report, metadata.name),
         # What Triton's cache answered took no time to compile.
         "compile_time": elapsed if any(fresh) else None,
         "stages": {
@@ -240,12 +250,33 @@ def _lacks_data(error: Exception) -> str:
     return f"calls {operator[0]}" if operator and "Meta" in str(error) else ""
 
 
+def _place(error: BaseException, launch: Launch) -> str:
+    """The line of the kernel that Triton's compiler stopped at; empty where it says none."""
+    line = getattr(getattr(error, "node", None), "lineno", 0)
+    function = launch.function
+    if not line or getattr(error, "src", None) != function.src:
+        return ""
+    # Its source begins where it is defined, below its decorators.
+    decorators = next((n for n, text in enumerate(function.raw_src) if text.lstrip().startswith("def ")), 0)
+    return f"line {function.starting_line_number + decorators + line - 1}: "
+
+
 def _gist(error: BaseException) -> str:
     """The line of the error that says what is wrong: Triton's messages begin with the source they are about."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]
-    return lines[-1] if lines else type(error).__name__
+    # What the assembler says stands between Triton's words and the command that ran it, whose files are new each time.
+    said = str(error).rpartition("`ptxas` stderr:")[2].partition("Repro command:")[0]
+    lines = [line.strip() for line in said.splitlines() if line.strip(" ^")]
+    lines = [line for line in lines if line.startswith("ptxas") and "aborted" not in line][:1] or lines
+    foreign = (
+        re.search(r"Unresolved extern function '((?:__ocml|__ockl|__triton_hip)_\w+)'", lines[0]) if lines else None
+    )
+    if foreign:
+        return f"it calls {foreign[1]}, which is of AMD's device library and of no NVIDIA GPU"
+    # Triton tells errors of Python's as Python writes them down.
+    written = re.fullmatch(r"\w+\((['\"])(.*)\1\)", lines[-1]) if lines else None
+    return written[2] if written else lines[-1] if lines else type(error).__name__
 
 
 def _assemble(ptx: str, metadata: Any, target: str) -> tuple[str, str]:

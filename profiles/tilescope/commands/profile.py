@@ -71,8 +71,10 @@ def _run_script(arguments: argparse.Namespace) -> int:
     capture = capturing.Capture(arguments.target, settings.get("interpreter_limit", capturing.LIMIT))
     ended = script_running.run_script(script, arguments.of_script, capture)
     if not capture.calls:
-        why = f" ({ended})" if ended else ""
-        raise ValueError(f"{script} launched no Triton kernel{why}: one that it declares is named {script}:SPEC")
+        reasons = "; ".join(filter(None, [ended, *capture.notes]))
+        why = f" ({reasons})" if reasons else ""
+        declared = f"one that it declares is named {script}:SPEC"
+        raise ValueError(f"{script} launched no Triton kernel{why}: {declared}{capture.unassumed}")
     request, folder, catalog = capture.request(
         arguments.collect or ("auto",), title=arguments.title or script, runs_dir=arguments.runs, settings=settings
     )

@@ -222,6 +222,46 @@ class Event:
         raise self.answers.refuse("torch.cuda.Event.elapsed_time")
 
 
+class Generator(torch._C.Generator):
+    """A GPU's generator as libraries read and advance it that draw with Triton: a seed, which is the host's, and an offset."""
+
+    def __new__(cls) -> Generator:
+        made: Generator = super().__new__(cls, device="cpu")  # type: ignore[call-arg]
+        return made
+
+    def __init__(self) -> None:
+        super().manual_seed(torch.initial_seed())
+        self._offset = 0
+
+    def initial_seed(self) -> int:
+        """The host's."""
+        return torch.initial_seed()
+
+    def get_offset(self) -> int:
+        """How many numbers each thread has drawn."""
+        return self._offset
+
+    def set_offset(self, offset: int) -> Generator:
+        """Goes to another place of the same sequence."""
+        self._offset = int(offset)
+        return self
+
+    def get_state(self) -> torch.Tensor:
+        """Seed and offset, as 16 bytes."""
+        return torch.tensor([_signed(self.initial_seed()), self._offset], dtype=torch.int64).view(torch.uint8)
+
+    def set_state(self, state: torch.Tensor) -> Generator:
+        """Takes seed and offset from what ``get_state`` returned."""
+        seed, self._offset = state.cpu().view(torch.int64).tolist()
+        if seed != _signed(self.initial_seed()):
+            torch.default_generator.manual_seed(seed)
+        return self
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
 def queries(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
     """Owner, name and what answers there meanwhile: questions about the device, whether or not another GPU is here.
 
@@ -276,6 +316,9 @@ def absent_gpu(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[A
         if hasattr(accelerator, name):
             yield accelerator, name, _while(active, accelerator, name, functools.partial(_constant, value))
     yield torch._C, "_get_accelerator", lambda *_: here
+    # The context that chooses a device asks beneath these.
+    for name in ("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice"):
+        yield torch._C, name, _while(active, torch._C, name, lambda index: answers.index(max(index, 0)))
 
 
 def _streams(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
@@ -289,6 +332,10 @@ def _streams(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any
         yield cuda, name, _while(active, cuda, name, lambda device=None: stream)
     yield cuda, "stream", _while(active, cuda, "stream", contextlib.nullcontext)
     yield cuda, "is_current_stream_capturing", lambda: False
+    # What launchers ask beneath PyTorch's interface, which a build without CUDA lacks altogether.
+    yield torch._C, "_cuda_getCurrentRawStream", lambda device=0: answers.index(device)
+    yield torch._C, "_cuda_getCurrentStream", lambda device=0: (0, answers.index(device), Stream.device_type)
+    yield torch._C, "_cuda_isCurrentStreamCapturing", lambda: False
     for name in ("CUDAGraph", "graph"):
         # Types, for annotations name them.
         refused = {"__init__": functools.partialmethod(_refusing_self, answers, f"torch.cuda.{name}")}
@@ -306,7 +353,7 @@ def _randomness(active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
 
     for name in ("manual_seed", "manual_seed_all"):
         yield cuda, name, _while(active, cuda, name, seed)
-    yield cuda, "default_generators", (torch.default_generator,)
+    yield cuda, "default_generators", (Generator(),)
     yield cuda, "initial_seed", _while(active, cuda, "initial_seed", torch.initial_seed)
     yield cuda, "get_rng_state", _while(active, cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
     yield (

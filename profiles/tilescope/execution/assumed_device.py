@@ -12,7 +12,7 @@ answers, as clock rates and elapsed times, raises ``NoAnswer``.
 
 Not covered: threads that ran before (those started meanwhile are); what a module keeps for itself, as a count of multiprocessors
 that it asked for while it was imported or that ``functools.cache`` holds (use one process for a target); what C++ code asks;
-CUDA graphs; ``torch.compile``, whose code generator asks in processes of its own; with ``meta``, launchers that read a value;
+CUDA graphs; ``torch.compile``, whose code generator asks in processes of its own (``without_compiler``); with ``meta``, launchers that read a value;
 legacy constructors as ``torch.cuda.FloatTensor``. Mixing tensors of host and GPU raises no error. PyTorch keeps that CUDA was
 started: afterwards ``device="cuda"`` fails with another message than before. With a real GPU, tensors, streams and events stay
 as they are, and only queries are answered, unless ``tensors`` hides it.
@@ -23,6 +23,8 @@ Imports torch and triton: worker-side only.
 from __future__ import annotations
 
 import contextlib
+import functools
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -54,6 +56,11 @@ class Assumed:
         self.active = False
         #: Whether tensors, streams and events are assumed too, and not those of a GPU that is here.
         self.tensors = tensors
+        #: Whether PyTorch's compiler is there, and told to leave functions as they are.
+        self.uncompiled = False
+        #: Whether it was asked for a function.
+        self.asked_to_compile = False
+        self._uncompiled: contextlib.ExitStack | None = None
 
     @property
     def device(self) -> Any:
@@ -80,6 +87,37 @@ class Assumed:
         yield from assumed_answers.absent_gpu(self.answers, active)
         yield from assumed_tensors.Lying(self.place, active).replacements()
         yield threading.Thread, "start", self._starting(threading.Thread.start)
+        yield torch, "compile", self._compiling(torch.compile)
+
+    @contextlib.contextmanager
+    def without_compiler(self) -> Iterator[None]:
+        """While active, functions of PyTorch's compiler run as they were written; without it they are left to the compiler.
+
+        Where somebody looks on at operators it leaves them as they are anyway, or, where a whole graph is asked for, refuses.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.callback(setattr, self, "_uncompiled", None)
+            self._uncompiled = stack
+            self._run_uncompiled()
+            yield
+
+    def _run_uncompiled(self) -> None:
+        # Importing the compiler takes seconds, and who never asked for it need not wait.
+        stack = self._uncompiled
+        if stack is not None and not self.uncompiled and hasattr(sys.modules.get("torch._dynamo"), "set_stance"):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            self.uncompiled = True
+
+    def _compiling(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            made = original(*args, **kwargs)
+            if self.active:
+                self.asked_to_compile = True
+                self._run_uncompiled()
+            return made
+
+        return compiled
 
     def _starting(self, original: Any) -> Any:
         def start(thread: threading.Thread) -> None:

@@ -110,7 +110,8 @@ class _AnyGenerator(metaclass=_GeneratorType):
 class Moving(dispatch.OnLooker):
     """Has what is asked for on a GPU made in ``place`` (``cpu`` or ``meta``), and marks it and what is computed from it.
 
-    An operator that Python code implements for CUDA alone, as a person's custom operator may be, is called as if on CUDA.
+    An operator that Python code implements for CUDA, as a person's custom operator may be or a library's instead of PyTorch's
+    own, is called as if on CUDA.
     """
 
     def __init__(self, place: str) -> None:
@@ -126,17 +127,18 @@ class Moving(dispatch.OnLooker):
         kwargs.pop("pin_memory", None)
         if func is torch.ops.aten._pin_memory.default:
             return args[0].clone()
-        result = self._call(func, args, kwargs)
+        on_gpu = asked == "cuda" or any(map(_is_marked, given))
+        result = self._call(func, on_gpu, args, kwargs)
         # PyTorch's own code names the host where it means the tensor's own place; who asks for the host does it in Python.
-        if asked == "cuda" or any(map(_is_marked, given)):
+        if on_gpu:
             old = [id(_storage(tensor)) for tensor in given]
             for tensor in _flat(result):
                 if id(_storage(tensor)) not in old:
                     _mark(tensor, True)
         return result
 
-    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if _only_on_cuda_in_python(func):
+    def _call(self, func: Any, on_gpu: bool, args: Any, kwargs: Any) -> Any:
+        if _on_cuda_in_python(func) and (on_gpu or not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CPU)):
             with self, _computing(False):
                 return func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), *args, **kwargs)
         with _computing(True):
@@ -156,14 +158,14 @@ def _computing(operator: bool) -> Iterator[None]:
         _inside.operator = before
 
 
-def _only_on_cuda_in_python(func: Any) -> bool:
-    """Whether an operator is implemented for CUDA and not for the host, by a function of Python.
+def _on_cuda_in_python(func: Any) -> bool:
+    """Whether an operator is implemented for CUDA by a function of Python.
 
     One of C++ would be given addresses of the host's memory.
     """
     namespace, _, name = func.name().partition("::")
     written = {f"{namespace}/{name}/CUDA", f"{namespace}/{name.partition('.')[0]}/CUDA"}
-    return bool(written & torch.library._impls) and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CPU)
+    return bool(written & torch.library._impls)
 
 
 class Lying:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import contextlib
 import dataclasses
 import enum
 import importlib
@@ -19,7 +20,7 @@ import math
 import sys
 import textwrap
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,13 +110,17 @@ class Writer:
         lines, first = _source(function, python)
         namespace = python.__globals__ | inspect.getclosurevars(python).nonlocals
         names, missing = {}, {}
-        for name in (*_names(python.__code__), *_in_defaults("".join(lines))):
+        in_defaults = dict(_in_defaults("".join(lines)))
+        for name in (*_names(python.__code__), *in_defaults):
             if name not in namespace:
                 continue
             try:
                 names[name] = self._global(namespace[name], name, python)
             except CannotRecord as error:
-                missing[name] = str(error)
+                if members := self._members(namespace[name], in_defaults.get(name, ()), name, python):
+                    names[name] = members
+                else:
+                    missing[name] = str(error)
         parameters = inspect.signature(python).parameters.values()
         defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         entry |= {
@@ -137,15 +142,16 @@ class Writer:
 
     def _global(self, value: Any, name: str, python: Any) -> Any:
         if isinstance(value, types.ModuleType) and not _of_library(value.__name__):
-            members = {}
-            for member in _names(python.__code__):
-                if hasattr(value, member):
-                    try:
-                        members[member] = self._global(getattr(value, member), f"{name}.{member}", python)
-                    except CannotRecord:
-                        continue
-            return {"members": members, "name": value.__name__}
+            return {"members": {}, "name": value.__name__} | self._members(value, _names(python.__code__), name, python)
         return self.value(value, name)
+
+    def _members(self, value: Any, names: Iterable[str], what: str, python: Any) -> dict[str, Any]:
+        """What is to stand in for a module, or for another object of which only these attributes are asked; empty where none is."""
+        members = {}
+        for member in names:
+            with contextlib.suppress(CannotRecord, AttributeError):
+                members[member] = self._global(getattr(value, member), f"{what}.{member}", python)
+        return {"members": members, "name": getattr(value, "__name__", type(value).__name__)} if members else {}
 
     def _file(self, python: Any, lines: list[str], first: int) -> str:
         """The name that the function's file is kept under."""
@@ -219,13 +225,17 @@ def _names(code: types.CodeType) -> Iterator[str]:
     yield from seen
 
 
-def _in_defaults(source: str) -> Iterator[str]:
-    """The names in the defaults and annotations of parameters: Triton's compiler looks them up again."""
+def _in_defaults(source: str) -> Iterator[tuple[str, set[str]]]:
+    """The names in defaults and annotations, of parameters and in the body, and which attributes there are asked of any.
+
+    Triton's compiler looks them up again; Python's own code of the function has none of them.
+    """
     definition = ast.parse(textwrap.dedent(source)).body[0]
     if isinstance(definition, ast.FunctionDef):
-        for node in ast.walk(definition.args):
-            if isinstance(node, ast.Name):
-                yield node.id
+        annotated = [node.annotation for node in ast.walk(definition) if isinstance(node, ast.AnnAssign)]
+        nodes = [node for part in (definition.args, *annotated) for node in ast.walk(part)]
+        attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        yield from ((node.id, attributes) for node in nodes if isinstance(node, ast.Name))
 
 
 def _of_library(module: str | None) -> bool:

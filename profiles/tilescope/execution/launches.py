@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
 import triton
 from torch._library import custom_ops
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import InterpretedFunction
-from triton.runtime.jit import JITFunction
+from triton.runtime.jit import JITFunction, TensorWrapper
 
 from tilescope.execution import dispatch
 
@@ -63,7 +64,7 @@ class Launch:
     @property
     def arguments(self) -> dict[str, Any]:
         """The kernel function's parameters by name, defaults included."""
-        return _bind(self.function, self.args, self.kwargs)
+        return {name: as_tensor(value) for name, value in _bind(self.function, self.args, self.kwargs).items()}
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -72,6 +73,30 @@ class Launch:
         parameters = inspect.signature(self.function.fn).parameters
         constants = {name: bound[name] for name, p in parameters.items() if name in bound and _is_constexpr(p)}
         return constants | {name: value for name, value in self.kwargs.items() if name not in parameters}
+
+
+def as_tensor(value: Any) -> Any:
+    """The tensor that Triton takes a value for: it asks no more of one than an address and a dtype.
+
+    Libraries have views that PyTorch's tensors cannot be, of negative strides. Anything else is as it is.
+    """
+    if isinstance(value, (torch.Tensor, TensorWrapper)) or not hasattr(value, "data_ptr"):
+        return value
+    address, dtype = value.data_ptr(), getattr(value, "dtype", None)
+    for base in getattr(value, "__dict__", {}).values():
+        if not isinstance(base, torch.Tensor) or not isinstance(dtype, torch.dtype) or base.itemsize != dtype.itemsize:
+            continue
+        storage = base.untyped_storage()
+        first, off = divmod(address - storage.data_ptr(), dtype.itemsize)
+        left = storage.nbytes() // dtype.itemsize - first
+        if first < 0 or left < 0 or off:
+            continue
+        strides = value.stride() if hasattr(value, "stride") else (-1,)
+        shape = tuple(getattr(value, "shape", ()))
+        reach = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=False))
+        whole = len(shape) == len(strides) and min(strides, default=0) >= 0 and reach < left
+        return base.detach().as_strided(shape if whole else (left,), strides if whole else (1,), first).view(dtype)
+    return value
 
 
 def _reached(function: Any) -> Iterator[Any]:
@@ -172,15 +197,34 @@ def catch(
             chosen.pop()
             tuner.nargs = None
 
+    def subclassed(kind: Any, /, **options: Any) -> None:
+        super(Autotuner, kind).__init_subclass__(**options)
+        own_run(kind)
+
+    def own_run(kind: Any) -> None:
+        # A library's autotuner that times configs by itself, and would keep on disk what it did not measure.
+        if "run" in vars(kind):
+            tuners.enter_context(mock.patch.object(kind, "run", autotuned))
+
     kinds: tuple[Any, ...] = (JITFunction, InterpretedFunction)
     original = {kind: kind.run for kind in kinds}
     with (
         mock.patch.object(JITFunction, "run", run),
         mock.patch.object(InterpretedFunction, "run", run),
         mock.patch.object(Autotuner, "run", autotuned),
+        mock.patch.object(Autotuner, "__init_subclass__", classmethod(subclassed)),
+        contextlib.ExitStack() as tuners,
         ThroughCustomOps(),  # type: ignore[no-untyped-call]
     ):
+        for kind in _subclasses(Autotuner):
+            own_run(kind)
         yield caught
+
+
+def _subclasses(kind: Any) -> Iterator[Any]:
+    for below in kind.__subclasses__():
+        yield below
+        yield from _subclasses(below)
 
 
 def _configs(tuner: Any, kwargs: Mapping[str, Any]) -> list[Any]:

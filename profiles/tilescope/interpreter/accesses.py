@@ -21,7 +21,18 @@ Addresses = npt.NDArray[np.uint64]
 
 
 class OutOfBounds(Exception):
-    """An access to memory that belongs to no tensor the kernel was given."""
+    """An access to memory that belongs to no tensor the kernel was given: ``where``, seen from the one that starts at ``near``."""
+
+    def __init__(self, where: str, near: int | None) -> None:
+        super().__init__(where, near)
+        self.where, self.near = where, near
+
+    def __str__(self) -> str:
+        return self.beside("a tensor")
+
+    def beside(self, name: str) -> str:
+        """Where it is, with the name of the tensor that is nearest."""
+        return "memory of no tensor" if self.near is None else f"{self.where} {name}"
 
 
 @dataclass(frozen=True)
@@ -134,17 +145,24 @@ class Footprint:
         for start, end in zip(found.starts.tolist(), found.ends.tolist(), strict=True):
             index = bisect.bisect_right(self._starts, start) - 1
             if index < 0 or end > self._starts[index] + self._sizes[index]:
-                raise OutOfBounds(self._where(start, end, index))
+                raise self._outside(start, end, index)
             self.add(Runs(np.array([start]), np.array([end])))
 
-    def _where(self, start: int, end: int, index: int) -> str:
+    def _outside(self, start: int, end: int, index: int) -> OutOfBounds:
+        """The error for the bytes ``[start, end)``, of which the last allocation that begins before them is the ``index``-th."""
         if index >= 0 and start < self._starts[index] + self._sizes[index]:
-            return f"{end - self._starts[index] - self._sizes[index]} bytes past the end of a tensor"
+            return OutOfBounds(
+                f"{end - self._starts[index] - self._sizes[index]} bytes past the end of", self._starts[index]
+            )
         after = start - self._starts[index] - self._sizes[index] if index >= 0 else None
         before = self._starts[index + 1] - start if index + 1 < len(self._starts) else None
         if before is not None and (after is None or before < after):
-            return f"{before} bytes before the start of a tensor"
-        return f"{after} bytes after the end of a tensor" if after is not None else "memory of no tensor"
+            return OutOfBounds(f"{before} bytes before the start of", self._starts[index + 1])
+        if after is None:
+            return OutOfBounds("", None)
+        return OutOfBounds(
+            f"{after} bytes after the end of" if after else "what follows the end of", self._starts[index]
+        )
 
 
 def _mark(touched: npt.NDArray[np.bool_], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:

@@ -87,7 +87,7 @@ def run(
             except NotServed as error:
                 raise NotServed(f"{_where(launch.name, place, source, error)}: {error}") from None
             except Exception as error:
-                raise _failure(launch.name, place, source, error) from error
+                raise _failure(launch, place, source, error) from error
 
         done = 0
         try:
@@ -129,15 +129,25 @@ def _where(name: str, place: tuple[int, ...], source: str, error: Exception) -> 
     return f"{name}, program {place}, line {line}"
 
 
-def _failure(name: str, place: tuple[int, ...], source: str, error: Exception) -> Exception:
-    where = _where(name, place, source, error)
+def _failure(launch: Launch, place: tuple[int, ...], source: str, error: Exception) -> Exception:
+    where = _where(launch.name, place, source, error)
     if isinstance(error, AttributeError) and isinstance(error.obj, (InterpreterBuilder, InterpreterOptions)):
         missing = (error.name or "").removeprefix("create_")
         return NotServed(f"{where}: Triton's interpreter has no {missing}")
     if isinstance(error, accesses.OutOfBounds):
-        return InterpretationFailed(f"{where}: touches {error}")
+        return InterpretationFailed(f"{where}: touches {error.beside(_parameter(launch, error.near))}")
     message = str(error).strip().splitlines()
     return InterpretationFailed(f"{where}: {type(error).__name__}: {message[-1] if message else ''}")
+
+
+def _parameter(launch: Launch, address: int | None) -> str:
+    """The parameter whose tensor has its memory at an address; several may be views of one."""
+    names = [
+        name
+        for name, value in launch.arguments.items()
+        if any(storage.data_ptr() == address for storage in arguments.storages(value))
+    ]
+    return f"the memory of {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names) or "a tensor"
 
 
 class _Clock:

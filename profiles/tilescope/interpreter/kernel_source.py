@@ -11,7 +11,7 @@ import ast
 import builtins
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,10 @@ from tilescope.interpreter.blocks import plain
 _PREFIX = "_tilescope_"
 
 
-def rewrite(function: Any, replaced: Mapping[int, Any]) -> Any:
+def rewrite(function: Any, stand_in: Callable[[Any], Any]) -> Any:
     """The Python function of a kernel, to be called while the language is numpy.
 
-    ``replaced`` maps the ``id`` of an object to what stands in for it. Raises OSError when the source cannot be read.
+    ``stand_in`` answers what a name means in place of an object. Raises OSError when the source cannot be read.
     """
     lines, number = inspect.getsourcelines(function)
     tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -38,7 +38,7 @@ def rewrite(function: Any, replaced: Mapping[int, Any]) -> Any:
     _Meaning().visit(tree)
     ast.fix_missing_locations(tree)
     names = _BUILTINS | function.__globals__ | inspect.getclosurevars(function).nonlocals
-    names = {name: replaced.get(id(value), value) for name, value in names.items()} | _HELPERS
+    names = {name: stand_in(value) for name, value in names.items()} | _HELPERS
     exec(compile(tree, function.__code__.co_filename, "exec"), names)  # noqa: S102 (the kernel itself)
     return names[function.__name__]
 

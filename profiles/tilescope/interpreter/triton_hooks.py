@@ -24,7 +24,7 @@ from unittest import mock
 
 import numpy as np
 import triton.language as tl
-from triton.language.extra import cuda
+from triton.language.extra import cuda, hip
 from triton.runtime import interpreter
 from triton.runtime.interpreter import interpreter_builder
 from triton.runtime.jit import JITFunction
@@ -36,10 +36,15 @@ from tilescope.interpreter.elementwise_map import map_elementwise
 from tilescope.interpreter.memory import Memory
 from tilescope.interpreter.meter import Counting
 from tilescope.interpreter.reductions import Reductions
+from tilescope.interpreter.scaled_products import ScaledProducts, dot_scaled
 
 #: Where a block's type keeps what it was remembered under.
 _KEY = "_tilescope_key"
 _POINTER = np.dtype(np.uint64)
+#: The device's library of functions, and the module that stands for whichever device's it is.
+_LIBRARIES = {
+    module.__name__: module for module in (cuda.libdevice, importlib.import_module("triton.language.extra.libdevice"))
+}
 #: Of a module or class, what stood there before.
 _ABSENT = interpreter._MISSING
 
@@ -51,8 +56,15 @@ def hooked(function: Any, counting: Counting) -> Iterator[Callable[..., Any]]:
 
     def rewrite(python: Any) -> Any:
         if python not in rewritten:
-            rewritten[python] = kernel_source.rewrite(python, replaced)
+            rewritten[python] = kernel_source.rewrite(python, stand_in)
         return rewritten[python]
+
+    def stand_in(value: Any) -> Any:
+        if id(value) in replaced:
+            return replaced[id(value)]
+        # Who loads the device's library by its path has functions that are equal to those that are replaced, and others.
+        module = getattr(value, "__module__", None) if isinstance(value, types.FunctionType) else None
+        return getattr(_LIBRARIES[module], value.__name__, value) if module in _LIBRARIES else value
 
     def call(device_function: Any, *args: Any, **kwargs: Any) -> Any:
         return rewrite(device_function.fn)(*args, **kwargs)
@@ -65,6 +77,7 @@ def hooked(function: Any, counting: Counting) -> Iterator[Callable[..., Any]]:
         replaced = {id(old): getattr(where, name) for where, name, old in scope._changes if old is not _ABSENT}
         # Arithmetic's guards against missing values are for all that Memory does not do itself.
         methods = Arithmetic(counting).methods() | Memory(counting).methods()
+        methods["create_dot_scaled"] = ScaledProducts(counting).dot_scaled
         with (
             mock.patch.object(JITFunction, "__call__", call),
             mock.patch.object(interpreter.InterpretedFunction, "__call__", call),
@@ -85,7 +98,7 @@ def _patch(scope: Any, counting: Counting) -> None:
         scope.set_attr(language, "reduce", reductions.reduce)
         scope.set_attr(language, "associative_scan", reductions.scan)
         scope.set_attr(language, "map_elementwise", map_elementwise)
-        scope.set_attr(language, "dot_scaled", _refused("dot_scaled"))
+        scope.set_attr(language, "dot_scaled", dot_scaled)
         scope.set_attr(language, "range", kernel_source.loop)
         scope.set_attr(language, "static_print", lambda *_, **__: None)
     for name, member in inspect.getmembers(tl.tensor):
@@ -96,10 +109,13 @@ def _patch(scope: Any, counting: Counting) -> None:
     for name in ("gdc_wait", "gdc_launch_dependents"):
         scope.set_attr(cuda, name, lambda **_: None)
     # The compiler looks the general module's functions up in the device's own.
-    general = importlib.import_module("triton.language.extra.libdevice")
+    general = _LIBRARIES["triton.language.extra.libdevice"]
     for name in vars(general):
         if hasattr(cuda.libdevice, name) and isinstance(getattr(general, name), types.FunctionType):
             scope.set_attr(general, name, getattr(cuda.libdevice, name))
+    for name, member in vars(hip.libdevice).items():
+        if isinstance(member, types.FunctionType):
+            scope.set_attr(hip.libdevice, name, _refused(f"{name} of AMD's device library"))
     scope.set_attr(tl.tensor, "__index__", _whole_number)
     if not counting.values:
         for name in ("__index__", "__bool__"):

@@ -200,9 +200,12 @@ async def _connection(path: Path, variables: Mapping[str, str]) -> socket.socket
         await asyncio.sleep(0.02)
         if found := _connected(path):
             return found
-        # It ends at once with status 0 where another one was quicker, which then listens.
+        # It ends with status 0 where another one was quicker, which then listens, and where it has been asked before and a file
+        # that it had imported was edited since.
         if started.poll():
             return None
+        if started.poll() == 0:
+            started = _start(path, variables)
     return None
 
 

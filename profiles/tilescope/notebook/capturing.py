@@ -111,6 +111,10 @@ class Capture:
         said = [
             f"not recorded, {count} of {self.calls} launches: {why}" for why, count in self._recorder.refused.items()
         ]
+        if count := self._recorder.elsewhere:
+            said.append(
+                f"not recorded, launches of processes that were forked ({count}): capture in the process that launches"
+            )
         seen: dict[str, None] = {}
         for kernel in self._recorder.kernels:
             for record in kernel.records:
@@ -131,6 +135,19 @@ class Capture:
         says_itself = "check" in collectors or (AUTO in collectors and self._here)
         return [] if self.checked or says_itself else [_UNCHECKED]
 
+    @property
+    def unassumed(self) -> str:
+        """What a GPU that is not there does not do, to be said where nothing was captured; empty where that cannot be why."""
+        if self._assumed is None:
+            return ""
+        said = []
+        if self._assumed.uncompiled and self._assumed.asked_to_compile:
+            said.append("functions of torch.compile become Triton kernels on a GPU only, and none is here")
+        # Libraries bring a copy of it: PyTorch imports the plain one wherever it is installed.
+        if any(name.endswith(".pynvml") for name in sys.modules):
+            said.append("the GPU is assumed for PyTorch and Triton, and NVML, which was imported, finds none")
+        return "".join(f"; {one}" for one in said)
+
     def write(self, folder: Path | str) -> list[str]:
         """Writes the records below ``folder`` and returns each kernel's reference, as ``tilescope profile`` takes it.
 
@@ -138,9 +155,7 @@ class Capture:
         """
         if self._recorder is None or not self.records:
             why = next(iter(self.notes), "no Triton kernel was launched: launch one in the code that is captured")
-            cpp = not self._here and "torch._inductor.codegen.cpp" in sys.modules
-            also = "; torch.compile makes C++, not Triton, where there is no GPU" if cpp else ""
-            raise ValueError(f"nothing was captured: {why}{also}")
+            raise ValueError(f"nothing was captured: {why}{self.unassumed}")
         return self._recorder.write(Path(folder))
 
     def profile(

@@ -35,7 +35,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def run_cell(shell: Any, line: str, cell: str) -> Profile | None:
-    """The finished run; None where the cell failed, which IPython has told already."""
+    """The finished run; None where the cell failed, which IPython has told already, before it launched anything."""
     options = _Options(prog="%%tilescope", add_help=False)
     options.add_argument("--target", default="")
     options.add_argument("--collect", default="auto")
@@ -45,5 +45,7 @@ def run_cell(shell: Any, line: str, cell: str) -> Profile | None:
     with Capture(chosen.target, chosen.limit) as capture:
         done = shell.run_cell(cell)
     if not done.success:
-        return None
+        if not capture.records:
+            return None
+        print("%%tilescope: the cell failed: what it launched until then is profiled")
     return capture.profile([name.strip() for name in chosen.collect.split(",")], title=chosen.title)

@@ -214,7 +214,9 @@ def _stub(loaded: LoadedRun) -> str:
 #: How ``check`` says that results are NaN; memory that nobody wrote holds NaN.
 _UNWRITTEN = re.compile(r"has NaN in (\d+) of (\d+) elements")
 #: How the interpreter says that an access is outside of what the kernel was given.
-_OUTSIDE = re.compile(r"touches (\d+ bytes (past|after) the end|\d+ bytes before the start|memory) of (a|no) tensor")
+_OUTSIDE = re.compile(
+    r"touches (\d+ bytes (past|after) the end|\d+ bytes before the start|what follows the end|memory) of (no tensor|a tensor|[^\s,]+)"
+)
 
 
 def _with_source(failure: Failure, folder: Path) -> str:
@@ -224,7 +226,7 @@ def _with_source(failure: Failure, folder: Path) -> str:
     text = linecache.getline(str(file), int(found[1])).strip() if found else ""
     # The number counts lines of the file that the worker read, which the learner has never seen.
     message = re.sub(r", line \d+", "", _bare(failure))
-    message = _OUTSIDE.sub("touches memory outside of its tensors (mask those lanes, or look at the offsets)", message)
+    message = _OUTSIDE.sub(r"\g<0> (mask those lanes, or look at the offsets)", message)
     return f"{message}, at: {text}" if text else message
 
 

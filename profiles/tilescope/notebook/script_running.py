@@ -30,7 +30,9 @@ def run_script(path: str, arguments: Sequence[str], capture: Capture) -> str:
         try:
             exec(program, vars(module))  # noqa: S102 (what the person asked for)
         except SystemExit as error:
-            return "" if error.code in (None, 0) else f"{path} ended with exit status {error.code}"
+            # What is no number goes to standard error, and the status is 1.
+            status = error.code if isinstance(error.code, int) else f"1: {error.code}"
+            return "" if error.code in (None, 0) else f"{path} ended with exit status {status}"
         except KeyboardInterrupt:
             return f"{path} was interrupted"
         except Exception as error:

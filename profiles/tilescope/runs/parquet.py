@@ -116,4 +116,6 @@ def _weight(column: Any, name: str) -> int:
 
 
 def _plain(chunk: Any) -> Any:
-    return (chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk).cast(pa.large_string())
+    if not pa.types.is_dictionary(chunk.type):
+        return chunk.cast(pa.large_string())
+    return pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.large_string())).dictionary_decode()

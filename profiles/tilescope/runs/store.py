@@ -22,12 +22,15 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pandas as pd
+
 from tilescope.files import bounded_reading
-from tilescope.runs import journal, raised_roofs, summaries
+from tilescope.runs import journal, raised_roofs, reader, summaries
 from tilescope.runs.reader import LINES, LoadedRun, StoreError, read_run, read_table, source_bytes, source_file, text_of
 from tilescope.runs.summaries import Summary
 from tilescope.runs.writer import MODEL, PARTIAL, RunWriter, check_writable, gathered, is_being_written, parts, recover
 from tilescope.table import schema
+from tilescope.table.run import Run
 from tilescope.table.sources import SOURCES
 
 __all__ = [
@@ -64,16 +67,20 @@ def new_id() -> str:
 def open_run(path: Path | str) -> LoadedRun:
     """The run in the folder ``path``. Raises StoreError, saying what is wrong with it and what to do."""
     folder = Path(path)
-    if not folder.is_dir():
-        raise StoreError(f"no run at {folder}: 'tilescope show' lists the runs there are")
-    if folder.name.startswith(PARTIAL):
-        raise StoreError(half_written(folder))
-    run = read_run(folder)
-    table = read_table(folder / "table.parquet", folder)
+    run, table = _read(folder, read_table)
     loaded = LoadedRun(raised_roofs.raised(run, table), table, folder)
     if not loaded.damage:
         return loaded
     return dataclasses.replace(loaded, run=dataclasses.replace(loaded.run, notes=(*loaded.run.notes, loaded.damage)))
+
+
+def _read(folder: Path, table: Callable[[Path, Path], pd.DataFrame]) -> tuple[Run, pd.DataFrame]:
+    """A run's description as it was written, and its table as ``table`` reads it. Raises StoreError as ``open_run`` does."""
+    if not folder.is_dir():
+        raise StoreError(f"no run at {folder}: 'tilescope show' lists the runs there are")
+    if folder.name.startswith(PARTIAL):
+        raise StoreError(half_written(folder))
+    return read_run(folder), table(folder / "table.parquet", folder)
 
 
 def open_partial(folder: Path) -> tuple[LoadedRun, list[str]]:
@@ -199,9 +206,8 @@ def _summarise(path: Path) -> Summary:
     try:
         if path.resolve().parent != path.parent.resolve():
             raise StoreError(f"{name} is a link out of the folder of runs: copy the run itself there")
-        loaded = open_run(path)
-        run, table = loaded.run, loaded.table
-        sources = set(table["source"])
+        run, table = _read(path, reader.table_as_written)
+        sources = set(table["source"].unique())
         return Summary(
             id=name,
             path=path,

@@ -1,6 +1,6 @@
 """One line of a list of runs, and what is known of those that were listed before: in this process, and in a person's cache folder.
 
-A line takes a whole table to make, and a list of recordings would take seconds. Imports neither torch nor triton.
+A line takes a whole table to make, and a list of recordings would take a second. Imports neither torch nor triton.
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ LINE_METRICS: dict[str, LineMetric] = {
         LineMetric("shared_wavefronts", "shared-memory wavefronts", "count", "L1 Wavefronts Shared"),
         LineMetric("shared_wavefronts_ideal", "shared-memory wavefronts, ideal", "count", "L1 Wavefronts Shared Ideal"),
         LineMetric("sass_instructions", "SASS instructions", "count"),
+        LineMetric("sass_beside_wgmma", "SASS instructions beside wgmma under way", "count"),
         *(LineMetric(f"stall_{key}", f"stalls: {label}", "count", f"stall_{key}") for key, label in _STALLS.items()),
     )
 }

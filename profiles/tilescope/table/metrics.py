@@ -116,6 +116,9 @@ _ALL = (
     Metric("widest_load", "widest global load, per thread", "byte"),
     Metric("widest_store", "widest global store, per thread", "byte"),
     Metric("tensor_instructions", "tensor-core instructions in the code", "count"),
+    Metric("wgmma_short_of_registers", "wgmma in the code that run one by one for want of registers", "count"),
+    Metric("wgmma_accumulator_used", "wgmma in the code that run one by one as others use their accumulator", "count"),
+    Metric("wgmma_serialized_otherwise", "wgmma in the code that run one by one for another reason", "count"),
     # Occupancy.
     Metric(
         "theoretical_occupancy",

@@ -3,7 +3,7 @@
 ``python -P -m tilescope.worker.fork_server SOCKET [gpu]`` starts one; ``tilescope.jobs.resident`` does. It never touches a GPU and
 imports no kernel, so that a worker begins as a fresh process would, with the same environment, folder and output, less
 the seconds that torch takes. When a file that it has imported changes it retires, and so it does after ``IDLE`` seconds without
-work. A worker dies with the fork server, and with whoever asked for it. Who asks for the GPU again finds a worker that is ready
+work, and when ``MOST`` younger ones are there. A worker dies with the fork server, and with whoever asked for it. Who asks for the GPU again finds a worker that is ready
 (``tilescope.worker.ready``), and so does who asks first, where the server was started for that.
 """
 
@@ -35,6 +35,8 @@ from tilescope.worker import ready
 
 #: Seconds without a worker after which it ends.
 IDLE = 600.0
+#: Servers of one person that stay: each holds half a gigabyte. Whoever changes a variable from run to run starts one each time.
+MOST = 3
 #: Longest time a client may take to say what it wants, in seconds: it has it ready when it connects.
 _ASKING = 2.0
 #: What every worker imports. Nothing is forked before.
@@ -184,7 +186,9 @@ class ForkServer:
         said, files, _, _ = socket.recv_fds(connection, resident.LONGEST, 1)
         try:
             request: dict[str, Any] = json.loads(said)
-            if changed := self._loaded.changed():
+            if request.get("leave"):
+                self._retire()
+            elif changed := self._loaded.changed():
                 self._retire()
                 resident.say(connection, {"stale": changed})
             elif self._refusal:
@@ -355,6 +359,17 @@ def _listen(path: Path) -> tuple[socket.socket, int] | None:
     return listening, lock
 
 
+def _make_room(own: Path) -> None:
+    """Asks the servers that were asked for work longest ago to end, until ``MOST`` are left with the one at ``own``."""
+    others = [(path.stat().st_mtime, path) for path in own.parent.glob("*.socket") if path != own]
+    for _, path in sorted(others, reverse=True)[MOST - 1 :]:
+        # One that was killed left its socket and does not answer.
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_ASKING)
+            connection.connect(str(path))
+            resident.say(connection, {"leave": True})
+
+
 def _end(status: int) -> NoReturn:
     """Ends a worker as Python does, but for the undoing of every module, which takes as long as a small case."""
     threading._shutdown()  # type: ignore[attr-defined]
@@ -375,6 +390,8 @@ def main(arguments: list[str]) -> int:
     if held is None:
         return 0
     server = ForkServer(held[0], Path(arguments[0]), held[1], resident.GPU in arguments[1:])
+    with contextlib.suppress(OSError):  # of a socket that goes while it is looked at
+        _make_room(Path(arguments[0]))
     request = server.serve()
     if request is None:
         return 0

@@ -290,3 +290,38 @@ def a_scalar_function_for_each_element() -> Launched:
     x, out = torch.tensor([0.5, 1.5, 3.0, 1.0]), torch.empty(4)
     map_kernel[(1,)](x, out, 4)
     return Launched(out, torch.tensor([1.5, 1.75, 1.75, 2.0]), x, flops=3 + 4)
+
+
+@triton.jit
+def scaled_kernel(
+    x_ptr, y_ptr, x_scale_ptr, y_scale_ptr, out_ptr, N: tl.constexpr, FORMAT: tl.constexpr, IN_BYTE: tl.constexpr
+):
+    """``N`` x 2``N`` times its like, of which each row of 32 numbers along K has a scale."""
+    row, column, k = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :], tl.arange(0, 2 * N // IN_BYTE)
+    x = tl.load(x_ptr + row * (2 * N // IN_BYTE) + k[None, :])
+    y = tl.load(y_ptr + k[:, None] * N + column)
+    scales = row * (2 * N // 32) + tl.arange(0, 2 * N // 32)[None, :]
+    product = tl.dot_scaled(x, tl.load(x_scale_ptr + scales), FORMAT, y, tl.load(y_scale_ptr + scales), FORMAT)
+    tl.store(out_ptr + row * N + column, product)
+
+
+def _scaled(codes: list[torch.Tensor], numbers: list[torch.Tensor], kind: str, in_byte: int) -> Launched:
+    scales = [torch.randint(120, 134, (N, 2 * N // 32), dtype=torch.uint8) for _ in codes]
+    factors = [torch.exp2(scale.float() - 127).repeat_interleave(32, 1) for scale in scales]
+    out = torch.empty(N, N)
+    scaled_kernel[(1,)](*codes, *scales, out, N, kind, in_byte)
+    expected = (numbers[0] * factors[0]) @ (numbers[1] * factors[1].T)
+    return Launched(out, expected, [*codes, *scales], flops=2 * N * N * 2 * N)
+
+
+def scaled_products() -> Launched:
+    codes = [torch.randn(shape).to(torch.float8_e4m3fn) for shape in ((N, 2 * N), (2 * N, N))]
+    return _scaled(codes, [code.float() for code in codes], "e4m3", 1)
+
+
+def scaled_products_of_four_bits() -> Launched:
+    """Two to a byte along K, the first in the lower half."""
+    nibbles = [torch.randint(0, 16, shape, dtype=torch.uint8) for shape in ((N, 2 * N), (2 * N, N))]
+    packed = [nibbles[0][:, ::2] | nibbles[0][:, 1::2] << 4, nibbles[1][::2] | nibbles[1][1::2] << 4]
+    known = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    return _scaled([part.contiguous() for part in packed], [known[part.long()] for part in nibbles], "e2m1", 2)

@@ -21,20 +21,6 @@ def _launched(kernel) -> Launched:
 
 
 @triton.jit
-def scaled_kernel(x_ptr, scale_ptr, out_ptr, N: tl.constexpr):
-    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
-    x, scale = tl.load(x_ptr + at), tl.load(scale_ptr + tl.arange(0, N)[:, None])
-    tl.store(out_ptr + at, tl.dot_scaled(x, scale, "e4m3", x, scale, "e4m3"))
-
-
-def scaled_products() -> Launched:
-    x, scale = torch.zeros(N, N).to(torch.float8_e4m3fn), torch.zeros(N, 1, dtype=torch.uint8)
-    out = torch.empty(N, N)
-    scaled_kernel[(1,)](x, scale, out, N)
-    return Launched(out, out, [x, scale])
-
-
-@triton.jit
 def assembly_kernel(x_ptr, out_ptr, N: tl.constexpr):
     at = tl.arange(0, N)
     x = tl.load(x_ptr + at)

@@ -14,13 +14,13 @@ from tilescope_dashboard.session.state import PROFILE, State
 
 
 class Drawer(pn.viewable.Viewer):
-    """What the page has in its drawer, bound to the state both ways. ``put`` gives it the form."""
+    """What the page has in its drawer, bound to the state both ways. ``put`` gives it the form, without which it is not ``filled``."""
 
     state = param.ClassSelector(class_=State)
 
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._form: pn.viewable.Viewable | None = None
+        self.filled = False
         close = pmui.Button(label="Close", variant="text", size="small", width=72, margin=(2, 4), align="center")
         close.on_click(lambda _: next_tick(self._close))
         title = html_text.pane(html_text.heading("Profile"))
@@ -51,10 +51,9 @@ class Drawer(pn.viewable.Viewer):
         page.param.watch(told, "contextbar_open")
 
     def put(self, form: pn.viewable.Viewer) -> None:
-        """Show the form, unless it is there."""
-        if self._form is not form:
-            self._form = form
-            self._body.objects = [form]
+        """Show the form."""
+        self.filled = True
+        self._body.objects = [form]
 
     def _close(self) -> None:
         self.state.panel = ""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import panel as pn
 import panel_material_ui as pmui
-from tilescope import collectors
-from tilescope.hardware import ceilings, device
+from tilescope.hardware import ceilings
 from tilescope.jobs.plan import DEFAULT_TARGET, Request
 
 from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data.this_machine import Machine
 from tilescope_dashboard.views.form import choices
 
 
@@ -22,7 +21,7 @@ class ProfileFields(pn.viewable.Viewer):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._filled: Mapping[str, Any] | None = None
-        self._here = ""
+        self._machine = Machine("", {})
         wide = {"sizing_mode": "stretch_width", "size": "small"}
         self._workloads = pmui.MultiChoice(label="workloads", options={}, sizing_mode="stretch_width")
         self._size = pmui.TextInput(label="another size", **wide)
@@ -42,18 +41,18 @@ class ProfileFields(pn.viewable.Viewer):
         below = [self._missing, every, self._collectors, self._unable, self._target]
         self._layout = pn.Column(*above, *below, sizing_mode="stretch_width", margin=0)
 
-    async def load(self) -> None:
-        """Find out which collectors can run here; some ask the driver, so not while the page is being built."""
-        found = await asyncio.gather(*(asyncio.to_thread(_unavailable, name) for name in collectors.COLLECTORS))
-        reasons = dict(zip(collectors.COLLECTORS, found, strict=True))
-        able = [name for name, reason in reasons.items() if reason is None]
+    def offer(self, machine: Machine) -> None:
+        """Offer what can run on this machine, what cannot greyed."""
+        if machine == self._machine:
+            return
+        self._machine = machine
+        able = [name for name, reason in machine.unavailable.items() if reason is None]
         usual = [name for name in able if name != choices.UNUSUAL]
         self._collectors.param.update(options=choices.collectors(able), value=usual)
-        _grey(self._unable, {label: reasons[name] for label, name in choices.collectors(reasons).items()})
-        here = await asyncio.to_thread(device.detect)
-        if here:
-            self._here = here.target
-            self._offer_targets(here.target)
+        labelled = choices.collectors(machine.unavailable)
+        _grey(self._unable, {label: machine.unavailable[name] for label, name in labelled.items()})
+        if machine.target:
+            self._offer_targets(machine.target)
 
     def fill(self, entry: Mapping[str, Any]) -> None:
         """Offer what the kernel has. What the person has chosen stays until it is about another kernel."""
@@ -72,7 +71,7 @@ class ProfileFields(pn.viewable.Viewer):
 
     def _offer_targets(self, wanted: str) -> None:
         """Offer the GPUs, the wanted one chosen; one that the kernel is not for cannot be."""
-        options, refused = choices.targets(ceilings.PRODUCTS, self._here, self._filled)
+        options, refused = choices.targets(ceilings.PRODUCTS, self._machine.target, self._filled)
         usable = [target for target in options.values() if target not in refused]
         value = next((target for target in (wanted, DEFAULT_TARGET) if target in usable), next(iter(usable), wanted))
         self._target.param.update(options=options, disabled_options=refused, value=value)
@@ -118,10 +117,3 @@ class ProfileFields(pn.viewable.Viewer):
 def _grey(place: pn.pane.HTML, unavailable: Mapping[str, str | None]) -> None:
     markup = choices.greyed(unavailable)
     place.param.update(object=markup, visible=bool(markup))
-
-
-def _unavailable(name: str) -> str | None:
-    try:
-        return collectors.load(name).unavailable()
-    except ImportError as error:
-        return f"does not import: {error}"

@@ -9,6 +9,7 @@ import panel_material_ui as pmui
 import param
 
 from tilescope_dashboard.components import html_text
+from tilescope_dashboard.data.this_machine import Machine
 from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import JobManager, JobState
 from tilescope_dashboard.session.state import State
@@ -44,9 +45,9 @@ class ProfileForm(pn.viewable.Viewer):
         foot = pn.Column(self._trouble, self._button, sizing_mode="stretch_width", margin=0, stylesheets=[_FOOT])
         self._layout = pn.Column(self._kernel, self._own, self._fields, foot, sizing_mode="stretch_width", margin=0)
 
-    async def load(self) -> None:
-        """Find out what can run here."""
-        await self._fields.load()
+    def offer(self, machine: Machine) -> None:
+        """Offer what can run on this machine."""
+        self._fields.offer(machine)
 
     def _fill(self, *events: param.parameterized.Event) -> None:
         state = self.state

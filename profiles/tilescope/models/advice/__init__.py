@@ -38,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     occupancy.partial_waves,
     compute.no_tensor_cores,
     compute.at_the_rate,
+    compute.serialized_products,
     compute.bank_conflicts,
     latency.launch_bound,
     latency.late_cpu,

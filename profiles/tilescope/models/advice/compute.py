@@ -20,6 +20,24 @@ _OF_MOST = 0.1
 #: A share of the time that is worth a word.
 _SHARE = 0.05
 
+#: By the compiler's metric, what keeps products from overlapping, and what to do.
+_SERIALIZED = {
+    "wgmma_short_of_registers": (
+        "too few registers",
+        "Take a smaller tile or more num_warps. An operand in registers needs some for each product under way: load it from "
+        "shared memory, or wait for its product before the loop comes round.",
+    ),
+    "wgmma_accumulator_used": (
+        "other instructions use its accumulator",
+        "Leave an accumulator alone until its product was waited for: scale or mask it after the loop, or add up in a second "
+        "one. A product under a condition, or of a mask that only some steps need, can go into a loop of its own.",
+    ),
+    "wgmma_serialized_otherwise": (
+        "its output says why",
+        "Run ptxas -v on the kernel's PTX, which the Source tab has, and read its line on wgmma.",
+    ),
+}
+
 
 def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
     """A matrix product's work on CUDA cores. Bound: roof of the tensor pipe / roof of fp32, over the products' share of the time.
@@ -89,6 +107,25 @@ def at_the_rate(subject: Subject) -> Iterator[Finding]:
         "tiles that a mask empties).",
         [subject.of_row("gpu_time", subject.row["time_source"]), subject.total("algorithm_flops", "model"), roof],
     )
+
+
+def serialized_products(subject: Subject) -> Iterator[Finding]:
+    """Products on tensor cores that ptxas lets run one by one, so that nothing overlaps them. What that costs nothing tells.
+
+    ptxas says so of a function, for one reason, and gives the code all the same.
+    """
+    for launch in subject.launches:
+        for metric, (reason, remedy) in _SERIALIZED.items():
+            counted = launch.get(metric, "compiler")
+            if not counted or not counted.value:
+                continue
+            yield subject.finding(
+                "serialized-products",
+                f"ptxas lets no two wgmma overlap: {reason}",
+                remedy,
+                [counted, launch.get("registers", "compiler"), launch.get("block_threads", "compiler")],
+                launch=launch,
+            )
 
 
 def bank_conflicts(subject: Subject) -> Iterator[Finding]:

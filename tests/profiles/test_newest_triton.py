@@ -1,0 +1,49 @@
+"""The interpreter's tests with the newest Triton that they are known to pass with, which is installed beside the pinned one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from tilescope.collectors.interpreter import TESTED
+
+ROOT = Path(__file__).parents[2]
+FILES = ("tests/profiles/test_interpreter_language.py", "tests/profiles/test_narrow.py")
+VERSION = "import importlib.metadata as known; print(known.version('triton'))"
+
+
+@pytest.mark.slow(
+    "profiles/tilescope/interpreter", "profiles/tilescope/execution", "profiles/tilescope/collectors/interpreter.py",
+    "tests/profiles/language", "tests/profiles/interpreting.py", *FILES,
+)  # fmt: skip
+def test_the_interpreters_tests_pass_with_it() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            folder,
+            f"triton=={TESTED[-1]}",
+        ]
+        if subprocess.run(pip, check=False).returncode:
+            pytest.skip(f"Triton {TESTED[-1]} cannot be installed here")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        environment["PYTHONPATH"] = os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])
+
+        def told(*command: str) -> str:
+            done = subprocess.run(
+                [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            return done.stdout
+
+        assert told("-c", VERSION).strip() == TESTED[-1]
+        assert " passed" in told("-m", "pytest", "-q", *FILES)

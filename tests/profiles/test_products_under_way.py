@@ -1,0 +1,69 @@
+"""Instructions beside products of the tensor cores, told from SASS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tilescope.collectors import compiler, products_under_way
+from tilescope.collectors.compiled_text import read
+from tilescope.execution import execute
+from tilescope.table.case import Case
+
+#: A loop of two products, with arithmetic of line 5 before the wait for the first, of line 6 before that for both, of 7 behind it.
+LOOP = """\
+/*0000*/  FADD R1, R1, R2  // a.py:4
+.L_x_1:
+/*0010*/  HGMMA.64x64x16.F32.BF16 R24, R8, gdesc[UR4], R24  // a.py:8
+/*0020*/  MOV R3, R4  // a.py:3
+/*0030*/  HGMMA.64x64x16.F32.BF16 R24, R12, gdesc[UR4], R24, gsb0  // a.py:8
+/*0040*/  FADD R1, R1, R2  // a.py:5
+/*0050*/  QGMMA.64x64x32.F32.E4M3.E4M3 R56, gdesc[UR8], R56, gsb0  // a.py:8
+/*0060*/  WARPGROUP.DEPBAR.LE gsb0, 0x1  // a.py:9
+/*0070*/  FADD R1, R1, R2  // a.py:6
+/*0080*/  WARPGROUP.DEPBAR.LE gsb0, 0x0  // a.py:9
+/*0090*/  FADD R1, R1, R2  // a.py:7
+/*00a0*/  @P0 BRA `(.L_x_1)  // a.py:2
+"""
+
+
+def counted(sass: str) -> dict[int, int] | None:
+    found = products_under_way.beside(read("sass", sass, "a.py"))
+    return None if found is None else dict(found)
+
+
+def test_an_instruction_is_beside_products_until_they_are_waited_for() -> None:
+    assert counted(LOOP) == {3: 1, 5: 1, 6: 1}
+    # Moved behind the wait, the same arithmetic runs alone.
+    wait, add = LOOP.splitlines()[9], LOOP.splitlines()[8]
+    assert counted(LOOP.replace(f"{add}\n{wait}", f"{wait}\n{add}")) == {3: 1, 5: 1}
+    assert counted("/*0000*/  FADD R1, R1, R2  // a.py:4\n") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        # Not waited for, the products are under way when the loop comes round, but not before it.
+        (lambda text: text.replace("gsb0, 0x0", "gsb0, 0x1"), {2: 1, 3: 1, 5: 1, 6: 1, 7: 1}),
+        # Behind a jump comes only what a label leads to.
+        (lambda text: text.replace("@P0 BRA", "BRA").replace("gsb0, 0x0", "gsb0, 0x1") + "/*00b0*/  FADD R1, R1, R2  // a.py:4\n",
+         {2: 1, 3: 1, 5: 1, 6: 1, 7: 1}),
+        # No wait at all: each time round adds a group, and the count ends.
+        (lambda text: "\n".join(line for line in text.splitlines() if "DEPBAR" not in line), {2: 1, 3: 1, 5: 1, 6: 1, 7: 1}),
+    ],
+    ids=["loop", "jump", "no wait"],
+)  # fmt: skip
+def test_products_stay_under_way_over_branches(change: Callable[[str], str], expected: dict[int, int]) -> None:
+    assert counted(change(LOOP)) == expected
+
+
+def test_what_follows_the_wait_for_a_product_is_beside_none(tmp_path: Path) -> None:
+    spec = f"{Path(__file__).with_name('gluon_products.py')}:SPEC"
+    case = Case(spec, "triton", "forward", "8-bf16", "")
+    compiler.capture(case, execute.load_spec(spec), tmp_path / "case.json.gz", {"target": "sm_90"})
+    lines, sources = compiler.parse_lines(tmp_path / "case.json.gz", case)
+    halved = next(n for n, text in enumerate(sources["gluon_products.py"].splitlines(), 1) if "* 0.5" in text)
+    of_line = lines[lines["line"] == halved].set_index("metric")["value"]
+    assert of_line["sass_instructions"] >= 32
+    assert of_line["sass_beside_wgmma"] == 0
