@@ -4,10 +4,11 @@ While one warpgroup converts its weights, the products of the other keep the ten
 Triton's language every warp waits for the same loads, so all convert at once and the tensor cores wait. Few tiles are cut
 along K, and a second launch adds the parts up in one order.
 
-In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS with weights kept at 16 bits in brackets, then the
-best without this kernel): 128x4096x4096 19.5 us (16.3, 20.8), 512x4096x4096 36.6 (27.6, 43.1), 256x8192x8192 58.0 (49.1,
-81.2), 64x14336x4096 34.8 (35.1, 37.5), 128x14336x4096 42.0 (34.7, 44.0), 200x4096x4096 24.1 (19.6, 28.5), 1024x4096x4096
-63.6 (47.8, 66.8), 8192x8192x8192 1537 (1420).
+In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS with weights kept at 16 bits in brackets, then this
+kernel without converting ahead): 64x4096x4096 15.5 us (13.8, 17.1), 128x4096x4096 19.4 us (16.4, 20.2), 256x4096x4096 24.1
+(19.6, 25.0), 512x4096x4096 33.1 (26.8, 36.7), 256x8192x8192 57.0 (47.6, 57.3), 64x14336x4096 27.9 (35.2, 34.7),
+128x14336x4096 34.8 (34.8, 43.3), 1024x4096x4096 49.7 (46.9, 62.0), 1024x14336x4096 181 (155, 198), 4096x4096x4096 181 (178,
+208), 8192x8192x8192 1451 (1444, 1516).
 """
 
 from __future__ import annotations
