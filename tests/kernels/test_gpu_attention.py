@@ -100,7 +100,7 @@ def test_rows_of_a_result_that_descriptors_do_not_reach():
 
 
 @pytest.mark.parametrize("columns", [40, 64])
-@pytest.mark.parametrize("rows", [(192, 128), (1, 130), (517, 300), (1000, 333), (333, 1000)])
+@pytest.mark.parametrize("rows", [(192, 128), (3, 130), (517, 300), (1000, 333), (333, 1000)])
 @pytest.mark.parametrize(("warpgroups", "causal"), [(2, False), (3, False), (3, True)])
 def test_few_columns_of_hopper_s_kernel(warpgroups, causal, rows, columns, monkeypatch):
     """Where it would not be chosen, too."""
