@@ -88,17 +88,20 @@ def test_rows_of_a_result_that_descriptors_do_not_reach():
 
 
 @pytest.mark.parametrize("columns", [40, 64])
-@pytest.mark.parametrize(("queries", "keys"), [(192, 128), (1, 130), (517, 300), (1000, 333)])
-def test_three_warpgroups(queries, keys, columns, monkeypatch):
-    """Of Hopper's forward kernel, where they would not be chosen, too."""
+@pytest.mark.parametrize("rows", [(192, 128), (3, 130), (517, 300), (1000, 333), (333, 1000)])
+@pytest.mark.parametrize(("warpgroups", "causal"), [(2, False), (3, False), (3, True)])
+def test_few_columns_of_hopper_s_kernel(warpgroups, causal, rows, columns, monkeypatch):
+    """Where it would not be chosen, too."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("Hopper's")
-    monkeypatch.setattr(attention_configs, "multiprocessors", lambda _: 0)
+    round_ = 0 if warpgroups == 3 else 1000
+    for name, value in {"_ROUND": round_, "_ROUNDS": 0, "_LONG": 0, "multiprocessors": lambda _: 1}.items():
+        monkeypatch.setattr(attention_configs, name, value)
     monkeypatch.setattr(attention, "_FORWARD", {})
-    q = draw(2, 4, queries, columns)
-    k, v = (draw(2, 2, keys, columns, seed=seed) for seed in (1, 2))
+    q = draw(2, 4, rows[0], columns)
+    k, v = (draw(2, 2, rows[1], columns, seed=seed) for seed in (1, 2))
     with observe.launches() as made:
-        compare(q, k, v, TOLERANCE["bf16"], enable_gqa=True)
+        compare(q, k, v, TOLERANCE["bf16"], enable_gqa=True, is_causal=causal)
     assert made[0]["function"] == "attention_hopper_kernel"
 
 

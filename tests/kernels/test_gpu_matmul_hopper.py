@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tilescope_kernels import matmul
+from tilescope_kernels._shared.launches import Launches
 from tilescope_kernels.matrix_products import matmul_hopper
 from tilescope_kernels.matrix_products.matmul_tilings import TILINGS
 
@@ -28,7 +29,7 @@ def test_against_fp64(extents, dtype, tiling):
         for other in (b, b.T.contiguous().T):
             found = [torch.full((m, n), float("nan"), device="cuda", dtype=dtype) for _ in range(2)]
             for c in found:
-                matmul_hopper.launch(one, other, c, tiling)
+                matmul_hopper.launch(one, other, c, Launches(c, one, other), tiling)
             assert relative_error(found[0], one.double() @ other.double()) <= DTYPES[dtype]
             assert torch.equal(*found)
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from tilescope.execution import launches as caught
 from tilescope.execution import observe
-from tilescope_kernels._shared import launches
+from tilescope_kernels._shared import launchers, launches
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -314,3 +314,63 @@ def test_descriptors_of_launches_that_are_made_again_are_of_the_new_tensors():
     first, second = (made[2:4] for made in MADE)
     assert second[1].base is x
     assert [(tile.shape, tile.strides, tile.padding) for tile in first] == [tuple(tile[1:]) for tile in second]
+
+
+def test_what_triton_does_around_its_launcher_is_done_once_for_an_address(monkeypatch):
+    """With Triton's own code around a launcher: the same arguments reach it, and a descriptor's map is made once."""
+    nvidia = pytest.importorskip("triton.backends.nvidia.driver")
+    launched: list[tuple[Any, ...]] = []
+    facts = {"swizzle": 3, "elem_size": 2, "elem_type": 6, "block_size": [16, 64], "fp4_padded": False}
+
+    class Wrapped:
+        global_scratch_size = profile_scratch_size = 0
+        global_scratch_align = profile_scratch_align = 1
+        launch_cooperative_grid, launch_pdl = False, True
+        __call__ = nvidia.CudaLauncher.__call__
+
+        def __init__(self, src: Any, metadata: Any) -> None:
+            count = sum(str(kind).startswith("tensordesc") for kind in src.signature.values())
+            self.launch = nvidia.wrap_handle_tensordesc(Plain(), src.signature, [facts] * count)
+
+    class Plain:
+        def __call__(self, *args: Any) -> None:
+            launched.append(args)
+
+    made: list[tuple[Any, ...]] = []
+    stub = driver.active
+    monkeypatch.setattr(stub, "launcher_cls", Wrapped)
+    monkeypatch.setattr(
+        stub.utils, "fill_tma_descriptor", lambda *args: (made.append(args), f"map {args[0]}")[1], raising=False
+    )
+    monkeypatch.setattr(launchers.inspect, "isbuiltin", lambda value: isinstance(value, Plain))
+    for kernel in (tiles_kernel, scaled_kernel):
+        monkeypatch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
+    where: dict[Any, Any] = {}
+
+    def start(y: torch.Tensor, x: torch.Tensor) -> None:
+        if (kept := where.get("key")) and kept(y, x):
+            return
+        kept = launches.Launches(y, x)
+        tiles = (TensorDescriptor(tensor, [32, 64], [64, 1], [16, 64]) for tensor in (y, x))
+        kept.launch(tiles_kernel, (2,), *tiles, BLOCK=16)
+        kept.launch(scaled_kernel, (2,), y, x, None, (1, 64), 64, 2.0, BLOCK=32, num_warps=1)
+        kept.keep(where, "key")
+
+    y, x, z = (torch.zeros(32, 64, dtype=torch.float16) for _ in range(3))
+    start(y, x)
+    searched = len(made)
+    start(y, x)
+    start(y, x)
+    assert len(made) == searched + 2
+    assert launched[2] == launched[4]
+    assert launched[2][3:9] == (7, 1, False, True, None, None)
+    # But for the launch's metadata and hooks, which are for whoever looks on, it is what Triton hands over.
+    assert [launched[2][:10], launched[2][13:]] == [launched[0][:10], launched[0][13:]]
+    assert launched[0][13:19] == (f"map {y.data_ptr()}", 32, 64, 64, 1, f"map {x.data_ptr()}")
+    # The first launch hands tensors over, the later ones their addresses.
+    assert launched[3] == launched[5]
+    assert [launched[3][:10], launched[3][15:]] == [launched[1][:10], launched[1][15:]]
+    assert launched[3][13:15] == (y.data_ptr(), x.data_ptr())
+    start(y, z)
+    assert len(made) == searched + 3
+    assert launched[6][18] == f"map {z.data_ptr()}"

@@ -89,17 +89,17 @@ def test_fp8_products_of_few_tiles_are_one_wave(hopper):
 
 def test_w8a16_on_hopper_has_a_part_for_most_multiprocessors():
     for extents, expected in (
-        ((128, 4096, 4096), (128, 4)), ((512, 4096, 4096), (256, 2)), ((64, 14336, 4096), (64, 1)),
-        ((1024, 4096, 4096), (256, 1)), ((40, 1000, 1024), None), ((200, 4096, 320), None),
+        ((128, 4096, 4096), (128, 4)), ((512, 4096, 4096), (128, 1)), ((256, 8192, 8192), (256, 2)), ((64, 14336, 4096), (64, 1)),
+        ((1024, 4096, 4096), (256, 1)), ((40, 1000, 1024), None), ((200, 4096, 320), (64, 1)), ((200, 2048, 320), None),
     ):  # fmt: skip
         tiling = w8a16_hopper.tiling(*extents, 132)
         assert (tiling and (tiling.block_m, tiling.split)) == expected, extents
     for m in range(33, 1200, 61):
         for n, k in ((4096, 4096), (1000, 8192), (14336, 640), (520, 784)):
             if tiling := w8a16_hopper.tiling(m, n, k, 132):
-                tiles, steps = -(-m // tiling.block_m) * -(-n // 128), -(-k // 64)
+                tiles, turns = -(-m // tiling.block_m) * -(-n // 128), -(-k // 256)
                 assert tiling.split == 1 or tiles * tiling.split <= 132
-                assert (tiling.split - 1) * -(-steps // tiling.split) < steps  # no part without a step
+                assert (tiling.split - 1) * -(-turns // tiling.split) < turns  # no part without a turn
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from pathlib import Path
 
@@ -191,3 +192,17 @@ def test_what_inductor_generates_is_captured_where_it_launches_by_itself(tmp_pat
     assert record.data["counted"]["unique_bytes_read"] == 4000
     (reference,) = capture.write(tmp_path)
     assert {file.name for file in Path(reference.rpartition(":")[0]).parent.glob("*.py")} >= {"generated_module.py"}
+
+
+def test_what_inductor_takes_from_another_process_is_captured(monkeypatch):
+    """It comes without its function's source, and with what loads that again."""
+    with tilescope.capture() as capture:
+        from . import generated_module
+
+        kernel = generated_module.triton_poi_fused_relu_tanh_0
+        fresh = importlib.reload(generated_module).triton_poi_fused_relu_tanh_0
+        monkeypatch.setattr(kernel, "_reload_kernel", lambda: fresh, raising=False)
+        monkeypatch.setattr(kernel.fn, "fn", None)
+        x = torch.randn(512)
+        kernel.run(x, torch.empty_like(x), 512, stream=0)
+    assert [record.function.__name__ for record in capture.records] == ["triton_poi_fused_relu_tanh_0"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sqlite3
 import subprocess
 import sys
+import threading
 
 import pytest
 from tilescope.tuning import memory
@@ -40,6 +42,19 @@ def test_two_processes_write_one_database(kept, tmp_path):
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, path, name]) for name in ("x", "y")]
     assert [writer.wait(300) for writer in writers] == [0, 0]
     assert len(memory.Memory(tmp_path / "shared.sqlite3").known(PROBLEM)) == 40
+
+
+def test_one_that_writes_a_new_database_is_waited_for(kept):
+    """SQLite refuses the change to WAL at once where another writes, whatever the timeout is."""
+    kept.path.parent.mkdir()
+    other = sqlite3.connect(kept.path, check_same_thread=False, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("CREATE TABLE something (a)")
+    release = threading.Timer(0.5, lambda: (other.execute("COMMIT"), other.close()))
+    release.start()
+    kept.keep(PROBLEM, {"a": ([1e-3], "")})
+    release.join()
+    assert set(kept.known(PROBLEM)) == {"a"}
 
 
 def test_merging_takes_the_later_timing(kept, tmp_path, monkeypatch):

@@ -14,6 +14,8 @@ from triton import knobs
 from triton.compiler import compiler
 from triton.runtime import driver, jit
 
+from tilescope_kernels._shared.launchers import Descriptor, Launcher, launcher_of, whole_launcher
+
 #: Launches that are remembered; beyond, all are forgotten. Each set of extents is one.
 _MOST = 8192
 
@@ -21,12 +23,12 @@ _MOST = 8192
 class _Made(NamedTuple):
     """A compiled kernel, what to launch it by, and the name by which Triton finds it."""
 
-    run: Callable[..., Any]
-    function: Any
-    metadata: Any
+    start: Callable[..., Any]
+    first: tuple[Any, ...]
     constants: tuple[Any, ...]
     compiled: Any
     name: str
+    launcher: Launcher
 
 
 _MADE: dict[Hashable, _Made] = {}
@@ -93,29 +95,8 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
             _MADE[tuple(key)] = made
         return made
     x, y, z = (*grid, 1, 1)[:3]
-    made.run(
-        x,
-        y,
-        z,
-        active.get_current_stream(device),
-        made.function,
-        made.metadata,
-        None,
-        None,
-        None,
-        *given,
-        *made.constants,
-    )
+    made.start(x, y, z, active.get_current_stream(device), *made.first, *given, *made.constants)
     return made
-
-
-class _Tiles(NamedTuple):
-    """What Triton's launcher reads of a descriptor, without the checks that another one of the same extents has passed."""
-
-    base: torch.Tensor
-    shape: Any
-    strides: Any
-    padding: str
 
 
 def signature(*tensors: torch.Tensor) -> Hashable:
@@ -151,23 +132,31 @@ class Launches:
     def launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
         """As ``launches.launch``."""
         made = launch(kernel, grid, *args, **constants)
-        places = {id(tensor): place for place, tensor in enumerate(self._tensors)}
-        given, pointers, tiles = list(args), [], []
-        for place, value in enumerate(args):
-            tensor = value.base if type(value).__name__ == _DESCRIPTOR else value
-            if not isinstance(tensor, torch.Tensor):
-                continue
-            given[place] = None
-            if id(tensor) not in places:
-                self._complete = False
-            elif tensor is value:
-                pointers.append((place, places[id(tensor)]))
-            else:
-                tiles.append((place, places[id(tensor)], value.shape, value.strides, value.padding))
         if made is None:
             self._complete = False
-        else:
-            self._made.append((kernel, made, (*grid, 1, 1)[:3], given, pointers, tiles))
+            return
+        places = {id(tensor): place for place, tensor in enumerate(self._tensors)}
+        given: list[Any] = []
+        pointers, tiles = [], []
+        facts = iter(made.launcher.maps)
+        for value in args:
+            described = type(value).__name__ == _DESCRIPTOR
+            tensor = value.base if described else value
+            if not isinstance(tensor, torch.Tensor):
+                given.append(value)
+                continue
+            if id(tensor) not in places:
+                self._complete = False
+                return
+            place, which = len(given), places[id(tensor)]
+            given.append(None)
+            if described:
+                descriptor = Descriptor(value, made.launcher.make_map, next(facts, None))
+                tiles.append((place, which, descriptor))
+                given += descriptor.rest
+            else:
+                pointers.append((place, which))
+        self._made.append((kernel, made, (*grid, 1, 1)[:3], given, pointers, tiles))
 
     def keep(self, where: dict[Hashable, Launches], key: Hashable) -> None:
         """Remember this by ``key``, if all of it can be made again. It then holds no tensor."""
@@ -197,9 +186,10 @@ class Launches:
             given = template.copy()
             for place, which in pointers:
                 given[place] = addresses[which]
-            for place, which, shape, strides, padding in tiles:
-                given[place] = _Tiles(tensors[which], shape, strides, padding)
-            made.run(x, y, z, stream, made.function, made.metadata, None, None, None, *given, *made.constants)
+            for place, which, descriptor in tiles:
+                given[place] = descriptor.of(tensors[which], addresses[which])
+            launcher = made.launcher
+            launcher.start(x, y, z, stream, *launcher.first, *given, *made.constants)
         return True
 
 
@@ -236,6 +226,9 @@ def _made(kernel: Any, compiled: Any, device: int, args: tuple[Any, ...], consta
             return None
         values = tuple(constants.get(p.name, p.default) for p in rest)
         name = next(name for name, kept in kernel.device_caches[device][0].items() if kept is compiled)
-        return _Made(compiled.run, compiled.function, compiled.packed_metadata, values, compiled, name)
+        launcher = launcher_of(compiled)
+        # Descriptors as they are go to Triton's own.
+        start, first, *_ = whole_launcher(compiled) if launcher.maps else launcher
+        return _Made(start, first, values, compiled, name, launcher)
     except (AttributeError, LookupError, StopIteration):
         return None

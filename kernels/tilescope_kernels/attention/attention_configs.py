@@ -46,9 +46,12 @@ _BACKWARD_Q = (
 _EQUAL = tuple(_config(*parts) for parts in zip(_FORWARD, _BACKWARD_KV, _BACKWARD_Q, strict=True))
 #: Hopper's kernel, and of more than 128 columns.
 _SPECIALIZED, _SPECIALIZED_WIDE = (_forward(QUERIES.value, keys, 4, 2, 1, 1) for keys in (128, 64))
-#: Of 64 columns, without a causal mask: 4x32x4096 took 1.44 ms and takes 1.20, of two warpgroups 1.39; cuDNN 1.14 (GPU time,
-#: H200, 2026-11-26, torch 2.11, triton 3.6). Of its long programs there must be so many a multiprocessor.
-_SPECIALIZED_NARROW, _MANY = _forward(MORE_QUERIES.value, 128, 4, 2, 1, 1), 8
+#: Of 64 columns. A round of its programs takes so much longer than one of those of two warpgroups, and a causal mask costs it more: it
+#: pays there from so many queries and rounds. 4x32x4096 takes 1.19 ms, of two warpgroups 1.38, portable 1.45, cuDNN 1.15; 2x16x16384
+#: under a causal mask 2.35, 2.67, 2.53 and 2.34; 4x32x4096 0.78, 0.79, 0.69 and 0.64 (GPU time, H200, 2026-11-26, torch 2.11, triton
+#: 3.6).
+_SPECIALIZED_NARROW, _ROUND = _forward(MORE_QUERIES.value, 128, 4, 2, 1, 1), 1.25
+_LONG, _ROUNDS = 8192, 5
 CONFIGS = (
     *_EQUAL,
     *({**_EQUAL[0], **_forward(QUERIES.value, keys, 4, stages, 1, 1)} for keys, stages in ((128, 2), (64, 4))),
@@ -91,10 +94,21 @@ def chosen_config(
         return _WIDE_SMALL if wide else _MASKED_SMALL if masked else _SMALL
     tiles = cdiv(queries, 128) * batch * heads
     known = _WIDE[int(causal)] if wide else _MASKED if masked else CONFIGS[int(causal)]
-    # Of 64 columns there are fewer products to hide the powers of two behind.
-    if specializes and 32 < columns <= 64 and not causal:  # noqa: SIM102
-        if cdiv(queries, MORE_QUERIES.value) * batch * heads >= _MANY * multiprocessors(q):
-            return {**known, **_SPECIALIZED_NARROW}
-    if specializes and columns > 64 and 2 * tiles >= multiprocessors(q):
-        return {**known, **(_SPECIALIZED_WIDE if wide else _SPECIALIZED)}
+    if specializes and (forward := _specialized(q, tiles, causal)):
+        return {**known, **forward}
     return _FEW if tiles < multiprocessors(q) and not wide else known
+
+
+def _specialized(q: torch.Tensor, tiles: int, causal: bool) -> dict[str, int] | None:
+    """The forward part of a config with Hopper's kernel; None where the portable one is quicker."""
+    batch, heads, queries, columns = q.shape
+    programs = multiprocessors(q)
+    if columns > 64:
+        return (_SPECIALIZED_WIDE if columns > 128 else _SPECIALIZED) if 2 * tiles >= programs else None
+    if columns <= 32 or tiles < programs:
+        return None
+    # There are fewer products to hide the powers of two behind.
+    rounds = cdiv(cdiv(queries, MORE_QUERIES.value) * batch * heads, programs)
+    if causal:
+        return _SPECIALIZED_NARROW if queries >= _LONG and rounds >= _ROUNDS else None
+    return _SPECIALIZED_NARROW if _ROUND * rounds <= cdiv(tiles, programs) else _SPECIALIZED

@@ -113,7 +113,6 @@ def _step(
     """The softmax weights of block ``step``, computed while the weights ``p`` of the block before multiply its values."""
     before = (step - 1) % STAGES
     scores = _score(q, ks, ready, step, BLOCK, COLUMNS, STAGES, SCORES)
-    mbarrier.wait(ready.index(1 + STAGES + before), ((step - 1) // STAGES) & 1)
     total = warpgroup_mma(p, vs.index(before).reshape([BLOCK, COLUMNS]), total, is_async=True)
     scores = warpgroup_mma_wait(1, deps=[scores])
     mbarrier.arrive(free.index(step % STAGES), count=1)
@@ -121,6 +120,8 @@ def _step(
     powers, larger = _weigh(scores, largest, query, start, keys, score_scale, CAUSAL, MASKED, SCORES)
     shrink = gl.exp2(largest - larger)
     weight = weight * shrink + gl.sum(powers, 1)
+    # Waited for here, not where they are needed: ptxas lets no instruction pass, and would put the next wait before the softmax.
+    mbarrier.wait(ready.index(1 + STAGES + step % STAGES), (step // STAGES) & 1)
     total = warpgroup_mma_wait(0, deps=[total])
     mbarrier.arrive(free.index(STAGES + before), count=1)
     total = total * gl.convert_layout(shrink, gl.SliceLayout(1, TOTAL))[:, None]
@@ -146,6 +147,7 @@ def _attend(
     mbarrier.arrive(free.index(0), count=1)
     powers, largest = _weigh(scores, largest, query, (blocks - 1) * BLOCK, keys, score_scale, CAUSAL, True, SCORES)
     weight = gl.sum(powers, 1)
+    mbarrier.wait(ready.index(1 + STAGES), 0)
     p = gl.convert_layout(powers.to(q.dtype), gl.DotOperandLayout(0, TOTAL, 2))
     total = gl.zeros([_ROWS, COLUMNS], gl.float32, TOTAL)
     for step in range(1, blocks - whole):
@@ -159,7 +161,6 @@ def _attend(
             BLOCK, COLUMNS, STAGES, CAUSAL, False, SCORES, TOTAL,
         )  # fmt: skip
     last = blocks - 1
-    mbarrier.wait(ready.index(1 + STAGES + last % STAGES), (last // STAGES) & 1)
     v = vs.index(last % STAGES).reshape([BLOCK, COLUMNS])
     total = warpgroup_mma_wait(0, deps=[warpgroup_mma(p, v, total, is_async=True)])
     if lse_ptr is not None:

@@ -25,10 +25,11 @@ from tilescope_kernels.attention.hopper_backward_wide import (
 #: Multiply-adds of a product of the smallest problem: below, descriptors take the CPU longer than is won.
 _LEAST = 10**10
 #: Elements of q and of do in a block of one pass, and its blocks in shared memory: all that there is. 4x32x4096 of 128 columns went
-#: back in 6.3 ms and goes in 5.3 to 5.5, under a causal mask 3.8 and 3.0 (cuDNN 4.7 to 4.9 and 2.7); of 64 columns 4.4 and 3.0, under
-#: a causal mask 2.4 and 1.7 (cuDNN 3.0 and 1.8; GPU time, cold L2, H200, 2026-11-26, torch 2.11, triton 3.6).
+#: back in 6.3 ms and goes in 4.9, under a causal mask 3.8 and 2.7 (cuDNN 5.0 and 2.8); of 64 columns 4.4 and 2.9, under a causal mask
+#: 2.4 and 1.7 (cuDNN 3.0 and 1.8; GPU time, cold L2, H200, 2026-11-26, torch 2.11, triton 3.6).
 _BLOCK, _STAGES = 8192, 2
-#: Bytes of the heads whose programs run together: of each column q, do and its sum of dQ.
+#: Bytes of the heads whose programs run together under a causal mask: of each column q, do and its sum of dQ. With all of 128 heads
+#: together 4x32x4096 takes 4.3 ms for 2.7.
 _TOGETHER = 32 * 2**20
 #: Rows of a block and blocks in shared memory in two passes, for dK and dV and for dQ. 4x16x4096 of 256 columns went back in
 #: 12.8 ms and goes in 5.5, under a causal mask 8.0 and 3.1 (cuDNN 6.6 and 3.6; kernel durations, H200, 2026-11-26, torch 2.11,
@@ -102,7 +103,10 @@ def _in_one_pass(
     bounds = kept.empty((batch, kv_heads, 2, parts))
     sums = kept.empty((batch * heads * rows * width // WIDTH.value, WIDTH.value), torch.int32)
     sum_tiles = TensorDescriptor(sums, list(sums.shape), list(sums.stride()), _SUM_BLOCK, _SUM_LAYOUT)
-    together = max(1, _TOGETHER // (heads // kv_heads * queries * width * 8))
+    programs = cdiv(keys, PROGRAM.value)
+    # Of fewer programs than multiprocessors the short ones of one lot would be followed by the long ones of the last: 1x32x8192 on 8
+    # heads of keys took 2.82 ms and takes 2.55 to 2.6, 2x16x4096 of 96 columns on 4 took 0.94 and takes 0.71.
+    together = max(cdiv(multiprocessors(q), programs), _TOGETHER // (heads // kv_heads * queries * width * 8))
     with device_of(q):  # Of descriptors a launch does not know it.
         kept.launch(
             attention_backward_terms_kernel, (row_programs + parts * batch * kv_heads,),
@@ -111,7 +115,7 @@ def _in_one_pass(
             COLUMNS=columns, PADDED=width, num_warps=4,
         )  # fmt: skip
         kept.launch(
-            attention_backward_hopper_kernel, (cdiv(keys, PROGRAM.value) * batch * kv_heads,),
+            attention_backward_hopper_kernel, (programs * batch * kv_heads,),
             query_tiles(dk), query_tiles(dv), sum_tiles, tiles(do, block), tiles(q, block), query_tiles(k), query_tiles(v),
             terms, bounds, kv_heads, queries, keys, rows, parts, together, scale, score_scale,
             GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, STAGES=_STAGES, LINES=_LINES, num_warps=4,

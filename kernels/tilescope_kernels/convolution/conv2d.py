@@ -20,7 +20,8 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_tensors, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.convolution.conv2d_kernels import conv2d_kernel, conv2d_rectangles_kernel
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
@@ -133,27 +134,27 @@ def _conv2d(
     fixed = {"KERNEL_H": kernel_h, "KERNEL_W": kernel_w, "RELU": relu, "BLOCK_N": n, "BLOCK_K": k}
     if config and chosen["TMA"] > tma:
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-    with device_of(x):
-        if tma:
-            tile = _rectangle(chosen["PIXELS"], batch, rows, columns)
-            tiles = [
-                triton.cdiv(extent, side)
-                for extent, side in zip((batch, rows, columns, filters), (*tile, n), strict=True)
-            ]
-            taps = kernel_h * kernel_w
-            conv2d_rectangles_kernel[(math.prod(tiles),)](
-                y, x, weight, bias,
-                _tiles(y, [*tile, n]) if filters % 8 == 0 else None, _tiles(x, [*tile, k]),
-                TensorDescriptor(weight, [taps, filters, channels], [channels, taps * channels, 1], [1, n, k]),
-                batch, channels, rows, columns, filters, *padding, *dilation, **fixed,
-                IMAGES=tile[0], ROWS=tile[1], COLUMNS=tile[2], **options,
-            )  # fmt: skip
-        else:
-            m = chosen["PIXELS"]
-            conv2d_kernel[(triton.cdiv(pixels, m) * triton.cdiv(filters, n),)](
-                y, x, weight, bias, batch, *x.shape[1:], rows, columns, filters, *stride, *padding, *dilation, **fixed,
-                EVEN=together % k == 0, RUN=run, BLOCK_M=m, **options,
-            )  # fmt: skip
+    if tma:
+        tile = _rectangle(chosen["PIXELS"], batch, rows, columns)
+        tiles = [
+            triton.cdiv(extent, side) for extent, side in zip((batch, rows, columns, filters), (*tile, n), strict=True)
+        ]
+        taps = kernel_h * kernel_w
+        launch(
+            conv2d_rectangles_kernel, (math.prod(tiles),),
+            y, x, weight, bias,
+            _tiles(y, [*tile, n]) if filters % 8 == 0 else None, _tiles(x, [*tile, k]),
+            TensorDescriptor(weight, [taps, filters, channels], [channels, taps * channels, 1], [1, n, k]),
+            batch, channels, rows, columns, filters, *padding, *dilation, **fixed,
+            IMAGES=tile[0], ROWS=tile[1], COLUMNS=tile[2], **options,
+        )  # fmt: skip
+    else:
+        m = chosen["PIXELS"]
+        launch(
+            conv2d_kernel, (triton.cdiv(pixels, m) * triton.cdiv(filters, n),),
+            y, x, weight, bias, batch, *x.shape[1:], rows, columns, filters, *stride, *padding, *dilation, **fixed,
+            EVEN=together % k == 0, RUN=run, BLOCK_M=m, **options,
+        )  # fmt: skip
     return y
 
 

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.launching import device_of
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.online_softmax import LOG2_E
 
 #: Rows of a block are aligned to this many elements, 16 bytes of any dtype, and its classes a multiple of it.
@@ -167,37 +167,39 @@ def run(
         stride = triton.cdiv(size, _ALIGNED) * _ALIGNED
         return part, memory[part.start * columns :][: rows * stride].view(rows, stride)[:, :size]
 
-    with device_of(x):
-        for index in range(blocks.number):
-            part, logits = block(index)
-            if bias is None:
-                torch.mm(x, weight[part].T, out=logits)
-            else:
-                torch.addmm(bias[part], x, weight[part].T, out=logits)
-            block_sums_kernel[(rows,)](
-                sums[index], chosen, logits, target, rows, logits.shape[1], logits.stride(0), part.start, ignore_index,
-                SMOOTH=smooth, BLOCK=_BLOCK, num_warps=8,
-            )  # fmt: skip
-        merge_sums_kernel[(triton.cdiv(rows, 512),)](
-            losses, parts, sums, chosen, target, rows, classes, ignore_index, smoothing,
-            BLOCKS=blocks.number, SMOOTH=smooth, BLOCK=512, num_warps=4,
+    for index in range(blocks.number):
+        part, logits = block(index)
+        if bias is None:
+            torch.mm(x, weight[part].T, out=logits)
+        else:
+            torch.addmm(bias[part], x, weight[part].T, out=logits)
+        launch(
+            block_sums_kernel, (rows,),
+            sums[index], chosen, logits, target, rows, logits.shape[1], logits.stride(0), part.start, ignore_index,
+            SMOOTH=smooth, BLOCK=_BLOCK, num_warps=8,
         )  # fmt: skip
-        for index in range(blocks.number):
-            part, logits = block(index)
-            block_gradient_kernel[(rows,)](
-                logits, parts, target, count, rows, logits.shape[1], logits.stride(0), part.start, classes, ignore_index,
-                smoothing, SMOOTH=smooth, BLOCK=_BLOCK, num_warps=8,
-            )  # fmt: skip
-            if dx is not None:
-                product = scratch[: rows * columns].view(rows, columns)
-                torch.mm(logits, weight[part], out=product)
-                if index == 0:
-                    dx.copy_(product)
-                else:
-                    dx += product
-            if db is not None:
-                db[part] += logits.sum(0, dtype=torch.float32)
-            # Where the logits are, which the product still reads, there it cannot be written at once.
-            gradient = scratch[: logits.shape[1] * columns].view(-1, columns)
-            torch.mm(logits.T, x, out=gradient)
-            dw[part] = gradient
+    launch(
+        merge_sums_kernel, (triton.cdiv(rows, 512),),
+        losses, parts, sums, chosen, target, rows, classes, ignore_index, smoothing,
+        BLOCKS=blocks.number, SMOOTH=smooth, BLOCK=512, num_warps=4,
+    )  # fmt: skip
+    for index in range(blocks.number):
+        part, logits = block(index)
+        launch(
+            block_gradient_kernel, (rows,),
+            logits, parts, target, count, rows, logits.shape[1], logits.stride(0), part.start, classes, ignore_index,
+            smoothing, SMOOTH=smooth, BLOCK=_BLOCK, num_warps=8,
+        )  # fmt: skip
+        if dx is not None:
+            product = scratch[: rows * columns].view(rows, columns)
+            torch.mm(logits, weight[part], out=product)
+            if index == 0:
+                dx.copy_(product)
+            else:
+                dx += product
+        if db is not None:
+            db[part] += logits.sum(0, dtype=torch.float32)
+        # Where the logits are, which the product still reads, there it cannot be written at once.
+        gradient = scratch[: logits.shape[1] * columns].view(-1, columns)
+        torch.mm(logits.T, x, out=gradient)
+        dw[part] = gradient

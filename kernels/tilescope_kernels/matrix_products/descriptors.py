@@ -21,25 +21,30 @@ def _layout(rows: int, wide: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout.get_default_for([rows, wide], _GLUON[dtype])
 
 
-def _filled(kind: type, matrix: torch.Tensor, rows: int, wide: int, **more: Any) -> Any:
+def _filled(kind: type, matrix: torch.Tensor, rows: int, wide: int, turned: bool, **more: Any) -> Any:
     descriptor = object.__new__(kind)
-    # The column stride is taken to be 1: PyTorch gives a single column any stride.
+    # The other stride is taken to be 1: PyTorch gives a single column any stride.
+    shape, strides = list(matrix.shape), [matrix.stride(int(turned)), 1]
     descriptor.__dict__.update(
         base=matrix,
-        shape=list(matrix.shape),
-        strides=[matrix.stride(0), 1],
-        block_shape=[rows, wide],
+        shape=shape[::-1] if turned else shape,
+        strides=strides,
+        block_shape=[wide, rows] if turned else [rows, wide],
         padding="zero",
         **more,
     )
     return descriptor
 
 
-def tiles(matrix: torch.Tensor, rows: int, wide: int) -> TensorDescriptor:
-    """A descriptor of (rows, wide) tiles of a matrix whose rows start at 16 bytes."""
-    return _filled(TensorDescriptor, matrix, rows, wide)
+def tiles(matrix: torch.Tensor, rows: int, wide: int, turned: bool = False) -> TensorDescriptor:
+    """A descriptor of (rows, wide) tiles of a matrix whose rows start at 16 bytes.
+
+    ``turned``: its columns do, and the descriptor is of (wide, rows) tiles of the transposed matrix.
+    """
+    return _filled(TensorDescriptor, matrix, rows, wide, turned)
 
 
-def gluon_tiles(matrix: torch.Tensor, rows: int, wide: int) -> GluonDescriptor:
+def gluon_tiles(matrix: torch.Tensor, rows: int, wide: int, turned: bool = False) -> GluonDescriptor:
     """The same for a kernel in Gluon. A tile has the layout in shared memory that tensor cores read."""
-    return _filled(GluonDescriptor, matrix, rows, wide, layout=_layout(rows, wide, matrix.dtype))
+    layout = _layout(wide, rows, matrix.dtype) if turned else _layout(rows, wide, matrix.dtype)
+    return _filled(GluonDescriptor, matrix, rows, wide, turned, layout=layout)

@@ -20,7 +20,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tilescope_kernels._shared.launching import capability, device_of, multiprocessors
+from tilescope_kernels._shared.launches import launch as start
+from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.hopper_pipeline import _STAGES, _advance
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
@@ -165,8 +166,8 @@ def _tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
 
 def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> None:
     """Write ``c`` for operands that ``serves`` accepts. Scales may have any strides."""
-    with device_of(a):
-        fp8_matmul_blocks_hopper_kernel[(min(_count(c), multiprocessors(a)),)](
-            _tiles(a, _ROWS.value), _tiles(b, GROUP), _tiles(c, _ROWS.value), scale_a, scale_b, *c.shape, a.shape[1],
-            *scale_a.stride(), *scale_b.stride(), num_warps=4,
-        )  # fmt: skip
+    start(
+        fp8_matmul_blocks_hopper_kernel, (min(_count(c), multiprocessors(a)),),
+        _tiles(a, _ROWS.value), _tiles(b, GROUP), _tiles(c, _ROWS.value), scale_a, scale_b, *c.shape, a.shape[1],
+        *scale_a.stride(), *scale_b.stride(), num_warps=4,
+    )  # fmt: skip

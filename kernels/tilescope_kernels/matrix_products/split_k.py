@@ -23,7 +23,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch as start
+from tilescope_kernels._shared.launches import Launches
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, room
@@ -100,7 +100,7 @@ def add_parts_kernel(
 
 def _descriptor(matrix: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
     """A descriptor of (rows, width) tiles, or of (width, rows) tiles of a column-major matrix."""
-    return tiles(matrix.T, width, rows) if columns(matrix) else tiles(matrix, rows, width)
+    return tiles(matrix, rows, width, columns(matrix))
 
 
 def _plan(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scratch: int = 0) -> dict[str, int]:
@@ -167,7 +167,7 @@ def fp8_plan(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int
 
 
 def split_matmul(
-    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, plan: Mapping[str, int],
+    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, plan: Mapping[str, int], kept: Launches,
     scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None] = (None, None), fast: bool = True,
 ) -> None:  # fmt: skip
     """Write the product to contiguous ``c`` as ``plan`` says, times ``scales``: of operands, or of rows and columns.
@@ -189,7 +189,7 @@ def split_matmul(
 
         def launch(parts: torch.Tensor | None, first: int, pieces: int) -> None:
             stored = _descriptor(out, tile_m, tile_n) if parts is None and is_aligned(out) else None
-            start(
+            kept.launch(
                 matmul_split_kernel, (min(pieces, programs),), *operands, stored, out, parts, *scales, m, n, k, out.stride(0), first, pieces,
                 A_COLUMNS=columns(a), B_COLUMNS=columns(b), BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
                 IMPRECISE=None if fast else 128, PDL=pdl and parts is not None,
@@ -199,13 +199,14 @@ def split_matmul(
         if whole:
             launch(None, 0, whole)
         if others := count - whole:
-            parts = torch.empty((others * splits, tile_m, tile_n), dtype=torch.float32, device=a.device)
+            parts = kept.empty((others * splits, tile_m, tile_n))
             launch(parts, whole, others * splits)
             # Few elements a program: small results have no others to take part.
             rows = min(tile_m, max(1, (256 if tile_n <= 64 else 2048) // tile_n))
-            start(
+            kept.launch(
                 add_parts_kernel, (others * (tile_m // rows),), out, parts, *scales, m, n, out.stride(0), whole, SPLITS=splits, ROWS=rows, PDL=pdl,
                 **tiling, num_warps=max(1, min(4, rows * tile_n // 256)), **({"launch_pdl": True} if pdl else {}),
             )  # fmt: skip
         if out is not c:
+            # By a launch that ``kept`` does not know, of tensors that it does not know either.
             copy_rows(c, out)

@@ -4,14 +4,16 @@ While one warpgroup converts its weights, the products of the other keep the ten
 Triton's language every warp waits for the same loads, so all convert at once and the tensor cores wait. Few tiles are cut
 along K, and a second launch adds the parts up in one order.
 
-In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS with weights kept at 16 bits in brackets, then the
-best without this kernel): 128x4096x4096 19.5 us (16.3, 20.8), 512x4096x4096 36.6 (27.6, 43.1), 256x8192x8192 58.0 (49.1,
-81.2), 64x14336x4096 34.8 (35.1, 37.5), 128x14336x4096 42.0 (34.7, 44.0), 200x4096x4096 24.1 (19.6, 28.5), 1024x4096x4096
-63.6 (47.8, 66.8), 8192x8192x8192 1537 (1420).
+In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS with weights kept at 16 bits in brackets, then this
+kernel without converting ahead): 64x4096x4096 15.5 us (13.8, 17.1), 128x4096x4096 19.4 us (16.4, 20.2), 256x4096x4096 24.1
+(19.6, 25.0), 512x4096x4096 33.1 (26.8, 36.7), 256x8192x8192 57.0 (47.6, 57.3), 64x14336x4096 27.9 (35.2, 34.7),
+128x14336x4096 34.8 (34.8, 43.3), 1024x4096x4096 49.7 (46.9, 62.0), 1024x14336x4096 181 (155, 198), 4096x4096x4096 181 (178,
+208), 8192x8192x8192 1451 (1444, 1516).
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -26,12 +28,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch as start
+from tilescope_kernels._shared.launches import Launches
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import copy_rows, is_aligned, room
 from tilescope_kernels.matrix_products.descriptors import gluon_tiles
-from tilescope_kernels.matrix_products.hopper_pipeline import _STAGES, _advance
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 from tilescope_kernels.matrix_products.w8a16_split import add_parts
 
@@ -40,6 +41,11 @@ _GROUPS, _ROWS = gl.constexpr(2), gl.constexpr(64)
 _BLOCK_N = gl.constexpr(_GROUPS.value * _ROWS.value)
 #: A step along K: 128 bytes of x.
 _BLOCK_K = gl.constexpr(64)
+#: Steps whose products follow one another: while those of one are under way, the next one's weights are converted. ptxas lets
+#: none of them be under way when a loop comes round, so the last one of a turn is waited for.
+_TURN = gl.constexpr(4)
+#: Steps that the second group is behind: what one waits for falls into the other's products.
+_LAG = gl.constexpr(2)
 #: Rows of tiles that are walked together: L2 still has their operands.
 _GROUP_N = gl.constexpr(16)
 #: Registers of a thread that multiplies and of one that loads.
@@ -48,34 +54,87 @@ _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(24)
 
 @gluon.jit
 def _piece(piece, M, N, K, BLOCK_M: gl.constexpr, SPLIT: gl.constexpr):
-    """First row of weights and of x, first step along K and the number of steps of a piece: one of a tile's ``SPLIT`` parts."""
+    """First row of weights and of x, first turn along K and the number of turns of a piece: one of a tile's ``SPLIT`` parts.
+
+    What a turn has past K arrives as zeros.
+    """
     start_n, start_m = tile_origin(piece // SPLIT, N, M, _BLOCK_N, BLOCK_M, _GROUP_N)
-    steps = (K + _BLOCK_K - 1) // _BLOCK_K
-    each = (steps + SPLIT - 1) // SPLIT
+    turns = (K + _TURN * _BLOCK_K - 1) // (_TURN * _BLOCK_K)
+    each = (turns + SPLIT - 1) // SPLIT
     first = piece % SPLIT * each
-    return start_n, start_m, first, gl.minimum(each, steps - first)
+    return start_n, start_m, first, gl.minimum(each, turns - first)
 
 
 @gluon.jit
 def _load(
-    x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, pieces, BLOCK_M: gl.constexpr, SPLIT: gl.constexpr
+    x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, pieces,
+    BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Load the operands of this program's pieces as far ahead as the ring allows, the next one's during an epilogue."""
     slot = gl.to_tensor(0)
     # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
     phase = gl.to_tensor(1)
     for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
-        start_n, start_m, first, steps = _piece(piece, M, N, K, BLOCK_M, SPLIT)
-        for step in range(first, first + steps):
+        start_n, start_m, first, turns = _piece(piece, M, N, K, BLOCK_M, SPLIT)
+        for step in range(_TURN * first, _TURN * (first + turns)):
             k = step * _BLOCK_K
             arrived = ready.index(slot)
-            mbarrier.wait(free.index(slot), phase)
+            for i in gl.static_range(_GROUPS):
+                mbarrier.wait(free.index(slot * _GROUPS + i), phase)
             mbarrier.expect(arrived, (2 * BLOCK_M + _BLOCK_N) * _BLOCK_K)
             for i in gl.static_range(_GROUPS):
                 place = weight_ring.index(slot * _GROUPS + i)
                 tma.async_copy_global_to_shared(weight_tiles, [start_n + i * _ROWS, k], arrived, place)
             tma.async_copy_global_to_shared(x_tiles, [start_m, k], arrived, x_ring.index(slot))
-            slot, phase = _advance(slot, phase)
+            slot += 1
+            wrapped = slot == STAGES
+            slot = gl.where(wrapped, 0, slot)
+            phase = gl.where(wrapped, phase ^ 1, phase)
+
+
+@gluon.jit
+def _converted(pairs, dtype: gl.constexpr, LAYOUT: gl.constexpr):
+    """``pairs`` (_ROWS, _BLOCK_K / 2) int16, each two INT8 numbers that are neighbours along K, as (_ROWS, _BLOCK_K) of 16 bits.
+
+    A number's bits are put into those of a power of two, which is then subtracted: both steps are exact.
+    """
+    if dtype == gl.float16:
+        both = gl.inline_asm_elementwise(
+            """
+            {
+            .reg .b32 unsigned, first, second, zero;
+            mov.b32 zero, 0x64806480;
+            xor.b32 unsigned, $2, 0x80808080;
+            prmt.b32 first, unsigned, 0x64, 0x4140;
+            prmt.b32 second, unsigned, 0x64, 0x4342;
+            sub.f16x2 $0, first, zero;
+            sub.f16x2 $1, second, zero;
+            }
+            """,
+            "=r,=r,r", [pairs], dtype=gl.int32, is_pure=True, pack=2,
+        )  # fmt: skip
+    else:
+        # bf16 has room for the lower seven bits: the sign makes the power of two 128 or 256.
+        gl.static_assert(dtype == gl.bfloat16)
+        both = gl.inline_asm_elementwise(
+            """
+            {
+            .reg .b32 first, second, bits, power;
+            prmt.b32 first, $2, 0x43, 0x4140;
+            prmt.b32 second, $2, 0x43, 0x4342;
+            and.b32 bits, first, 0xff7fff7f;
+            and.b32 power, first, 0xff80ff80;
+            sub.bf16x2 $0, bits, power;
+            and.b32 bits, second, 0xff7fff7f;
+            and.b32 power, second, 0xff80ff80;
+            sub.bf16x2 $1, bits, power;
+            }
+            """,
+            "=r,=r,r", [pairs], dtype=gl.int32, is_pure=True, pack=2,
+        )  # fmt: skip
+    first = both.to(gl.int16).to(dtype, bitcast=True)
+    second = (both >> 16).to(gl.int16).to(dtype, bitcast=True)
+    return gl.convert_layout(gl.join(first, second).reshape(_ROWS, _BLOCK_K), LAYOUT, assert_trivial=True)
 
 
 @gluon.jit
@@ -96,35 +155,42 @@ def _store_part(total, part_ptr, N, rows, columns):
 @gluon.jit
 def _multiply(
     WHICH: gl.constexpr, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, pieces,
-    BLOCK_M: gl.constexpr, SPLIT: gl.constexpr,
+    BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Multiply this warpgroup's 64 rows of weights. A step's weights are converted while the step before multiplies."""
+    if WHICH == 1:
+        # The other group's first use of that slot: it does not come to a second one before this group's first.
+        mbarrier.wait(free.index((_LAG - 1) * _GROUPS), 0)
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     CONVERTED: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
+    PAIRS: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 1)
+    PAIR_TILE: gl.constexpr = gl.NVMMASharedLayout(_BLOCK_K, 16)
+    weight_ring = weight_ring._reinterpret(gl.int16, [STAGES * _GROUPS, _ROWS, _BLOCK_K // 2], PAIR_TILE)
     n = WHICH * _ROWS + gl.arange(0, _ROWS, layout=gl.SliceLayout(1, LAYOUT))
     buffer = y_buffers.index(WHICH)
     slot = gl.to_tensor(0)
     phase = gl.to_tensor(0)
     for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
-        start_n, start_m, _, steps = _piece(piece, M, N, K, BLOCK_M, SPLIT)
+        start_n, start_m, _, turns = _piece(piece, M, N, K, BLOCK_M, SPLIT)
         if SPLIT == 1:
             scale = gl.load(scale_ptr + start_n + n, mask=start_n + n < N, other=0.0)
         total = gl.zeros([_ROWS, BLOCK_M], gl.float32, LAYOUT)
-        mbarrier.wait(ready.index(slot), phase)
-        weight = weight_ring.index(slot * _GROUPS + WHICH).load(CONVERTED).to(x_ring.dtype)
-        for _ in range(steps - 1):
-            part = warpgroup_mma(weight, x_ring.index(slot).permute([1, 0]), total, is_async=True)
-            used = free.index(slot)
-            slot, phase = _advance(slot, phase)
-            mbarrier.wait(ready.index(slot), phase)
-            following = weight_ring.index(slot * _GROUPS + WHICH).load(CONVERTED).to(x_ring.dtype)
-            total = warpgroup_mma_wait(0, deps=[part])
-            mbarrier.arrive(used, count=1)
-            weight = following
-        part = warpgroup_mma(weight, x_ring.index(slot).permute([1, 0]), total, is_async=True)
-        total = warpgroup_mma_wait(0, deps=[part])
-        mbarrier.arrive(free.index(slot), count=1)
-        slot, phase = _advance(slot, phase)
+        for _ in range(turns):
+            for step in gl.static_range(_TURN):
+                mbarrier.wait(ready.index(slot + step), phase)
+                weight = _converted(
+                    weight_ring.index((slot + step) * _GROUPS + WHICH).load(PAIRS), x_ring.dtype, CONVERTED
+                )
+                total = warpgroup_mma(weight, x_ring.index(slot + step).permute([1, 0]), total, is_async=True)
+                if step > 0:
+                    total = warpgroup_mma_wait(1, deps=[total])
+                    mbarrier.arrive(free.index((slot + step - 1) * _GROUPS + WHICH), count=1)
+            total = warpgroup_mma_wait(0, deps=[total])
+            mbarrier.arrive(free.index((slot + _TURN - 1) * _GROUPS + WHICH), count=1)
+            slot += _TURN
+            wrapped = slot == STAGES
+            slot = gl.where(wrapped, 0, slot)
+            phase = gl.where(wrapped, phase ^ 1, phase)
         if SPLIT == 1:
             # Once the tile before has left the buffer. The descriptor leaves out what is past the edges.
             tma.store_wait(0)
@@ -143,7 +209,8 @@ def _multiply(
 # Extents of 1 for constants have made ptxas die of a segmentation fault in another kernel (sm_90, CUDA 12.8).
 @gluon.jit(do_not_specialize=["M", "N", "K"])
 def w8a16_matmul_hopper_kernel(
-    x_tiles, weight_tiles, y_tiles, parts_ptr, scale_ptr, M, N, K, BLOCK_M: gl.constexpr, SPLIT: gl.constexpr
+    x_tiles, weight_tiles, y_tiles, parts_ptr, scale_ptr, M, N, K,
+    BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Parts ``program, program + programs, ...`` of tiles of BLOCK_M rows of x and 128 of weights, 64 a group.
 
@@ -156,23 +223,24 @@ def w8a16_matmul_hopper_kernel(
             "griddepcontrol.launch_dependents; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
         )
     pieces = ((M + BLOCK_M - 1) // BLOCK_M) * ((N + _BLOCK_N - 1) // _BLOCK_N) * SPLIT
-    x_ring = gl.allocate_shared_memory(x_tiles.dtype, [_STAGES, BLOCK_M, _BLOCK_K], x_tiles.layout)
-    weight_ring = gl.allocate_shared_memory(gl.int8, [_STAGES * _GROUPS, _ROWS, _BLOCK_K], weight_tiles.layout)
+    x_ring = gl.allocate_shared_memory(x_tiles.dtype, [STAGES, BLOCK_M, _BLOCK_K], x_tiles.layout)
+    weight_ring = gl.allocate_shared_memory(gl.int8, [STAGES * _GROUPS, _ROWS, _BLOCK_K], weight_tiles.layout)
     y_buffers = gl.allocate_shared_memory(x_tiles.dtype, [_GROUPS, BLOCK_M, _ROWS], x_tiles.layout)
-    # That a stage has come, and that every group has used it.
-    ready = gl.allocate_shared_memory(gl.int64, [_STAGES, 1], mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [_STAGES, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(_STAGES):
+    # That a stage has come, and that either group has used it.
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [STAGES * _GROUPS, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
         mbarrier.init(ready.index(i), count=1)
-        mbarrier.init(free.index(i), count=_GROUPS)
+    for i in gl.static_range(STAGES * _GROUPS):
+        mbarrier.init(free.index(i), count=1)
     fence_async_shared()
     gl.warp_specialize(
         [
             (_multiply, (0, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, pieces,
-                         BLOCK_M, SPLIT)),
+                         BLOCK_M, SPLIT, STAGES)),
             (_multiply, (1, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, pieces,
-                         BLOCK_M, SPLIT)),
-            (_load, (x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, pieces, BLOCK_M, SPLIT)),
+                         BLOCK_M, SPLIT, STAGES)),
+            (_load, (x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, pieces, BLOCK_M, SPLIT, STAGES)),
         ],
         [4, 1],
         [_MULTIPLYING, _LOADING],
@@ -185,23 +253,48 @@ _MOST = 256
 
 @dataclass(frozen=True)
 class Tiling:
-    """Rows of x in a tile, and the number of its parts along K."""
+    """Rows of x in a tile, the number of its parts along K, and stages of the ring: whole turns."""
 
     block_m: int
     split: int = 1
 
+    @property
+    def stages(self) -> int:
+        return _TURN.value * (1 if self.block_m > 128 else 2)
 
-#: Most rows that are left to smaller tiles, and fewest steps of a part.
-_FEW, _LEAST_STEPS = 32, 4
+
+#: Most rows that are left to smaller tiles.
+_FEW = 32
+#: Seconds of a step along K of one tile by its rows of x, and of a launch beside its steps; of the launch that adds up parts, and of
+#: a byte of them. Fitted to 44 timings of 9 sizes (H200, 2026-11-26, torch 2.11, triton 3.6, cold L2).
+_STEP = {64: 0.30e-6, 128: 0.40e-6, _MOST: 0.61e-6}
+_LAUNCH, _ADDING, _PART_BYTE = 7.6e-6, 1e-6, 0.45e-12
+
+
+def _time(m: int, n: int, k: int, programs: int, chosen: Tiling) -> float:
+    """Estimated seconds: rounds of tiles, and what cutting them along K costs."""
+    rounds = cdiv(_tiles_of(m, n, chosen.block_m) * chosen.split, programs)
+    steps = cdiv(cdiv(k, _TURN.value * _BLOCK_K.value), chosen.split) * _TURN.value
+    adding = _ADDING + 4 * chosen.split * m * n * _PART_BYTE if chosen.split > 1 else 0.0
+    return _LAUNCH + rounds * steps * _STEP[chosen.block_m] + adding
 
 
 def tiling(m: int, n: int, k: int, programs: int) -> Tiling | None:
-    """Tiles of as many rows as there are, cut along K while there is an SM for each part. None where half of them would idle."""
-    block_m = 64 if m <= 64 else 128 if m <= 128 else _MOST
-    tiles, steps = _tiles_of(m, n, block_m), cdiv(k, _BLOCK_K.value)
-    split = max(1, min(programs // tiles, steps // _LEAST_STEPS, 8))
-    split = cdiv(steps, cdiv(steps, split))  # none is empty
-    return Tiling(block_m, split) if 2 * tiles * split >= programs else None
+    """The tiles that are estimated to take the least time. None where half of the SMs would idle."""
+    candidates = [
+        Tiling(block_m, _whole_parts(k, split))
+        for block_m in _STEP
+        for split in range(1, 9)
+        if split == 1 or _tiles_of(m, n, block_m) * split <= programs
+    ]
+    best = min(candidates, key=functools.partial(_time, m, n, k, programs))
+    return best if 2 * _tiles_of(m, n, best.block_m) * best.split >= programs else None
+
+
+def _whole_parts(k: int, split: int) -> int:
+    """As many parts along K as have turns. Of one without any the second group would wait for the first one for ever."""
+    turns = cdiv(k, _TURN.value * _BLOCK_K.value)
+    return cdiv(turns, cdiv(turns, split))
 
 
 def _tiles_of(m: int, n: int, block_m: int) -> int:
@@ -217,21 +310,22 @@ def plan(x: torch.Tensor, weight: torch.Tensor) -> Tiling | None:
 
 
 def launch(
-    x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, chosen: Tiling
-) -> None:  # fmt: skip
+    x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, chosen: Tiling, kept: Launches
+) -> None:
     """Write the product of operands that ``plan`` accepts to contiguous ``y``, by way of aligned rows where its own are not."""
     (m, n), k, programs = y.shape, x.shape[1], multiprocessors(x)
-    split = chosen.split
-    parts = torch.empty((split, m, n), dtype=torch.float32, device=x.device) if split > 1 else None
+    split = _whole_parts(k, chosen.split)
+    parts = kept.empty((split, m, n)) if split > 1 else None
     depth = _BLOCK_K.value
     out = y if split > 1 or is_aligned(y) else room(y)
-    start(
+    kept.launch(
         w8a16_matmul_hopper_kernel, (min(_tiles_of(m, n, chosen.block_m) * split, programs),),
         gluon_tiles(x, chosen.block_m, depth), gluon_tiles(weight, _ROWS.value, depth),
         gluon_tiles(out, chosen.block_m, _ROWS.value) if split == 1 else None,
-        parts, scale, m, n, k, BLOCK_M=chosen.block_m, SPLIT=split, num_warps=4,
+        parts, scale, m, n, k, BLOCK_M=chosen.block_m, SPLIT=split, STAGES=chosen.stages, num_warps=4,
     )  # fmt: skip
     if parts is not None:
-        add_parts(y, parts, scale)
+        add_parts(y, parts, scale, kept)
     if out is not y:
+        # By a launch that ``kept`` does not know, of tensors that it does not know either.
         copy_rows(y, out)

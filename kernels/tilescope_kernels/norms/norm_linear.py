@@ -24,7 +24,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
-from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_tensors, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels.norms.norm_linear_gradients import (
     differentiate_layer_norm,
@@ -102,11 +103,11 @@ def _ahead(
     for start in range(0, m, step):
         part, out = x[start : start + step], y[start : start + step]
         normed = buffer[: part.shape[0]]
-        with device_of(x):
-            normed_rows_kernel[(part.shape[0],)](
-                normed, part, norm_weight, norm_bias, x.stride(0), k, eps, RMS_GELU=rms_gelu,
-                BLOCK=next_power_of_2(k), num_warps=config["num_warps"],
-            )  # fmt: skip
+        launch(
+            normed_rows_kernel, (part.shape[0],),
+            normed, part, norm_weight, norm_bias, x.stride(0), k, eps, RMS_GELU=rms_gelu,
+            BLOCK=next_power_of_2(k), num_warps=config["num_warps"],
+        )  # fmt: skip
         if bias is None:
             torch.mm(normed, weight.T, out=out)
         else:
@@ -132,18 +133,19 @@ def _behind(
     operands = ((y, block_m, block_n), (x, block_m, block_k), (folded, block_n, block_k))
     tiles = cdiv(m, block_m) * cdiv(n, block_n)
     block = next_power_of_2(k)
-    with device_of(x):
-        # A launch of its own: every tile of the product needs all of what this computes.
-        norm_linear_prepare_kernel[(m + n,)](
-            mean, rstd, folded, sums, shift, x, weight, norm_weight, norm_bias, bias, x.stride(0), weight.stride(0),
-            m, k, eps, BLOCK=block, num_warps=max(1, min(16, block // 512)),
-        )  # fmt: skip
-        norm_linear_kernel[(min(tiles, multiprocessors(x)) if tma else tiles,)](
-            y, x, folded,
-            *(TensorDescriptor(t, list(t.shape), [t.stride(0), 1], [rows, columns]) if tma else None
-              for t, rows, columns in operands),
-            mean, rstd, sums, shift, m, n, k, x.stride(0), EVEN_K=k % block_k == 0, **blocks,
-        )  # fmt: skip
+    # A launch of its own: every tile of the product needs all of what this computes.
+    launch(
+        norm_linear_prepare_kernel, (m + n,),
+        mean, rstd, folded, sums, shift, x, weight, norm_weight, norm_bias, bias, x.stride(0), weight.stride(0),
+        m, k, eps, BLOCK=block, num_warps=max(1, min(16, block // 512)),
+    )  # fmt: skip
+    launch(
+        norm_linear_kernel, (min(tiles, multiprocessors(x)) if tma else tiles,),
+        y, x, folded,
+        *(TensorDescriptor(t, list(t.shape), [t.stride(0), 1], [rows, columns]) if tma else None
+          for t, rows, columns in operands),
+        mean, rstd, sums, shift, m, n, k, x.stride(0), EVEN_K=k % block_k == 0, **blocks,
+    )  # fmt: skip
     return y
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from tilescope_kernels._shared.integers import next_power_of_2
-from tilescope_kernels._shared.launching import device_of, multiprocessors
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import multiprocessors
 from tilescope_kernels._shared.operators import operator
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.elementwise.gelu import APPROXIMATE, _gelu_backward
@@ -53,11 +54,11 @@ def _rms_norm_gelu(x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float
     rows, columns = x.shape
     y = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     if rows:
-        with device_of(x):
-            normed_rows_kernel[(rows,)](
-                y, x, norm_weight, None, x.stride(0), columns, eps,
-                RMS_GELU=True, BLOCK=next_power_of_2(columns), num_warps=8,
-            )  # fmt: skip
+        launch(
+            normed_rows_kernel, (rows,),
+            y, x, norm_weight, None, x.stride(0), columns, eps,
+            RMS_GELU=True, BLOCK=next_power_of_2(columns), num_warps=8,
+        )  # fmt: skip
     return y
 
 
@@ -81,11 +82,11 @@ def _rms_norm_gelu_backward(
     # As many as a multiprocessor has registers for, each with its own sums.
     programs = min(rows, max(1, min(4, 8192 // block)) * multiprocessors(x))
     partial = torch.empty((1, programs, columns), device=x.device) if sums else None
-    with device_of(x):
-        rms_norm_gelu_backward_kernel[(programs,)](
-            dx, partial, dy, x, norm_weight, x.stride(0), rows, columns, eps,
-            BLOCK=block, num_warps=min(16, max(1, block // 512)),
-        )  # fmt: skip
+    launch(
+        rms_norm_gelu_backward_kernel, (programs,),
+        dx, partial, dy, x, norm_weight, x.stride(0), rows, columns, eps,
+        BLOCK=block, num_warps=min(16, max(1, block // 512)),
+    )  # fmt: skip
     if partial is None:
         return dx, torch.empty(0, dtype=sums_dtype(x, norm_weight), device=x.device)
     return dx, sum_partials(partial, sums_dtype(x, norm_weight))[0]

@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled
-from tilescope_kernels._shared.launching import FLOATING, device_of, split_config, use_triton
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import FLOATING, split_config, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels.quantization.quantize import (
@@ -89,18 +90,18 @@ def _dequantize(
     # Row by row, odd rows are read and written one element at a time: 8191x4095 to fp16 76 us and 59, of a scale a row
     # (kernel durations, H200, 2026-11-24, torch 2.11, triton 3.6). Distances within a program are counted in 32 bits.
     if not config and columns % 16 and q.is_contiguous() and columns < 2**31 - _FLAT:
-        with device_of(q):
-            dequantize_flat_kernel[(triton.cdiv(q.numel(), _FLAT),)](
-                x, q, scale, q.numel(), columns, *steps,
-                ROWS_A_SCALE=rows_a_scale, BLOCK=_FLAT, num_warps=_FLAT_WARPS,
-            )  # fmt: skip
+        launch(
+            dequantize_flat_kernel, (triton.cdiv(q.numel(), _FLAT),),
+            x, q, scale, q.numel(), columns, *steps,
+            ROWS_A_SCALE=rows_a_scale, BLOCK=_FLAT, num_warps=_FLAT_WARPS,
+        )  # fmt: skip
         return x
     parameters, options = split_config(unpack(config) or default(q, BLOCK_CONFIGS))
     groups = rows * triton.cdiv(columns, GROUP)
-    with device_of(q):
-        dequantize_kernel[(triton.cdiv(groups, parameters["GROUPS"]),)](
-            x, q, scale, q.stride(0), groups, columns, *steps, ROWS_A_SCALE=rows_a_scale, **parameters, **options
-        )
+    launch(
+        dequantize_kernel, (triton.cdiv(groups, parameters["GROUPS"]),),
+        x, q, scale, q.stride(0), groups, columns, *steps, ROWS_A_SCALE=rows_a_scale, **parameters, **options,
+    )  # fmt: skip
     return x
 
 

@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import FLOATING, device_of, split_config, use_triton
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import FLOATING, split_config, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
@@ -93,10 +94,10 @@ def _nf4_dequantize(
 ) -> torch.Tensor:
     x = torch.empty(shape, dtype=dtype, device=codes.device)
     parameters, options = split_config(unpack(config) or CONFIGS[0])
-    with device_of(codes):
-        nf4_dequantize_kernel[(triton.cdiv(x.numel(), BLOCK * parameters["BLOCKS"]),)](
-            x, codes, absmax, x.numel(), **parameters, **options
-        )
+    launch(
+        nf4_dequantize_kernel, (triton.cdiv(x.numel(), BLOCK * parameters["BLOCKS"]),),
+        x, codes, absmax, x.numel(), **parameters, **options,
+    )  # fmt: skip
     return x
 
 

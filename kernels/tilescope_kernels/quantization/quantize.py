@@ -16,7 +16,8 @@ import torch
 import triton
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, split_config, use_triton
 from tilescope_kernels._shared.one_byte import check_has_fp8
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels.quantization.quantize_kernels import (
@@ -98,35 +99,40 @@ def _quantize(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str)
     scale = torch.empty(_scale_shape(x.shape, granularity), dtype=torch.float32, device=x.device)
     given = unpack(config)
     stride, largest, a_row = x.stride(0), LARGEST[kind], triton.cdiv(columns, GROUP)
-    with device_of(x):
-        if granularity == "row" and triton.next_power_of_2(columns) * x.element_size() <= _HELD:
-            parameters, options = _row_parameters(x, given)
-            quantize_rows_kernel[(triton.cdiv(rows, parameters["ROWS"]),)](
-                q, scale, x, stride, rows, columns, LARGEST=largest, **parameters, **options
-            )
-        elif granularity == "row":
-            quantize_long_rows_kernel[(rows,)](
-                q, scale, x, stride, columns, LARGEST=largest, BLOCK=_WALKED, num_warps=16
-            )
-        elif granularity == "tile":
-            parameters, options = split_config(given or default(x, TILE_CONFIGS))
-            grid = (triton.cdiv(a_row, parameters["TILES"]), triton.cdiv(rows, GROUP))
-            quantize_tiles_kernel[grid](q, scale, x, stride, rows, columns, LARGEST=largest, **parameters, **options)
+    if granularity == "row" and triton.next_power_of_2(columns) * x.element_size() <= _HELD:
+        parameters, options = _row_parameters(x, given)
+        launch(
+            quantize_rows_kernel, (triton.cdiv(rows, parameters["ROWS"]),),
+            q, scale, x, stride, rows, columns, LARGEST=largest, **parameters, **options,
+        )  # fmt: skip
+    elif granularity == "row":
+        launch(
+            quantize_long_rows_kernel, (rows,),
+            q, scale, x, stride, columns, LARGEST=largest, BLOCK=_WALKED, num_warps=16,
+        )  # fmt: skip
+    elif granularity == "tile":
+        parameters, options = split_config(given or default(x, TILE_CONFIGS))
+        grid = (triton.cdiv(a_row, parameters["TILES"]), triton.cdiv(rows, GROUP))
+        launch(
+            quantize_tiles_kernel, grid, q, scale, x, stride, rows, columns, LARGEST=largest, **parameters, **options
+        )
+    else:
+        parameters, options = split_config(given or default(x, BLOCK_CONFIGS))
+        groups = rows * a_row
+        pieces = triton.cdiv(groups, parameters["GROUPS"])
+        if granularity == "block":
+            launch(
+                quantize_blocks_kernel, (pieces,),
+                q, scale, x, stride, groups, columns, LARGEST=largest, **parameters, **options,
+            )  # fmt: skip
         else:
-            parameters, options = split_config(given or default(x, BLOCK_CONFIGS))
-            groups = rows * a_row
-            pieces = triton.cdiv(groups, parameters["GROUPS"])
-            if granularity == "block":
-                quantize_blocks_kernel[(pieces,)](
-                    q, scale, x, stride, groups, columns, LARGEST=largest, **parameters, **options
-                )
-            else:
-                partial = torch.empty(min(pieces, _PARTIALS), dtype=torch.float32, device=x.device)
-                absmax_kernel[(len(partial),)](partial, x, stride, groups, columns, **parameters, **options)
-                quantize_tensor_kernel[(pieces,)](
-                    q, scale, partial, x, stride, groups, columns, len(partial),
-                    LARGEST=largest, PARTIALS=_PARTIALS, **parameters, **options,
-                )  # fmt: skip
+            partial = torch.empty(min(pieces, _PARTIALS), dtype=torch.float32, device=x.device)
+            launch(absmax_kernel, (len(partial),), partial, x, stride, groups, columns, **parameters, **options)
+            launch(
+                quantize_tensor_kernel, (pieces,),
+                q, scale, partial, x, stride, groups, columns, len(partial),
+                LARGEST=largest, PARTIALS=_PARTIALS, **parameters, **options,
+            )  # fmt: skip
     return q, scale
 
 

@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, use_triton
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, use_triton
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -62,10 +63,10 @@ def _summed(
     y = torch.empty(rows, dtype=x.dtype, device=x.device)
     rows_a_program = chosen["num_warps"] if rows_by_warp else 1
     if rows:
-        with device_of(x):
-            block_reduction_kernel[(triton.cdiv(rows, rows_a_program),)](
-                y, x, rows, columns, ROWS=rows_a_program, EVERY_BLOCK=every_block, **chosen
-            )
+        launch(
+            block_reduction_kernel, (triton.cdiv(rows, rows_a_program),),
+            y, x, rows, columns, ROWS=rows_a_program, EVERY_BLOCK=every_block, **chosen,
+        )  # fmt: skip
     return y
 
 

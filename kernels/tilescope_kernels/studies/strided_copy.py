@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, split_config, use_triton
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, split_config, use_triton
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -64,8 +65,9 @@ def unit_copy(x: torch.Tensor, stride: int, *, config: Mapping[str, int] | None 
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     parameters, options = split_config(config or CONFIGS[0])
     if y.numel():
-        with device_of(x):
-            unit_copy_kernel[(triton.cdiv(y.numel(), parameters["BLOCK"]),)](y, x, y.numel(), **parameters, **options)
+        launch(
+            unit_copy_kernel, (triton.cdiv(y.numel(), parameters["BLOCK"]),), y, x, y.numel(), **parameters, **options
+        )
     return y
 
 
@@ -78,10 +80,10 @@ def strided_copy(x: torch.Tensor, stride: int, *, config: Mapping[str, int] | No
     parameters, options = split_config(config or CONFIGS[0])
     if y.numel():
         positions = triton.cdiv(y.numel(), stride) * stride
-        with device_of(x):
-            strided_copy_kernel[(triton.cdiv(positions, parameters["BLOCK"]),)](
-                y, x, y.numel(), stride, **parameters, **options
-            )
+        launch(
+            strided_copy_kernel, (triton.cdiv(positions, parameters["BLOCK"]),),
+            y, x, y.numel(), stride, **parameters, **options,
+        )  # fmt: skip
     return y
 
 

@@ -11,7 +11,8 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_no_grad, check_tensors, multiprocessors, use_triton
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -55,8 +56,7 @@ def _launch(x: torch.Tensor, descriptors: bool, config: Mapping[str, int] | None
     tiles = triton.cdiv(rows, block[0]) * triton.cdiv(columns, block[1])
     walks = chosen.pop("WALKS") * multiprocessors(x)
     reach = [TensorDescriptor(t, [rows, columns], [columns, 1], block) if descriptors else None for t in (y, x)]
-    with device_of(x):
-        tile_copy_kernel[(min(tiles, walks) if walks else tiles,)](y, x, *reach, rows, columns, **chosen)
+    launch(tile_copy_kernel, (min(tiles, walks) if walks else tiles,), y, x, *reach, rows, columns, **chosen)
     return y
 
 

@@ -103,4 +103,11 @@ def _launch(tuner: Any, args: tuple[Any, ...], config: Any) -> Launch:
     named = {name: value for name, value in constants.items() if isinstance(name, str)}
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     x, y, z = (*(int(extent) for extent in grid), 1, 1)[:3]
-    return Launch(tuner.fn, tuple(given), {**named, **options}, (x, y, z), {**config.kwargs, **options})
+    return Launch(_function(tuner), tuple(given), {**named, **options}, (x, y, z), {**config.kwargs, **options})
+
+
+def _function(tuner: Any) -> Any:
+    """The kernel's function. Inductor drops its source when another process compiles it, and keeps what loads it again."""
+    if tuner.fn.fn is None:
+        tuner.fn = tuner._reload_kernel().fn
+    return tuner.fn

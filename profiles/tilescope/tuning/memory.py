@@ -11,6 +11,7 @@ import json
 import os
 import sqlite3
 import statistics
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -207,8 +208,7 @@ class Memory:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(self.path, timeout=_PATIENCE)
         try:
-            # Readers go on while one process writes.
-            database.execute("PRAGMA journal_mode=WAL")
+            _use_wal(database)
             # A power failure may cost the last timings, which are made again; waiting for the disk costs every search.
             database.execute("PRAGMA synchronous=NORMAL")
             with database:
@@ -269,3 +269,21 @@ def launched(winners: Sequence[Winner], problem: Problem, arguments: Mapping[str
         if all(launch["arguments"].get(name) == value for name, value in arguments.items())
     ]
     return [launch for _, launch in sorted(found, key=lambda pair: pair[0])]
+
+
+def _use_wal(database: sqlite3.Connection) -> None:
+    """Lets readers go on while one process writes. Raises OperationalError where others hold the file for longer than _PATIENCE.
+
+    The file keeps the mode, so one process changes it once. SQLite does not wait for others there, whatever the connection's timeout
+    is: two processes that make one database would each refuse the other.
+    """
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+        else:
+            return
