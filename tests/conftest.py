@@ -174,3 +174,13 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     for why, number in STATE.left_out.items():
         terminalreporter.write_line(f"{number} tests left out: they {why}")
+
+
+@pytest.fixture
+def caught(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of kernels that would have been launched: launches are only noted, so a check of arguments needs no GPU."""
+    from triton.runtime import jit
+
+    seen: list[str] = []
+    monkeypatch.setattr(jit.JITFunction, "run", lambda self, *args, **kwargs: seen.append(self.fn.__name__))
+    return seen

@@ -19,21 +19,9 @@ if TYPE_CHECKING:
     from tilescope.tuning.autotuning import autotune
 
 __all__ = [
-    "Capture",
-    "LoadedRun",
-    "Profile",
-    "__version__",
-    "autotune",
-    "capture",
-    "find",
-    "list_runs",
-    "load",
-    "open_file",
-    "open_run",
-    "profile",
-    "resume",
-    "spec",
-]
+    "Capture", "LoadedRun", "Profile", "__version__", "autotune", "capture", "find", "list_runs", "load", "open_file", "open_run",
+    "profile", "resume", "spec",
+]  # fmt: skip
 
 _HOMES = {
     "autotune": "tuning.autotuning",

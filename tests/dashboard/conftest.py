@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from tests.held_port import HeldPort
+
 ROOT = Path(__file__).resolve().parents[2]
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 FLAGS = [
@@ -64,7 +66,7 @@ import json, sys, time
 from pathlib import Path
 
 job = Path(sys.orig_argv[-1])
-if "tilescope.worker" in sys.orig_argv and json.loads(job.read_text())["action"] == "capture":
+if "tilescope.jobs.worker" in sys.orig_argv and json.loads(job.read_text())["action"] == "capture":
     while Path({hold!r}).exists():
         time.sleep(0.02)
 """
@@ -88,9 +90,8 @@ class Server:
         self, runs: Path, folder: Path, host: str = "127.0.0.1", first: str = "", *, prepares: bool = False
     ) -> None:
         self.log, self._checked = folder / "server.log", 0
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self._held = HeldPort(host)
+        self.port = self._held.number
         self._hold = folder / "hold"
         gate = folder / "gate" / "sitecustomize.py"
         gate.parent.mkdir()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.held_port import HeldPort
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "20260102-030405-aaaa"
@@ -40,9 +41,8 @@ class Killable:
     """A server that is ended without a word, and started again where it was."""
 
     def __init__(self, runs: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self._held = HeldPort()
+        self.port = self._held.number
         self.url = f"http://127.0.0.1:{self.port}/app"
         paths = os.pathsep.join(str(ROOT / part) for part in ("kernels", "profiles", "dashboard"))
         self._environment = {**os.environ, "TILESCOPE_RUNS": str(runs), "PYTHONPATH": paths}

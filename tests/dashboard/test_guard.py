@@ -23,6 +23,8 @@ from tilescope.version import VERSION
 from tilescope_dashboard.serving import guard, headers, hosts
 from tornado.httputil import HTTPHeaders
 
+from tests.held_port import HeldPort
+
 ROOT = Path(__file__).resolve().parents[2]
 #: In a folder of its own on the path: a module that says so when it is imported, as an address may make Panel do.
 SPY = "from pathlib import Path\nPath(__file__).with_name('imported').touch()\n"
@@ -49,9 +51,8 @@ class Panel:
         self.log, self.spied = folder / "panel.log", installed(folder / "site") / "imported"
         paths = [folder / "site", *(ROOT / part for part in ("kernels", "profiles", "dashboard"))]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "TILESCOPE_RUNS": str(runs)}
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self._held = HeldPort()
+        self.port = self._held.number
         command = [sys.executable, "-m", "panel", "serve", str(script), "--port", str(self.port), *options]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import panel as pn
 import pytest
-from tilescope.foreign_files.opening import open_file
 from tilescope.models.compare import Side
+from tilescope.notebook.opening import open_file
 from tilescope.runs.store import LoadedRun
 from tilescope_dashboard.components import device_card
 from tilescope_dashboard.report import markdown

@@ -35,6 +35,8 @@ from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.httputil import HTTPHeaders
 from tornado.websocket import websocket_connect
 
+from tests.held_port import HeldPort
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = """
 import argparse
@@ -59,9 +61,8 @@ class Served:
         self.log = folder / "served.log"
         paths = os.pathsep.join(str(ROOT / part) for part in ("kernels", "profiles", "dashboard"))
         environment = {**os.environ, "PYTHONPATH": paths, "TILESCOPE_RUNS": str(runs)}
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self._held = HeldPort()
+        self.port = self._held.number
         command = [sys.executable, "-c", COMMAND, "serve", "--port", str(self.port)]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(

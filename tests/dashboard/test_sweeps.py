@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from bokeh.models import HoverTool
 from tilescope import cli
-from tilescope.foreign_files.opening import open_file
 from tilescope.models import sweeps
+from tilescope.notebook.opening import open_file
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Failure

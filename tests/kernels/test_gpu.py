@@ -5,61 +5,29 @@ from __future__ import annotations
 import pytest
 import torch
 from tilescope.execution import execute
-from tilescope_kernels import CATALOG, layer_norm, softmax
-from tilescope_kernels.spec import FORWARD
+from tilescope_kernels import layer_norm, softmax
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+from . import on_gpu
+from .checks import SPECS
+from .on_gpu import against_reference
 
-SPECS = {spec.name: spec for spec in CATALOG}
+pytestmark = on_gpu.MARKS
+
 SHAPES = {
     "vector_add": ("1", "65536", "1423763"),
     "add_relu_mul": ("1", "65536", "1423763"),
     # One read of 16 and 32 bits, recomputed exponentials, online; backward in one read and in blocks.
     "softmax": (
-        "64x64",
-        "1823x781",
-        "512x4096",
-        "64x16384",
-        "70x20000",
-        "16x32768",
-        "16x65536",
-        "8x100000",
-        "9x50257",
-        "300x5120",
-        "131x12304",
+        "64x64", "1823x781", "512x4096", "64x16384", "70x20000", "16x32768", "16x65536", "8x100000", "9x50257",
+        "300x5120", "131x12304",
     ),
     # Sums beside a row read once, beside a row read twice, and of rows in parts.
     "layer_norm": (
-        "64x64",
-        "1823x781",
-        "2048x4096",
-        "512x8192",
-        "256x16384",
-        "300x12288",
-        "131x12304",
-        "900x2064",
-        "700x5120",
-        "3000x1024",
-        "2001x520",
-        "70x9001",
-        "64x32768",
-        "300x65536",
-        "7x100003",
-        "40x100016",
+        "64x64", "1823x781", "2048x4096", "512x8192", "256x16384", "300x12288", "131x12304", "900x2064", "700x5120",
+        "3000x1024", "2001x520", "70x9001", "64x32768", "300x65536", "7x100003", "40x100016",
     ),
     "add_rms_norm": (
-        "64x64",
-        "1823x781",
-        "2048x4096",
-        "512x8192",
-        "256x16384",
-        "300x5120",
-        "130x2056",
-        "3000x1024",
-        "300x20480",
+        "64x64", "1823x781", "2048x4096", "512x8192", "256x16384", "300x5120", "130x2056", "3000x1024", "300x20480",
         "7x100003",
     ),
     "matmul": ("1x1x1", "512x512x512", "1023x517x769", "1024x2048x512"),
@@ -71,31 +39,15 @@ SHAPES = {
     "online_max": ("1x1", "64x64", "1823x781", "2048x4096", "8x100000", "9x50257"),
     "histogram": ("1x1x0", "65536x256x0", "1423763x1000x50", "1000003x4096x100"),
     "rms_norm": (
-        "64x64",
-        "1823x781",
-        "2048x4096",
-        "512x8192",
-        "256x16384",
-        "64x32768",
-        "300x5120",
-        "130x2056",
-        "3000x1024",
-        "2001x520",
-        "5000x128",
-        "300x65536",
-        "7x100003",
-        "1x524288",
+        "64x64", "1823x781", "2048x4096", "512x8192", "256x16384", "64x32768", "300x5120", "130x2056", "3000x1024",
+        "2001x520", "5000x128", "300x65536", "7x100003", "1x524288",
     ),
     # Fewer classes than a warp reads, a ragged row, and language models' vocabularies: rows start at 16 bytes, or not.
     "cross_entropy": ("7x3", "1823x781", "130x128256", "9x31999", "9x50257", "9x128257"),
     "linear_cross_entropy": ("7x8x3", "781x130x1823", "600x256x32000"),
     "attention": ("1x1x2x3x2x16", "1x3x2x517x769x64", "2x2x4x1024x1024x128", "1x2x1x130x70x32", "1x2x1x1000x3x128"),
     "causal_attention": (
-        "1x1x2x3x2x16",
-        "1x3x2x781x781x64",
-        "2x2x4x1024x1024x128",
-        "1x2x1x130x70x32",
-        "1x2x1x70x1000x128",
+        "1x1x2x3x2x16", "1x3x2x781x781x64", "2x2x4x1024x1024x128", "1x2x1x130x70x32", "1x2x1x70x1000x128",
     ),
     # Through pointers (odd channels) and rectangles; more taps than pixels.
     "conv2d": ("1x1x1x1x1x1", "3x72x37x29x96x3", "2x7x20x21x9x5", "4x128x56x56x130x3", "1x24x3x2x40x7"),
@@ -106,7 +58,7 @@ SHAPES = {
     "block_reduction": ("1x1", "1823x781", "2048x4096", "17x50000"),
     "mlp_compile_modes": ("1x16x24", "517x769x1023", "256x512x1024"),
     "mlp_compile_regions": ("1x16x24x1", "517x769x1023x3", "256x512x1024x2"),
-}
+}  # fmt: skip
 CASES = [
     (name, shape, dtype)
     for name, shapes in SHAPES.items()
@@ -115,50 +67,14 @@ CASES = [
 ]
 
 
-def tuple_of(result):
-    return result if isinstance(result, tuple) else (result,)
-
-
-def relative_error(actual, expected):
-    expected = expected.double()
-    return float((actual.detach().double() - expected.detach()).norm() / expected.detach().norm().clamp_min(1e-30))
-
-
-def compare(name: str, workload: str, impl: str = "triton", **options):
-    spec = SPECS[name]
-    inputs = spec.inputs(spec.workload(workload), "cuda")
-    precise = {
-        key: value.detach().double().requires_grad_(value.requires_grad)
-        if torch.is_tensor(value) and value.is_floating_point()
-        else value
-        for key, value in inputs.items()
-    }
-    tolerance = spec.tolerance[workload.split("-")[1]]
-    outputs = tuple_of(spec.implementations[impl].call(**inputs, **options))
-    expected = tuple_of(spec.reference(**precise))
-    for out, wanted in zip(outputs, expected, strict=True):
-        assert out.isfinite().all()
-        assert relative_error(out, wanted) <= tolerance
-    if spec.passes != (FORWARD,):
-        # A loss is a mean of many: unscaled, its gradients in fp16 are subnormal numbers and little more than their rounding.
-        grads = [torch.randn_like(out) if out.dim() else torch.full_like(out, 1024.0) for out in outputs]
-        leaves = [key for key, value in inputs.items() if torch.is_tensor(value) and value.requires_grad]
-        # The reference first: Liger-Kernel's backward passes write the gradients they are given.
-        wanted = torch.autograd.grad(expected, [precise[key] for key in leaves], [g.double() for g in grads])
-        actual = torch.autograd.grad(outputs, [inputs[key] for key in leaves], grads)
-        for key, one, other in zip(leaves, actual, wanted, strict=True):
-            assert relative_error(one, other) <= 3 * tolerance, f"gradient of {key}"
-
-
 @pytest.mark.parametrize(("name", "shape", "dtype"), CASES, ids=["-".join(case) for case in CASES])
 def test_triton_against_the_reference(name, shape, dtype):
     if name in ("layer_norm", "rms_norm") and shape == "64x32768" and dtype == "fp32":
         pytest.skip("the widest fp32 rows take minutes in fp64 on small GPUs and add no path")
-    compare(name, f"{shape}-{dtype}")
+    against_reference(name, f"{shape}-{dtype}")
 
 
-# Inductor imports what torch itself deprecates, and advises tf32 for the fp32 parts.
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+@on_gpu.INDUCTOR
 @pytest.mark.parametrize("impl", ["eager", "compile", "aten", "liger", "naive", "two_passes"])
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_the_other_implementations(name, impl):
@@ -166,14 +82,14 @@ def test_the_other_implementations(name, impl):
         pytest.skip(f"{name} has no {impl}")
     if execute.missing(SPECS[name].implementations[impl]):
         pytest.skip(f"{impl} is not installed")
-    compare(name, f"{SHAPES[name][1]}-{'int32' if name == 'histogram' else 'bf16'}", impl)
+    against_reference(name, f"{SHAPES[name][1]}-{'int32' if name == 'histogram' else 'bf16'}", impl)
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "matmul"])
 def test_every_config(name):
     shape = "300x1000" if len(SPECS[name].dims) == 2 else SHAPES[name][1]
     for config in SPECS[name].implementations["triton"].configs:
-        compare(name, f"{shape}-{'int32' if name == 'histogram' else 'bf16'}", config=config)
+        against_reference(name, f"{shape}-{'int32' if name == 'histogram' else 'bf16'}", config=config)
 
 
 @pytest.mark.parametrize("which", range(0, len(SPECS["matmul"].implementations["triton"].configs), 9))
@@ -182,7 +98,7 @@ def test_some_configs_of_matmul(which):
 
     config = SPECS["matmul"].implementations["triton"].configs[which]
     try:
-        compare("matmul", "304x504x200-bf16", config=config)
+        against_reference("matmul", "304x504x200-bf16", config=config)
     except OutOfResources:
         pytest.skip("needs more shared memory than this GPU has")
 

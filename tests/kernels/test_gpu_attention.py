@@ -6,30 +6,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tilescope.execution import observe
-from tilescope_kernels import CATALOG
 from tilescope_kernels import scaled_dot_product_attention as sdpa
 from tilescope_kernels.attention import attention, attention_configs, hopper_gradients
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-    # Inductor imports what torch itself deprecates, and advises tf32 for the fp32 parts.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
-]
+from . import on_gpu
+from .checks import INF, NAN, SPECS, relative_error
+from .on_gpu import draw
 
-NAN, INF = float("nan"), float("inf")
-SPECS = {spec.name: spec for spec in CATALOG}
+pytestmark = [*on_gpu.MARKS, on_gpu.INDUCTOR]
+
 TOLERANCE = SPECS["attention"].tolerance
 CONFIGS = SPECS["attention"].implementations["triton"].configs
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
-
-def draw(*shape, dtype=torch.bfloat16, seed=0):
-    return torch.randn(shape, device="cuda", generator=torch.Generator("cuda").manual_seed(seed)).to(dtype)
-
-
-def relative_error(actual, expected):
-    return float((actual.detach().double() - expected.detach()).norm() / expected.detach().norm())
 
 
 def compare(q, k, v, tolerance, call=sdpa, **options):

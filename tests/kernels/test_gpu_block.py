@@ -13,18 +13,13 @@ import pytest
 import torch
 import transformer_block as example
 
+from . import on_gpu
+from .checks import relative_error
+
 SCRIPTS = {"batch_block.py": set()}
 DEVICES = [
     pytest.param("cpu", marks=pytest.mark.slow("kernels", "notebooks/transformer_block.py")),
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-            # Inductor imports what torch itself deprecates, and advises tf32 for the fp32 parts.
-            pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
-        ],
-    ),
+    pytest.param("cuda", marks=[*on_gpu.MARKS, on_gpu.INDUCTOR]),
 ]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SHAPE = example.Shape(classes=256, columns=64, hidden=128, heads=4, kv_heads=2, layers=2)
@@ -72,10 +67,6 @@ def curve(model, pair, judge):
         with torch.no_grad():
             losses.append(judge(*pair))
     return torch.stack(losses)
-
-
-def relative_error(actual, expected):
-    return float((actual.double() - expected).norm() / expected.norm())
 
 
 def assert_no_further(device, dtype, joined=True, compiled=False):

@@ -8,20 +8,13 @@ import torch.nn.functional as F
 from tilescope_kernels import matmul
 from tilescope_kernels import scaled_dot_product_attention as sdpa
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+from . import on_gpu
+from .checks import relative_error
+from .on_gpu import draw
+
+pytestmark = on_gpu.MARKS
 
 DTYPES = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5}
-
-
-def draw(*shape, dtype=torch.bfloat16, seed=0):
-    return torch.randn(shape, device="cuda", generator=torch.Generator("cuda").manual_seed(seed)).to(dtype)
-
-
-def relative_error(actual, expected):
-    return float((actual.double() - expected).norm() / expected.norm())
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES), ids=str)

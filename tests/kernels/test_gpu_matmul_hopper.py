@@ -9,23 +9,14 @@ from tilescope_kernels._shared.launches import Launches
 from tilescope_kernels.matrix_products import matmul_hopper
 from tilescope_kernels.matrix_products.matmul_tilings import TILINGS
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="needs a Hopper GPU"
-    ),
-]
+from . import on_gpu
+from .checks import relative_error
+from .on_gpu import draw
+
+pytestmark = [*on_gpu.MARKS, on_gpu.HOPPER]
 
 DTYPES = {torch.bfloat16: 3e-3, torch.float16: 4e-4}
 EXTENTS = [(128, 256, 64), (256, 512, 1024), (129, 264, 72), (1000, 776, 520), (333, 8192, 136), (1000, 1001, 1003)]
-
-
-def draw(*shape, dtype=torch.bfloat16, seed=0):
-    return torch.randn(shape, device="cuda", generator=torch.Generator("cuda").manual_seed(seed)).to(dtype)
-
-
-def relative_error(actual, expected):
-    return float((actual.double() - expected).norm() / expected.norm())
 
 
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)

@@ -8,19 +8,14 @@ import torch
 import torch.nn.functional as F
 from tilescope_kernels.losses import logits_in_gradient
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-    # Inductor imports what torch itself deprecates, and advises tf32 for the fp32 parts.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
-]
+from . import on_gpu
+from .checks import INF, NAN
 
-NAN, INF = float("nan"), float("inf")
+pytestmark = [*on_gpu.MARKS, on_gpu.INDUCTOR]
 
 
 def draw(*shape, dtype=torch.float32, grad=True, seed=0):
-    numbers = torch.Generator("cuda").manual_seed(seed)
-    return torch.randn(shape, device="cuda", generator=numbers).to(dtype).requires_grad_(grad)
+    return on_gpu.draw(*shape, dtype=dtype, seed=seed).requires_grad_(grad)
 
 
 def classes(rows, columns):

@@ -7,19 +7,13 @@ import tilescope_kernels as kernels
 import torch
 import torch.nn.functional as F
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-    # Inductor imports what torch itself deprecates, and advises tf32 for the fp32 parts.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
-]
+from . import on_gpu
+from .checks import relative_error
+from .on_gpu import draw
+
+pytestmark = [*on_gpu.MARKS, on_gpu.INDUCTOR]
 
 DTYPES = {"bf16": (torch.bfloat16, 1e-2), "fp16": (torch.float16, 2e-3), "fp32": (torch.float32, 1e-5)}
-
-
-def draw(*shape, dtype=torch.bfloat16, seed=0, scale=1.0):
-    numbers = torch.Generator("cuda").manual_seed(seed)
-    return (torch.randn(shape, device="cuda", generator=numbers) * scale).to(dtype)
 
 
 def lora(x, weight, lora_a, lora_b):
@@ -74,7 +68,7 @@ def compare(ours, plain, operands, tolerance, wanted=None):
     found = torch.autograd.grad(actual, [leaves[i] for i in chosen], upstream)
     expected = torch.autograd.grad(expected, [twins[i] for i in chosen], upstream.double())
     for i, one, other in zip(chosen, found, expected, strict=True):
-        error = float((one.double() - other).norm() / other.norm())
+        error = relative_error(one, other)
         assert one.dtype == operands[i].dtype and error <= 3 * tolerance, f"gradient {i}: {error}"
 
 

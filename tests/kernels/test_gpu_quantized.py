@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 from tilescope.execution import execute
-from tilescope_kernels import CATALOG, fp8_matmul, int8_matmul, nf4_quantize, quantize, w8a16_matmul
+from tilescope_kernels import fp8_matmul, int8_matmul, nf4_quantize, quantize, w8a16_matmul
 from tilescope_kernels._shared.launches import Launches
 from tilescope_kernels.matrix_products import w8a16_hopper
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+from . import on_gpu
+from .checks import SPECS, relative_error
+from .on_gpu import CAPABILITY, against_reference
 
-SPECS = {spec.name: spec for spec in CATALOG}
-CAPABILITY = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+pytestmark = on_gpu.MARKS
+
 FLOATS = ("fp32", "fp16", "bf16")
 ROWS = ("1x1", "300x1000", "1823x781", "64x14336", "3x100000")
 EXTENTS = ("1x1x1", "1024x528x1024", "512x512x512", "1023x517x769", "300x4096x4096")
@@ -31,27 +30,14 @@ SHAPES = {
 CASES = [(name, shape, dtype) for name, (shapes, dtypes) in SHAPES.items() for shape in shapes for dtype in dtypes]
 
 
-def relative_error(actual, expected):
-    assert actual.shape == expected.shape
-    actual, expected = actual.detach().double(), expected.detach().double()
-    return float((actual - expected).norm() / expected.norm().clamp_min(1e-30))
+def skip_elsewhere(name):
+    if f"sm_{CAPABILITY[0]}{CAPABILITY[1]}" not in SPECS[name].targets:
+        pytest.skip(f"{name} is not for this GPU")
 
 
 def compare(name: str, workload: str, impl: str = "triton", **options):
-    spec = SPECS[name]
-    if f"sm_{CAPABILITY[0]}{CAPABILITY[1]}" not in spec.targets:
-        pytest.skip(f"{name} is not for this GPU")
-    inputs = spec.inputs(spec.workload(workload), "cuda")
-    precise = {
-        key: value.double() if torch.is_tensor(value) and value.is_floating_point() else value
-        for key, value in inputs.items()
-    }
-    outputs = spec.implementations[impl].call(**inputs, **options)
-    expected = spec.reference(**precise)
-    pairs = zip(outputs, expected, strict=True) if isinstance(outputs, tuple) else [(outputs, expected)]
-    for out, wanted in pairs:
-        assert out.float().isfinite().all()
-        assert relative_error(out, wanted) <= spec.tolerance[workload.split("-")[1]]
+    skip_elsewhere(name)
+    against_reference(name, workload, impl, backward=False, **options)
 
 
 @pytest.mark.parametrize(("name", "shape", "dtype"), CASES, ids=["-".join(case) for case in CASES])
@@ -59,7 +45,7 @@ def test_triton_against_the_reference(name, shape, dtype):
     compare(name, f"{shape}-{dtype}")
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+@on_gpu.INDUCTOR
 @pytest.mark.parametrize(
     ("name", "impl"),
     [(name, impl) for name in SHAPES for impl in SPECS[name].implementations if impl != "triton"],
@@ -121,19 +107,18 @@ def test_precise_accumulation_is_more_precise():
     assert precise < 1e-3 < fast < 2 * cublas
 
 
-def on_gpu(name: str, workload: str):
+def ready(name: str, workload: str):
     """A kernel's inputs and its Triton implementation; skipped where the GPU cannot run it."""
-    if f"sm_{CAPABILITY[0]}{CAPABILITY[1]}" not in SPECS[name].targets:
-        pytest.skip(f"{name} is not for this GPU")
+    skip_elsewhere(name)
     spec = SPECS[name]
     return spec.inputs(spec.workload(workload), "cuda"), spec.implementations["triton"].call
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+@on_gpu.INDUCTOR
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_functions_are_kept_whole_by_torch_compile(name):
     shapes, dtypes = SHAPES[name]
-    inputs, call = on_gpu(name, f"{shapes[1]}-{dtypes[-1]}")
+    inputs, call = ready(name, f"{shapes[1]}-{dtypes[-1]}")
     expected = call(**inputs)
     found = torch.compile(call, fullgraph=True)(**inputs)
     pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
@@ -170,7 +155,7 @@ def test_operators_are_declared_rightly():
 
 
 def test_split_products_are_the_same_every_time():
-    inputs, call = on_gpu("w8a16_matmul", "16x4096x4096-bf16")
+    inputs, call = ready("w8a16_matmul", "16x4096x4096-bf16")
     first = call(**inputs)
     assert all(torch.equal(call(**inputs), first) for _ in range(5))
 
@@ -212,21 +197,15 @@ def test_blocks_in_tiles_for_every_multiprocessor(extents, order, dtype):
 @pytest.mark.parametrize(
     "extents",
     [
-        (1, 8192, 8192),
-        (16, 8192, 8192),
-        (13, 9008, 12000),
-        (16, 1024, 32768),
-        (64, 4096, 4096),
-        (100, 4000, 4112),
-        (128, 4096, 4096),
-        (1024, 1024, 1024),
+        (1, 8192, 8192), (16, 8192, 8192), (13, 9008, 12000), (16, 1024, 32768), (64, 4096, 4096), (100, 4000, 4112),
+        (128, 4096, 4096), (1024, 1024, 1024),
     ],
-)
+)  # fmt: skip
 def test_fp8_of_few_tiles(name, extents):
     workload = "x".join(map(str, extents)) + "-fp8"
     if extents[2] <= 8192:  # Hopper's tensor cores add up with 14 bits, which shows in long sums
         compare(name, workload)
-    inputs, call = on_gpu(name, workload)
+    inputs, call = ready(name, workload)
     precise = {key: value.double() for key, value in inputs.items()}
     exact = fp8_matmul(**inputs, use_fast_accum=False)
     assert relative_error(exact, SPECS[name].reference(**precise)) <= SPECS[name].tolerance["fp8"]
@@ -234,16 +213,16 @@ def test_fp8_of_few_tiles(name, extents):
     assert all(torch.equal(call(**inputs), found) for _ in range(5))
 
 
-@pytest.mark.skipif(CAPABILITY[0] != 9, reason="Hopper's own kernel")
+@on_gpu.HOPPER
 def test_hoppers_blocks_are_those_of_triton():
-    inputs, call = on_gpu("fp8_matmul_blocks", "4100x4104x1040-fp8")
+    inputs, call = ready("fp8_matmul_blocks", "4100x4104x1040-fp8")
     found = call(**inputs)
     for config in SPECS["fp8_matmul_blocks"].implementations["triton"].configs[:2]:
         assert relative_error(found, call(**inputs, config=config)) < 1e-3
     assert all(torch.equal(call(**inputs), found) for _ in range(5))
 
 
-@pytest.mark.skipif(CAPABILITY[0] != 9, reason="Hopper's own kernel")
+@on_gpu.HOPPER
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("m", "n", "k"), [(4100, 4104, 1040), (8191, 4096, 16), (1111, 8008, 4000), (20000, 392, 208)])
 def test_hoppers_w8a16(m, n, k, dtype):
@@ -260,7 +239,7 @@ def test_hoppers_w8a16(m, n, k, dtype):
     assert all(torch.equal(w8a16_matmul(x[1 : m // 2], codes, scale), found[1 : m // 2]) for _ in range(5))
 
 
-@pytest.mark.skipif(CAPABILITY[0] != 9, reason="Hopper's own kernel")
+@on_gpu.HOPPER
 @pytest.mark.parametrize(("block_m", "split"), [(32, 8), (64, 3), (128, 2), (128, 1), (256, 2), (256, 1)])
 @pytest.mark.parametrize(("m", "n", "k"), [(33, 1000, 1040), (300, 4104, 4096), (513, 136, 784)])
 def test_hoppers_w8a16_is_cut(m, n, k, block_m, split):

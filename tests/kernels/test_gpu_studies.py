@@ -6,12 +6,10 @@ import pytest
 import torch
 from tilescope_kernels import FAMILIES
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-    # Inductor imports what torch itself deprecates, and advises tf32 for the fp32 parts.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
-]
+from . import on_gpu
+from .checks import relative_error
+
+pytestmark = [*on_gpu.MARKS, on_gpu.INDUCTOR]
 
 BY_NAME = {spec.name: spec for spec in FAMILIES["studies"]}
 SHAPES = {
@@ -36,5 +34,4 @@ def test_variants_agree(name, impl):
             # Twice: a CUDA graph is recorded before it is replayed.
             for config in implementation.configs or (None, None):
                 actual = implementation.call(**inputs, **({"config": config} if config else {}))
-                error = (actual.double() - wanted).norm() / wanted.norm()
-                assert float(error) <= spec.tolerance[dtype]
+                assert relative_error(actual, wanted) <= spec.tolerance[dtype]

@@ -33,16 +33,6 @@ def test_interpreted(wrong):
     assert not wrong, wrong
 
 
-@pytest.fixture
-def caught(monkeypatch):
-    """Launches that would happen are counted instead, so that argument checks past the device's are reached."""
-    from triton.runtime import jit
-
-    seen = []
-    monkeypatch.setattr(jit.JITFunction, "run", lambda self, *args, **kwargs: seen.append(self.fn.__name__))
-    return seen
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

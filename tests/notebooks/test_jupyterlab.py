@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,8 @@ from typing import Any
 import pytest
 from tilescope.runs import store
 from tilescope_dashboard.serving import launcher
+
+from tests.held_port import HeldPort
 
 ROOT = Path(__file__).parents[2]
 FLAGS = [
@@ -85,9 +86,7 @@ def notebook(path: Path, *cells: str) -> None:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A JupyterLab on an empty folder, with the tile: its address and the folder."""
     folder = tmp_path_factory.mktemp("lab")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    held = HeldPort()
     (folder / "jupyter_server_config.json").write_text(
         json.dumps({"ServerProxy": {"servers": {launcher.NAME: launcher.tile()}}})
     )
@@ -100,7 +99,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         "JUPYTER_CONFIG_DIR": str(folder),
     }
     command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root",
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={held.number}", "--allow-root",
         f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}",
         # Otherwise a question about news lies over the page.
         "--LabApp.news_url=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
@@ -114,12 +113,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         deadline = time.monotonic() + 240
         while True:
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/api", timeout=120).close()
+                urllib.request.urlopen(f"http://127.0.0.1:{held.number}/api", timeout=120).close()
                 break
             except (urllib.error.URLError, ConnectionError):
                 assert server.poll() is None and time.monotonic() < deadline, log.read_text()
                 time.sleep(0.3)
-        yield f"http://127.0.0.1:{port}", folder
+        yield f"http://127.0.0.1:{held.number}", folder
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(120)

@@ -1,6 +1,6 @@
 """Interprets the constructs of ``language/*.py`` in a subprocess, as ``capturing`` captures cases.
 
-A construct is a function of no arguments that returns ``Launched``: what its kernel made of which inputs. It is run with
+A construct is a function of no arguments, or a ``partial`` of one with some, that returns ``Launched``: what its kernel made of which inputs. It is run with
 and without values.
 """
 
@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -41,8 +42,8 @@ class Launched:
 
 def constructs(module: str) -> list[str]:
     """Names of the constructs in ``language/<module>.py``, without importing it."""
-    lines = (HERE / "language" / f"{module}.py").read_text().splitlines()
-    return [line[4 : line.index("(")] for line in lines if line.endswith("() -> Launched:")]
+    text = (HERE / "language" / f"{module}.py").read_text()
+    return re.findall(r"^(?:def )?(\w+)(?:\(\) -> Launched:| = partial\(.*\))$", text, re.MULTILINE)
 
 
 def interpret(*modules: str) -> dict[str, dict[str, Any]]:

@@ -13,37 +13,17 @@ from tilescope.models.advice import Finding
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.metrics import METRICS
-from tilescope.table.run import Ceiling, Device
 
-CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
+from .made_up import CASE, GPU, MB, OCCUPANCY, cost, values
+
 AT = {"launch": 0, "function": "scale_kernel"}
-#: 1 TB/s and 10 Tflop/s: a million bytes take a microsecond.
-GPU = Device(
-    "Made-up GPU", "sm_90", 100, 10_000_000, 10_000_000_000, True,
-    (
-        Ceiling("hbm", 1e12, "byte/second", "measured"),
-        Ceiling("l2", 4e12, "byte/second", "measured"),
-        Ceiling("fp32", 1e13, "flop/second", "measured"),
-        Ceiling("bf16", 1e14, "flop/second", "datasheet"),
-    ),
-)  # fmt: skip
-MILLION = 1_000_000
 
 
-def find(launches: dict[str, Any], case: dict[str, Any] | None = None, of: Case = CASE, **more: Any) -> list[Finding]:
+def find(
+    launches: dict[str, Any], case: dict[str, Any] | None = None, of: Case = CASE, **needed: float
+) -> list[Finding]:
     """Findings for one launch. Keys are ``metric@source``; the cost is 100 MB and the floor 100 µs, unless said."""
-    rows = [
-        of.row("algorithm_bytes_read", more.get("each_way", 50 * MILLION), "model"),
-        of.row("algorithm_bytes_written", more.get("each_way", 50 * MILLION), "model"),
-        of.row("algorithm_flops", more.get("flops", MILLION), "model"),
-    ]
-    for key, value in (case or {}).items():
-        metric, source = key.split("@")
-        rows.append(of.row(metric, value, source, sample=0))
-    for key, value in launches.items():
-        metric, source = key.split("@")
-        sample = {"sample": 0} if source == "torch_profiler" else {}
-        rows.append(of.row(metric, value, source, **{**AT, **sample}))
+    rows = [*cost(of, **needed), *values(case or {}, None, of), *values(launches, 0, of)]
     return advice.findings(schema.frame(rows), GPU)
 
 
@@ -57,63 +37,8 @@ def one(found: list[Finding], rule: str) -> Finding:
 
 
 SLOW = {"gpu_time@torch_profiler": 400e-6}
-OCCUPANCY = {
-    "theoretical_occupancy@compiler": 0.25, "grid_blocks@compiler": 10_000, "block_threads@compiler": 128,
-    "registers@compiler": 128, "shared_memory@compiler": 0, "occupancy_limit_registers@compiler": 4,
-    "occupancy_limit_shared_memory@compiler": 200, "occupancy_limit_warps@compiler": 16,
-}  # fmt: skip
 STALLS = {"stall_long_scoreboard@ncu": 8.0, "stall_wait@ncu": 1.0, "stall_selected@ncu": 1.0}
-MOVED = {"dram_bytes_read@ncu": 150 * MILLION, "dram_bytes_written@ncu": 50 * MILLION, "gpu_time@ncu": 400e-6}
-
-#: Rule, values that make it fire, and a change after which it must not.
-CASES = [
-    ("extra-bytes", {**SLOW, **MOVED}, {"dram_bytes_read@ncu": 55 * MILLION}),
-    ("extra-bytes", {"unique_bytes_read@interpreter": 2e8, "unique_bytes_written@interpreter": 5e7},
-     {"unique_bytes_read@interpreter": 5e7}),
-    ("repeated-requests",
-     {**SLOW, "requested_bytes_read@interpreter": 1e9, "unique_bytes_read@interpreter": 5e7, "gpu_time@ncu": 4e-4,
-      "l2_to_l1_bytes@ncu": 1e9, "l1_to_l2_bytes@ncu": 5e7}, {"requested_bytes_read@interpreter": 5e7}),
-    ("uncoalesced-loads", {**SLOW, "sectors_per_load@ncu": 32, "widest_load@compiler": 4, "gpu_time@ncu": 4e-4},
-     {"sectors_per_load@ncu": 4}),
-    ("uncoalesced-loads", {"sector_efficiency_read@interpreter": 0.25}, {"sector_efficiency_read@interpreter": 1.0}),
-    ("uncoalesced-stores", {"sector_efficiency_written@interpreter": 0.5},
-     {"sector_efficiency_written@interpreter": 1.0}),
-    ("narrow-loads", {"widest_load@compiler": 4}, {"widest_load@compiler": 16}),
-    # What TMA copies passes no thread: the loads that are left are of something small.
-    ("narrow-loads", {"widest_load@compiler": 4, "l1_bytes@ncu": 1e8, "l2_to_l1_bytes@ncu": 5e7}, {"l1_bytes@ncu": 2e6}),
-    ("narrow-loads", {"widest_load@compiler": 4}, {"tensor_instructions@compiler": 8}),
-    ("narrow-loads", {"widest_load@compiler": 4, "tensor_instructions@compiler": 8, "l1_bytes@ncu": 1e8,
-                      "l2_to_l1_bytes@ncu": 5e7}, {"l1_bytes@ncu": 2e6}),
-    ("spills", {"spill_bytes_loaded@compiler": 48, "spill_bytes_stored@compiler": 48},
-     {"spill_bytes_loaded@compiler": 0, "spill_bytes_stored@compiler": 0}),
-    ("spills", {"spill_loads@ncu": 1000, "spill_stores@ncu": 0}, {"spill_loads@ncu": 0}),
-    ("at-the-roof", {"gpu_time@torch_profiler": 105e-6}, {"gpu_time@torch_profiler": 200e-6}),
-    ("register-pressure", OCCUPANCY, {"theoretical_occupancy@compiler": 0.75}),
-    ("register-pressure", OCCUPANCY, {"spill_bytes_loaded@compiler": 8}),
-    ("register-pressure", OCCUPANCY, {"tensor_instructions@compiler": 8}),
-    ("register-pressure", OCCUPANCY, {"grid_blocks@compiler": 50}),
-    ("low-occupancy",
-     {**OCCUPANCY, "occupancy_limit_registers@compiler": 16, "occupancy_limit_shared_memory@compiler": 4},
-     {"theoretical_occupancy@compiler": 1.0}),
-    ("partial-waves", {"grid_blocks@compiler": 30, "occupancy_limit_warps@compiler": 4}, {"grid_blocks@compiler": 400}),
-    ("partial-waves", {"grid_blocks@compiler": 410, "occupancy_limit_warps@compiler": 4},
-     {"grid_blocks@compiler": 9_990}),
-    ("bank-conflicts", {**SLOW, "bank_conflicts@ncu": 2e7, "gpu_time@ncu": 4e-4, "sm_clock@ncu": 1e9},
-     {"bank_conflicts@ncu": 2e5}),
-    ("longest-stall", {**SLOW, **STALLS, "gpu_time@ncu": 4e-4}, {"stall_selected@ncu": 30.0}),
-    ("serialized-products", {"wgmma_short_of_registers@compiler": 16}, {"wgmma_short_of_registers@compiler": 0}),
-    ("serialized-products", {"wgmma_accumulator_used@compiler": 8}, {"wgmma_accumulator_used@compiler": 0}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("rule", "values", "fixed"), CASES, ids=lambda x: x if isinstance(x, str) else "")
-def test_a_rule_fires_and_falls_silent(rule: str, values: dict[str, Any], fixed: dict[str, Any]) -> None:
-    before, after = find(values), find({**values, **fixed})
-    assert rule in rules(before)
-    assert rule not in rules(after)
-    for finding in before:
-        assert finding.evidence and finding.remedy and finding.kernel == "scale"
-        assert finding.bound is None or finding.bound.ratio >= 1.05
+MOVED = {"dram_bytes_read@ncu": 150 * MB, "dram_bytes_written@ncu": 50 * MB, "gpu_time@ncu": 400e-6}
 
 
 def test_scattered_accesses_win_no_more_than_their_part_of_the_traffic() -> None:
@@ -134,10 +59,9 @@ def test_scattered_accesses_win_no_more_than_their_part_of_the_traffic() -> None
 
 
 def test_a_launch_that_is_too_small_for_its_work() -> None:
-    single = one(find({"gpu_time@torch_profiler": 2e-6}, each_way=1000), "launch-bound")
+    single = one(find({"gpu_time@torch_profiler": 2e-6}, read=1000, written=1000), "launch-bound")
     assert single.bound is None
     assert "2.0 µs" in single.title
-    assert "launch-bound" not in rules(find({"gpu_time@torch_profiler": 20e-6}, each_way=1000))
 
 
 def test_nothing_is_found_where_nothing_was_counted() -> None:
@@ -151,14 +75,14 @@ def test_nothing_is_found_where_nothing_was_counted() -> None:
 
 def test_a_product_without_tensor_cores() -> None:
     case = Case("mm", "triton", "forward", "1000x1000x1000-bf16")
-    flops = 100 * MILLION * 100
+    flops = 100 * MB * 100
     plain = find({"tensor_instructions@compiler": 0}, of=case, flops=flops)
     finding = one(plain, "no-tensor-cores")
     assert finding.bound and finding.bound.ratio == pytest.approx(10)
     assert not finding.measured
     assert "no-tensor-cores" not in rules(find({"tensor_instructions@compiler": 4}, of=case, flops=flops))
-    assert "no-tensor-cores" not in rules(find({"tensor_instructions@compiler": 0}, of=case, flops=MILLION))
-    for requested, told in ((flops, True), (MILLION, False)):  # not what the cost says, which may be another kernel's
+    assert "no-tensor-cores" not in rules(find({"tensor_instructions@compiler": 0}, of=case, flops=MB))
+    for requested, told in ((flops, True), (MB, False)):  # not what the cost says, which may be another kernel's
         own = {"tensor_instructions@compiler": 0, "requested_flops@interpreter": requested}
         assert ("no-tensor-cores" in rules(find(own, of=case, flops=flops))) == told
     counted = find({"tensor_ops_bf16@ncu": 0}, of=case, flops=flops)
@@ -169,7 +93,6 @@ def test_arithmetic_at_its_roof() -> None:
     flops = 5 * 10**9
     found = find({"gpu_time@torch_profiler": 0.51e-3}, flops=flops)
     assert one(found, "at-the-rate").bound is None
-    assert "at-the-rate" not in rules(find({"gpu_time@torch_profiler": 1e-3}, flops=flops))
 
 
 def test_a_late_cpu_is_bounded_in_its_own_clock_and_ranks_after_gpu_time() -> None:
@@ -182,22 +105,16 @@ def test_a_late_cpu_is_bounded_in_its_own_clock_and_ranks_after_gpu_time() -> No
 
 def test_no_bound_passes_the_floor() -> None:
     # 8x the bytes at 4x the floor's time: the floor is the lower of the two.
-    found = find({**SLOW, **MOVED, "dram_bytes_read@ncu": 750 * MILLION})
+    found = find({**SLOW, **MOVED, "dram_bytes_read@ncu": 750 * MB})
     bound = one(found, "extra-bytes").bound
     assert bound and bound.ratio == pytest.approx(4)
     assert "floor" in bound.formula and "8.00×" in bound.formula
 
 
 def test_a_bound_over_one_of_two_launches_follows_amdahl() -> None:
-    rows = [
-        CASE.row("algorithm_bytes_read", 50 * MILLION, "model"),
-        CASE.row("algorithm_bytes_written", 50 * MILLION, "model"),
-        CASE.row("algorithm_flops", 1, "model"),
-    ]
+    rows = cost(flops=1)
     for launch, (seconds, width) in enumerate(((300e-6, 16), (100e-6, 4))):
-        at = {"launch": launch, "function": f"kernel_{launch}"}
-        rows += [CASE.row("gpu_time", seconds, "torch_profiler", sample=0, **at)]
-        rows += [CASE.row("widest_load", width, "compiler", **at)]
+        rows += values({"gpu_time@torch_profiler": seconds, "widest_load@compiler": width}, launch, stem="kernel_")
     finding, distance = advice.findings(schema.frame(rows), GPU)
     assert distance.rule == advice.DISTANCE
     assert (finding.rule, finding.launch, finding.function) == ("narrow-loads", 1, "kernel_1")
@@ -224,11 +141,10 @@ def test_launches_of_two_collectors_agree_by_name_where_one_saw_more() -> None:
     ],
 )
 def test_a_library_s_own_kernels_are_left_alone(impl: str, function: str, told: bool) -> None:
-    case = Case("scale", impl, "forward", "1000x1000-fp32")
+    case = dataclasses.replace(CASE, impl=impl)
     at = {"launch": 0, "function": function}
     rows = [case.row(key.split("@")[0], value, "ncu", **at) for key, value in {**STALLS, **MOVED}.items()]
-    rows += [case.row("spill_loads", 1000, "ncu", **at)]
-    rows += [case.row(f"algorithm_{what}", 50 * MILLION, "model") for what in ("bytes_read", "bytes_written", "flops")]
+    rows += [case.row("spill_loads", 1000, "ncu", **at), *cost(case, flops=50 * MB)]
     found = rules(advice.findings(schema.frame(rows), GPU))
     # What the whole case moves is told of any implementation.
     assert found == {"extra-bytes", "distance"} | ({"longest-stall", "spills"} if told else set())
@@ -241,12 +157,12 @@ VALUES = st.sampled_from([0.0, 1e-9, 1e-6, 0.25, 1.0, 4.0, 16.0, 128.0, 255.0, 1
     st.dictionaries(st.tuples(st.sampled_from(sorted(METRICS)), st.sampled_from(schema.SOURCES)), VALUES, max_size=60)
 )
 @settings(deadline=None)
-def test_no_values_make_a_rule_fail(values: dict[tuple[str, str], float]) -> None:
+def test_no_values_make_a_rule_fail(drawn: dict[tuple[str, str], float]) -> None:
     rows = [
         CASE.row(metric, value, source, **({} if source == "model" else AT), sample=0)
-        for (metric, source), value in values.items()
+        for (metric, source), value in drawn.items()
     ]
-    rows += [CASE.row(f"algorithm_{what}", 1e6, "model") for what in ("bytes_read", "bytes_written", "flops")]
+    rows += cost(read=MB, written=MB)
     for finding in advice.findings(schema.frame(rows), GPU):
         assert finding.evidence
         assert finding.bound is None or 1.05 <= finding.bound.ratio < float("inf")
@@ -259,9 +175,8 @@ def test_the_remedy_for_registers_names_a_count_with_which_another_block_fits() 
 
 
 def test_advice_for_a_target_whose_limits_are_not_known_still_speaks() -> None:
-    rows = [CASE.row(key.split("@")[0], value, "compiler", **AT) for key, value in OCCUPANCY.items()]
-    rows += [CASE.row(f"algorithm_{what}", 1000, "model") for what in ("bytes_read", "bytes_written", "flops")]
-    other = Device("GPU", "sm_999", 100, 1, 1, True, GPU.ceilings)
+    rows = [*values(OCCUPANCY), *cost(read=1000, written=1000, flops=1000)]
+    other = dataclasses.replace(GPU, target="sm_999")
     assert "register-pressure" in rules(advice.findings(schema.frame(rows), other))
 
 

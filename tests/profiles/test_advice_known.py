@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -12,30 +13,16 @@ from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.case_table import gather
-from tilescope.table.run import Ceiling, Device
 
-CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
-#: 1 TB/s: a million bytes take a microsecond. L2 holds 10 MB.
-GPU = Device(
-    "Made-up GPU", "sm_90", 100, 10_000_000, 10_000_000_000, True,
-    (Ceiling("hbm", 1e12, "byte/second", "measured"), Ceiling("fp32", 1e13, "flop/second", "measured")),
-)  # fmt: skip
-MB = 1_000_000
+from .made_up import CASE, MB, cost, gpu, values
+
+GPU = gpu(hbm=1e12, fp32=1e13)
 
 
 def chain(*launches: dict[str, float], read: float = 50 * MB, written: float = 50 * MB, of: Case = CASE) -> list[Any]:
     """Rows of a case of several launches: keys are ``metric@source``."""
-    rows = [
-        of.row("algorithm_bytes_read", read, "model"),
-        of.row("algorithm_bytes_written", written, "model"),
-        of.row("algorithm_flops", MB, "model"),
-    ]
-    for number, values in enumerate(launches):
-        for key, value in values.items():
-            metric, source = key.split("@")
-            sample = {"sample": 0} if source == "torch_profiler" else {}
-            rows.append(of.row(metric, value, source, launch=number, function=f"kernel_{number}", **sample))
-    return rows
+    each = (values(launch, number, of, "kernel_") for number, launch in enumerate(launches))
+    return [*cost(of, read, written), *itertools.chain.from_iterable(each)]
 
 
 def find(*launches: dict[str, float], **more: Any) -> list[Finding]:
@@ -302,7 +289,7 @@ def test_operands_that_are_widened_first_use_tensor_cores_too(metric: str, told:
     rows += [product.row("algorithm_flops", 2e9, "model")]
     for name in ("tensor_ops_fp8", metric):
         rows += [product.row(name, 0 if name == "tensor_ops_fp8" else 2e9, "ncu", launch=0, function="kernel_0")]
-    device = Device(**{**GPU.__dict__, "ceilings": (*GPU.ceilings, Ceiling("fp8", 1e14, "flop/second", "measured"))})
+    device = gpu(hbm=1e12, fp32=1e13, fp8=1e14)
     rows = [row for row in rows if row["metric"] != "algorithm_flops" or row["value"] > MB]
     assert ("no-tensor-cores" in bounds(advice.findings(schema.frame(rows), device))) == told
 

@@ -18,8 +18,9 @@ from tilescope.runs import store
 from tilescope.runs.store import RunWriter
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import Device, Failure, Run
+from tilescope.table.run import Failure
 
+from . import made_up
 from .fake_jobs import OWN
 
 ROOTS = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles", "dashboard")]
@@ -47,16 +48,7 @@ def tilescope(capsys, *arguments):
 
 
 def a_run(tmp_path, **fields):
-    run = Run(
-        "20261120-221530-3fa9",
-        "2026-11-20T22:15:30+00:00",
-        Device("H", "sm_90", 132, 1, 1, False),
-        {},
-        {},
-        {},
-        **fields,
-    )
-    writer = RunWriter(tmp_path / "runs", run)
+    writer = RunWriter(tmp_path / "runs", made_up.run(**fields))
     case = Case("softmax", "triton", "forward", "8x8-fp32")
     writer.append(schema.frame([case.row("registers", 32, "compiler", launch=0, function="k")]))
     return writer.finish()

@@ -200,7 +200,7 @@ def test_the_thread_that_watches_a_supervisor_is_in_nobodys_way():
     code = (
         "import threading, time\n"
         "from tilescope.tuning import compile_pool as pool\n"
-        "from tilescope.worker import main\n"
+        "from tilescope.jobs.worker import main\n"
         "main._die_with(1)\n"  # it is not the parent
         "print(threading.active_count(), pool.may_fork())\n"
         "threading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"

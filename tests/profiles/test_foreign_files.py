@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tilescope import cli
-from tilescope.foreign_files import (
+from tilescope.collectors.foreign_files import (
     formats,
     helion_autotune,
     inductor_autotune,
@@ -20,10 +20,10 @@ from tilescope.foreign_files import (
     proton,
     tritonparse,
 )
-from tilescope.foreign_files.opening import open_file
 from tilescope.hardware import device
 from tilescope.models import function_names, sweeps, text_table
 from tilescope.models.summary import summarise
+from tilescope.notebook.opening import open_file
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun, StoreError
 from tilescope.table import helion_config, schema

@@ -17,10 +17,12 @@ from tilescope.models import compare, gate, gate_text, json_documents
 from tilescope.runs.store import LoadedRun
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import Ceiling, Device, Failure, Run
+from tilescope.table.run import Device, Failure, Run
 
-CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
-GPU = Device("Made-up GPU", "sm_90", 100, 10_000_000, 10**10, True, (Ceiling("hbm", 1e12, "byte/second", "datasheet"),))
+from . import made_up
+
+CASE = made_up.CASE
+GPU = made_up.gpu(sheet_hbm=1e12)
 LIMITS = gate.Limits()
 #: What the compiler says of a launch.
 COMPILED = {"registers": 64, "shared_memory": 4096, "spill_bytes_stored": 0, "spill_bytes_loaded": 0,

@@ -12,40 +12,26 @@ from tilescope import cli
 from tilescope.models import advice, impossible, summary
 from tilescope.runs import store
 from tilescope.table import schema
-from tilescope.table.case import Case
 from tilescope.table.run import Ceiling, Device, Run
 
-CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
+from .made_up import MB, cost, gpu, values
+
 #: HBM moves a million bytes in a microsecond, by its datasheet. L2 holds 10 MB.
-GPU = Device(
-    "Made-up GPU", "sm_90", 100, 10_000_000, 10_000_000_000, True,
-    (
-        Ceiling("hbm", 1e12, "byte/second", "datasheet"),
-        Ceiling("hbm", 0.9e12, "byte/second", "measured"),
-        Ceiling("fp32", 1e13, "flop/second", "datasheet"),
-    ),
-)  # fmt: skip
-MB = 1e6
+GPU = gpu(sheet_hbm=1e12, hbm=0.9e12, sheet_fp32=1e13)
 
 
-def table(values: dict[str, Any], read: float = 50 * MB, written: float = 50 * MB, flops: float = MB) -> Any:
-    """A case: keys are ``metric@source``, or ``metric@source@launch``; times have a sample."""
-    rows = [
-        CASE.row("algorithm_bytes_read", read, "model"),
-        CASE.row("algorithm_bytes_written", written, "model"),
-        CASE.row("algorithm_flops", flops, "model"),
-    ]
-    for key, value in values.items():
+def table(given: dict[str, Any], **needed: float) -> Any:
+    """A case: keys are ``metric@source``, or ``metric@source@launch``; what events timed is of the whole."""
+    rows = cost(**needed)
+    for key, value in given.items():
         metric, source, *launch = key.split("@")
-        sample = {"sample": 0} if source in ("torch_profiler", "events") else {}
-        number = int(launch[0]) if launch else 0
-        place = {} if source == "events" else {"launch": number, "function": f"scale_{number}"}
-        rows.append(CASE.row(metric, value, source, **sample, **place))
+        number = None if source == "events" else int(launch[0]) if launch else 0
+        rows += values({f"{metric}@{source}": value}, number, stem="scale_")
     return schema.frame(rows)
 
 
-def found(values: dict[str, Any], **cost: float) -> set[str]:
-    return {reason.rule for _, reason in impossible.of_table(table(values, **cost), GPU)}
+def found(given: dict[str, Any], **needed: float) -> set[str]:
+    return {reason.rule for _, reason in impossible.of_table(table(given, **needed), GPU)}
 
 
 TRACED, COUNTED = "gpu_time@torch_profiler", "gpu_time@ncu"
@@ -109,14 +95,14 @@ POSSIBLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("rule", "values", "cost"), IMPOSSIBLE)
-def test_what_cannot_be_is_called_so(rule: str, values: dict[str, Any], cost: dict[str, float]) -> None:
-    assert found(values, **cost) == {rule}
+@pytest.mark.parametrize(("rule", "given", "needed"), IMPOSSIBLE)
+def test_what_cannot_be_is_called_so(rule: str, given: dict[str, Any], needed: dict[str, float]) -> None:
+    assert found(given, **needed) == {rule}
 
 
-@pytest.mark.parametrize(("values", "cost"), POSSIBLE)
-def test_what_can_be_is_left_alone(values: dict[str, Any], cost: dict[str, float]) -> None:
-    assert not found(values, **cost)
+@pytest.mark.parametrize(("given", "needed"), POSSIBLE)
+def test_what_can_be_is_left_alone(given: dict[str, Any], needed: dict[str, float]) -> None:
+    assert not found(given, **needed)
 
 
 def test_a_launch_that_overlaps_another_is_held_against_what_is_left() -> None:
@@ -128,9 +114,9 @@ def test_a_launch_that_overlaps_another_is_held_against_what_is_left() -> None:
 
 def test_nothing_is_said_of_a_device_whose_sheet_and_caches_are_not_known() -> None:
     unknown = Device("Other", "sm_90", 100, 0, 0, True, (Ceiling("hbm", 1e12, "byte/second", "measured"),))
-    values = {TRACED: 1e-6, "dram_bytes_read@ncu": 0}
-    assert not list(impossible.of_table(table(values), unknown))
-    assert list(impossible.of_table(table(values), GPU))
+    given = {TRACED: 1e-6, "dram_bytes_read@ncu": 0}
+    assert not list(impossible.of_table(table(given), unknown))
+    assert list(impossible.of_table(table(given), GPU))
 
 
 def test_advice_says_it_first_and_nothing_else_of_that_case() -> None:

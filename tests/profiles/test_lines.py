@@ -17,8 +17,9 @@ from tilescope.runs.publish import publish
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError
 from tilescope.table import line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.run import Device, Run
 from tilescope.table.schema import SchemaError
+
+from . import made_up
 
 PAGE = gzip.decompress(Path(__file__).with_name("fixtures").joinpath("source_cuda_sass_h200.csv.gz").read_bytes())
 TEXT = PAGE.decode()
@@ -138,10 +139,9 @@ def test_text_without_a_source_page_is_refused() -> None:
 @pytest.fixture
 def loaded(tmp_path: Path) -> LoadedRun:
     """A run of softmax with lines, sources and the compiler's artefacts of two workloads."""
-    device = Device("H", "sm_90", 132, 1, 1, True)
     cost = {case.workload: {"forward": {"bytes_read": size}} for case, size in ((CASE, 100), (SMALL, 1))}
     facts = {"softmax": {"file": "", "cost": cost}, "matmul": {"file": ""}}
-    writer = RunWriter(tmp_path / "runs", Run("20261120-221530-3fa9", "2026-11-20T22:15:30", device, facts, {}, {}))
+    writer = RunWriter(tmp_path / "runs", made_up.run(kernels=facts))
     for case in (CASE, SMALL):
         writer.append(schema.frame([case.row("interval", 1e-6, "events")]))
         stages = {"ttgir": "", "ptx": "", "sass": f"/*0000*/  EXIT  // {case.workload}:6\n"}
@@ -179,8 +179,7 @@ def test_publishing_keeps_lines_source_and_the_largest_cases_listing(loaded: Loa
 
 
 def test_a_run_from_before_has_no_lines(tmp_path: Path) -> None:
-    device = Device("H", "sm_90", 132, 1, 1, True)
-    writer = RunWriter(tmp_path, Run("20261120-221530-3fa9", "2026-11-20T22:15:30", device, {"softmax": {}}, {}, {}))
+    writer = RunWriter(tmp_path, made_up.run(kernels={"softmax": {}}))
     loaded = store.open_run(writer.finish())
     assert loaded.lines.empty
     assert loaded.sources == {}

@@ -61,14 +61,8 @@ def test_every_pipe_has_a_product() -> None:
 
     names = [doing for doing, _ in measured_rates._roofs()]
     assert [name.removeprefix("cuBLAS ") for name in names[4:]] == [
-        "bf16",
-        "fp16",
-        "tf32",
-        "fp32",
-        "fp64",
-        "fp8",
-        "int8",
-    ]
+        "bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8",
+    ]  # fmt: skip
 
 
 @pytest.mark.gpu

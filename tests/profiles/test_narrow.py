@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import torch
 from tilescope.interpreter import narrow
+from tilescope.table.case import Case
+
+from .capturing import capture, figures
 
 TORCH = {"bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
 
@@ -22,10 +25,13 @@ def test_numbers_round_to_the_nearest_and_halves_to_even(kind: str) -> None:
     largest = {"bf16": 1e30, "fp8e4nv": 448.0, "fp8e5": 57344.0}[kind]
     drawn = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
     known = narrow.decode(np.arange(120, dtype=np.uint8), kind) if kind != "bf16" else drawn
-    numbers = np.concatenate([drawn, drawn * 1e-3, (known[1:] + known[:-1]) / 2, [0.0, -0.0, largest, -largest]])
-    numbers = numbers.astype(np.float32)
+    middles = (known[1:] + known[:-1]) / 2
+    parts = [drawn, drawn * 1e-3, middles, -middles, np.nextafter(middles, 0), [0.0, -0.0, largest, -largest]]
+    numbers = np.concatenate(parts).astype(np.float32)
     expected = torch.from_numpy(numbers).to(TORCH[kind]).float().numpy()
-    np.testing.assert_array_equal(narrow.decode(narrow.encode(numbers, kind), kind), expected)
+    found = narrow.encode(numbers, kind)
+    np.testing.assert_array_equal(narrow.decode(found, kind), expected)
+    np.testing.assert_array_equal(narrow.encode(expected, kind), found)
 
 
 @pytest.mark.parametrize(("kind", "largest"), [("fp8e4nv", 448.0), ("fp8e5", 57344.0)])
@@ -40,3 +46,11 @@ def test_bfloat16_keeps_infinities_and_nan() -> None:
     np.testing.assert_array_equal(
         narrow.decode(narrow.encode(numbers, "bf16"), "bf16"), [np.inf, -np.inf, np.nan, np.inf]
     )
+
+
+def test_products_of_codes_are_checked_as_what_they_are() -> None:
+    # As fp32, to which a check without a GPU brings what it draws, they would be no operands of this kernel.
+    cases = [Case("fp8_matmul", impl, "forward", "48x32x160-fp8") for impl in ("triton", "eager")]
+    found = capture("check", cases)
+    for case in cases:
+        assert figures(found[case.id], None)["relative_error"] <= figures(found[case.id], None)["tolerance"] == 6e-3

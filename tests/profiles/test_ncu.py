@@ -296,9 +296,9 @@ def test_a_log_without_end_is_refused_and_removed(
 def test_command_asks_for_what_the_chip_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
     monkeypatch.setattr(device, "detect", lambda: device.for_target("sm_90"))
-    line = counters.command(["python", "-m", "tilescope.worker", "job.json"], tmp_path)
+    line = counters.command(["python", "-m", "tilescope.jobs.worker", "job.json"], tmp_path)
     assert line[0] == "/opt/ncu"
-    assert line[-4:] == ["python", "-m", "tilescope.worker", "job.json"]
+    assert line[-4:] == ["python", "-m", "tilescope.jobs.worker", "job.json"]
     options = dict(itertools.pairwise(line))
     assert options["--clock-control"] == "none"
     assert options["--cache-control"] == "all"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import tilescope
-from tilescope.foreign_files.opening import open_file
+from tilescope.notebook.opening import open_file
 from tilescope.runs.store import LoadedRun, StoreError
 
 STAND_IN = """

@@ -11,7 +11,9 @@ from tilescope.runs.publish import finished, publish
 from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.run import Device, Failure, Run, Skipped
+from tilescope.table.run import Failure, Skipped
+
+from . import made_up
 
 SOFTMAX, MATMUL = Case("softmax", "triton", "forward", "8x8-fp32"), Case("matmul", "triton", "forward", "8x8x8-bf16")
 LARGER = dataclasses.replace(SOFTMAX, workload="16x8-fp32")
@@ -24,13 +26,12 @@ def row(case, source="events", metric="interval"):
 @pytest.fixture
 def written(tmp_path):
     def write(*rows, complete=True):
-        device = Device("H", "sm_90", 132, 1, 1, True)
         sizes = [{"id": SOFTMAX.workload, "label": "small"}, {"id": LARGER.workload, "label": "large"}]
         facts = {
             "softmax": {"file": "", "workloads": sizes},
             "matmul": {"file": "", "workloads": [{"id": MATMUL.workload, "label": ""}]},
         }
-        writer = RunWriter(tmp_path, Run("20261120-221530-3fa9", "2026-11-20T22:15:30", device, facts, {}, {}))
+        writer = RunWriter(tmp_path, made_up.run(kernels=facts))
         writer.append(schema.frame(rows))
         writer.artefact_path("ncu", SOFTMAX, ".csv").write_text("long")
         for case in (SOFTMAX, MATMUL):

@@ -20,9 +20,7 @@ from .fake_jobs import KIT
 
 FIXTURES = KIT.parent
 
-slow = pytest.mark.slow(
-    "profiles/tilescope/tuning", "profiles/tilescope/jobs", "profiles/tilescope/worker", "tests/profiles/test_race.py"
-)
+slow = pytest.mark.slow("profiles/tilescope/tuning", "profiles/tilescope/jobs", "tests/profiles/test_race.py")
 OWN = f"{KIT / 'tunable.py'}:SPEC"
 TIMES = {"": 3e-6, "BLOCK=64,num_warps=64": 9e-6, "BLOCK=256,num_warps=4": 2e-6, "BLOCK=512,num_warps=4": 4e-6}
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from tilescope.jobs import resident
 from tilescope.jobs.process import WorkerProcess
-from tilescope.worker import fork_server
+from tilescope.jobs.worker import fork_server
 
 from .conftest import FIXTURES, search
 from .fake_jobs import OWN, cases, run
@@ -230,7 +230,7 @@ def test_who_asks_for_the_gpu_again_finds_a_worker_that_is_ready(forking, tmp_pa
 
 
 def test_a_server_that_is_started_for_the_gpu_has_a_worker_ready_before_anybody_asks(forking, tmp_path, monkeypatch):
-    code = "import sys, pathlib; from tilescope.worker import fork_server as f; f.ready.DRIVER = pathlib.Path(sys.argv.pop()); f.main(sys.argv[1:])"
+    code = "import sys, pathlib; from tilescope.jobs.worker import fork_server as f; f.ready.DRIVER = pathlib.Path(sys.argv.pop()); f.main(sys.argv[1:])"
     path = Path(os.environ["XDG_RUNTIME_DIR"]) / "early.socket"
     for driver, ready in (("/dev/null", 1), ("/nowhere", 0)):
         arguments = [sys.executable, "-c", code, str(path), resident.GPU, driver]
@@ -258,7 +258,9 @@ def children(process):
 
 def test_it_ends_when_nobody_asks(forking):
     path = Path(os.environ["XDG_RUNTIME_DIR"]) / "idle.socket"
-    code = "import sys; from tilescope.worker import fork_server as f; f.IDLE = 0.1; sys.exit(f.main(sys.argv[1:]))"
+    code = (
+        "import sys; from tilescope.jobs.worker import fork_server as f; f.IDLE = 0.1; sys.exit(f.main(sys.argv[1:]))"
+    )
     done = subprocess.run([sys.executable, "-c", code, str(path)], env=resident.environment(), timeout=300, check=False)
     assert done.returncode == 0
     assert not path.exists()
@@ -268,7 +270,7 @@ def test_servers_that_were_asked_longest_ago_make_room(forking):
     folder = Path(os.environ["XDG_RUNTIME_DIR"])
     code = """if True:
         import sys
-        from tilescope.worker import fork_server as f
+        from tilescope.jobs.worker import fork_server as f
         f._FIRST, f._THEN, f._LATER = ("json",), (), ()
         sys.exit(f.main(sys.argv[1:]))"""
     servers = []

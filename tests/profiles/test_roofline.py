@@ -14,32 +14,19 @@ from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import Ceiling, Device
+
+from . import made_up
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SOFTMAX = Case("softmax", "triton", "forward", "16384x4096-bf16")
 MATMUL = Case("matmul", "triton", "forward", "4096x4096x4096-bf16")
 
 #: A device with round figures: 1 TB/s of HBM measured (2 by datasheet), 10 TB/s of L2, 10 Tflop/s fp32, 100 bf16.
-TOY = Device(
-    "toy", "sm_90", 10, 1 << 20, 1 << 30, True,
-    (
-        Ceiling("hbm", 2e12, "byte/second", "datasheet"),
-        Ceiling("hbm", 1e12, "byte/second", "measured"),
-        Ceiling("hbm_read", 1.1e12, "byte/second", "measured"),
-        Ceiling("l2", 10e12, "byte/second", "measured"),
-        Ceiling("fp32", 10e12, "flop/second", "datasheet"),
-        Ceiling("bf16", 100e12, "flop/second", "datasheet"),
-    ),
-)  # fmt: skip
+TOY = made_up.gpu(sheet_hbm=2e12, hbm=1e12, hbm_read=1.1e12, l2=10e12, sheet_fp32=10e12, sheet_bf16=100e12)
 
 
 def cost(case: Case, flops: float, read: float, written: float) -> list[dict[str, Any]]:
-    return [
-        case.row("algorithm_flops", flops, "model"),
-        case.row("algorithm_bytes_read", read, "model"),
-        case.row("algorithm_bytes_written", written, "model"),
-    ]
+    return made_up.cost(case, read, written, flops)
 
 
 def timed(case: Case, *launches: float, source: str = "torch_profiler", samples: int = 3) -> list[dict[str, Any]]:

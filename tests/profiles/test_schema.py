@@ -97,16 +97,8 @@ def test_a_device_finds_its_roof():
 
 def test_sources_are_the_collectors_the_most_direct_first_and_the_tools_that_measure_too():
     measured = (
-        "ncu",
-        "cupti",
-        "torch_profiler",
-        "events",
-        "check",
-        "chrome_trace",
-        "proton",
-        "tritonparse",
-        "inductor",
+        "ncu", "cupti", "torch_profiler", "events", "check", "chrome_trace", "proton", "tritonparse", "inductor",
         "helion",
-    )
+    )  # fmt: skip
     assert (*measured, "compiler", "interpreter", "model") == SOURCES
     assert set(SOURCES) - MEASURED == {"compiler", "interpreter", "model"}

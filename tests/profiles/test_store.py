@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-
 import pandas as pd
 import pytest
 from tilescope.runs import store
 from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import SCHEMA_VERSION, Device, Failure, Run
+from tilescope.table.run import Failure
+
+from . import made_up
 
 CASE = Case("softmax", "triton", "forward", "8x8-fp32")
 
@@ -24,10 +23,8 @@ def runs(monkeypatch, tmp_path):
 
 
 def a_run(name="20261120-221530-3fa9", **fields):
-    device = Device("H", "sm_90", 132, 1, 1, False)
     facts = {"softmax": {"file": "tilescope_kernels/spec.py", "sha256": ""}}
-    run = Run(name, "2026-11-20T22:15:30+00:00", device, facts, {"torch": "2"}, {}, title="one")
-    return dataclasses.replace(run, **fields)
+    return made_up.run(name, facts, **{"versions": {"torch": "2"}, "title": "one", **fields})
 
 
 def rows(*values):
@@ -95,73 +92,6 @@ def test_a_half_written_run_is_listed_and_recovered(runs):
     assert not store.open_run(folder).run.complete
 
 
-def damage_json(folder):
-    (folder / "run.json").write_text("{")
-
-
-def damage_fields(folder):
-    (folder / "run.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION}))
-
-
-def damage_kind(folder):
-    (folder / "run.json").write_text("[]")
-
-
-def damage_table(folder):
-    path = folder / "table.parquet"
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def empty_table(folder):
-    (folder / "table.parquet").write_bytes(b"")
-
-
-def lose_table(folder):
-    (folder / "table.parquet").unlink()
-
-
-def lose_json(folder):
-    (folder / "run.json").unlink()
-
-
-def newer(folder):
-    data = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**data, "schema_version": SCHEMA_VERSION + 1, "new": 1}))
-
-
-def foreign_table(folder):
-    pd.DataFrame({"a": [1]}).to_parquet(folder / "table.parquet")
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (damage_json, "damaged, record it again"),
-        (damage_fields, "damaged"),
-        (damage_kind, "holds no object"),
-        (damage_table, "damaged, record it again"),
-        (empty_table, "damaged, record it again"),
-        (lose_table, "table.parquet is missing"),
-        (lose_json, "run.json is missing"),
-        (newer, "upgrade with"),
-        (foreign_table, "columns are not the schema's"),
-    ],
-)
-def test_a_damaged_run_says_so_in_one_line_and_stays(runs, damage, said):
-    folder = written(runs)
-    whole = written(runs, name="20261121-000000-aaaa")
-    damage(folder)
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(StoreError, match=said) as caught:
-        store.open_run(folder)
-    assert "\n" not in str(caught.value)
-    summaries = store.list_runs()
-    assert [summary.path for summary in summaries] == [whole, folder]
-    assert summaries[0].error == ""
-    assert said in summaries[1].error
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
-
-
 def test_a_run_is_found_by_id_start_path_and_latest(runs, tmp_path):
     first = written(runs, name="20261120-000000-aaaa")
     second = written(runs, name="20261121-000000-bbbb")
@@ -206,5 +136,16 @@ def test_where_runs_go(monkeypatch, tmp_path):
 
 
 def test_ids_sort_by_time():
-    assert store.new_id() <= store.new_id()[:15] + "-ffff"
-    assert len({store.new_id() for _ in range(20)}) > 1
+    made = [store.new_id() for _ in range(200)]
+    assert made == sorted(set(made))
+
+
+def test_of_runs_begun_in_the_same_second_the_last_one_is_the_latest(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "_last", 0)
+    monkeypatch.setattr(store.time, "time", lambda: 1_700_000_000.25)
+    ids = [store.new_id() for _ in range(3)]
+    assert len({name[:15] for name in ids}) == 1
+    for name in reversed(ids):
+        written(tmp_path, name=name)
+    assert store.find("latest", [tmp_path]).name == ids[-1]
+    assert [found.id for found in store.list_runs([tmp_path])] == ids[::-1]

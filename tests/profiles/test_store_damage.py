@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,9 @@ from tilescope.runs.publish import publish
 from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import Device, Run
+from tilescope.table.run import SCHEMA_VERSION
+
+from . import made_up
 
 CASES = [Case("softmax", "triton", "forward", f"{size}x8-fp32") for size in (8, 16, 32)]
 FIRST, SECOND, THIRD = "20261120-000000-aaaa", "20261121-000000-bbbb", "20261122-000000-cccc"
@@ -31,8 +34,7 @@ def runs(monkeypatch, tmp_path):
 
 
 def writer(folder, name):
-    device = Device("H", "sm_90", 132, 1, 1, False)
-    made = RunWriter(folder, Run(name, "2026-11-20T22:15:30+00:00", device, {"softmax": {}}, {}, {}, title=name))
+    made = RunWriter(folder, made_up.run(name, {"softmax": {}}, title=name))
     made.plan(CASES)
     return made
 
@@ -138,7 +140,7 @@ def test_an_id_names_a_run_and_no_other_place(runs, tmp_path, name):
         store.open_run(folder)
     with pytest.raises(StoreError, match="cannot be a run's id"):
         writer(runs, name)
-    loaded = store.LoadedRun(Run(name, "", Device("H", "sm_90", 1, 1, 1, False), {}, {}, {}), schema.frame([]), folder)
+    loaded = store.LoadedRun(made_up.run(name), schema.frame([]), folder)
     with pytest.raises(StoreError, match="cannot be a run's id"):
         publish(loaded, tmp_path / "target")
     assert victim.is_dir()
@@ -203,34 +205,30 @@ def test_what_is_promised_is_on_the_disk(runs, monkeypatch):
     assert renamed[0][-1] == str(final.parent)
 
 
-def bad_kernels(folder):
-    change(folder, kernels=5)
+def text(name, content):
+    return lambda folder: (folder / name).write_text(content)
 
 
-def deep(folder):
-    (folder / "run.json").write_text('{"schema_version": 1, "id": ' + "[" * 50_000 + "]" * 50_000 + "}")
+def gone(name):
+    return lambda folder: (folder / name).unlink()
 
 
-def surrogate(folder):
-    change(folder, title="\ud800")
+def change(**fields):
+    def changed(folder):
+        data = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps({**data, **fields}))
+
+    return changed
 
 
-def device(folder):
-    away(folder / "run.json", "/dev/zero")
-
-
-def kernel_log(folder):
-    away(folder / "table.parquet", "/proc/kmsg")
+def away(path, target):
+    path.unlink()
+    path.symlink_to(target)
 
 
 def pipe(folder):
     (folder / "run.json").unlink()
     os.mkfifo(folder / "run.json")
-
-
-def huge(folder):
-    with (folder / "table.parquet").open("wb") as file:
-        file.truncate(1 << 40)
 
 
 def bomb(folder):
@@ -239,41 +237,49 @@ def bomb(folder):
             file.write(bytes(1 << 20))
 
 
-def change(folder, **fields):
-    data = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**data, **fields}))
-
-
-def away(path, target):
-    path.unlink()
-    path.symlink_to(target)
+def cut_off(folder):
+    os.truncate(folder / "table.parquet", (folder / "table.parquet").stat().st_size - 20)
 
 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (bad_kernels, "kernels is a whole number, not an object"),
-        (deep, "no JSON|nested"),
-        (surrogate, "half a character"),
-        (device, "no ordinary file"),
-        (kernel_log, "a link out"),
+        (text("run.json", "{"), "damaged, record it again"),
+        (text("run.json", json.dumps({"schema_version": SCHEMA_VERSION})), "damaged"),
+        (text("run.json", "[]"), "holds no object"),
+        (text("run.json", '{"schema_version": 1, "id": ' + "[" * 50_000 + "]" * 50_000 + "}"), "no JSON|nested"),
+        (gone("run.json"), "run.json is missing"),
+        (change(schema_version=SCHEMA_VERSION + 1, new=1), "upgrade with"),
+        (change(kernels=5), "kernels is a whole number, not an object"),
+        (change(title="\ud800"), "half a character"),
+        (lambda folder: away(folder / "run.json", "/dev/zero"), "no ordinary file"),
         (pipe, "no ordinary file"),
-        (huge, "bytes, which is more than"),
         (bomb, "unpacks to more"),
+        (cut_off, "damaged, record it again"),
+        (text("table.parquet", ""), "damaged, record it again"),
+        (gone("table.parquet"), "table.parquet is missing"),
+        (lambda folder: away(folder / "table.parquet", "/proc/kmsg"), "a link out"),
+        (lambda folder: os.truncate(folder / "table.parquet", 1 << 40), "bytes, which is more than"),
+        (lambda folder: pd.DataFrame({"a": [1]}).to_parquet(folder / "table.parquet"), "columns are not the schema's"),
     ],
 )
-def test_a_bad_run_is_one_line_and_the_others_are_listed(runs, capsys, damage, said):
-    good = filled(runs, FIRST).finish()
-    bad = filled(runs, SECOND).finish()
+def test_a_bad_run_says_so_in_one_line_and_stays_and_the_others_are_listed(runs, capsys, damage, said):
+    bad, good = (filled(runs, name).finish() for name in (FIRST, SECOND))
     damage(bad)
-    found = {summary.path: summary.error for summary in store.list_runs()}
-    assert found[good] == ""
-    with pytest.raises(StoreError, match=said):
+
+    def files():
+        return {(path, seen.st_size, seen.st_mtime_ns) for path in bad.iterdir() if (seen := path.lstat())}
+
+    before = files()
+    with pytest.raises(StoreError, match=said) as caught:
         store.open_run(bad)
-    assert SECOND in found[bad]
-    assert "\n" not in found[bad]
+    assert "\n" not in str(caught.value)
+    listed = store.list_runs()
+    assert [(summary.path, bool(summary.error)) for summary in listed] == [(good, False), (bad, True)]
+    assert re.search(said, listed[1].error) and FIRST in listed[1].error and "\n" not in listed[1].error
     assert cli.main(["show"]) == 0
-    assert FIRST in capsys.readouterr().out
+    assert SECOND in capsys.readouterr().out
+    assert files() == before
 
 
 def test_a_kernels_file_is_a_python_file_and_nothing_else(tmp_path):

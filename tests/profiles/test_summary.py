@@ -14,21 +14,16 @@ from tilescope.hardware import device
 from tilescope.models import advice, roofline, summary
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import Ceiling, Device
+from tilescope.table.run import Ceiling
+
+from . import made_up
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")
 EAGER = Case("softmax", "eager", "forward", "16384x4096-bf16")
 
 #: 1 TB/s, 10 Tflop/s fp32, 100 Tflop/s bf16.
-TOY = Device(
-    "toy", "sm_90", 10, 1 << 20, 1 << 30, True,
-    (
-        Ceiling("hbm", 1e12, "byte/second", "measured"),
-        Ceiling("fp32", 10e12, "flop/second", "datasheet"),
-        Ceiling("bf16", 100e12, "flop/second", "measured"),
-    ),
-)  # fmt: skip
+TOY = made_up.gpu("toy", hbm=1e12, sheet_fp32=10e12, bf16=100e12)
 
 
 def rows(
@@ -36,9 +31,7 @@ def rows(
 ) -> list[dict[str, Any]]:
     """A case that needs that many flops and bytes; one launch for each time; counters of ncu on the first."""
     return [
-        case.row("algorithm_flops", flops, "model"),
-        case.row("algorithm_bytes_read", needed / 2, "model"),
-        case.row("algorithm_bytes_written", needed / 2, "model"),
+        *made_up.cost(case, needed / 2, needed / 2, flops),
         *(
             case.row("gpu_time", t, "torch_profiler", launch=n, function=f"k{n}", sample=i)
             for i in range(5)
@@ -72,9 +65,7 @@ def test_what_only_reads_is_held_against_the_read_bandwidth() -> None:
     both = dataclasses.replace(TOY, ceilings=(*TOY.ceilings, faster))
     for written, roof, floor in ((0.0, "hbm_read", 0.8e-3), (2e7, "hbm_read", 0.8e-3), (3e7, "hbm", 1e-3)):
         table = [
-            CASE.row("algorithm_flops", 1e8, "model"),
-            CASE.row("algorithm_bytes_read", 1e9 - written, "model"),
-            CASE.row("algorithm_bytes_written", written, "model"),
+            *made_up.cost(CASE, 1e9 - written, written, 1e8),
             CASE.row("gpu_time", 1e-3, "torch_profiler", launch=0, function="k", sample=0),
         ]
         frame = schema.validate(schema.frame(table))

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tilescope.worker import main
+from tilescope.jobs.worker import main
 
 from .fake_jobs import KIT, cases
 
@@ -19,7 +19,7 @@ def answer(tmp_path, **job):
     path = tmp_path / "job.json"
     path.write_text(json.dumps(job))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(KIT), *ROOTS])}
-    command = [sys.executable, "-m", "tilescope.worker", str(path)]
+    command = [sys.executable, "-m", "tilescope.jobs.worker", str(path)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
 
 
@@ -33,15 +33,8 @@ def capture(tmp_path, *fates):
 def test_standard_output_carries_nothing_but_events(tmp_path):
     cases, done, events = capture(tmp_path, "noisy", "raises", "good")
     assert [event["event"] for event in events] == [
-        "start",
-        "case",
-        "result",
-        "case",
-        "error",
-        "case",
-        "result",
-        "done",
-    ]
+        "start", "case", "result", "case", "error", "case", "result", "done",
+    ]  # fmt: skip
     assert events[1] == {
         "event": "case", "index": 0, "of": 3, "case": cases[0].id, "collector": "fakes.quick", "doing": "running"
     }  # fmt: skip

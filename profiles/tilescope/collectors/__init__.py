@@ -12,13 +12,21 @@ by its dotted path, and its rows give the source of the table that they are most
 ``SUFFIX``
     The artefact's file suffix.
 
-and may have ``capture_all(cases, load, folder, settings, begin)`` (in the place of ``capture``, for cases that are worth nothing one
-by one: yields each as it is settled, with the exception it failed with), ``failure(artefact) -> str`` (why a case whose artefact has rows has failed all
-the same), ``remark(artefact) -> str`` (what the run's notes are to say of a case, empty for nothing), ``parse_lines(artefact, case) -> (DataFrame, dict)`` (values of single source lines, as ``tilescope.table.line_values``
-has them, and the text of the source files by name), ``command(argv, folder) -> list[str]`` (wraps the worker's command line), ``environment() -> dict``
-(variables for the worker's process) and ``finish(folder, cases) -> None`` (after the worker ended: turns what the
-wrapper wrote into one artefact a case). One that runs Triton kernels says with which configs, beside its artefact
-(``tilescope.table.launch_configs``).
+and may have:
+
+``capture_all(cases, load, folder, settings, begin)``
+    In the place of ``capture``, for cases that are only worth something together. Yields each when it is settled, with the
+    exception it failed with.
+``failure(artefact) -> str``, ``remark(artefact) -> str``
+    Why a case has failed although its artefact has rows; a remark on a case for the run's notes. Empty for none.
+``parse_lines(artefact, case) -> (DataFrame, dict)``
+    Values of single source lines (``tilescope.table.line_values``), and the text of the source files by name.
+``command(argv, folder) -> list[str]``, ``environment() -> dict``
+    The worker's command line, wrapped; variables for the worker's process.
+``finish(folder, cases) -> None``
+    Runs after the worker ended: turns what the wrapper wrote into one artefact a case.
+
+One that runs Triton kernels also notes their configs beside its artefact (``tilescope.table.launch_configs``).
 """
 
 from __future__ import annotations

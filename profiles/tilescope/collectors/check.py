@@ -180,7 +180,7 @@ def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any], assumed: di
 def _results(
     call: Any, inputs: Mapping[str, Any], case: Case, spec: Any, rounded: Sequence[torch.dtype] | None = None
 ) -> dict[str, torch.Tensor]:
-    """Outputs, and for a backward pass gradients, by name: the reference's with the outputs' gradients ``rounded`` to these dtypes."""
+    """Outputs, or gradients for a backward pass, by name. The reference is given outputs' gradients ``rounded`` to these dtypes."""
     import torch  # noqa: PLC0415
     from tilescope_kernels.spec import FORWARD  # noqa: PLC0415 (imports torch)
 

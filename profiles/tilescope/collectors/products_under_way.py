@@ -1,7 +1,7 @@
 """Which instructions run while products of the tensor cores are under way, told from SASS. Pure text.
 
-A product (wgmma) runs beside the instructions that follow it until its group is waited for. ptxas puts that wait where it likes, even
-ahead of arithmetic that was written before it, which then runs alone.
+A product (wgmma) runs beside the instructions that follow it until its group is waited for. ptxas puts that wait where it
+likes, even ahead of arithmetic that was written before it, which then runs alone.
 """
 
 from __future__ import annotations

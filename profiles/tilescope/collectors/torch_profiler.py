@@ -88,10 +88,10 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """Rows of every launch and repetition and of every launch (its resources).
 
-    Of every repetition: ``gpu_time``, ``launch_start`` and, where the trace has the call, ``launch_call``: when the CPU
-    began the call that made the launch. Of the case: ``sm_clock`` in hertz, as it was at the end. Times in seconds; starts and calls count from the moment when the repetition's
-    first launch began on the GPU, so its own call is negative. ``estimated_occupancy`` is the profiler's guess from the
-    launch alone, as a ratio.
+    Of every repetition: ``gpu_time``, ``launch_start`` and, where the trace has the call, ``launch_call``: when the CPU began
+    the call that made the launch. Times in seconds; starts and calls count from the moment when the repetition's first launch
+    began on the GPU, so its own call is negative. ``estimated_occupancy`` is the profiler's guess from the launch alone, as a
+    ratio. Of the case: ``sm_clock`` in hertz, as it was at the end.
     """
     trace = bounded_reading.data_of(artefact)
     called = _calls(_complete(trace))

@@ -24,22 +24,10 @@ from tilescope.commands import (
     tune,
 )
 
-COMMANDS = (
-    catalog.command,
-    check.command,
-    profile.command,
-    tune.command,
-    show.command,
-    open.command,
-    compare.command,
-    gate.command,
-    advise.command,
-    fuse.command,
-    resume.command,
-    recover.command,
-    publish.command,
-    record.command,
-    claims.command,
-    doctor.command,
-    mcp.command,
-)
+COMMANDS = tuple(
+    module.command
+    for module in (
+        catalog, check, profile, tune, show, open, compare, gate, advise, fuse, resume, recover, publish, record, claims,
+        doctor, mcp,
+    )
+)  # fmt: skip

@@ -75,7 +75,7 @@ def _here(arguments: argparse.Namespace) -> int:
         return job
 
     loaded, interrupted = running.run(plan)
-    return _told(arguments, loaded, interrupted, timed)
+    return _report_and_export(arguments, loaded, interrupted, timed)
 
 
 def _elsewhere(arguments: argparse.Namespace) -> int:
@@ -114,7 +114,7 @@ def _elsewhere(arguments: argparse.Namespace) -> int:
             await supervisor.run(job, progress)
 
         loaded, interrupted = running.follow(work)
-        status = max(status, _told(arguments, loaded, interrupted, timed=True))
+        status = max(status, _report_and_export(arguments, loaded, interrupted, timed=True))
     return status
 
 
@@ -125,7 +125,7 @@ def _merge(path: Path) -> None:
     print(f"{new} timings of {path} are new in {kept}")
 
 
-def _told(arguments: argparse.Namespace, loaded: LoadedRun, interrupted: bool, timed: bool) -> int:
+def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interrupted: bool, timed: bool) -> int:
     """Prints the run and exports its winners. Returns the exit status."""
     from tilescope.jobs import tuning  # noqa: PLC0415
     from tilescope.models import sweeps, text_table  # noqa: PLC0415

@@ -78,8 +78,8 @@ def content(path: Path, within: Path | None = None, most: int = LARGEST) -> byte
 
 
 def chunks(path: Path, most: int = STREAMED) -> Iterator[bytes]:
-    """The file's bytes in pieces of at most ``PIECE``, unpacked where they are gzip's (all of its members) or zstd's: for files that
-    are too large to be held. ``most`` bounds what they come to.
+    """The file's bytes in pieces of at most ``PIECE``, unpacked where they are gzip's (all of its members) or zstd's: for files
+    that are too large to be held. ``most`` bounds what they come to.
 
     Raises FileNotFoundError where there is none, else Unreadable, which may come after the first pieces.
     """

@@ -29,7 +29,7 @@ def folder() -> Path:
 
 
 def digest(parts: Iterable[Any]) -> str:
-    """A name for what those parts, which JSON can write, decide."""
+    """A digest of these values, of kinds that JSON can write: the name of what they decide."""
     return hashlib.sha256(json.dumps(list(parts), sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -54,7 +54,7 @@ def read(kind: str, key: str) -> Any:
 
 
 def write(kind: str, key: str, value: Any) -> None:
-    """Keeps a value that JSON can write, in place of the oldest of many. Where nothing can be written, nothing is."""
+    """Keeps a value that JSON can write, in place of the oldest if there are many. Never raises."""
     with contextlib.suppress(OSError, ValueError):
         place = folder() / kind
         place.mkdir(parents=True, exist_ok=True)

@@ -1,34 +1,52 @@
-"""Floats narrower than numpy has them, kept as codes: bfloat16 and the two 8-bit formats. Pure numpy.
+"""Floats narrower than numpy has them, kept as codes: bfloat16 and the two 8-bit formats. Imports torch.
 
-Formats go by Triton's names: ``bf16`` in uint16, ``fp8e4nv`` and ``fp8e5`` in uint8.
+Formats go by Triton's names: ``bf16`` in uint16, ``fp8e4nv`` (e4m3) and ``fp8e5`` (e5m2) in uint8. Triton's own interpreter rounds
+halves of 8-bit floats up and lets a mantissa that overflows damage the exponent.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from tilescope.interpreter import float8
+#: PyTorch's types of the 8-bit formats, and how many of their codes from 0 on are finite: their numbers ascend.
+_EIGHT_BITS = {"fp8e4nv": (torch.float8_e4m3fn, 0x7F), "fp8e5": (torch.float8_e5m2, 0x7C)}
+_SIGN, _NAN = 0x80, 0x7F
 
-FORMATS = frozenset({"bf16", "fp8e4nv", "fp8e5"})
+FORMATS = frozenset({"bf16", *_EIGHT_BITS})
 
 Array = npt.NDArray[Any]
 
 
 def decode(codes: Array, kind: str) -> npt.NDArray[np.float32]:
     """The numbers that codes of one of ``FORMATS`` stand for."""
-    if kind == "bf16":
-        return (codes.astype(np.uint32) << 16).view(np.float32)
-    return float8.decode(codes) if kind == "fp8e4nv" else float8.decode_e5m2(codes)
+    return (codes.astype(np.uint32) << 16).view(np.float32) if kind == "bf16" else _numbers(kind)[codes]
 
 
 def encode(numbers: Array, kind: str) -> Array:
     """The nearest codes, halves to even; a NaN stays one, and only ``bf16`` has infinities."""
-    if kind == "bf16":
-        return _to_bfloat16(numbers.astype(np.float32))
-    return float8.encode(numbers) if kind == "fp8e4nv" else float8.encode_e5m2(numbers)
+    return _to_bfloat16(numbers.astype(np.float32)) if kind == "bf16" else _to_eight_bits(numbers, kind)
+
+
+@functools.cache
+def _numbers(kind: str) -> npt.NDArray[np.float32]:
+    """What each of the 256 codes of an 8-bit format stands for."""
+    numbers: npt.NDArray[np.float32] = torch.arange(256, dtype=torch.uint8).view(_EIGHT_BITS[kind][0]).float().numpy()
+    return numbers
+
+
+def _to_eight_bits(numbers: Array, kind: str) -> Array:
+    """What is too large becomes the largest, as ``cvt.satfinite`` has it."""
+    known = _numbers(kind)[: _EIGHT_BITS[kind][1]]
+    middles, size = (known[1:] + known[:-1]) / 2, np.abs(numbers)
+    below, above = (np.searchsorted(middles, size, side=side) for side in ("left", "right"))
+    codes = np.where(below % 2 == 0, below, above).astype(np.uint8)
+    codes = np.where(np.isnan(numbers), np.uint8(_NAN), codes)
+    return np.where(np.signbit(numbers), codes | np.uint8(_SIGN), codes)
 
 
 def _to_bfloat16(values: npt.NDArray[np.float32]) -> Array:

@@ -106,7 +106,7 @@ class Attempt:
             return self.left(str(error), hopeless=not error.lacking)
 
     async def hear(self, event: Mapping[str, Any]) -> None:
-        """Takes one event. Of a case that is settled already nothing more is believed."""
+        """Takes one event. Events of a case that is settled already are ignored."""
         kind, case = event["event"], self.open.get(event.get("case", ""))
         if kind == "start":
             self.ledger.emit({"event": "waiting", "collector": self.name, "doing": "starting the worker"})
@@ -128,7 +128,7 @@ class Attempt:
             await self.settle(kind, case, event)
 
     async def settle(self, kind: str, case: Case, event: Mapping[str, Any]) -> None:
-        """What the worker says it came to with a case."""
+        """Settles a case by the event that ends it: an error, a skip, or an artefact that is kept now or after the process."""
         if kind == "error" and event.get("environment"):
             self.later[case.id] = case
             self.obstacle, self.detail = _machine(event["environment"]), event.get("detail", "")
@@ -207,7 +207,7 @@ class Attempt:
         return Outcome(tuple(self.open.values()), tuple(self.later.values()), obstacle, detail, hopeless)
 
     def blame_wrapper(self, cases: list[Case], reason: str, log: str) -> Outcome:
-        """The wrapper gave nothing: for good if it never did, else for these cases only."""
+        """The wrapper gave nothing: if it never did, the collector is given up, else these cases fail."""
         if self.name not in self.ledger.productive:
             return Outcome(obstacle=reason, detail=tail(log), settled=True)
         for case in cases:

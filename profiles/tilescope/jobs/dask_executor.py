@@ -1,7 +1,8 @@
 """GPUs behind a Dask scheduler: each worker of its cluster that has one. Needs ``pip install 'tilescope[dask]'``.
 
-A worker has the GPU that its CUDA_VISIBLE_DEVICES names first: start one a GPU. What it is asked for runs in processes of Tilescope's
-own beside it, so that a kernel that faults costs neither the worker nor its cluster. Imports neither torch nor triton.
+A worker has the GPU that its CUDA_VISIBLE_DEVICES names first: start one a GPU. What it is asked for runs in processes of
+Tilescope's own beside it, so that a kernel that faults costs neither the worker nor its cluster. Imports neither torch nor
+triton.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ async def timed(executor: Executor, gpus: Sequence[Gpu], job: Job) -> Job:
 async def _final(
     executor: Executor, job: Job, heats: Mapping[Gpu, Heat], lost: dict[Gpu, WorkerError]
 ) -> tuple[Gpu, Heat]:
-    """The GPU that has the final, and its times: its own share with what is left of the others, and all of those that were lost."""
+    """The GPU that has the final, and its times: of its own share, of the others' best, and of all that lost GPUs had to time."""
     (collector,) = job.collectors
     done = {case for heat in heats.values() for case in heat.artefacts.keys() | heat.failures.keys()}
     for home, own in heats.items():
@@ -115,7 +115,7 @@ async def _final(
 
 
 def deal(cases: Sequence[Case], count: int) -> list[list[Case]]:
-    """The cases dealt out: of each sweep every GPU has some configs, and all have the default, by which they can be compared."""
+    """The cases dealt out: each GPU gets some configs of every sweep, and all get the default, by which GPUs can be compared."""
     shares: list[list[Case]] = [[] for _ in range(count)]
     turn = 0
     for case in cases:

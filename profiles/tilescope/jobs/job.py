@@ -44,7 +44,8 @@ class Job:
     ``settings``: ``target`` (``sm_90``), ``repetitions``, ``warmup``, ``timeout`` and ``interpreter_limit`` in seconds,
     ``measure_ceilings`` (default True), ``renew_ceilings``: measure them although they are known (default False).
     ``catalog`` is what the kernels declare; empty means that a worker is asked. ``notes`` are remarks that the run begins
-    with, ``skipped`` what is not asked of it, ``given`` artefacts that there are already, made on ``device`` with ``versions`` where that was not here.
+    with, ``skipped`` the cases left out and why, ``given`` artefacts that exist already. ``device`` and ``versions`` say where
+    those were made, if not here.
     """
 
     cases: Sequence[Case]

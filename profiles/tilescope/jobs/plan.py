@@ -65,7 +65,9 @@ async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog 
     store.check_writable(folder)
     target, here = await asyncio.to_thread(choose_target, request.target)
     chosen = await asyncio.to_thread(choose_collectors, request.collectors, target, here)
-    catalog = catalog or await questions.describe(request.kernels, request.workloads, **limit(request.settings))
+    catalog = catalog or await questions.describe(
+        request.kernels, request.workloads, **describe_timeout(request.settings)
+    )
     return Job(
         cases=choose_cases(request, catalog),
         collectors=chosen,
@@ -92,8 +94,8 @@ def choose_target(asked: str) -> tuple[str, str]:
     return target, here
 
 
-def limit(settings: Mapping[str, Any]) -> dict[str, float]:
-    """The keyword ``timeout`` of ``describe``, where the settings have one."""
+def describe_timeout(settings: Mapping[str, Any]) -> dict[str, float]:
+    """The keyword argument ``timeout`` of ``questions.describe``; none where the settings have no timeout."""
     return {"timeout": float(settings["timeout"])} if "timeout" in settings else {}
 
 

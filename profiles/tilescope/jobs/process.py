@@ -47,7 +47,7 @@ class StartError(RuntimeError):
 
 
 class WorkerProcess:
-    """A process ``python -m tilescope.worker`` on one job, in a process group of its own: forked where that serves, else cold.
+    """A process ``python -m tilescope.jobs.worker`` on one job, in a process group of its own: forked where that serves, else cold.
 
     ``wrap`` may change the command line (ncu goes in front of it); ``environment`` adds variables. Use as an
     asynchronous context manager: leaving it stops whatever still runs. ``status`` is the exit status once
@@ -192,9 +192,9 @@ class WorkerProcess:
         return found
 
     def leave(self) -> None:
-        """Ends ``events`` at a worker that has said that it is done: how it ends is of no matter, and takes as long as a small case.
+        """Stops waiting for a worker that has said that it is done: its exit would take as long as a small case.
 
-        A cold process is waited for all the same.
+        Only for a forked worker; a cold process is waited for all the same.
         """
         self._left = isinstance(self._process, resident.Forked)
 

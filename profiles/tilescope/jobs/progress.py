@@ -30,7 +30,7 @@ class Progress:
         self.index, self.of = int(event.get("index", self.index)), int(event.get("of", self.of))
         kind = event.get("event")
         if event.get("doing"):
-            said = (event.get("collector", ""), event["doing"], short(event.get("case", "")))
+            said = (event.get("collector", ""), event["doing"], readable(event.get("case", "")))
             self.doing = " ".join(filter(None, said))
         if kind == "error":
             self.failed += 1
@@ -88,14 +88,9 @@ def terminal() -> Progress:
     return TerminalLine() if sys.stderr.isatty() else LogLines()
 
 
-def short(case: str) -> str:
-    """A case's id without the folder and file of a kernel of one's own."""
-    return readable(case)
-
-
 def failure_text(event: Mapping[str, Any]) -> str:
     """``failed: compiler softmax/triton/…: message``."""
-    where = " ".join(filter(None, [event.get("collector", ""), short(event.get("case", ""))]))
+    where = " ".join(filter(None, [event.get("collector", ""), readable(event.get("case", ""))]))
     return f"failed: {where}: {event.get('message', '')}"
 
 

@@ -1,7 +1,8 @@
 """Workers forked from a process that stays and has torch imported: found, started when there is none, and asked.
 
-The fork server (``tilescope.worker.fork_server``) serves every job of one person with the same Python, environment and limits, of
-this process or another. Where there is none to be had, callers start a cold process. ``TILESCOPE_RESIDENT=0`` turns it off.
+The fork server (``tilescope.jobs.worker.fork_server``) serves every job of one person with the same Python, environment and
+limits, of this process or another. Where there is none to be had, callers start a cold process. ``TILESCOPE_RESIDENT=0`` turns
+it off.
 Imports neither torch nor triton.
 """
 
@@ -33,7 +34,7 @@ SWITCH = "TILESCOPE_RESIDENT"
 #: Names a worker in the environment of everything that it starts, and what stands there in the fork server's own.
 MARK, UNMARKED = "TILESCOPE_WORKER", "tilescope-scratch-________"
 #: Options of Python for a worker, before the file of its job.
-WORKER = ("-P", "-m", "tilescope.worker")
+WORKER = ("-P", "-m", "tilescope.jobs.worker")
 #: Asks a server that is started for a worker that is ready for the GPU.
 GPU = "gpu"
 #: The file beside a job's that says in which environment and folder it is to be done.
@@ -50,17 +51,8 @@ _NO_MATTER = frozenset(
     {"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "TERM", "COLORTERM", "TMPDIR", "PS1", "WINDOWID", "DISPLAY", MARK}
 )  # fmt: skip
 _NO_MATTER_BEGINNING = (
-    "TILESCOPE_",
-    "SSH_",
-    "TERM_",
-    "XDG_SESSION",
-    "VSCODE_",
-    "JPY_",
-    "GIT_",
-    "PYTEST_",
-    "WT_",
-    "TMUX",
-)
+    "TILESCOPE_", "SSH_", "TERM_", "XDG_SESSION", "VSCODE_", "JPY_", "GIT_", "PYTEST_", "WT_", "TMUX",
+)  # fmt: skip
 
 
 class Started(NamedTuple):
@@ -191,14 +183,14 @@ async def _ask(connection: socket.socket, what: Mapping[str, Any], output: int) 
 
 async def _connection(path: Path, variables: Mapping[str, str]) -> socket.socket | None:
     """A connection to the server, which is started if there is none; None where it does not come up."""
-    if found := _connected(path):
+    if found := connected(path):
         return found
     started = _start(path, variables)
     loop = asyncio.get_running_loop()
     limit = loop.time() + _LISTENING
     while started is not None and loop.time() < limit:
         await asyncio.sleep(0.02)
-        if found := _connected(path):
+        if found := connected(path):
             return found
         # It ends with status 0 where another one was quicker, which then listens, and where it has been asked before and a file
         # that it had imported was edited since.
@@ -209,7 +201,8 @@ async def _connection(path: Path, variables: Mapping[str, str]) -> socket.socket
     return None
 
 
-def _connected(path: Path) -> socket.socket | None:
+def connected(path: Path) -> socket.socket | None:
+    """A connection to the server that listens at ``path`` and is this person's; None where there is none."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(str(path))
@@ -223,7 +216,7 @@ def _connected(path: Path) -> socket.socket | None:
 
 
 def _listens(path: Path) -> bool:
-    found = _connected(path)
+    found = connected(path)
     if found:
         found.close()
     return found is not None
@@ -235,7 +228,7 @@ def _start(path: Path, variables: Mapping[str, str], gpu: bool = False) -> subpr
     now = time.monotonic()
     if coming := [server for server in _started if server.path == path and now - server.at < _COMING]:
         return coming[-1].process
-    command = [sys.executable, "-P", "-m", "tilescope.worker.fork_server", str(path), *([GPU] if gpu else [])]
+    command = [sys.executable, "-P", "-m", "tilescope.jobs.worker.fork_server", str(path), *([GPU] if gpu else [])]
     null = subprocess.DEVNULL
     try:
         started = subprocess.Popen(

@@ -16,7 +16,7 @@ from tilescope import collectors
 from tilescope.hardware import device
 from tilescope.jobs import questions
 from tilescope.jobs.job import Given, Job
-from tilescope.jobs.plan import ALL, Request, RequestError, limit, plan
+from tilescope.jobs.plan import ALL, Request, RequestError, describe_timeout, plan
 from tilescope.runs import artefacts
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case
@@ -40,15 +40,15 @@ async def plan_tuning(
 ) -> tuple[Job, bool]:
     """The job that tries every config of ``kernels`` and their default, and whether it times them.
 
-    Where there is a GPU they race (``tilescope.tuning.race``): what is remembered of a whole sweep is not timed again, unless all is
-    to be ``fresh``. An ``exhaustive`` job times every one as often as any case. With ``elsewhere``, another machine's GPU, they are to
-    race there.
+    On a GPU they race (``tilescope.tuning.race``), and configs whose times are remembered are not timed again unless the job
+    is ``fresh``. An ``exhaustive`` job has no race: it times every config as often as any other case. Without a GPU the configs
+    are only compiled. ``elsewhere`` is the GPU of another machine, on which they are to race.
 
     Without ``workloads`` each kernel's largest is taken, without ``directions`` its first, without ``implementations`` those
-    that declare configs; of several kernels, those that declare none are left out. Without a GPU they are compiled. Raises what ``plan`` raises, and RequestError when there is
-    nothing to tune.
+    that declare configs; of several kernels, those that declare none are left out. Raises what ``plan`` raises, and
+    RequestError when there is nothing to tune.
     """
-    asked = await questions.describe(kernels, workloads, **limit(settings or {}))
+    asked = await questions.describe(kernels, workloads, **describe_timeout(settings or {}))
     tunable = {
         entry["kernel"]: [n for n, declared in entry["implementations"].items() if declared["configs"]]
         for entry in asked

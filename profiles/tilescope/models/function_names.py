@@ -40,7 +40,7 @@ def library(function: str) -> str:
 
 
 def computes(function: str) -> str:
-    """What a general kernel of PyTorch's is used for, as ``add`` or ``max reduction``; empty where its name says it itself, or not."""
+    """What a general kernel of PyTorch's is used for, as ``add`` or ``max reduction``; empty if it is no such kernel."""
     general = plain_name(function)
     if general not in GENERAL:
         return ""

@@ -112,7 +112,7 @@ def _bytes_in_time(case: CaseValues, device: Device, pipe: str) -> Iterator[Impo
 
 
 def _counted_rate(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
-    """HBM bytes that ncu or CUPTI counted over its own time, against the datasheet or the chip's bytes a cycle where they are more."""
+    """HBM bytes that ncu or CUPTI counted over its own time, against the datasheet's rate, or the chip's if that is greater."""
     time, roof = _time(case, "gpu_time", case.counted_by), device.ceiling("hbm", ceilings.DATASHEET)
     ways = [(f"dram_bytes_{way}", case.total(f"dram_bytes_{way}", case.counted_by)) for way in ("read", "written")]
     if not (time and time.value > 0 and roof):
@@ -150,7 +150,7 @@ def _operations_in_time(case: CaseValues, device: Device, pipe: str) -> Iterator
 
 
 def _reads(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
-    """HBM bytes that were read, against the distinct ones: ncu empties all caches before each launch, CUPTI's collector the L2 before the case."""
+    """HBM bytes read, against the distinct: ncu empties all caches before each launch, CUPTI's collector the L2 before a case."""
     read, counted = _needed(case)[0], case.total("dram_bytes_read", case.counted_by)
     if not (read and counted and device.l2_bytes) or read.value < _FEW or counted.value >= _LEAST * read.value:
         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
@@ -41,7 +42,7 @@ def keep(folders: Iterable[Path], file: Path = FILE) -> list[str]:
         if line is None:
             line = _line(store.open_run(folder))
             computed.append(folder.name)
-        lines.append(json.dumps(line, separators=(",", ":"), default=_plain))
+        lines.append(json.dumps(line, separators=(",", ":"), default=operator.methodcaller("item")))  # NumPy's scalars
     file.write_text("\n".join([*lines, ""]), encoding="utf-8")
     return computed
 
@@ -61,7 +62,7 @@ def digest(folder: Path, declared: Iterable[str], texts: Iterable[str]) -> str:
 
 
 def _valid(folder: Path, file: Path) -> dict[str, Any] | None:
-    line = _lines(file, _stamp(file)).get(folder.name)
+    line = _lines(file, file.stat().st_mtime if file.is_file() else 0.0).get(folder.name)
     return line if line and line["digest"] == digest(folder, line["declared"], line["texts"]) else None
 
 
@@ -101,15 +102,6 @@ def _line(loaded: store.LoadedRun) -> dict[str, Any]:
         "provenance": claims_text.provenance([loaded]),
         "rows": {name: [row[name] for row in rows] for name in (rows[0] if rows else {})},
     }  # fmt: skip
-
-
-def _plain(value: Any) -> Any:
-    """A NumPy scalar as Python's own."""
-    return value.item()
-
-
-def _stamp(file: Path) -> float:
-    return file.stat().st_mtime if file.is_file() else 0.0
 
 
 @functools.lru_cache(maxsize=2)

@@ -65,7 +65,7 @@ def points(
 
 
 def _held_against(case: CaseValues, known: Roofs) -> Roofs:
-    """The roofs as they are for one case."""
+    """The roofs that one case is compared with: which roof of HBM that is depends on the case."""
     hbm = hbm_roof(case, known)
     return lambda name: hbm if name == "hbm" else known(name)
 

@@ -109,8 +109,9 @@ def summarise(
     of the longest launch.
 
     ``library`` is the quickest other implementation of LIBRARIES on the same problem, and ``speedup_library`` its GPU
-    time over the case's. No speedup is of a time that cannot be (``impossible``), nor over one. ``chosen`` is the config that it ran with where none was given, by
-    ``launch_configs.chosen`` of ``launched`` (``LoadedRun.configs``). ``why`` is a sentence for people. ``kernels`` is ``Run.kernels``.
+    time over the case's; there is none where either time is impossible (``impossible``). ``chosen`` is the config that the
+    case ran with where none was given (``launch_configs.chosen``). ``why`` is a sentence for people. The argument ``kernels``
+    is ``Run.kernels``, ``launched`` is ``LoadedRun.configs``.
     """
     cases = gather(table)
     problems = by_problem(cases)

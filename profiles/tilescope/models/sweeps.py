@@ -1,4 +1,4 @@
-"""Sweeps over configs as frames: a row a config, with its parameters and what they led to; which is the best, and what it is told by. Pure."""
+"""Sweeps as frames, a row a config with its parameters and values; which config is best, and what to say of it. Pure."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ CLOSE = 0.02
 #: States of a warp, and those in which it waits for nothing but its turn.
 _STATES = tuple(metric for metric in METRICS if metric.startswith("stall_"))
 _NO_STALLS = ("stall_selected", "stall_not_selected")
-#: Arguments of ``triton.Config`` of its own, not of the kernel.
+#: Keyword arguments of ``triton.Config``; all other parameters are the kernel's.
 _OF_LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-#: Parameters whose cost is told.
+#: So many parameters' costs are listed.
 TOLD = 4
 
 
@@ -163,7 +163,7 @@ def gain(rows: pd.DataFrame, default: pd.DataFrame) -> float | None:
 
 
 def as_code(config: str, source: str = "") -> str:
-    """``triton.Config({"BLOCK": 128}, num_warps=4)`` for ``BLOCK=128,num_warps=4``; a ``helion.Config`` where the time's ``source`` is Helion."""
+    """``triton.Config({"BLOCK": 128}, num_warps=4)`` for ``BLOCK=128,num_warps=4``; a ``helion.Config`` if ``source`` is Helion."""
     if source.startswith(helion_config.SOURCE):
         return helion_config.as_code(config)
     values = config_values(config)
@@ -189,7 +189,7 @@ def costing(rows: pd.DataFrame) -> str:
 
 
 def conclusions(table: pd.DataFrame, target: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Each sweep of a run's table that was timed, and lines on its best config: as code, against the default, and what matters."""
+    """Each timed sweep of a run's table, and lines on it: the best config as code, its speed over the default, what matters."""
     for kernel in table.loc[table["config"] != "", "kernel"].unique():
         of_kernel = table[table["kernel"] == kernel]
         cells, own = configs(of_kernel, target=target), defaults(of_kernel)
@@ -215,7 +215,7 @@ def _parameters(configs: pd.Series) -> pd.DataFrame:
 
 
 def _values(rows: pd.DataFrame, index: list[str], target: str) -> pd.DataFrame:
-    """Time and resources of each case: of the longest launch, by the source that ``tilescope.models.preference`` takes at its word."""
+    """Time and resources of each case, those of its longest launch from the source that ``models.preference`` prefers."""
     cells: dict[tuple[str, ...], dict[str, Any]] = {}
     for case in gather(rows):
         found = cells[tuple(case.key[name] for name in index)] = _time(case)

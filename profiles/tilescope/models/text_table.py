@@ -31,7 +31,8 @@ def results(table: pd.DataFrame, device: Device, launched: pd.DataFrame | None =
     The columns are those of the case and ``gpu_time`` (seconds), ``interval`` (seconds), ``registers``, ``shared_memory``
     (bytes), ``spills`` (bytes stored and loaded), ``occupancy`` (theoretical), ``limiter`` (text), ``requested`` and
     ``unique`` (bytes read, bytes written), ``moved`` (the same, seen at the HBM), ``relative_error`` and its ``tolerance``,
-    ``row_error`` (that of the worst row) and its ``row_tolerance``, and ``chosen`` (see ``summarise``, as of ``launched``). What was not measured is None.
+    ``row_error`` (that of the worst row) and its ``row_tolerance``, and ``chosen`` (see ``summarise``, which ``launched`` is
+    for). What was not measured is None.
     """
     rows = summary.summarise(table, device, launched=launched).to_dict("records")
     launches = preference.of_cases(table, device.target)
@@ -97,8 +98,8 @@ def cells(
     that are shown in any case."""
     called = function_names.labels(found["kernel"])
     headings: dict[str, tuple[str, Callable[[Any], str]]] = {
-        "kernel": ("kernel", lambda v: called[v] if len(v) > _LONG else v), "impl": ("impl", str), "pass": ("pass", str), "workload": ("workload", str),
-        "config": ("config", str),
+        "kernel": ("kernel", lambda v: called[v] if len(v) > _LONG else v),
+        **{column: (column, str) for column in ("impl", "pass", "workload", "config")},
         "gpu_time": ("GPU time", lambda v: units.text(v, "second")),
         "interval": ("interval", lambda v: units.text(v, "second")),
         "registers": ("registers", _joined),

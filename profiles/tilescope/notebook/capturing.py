@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,8 +183,7 @@ class Capture:
 
         folder = (Path(runs_dir) if runs_dir else store.runs_dir()).absolute()
         store.check_writable(folder)
-        name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-        references = self.write(folder / CAPTURED / name)
+        references = self.write(folder / CAPTURED / store.new_id())
         catalog = [describe.entry(reference, execute.load_spec(reference)) for reference in references]
         told = {"assumed": {"capture": self._assumed.as_data()}} if self._assumed else {}
         given = [found for reference in references for found in _counted(reference)]

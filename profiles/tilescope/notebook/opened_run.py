@@ -14,13 +14,13 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope.foreign_files import opening
-from tilescope.jobs.progress import short
 from tilescope.models import text_table
 from tilescope.models.summary import summarise
+from tilescope.notebook import opening
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
+from tilescope.table.case import readable
 from tilescope.table.run import Failure
 
 #: Rows of a summary in a notebook's output; the app shows them all.
@@ -123,7 +123,7 @@ class Profile(LoadedRun):
 
     def _failed(self) -> list[str]:
         """Lines, one a failure."""
-        return [f"{short(f.case) or 'every case'}, {f.collector}: {f.message}" for f in self.failures]
+        return [f"{readable(f.case) or 'every case'}, {f.collector}: {f.message}" for f in self.failures]
 
 
 def load(name: str = "latest") -> Profile:

@@ -67,7 +67,7 @@ class LoadedRun:
 
     @functools.cached_property
     def configs(self) -> pd.DataFrame:
-        """With which config each Triton launch was made, as ``tilescope.table.launch_configs`` describes it; empty where the run does not say."""
+        """The config of each Triton launch, as ``table.launch_configs`` describes it; empty where the run does not say."""
         return self._configs[0]
 
     @property

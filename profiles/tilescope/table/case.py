@@ -87,7 +87,7 @@ def config_text(config: Mapping[str, int]) -> str:
 
 
 def config_values(text: str) -> dict[str, int | str]:
-    """Parameters of a config of any tool's: whole numbers as such, all else as the words that they are. Of what is none, nothing."""
+    """Parameters of any tool's config: whole numbers as int, all else as str. Empty for a text that is no config."""
     parts = [part.partition("=") for part in filter(None, text.split(","))]
     if not all(separator and name.isidentifier() for name, separator, _ in parts):
         return {}

@@ -144,25 +144,25 @@ def _gather(table: pd.DataFrame) -> list[CaseValues]:
     keys = zip(*(coded[name].at(_firsts(case)) for name in KEYS), strict=True)
     cases = [CaseValues(dict(zip(KEYS, key, strict=True))) for key in keys]
 
-    def told(rows: Rows, *names: str) -> Iterator[tuple[Any, ...]]:
-        """The case and the values of these columns in each of the rows."""
+    def with_case(rows: Rows, *names: str) -> Iterator[tuple[Any, ...]]:
+        """For each of the rows: its case, then its values in these columns."""
         return zip((cases[n] for n in case[rows].tolist()), *(coded[name].at(rows) for name in names), strict=True)
 
     whose = _joined(case, numbers["metric"], numbers["source"])
     values, launch = pd.Series(table["value"].to_numpy(dtype="float64")), _joined(whose, numbers["launch"])
     medians = values.groupby(launch, sort=False).median().tolist()
     for (of, metric, source, number), median in zip(
-        told(_firsts(launch), "metric", "source", "launch"), medians, strict=True
+        with_case(_firsts(launch), "metric", "source", "launch"), medians, strict=True
     ):
         of.values.setdefault((metric, source), {})[None if pd.isna(number) else number] = median
     named = np.flatnonzero(table["launch"].notna())
     named = named[_firsts(_joined(case[named], numbers["source"][named], numbers["launch"][named]))]
-    for of, source, number, function in told(named, "source", "launch", "function"):
+    for of, source, number, function in with_case(named, "source", "launch", "function"):
         of.functions.setdefault(source, {})[number] = function
     repeated = np.flatnonzero(table["metric"].isin(["gpu_time", "interval", "graph_time"]))
     sample = _joined(whose[repeated], numbers["sample"][repeated])
     sums = values.iloc[repeated].groupby(sample, sort=False).sum().tolist()
-    for (of, metric, source), total in zip(told(repeated[_firsts(sample)], "metric", "source"), sums, strict=True):
+    for (of, metric, source), total in zip(with_case(repeated[_firsts(sample)], "metric", "source"), sums, strict=True):
         of.totals.setdefault((metric, source), []).append(total)
     return cases
 
@@ -174,7 +174,7 @@ class _Coded(NamedTuple):
     values: NDArray[np.object_]
 
     def at(self, rows: Rows) -> list[Any]:
-        """What stands in these rows of the column."""
+        """The column's values in these rows."""
         return list(self.values[self.codes[rows]])
 
 

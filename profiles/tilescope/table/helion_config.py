@@ -14,7 +14,7 @@ _EMPTY = "empty"
 
 
 def config_text(text: str) -> str:
-    """``Config(block_sizes=[64, 32], pid_type='flat')`` as ``block_sizes_0=64,block_sizes_1=32,pid_type=flat``; empty where it is none.
+    """``Config(block_sizes=[64, 32], pid_type='flat')`` as ``block_sizes_0=64,block_sizes_1=32,pid_type=flat``; else empty.
 
     A value that is a list has its members joined by colons, a text without a letter is ``empty``.
     """

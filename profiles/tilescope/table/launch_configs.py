@@ -119,7 +119,7 @@ def chosen(cases: Iterable[CaseValues], launched: pd.DataFrame | None) -> list[s
     found: dict[tuple[str, ...], str] = {}
     table = frame([]) if launched is None else launched
     for key, rows in table[table["config"] == ""].groupby(CASE_COLUMNS, sort=False):
-        seen = {source: _told(rows[rows["source"] == source]) for source in _ORDER}
+        seen = {source: _text(rows[rows["source"] == source]) for source in _ORDER}
         measured = {source: text for source, text in seen.items() if text and source in MEASURED}
         if len(set(measured.values())) > 1:
             found[key] = "; ".join(f"{text} ({source})" for source, text in measured.items())
@@ -128,8 +128,8 @@ def chosen(cases: Iterable[CaseValues], launched: pd.DataFrame | None) -> list[s
     return [found.get(tuple(case.key[name] for name in CASE_COLUMNS), "") for case in cases]
 
 
-def _told(rows: pd.DataFrame) -> str:
-    """One source's launches of a case, alike ones once."""
+def _text(rows: pd.DataFrame) -> str:
+    """The configs of a case's launches as one text, by function where they differ; equal ones once."""
     texts = rows["autotuned"].where(rows["autotuned"] != "", rows["launched"])
     each = list(dict.fromkeys(zip(rows["function"], texts, strict=True)))
     if len(each) == 1:

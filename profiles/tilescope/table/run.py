@@ -75,7 +75,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Cases that a collector tried nothing of, and why, in words for a person. Without ``cases`` nobody noted which: those that it says nothing of."""
+    """Cases that a collector did not try, and why, in words for a person.
+
+    An older run did not note which: its ``cases`` is empty, and the run has no result and no failure of them by this collector.
+    """
 
     collector: str
     message: str

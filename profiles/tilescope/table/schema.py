@@ -18,9 +18,9 @@ from tilescope.table.sources import SOURCES
 #: What identifies a case within a run.
 CASE_COLUMNS = ["kernel", "impl", "pass", "workload", "dtype", "config"]
 
-#: Column name to pandas dtype. ``launch`` is the position among the launches its collector saw in the
-#: case, in a run of another tool's file among those of the file (absent for values of the whole case), ``function`` that launch's kernel function, ``sample``
-#: the repetition (absent where a value is not repeated).
+#: Column name to pandas dtype. ``launch`` is the position among the launches that the collector saw in the case, or, in a run
+#: of another tool's file, among those of the file; absent for values of the whole case. ``function`` is that launch's kernel
+#: function, ``sample`` the repetition, absent where a value is not repeated.
 COLUMNS: dict[str, str] = {
     "run_id": "str",
     **dict.fromkeys(CASE_COLUMNS, "str"),

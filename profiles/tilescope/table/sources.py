@@ -12,8 +12,9 @@ class Collector:
     """One collector.
 
     ``doing`` is what a progress line says of it, ``finds`` what the form says that it finds out. ``module`` is where it is
-    below ``tilescope.collectors``, if not under its name; in another room its whole path. ``measured`` collectors observe hardware, the others predict;
-    those ``on_gpu`` need the GPU to themselves. ``caches`` is what one that times or counts does to them before a call or launch.
+    below ``tilescope.collectors``, if not under its name, or its whole path. ``measured`` collectors observe hardware, the
+    others predict; those ``on_gpu`` need the GPU to themselves. ``caches`` says what is done to the GPU's caches before a call
+    or launch that is timed or counted.
     """
 
     name: str
@@ -44,7 +45,8 @@ OPTIONAL = (
     Collector("ncu_source", "sampling", "stalls of each line", "ncu.source", on_gpu=True),
     Collector("race", "racing", "the fastest config", "tilescope.tuning.race", on_gpu=True, caches=_FLUSHED),
 )
-#: Other tools that see launches (``chrome_trace``: one that its trace does not name) and are read by ``tilescope open``; what ncu and torch.profiler wrote is of the collector's source.
+#: Other tools that see launches, whose files ``tilescope open`` reads; ``chrome_trace`` is one that its trace does not name.
+#: Values from files of ncu and torch.profiler have the source of our collectors of those names.
 TOOLS = ("chrome_trace", "proton", "tritonparse", "inductor", "helion")
 #: All of them by name.
 KNOWN = {collector.name: collector for collector in (*COLLECTORS, *OPTIONAL)}

@@ -1,4 +1,7 @@
-"""Compiles in parallel what another autotuner is about to try one by one: it finds each config in Triton's cache. Imports torch and triton."""
+"""Compiles in parallel what another autotuner is about to try one by one, so that it finds each config in Triton's cache.
+
+Imports torch and triton.
+"""
 
 from __future__ import annotations
 

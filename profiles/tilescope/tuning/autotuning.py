@@ -180,7 +180,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
                 kept.keep(problem, timings, facts)
 
     def _promising(self, configs: Mapping[str, Mapping[str, int]]) -> list[str]:
-        """The configs that are likely to be quick by their grid and the bytes of the tensors, as far as they can be known before."""
+        """The configs likely to be quick by their grid and the bytes of their tensors; none where the grids are not known."""
         given = {**self.nargs, **self._keywords}
         moved = sum(value.numel() * value.element_size() for value in given.values() if isinstance(value, torch.Tensor))
         here = hardware.detect()
@@ -314,8 +314,8 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
 
 @functools.cache
 def _reading() -> threading.Thread:
-    """A thread that reads all of Triton for the names of its cache's entries, once a process: the first launch waits for it otherwise,
-    for half a second. Mostly it waits for the disk or hashes, so other threads go on.
+    """A thread that reads all of Triton for the names of its cache's entries, once a process: the first launch waits for it
+    otherwise, for half a second. Mostly it waits for the disk or hashes, so other threads go on.
     """
     thread = threading.Thread(target=triton_key, name="tilescope reads triton", daemon=True)
     thread.start()

@@ -40,10 +40,10 @@ from tilescope.tuning import early_resources, pruning
 
 #: What Triton's ``_do_compile`` takes after the device: constants, options, attributes, and whether nothing is launched.
 _ARGUMENTS = 4
-#: What decides a function's code, of all that is written down of it.
-_OF_SOURCE = ("name", "kind", "options", "source", "defaults", "names", "missing")
-#: What of a kernel's metadata the assembler and a launch go by, beside its PTX.
-_BESIDE_CODE = (
+#: Of what ``kernel_code`` writes of a function: the parts that its compiled code depends on.
+_IN_SOURCE_DIGEST = ("name", "kind", "options", "source", "defaults", "names", "missing")
+#: Of a kernel's metadata: what its machine code and launch depend on, beside its PTX.
+_IN_CODE_DIGEST = (
     "enable_fp_fusion", "ptx_options", "shared", "num_warps", "num_ctas", "launch_cooperative_grid", "launch_pdl",
     "global_scratch_size",
 )  # fmt: skip
@@ -54,8 +54,8 @@ _OF_LAUNCHER = (
     "num_ctas", "global_scratch_size", "global_scratch_align", "profile_scratch_size", "profile_scratch_align",
     "launch_cooperative_grid", "launch_pdl",
 )  # fmt: skip
-#: Figures of ``assembly.Resources`` that are told of a kernel under their own names.
-_TOLD = ("registers", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers")
+#: Fields of ``assembly.Resources`` that ``Compiled.kernels`` has under the same names.
+_RESOURCES = ("registers", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Maker:
             "target": f"sm_{one.target[1]}",
             "block_threads": threads,
             "shared_memory": metadata.shared + used.static_shared_memory,
-            **{name: getattr(used, name) for name in _TOLD},
+            **{name: getattr(used, name) for name in _RESOURCES},
             "code": _code_digest(kernel),
             **({"compile_time": elapsed} if fresh else {}),
         }
@@ -215,7 +215,7 @@ def _code_digest(kernel: Any) -> str:
     """The same for two kernels whose instructions are the same and are assembled and launched alike, on grids of one's choice."""
     # Where the source stands is of no matter: the rest of the text is for debuggers.
     instructions = _PLACES.sub("", kernel.asm["ptx"].partition("\n\t.file\t")[0])
-    return user_cache.digest([instructions, *(str(getattr(kernel.metadata, name, "")) for name in _BESIDE_CODE)])
+    return user_cache.digest([instructions, *(str(getattr(kernel.metadata, name, "")) for name in _IN_CODE_DIGEST)])
 
 
 def build_launcher(source: Any) -> None:
@@ -240,7 +240,7 @@ def source_digest(function: Any) -> str:
         writer.function(function)
     except code.CannotRecord:
         return str(function.cache_key)
-    told = [{name: one.get(name) for name in _OF_SOURCE} for one in writer.functions]
+    told = [{name: one.get(name) for name in _IN_SOURCE_DIGEST} for one in writer.functions]
     return user_cache.digest([told])
 
 

@@ -117,7 +117,7 @@ def host() -> Host | None:
 
 
 def await_driver() -> None:
-    """Waits for Triton's driver where a process of the host is building it: built here, too, it would be there later. Never raises."""
+    """Waits until a process of the host has built Triton's driver, if one is building it: building it here too would be slower."""
     there = _hosts.get(os.getpid())
     if there and there.building and not hasattr(CudaUtils, "instance"):
         with contextlib.suppress(OSError):
@@ -139,7 +139,8 @@ class Pool:
         """Each config by name and what became of it, as they come; begun in the order of ``jobs``.
 
         Configs that are the same to the compiler, as those that differ in their grid alone, are compiled once. ``meanwhile`` is
-        called when the others have begun. While the host is not there yet, or where there is none, this process compiles them itself.
+        called when the others have begun. While the host is not there yet, or where there is none, this process compiles them
+        itself.
         """
         alike: dict[str, list[str]] = {}
         for name, kernels in jobs.items():
@@ -285,7 +286,7 @@ def serve(connection: Connection, building: Connection | None = None) -> None:
 
 
 def _build_driver() -> None:
-    """Starts a process that has Triton build its driver's C module: who launches would wait for it, and so finds it in the cache."""
+    """Starts a process in which Triton builds its driver's C module, so that the first launch finds it in the cache."""
     assert _FORK is not None  # noqa: S101 - there is no host elsewhere
 
     def work() -> None:

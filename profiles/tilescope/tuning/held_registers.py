@@ -1,6 +1,6 @@
-"""Registers in which a thread must hold what it loaded until a reduction of it is done, by the compiler's own text. Pure.
+"""Registers in which a thread must hold what it loaded until a reduction of it is done, read from Triton's TTGIR. Pure.
 
-A row that is loaded once, reduced, and used again with the result, as a softmax does, is held whole meanwhile: nothing loads it again.
+A softmax loads a row once, reduces it, and uses it again with the result: nothing loads it again, so it is held meanwhile.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _TENSOR = re.compile(r"tensor<([\dx]+)x[a-z]+(\d+)")
 _ELEMENTWISE = ("arith.", "math.", "tt.fp_to_fp", "tt.bitcast", "tt.clampf", "tt.precise_")
 _REGISTER_BITS = 32
 
-#: The bits of an element in which what a load gave may be kept, by the load.
+#: Name of a load to the bits an element in which its values can be held: a conversion may have made them narrower.
 Kept = dict[str, int]
 
 
 def held(ttgir: str, warps: int) -> int:
-    """The most 32-bit registers of each thread that one load fills until a reduction is done; 0 where none has to."""
+    """The most 32-bit registers of a thread that the values of one load fill until a reduction is done; 0 where none are held."""
     extents: dict[str, str] = {}
     kept: dict[str, Kept] = {}
-    #: Of which loads a value waits for a reduction.
+    #: Value to the loads whose reduction it depends on.
     after: dict[str, set[str]] = {}
     most = 0
     for line in compiled_lines.read(ttgir)[1]:
@@ -55,10 +55,13 @@ def held(ttgir: str, warps: int) -> int:
 
 
 def _through(known: Iterable[Kept], extents: dict[str, str], text: str) -> Kept:
-    """What is known of an operation's operands, of the loads of its result's shape: that may be kept in the place of a wider one."""
+    """``Kept`` of the result of an elementwise operation, by those of its operands: it can be held in the place of a wider one.
+
+    Only loads of the result's shape count: each element is computed from the same element of the operands.
+    """
     types, found = _TENSOR.findall(text), Kept()
     if types:
-        # A comparison tells the type of its operands, a conversion both.
+        # The type at the end of a comparison is that of its operands; a conversion ends in both types.
         bits = 1 if text.startswith("arith.cmp") else min(int(one) for _, one in types[-1 - (" to " in text) :])
         for one in known:
             for load, before in one.items():

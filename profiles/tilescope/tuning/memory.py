@@ -73,8 +73,8 @@ class Timing:
 class Winner:
     """The best config known of a problem: its ``config`` as text, ``median`` in seconds, over how many ``configs`` that were timed.
 
-    ``launches`` are the launches that it makes, where they are known: ``function``, ``digest`` of its source, and ``arguments`` by name,
-    those of the config among them.
+    ``launches`` are the launches that it makes, where they are known: ``function``, ``digest`` of its source, and ``arguments``
+    by name, those of the config among them.
     """
 
     problem: Problem
@@ -91,12 +91,12 @@ def as_data(problem: Problem) -> dict[str, str]:
 
 
 def usable(known: Mapping[str, Timing], configs: Collection[str]) -> dict[str, Timing]:
-    """What of the timings is of these configs, and is their own or of one that is among them."""
+    """The timings of these configs, but for one that was taken over from a config that is not among them."""
     return {n: timing for n, timing in known.items() if n in configs and str(timing.facts.get(LIKE, n)) in configs}
 
 
 def shared(timings: Mapping[str, Timing]) -> dict[str, Timing]:
-    """The timings, those that another config stands for with its samples and with what else was measured of it."""
+    """The timings; one that was not timed because it is like another gets the samples and measurements of that one."""
     found = dict(timings)
     for name, timing in timings.items():
         like = timings.get(str(timing.facts.get(LIKE, "")))
@@ -158,7 +158,7 @@ class Memory:
             database.executemany(f"INSERT OR REPLACE INTO timings ({_COLUMNS}) VALUES ({_VALUES})", rows)  # noqa: S608 - constants
 
     def take(self, problem: Problem, timings: Mapping[str, Timing]) -> None:
-        """Notes what another memory knows of each config, of its time, unless this one knows it of a later one."""
+        """Takes over timings of another memory, each unless this one has a later timing of that config."""
         key = asdict(problem).values()
         self._take(
             (*key, config, json.dumps(known.samples), known.reason, known.at, json.dumps(known.facts))
@@ -166,7 +166,7 @@ class Memory:
         )
 
     def merge(self, other: Path) -> int:
-        """Takes over what the database at ``other`` knows and this one does not, or knows of an earlier time; how many that is.
+        """Takes over the timings in the database at ``other`` that this one lacks or has of an earlier time; returns how many.
 
         Raises WinnersError where there is no such database. The other one is only read.
         """

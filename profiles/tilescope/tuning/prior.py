@@ -1,8 +1,9 @@
 """Which configs are likely to be quick, before any is compiled: they go first where no near shape has a winner. Pure.
 
-It orders and refuses nothing, so it may be rough. A product's tile is judged by what it loads for an operation, (m + n) / mn elements,
-by the emptiness of its last wave of blocks, and by accumulators a thread; all else by the bytes that a thread reads and by warps a block.
-``make bench-regret`` says how much sooner a good config comes by it. The numbers below were chosen on the sweeps that it replays.
+It orders and refuses nothing, so it may be rough. A matrix product's tile is judged by the elements that it loads for an
+operation, (m + n) / mn, by how empty its last wave of blocks is, by accumulators a thread and by stages; every other kernel by
+the bytes that a thread reads and by warps a block. ``make bench-regret`` says how much sooner a good config is found this way.
+The numbers below were chosen on the sweeps that it replays; those in ``_COST_OF_`` weigh how far a config is off the best.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ from typing import Any
 from tilescope.hardware.occupancy import WARP_THREADS
 from tilescope.table.run import Device
 
-#: So many go first: the others follow as before, those that take longest to compile in front, so that none is waited for at the end.
+#: So many configs go first. The others follow in ``search.order``'s own order, those that take longest to compile in front.
 FIRST = 8
-#: Bytes that a thread reads: two loads of 16, the longest there are. More is the lesser evil: a loop reads them one after the other.
-_BYTES, _MORE = 32, 0.5
-#: Warps of a block, and what it counts to have twice or half as many, in powers of two of bytes a thread.
-_WARPS, _OF_WARPS = 6, 0.7
-#: Accumulators a thread: fewer leave the tensor cores short of work, with more than the most little else fits into registers.
-_ACCUMULATORS, _OF_ACCUMULATORS, _MOST = 128, 0.15, 160
-#: Sides of a tile are no less: tensor cores take no smaller ones, and flags are smaller.
+#: The best number of bytes for a thread to read: two loads of 16, the longest there are. More is the lesser evil (a loop reads
+#: them one after the other) and weighs half.
+_BYTES, _COST_OF_MORE_BYTES = 32, 0.5
+#: The best number of warps of a block.
+_WARPS, _COST_OF_WARPS = 6, 0.7
+#: The best number of accumulators a thread, and the most: fewer leave tensor cores short of work, above the most little else
+#: fits into registers.
+_ACCUMULATORS, _COST_OF_ACCUMULATORS, _MOST_ACCUMULATORS = 128, 0.15, 160
+#: The shortest side of a tile: tensor cores take no shorter one, and a parameter below it is a flag.
 _LEAST = 8
-#: Stages of a pipeline that loads what tensor cores multiply.
-_STAGES, _OF_STAGES = 3.5, 0.1
+#: The best number of stages of a pipeline that loads what tensor cores multiply.
+_STAGES, _COST_OF_STAGES = 3.5, 0.1
 
 
 def promising(
@@ -48,12 +51,12 @@ def estimate(config: Mapping[str, int], blocks: int, cost: Mapping[str, Any], de
     tile = _tile(config) if _multiplies(cost, device) else None
     if tile is None:
         share = math.log2(max(1.0, float(cost["bytes_read"])) / (blocks * threads * _BYTES))
-        return max(-share, _MORE * share) + _OF_WARPS * abs(math.log2(warps / _WARPS))
+        return max(-share, _COST_OF_MORE_BYTES * share) + _COST_OF_WARPS * abs(math.log2(warps / _WARPS))
     rows, columns = tile
     accumulators = rows * columns / threads
     found = math.log2((rows + columns) / (rows * columns) * _quantised(blocks, device.multiprocessors))
-    found += _OF_ACCUMULATORS * abs(math.log2(accumulators / _ACCUMULATORS)) + (accumulators > _MOST)
-    return found + _OF_STAGES * abs(config.get("num_stages", 3) - _STAGES)
+    found += _COST_OF_ACCUMULATORS * abs(math.log2(accumulators / _ACCUMULATORS)) + (accumulators > _MOST_ACCUMULATORS)
+    return found + _COST_OF_STAGES * abs(config.get("num_stages", 3) - _STAGES)
 
 
 def _quantised(blocks: int, multiprocessors: int) -> float:

@@ -81,8 +81,9 @@ def write(artefact: Path, problem: memory.Problem, timing: memory.Timing, rememb
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """Rows ``interval`` (one a sample, seconds), ``sm_clock`` (hertz, as it was at the end), of the check, of what each kernel
-    needs, as the compiler has it, and of what was counted: all but the time, for configs are told apart by one clock.
+    """Rows ``interval`` (one a sample, seconds), ``sm_clock`` (hertz, at the end), and those of the check, the compiler and CUPTI.
+
+    CUPTI's time is left out: configs are compared by one clock.
     """
     data = bounded_reading.data_of(artefact)
     rows = [case.row("interval", value, "events", sample=sample) for sample, value in enumerate(data["samples"])]
@@ -165,5 +166,5 @@ def remembered(cases: Sequence[Case], target: str, fresh: str = "") -> dict[Case
 
 
 def name_of(case: Case) -> str:
-    """What the case's config is called in the memory."""
+    """The case's config as the memory names it."""
     return case.config or problems.DEFAULT

@@ -7,14 +7,14 @@ agree by chance, so its variance is drawn towards that of all configs together,
 
 with ``d0`` degrees of freedom for what is known of all (G. K. Smyth, Linear models and empirical Bayes methods for assessing
 differential expression in microarray experiments, Statistical Applications in Genetics and Molecular Biology 3 (2004), eq. 3).
-Dropping by such bounds is a Hoeffding race (O. Maron, A. Moore, Hoeffding Races, NIPS 6 (1993)) with Student's bound in the place of
-Hoeffding's, as times have no upper limit. The error is shared out over configs and rounds (Bonferroni): the best is
-dropped at any time of the race with a probability of at most ``error``, as far as logarithms of times are normal. Outliers
-are not: a sample counts as at most ``_CUT`` times the spread away from the config's median.
+Dropping by such bounds is a Hoeffding race (O. Maron, A. Moore, Hoeffding Races, NIPS 6 (1993)) with Student's bound in the
+place of Hoeffding's, as times have no upper limit. The error is shared out over configs and rounds (Bonferroni): the best is
+dropped at any time of the race with a probability of at most ``error``, as far as logarithms of times are normal. Outliers are
+not: a sample counts as at most ``_CUT`` times the spread away from the config's median.
 
-Samples that are taken one after the other are no independent ones: an H200 that reads from HBM is 2 % slower for a millisecond or two,
-then quicker again. So nobody is dropped early for a small difference. What is left when all have come takes turns, a sample each in
-random order, and only that counts between them. Pure.
+Samples that are taken one after the other are no independent ones: an H200 that reads from HBM is 2 % slower for a millisecond
+or two, then quicker again. So nobody is dropped early for a small difference. What is left when all have come takes turns, a
+sample each in random order, and only that counts between them. Pure.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class ConfigFailed(Exception):
 class Rules:
     """How a race is run.
 
-    ``first`` samples of every config as it comes; who is surely slower than the leader by the ratio ``least`` is dropped. The others take
-    ``fewest`` to ``turns`` turns, fewer where those take more than ``spent`` seconds in all; who is surely slower is dropped there,
-    and who cannot be quicker than the leader by more than the ratio ``close`` is not timed again. ``error`` is the probability with
-    which the best may be dropped.
+    ``first`` samples of every config as it comes; who is surely slower than the leader by the ratio ``least`` is dropped. The
+    others take ``fewest`` to ``turns`` turns, fewer where those take more than ``spent`` seconds in all; who is surely slower
+    is dropped there, and who cannot be quicker than the leader by more than the ratio ``close`` is not timed again. ``error``
+    is the probability with which the best may be dropped.
     """
 
     first: int = 3

@@ -1,4 +1,4 @@
-"""One sweep in the worker: its configs described, compiled in the pool, checked, timed and remembered. Imports torch and triton."""
+"""Races a sweep's configs in the worker: compiles them in the pool, checks, times and remembers them. Imports torch and triton."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from tilescope.tuning import (
 from tilescope.tuning.autotuning import warm_up
 from tilescope.tuning.cold_times import cold_times
 
-#: Where inputs are.
+#: The device that inputs are on.
 PLACE = "cuda"
-#: So many of the quickest are counted.
+#: So many of the quickest configs are counted (``_count``).
 COUNTED = 3
-#: Seconds after which what is known is kept, and after which it is told again what is raced.
-_EVERY, _TOLD = 1.0, 0.2
+#: Seconds between two writes to the memory, and between two progress lines of one config.
+_KEEP_EVERY, _TELL_EVERY = 1.0, 0.2
 _AUTOTUNED = "an autotuner chooses for it, which this race stands in for"
 
 
@@ -77,14 +77,14 @@ class Sweep:
         self._target = str(settings.get("target", "sm_90"))
         self._facts: dict[str, dict[str, Any]] = {name: {} for name in self._cases}
         self._grids: dict[str, list[int]] = {}
-        #: What each config's launches are given, but for what is compiled in.
-        self._made: dict[str, list[str]] = {}
+        #: ``given`` of each config's launches.
+        self._given: dict[str, list[str]] = {}
         self._expected: dict[str, Any] = {}
         self._inputs: list[execute.Inputs] = []
         self._calls: dict[Case, Callable[[], Any]] = {}
         #: Why configs have no place in the race.
         self._refused: dict[str, str] = {}
-        #: Configs that may work another time.
+        #: Configs whose failure may be the machine's, and is not remembered: they may work another time.
         self._unsure: set[str] = set()
         self._keep: Callable[[], None] = lambda: None
         self._kept = time.monotonic()
@@ -160,7 +160,10 @@ class Sweep:
     def _described(
         self,
     ) -> tuple[compile_jobs.Describer, dict[str, list[compile_jobs.Specialization]], dict[str, BaseException]]:
-        """What each config would compile; those of which nothing can be said are compiled when they are launched."""
+        """What each config would compile, and the configs that cannot be launched, with the exception.
+
+        Where the launch cannot be recorded, the list is empty: such a config is compiled when it is launched.
+        """
         describer, skipped = compile_jobs.Describer(), dict[str, BaseException]()
         jobs: dict[str, list[compile_jobs.Specialization]] = {name: [] for name in self._cases}
         for name, case in self._cases.items():
@@ -172,7 +175,7 @@ class Sweep:
                     continue
                 self._grids[name] = [launch.grid[0] * launch.grid[1] * launch.grid[2] for launch in caught]
                 self._facts[name]["launches"] = [described(launch) for launch in caught]
-                self._made[name] = [given(launch) for launch in caught]
+                self._given[name] = [given(launch) for launch in caught]
                 with offline.targeting(self._target), describer.describing() as found:
                     for launch in caught:
                         offline.ask_compiler(launch)
@@ -184,6 +187,7 @@ class Sweep:
         return describer, jobs, skipped
 
     def _heard(self, name: str, found: search.Compiled) -> None:
+        """Notes what became of a config that the pool has compiled; from time to time, writes what is known to the memory."""
         grids = self._grids.get(name, [])
         for kernel, blocks in zip(found.kernels, grids, strict=False):
             kernel["grid_blocks"] = blocks  # type: ignore[index]
@@ -191,12 +195,12 @@ class Sweep:
             self._unsure.add(name)
         self._facts[name]["kernels"] = [dict(kernel) for kernel in found.kernels]
         self._begin(self._cases[name], "racing")
-        if time.monotonic() - self._kept > _EVERY:  # what is known outlives an interruption
+        if time.monotonic() - self._kept > _KEEP_EVERY:  # what is known outlives an interruption
             self._keep()
             self._kept = time.monotonic()
 
     def _certain(self, contest: racing.Race, new: Mapping[str, Case]) -> dict[str, tuple[Sequence[float], str]]:
-        """What is worth remembering of each config, of those that were not known, or were timed further."""
+        """The times of each config and why it is out, for the memory: of those that it has not, and those timed further."""
         lanes = [lane for lane in contest.lanes.values() if lane.config not in self._unsure]
         for lane in lanes:
             self._facts[lane.config] |= {memory.LIKE: lane.like} if lane.like else {}
@@ -218,15 +222,18 @@ class Sweep:
                 self._facts[name]["uncounted"] = f"not counted: {compile_jobs.one_line(error)}"
 
     def _launched(self, name: str, kernels: search.Kernels) -> str:
-        """What the config launches: the code, and the one launch of it; empty where there are several, between which anything may be."""
+        """A text that is equal for configs that launch the same code alike, so that one is timed for all.
+
+        Empty where a config has several launches: what it does between them is not known.
+        """
         codes = [kernel.get("code", "") for kernel in kernels]
-        launches = self._made.get(name, ())
+        launches = self._given.get(name, ())
         return repr((codes, launches)) if all(codes) and len(codes) == len(launches) == 1 else ""
 
     def _samples(self, name: str, count: int) -> list[float]:
         """Times of a config in seconds, after its result has been compared with the reference. Raises ConfigFailed and Broken."""
         case = self._cases[name]
-        if "checked" not in self._facts[name] or time.monotonic() - self._told > _TOLD:
+        if "checked" not in self._facts[name] or time.monotonic() - self._told > _TELL_EVERY:
             self._begin(case, "racing")
             self._told = time.monotonic()
         try:
@@ -244,7 +251,7 @@ class Sweep:
             raise racing.ConfigFailed(compile_jobs.one_line(error)) from error
 
     def _run(self, case: Case) -> Callable[[], Any]:
-        """A call of the case. Forward calls of all configs share their inputs; others have their own, which they keep while there is room."""
+        """A call of the case. Forward calls of all configs share their inputs; others keep their own while the GPU has room."""
         if case.direction != FORWARD:
             if case not in self._calls:
                 if not roomy():
@@ -258,7 +265,10 @@ class Sweep:
 
 
 def described(launch: Launch) -> dict[str, Any]:
-    """What an autotuner can know the launch by: the function, its source, its arguments, dtypes for tensors, and its config."""
+    """What an autotuner in a later process compares a launch with: function, digest of its source, arguments, config.
+
+    Of a tensor it is the dtype; other objects are left out.
+    """
     arguments = {
         name: str(value.dtype) if isinstance(value, torch.Tensor) else value
         for name, value in launch.arguments.items()
@@ -273,7 +283,7 @@ def described(launch: Launch) -> dict[str, Any]:
 
 
 def given(launch: Launch) -> str:
-    """The launch's grid and its arguments, but for those that are compiled in: of tensors what they look like."""
+    """The launch's grid and those arguments that are not compiled in, as a text; of a tensor dtype, shape and strides."""
     constants = launch.constants
     arguments = {
         name: (str(value.dtype), tuple(value.shape), value.stride()) if isinstance(value, torch.Tensor) else repr(value)

@@ -23,8 +23,8 @@ import mutations
 import pandas as pd
 from tilescope import cli, collectors
 from tilescope.files import atomic_writing
-from tilescope.foreign_files import opening
 from tilescope.models import summary, text_table
+from tilescope.notebook import opening
 from tilescope.runs import journal, listings, store
 from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.case import Case

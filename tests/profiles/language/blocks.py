@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
@@ -23,25 +25,16 @@ def choosing_kernel(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
     tl.store(out_ptr + at, tl.clamp(chosen, -1.0, 1.0) + tl.minimum(x, y) - tl.maximum(x, 0.5) + tl.abs(x))
 
 
-def where_clamp_minimum_and_maximum() -> Launched:
-    x, y, out = torch.randn(N), torch.randn(N), torch.empty(N)
+def _choosing(kind: torch.dtype, tolerance: float, flops: int | None = None) -> Launched:
+    x, y, out = torch.randn(N).to(kind), torch.randn(N).to(kind), torch.empty(N, dtype=kind)
     choosing_kernel[(1,)](x, y, out, N)
     expected = torch.where(x > 0, x, y * 2).clamp(-1, 1) + torch.minimum(x, y) - x.clamp(min=0.5) + x.abs()
-    return Launched(out, expected, [x, y], flops=4 * N)
+    return Launched(out, expected, [x, y], flops=flops, tolerance=tolerance)
 
 
-def choosing_in_bfloat16() -> Launched:
-    x, y, out = torch.randn(N).bfloat16(), torch.randn(N).bfloat16(), torch.empty(N, dtype=torch.bfloat16)
-    choosing_kernel[(1,)](x, y, out, N)
-    expected = torch.where(x > 0, x, y * 2).clamp(-1, 1) + torch.minimum(x, y) - x.clamp(min=0.5) + x.abs()
-    return Launched(out, expected, [x, y], tolerance=1e-2)
-
-
-def choosing_in_float16() -> Launched:
-    x, y, out = torch.randn(N).half(), torch.randn(N).half(), torch.empty(N, dtype=torch.float16)
-    choosing_kernel[(1,)](x, y, out, N)
-    expected = torch.where(x > 0, x, y * 2).clamp(-1, 1) + torch.minimum(x, y) - x.clamp(min=0.5) + x.abs()
-    return Launched(out, expected, [x, y], tolerance=1e-3)
+where_clamp_minimum_and_maximum = partial(_choosing, torch.float32, 1e-6, 4 * N)
+choosing_in_bfloat16 = partial(_choosing, torch.bfloat16, 1e-2)
+choosing_in_float16 = partial(_choosing, torch.float16, 1e-3)
 
 
 @triton.jit
@@ -73,20 +66,10 @@ def _converted(kind: tl.dtype, through: torch.dtype) -> Launched:
     return Launched(out, x.to(through).float() + x.int() + (x > 0).float(), x)
 
 
-def conversion_to_bfloat16() -> Launched:
-    return _converted(tl.bfloat16, torch.bfloat16)
-
-
-def conversion_to_e4m3() -> Launched:
-    return _converted(tl.float8e4nv, torch.float8_e4m3fn)
-
-
-def conversion_to_e5m2() -> Launched:
-    return _converted(tl.float8e5, torch.float8_e5m2)
-
-
-def conversion_to_float64() -> Launched:
-    return _converted(tl.float64, torch.float64)
+conversion_to_bfloat16 = partial(_converted, tl.bfloat16, torch.bfloat16)
+conversion_to_e4m3 = partial(_converted, tl.float8e4nv, torch.float8_e4m3fn)
+conversion_to_e5m2 = partial(_converted, tl.float8e5, torch.float8_e5m2)
+conversion_to_float64 = partial(_converted, tl.float64, torch.float64)
 
 
 @triton.jit
@@ -173,28 +156,12 @@ def _product(kind: torch.dtype, accumulator: tl.dtype = tl.float32) -> Launched:
     return Launched(c, a.double() @ b.double(), [a, b], flops=2 * M * M * N, tolerance=1e-5)
 
 
-def dot_of_float32() -> Launched:
-    return _product(torch.float32)
-
-
-def dot_of_float16() -> Launched:
-    return _product(torch.float16)
-
-
-def dot_of_bfloat16() -> Launched:
-    return _product(torch.bfloat16)
-
-
-def dot_of_int8() -> Launched:
-    return _product(torch.int8, tl.int32)
-
-
-def dot_of_e4m3() -> Launched:
-    return _product(torch.float8_e4m3fn)
-
-
-def dot_of_e5m2() -> Launched:
-    return _product(torch.float8_e5m2)
+dot_of_float32 = partial(_product, torch.float32)
+dot_of_float16 = partial(_product, torch.float16)
+dot_of_bfloat16 = partial(_product, torch.bfloat16)
+dot_of_int8 = partial(_product, torch.int8, tl.int32)
+dot_of_e4m3 = partial(_product, torch.float8_e4m3fn)
+dot_of_e5m2 = partial(_product, torch.float8_e5m2)
 
 
 @triton.jit

@@ -79,9 +79,10 @@ def of_call(
     *,
     stalls: bool = False,
 ) -> dict[str, Any]:
-    """What is counted of each launch of ``run``, as an ``Artefact``'s data: what is counted first, the metrics ``more``, and ``stalls``.
+    """What is counted of each launch of ``run``, as an ``Artefact``'s data: first the usual, then ``more`` and ``stalls``.
 
-    ``look`` is given the call that finds out what is launched. Raises NotApplicable where CUPTI gives no counters here, with the cure.
+    ``look`` is given the call that finds out what is launched. Raises NotApplicable where CUPTI gives no counters here, with
+    the cure.
     """
     import torch  # noqa: PLC0415 - only the worker may import torch
 

@@ -32,173 +32,72 @@ class Parameters(ctypes.Structure):
 _HEAD = (("structSize", _SIZE), ("reserved", _POINTER))
 
 
-class Initialize(Parameters):
-    """Starts the profiler in this process."""
-
-    function = "cuptiProfilerInitialize"
-    _fields_ = _HEAD
+def _parameters(function: str, **members: Any) -> type[Parameters]:
+    """The struct that the function is given: with these members, by the types that its header has."""
+    return type(function, (Parameters,), {"function": function, "_fields_": (*_HEAD, *members.items())})
 
 
-class GetChipName(Parameters):
-    """The chip's name, ``GH100``, by CUDA's number of the device."""
-
-    function = "cuptiDeviceGetChipName"
-    _fields_ = (*_HEAD, ("deviceIndex", _SIZE), ("chipName", _TEXT))
-
-
-class HostInitialize(Parameters):
-    """Makes the object that plans and evaluates metrics of a chip."""
-
-    function = "cuptiProfilerHostInitialize"
-    _fields_ = (
-        *_HEAD,
-        ("profilerType", ctypes.c_int),
-        ("chipName", _TEXT),
-        ("counterAvailabilityImage", _POINTER),
-        ("host", _POINTER),
-    )
-
-
-class HostDeinitialize(Parameters):
-    """Frees that object."""
-
-    function = "cuptiProfilerHostDeinitialize"
-    _fields_ = (*_HEAD, ("host", _POINTER))
-
-
-class ConfigAddMetrics(Parameters):
-    """Adds metrics to what the object plans."""
-
-    function = "cuptiProfilerHostConfigAddMetrics"
-    _fields_ = (*_HEAD, ("host", _POINTER), ("metricNames", _TEXTS), ("numMetrics", _SIZE))
-
-
-class GetConfigImageSize(Parameters):
-    """Bytes of the plan."""
-
-    function = "cuptiProfilerHostGetConfigImageSize"
-    _fields_ = (*_HEAD, ("host", _POINTER), ("configImageSize", _SIZE))
-
-
-class GetConfigImage(Parameters):
-    """The plan."""
-
-    function = "cuptiProfilerHostGetConfigImage"
-    _fields_ = (*_HEAD, ("host", _POINTER), ("configImageSize", _SIZE), ("configImage", _POINTER))
-
-
-class GetNumOfPasses(Parameters):
-    """How often the launches have to run for a plan."""
-
-    function = "cuptiProfilerHostGetNumOfPasses"
-    _fields_ = (*_HEAD, ("configImageSize", _SIZE), ("configImage", _POINTER), ("numOfPasses", _SIZE))
-
-
-class Evaluate(Parameters):
-    """Values of metrics in one range."""
-
-    function = "cuptiProfilerHostEvaluateToGpuValues"
-    _fields_ = (
-        *_HEAD,
-        ("host", _POINTER),
-        ("counterData", _POINTER),
-        ("counterDataSize", _SIZE),
-        ("rangeIndex", _SIZE),
-        ("metricNames", _TEXTS),
-        ("numMetrics", _SIZE),
-        ("values", _DOUBLES),
-    )
-
-
-class Enable(Parameters):
-    """Makes the object that counts in a CUDA context."""
-
-    function = "cuptiRangeProfilerEnable"
-    _fields_ = (*_HEAD, ("context", _POINTER), ("profiler", _POINTER))
-
-
-class Disable(Parameters):
-    """Frees that object."""
-
-    function = "cuptiRangeProfilerDisable"
-    _fields_ = (*_HEAD, ("profiler", _POINTER))
-
-
-class GetCounterDataSize(Parameters):
-    """Bytes that the counts of so many ranges take."""
-
-    function = "cuptiRangeProfilerGetCounterDataSize"
-    _fields_ = (
-        *_HEAD,
-        ("profiler", _POINTER),
-        ("metricNames", _TEXTS),
-        ("numMetrics", _SIZE),
-        ("maxNumOfRanges", _SIZE),
-        ("maxNumRangeTreeNodes", ctypes.c_uint32),
-        ("counterDataSize", _SIZE),
-    )
-
-
-class CounterDataInitialize(Parameters):
-    """Prepares memory for them."""
-
-    function = "cuptiRangeProfilerCounterDataImageInitialize"
-    _fields_ = (*_HEAD, ("profiler", _POINTER), ("counterDataSize", _SIZE), ("counterData", _POINTER))
-
-
-class SetConfig(Parameters):
-    """Says what is counted, where to, and what a range is."""
-
-    function = "cuptiRangeProfilerSetConfig"
-    _fields_ = (
-        *_HEAD,
-        ("profiler", _POINTER),
-        ("configSize", _SIZE),
-        ("config", _POINTER),
-        ("counterDataSize", _SIZE),
-        ("counterData", _POINTER),
-        ("range", ctypes.c_int),
-        ("replayMode", ctypes.c_int),
-        ("maxRangesPerPass", _SIZE),
-        ("numNestingLevels", ctypes.c_uint16),
-        ("minNestingLevel", ctypes.c_uint16),
-        ("passIndex", _SIZE),
-        ("targetNestingLevel", ctypes.c_uint16),
-    )
-
-
-class Start(Parameters):
-    """Begins a pass."""
-
-    function = "cuptiRangeProfilerStart"
-    _fields_ = (*_HEAD, ("profiler", _POINTER))
-
-
-class Stop(Parameters):
-    """Ends a pass, and says whether it was the last."""
-
-    function = "cuptiRangeProfilerStop"
-    _fields_ = (
-        *_HEAD,
-        ("profiler", _POINTER),
-        ("passIndex", _SIZE),
-        ("targetNestingLevel", _SIZE),
-        ("isAllPassSubmitted", ctypes.c_uint8),
-    )
-
-
-class DecodeData(Parameters):
-    """Writes the counts to where ``SetConfig`` said."""
-
-    function = "cuptiRangeProfilerDecodeData"
-    _fields_ = (*_HEAD, ("profiler", _POINTER), ("numOfRangeDropped", _SIZE))
-
-
-class GetCounterDataInfo(Parameters):
-    """How many ranges were counted."""
-
-    function = "cuptiRangeProfilerGetCounterDataInfo"
-    _fields_ = (*_HEAD, ("counterData", _POINTER), ("counterDataSize", _SIZE), ("numTotalRanges", _SIZE))
+#: Starts the profiler in this process.
+Initialize = _parameters("cuptiProfilerInitialize")
+#: The chip's name, ``GH100``, by CUDA's number of the device.
+GetChipName = _parameters("cuptiDeviceGetChipName", deviceIndex=_SIZE, chipName=_TEXT)
+#: Makes the object that plans and evaluates metrics of a chip.
+HostInitialize = _parameters(
+    "cuptiProfilerHostInitialize", profilerType=ctypes.c_int, chipName=_TEXT, counterAvailabilityImage=_POINTER,
+    host=_POINTER,
+)  # fmt: skip
+#: Frees that object.
+HostDeinitialize = _parameters("cuptiProfilerHostDeinitialize", host=_POINTER)
+#: Adds metrics to what the object plans.
+ConfigAddMetrics = _parameters("cuptiProfilerHostConfigAddMetrics", host=_POINTER, metricNames=_TEXTS, numMetrics=_SIZE)
+#: Bytes of the plan.
+GetConfigImageSize = _parameters("cuptiProfilerHostGetConfigImageSize", host=_POINTER, configImageSize=_SIZE)
+#: The plan.
+GetConfigImage = _parameters(
+    "cuptiProfilerHostGetConfigImage", host=_POINTER, configImageSize=_SIZE, configImage=_POINTER,
+)  # fmt: skip
+#: How often the launches have to run for a plan.
+GetNumOfPasses = _parameters(
+    "cuptiProfilerHostGetNumOfPasses", configImageSize=_SIZE, configImage=_POINTER, numOfPasses=_SIZE,
+)  # fmt: skip
+#: Values of metrics in one range.
+Evaluate = _parameters(
+    "cuptiProfilerHostEvaluateToGpuValues", host=_POINTER, counterData=_POINTER, counterDataSize=_SIZE,
+    rangeIndex=_SIZE, metricNames=_TEXTS, numMetrics=_SIZE, values=_DOUBLES,
+)  # fmt: skip
+#: Makes the object that counts in a CUDA context.
+Enable = _parameters("cuptiRangeProfilerEnable", context=_POINTER, profiler=_POINTER)
+#: Frees that object.
+Disable = _parameters("cuptiRangeProfilerDisable", profiler=_POINTER)
+#: Bytes that the counts of so many ranges take.
+GetCounterDataSize = _parameters(
+    "cuptiRangeProfilerGetCounterDataSize", profiler=_POINTER, metricNames=_TEXTS, numMetrics=_SIZE,
+    maxNumOfRanges=_SIZE, maxNumRangeTreeNodes=ctypes.c_uint32, counterDataSize=_SIZE,
+)  # fmt: skip
+#: Prepares memory for them.
+CounterDataInitialize = _parameters(
+    "cuptiRangeProfilerCounterDataImageInitialize", profiler=_POINTER, counterDataSize=_SIZE, counterData=_POINTER,
+)  # fmt: skip
+#: Says what is counted, where to, and what a range is.
+SetConfig = _parameters(
+    "cuptiRangeProfilerSetConfig", profiler=_POINTER, configSize=_SIZE, config=_POINTER, counterDataSize=_SIZE,
+    counterData=_POINTER, range=ctypes.c_int, replayMode=ctypes.c_int, maxRangesPerPass=_SIZE,
+    numNestingLevels=ctypes.c_uint16, minNestingLevel=ctypes.c_uint16, passIndex=_SIZE,
+    targetNestingLevel=ctypes.c_uint16,
+)  # fmt: skip
+#: Begins a pass.
+Start = _parameters("cuptiRangeProfilerStart", profiler=_POINTER)
+#: Ends a pass, and says whether it was the last.
+Stop = _parameters(
+    "cuptiRangeProfilerStop", profiler=_POINTER, passIndex=_SIZE, targetNestingLevel=_SIZE,
+    isAllPassSubmitted=ctypes.c_uint8,
+)  # fmt: skip
+#: Writes the counts to where ``SetConfig`` said.
+DecodeData = _parameters("cuptiRangeProfilerDecodeData", profiler=_POINTER, numOfRangeDropped=_SIZE)
+#: How many ranges were counted.
+GetCounterDataInfo = _parameters(
+    "cuptiRangeProfilerGetCounterDataInfo", counterData=_POINTER, counterDataSize=_SIZE, numTotalRanges=_SIZE,
+)  # fmt: skip
 
 
 class CallbackData(ctypes.Structure):

@@ -16,7 +16,8 @@ _EXCESS = 1.1
 _WIDEST = 16
 #: From this share of a memory roof on, all of a launch's time is in proportion to its bytes.
 _BUSY = 0.6
-#: L1's lookups are at least this share of the bytes that it fetches, unless TMA does: recorded launches have 4 % with TMA, else 100 % or more.
+#: L1's lookups are at least this share of the bytes that it fetches, unless TMA does: recorded launches have 4 % with TMA, else
+#: 100 % or more.
 _LOOKED_UP = 0.5
 #: An access, and what metrics call the bytes of it.
 _WAYS = {"load": "read", "store": "written"}

@@ -1,10 +1,12 @@
 """The fork server: has imported torch and Triton, and forks a worker from itself for each job, in milliseconds.
 
-``python -P -m tilescope.worker.fork_server SOCKET [gpu]`` starts one; ``tilescope.jobs.resident`` does. It never touches a GPU and
-imports no kernel, so that a worker begins as a fresh process would, with the same environment, folder and output, less
-the seconds that torch takes. When a file that it has imported changes it retires, and so it does after ``IDLE`` seconds without
-work, and when ``MOST`` younger ones are there. A worker dies with the fork server, and with whoever asked for it. Who asks for the GPU again finds a worker that is ready
-(``tilescope.worker.ready``), and so does who asks first, where the server was started for that.
+``python -P -m tilescope.jobs.worker.fork_server SOCKET [gpu]`` starts one; ``tilescope.jobs.resident`` does. It never touches a
+GPU and imports no kernel, so that a worker begins as a fresh process would, with the same environment, folder and output, less
+the seconds that torch takes. A worker dies with the fork server, and with whoever asked for it. Who asks for the GPU again, or
+starts the server for it, finds a worker that is ready (``tilescope.jobs.worker.ready``).
+
+The server retires when a file that it has imported changes, after ``IDLE`` seconds without work, and when ``MOST`` younger ones
+are there.
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ import tempfile
 import threading
 import time
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from tilescope.execution.parentage import die_with
 from tilescope.jobs import resident
-from tilescope.worker import ready
+from tilescope.jobs.worker import ready
+from tilescope.jobs.worker.imported_files import ImportedFiles
 
 #: Seconds without a worker after which it ends.
 IDLE = 600.0
@@ -64,28 +67,6 @@ class Client:
     pid: int = 0
 
 
-@dataclass
-class Loaded:
-    """The files of the modules that were imported: when each was written last, and its size."""
-
-    since: int = field(default_factory=time.time_ns)
-    known: dict[str, tuple[int, int]] = field(default_factory=dict)
-    late: str = ""
-
-    def add(self) -> None:
-        """Takes in what has been imported meanwhile. A file may have been written after it was read."""
-        for module in list(sys.modules.values()):
-            file = getattr(module, "__file__", None)
-            if isinstance(file, str) and file not in self.known:
-                self.known[file] = _state(file)
-                if self.known[file][0] >= self.since:
-                    self.late = file
-
-    def changed(self) -> str:
-        """A file that is no longer what was imported; empty where there is none."""
-        return self.late or next((file for file, state in self.known.items() if _state(file) != state), "")
-
-
 class ForkServer:
     """Takes requests from ``listening``. ``serve`` returns in the server when it is at its end, and in every worker."""
 
@@ -95,7 +76,7 @@ class ForkServer:
         self._clients: list[Client] = []
         self._mark = _mark_address()
         self._woken, self._wake = socket.socketpair()
-        self._loaded, self._pid = Loaded(), os.getpid()
+        self._imported, self._pid = ImportedFiles(), os.getpid()
         self._failed = self._refusal = ""
         self._ready: ready.ReadyWorker | None = None
         self._gpu_wanted = gpu and ready.DRIVER.exists()
@@ -135,7 +116,7 @@ class ForkServer:
         except Exception as error:  # the worker's to report, which needs to meet it in a process that has not
             if name in _FIRST and not self._failed:
                 self._failed = f"{name} does not import: {type(error).__name__}"
-        self._loaded.add()
+        self._imported.add()
         self._refusal = self._failed or _unsafe()
         # What is here for good need not be looked through, and so not copied, by every worker's collections.
         gc.collect()
@@ -188,7 +169,7 @@ class ForkServer:
             request: dict[str, Any] = json.loads(said)
             if request.get("leave"):
                 self._retire()
-            elif changed := self._loaded.changed():
+            elif changed := self._imported.changed():
                 self._retire()
                 resident.say(connection, {"stale": changed})
             elif self._refusal:
@@ -239,7 +220,7 @@ class ForkServer:
         return None
 
     def _leave_server(self) -> None:
-        """Lets a fork go of what is the server's, and die with it."""
+        """In a fork: closes what it inherited of the server's, and has it end when the server does."""
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -251,7 +232,7 @@ class ForkServer:
         os.close(self._lock)
 
     def _become_worker(self, asked: dict[str, Any], output: int) -> dict[str, Any]:
-        """Makes a fork the process that ``python -m tilescope.worker`` would be. Returns what was asked."""
+        """Makes a fork the process that ``python -m tilescope.jobs.worker`` would be. Returns what was asked."""
         null = os.open(os.devnull, os.O_RDONLY)
         for given, number in ((null, 0), (output, 1), (output, 2)):
             os.dup2(given, number)
@@ -274,7 +255,7 @@ class ForkServer:
             ctypes.memmove(self._mark, said, len(said))
 
     def _hear(self, client: Client) -> None:
-        """Whoever waits for a worker says nothing: when it can be read, it is gone, and its worker goes too."""
+        """Kills the worker of a client that has gone. A client sends nothing, so its connection is readable only when it closes."""
         with contextlib.suppress(OSError):
             if client.connection.recv(4096):
                 return
@@ -314,14 +295,6 @@ def _asked(request: dict[str, Any]) -> dict[str, Any]:
     """What lies beside the job's file: the job, its environment and its folder."""
     found: dict[str, Any] = json.loads(Path(request["job"]).with_name(resident.REQUEST).read_text())
     return found
-
-
-def _state(file: str) -> tuple[int, int]:
-    try:
-        seen = os.stat(file)  # noqa: PTH116 - two thousand of them a request
-    except OSError:
-        return (0, 0)
-    return (seen.st_mtime_ns, seen.st_size)
 
 
 def _unsafe() -> str:
@@ -364,10 +337,9 @@ def _make_room(own: Path) -> None:
     others = [(path.stat().st_mtime, path) for path in own.parent.glob("*.socket") if path != own]
     for _, path in sorted(others, reverse=True)[MOST - 1 :]:
         # One that was killed left its socket and does not answer.
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_ASKING)
-            connection.connect(str(path))
-            resident.say(connection, {"leave": True})
+        if connection := resident.connected(path):
+            with connection, contextlib.suppress(OSError):
+                resident.say(connection, {"leave": True})
 
 
 def _end(status: int) -> NoReturn:
@@ -395,7 +367,7 @@ def main(arguments: list[str]) -> int:
     request = server.serve()
     if request is None:
         return 0
-    from tilescope.worker import main as worker  # noqa: PLC0415 - as a worker does, once it is one
+    from tilescope.jobs.worker import main as worker  # noqa: PLC0415 - as a worker does, once it is one
 
     _end(worker.main([request["job"]]))
 

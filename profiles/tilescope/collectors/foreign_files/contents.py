@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,8 +36,8 @@ _NO_DEVICE = Device("GPU not named in the file", "", 0, 0, 0, True)
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file says. ``recorded`` is when it was made, as the file has it; ``configs`` are ``launch_configs``'s rows, ``failures``
-    what it says became of cases without values."""
+    """What a file says. ``recorded`` is when it was made, as the file has it; ``configs`` are ``launch_configs``'s rows,
+    ``failures`` what it says became of cases without values."""
 
     tool: str
     table: pd.DataFrame
@@ -76,9 +77,9 @@ class Rows:
         config: str = "",
         impl: str = IMPLEMENTATION,
     ) -> None:
-        """Values of one launch (None: of all of the case's together) by metric. What is None, or no number that can be (none is below 0), is absent.
+        """Adds the values of one launch by metric; where ``launch`` is None, of all launches of the case together.
 
-        Raises Unreadable where the file says too much.
+        A value that is None, negative or no number is left out. Raises Unreadable where the file says too much.
         """
         for metric, value in values.items():
             if value is not None and (value == 0 or json_shape.SMALLEST <= value <= json_shape.LARGEST):
@@ -131,6 +132,25 @@ def lines(path: Path, longest: int) -> Iterator[bytes]:
         yield joined
 
 
+def values(path: Path, longest: int) -> Iterator[Any]:
+    """The JSON values of a file's lines; None for a damaged one. Raises as ``lines``."""
+    for line in lines(path, longest):
+        try:
+            yield bounded_reading.data(line)
+        except bounded_reading.Unreadable:
+            yield None
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """The JSON object; empty for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def mappings(value: object) -> list[Mapping[str, Any]]:
+    """The objects in a JSON list; none in anything else."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
 def workload(grid: Sequence[object] | None, block: Sequence[object] | None = None) -> str:
     """``grid 4096×1×1, block 256×1×1``: what the file says of a launch's size."""
     sides = {"grid": grid, "block": block}
@@ -176,10 +196,15 @@ def product(value: Sequence[int] | None) -> float | None:
     return float(math.prod(value)) if value else None
 
 
+def target(arch: str) -> str:
+    """``sm_90`` for ``90``; any other architecture as it is."""
+    return f"sm_{arch}" if re.fullmatch(r"\d{2,3}", arch) else arch
+
+
 def device(
     title: str = "", target: str = "", *, multiprocessors: int = 0, l2_bytes: int = 0, memory_bytes: int = 0
 ) -> Device:
-    """The GPU that a file names: its figures as the file has them (0: it has none), the datasheet's where the file has only the name."""
+    """The GPU that a file names, with the file's figures (0: it has none), or the datasheet's if it has only the name."""
     called = bounded_reading.one_line(title)
     known = ceilings.product(called)
     return Device(

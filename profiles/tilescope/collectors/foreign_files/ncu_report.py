@@ -1,7 +1,7 @@
-"""Nsight Compute's reports (.ncu-rep), read by NVIDIA's ``ncu-report`` in a process of its own: what it cannot take ends that process.
+"""Nsight Compute's reports (.ncu-rep), read by NVIDIA's ``ncu-report`` in a process of its own, which a bad report can crash.
 
-NVIDIA's package is proprietary and optional (``pip install 'tilescope[ncu-report]'``). This module is also the process: it prints what it
-finds as JSON.
+NVIDIA's package is proprietary and optional (``pip install 'tilescope[ncu-report]'``). This module is also the process: it
+prints what it finds as JSON.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tilescope.collectors.foreign_files import contents
+from tilescope.collectors.foreign_files.contents import Contents, Rows
 from tilescope.collectors.ncu import counters
 from tilescope.collectors.ncu import ncu_csv as cells
 from tilescope.files import bounded_reading
-from tilescope.foreign_files import contents
-from tilescope.foreign_files.contents import Contents, Rows
 from tilescope.table.metrics import METRICS
 from tilescope.table.run import Device
 
@@ -50,8 +50,8 @@ def reads(head: bytes, name: str) -> bool:
 
 @bounded_reading.parser
 def read(path: Path) -> Contents:
-    """Every launch with the counters of METRICS that the report holds. One without a value has no row: asked for its number, NVIDIA's
-    package would say 0.
+    """Every launch with the counters of METRICS that the report holds. One without a value has no row: asked for its number,
+    NVIDIA's package would say 0.
 
     Raises Unreadable for a damaged report, and where the package is not installed.
     """
@@ -82,7 +82,7 @@ def _asked(path: Path) -> list[dict[str, Any]]:
     """What the process prints of the report."""
     argv = [sys.executable, "-P", "-m", __name__, str(path.absolute())]
     # The package need not be installed.
-    path_of = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))
+    path_of = os.pathsep.join(filter(None, [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]))
     try:
         done = subprocess.run(
             argv, capture_output=True, timeout=_LIMIT, check=False, env={**os.environ, "PYTHONPATH": path_of}
@@ -98,7 +98,7 @@ def _asked(path: Path) -> list[dict[str, Any]]:
 
 
 def launches(module: Any, path: str) -> Iterator[dict[str, Any]]:
-    """Name and values of each of the report's launches, in order, by NVIDIA's ``module``: a value is a number or text, and its unit.
+    """Name and values of the report's launches in order, by NVIDIA's ``module``; a value is a number or text, and its unit.
 
     What the report lacks is left out. A metric without a value, or of another kind, would be given as 0.
     """

@@ -5,7 +5,8 @@ A format's module has:
 ``NAME``
     What it is called where the known formats are listed.
 ``reads(head, name) -> bool``
-    Whether a file that begins with the bytes ``head`` (unpacked, ``formats.HEAD`` of them at most) and is called ``name`` may be one.
+    Whether a file that begins with the bytes ``head`` (unpacked, ``formats.HEAD`` of them at most) and is called ``name`` may
+    be one.
 ``read(path) -> Contents``
     What the file says, and nothing else: what it does not say has no row. Raises Unreadable, in one line.
 

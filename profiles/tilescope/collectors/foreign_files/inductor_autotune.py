@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tilescope.collectors.foreign_files import contents
+from tilescope.collectors.foreign_files.contents import IMPLEMENTATION, Contents, Rows
 from tilescope.files import bounded_reading
-from tilescope.foreign_files import contents
-from tilescope.foreign_files.contents import IMPLEMENTATION, Contents, Rows
 from tilescope.table.case import config_text
 
 NAME = "Inductor's autotuning results (autotuning_result_json_list.txt)"
@@ -36,11 +36,7 @@ def reads(head: bytes, name: str) -> bool:
 def read(path: Path) -> Contents:
     """The time of every choice that was timed. Those that could not be run have an infinite one, and no row."""
     rows, device, damaged, failed = Rows(SOURCE), "", 0, 0
-    for line in contents.lines(path, LINE):
-        try:
-            said = bounded_reading.data(line)
-        except bounded_reading.Unreadable:
-            said = None
+    for said in contents.values(path, LINE):
         if not isinstance(said, dict):
             damaged += 1
             continue
@@ -77,8 +73,7 @@ def _choice(said: Mapping[str, Any]) -> tuple[str, str]:
 
 def _workload(said: Mapping[str, Any]) -> str:
     """The sizes of the operator's inputs and the dtype of the first: ``512×1024, 1024×256, bfloat16``."""
-    nodes = said.get("input_nodes")
-    known = [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
+    known = contents.mappings(said.get("input_nodes"))
     sizes = [re.findall(r"\d+", contents.text(node.get("size"))) for node in known]
     dtype = contents.first(contents.text(node.get("dtype")).removeprefix("torch.") for node in known)
     told = [*("×".join(size) for size in sizes if size), *filter(None, [dtype])]

@@ -1,8 +1,8 @@
-"""Helion's autotuning log: a row for each config that was tried, as ``HELION_AUTOTUNE_LOG=PATH`` has them written into ``PATH.csv``.
+"""Helion's autotuning log, ``PATH.csv``: a row for each config that was tried. ``HELION_AUTOTUNE_LOG=PATH`` asks for it.
 
-Its columns are ``timestamp_s, config_index, generation, status, perf_ms, compile_time_s, config``; later versions begin with ``run_id``
-and have ``config_id`` for the index. What is tuned, sizes and GPU are only in ``PATH.meta.jsonl``, which ``HELION_AUTOTUNE_DATASET`` adds:
-it is read where it lies beside the log. Helion times by events, each call with a cold L2.
+Its columns are ``timestamp_s, config_index, generation, status, perf_ms, compile_time_s, config``; later versions begin with
+``run_id`` and have ``config_id`` for the index. What is tuned, sizes and GPU are only in ``PATH.meta.jsonl``, which
+``HELION_AUTOTUNE_DATASET`` adds: it is read where it lies beside the log. Helion times by events, each call with a cold L2.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tilescope.collectors.foreign_files import contents
+from tilescope.collectors.foreign_files.contents import Contents, Rows
 from tilescope.files import bounded_reading
-from tilescope.foreign_files import contents
-from tilescope.foreign_files.contents import Contents, Rows
 from tilescope.table import helion_config
 from tilescope.table.case import Case
 from tilescope.table.run import Failure
@@ -144,8 +144,7 @@ def _workload(about: Mapping[str, Any], run: str) -> str:
 def _device(about: Mapping[str, Any]) -> Any:
     hardware = about.get("hardware_info")
     said = hardware if isinstance(hardware, dict) else {"device_name": about.get("hardware")}
-    properties = said.get("device_props")
-    props = properties if isinstance(properties, dict) else {}
+    props = contents.mapping(said.get("device_props"))
     capability = re.fullmatch(r"sm_?(\d{2,3}a?)", contents.text(said.get("compute_capability"), 20))
     return contents.device(
         contents.text(said.get("device_name")),
@@ -158,8 +157,6 @@ def _device(about: Mapping[str, Any]) -> Any:
 
 def _versions(known: list[Mapping[str, Any]]) -> dict[str, str]:
     for about in known:
-        hardware = about.get("hardware_info")
-        versions = hardware.get("versions") if isinstance(hardware, dict) else None
-        if isinstance(versions, dict):
+        if versions := contents.mapping(contents.mapping(about.get("hardware_info")).get("versions")):
             return {contents.text(name): contents.text(value) for name, value in list(versions.items())[:20]}
     return {}

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from tilescope.collectors.foreign_files import contents
+from tilescope.collectors.foreign_files.contents import Contents, Rows
 from tilescope.collectors.ncu import counters
 from tilescope.collectors.ncu import ncu_csv as cells
 from tilescope.files import bounded_reading
-from tilescope.foreign_files import contents
-from tilescope.foreign_files.contents import Contents, Rows
 from tilescope.table.run import Device
 
 NAME = "ncu's CSV (ncu --csv, raw or details page)"

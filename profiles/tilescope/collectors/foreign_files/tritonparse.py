@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tilescope.collectors.foreign_files import contents
+from tilescope.collectors.foreign_files.contents import DIRECTION, IMPLEMENTATION, Contents, Rows
 from tilescope.files import bounded_reading
-from tilescope.foreign_files import contents
-from tilescope.foreign_files.contents import DIRECTION, IMPLEMENTATION, Contents, Rows
 from tilescope.table import launch_configs
 from tilescope.table.case import config_text
 
@@ -48,13 +48,9 @@ class _Events:
 def read(path: Path) -> Contents:
     """Every launch with its grid, threads, shared memory and config, and how long each compilation took. No time is in it."""
     found = _Events(Rows(SOURCE))
-    for line in contents.lines(path, LINE):
-        try:
-            event = bounded_reading.data(line)
-        except bounded_reading.Unreadable:
-            found.damaged += 1
-            continue
-        kind = event.get("event_type") if isinstance(event, dict) else None
+    for event in contents.values(path, LINE):
+        found.damaged += event is None
+        kind = contents.mapping(event).get("event_type")
         if kind in (_COMPILED, _LAUNCHED):
             stamp = contents.text(event.get("timestamp"), 40)
             found.started = found.started or (stamp if re.match(r"\d{4}-\d\d-\d\dT", stamp) else "")
@@ -86,15 +82,13 @@ def read(path: Path) -> Contents:
 
 
 def _compilation(found: _Events, event: Mapping[str, Any]) -> None:
-    payload = event.get("payload")
-    about = payload.get("metadata") if isinstance(payload, dict) else None
+    about = contents.mapping(event.get("payload")).get("metadata")
     if not isinstance(about, dict):
         return
     code = contents.text(about.get("hash"), 200)
     found.names[code] = contents.name(about.get("name", ""))
-    constants = about.get("src_constants")
-    found.compiled[code] = (_compile_time(about), constants if isinstance(constants, dict) else {})
-    _told(found, about)
+    found.compiled[code] = (_compile_time(about), contents.mapping(about.get("src_constants")))
+    _note_versions(found, about)
 
 
 def _compile_time(about: Mapping[str, Any]) -> float | None:
@@ -113,8 +107,7 @@ def _compile_time(about: Mapping[str, Any]) -> float | None:
 
 
 def _launch(found: _Events, event: Mapping[str, Any]) -> None:
-    about = event.get("compilation_metadata")
-    about = about if isinstance(about, dict) else {}
+    about = contents.mapping(event.get("compilation_metadata"))
     kernel = contents.name(event.get("name") or about.get("name", ""))
     grid = contents.sizes(event.get("grid"))
     warps, width, ctas = (contents.number(about.get(name)) for name in ("num_warps", "warp_size", "num_ctas"))
@@ -132,32 +125,19 @@ def _launch(found: _Events, event: Mapping[str, Any]) -> None:
     found.rows.add(kernel, workload, found.launches, values)
     config = _config(found, code, event, about)
     if config:
-        row = {
-            "kernel": kernel,
-            "impl": IMPLEMENTATION,
-            "pass": DIRECTION,
-            "workload": workload,
-            "dtype": "",
-            "config": "",
-        }
-        told = {
-            "launch": found.launches,
-            "function": kernel,
-            "launched": config_text(config),
-            "autotuned": "",
-            "source": SOURCE,
-        }
-        found.configs.append({**row, **told})
+        found.configs.append({
+            "kernel": kernel, "impl": IMPLEMENTATION, "pass": DIRECTION, "workload": workload, "dtype": "", "config": "",
+            "launch": found.launches, "function": kernel, "launched": config_text(config), "autotuned": "", "source": SOURCE,
+        })  # fmt: skip
     if site := _site(event.get("stack")):
         found.sites.setdefault(kernel, Counter())[site] += 1
     found.launches += 1
-    _told(found, about)
+    _note_versions(found, about)
 
 
 def _config(found: _Events, code: str, event: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, int]:
     """Constants of the launched code and its options, by name. Constants are known by the number of their argument."""
-    arguments = event.get("extracted_args")
-    names = list(arguments) if isinstance(arguments, dict) else []
+    names = list(contents.mapping(event.get("extracted_args")))
     constants = found.compiled.get(code, (None, {}))[1]
     config: dict[str, int] = {}
     for place, value in constants.items():
@@ -173,10 +153,9 @@ def _whole(value: object) -> bool:
 
 def _site(stack: object) -> str:
     """Where the program launched: the last line before Triton's own."""
-    frames = [one for one in stack if isinstance(one, dict)] if isinstance(stack, list) else []
     own = [
         one
-        for one in frames
+        for one in contents.mappings(stack)
         if not re.search(
             r"[/\\](triton[/\\](runtime|backends|compiler)|tritonparse)[/\\]", contents.text(one.get("filename"), 1000)
         )
@@ -187,11 +166,9 @@ def _site(stack: object) -> str:
     return f"{file}:{contents.text(own[-1].get('line'), 20)}"
 
 
-def _told(found: _Events, about: Mapping[str, Any]) -> None:
-    """Takes the architecture and Triton's version from what was compiled."""
-    target = about.get("target")
-    arch = contents.text(target.get("arch"), 20) if isinstance(target, dict) else ""
-    if arch:
-        found.targets[f"sm_{arch}" if re.fullmatch(r"\d{2,3}", arch) else arch] += 1
+def _note_versions(found: _Events, about: Mapping[str, Any]) -> None:
+    """Notes the architecture and Triton's version that a compilation names."""
+    if arch := contents.text(contents.mapping(about.get("target")).get("arch"), 20):
+        found.targets[contents.target(arch)] += 1
     if version := contents.text(about.get("triton_version"), 40):
         found.versions.setdefault("triton", version)

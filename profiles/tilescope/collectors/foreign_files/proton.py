@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tilescope.collectors.foreign_files import contents
+from tilescope.collectors.foreign_files.contents import Contents, Rows
 from tilescope.files import bounded_reading
-from tilescope.foreign_files import contents
-from tilescope.foreign_files.contents import Contents, Rows
 from tilescope.table.run import Device
 
 NAME = "Proton's profiles (.hatchet)"
@@ -41,7 +40,7 @@ def read(path: Path) -> Contents:
             "it is not Proton's JSON: write it with proton.finalize() and its default format"
         )
     found = bounded_reading.data(raw)
-    trees = [one for one in found if isinstance(one, dict) and "frame" in one] if isinstance(found, list) else []
+    trees = [one for one in contents.mappings(found) if "frame" in one]
     sums: dict[tuple[str, str], Counter[str]] = {}
     used: Counter[tuple[str, str]] = Counter()
     for kernel, scope, metrics in (node for tree in trees for node in _kernels(tree, ())):
@@ -67,7 +66,7 @@ def read(path: Path) -> Contents:
         rows, "no kernel's time is in it: Proton records times with its default backend, between start() and finalize()"
     )
     others = sorted({name for of_kernel in sums.values() for name in of_kernel} - {TIME, COUNT, *_FLOPS})
-    devices = next((one for one in reversed(found) if isinstance(one, dict) and "frame" not in one), {})
+    devices: Mapping[str, Any] = next((one for one in reversed(contents.mappings(found)) if "frame" not in one), {})
     notes = (
         [f"its kernels ran on {len(used)} GPUs, and the run names the one with most of them"] if len(used) > 1 else []
     )
@@ -95,11 +94,7 @@ def _kernels(tree: Mapping[str, Any], scopes: tuple[str, ...]) -> Iterator[tuple
 def _device(devices: Mapping[str, Any], used: Mapping[tuple[str, str], int]) -> Device:
     """The GPU on which most of the kernels ran. Proton gives its architecture and sizes, not its name."""
     kind, number = max(used, key=lambda one: used[one], default=("", ""))
-    of_kind = devices.get(kind)
-    one = of_kind.get(number) if isinstance(of_kind, dict) else None
-    if not isinstance(one, dict):
-        return contents.device()
-    arch = contents.text(one.get("arch"), 20)
+    one = contents.mapping(contents.mapping(devices.get(kind)).get(number))
     return contents.device(
-        "", f"sm_{arch}" if re.fullmatch(r"\d{2,3}", arch) else arch, multiprocessors=contents.count(one.get("num_sms"))
+        "", contents.target(contents.text(one.get("arch"), 20)), multiprocessors=contents.count(one.get("num_sms"))
     )

@@ -1,4 +1,4 @@
-"""The worker: the only process that launches kernels. Run as ``python -m tilescope.worker JOB.json``.
+"""The worker: the only process that launches kernels. Run as ``python -m tilescope.jobs.worker JOB.json``.
 
 The job names an ``action`` (``capture``, ``describe`` or ``ceilings``) and what it needs; the answers are JSON lines,
 one an event, written to the file the job names under ``events``, or else to standard output. Kernels, compilers and

@@ -6,9 +6,9 @@ import hashlib
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tilescope.collectors.foreign_files import formats
+from tilescope.collectors.foreign_files.contents import Contents
 from tilescope.files import bounded_reading
-from tilescope.foreign_files import formats
-from tilescope.foreign_files.contents import Contents
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError
 from tilescope.table.run import Run

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, cast
 
-from tilescope.files import bounded_reading
-from tilescope.foreign_files import (
+from tilescope.collectors.foreign_files import (
     helion_autotune,
     inductor_autotune,
     ncu_csv,
@@ -16,7 +15,8 @@ from tilescope.foreign_files import (
     proton,
     tritonparse,
 )
-from tilescope.foreign_files.contents import Contents
+from tilescope.collectors.foreign_files.contents import Contents
+from tilescope.files import bounded_reading
 
 #: Bytes by which a file is known.
 HEAD = 256 << 10

@@ -10,9 +10,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tilescope.collectors.foreign_files import contents
+from tilescope.collectors.foreign_files.contents import Contents, Rows
 from tilescope.files import bounded_reading, json_stream
-from tilescope.foreign_files import contents
-from tilescope.foreign_files.contents import Contents, Rows
 from tilescope.table.description import DeclaredKernel
 from tilescope.table.run import Device
 
@@ -65,8 +65,8 @@ class _Trace:
 
 @bounded_reading.parser
 def read(path: Path) -> Contents:
-    """Every launch, copy and fill in the order in which they began, with its time and what it takes; for each function the operators that
-    launched it and its streams are in ``kernels``.
+    """Every launch, copy and fill in the order in which they began, with its time and what it takes; for each function the
+    operators that launched it and its streams are in ``kernels``.
     """
     trace = _Trace()
     for name, value in json_stream.members(bounded_reading.chunks(path), EVENTS):
@@ -107,7 +107,7 @@ def _event(trace: _Trace, event: Any) -> None:
     kind, arguments = event.get("cat"), event.get("args")
     if not isinstance(kind, str):
         return
-    arguments = arguments if isinstance(arguments, dict) else {}
+    arguments = contents.mapping(arguments)
     if kind.lower() in _OPERATORS:
         called = _external(arguments)
         if called is not None:
@@ -159,8 +159,7 @@ def _plain(value: Any) -> object:
 def _device(said: Any, used: Mapping[object, int]) -> Device:
     """The GPU that made most of the launches, as the trace describes it."""
     most = max(used, key=lambda one: used[one], default=None)
-    listed = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
-    one = next((one for one in listed if one.get("id") == most), None)
+    one = next((one for one in contents.mappings(said) if one.get("id") == most), None)
     if one is None:
         return contents.device()
     major, minor = (contents.number(one.get(f"compute{what}")) for what in ("Major", "Minor"))

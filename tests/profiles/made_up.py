@@ -1,0 +1,60 @@
+"""A GPU of round figures, a run on it and the rows of a case, for tests that need some."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tilescope.hardware import ceilings
+from tilescope.table.case import Case
+from tilescope.table.run import Ceiling, Device, Run
+
+CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
+MB = 1e6
+
+
+def gpu(name: str = "Made-up GPU", **roofs: float) -> Device:
+    """A GPU of 100 multiprocessors and 10 MB of L2, with these measured roofs; those called ``sheet_…`` are the datasheet's."""
+    found = (
+        Ceiling(roof, value, ceilings.unit(roof), "datasheet" if called != roof else "measured")
+        for called, value in roofs.items()
+        for roof in (called.removeprefix("sheet_"),)
+    )
+    return Device(name, "sm_90", 100, 10_000_000, 10_000_000_000, True, tuple(found))
+
+
+#: 1 TB/s, 10 Tflop/s: a million bytes take a microsecond, and so do ten million flops.
+GPU = gpu(hbm=1e12, l2=4e12, fp32=1e13, tf32=1e14, sheet_bf16=1e14)
+
+
+def run(name: str = "20261120-221530-3fa9", kernels: Mapping[str, Any] | None = None, **fields: Any) -> Run:
+    """The description of a run of these kernels."""
+    return dataclasses.replace(Run(name, "2026-11-20T22:15:30+00:00", GPU, {}, {}, {}), kernels=kernels or {}, **fields)
+
+
+def cost(of: Case = CASE, read: float = 50 * MB, written: float = 50 * MB, flops: float = MB) -> list[dict[str, Any]]:
+    """What the case's algorithm cannot avoid."""
+    needed = {"bytes_read": read, "bytes_written": written, "flops": flops}
+    return [of.row(f"algorithm_{what}", value, "model") for what, value in needed.items()]
+
+
+def values(
+    given: Mapping[str, float], launch: int | None = 0, of: Case = CASE, stem: str = "f"
+) -> list[dict[str, Any]]:
+    """Values of one launch, or of the whole case (None): keys are ``metric@source``."""
+    place = {} if launch is None else {"launch": launch, "function": f"{stem}{launch}"}
+    rows = []
+    for key, value in given.items():
+        metric, source = key.split("@")
+        sample = {"sample": 0} if source in ("torch_profiler", "events") else {}
+        rows.append(of.row(metric, value, source, **place, **sample))
+    return rows
+
+
+#: What the compiler says of a launch whose registers leave room for a quarter of an SM's warps.
+OCCUPANCY = {
+    "theoretical_occupancy@compiler": 0.25, "grid_blocks@compiler": 10_000, "block_threads@compiler": 128,
+    "registers@compiler": 128, "shared_memory@compiler": 0, "occupancy_limit_registers@compiler": 4,
+    "occupancy_limit_shared_memory@compiler": 200, "occupancy_limit_warps@compiler": 16,
+}  # fmt: skip
