@@ -152,6 +152,9 @@ def test_another_gpu_is_a_run_on_it(sampler: Sampler, runs: Path) -> None:
     state.runs = [dataclasses.replace(run, device="Other GPU") if run.id == PREDICTED else run for run in known]
     assert set(shown.choice.options.values()) == {"Synthetic GPU", "Other GPU"}
     assert shown.choice.visible
+    state.param.update(kernel="matmul", runs=state.runs[::-1])  # a job's run brings both at once
+    state.kernel = "softmax"
+    assert shown.choice.visible
     shown.choice.value = "Other GPU"
     assert (state.run, state.kernel) == (PREDICTED, "softmax")
     state.panel = ""

@@ -40,8 +40,12 @@ class Clock:
     def on_change(self, action: Any) -> None:
         self.changed = action
 
-    def add_timeout_callback(self, action: Any, after: int) -> None:
+    def add_timeout_callback(self, action: Any, after: int) -> Any:
         self.waiting.append((action, after / 1000))
+        return self.waiting[-1]
+
+    def remove_timeout_callback(self, waiting: Any) -> None:
+        self.waiting.remove(waiting)
 
     def turn(self, late: float = 0.0) -> float:
         """Let the pause go by, and ``late`` seconds more; gives the pause."""
@@ -97,11 +101,16 @@ def test_what_is_behind_the_figure_is_done_once_and_at_once_where_it_is_needed(m
     behind.due()
     behind.due()
     assert len(done) == 1
+    # It waits for the latest figure, not for the first.
     assert len(clock.waiting) == 1
     behind.now()
+    behind.now()
     assert len(done) == 2
+    assert not clock.waiting
+    behind.due()
     assert clock.turn() > 0.05
-    assert len(done) == 2
+    assert len(done) == 3
+    assert not clock.waiting
 
 
 def test_no_step_is_taken_while_somebody_waits_for_many(monkeypatch: pytest.MonkeyPatch) -> None:

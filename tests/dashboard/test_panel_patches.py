@@ -24,10 +24,13 @@ from bokeh.core.has_props import HasProps
 from bokeh.core.property.descriptors import PropertyDescriptor
 from bokeh.core.serialization import Deserializer, Serializer
 from bokeh.document import Document
+from bokeh.document.events import ModelChangedEvent
 from bokeh.model import Model
-from bokeh.models import ImportedStyleSheet, Plot
+from bokeh.models import Div, ImportedStyleSheet, Plot
+from bokeh.protocol import Protocol
 from bokeh.protocol.exceptions import ProtocolError
 from bokeh.server.connection import ServerConnection
+from bokeh.server.session import ServerSession
 from bokeh.server.views.ws import WSHandler
 from bokeh.util import callback_manager
 from bokeh.util.warnings import BokehUserWarning
@@ -45,7 +48,9 @@ from tilescope_dashboard.panel_patches import (
     page_address,
     page_lifetime,
     parameter_copies,
+    pulled_page,
 )
+from tornado.ioloop import IOLoop
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 
@@ -257,6 +262,26 @@ def test_tornado_tells_of_a_refused_connection_with_a_traceback(
     assert not logged(expired)
     assert caplog.messages == ["a page's connection was refused: Token is expired."]
     assert logged(RuntimeError("ours"))
+
+
+async def heard_once_pulled() -> list[str]:
+    """What a browser hears of that has the page and has not drawn all of it."""
+    doc, said, heard = Document(), Div(), []
+    doc.add_root(said)
+    session = ServerSession("session", doc, io_loop=IOLoop.current())
+    await session._handle_pull(SimpleNamespace(header={"msgid": "1"}), SimpleNamespace(protocol=Protocol()))
+    doc.on_change(lambda event: heard.append(event.new) if isinstance(event, ModelChangedEvent) else None)
+    with document.hold(doc):
+        said.text = "new"
+    await asyncio.sleep(0.05)  # of a thread of its own it is told at the session's next tick
+    return heard
+
+
+def test_panel_drops_what_changes_while_a_page_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ServerSession, "_handle_pull", pulled_page._bokehs_pull)
+    assert asyncio.run(heard_once_pulled()) == []
+    pulled_page.follow()
+    assert asyncio.run(heard_once_pulled()) == ["new"]
 
 
 def test_bokeh_warns_of_a_style_sheet_that_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -331,6 +331,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_file_in_the_allowed_folder_is_named_in_full(own: Path) -> None:
     assert access.user_kernel(" kernel.py:SPEC ") == f"{own / 'kernel.py'}:SPEC"
     assert access.user_kernel(f"{own / 'kernel.py'}:SPEC") == f"{own / 'kernel.py'}:SPEC"
+    assert access.user_script(" kernel.py ") == own / "kernel.py"
 
 
 @pytest.mark.parametrize(
@@ -340,6 +341,9 @@ def test_a_file_in_the_allowed_folder_is_named_in_full(own: Path) -> None:
 def test_every_other_file_is_refused_in_words(own: Path, given: str) -> None:
     with pytest.raises(ValueError, match=r"give FILE|there is no file"):
         access.user_kernel(given)
+    if given != "kernel.py":
+        with pytest.raises(ValueError, match=r"give FILE|there is no file"):
+            access.user_script(given.removesuffix(":SPEC"))
 
 
 @pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")

@@ -77,6 +77,10 @@ def test_the_figure_has_a_bar_a_share_and_says_what_is_absent(metrics: dict[str,
 def test_the_verdict_is_one_sentence_whatever_is_known(synthetic: ModuleType) -> None:
     assert topic.verdict("", None, ()).title == "No kernel"
     assert "profile it" in topic.verdict("mine", None, ()).text
+    failed = topic.verdict(
+        "mine", None, (), ["CompilationFailed: line 10: x is not defined", "line 10: x is not defined"]
+    )
+    assert failed == ("mine failed", "line 10: x is not defined.")
     timed = summarise(synthetic.frame(), synthetic.DEVICE).iloc[0].to_dict()
     assert topic.verdict("softmax", timed, ()).title == (
         "softmax reaches 85.4 % of roofline, memory bound; no known bottleneck found"

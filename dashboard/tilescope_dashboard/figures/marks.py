@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 from tilescope.table.schema import CASE_COLUMNS
 
-#: So many points are drawn one by one; and of more, one in each cell of so many a decade in either direction.
-_MOST, _CELLS = 5_000, 60
+#: So many points are drawn one by one; and of more, one in each cell of so many a decade across, and fewer a decade up: a
+#: figure is wide, and its decades of flop/s are more than those of flop/byte. A cell is some 6 by 3 pixels then, a mark 13.
+_MOST, _ACROSS, _UP = 2_500, 60, 20
 #: Cells to either side of 1: 34 decades, more than any flop/byte or flop/s.
 _REACH = 2_048
 
@@ -61,8 +62,8 @@ class Marks:
         if len(self.numbers) <= _MOST:
             return self
         cell = self.numbers["style"].to_numpy(np.int64)
-        for name in ("intensity", "height"):
-            cell = 2 * _REACH * cell + _cells(self.numbers[name].to_numpy())
+        for name, a_decade in (("intensity", _ACROSS), ("height", _UP)):
+            cell = 2 * _REACH * cell + _cells(self.numbers[name].to_numpy(), a_decade)
         _, first = np.unique(cell, return_index=True)
         return Marks(self.numbers.iloc[np.sort(first)], self.categories)
 
@@ -111,8 +112,8 @@ def _floats(values: pd.Series) -> np.ndarray:
     return values.to_numpy(dtype=float, na_value=float("nan"))
 
 
-def _cells(values: np.ndarray) -> np.ndarray:
+def _cells(values: np.ndarray, a_decade: int) -> np.ndarray:
     """The number of each value's cell on a logarithmic scale; 0 where it has no place on one."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        cell = np.floor(np.log10(values) * _CELLS)
+        cell = np.floor(np.log10(values) * a_decade)
     return np.where(np.isfinite(cell), np.clip(cell, 1 - _REACH, _REACH - 1) + _REACH, 0).astype(np.int64)

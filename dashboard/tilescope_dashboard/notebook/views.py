@@ -15,6 +15,7 @@ from tilescope_dashboard.notebook import compressed_scripts
 from tilescope_dashboard.notebook.page_theme import PageTheme
 from tilescope_dashboard.notebook.without_scripts import below
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.occupancy import Occupancy
@@ -28,7 +29,7 @@ _COLOURS = {
     "--jp-brand-color0": "color-mix(in srgb, #2a8ac6 35%, transparent)",
     "--jp-ui-font-color2": "var(--jp-ui-font-color0)",
 }
-VIEWS = {view.name_in_address: view for view in (Roofline, Traffic, Autotune, Occupancy, Timeline, Source)}
+VIEWS = {view.name_in_address: view for view in (Advice, Roofline, Traffic, Autotune, Occupancy, Timeline, Source)}
 
 
 class OneRun(State):

@@ -21,4 +21,5 @@ FOR = {
     "page_lifetime": ("panel", "1.9.4"),
     "page_resources": ("panel", "1.9.4"),
     "parameter_copies": ("param", "2.4.2"),
+    "pulled_page": ("panel", "1.9.4"),
 }

@@ -31,6 +31,7 @@ from tilescope_dashboard.panel_patches import (
     page_fonts,
     page_resources,
     parameter_copies,
+    pulled_page,
 )
 
 #: Objects that are made before the youngest are looked through; a page alone is more than a hundred thousand.
@@ -68,6 +69,7 @@ def settle() -> None:
     known_sheets.accept()
     lost_writes.forget()
     page_address.mend()
+    pulled_page.follow()
     debounce.shorten()
     gc.collect()
     gc.freeze()

@@ -67,6 +67,16 @@ def user_kernel(text: str) -> str:
 
     A relative path starts at the folder that was allowed. Raises ValueError, in words, for everything else.
     """
+    path, _, name = text.strip().rpartition(":")
+    return f"{_user_file(path, name.isidentifier())}:{name}"
+
+
+def user_script(text: str) -> Path:
+    """The same for ``FILE.py`` alone."""
+    return _user_file(text.strip())
+
+
+def _user_file(path: str, named: bool = True) -> Path:
     allowed = os.environ.get(OWN_FILES)
     if not allowed:
         raise ValueError(
@@ -74,10 +84,9 @@ def user_kernel(text: str) -> str:
             f"or set {OWN_FILES}=FOLDER."
         )
     folder = Path(allowed).resolve()
-    path, _, name = text.strip().rpartition(":")
     file = (folder / path).resolve()
-    if not name.isidentifier() or file.suffix != ".py" or not file.is_relative_to(folder):
-        raise ValueError(f"give FILE.py:SPEC, a file in {folder}.")
+    if not named or file.suffix != ".py" or not file.is_relative_to(folder):
+        raise ValueError(f"give FILE.py:SPEC or a script FILE.py, a file in {folder}.")
     if not file.is_file():
         raise ValueError(f"there is no file {file}.")
-    return f"{file}:{name}"
+    return file

@@ -8,7 +8,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 import panel as pn
 from tilescope.jobs import plan, supervisor
 from tilescope.table.case import Case
+
+from tilescope_dashboard.session import script_run
 
 LOG = logging.getLogger(__name__)
 
@@ -76,12 +78,16 @@ class JobState:
 class JobManager:
     """Runs requests one after another on the server's event loop and tells watchers that something changed.
 
-    ``planner`` and ``run`` are ``tilescope.jobs.plan.plan`` and ``tilescope.jobs.supervisor.run``; tests give their own.
+    ``planner``, ``run`` and ``script`` are ``tilescope.jobs.plan.plan``, ``tilescope.jobs.supervisor.run`` and
+    ``script_run.profile``; tests give their own.
     """
 
-    def __init__(self, planner: Callable[..., Any] = plan.plan, run: Callable[..., Any] = supervisor.run) -> None:
+    def __init__(
+        self, planner: Callable[..., Any] = plan.plan, run: Callable[..., Any] = supervisor.run,
+        script: Callable[..., Any] = script_run.profile,
+    ) -> None:  # fmt: skip
         self.jobs: list[JobState] = []
-        self._plan, self._run = planner, run
+        self._plan, self._run, self._script = planner, run, script
         self._numbers = itertools.count(1)
         self._turn = asyncio.Lock()
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -97,9 +103,17 @@ class JobManager:
         """Queue a request and return at once. Two timings at the same time are both wrong, so a second one waits."""
         swept = frozenset(Case(kernel, "", "", "").name for kernel in request.kernels if request.configs)
         state = JobState(next(self._numbers), request.title or ", ".join(request.kernels), swept)
+        return self._queue(state, lambda: self._profile(request, state))
+
+    def start_script(self, script: Path) -> JobState:
+        """The same for what a person's script launches."""
+        state = JobState(next(self._numbers), script.name)
+        return self._queue(state, lambda: self._script(script, lambda event: self._on_event(state, event)))
+
+    def _queue(self, state: JobState, work: Callable[[], Awaitable[Path]]) -> JobState:
         self.jobs.append(state)
         self._forget()
-        self._tasks[state.number] = asyncio.get_running_loop().create_task(self._follow(request, state))
+        self._tasks[state.number] = asyncio.get_running_loop().create_task(self._follow(work, state))
         self._tell()
         return state
 
@@ -137,15 +151,19 @@ class JobManager:
         """Whether the person whose job it is has had no page here for a while: then it may be ended by others."""
         return time.monotonic() - job.left > _GONE and not any(mine(job) for mine in self._pages)
 
-    async def _follow(self, request: plan.Request, state: JobState) -> None:
+    async def _profile(self, request: plan.Request, state: JobState) -> Path:
+        job = await self._plan(request)
+        state.of, state.doing = len(job.cases) * len(job.collectors), "starting the worker"
+        self._tell()
+        folder: Path = await self._run(job, lambda event: self._on_event(state, event))
+        return folder
+
+    async def _follow(self, work: Callable[[], Awaitable[Path]], state: JobState) -> None:
         try:
             async with self._turn:
                 state.status, state.doing = RUNNING, "reading the kernel"
                 self._tell()
-                job = await self._plan(request)
-                state.of, state.doing = len(job.cases) * len(job.collectors), "starting the worker"
-                self._tell()
-                state.folder = await self._run(job, lambda event: self._on_event(state, event))
+                state.folder = await work()
             state.status = DONE
         except asyncio.CancelledError:
             state.status = CANCELLED
@@ -170,7 +188,9 @@ class JobManager:
         if kind in ("error", "skipped"):
             state.failures += kind == "error"
             about = " · ".join(str(event[key]) for key in ("collector", "case") if event.get(key))
-            state.log.append(f"{'failed' if kind == 'error' else 'skipped'}: {about}: {event.get('message', '')}")
+            state.log.append(
+                ": ".join(filter(None, ["failed" if kind == "error" else "skipped", about, event.get("message")]))
+            )
         elif kind == "done" and event.get("folder"):
             state.folder, state.unfinished = Path(event["folder"]), str(event.get("why", ""))
         self._tell()

@@ -66,22 +66,28 @@ class AfterPaint:
     """An action that is put off until the browser has painted, which it would hold up. Without a session it is not put off."""
 
     def __init__(self, action: Callable[[], Any]) -> None:
-        self._action, self._due = action, False
+        self._action = action
+        self._waiting: Any = None
 
     def due(self) -> None:
-        """Do it later; asked for again meanwhile, it is done once."""
+        """Do it later, once: who asks for more before it is done waits for what is painted then, and it for that."""
         doc = pn.state.curdoc
         if doc is None or doc.session_context is None:
             self._action()
-        elif not self._due:
-            self._due = True
-            doc.add_timeout_callback(self.now, _PAINTED)
+            return
+        if self._waiting is not None:
+            doc.remove_timeout_callback(self._waiting)
+        self._waiting = doc.add_timeout_callback(self._late, _PAINTED)
 
     def now(self) -> None:
         """Do it, if it is due."""
-        if self._due:
-            self._due = False
-            self._action()
+        if self._waiting is not None:
+            pn.state.curdoc.remove_timeout_callback(self._waiting)
+            self._late()
+
+    def _late(self) -> None:
+        self._waiting = None
+        self._action()
 
 
 def once_loaded(action: Callable[[], Any]) -> None:

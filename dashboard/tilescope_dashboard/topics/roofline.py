@@ -86,9 +86,8 @@ def _intensity(value: float) -> str:
 
 def _largest(timed: pd.DataFrame) -> pd.Series:
     """The Triton implementation's point on its largest problem, forward where there is one."""
-    found = timed.assign(rank=timed["kind"].map(_KINDS.index), floor=timed["gpu_time"] * timed["fraction"])
-    found = found[found["rank"] == found["rank"].min()]
+    found = timed[timed["kind"] == min(timed["kind"].unique(), key=_KINDS.index)]
     for column, wanted in (("impl", "triton"), ("pass", "forward")):
         preferred = found[found[column] == wanted]
         found = preferred if len(preferred) else found
-    return found.loc[found["floor"].idxmax()]
+    return found.loc[(found["gpu_time"] * found["fraction"]).idxmax()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,16 @@ _UNKNOWN = "No run says anything about it yet: profile it."
 _IMPOSSIBLE = "Nothing else is concluded from it: set right what is named below, then measure again."
 
 
-def verdict(kernel: str, case: Mapping[str, Any] | None, found: Sequence[Finding]) -> Sentence:
-    """How near its roof a row of ``tilescope.models.summary.summarise`` is and what holds it back, in a sentence; then why."""
+def verdict(
+    kernel: str, case: Mapping[str, Any] | None, found: Sequence[Finding], failures: Sequence[str] = ()
+) -> Sentence:
+    """How near its roof a row of ``tilescope.models.summary.summarise`` is and what holds it back, in a sentence; then why.
+
+    ``failures`` say why there is nothing of a kernel that was tried.
+    """
+    if case is None and failures:
+        said = [re.sub(r"^[A-Z]\w+: ", "", message).rstrip(".") for message in failures]
+        return Sentence(f"{kernel} failed", " ".join(f"{one}." for one in dict.fromkeys(said)))
     if case is None:
         return Sentence(kernel or "No kernel", _UNKNOWN if kernel else "Choose a kernel.")
     if found and found[0].impossible:

@@ -42,7 +42,7 @@ class GpuPopover(pn.viewable.Viewer):
             margin=0, sizing_mode="stretch_width", css_classes=["gpu-popover", "closed"], stylesheets=[_CSS]
         )
         state.param.watch(lambda _: next_tick(self.follow), "panel")
-        state.param.watch(lambda _: self._made and self._fill(), ["runs", "loaded", "kernel"])
+        state.param.watch(lambda *_: self._made and self._fill(), ["runs", "loaded", "kernel"])
         state.param.watch(lambda _: self.open and self._draw(), "theme")
         if self.open:
             self.follow()

@@ -16,7 +16,7 @@ from tilescope_dashboard.components.stack import Stack
 from tilescope_dashboard.components.view_tabs import ViewTabs
 from tilescope_dashboard.data import url_state
 from tilescope_dashboard.session.idle_work import IdleWork
-from tilescope_dashboard.session.scheduling import next_tick, once_loaded
+from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import IN_ADDRESS, State
 from tilescope_dashboard.views.base import View
 
@@ -53,7 +53,7 @@ class Navigation(pn.viewable.Viewer):
             styles={"min-width": "0", "flex": "1 1 0"},
         )
         self._stack = Stack(self._views)
-        self._tabs.param.watch(lambda _: once_loaded(lambda: next_tick(self._go)), "view")
+        self._tabs.param.watch(lambda _: next_tick(self._go), "view")
         state.param.watch(self._switch, "view")
         self._switch()
         spare = IdleWork(self._prepare, self._stack.drawn)
@@ -83,10 +83,7 @@ class Navigation(pn.viewable.Viewer):
         self._stack.show(name)
 
     def _go(self) -> None:
-        """To the view whose tab is chosen now: of several that were pressed quickly the last one.
-
-        What is put on a page that is still loading may be sent after what is put there as it has loaded, which rests on it.
-        """
+        """To the view whose tab is chosen now: of several that were pressed quickly the last one."""
         self.state.view = self._tabs.view
 
     def _furnish(self, name: str) -> None:

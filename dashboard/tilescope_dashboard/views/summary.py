@@ -55,7 +55,9 @@ class Summary(View):
         state, loaded, case = self.state, self.state.loaded, self.state.standing
         self._body.visible = loaded is not None and case is not None
         if loaded is None or case is None:
-            self._head.object = html_text.heading(*topic.verdict(state.kernel, None, ()))
+            failed = [one for one in loaded.run.failures if one.concerns(state.kernel)] if loaded else []
+            said = topic.verdict(state.kernel, None, (), [one.message for one in failed])
+            self._head.object = html_text.heading(*said)
             return
         kernel, compared = state.kernel, tuple(state.compared)
         row = run_cache.kept(loaded, ("row", kernel, case), lambda: _row(loaded, kernel, case))

@@ -29,9 +29,10 @@ _COLUMNS = {
     "kernel": "kernel", "impl": "impl.", "pass": "pass", "workload": "workload", "config": "config", "gpu_time": "GPU time",
     "floor_fraction": "of roofline", "bytes_ratio": "bytes ratio", "registers": "registers",
     "theoretical_occupancy": "occupancy", "relative_error": "rel. error", "chosen": "chosen config",
-    "from": "from", "why": "why",
+    "from": "from",
 }  # fmt: skip
-_TEXT = ("kernel", "impl", "pass", "workload", "config", "chosen", "from", "why")
+_TEXT = ("kernel", "impl", "pass", "workload", "config", "chosen", "from")
+_VIEWS = "Its views: .advice(), .source(), .roofline(), .traffic(), .occupancy(), .timeline(), .autotune()."
 _STYLE = "text-align: {align}; padding: 4px 8px; vertical-align: top; font-variant-numeric: tabular-nums; {wrap}"
 #: Characters of the longest text that is not broken into lines.
 _LONG = 24
@@ -64,6 +65,10 @@ class Profile(LoadedRun):
     def summary(self) -> pd.DataFrame:
         """One row a case: ``tilescope.models.summary.summarise``."""
         return summarise(self.table, self.run.device, self.run.kernels, self.configs)
+
+    def advice(self, kernel: str = "") -> Any:
+        """The app's view of what holds the kernel back, and what following each piece of advice can win."""
+        return self._view("advice", kernel)
 
     def roofline(self, kernel: str = "") -> Any:
         """The app's roofline view of one kernel (the run's first). Raises ValueError for one the run does not have."""
@@ -106,13 +111,13 @@ class Profile(LoadedRun):
         }
         head = "".join(_cell("th", title, name) for name, title in columns.items())
         body = "".join(
-            f"<tr>{''.join(_cell('td', _written(row, name), name) for name in columns)}</tr>"
+            f"<tr>{''.join(_cell('td', _written(row, name), name) for name in columns)}</tr>{_why(row, len(columns))}"
             for row in shown.to_dict("records")
         )
         more = f"<p>{len(rows) - _ROWS} more cases: .summary has them all.</p>" if len(rows) > _ROWS else ""
         return (
             f"<p><b>{escape(self._title())}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-            f"{more}{_list(self._failed())}"
+            f"{more}{_list(self._failed())}<p>{_VIEWS}</p>"
         )
 
     def _title(self) -> str:
@@ -165,6 +170,14 @@ def _cell(tag: str, text: str, name: str) -> str:
     wrap = long if len(text) > _LONG else "white-space: nowrap"
     style = _STYLE.format(align="left" if name in _TEXT else "right", wrap=wrap)
     return f'<{tag} style="{style}">{escape(text)}</{tag}>'
+
+
+def _why(row: dict[Any, Any], columns: int) -> str:
+    """What bounds the case, below it: as a column it would be as narrow as what is left, or off the page."""
+    if not row["why"]:
+        return ""
+    style = _STYLE.format(align="left", wrap="padding-top: 0; max-width: 0; white-space: normal; opacity: 0.75")
+    return f'<tr style="background: none"><td colspan="{columns}" style="{style}">{escape(str(row["why"]))}</td></tr>'
 
 
 def _list(lines: Iterable[str]) -> str:

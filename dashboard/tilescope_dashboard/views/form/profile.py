@@ -37,6 +37,7 @@ class ProfileForm(pn.viewable.Viewer):
             label="Start profiling", color="primary", variant="contained", sizing_mode="stretch_width", disabled=True
         )
         self._button.on_click(self._profile)
+        self._own.param.watch(self._fill, "script")
         self._kernel.param.watch(self._chosen, "value")
         state.param.watch(self._fill, ["catalog", "catalog_error", "kernel", "loaded", "may_launch"])
         self._follower = JobFollower(jobs, self._say)
@@ -55,10 +56,12 @@ class ProfileForm(pn.viewable.Viewer):
         entry = choices.entry_of(state.catalog, state.kernel)
         able = state.may_launch and entry is not None
         self._fields.enable(able)
-        self._own.field.disabled, self._button.disabled = not state.may_launch, not able
+        script = self._own.script if state.may_launch else None
+        self._own.field.disabled, self._button.disabled = not state.may_launch, not (able or script)
         # What was said of a job stays when only another run is opened.
         if not able or [event.name for event in events] != ["loaded"]:
-            self._trouble.object = choices.standing(state.may_launch, state.catalog_error, state.catalog, entry)
+            said = choices.standing(state.may_launch, state.catalog_error, state.catalog, entry)
+            self._trouble.object = "" if script else said
         if entry is not None:
             self._fields.fill(entry)
 
@@ -68,7 +71,7 @@ class ProfileForm(pn.viewable.Viewer):
 
     def _profile(self, _: Any) -> None:
         entry = choices.entry_of(self.state.catalog, self.state.kernel)
-        if not self.state.may_launch or entry is None:
+        if not self.state.may_launch or (entry is None and self._own.script is None):
             return
         if self._own.unopened:
             # What was chosen before is not what the person means.
@@ -76,11 +79,14 @@ class ProfileForm(pn.viewable.Viewer):
             self._trouble.object = html_text.notice("error", "Nothing was started:", said)
             return
         try:
-            request = self._fields.request(entry)
+            if self._own.script:
+                job = self._jobs.start_script(self._own.script)
+            else:
+                job = self._jobs.start(self._fields.request(entry))
         except ValueError as error:
             self._trouble.object = html_text.notice("error", "Nothing was started:", str(error))
             return
-        self.started = self._followed = self._jobs.start(request)
+        self.started = self._followed = job
         self._say()
 
     def _say(self) -> None:

@@ -1,7 +1,8 @@
-"""Field for a person's own kernel file, which is read into the catalog and profiled as the library's kernels are."""
+"""Field for a person's own file: a kernel that is read into the catalog, or a script whose launches are profiled."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import panel as pn
@@ -11,22 +12,26 @@ from tilescope.jobs import questions
 from tilescope.table.case import Case
 
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.session.access import user_kernel
+from tilescope_dashboard.session.access import user_kernel, user_script
 from tilescope_dashboard.session.latest_request import LatestRequest
 from tilescope_dashboard.session.state import State
 
 
 class UserKernelField(pn.viewable.Viewer):
-    """A field for FILE.py:SPEC, and right below it what became of it: a refusal is read where one typed."""
+    """A field for FILE.py:SPEC or FILE.py, and right below it what became of it: a refusal is read where one typed.
+
+    ``script`` is the file that is to be run, None where none was given.
+    """
 
     state = param.ClassSelector(class_=State)
+    script = param.ClassSelector(class_=Path, default=None)
 
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
         self.said, self._latest, self._opened = html_text.pane(), LatestRequest(), ""
         pn.state.on_session_destroyed(lambda _: self._latest.close())
         self.field = pmui.TextInput(
-            label="own kernel or captured launch", placeholder="file.py:SPEC or captured_launches.py:NAME", sizing_mode="stretch_width",
+            label="own kernel or captured launch", placeholder="script.py, or file.py:SPEC", sizing_mode="stretch_width",
             size="small",
         )  # fmt: skip
         self.field.param.watch(self._read, "value")
@@ -42,15 +47,25 @@ class UserKernelField(pn.viewable.Viewer):
 
     async def _read(self, event: param.parameterized.Event) -> None:
         self._say("")
-        if not event.new or not self.state.may_launch:
+        self.script, given = None, event.new.strip()
+        if not given or not self.state.may_launch:
             return
-        self._say(html_text.notice("info", "Reading", event.new))
+        self._say(html_text.notice("info", "Reading", given))
+        instead = ""
         try:
-            kernel = user_kernel(event.new)
+            if given.endswith(".py"):
+                self.script, self._opened = user_script(given), event.new
+                what = f"Start profiling runs {self.script.name} and profiles what it launches. The choices below are another kernel's."
+                self._say(html_text.notice("info", "A script:", what))
+                return
+            kernel = user_kernel(given)
+            instead = (
+                f" {Path(kernel.rpartition(':')[0]).name} alone is run as a script, and what it launches is profiled."
+            )
             # A worker for each: one at a time, and none for what nobody asks any more.
             entries = await self._latest.of(lambda: questions.describe([kernel]))
         except ValueError as error:
-            self._say(html_text.notice("error", "Not opened:", str(error)))
+            self._say(html_text.notice("error", "Not opened:", f"{str(error).rstrip('.')}.{instead}"))
             return
         if entries is None:
             return
