@@ -85,7 +85,7 @@ def test_the_floor_is_the_distinct_bytes_and_what_is_not_known_is_absent(tmp_pat
     cost = spec.cost(spec.workloads[0], "forward")
     assert (cost.bytes_read, cost.bytes_written) == (2 * 64 * 4 + 3 * 8, 3 * 64 * 4)
     with Capture(limit=0) as capture:
-        foreign.gather(torch.randn(10, 64), torch.tensor([3, 3, 9]))
+        foreign.gather(torch.randn(10, 64).cuda(), torch.tensor([3, 3, 9]).cuda())
         foreign.grouped_kernel[(1,)](torch.tensor([1]), torch.tensor([1]), 64)
     assert "test_capture.py" in capture.notes[-1]
     assert "was not made" in capture.notes[0]
@@ -97,6 +97,16 @@ def test_the_floor_is_the_distinct_bytes_and_what_is_not_known_is_absent(tmp_pat
     # Its addresses come from memory.
     (cost,) = describe.entry(grouped, execute.load_spec(grouped))["cost"].values()
     assert cost == {}
+
+
+def test_a_tensor_of_the_host_would_be_refused_by_a_gpu_and_is_named():
+    table, where = torch.randn(10, 64), torch.tensor([3, 3, 9])
+    with Capture() as capture:
+        foreign.gather(table.cuda(), where.cuda())
+        assert not capture.notes
+        foreign.gather(table[:, :32].cuda(), where)
+    (said,) = capture.notes
+    assert "where_ptr is on the CPU (Triton there: Pointer argument (at 1) cannot be accessed" in said
 
 
 @pytest.mark.parametrize(("target", "rows"), [("sm_90", 128), ("sm_86", 16)])
@@ -230,10 +240,10 @@ def test_a_closures_kernel_is_written_down_with_what_it_closes_over(tmp_path):
 
 def test_launches_in_a_backward_pass_an_operator_and_another_thread_are_seen():
     with Capture() as capture:
-        x = torch.ones(16, requires_grad=True)
+        x = torch.ones(16, device="cuda", requires_grad=True)
         foreign.Doubled.apply(x).sum().backward()
-        assert foreign.tripled(torch.ones(16))[0] == 3
-        thread = threading.Thread(target=foreign.multiplier(4), args=(torch.ones(16),))
+        assert foreign.tripled(torch.ones(16).cuda())[0] == 3
+        thread = threading.Thread(target=foreign.multiplier(4), args=(torch.ones(16).cuda(),))
         thread.start()
         thread.join()
     assert x.grad is not None
@@ -267,15 +277,15 @@ def test_without_a_reference_a_check_is_skipped_and_says_why(tmp_path):
 
 def test_a_kernel_that_goes_wrong_is_told_with_its_line():
     with Capture() as capture:
-        foreign.gather(torch.randn(10, 64), torch.tensor([11]))
+        foreign.gather(torch.randn(10, 64).cuda(), torch.tensor([11]).cuda())
     (note,) = capture.notes
     assert "gather_kernel, program (0, 0, 0), line" in note
     assert note.endswith("the end of table_ptr")
 
 
 def test_an_object_that_only_a_default_asks_and_a_library_loaded_by_its_path_are_written_down(tmp_path):
-    x = torch.tensor([4.0, 0.0])
     with Capture("sm_90") as capture:
+        x = torch.tensor([4.0, 0.0], device="cuda")
         foreign.bounded_kernel[(1,)](x, BLOCK=2)
     assert (x.tolist(), capture.notes) == ([0.5, 65504.0], [])
     found = capture.profile(["compiler", "interpreter"], runs_dir=tmp_path)
@@ -284,8 +294,8 @@ def test_an_object_that_only_a_default_asks_and_a_library_loaded_by_its_path_are
 
 
 def test_what_only_looks_like_a_tensor_is_the_memory_that_it_points_into(tmp_path):
-    x, out = torch.arange(16.0), torch.empty(16)
     with Capture("sm_90") as capture:
+        x, out = torch.arange(16.0, device="cuda"), torch.empty(16, device="cuda")
         foreign.flip_kernel[(1,)](foreign.Backwards(x), out, -1, BLOCK=16)
     assert torch.equal(out, x.flip(0)) and capture.notes == []
     found = capture.profile(["compiler", "interpreter"], runs_dir=tmp_path)

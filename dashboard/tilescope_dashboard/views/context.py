@@ -9,6 +9,7 @@ import panel_material_ui as pmui
 import param
 from tilescope.runs import journal
 from tilescope.runs.store import LoadedRun
+from tilescope.table.case import readable
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data.best_run import no_gpu
@@ -94,7 +95,8 @@ class Context(pn.viewable.Viewer):
         failures = [f for f in loaded.run.failures if not f.case or f.concerns(state.kernel)]
         if failures:
             listed = [
-                f"{f.collector} · {f.case}: {f.message}" if f.case else f"{f.collector}: {f.message}" for f in failures
+                f"{f.collector} · {readable(f.case)}: {f.message}" if f.case else f"{f.collector}: {f.message}"
+                for f in failures
             ]
             more = [*listed[:6], *([f"and {len(listed) - 6} more"] if len(listed) > 6 else [])]
             if len(listed) == 1:

@@ -21,7 +21,7 @@ from tilescope.captures import arguments, inductor
 from tilescope.captures.call_site import call_site
 from tilescope.captures.recorder import Record, Recorder, torch_is_capturing
 from tilescope.captures.touched import multiplies, touched
-from tilescope.execution import assumed_device, launches, offline
+from tilescope.execution import assumed_device, assumed_tensors, launches, offline
 from tilescope.interpreter import blocks, interpret
 
 #: An autotuner, the configs that it is about to try, and the arguments and keywords of the launch.
@@ -159,6 +159,8 @@ class _Interpreting:
         site = call_site()
         record = self.recorder.take(launch, site)
         notes: list[str] = record.data["notes"] if record else []
+        if record is not None and (refused := _out_of_reach(launch)):
+            _note(notes, f"the launch at {site[0] if site else launch.name} would be refused by a GPU: {refused}")
         if self.unmade:
             _note(notes, f"{self.unmade} was not made before it: contents may not be what they would be")
         if self.left <= 0:
@@ -189,6 +191,28 @@ class _Interpreting:
             with contextlib.suppress(Exception):
                 record.data["touched"] = touched(offline.compile_launch(launch).asm)
         _note(notes, f"the launch at {where} was not made, and what follows has not its results: {why}")
+
+
+def _out_of_reach(launch: launches.Launch) -> str:
+    """Which parameters lead to the host's memory, in our words and Triton's; empty where a GPU could follow them all."""
+    # Triton numbers a tuple's items as parameters of their own.
+    numbered = enumerate((name, item) for name, value in launch.arguments.items() for item in _items(value))
+    far: dict[str, int] = {}
+    for number, (name, item) in numbered:
+        if not all(map(assumed_tensors.reachable, arguments.tensors(item))):
+            far.setdefault(name, number)
+    if not far:
+        return ""
+    words = f"Pointer argument (at {min(far.values())}) cannot be accessed from Triton (cpu tensor?)"
+    return f"{', '.join(far)} {'is' if len(far) == 1 else 'are'} on the CPU (Triton there: {words})"
+
+
+def _items(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _items(item)
+    else:
+        yield value
 
 
 def _note(notes: list[str], text: str) -> None:
