@@ -142,6 +142,7 @@ MADE = {
     "new": lambda: torch.ones(3, device="cuda").new_tensor([1]),
     "parameter": lambda: torch.nn.Linear(3, 3).cuda().weight,
     "module": lambda: copy.deepcopy(torch.nn.Linear(3, 3).to("cuda")).weight,
+    "by_the_compiler": lambda: torch._C._dynamo.guards._empty_strided_cuda((3, 1), (1, 3), torch.half),
     "pinned": lambda: torch.ones(3).pin_memory().to("cuda"),
 }
 

@@ -150,6 +150,16 @@ def test_memory_that_is_shared_is_shared_again_as_it_was_aligned(tmp_path):
     assert (on_meta["a_ptr"].storage_offset(), on_meta["b_ptr"].storage_offset()) == (1, 33)
 
 
+def test_a_launch_is_as_large_as_its_largest_tensor(tmp_path):
+    # Sizes of several tensors, as a page table has beside keys and queries, multiply to more than any file holds.
+    with Capture(limit=0) as capture:
+        foreign.two_views_kernel[(1,)](torch.ones(1).expand(30000, 32001, 16), torch.ones(1).expand(1001, 9048, 128), 1)
+        foreign.two_views_kernel[(1,)](torch.ones(64), torch.ones(64, 0), 1)
+    (reference,) = capture.write(tmp_path)
+    large, other = execute.load_spec(reference).workloads
+    assert (large.elements, other.elements) == (30000 * 32001 * 16, 64)
+
+
 def test_arguments_of_every_kind_come_back(tmp_path):
     with Capture() as capture:
         out = foreign.odd_arguments(torch.tensor([1, 2, 5], dtype=torch.int8))

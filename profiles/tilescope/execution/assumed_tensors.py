@@ -219,6 +219,9 @@ class Lying:
             for name in names:
                 original = getattr(owner, name)
                 yield owner, name, self._guarded(original, functools.partial(_perhaps_on_host, original))
+        # What PyTorch's compiler generates allocates by itself.
+        guards: Any = torch._C._dynamo.guards
+        yield guards, "_empty_strided_cuda", self._guarded(guards._empty_strided_cuda, _empty)
         for owner in (torch, dlpack):
             yield owner, "from_dlpack", self._guarded(dlpack.from_dlpack, _shared)
         yield torch, "Generator", _AnyGenerator
@@ -289,6 +292,10 @@ class Lying:
     def _new_tensor(self, tensor: torch.Tensor, data: Any, *, device: Any = None, **kwargs: Any) -> Any:
         kwargs = {"dtype": tensor.dtype, **kwargs}
         return self._made(self._tensor, data, device=device or tensor.device, **kwargs)
+
+
+def _empty(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
 
 
 def _perhaps_on_host(original: Any, *args: Any, **kwargs: Any) -> Any:
