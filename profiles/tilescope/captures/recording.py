@@ -28,6 +28,8 @@ from tilescope.interpreter import blocks, interpret
 Searching = Callable[[Any, Sequence[Any], Sequence[Any], Mapping[str, Any]], object]
 #: Seconds that launches may be interpreted, all together, unless somebody says otherwise.
 LIMIT = 60.0
+#: The share of them that one launch may take.
+ONE_LAUNCH = 1 / 3
 #: Options of a launch as a compiled kernel tells them, and what each is where nobody asks for it.
 _OPTIONS = {
     "num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True,
@@ -101,13 +103,16 @@ def on_gpu(recorder: Recorder, searching: Searching = lambda *about: None) -> It
 
 
 @contextlib.contextmanager
-def without_gpu(recorder: Recorder, target: str, limit: float = LIMIT) -> Iterator[assumed_device.Assumed]:
-    """While active, notes every launch and interprets it, and a GPU of ``target`` is assumed; yields that.
+def without_gpu(
+    recorder: Recorder, target: str, limit: float = LIMIT, progress: Callable[[str], None] | None = None
+) -> Iterator[assumed_device.Assumed]:
+    """While active, notes every launch and interprets it, and a GPU of ``target`` is assumed; yields that. ``progress`` is told
+    how far a launch is that takes longer.
 
-    Launches that would take longer than what is left of ``limit`` seconds, and those that the interpreter does not serve, are not
+    Launches that would take longer than a third of ``limit`` seconds, or than what is left of them, and those that the interpreter does not serve, are not
     made: their records and those after them say so. 0 interprets none.
     """
-    maker = _Interpreting(recorder, limit)
+    maker = _Interpreting(recorder, limit, progress)
 
     def runner_of(kernel: Any, grid: Any) -> Callable[..., None]:
         def runner(*args: Any, stream: Any = None) -> None:
@@ -142,8 +147,8 @@ def _fitting(target: str) -> Callable[[launches.Launch], bool]:
 class _Interpreting:
     """Makes launches by interpreting them."""
 
-    def __init__(self, recorder: Recorder, limit: float) -> None:
-        self.recorder, self.left, self.limit = recorder, limit, limit
+    def __init__(self, recorder: Recorder, limit: float, progress: Callable[[str], None] | None) -> None:
+        self.recorder, self.left, self.limit, self.progress = recorder, limit, limit, progress
         self.lock = threading.RLock()
         #: The first launch that was not made, after which values are not right.
         self.unmade = ""
@@ -168,10 +173,12 @@ class _Interpreting:
             return
         began = time.perf_counter()
         meter = interpret.meter(launch)
+        allowed = min(self.left, self.limit * ONE_LAUNCH)
         try:
-            interpret.run(launch, meter=meter, allowance=interpret.Allowance(self.left))
+            interpret.run(launch, meter=meter, allowance=interpret.Allowance(allowed), progress=self.progress)
         except interpret.TooLong:
-            self._not_made(launch, site, record, f"it would take longer than what is left of {self._allowed}")
+            most = "one launch may" if allowed < self.left else "what is left"
+            self._not_made(launch, site, record, f"it would take longer than {most} of {self._allowed}")
             return
         except (blocks.NotServed, interpret.InterpretationFailed) as error:
             self._not_made(launch, site, record, str(error))

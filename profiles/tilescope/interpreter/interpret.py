@@ -7,8 +7,9 @@ depend on each other. Accesses outside the tensors that the kernel was given are
 from __future__ import annotations
 
 import inspect
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,9 @@ from tilescope.interpreter.triton_hooks import hooked
 
 #: A launch is shared out when the rest of it would take this many seconds.
 WORTH_SHARING = 2.0
+#: Programs that a sample must hold.
+FEWEST = 4
+_GOLDEN = (5**0.5 - 1) / 2
 
 
 class InterpretationFailed(Exception):
@@ -55,11 +59,13 @@ def run(
     values: bool = True,
     allowance: Allowance | None = None,
     progress: Callable[[str], None] | None = None,
+    sample: float = 0.0,
 ) -> None:
     """Interpret one launch on CPU tensors, program by program.
 
     TooLong is raised as soon as the first programs show that the ``allowance`` will be passed; several launches can
-    share one. ``progress`` is told how far it is. Raises NeedsValues when ``values`` is False and the accesses depend
+    share one. With seconds for a ``sample`` the meter then counts programs that are spread evenly over the grid, and no others, for
+    so long. ``progress`` is told how far it is. Raises NeedsValues when ``values`` is False and the accesses depend
     on them, NotServed for what is not interpreted at all, InterpretationFailed for anything else that goes wrong in the
     kernel.
     """
@@ -89,16 +95,74 @@ def run(
             except Exception as error:
                 raise _failure(launch, place, source, error) from error
 
-        done = 0
         try:
-            while done < clock.programs and not (clock.processes > 1 and (clock.left(done) or 0.0) > WORTH_SHARING):
-                interpret(done)
-                done += 1
-                clock.tick(done)
-            if meter is not None and done < clock.programs:
-                _share_out(interpret, range(done, clock.programs), counting, meter, clock)
+            _interpret_all(interpret, counting, meter, clock)
+        except (OutOfTime, TooLong):
+            if meter is None or not sample:
+                raise clock.too_long() from None
+            dependent = values or not floats_only(launch)
+            _interpret_sample(interpret, counting, meter, clock.programs, sample, dependent=dependent)
+            if meter.sampled is None:
+                raise clock.too_long() from None
+
+
+def _interpret_all(interpret: Callable[[int], None], counting: Counting, meter: Meter | None, clock: _Clock) -> None:
+    done = 0
+    while done < clock.programs and not (clock.processes > 1 and (clock.left(done) or 0.0) > WORTH_SHARING):
+        interpret(done)
+        done += 1
+        clock.tick(done)
+    if meter is not None and done < clock.programs:
+        _share_out(interpret, range(done, clock.programs), counting, meter, clock)
+
+
+def _interpret_sample(
+    interpret: Callable[[int], None],
+    counting: Counting,
+    meter: Meter,
+    programs: int,
+    seconds: float,
+    *,
+    dependent: bool,
+) -> None:
+    """Has the meter count only some programs, spread evenly, as many as ``seconds`` allow; none where these are too few.
+
+    A ``dependent`` program may need what others would have written before it: where one goes wrong nothing is said of it.
+    """
+    mine = meter.fresh()
+    counting.deadline = time.perf_counter() + seconds
+    done: set[int] = set()
+    for number in _spread(programs):
+        # What is counted of a program that is not finished is left out.
+        counting.meter = one = meter.fresh()
+        try:
+            interpret(number)
         except OutOfTime:
-            raise clock.too_long() from None
+            break
+        except InterpretationFailed:
+            if dependent:
+                return
+            raise
+        mine.add(one)
+        done.add(number)
+        if time.perf_counter() > counting.deadline:
+            break
+    if len(done) >= FEWEST:
+        meter.take_sample(mine, len(done), programs)
+
+
+def _spread(count: int) -> Iterator[int]:
+    """Numbers below ``count``, each once, so that the first of them are spread evenly however many are taken: steps of the golden
+    section, around and around.
+    """
+    seen: set[int] = set()
+    for step in itertools.count():
+        number = int(step * _GOLDEN % 1.0 * count)
+        if number not in seen:
+            seen.add(number)
+            yield number
+        if len(seen) == count:
+            return
 
 
 def floats_only(launch: Launch) -> bool:

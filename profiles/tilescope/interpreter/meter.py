@@ -23,7 +23,8 @@ class Meter:
     ``requested_*`` in bytes, each access in full; ``distinct_*`` bytes and ``sectors_*`` summed over the launch's load
     or store instructions, one instruction of a whole block at a time; ``read`` and ``written`` hold which bytes were
     touched at all. An atomic reads and writes. ``flops`` counts masked lanes too. ``lines`` maps a line of the
-    kernel's file to what was asked for there: ``requested_bytes_*`` and ``sectors_*``.
+    kernel's file to what was asked for there: ``requested_bytes_*`` and ``sectors_*``. ``sampled`` is how many programs of how many
+    were counted where these are not all.
     """
 
     read: accesses.Footprint
@@ -36,6 +37,7 @@ class Meter:
     sectors_written: int = 0
     flops: int = 0
     lines: dict[int, Counter[str]] = field(default_factory=dict)
+    sampled: tuple[int, int] | None = None
 
     def load(self, addresses: Array, size: int, line: int) -> None:
         """An access that reads elements of ``size`` bytes at ``addresses``."""
@@ -68,13 +70,34 @@ class Meter:
         self.read.used |= share.read.used
         self.written.used |= share.written.used
 
+    def take_sample(self, share: Meter, counted: int, programs: int) -> None:
+        """Become what was counted of some programs, whatever this one has counted."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(share, name))
+        self.lines, self.sampled = share.lines, (counted, programs)
+
     def record(self, launch: Launch) -> dict[str, Any]:
         """What the interpreter's artefact has of the launch that was counted."""
-        return {
+        about = {
             "function": launch.name,
             "grid": launch.grid,
             "config": dict(launch.config),
             "constants": launch.constants,
+            "file": launch.file.name,
+        }
+        if self.sampled is not None:
+            # Which bytes are distinct among all programs' is not known of some.
+            counted, programs = self.sampled
+            return {
+                **about,
+                "sampled_programs": counted,
+                "programs": programs,
+                "sampled_bytes_read": self.requested_read * programs / counted,
+                "sampled_bytes_written": self.requested_written * programs / counted,
+                "sampled_flops": self.flops * programs / counted,
+            }
+        return {
+            **about,
             "requested_bytes_read": self.requested_read,
             "requested_bytes_written": self.requested_written,
             "unique_bytes_read": self.read.bytes,
@@ -82,7 +105,6 @@ class Meter:
             "sector_efficiency_read": _efficiency(self.distinct_read, self.sectors_read),
             "sector_efficiency_written": _efficiency(self.distinct_written, self.sectors_written),
             "requested_flops": self.flops,
-            "file": launch.file.name,
             "lines": self.lines,
         }
 

@@ -249,7 +249,7 @@ class Ledger:
             yield f"{collector} skipped {len(cases)} of {impls}: {message}"
         for (_, message), cases in self.remarked.items():
             configs = "; ".join(case.config or "the default" for case in cases)
-            yield f"{cases[0].kernel}/{cases[0].impl} {configs}: {message}"
+            yield f"{cases[0].name}/{cases[0].impl} {configs}: {message}"
         yield from assumptions.notes(self.writer.run.settings)
         yield from _counted_otherwise(self.functions, self.writer.run.settings["target"])
 

@@ -67,8 +67,15 @@ class Capture:
         if on_this:
             self._stack.enter_context(recording.on_gpu(self._recorder, ahead.compile_ahead))
         else:
-            self._assumed = self._stack.enter_context(recording.without_gpu(self._recorder, self.target, self.limit))
+            self._assumed = self._stack.enter_context(self._without_gpu(self._recorder))
         return self
+
+    def _without_gpu(self, recorder: Recorder) -> contextlib.AbstractContextManager[Any]:
+        from tilescope.captures import recording  # noqa: PLC0415 (it imports torch and triton)
+
+        telling = live_progress.Telling()
+        self._stack.callback(telling.close)
+        return recording.without_gpu(recorder, self.target, self.limit, telling)
 
     def __exit__(self, *raised: object) -> None:
         self._stack.close()
