@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from tilescope import Capture
 from tilescope.collectors import interpreter
-from tilescope.execution import execute
+from tilescope.execution import execute, launches
 from tilescope.hardware import device
 from tilescope.interpreter import interpret
 from tilescope.table.case import Case
@@ -25,6 +25,19 @@ def triangle_kernel(x_ptr, out_ptr, every: tl.constexpr):
     for _ in range(1 + tl.program_id(0) // every):
         total += tl.load(x_ptr + offsets)
     tl.store(out_ptr + offsets, total)
+
+
+@triton.jit
+def tiles_kernel(a_ptr, b_ptr, out_ptr, sizes, BLOCK: tl.constexpr):
+    rows, columns, depth = sizes
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for k in range(depth):
+        a = tl.load(a_ptr + i * depth + k, mask=i < rows, other=0.0)
+        total += a[:, None] * tl.load(b_ptr + k * columns + j, mask=j < columns, other=0.0)[None, :]
+    mask = (i < rows)[:, None] & (j < columns)[None, :]
+    tl.store(out_ptr + i[:, None] * columns + j[None, :], total, mask=mask)
 
 
 @triton.jit
@@ -67,7 +80,52 @@ def test_bytes_are_as_of_a_sample_and_say_so(tmp_path):
     assert found["sampled_bytes_read"] == pytest.approx(2.5 * 64 * PROGRAMS, rel=0.15)
     assert found["sampled_bytes_written"] == 64 * PROGRAMS
     assert set(found) == {"sampled_bytes_read", "sampled_bytes_written", "sampled_flops"}
-    assert "of 1,048,576 programs were interpreted" in said
+    assert "of 1,048,576 programs, spread evenly, were interpreted" in said
+
+
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(37, 53, 5), (32, 64, 3), (16, 70, 2), (5, 6, 1)])
+def test_what_every_program_does_a_step_on_follows_from_a_few(rows, columns, depth):
+    a, b, out = torch.randn(rows, depth), torch.randn(depth, columns), torch.empty(rows, columns)
+    arguments = (a, b, out, (rows, columns, depth))
+    with launches.catch() as caught:
+        tiles_kernel[(triton.cdiv(rows, 8), triton.cdiv(columns, 8))](*arguments, BLOCK=8)
+    records = []
+    for seconds in (float("inf"), 0.0):
+        meter = interpret.meter(caught[0])
+        allowance = interpret.Allowance(seconds)
+        interpret.run(caught[0], meter=meter, values=False, allowance=allowance, sample=60)
+        records.append(meter.record(caught[0]))
+    whole, followed = records
+    counted, programs = followed.pop("programs_by_rule"), followed.pop("programs")
+    assert programs == triton.cdiv(rows, 8) * triton.cdiv(columns, 8) and counted <= programs
+    assert whole["unique_bytes_read"] == a.nbytes + b.nbytes and whole["unique_bytes_written"] == out.nbytes
+    # Sectors depend on where a tile begins.
+    for name in whole.keys() - {"lines", "sector_efficiency_read", "sector_efficiency_written"}:
+        assert followed[name] == whole[name], name
+    assert followed["sector_efficiency_read"] in (whole["sector_efficiency_read"], None)
+    assert followed["lines"].keys() == whole["lines"].keys()
+
+
+@triton.jit
+def odd_one_kernel(x_ptr, out_ptr, odd):
+    number = tl.program_id(0)
+    offsets = tl.arange(0, 16) + tl.where(number == odd, 0, number) * 16
+    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets))
+
+
+@pytest.mark.parametrize("odd", [1, 8, 9])
+def test_what_does_not_follow_is_not_said_to(odd):
+    x, out = torch.randn(160), torch.empty(160)
+    with launches.catch() as caught:
+        odd_one_kernel[(10,)](x, out, odd)
+    meter = interpret.meter(caught[0])
+    interpret.run(caught[0], meter=meter, values=False, allowance=interpret.Allowance(0.0), sample=60)
+    # The last one stands by itself.
+    assert (meter.by_rule is None) == (odd != 9)
+    if odd == 9:
+        assert meter.read.bytes == 9 * 64
+    else:
+        assert meter.sampled == (10, 10)
 
 
 def test_a_program_that_needs_another_s_result_is_not_accused(tmp_path):

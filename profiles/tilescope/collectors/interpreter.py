@@ -136,12 +136,12 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
 def remark(artefact: Path) -> str:
     """What a person must know of the artefact's values: those of a sample are none of the whole grid."""
     for launch in bounded_reading.data_of(artefact)["launches"]:
-        if "sampled_programs" in launch:
-            counted, programs = int(launch["sampled_programs"]), int(launch["programs"])
-            return (
-                f"{counted:,} of {programs:,} programs were interpreted, spread evenly over the grid, and bytes and operations are "
-                "as of those: distinct bytes are not known (allow more time with --interpreter-limit)"
-            )
+        if counted := launch.get("programs_by_rule"):
+            how = "each touches what the one before it does a fixed step on: bytes and operations follow from that"
+            return f"{int(counted):,} of {int(launch['programs']):,} programs were interpreted, of which {how}"
+        if counted := launch.get("sampled_programs"):
+            how = "bytes and operations are as of those, and distinct bytes not known (--interpreter-limit allows more)"
+            return f"{int(counted):,} of {int(launch['programs']):,} programs, spread evenly, were interpreted: {how}"
     return ""
 
 

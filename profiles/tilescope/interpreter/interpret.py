@@ -17,7 +17,7 @@ import torch
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, interpreter_builder
 
 from tilescope.execution.launches import Launch
-from tilescope.interpreter import accesses, arguments, multiprocess
+from tilescope.interpreter import accesses, arguments, multiprocess, regular
 from tilescope.interpreter.blocks import NeedsValues, NotServed
 from tilescope.interpreter.memory import OutOfTime
 from tilescope.interpreter.meter import Counting, Meter
@@ -64,8 +64,8 @@ def run(
     """Interpret one launch on CPU tensors, program by program.
 
     TooLong is raised as soon as the first programs show that the ``allowance`` will be passed; several launches can
-    share one. With seconds for a ``sample`` the meter then counts programs that are spread evenly over the grid, and no others, for
-    so long. ``progress`` is told how far it is. Raises NeedsValues when ``values`` is False and the accesses depend
+    share one. With seconds for a ``sample`` the meter then counts, for so long, some programs: those from which the others follow
+    (``meter.by_rule``), or, where they do not, ones that are spread evenly over the grid (``meter.sampled``). ``progress`` is told how far it is. Raises NeedsValues when ``values`` is False and the accesses depend
     on them, NotServed for what is not interpreted at all, InterpretationFailed for anything else that goes wrong in the
     kernel.
     """
@@ -100,9 +100,11 @@ def run(
         except (OutOfTime, TooLong):
             if meter is None or not sample:
                 raise clock.too_long() from None
-            dependent = values or not floats_only(launch)
-            _interpret_sample(interpret, counting, meter, clock.programs, sample, dependent=dependent)
-            if meter.sampled is None:
+            # Addresses then follow from a program's place alone.
+            independent = not values and floats_only(launch)
+            if not (independent and _interpret_by_rule(interpret, counting, meter, launch.grid, sample)):
+                _interpret_sample(interpret, counting, meter, clock.programs, sample, independent=independent)
+            if meter.sampled is meter.by_rule is None:
                 raise clock.too_long() from None
 
 
@@ -116,6 +118,26 @@ def _interpret_all(interpret: Callable[[int], None], counting: Counting, meter: 
         _share_out(interpret, range(done, clock.programs), counting, meter, clock)
 
 
+def _interpret_by_rule(
+    interpret: Callable[[int], None], counting: Counting, meter: Meter, grid: tuple[int, int, int], seconds: float
+) -> bool:
+    """Has the meter count what follows for all programs from some, within ``seconds``. Returns whether it does."""
+    counting.deadline = time.perf_counter() + seconds
+
+    def one(place: regular.Place) -> Meter:
+        counting.meter = traced = meter.traced()
+        x, y, z = place
+        interpret((x * grid[1] + y) * grid[2] + z)
+        return traced
+
+    try:
+        all_of_them, counted = regular.count(grid, one)
+    except (OutOfTime, regular.Irregular):
+        return False
+    meter.take_rule(all_of_them, counted, grid[0] * grid[1] * grid[2])
+    return True
+
+
 def _interpret_sample(
     interpret: Callable[[int], None],
     counting: Counting,
@@ -123,11 +145,11 @@ def _interpret_sample(
     programs: int,
     seconds: float,
     *,
-    dependent: bool,
+    independent: bool,
 ) -> None:
     """Has the meter count only some programs, spread evenly, as many as ``seconds`` allow; none where these are too few.
 
-    A ``dependent`` program may need what others would have written before it: where one goes wrong nothing is said of it.
+    One that is not ``independent`` may need what others would have written before it: where it goes wrong nothing is said of it.
     """
     mine = meter.fresh()
     counting.deadline = time.perf_counter() + seconds
@@ -140,9 +162,9 @@ def _interpret_sample(
         except OutOfTime:
             break
         except InterpretationFailed:
-            if dependent:
-                return
-            raise
+            if independent:
+                raise
+            return
         mine.add(one)
         done.add(number)
         if time.perf_counter() > counting.deadline:
@@ -199,7 +221,9 @@ def _failure(launch: Launch, place: tuple[int, ...], source: str, error: Excepti
         missing = (error.name or "").removeprefix("create_")
         return NotServed(f"{where}: Triton's interpreter has no {missing}")
     if isinstance(error, accesses.OutOfBounds):
-        return InterpretationFailed(f"{where}: touches {error.beside(_parameter(launch, error.near))}")
+        return InterpretationFailed(
+            f"{where}: touches {error.beside(_parameter(launch, error.near))}{_repeated(launch, error.near)}"
+        )
     message = str(error).strip().splitlines()
     return InterpretationFailed(f"{where}: {type(error).__name__}: {message[-1] if message else ''}")
 
@@ -212,6 +236,21 @@ def _parameter(launch: Launch, address: int | None) -> str:
         if any(storage.data_ptr() == address for storage in arguments.storages(value))
     ]
     return f"the memory of {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names) or "a tensor"
+
+
+def _repeated(launch: Launch, address: int | None) -> str:
+    """What a person may not know of the tensors at an address: that they have fewer elements in memory than they show."""
+    names = [
+        name
+        for name, value in launch.arguments.items()
+        if isinstance(value, torch.Tensor)
+        and value.untyped_storage().data_ptr() == address
+        and any(extent > 1 and not stride for extent, stride in zip(value.shape, value.stride(), strict=True))
+    ]
+    if not names:
+        return ""
+    many = len(names) > 1
+    return f" ({' and '.join(names)} {'are' if many else 'is'} expanded, as the gradient of a sum is: .contiguous() copies)"
 
 
 class _Clock:

@@ -24,7 +24,7 @@ class Meter:
     or store instructions, one instruction of a whole block at a time; ``read`` and ``written`` hold which bytes were
     touched at all. An atomic reads and writes. ``flops`` counts masked lanes too. ``lines`` maps a line of the
     kernel's file to what was asked for there: ``requested_bytes_*`` and ``sectors_*``. ``sampled`` is how many programs of how many
-    were counted where these are not all.
+    were counted where these are not all, ``by_rule`` the same where the others follow from those.
     """
 
     read: accesses.Footprint
@@ -38,6 +38,7 @@ class Meter:
     flops: int = 0
     lines: dict[int, Counter[str]] = field(default_factory=dict)
     sampled: tuple[int, int] | None = None
+    by_rule: tuple[int, int] | None = None
 
     def load(self, addresses: Array, size: int, line: int) -> None:
         """An access that reads elements of ``size`` bytes at ``addresses``."""
@@ -57,6 +58,28 @@ class Meter:
         self.sectors_written += found.sectors
         self._at(line).update(requested_bytes_written=addresses.size * size, sectors_written=found.sectors)
 
+    def traced(self) -> Meter:
+        """A meter that counts from nothing, and keeps the ranges that it finds."""
+        return Meter(accesses.Trace(self.read), accesses.Trace(self.written))
+
+    def counts(self) -> tuple[Any, ...]:
+        """All but the footprints and the sectors, which depend on where a program's bytes begin."""
+        return (*(getattr(self, name) for name in _COUNTS if not name.startswith("sectors")), self.lines.keys())
+
+    def add_times(self, share: Meter, times: int) -> None:
+        """Take in what one program asked for as that of several."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + times * getattr(share, name))
+        for line, counts in share.lines.items():
+            self._at(line).update({name: times * count for name, count in counts.items()})
+
+    def without_sectors(self) -> None:
+        """Forget how many sectors there were."""
+        self.sectors_read = self.sectors_written = 0
+        for counts in self.lines.values():
+            for name in ("sectors_read", "sectors_written"):
+                counts.pop(name, None)
+
     def fresh(self) -> Meter:
         """A meter that counts from nothing into the same footprints: one process's share of a launch."""
         return Meter(self.read, self.written)
@@ -70,6 +93,12 @@ class Meter:
         self.read.used |= share.read.used
         self.written.used |= share.written.used
 
+    def take_rule(self, share: Meter, counted: int, programs: int) -> None:
+        """Become what follows for all programs from those that were counted."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(share, name))
+        self.lines, self.read, self.written, self.by_rule = share.lines, share.read, share.written, (counted, programs)
+
     def take_sample(self, share: Meter, counted: int, programs: int) -> None:
         """Become what was counted of some programs, whatever this one has counted."""
         for name in _COUNTS:
@@ -78,7 +107,7 @@ class Meter:
 
     def record(self, launch: Launch) -> dict[str, Any]:
         """What the interpreter's artefact has of the launch that was counted."""
-        about = {
+        about: dict[str, Any] = {
             "function": launch.name,
             "grid": launch.grid,
             "config": dict(launch.config),
@@ -96,6 +125,8 @@ class Meter:
                 "sampled_bytes_written": self.requested_written * programs / counted,
                 "sampled_flops": self.flops * programs / counted,
             }
+        if self.by_rule is not None:
+            about |= {"programs_by_rule": self.by_rule[0], "programs": self.by_rule[1]}
         return {
             **about,
             "requested_bytes_read": self.requested_read,
