@@ -22,6 +22,7 @@ from tilescope.interpreter.blocks import NeedsValues, NotServed
 from tilescope.interpreter.memory import OutOfTime
 from tilescope.interpreter.meter import Counting, Meter
 from tilescope.interpreter.triton_hooks import hooked
+from tilescope.interpreter.turns import Turns
 
 #: A launch is shared out when the rest of it would take this many seconds.
 WORTH_SHARING = 2.0
@@ -85,15 +86,19 @@ def run(
         def interpret(number: int) -> None:
             rest, z = divmod(number, launch.grid[2])
             place = (*divmod(rest, launch.grid[1]), z)
+            within = getattr(interpreter_builder, "grid_idx", place)
             interpreter_builder.set_grid_idx(*place)
             try:
                 kernel(**given)
-            except (NeedsValues, OutOfTime):
+            except (NeedsValues, OutOfTime, TooLong, InterpretationFailed):
                 raise
             except NotServed as error:
-                raise NotServed(f"{_where(launch.name, place, source, error)}: {error}") from None
+                raise error.at(_where(launch.name, place, source, error)) from None
             except Exception as error:
                 raise _failure(launch, place, source, error) from error
+            finally:
+                # It may have run in the midst of another one.
+                interpreter_builder.grid_idx = within
 
         try:
             _interpret_all(interpret, counting, meter, clock)
@@ -109,13 +114,17 @@ def run(
 
 
 def _interpret_all(interpret: Callable[[int], None], counting: Counting, meter: Meter | None, clock: _Clock) -> None:
-    done = 0
-    while done < clock.programs and not (clock.processes > 1 and (clock.left(done) or 0.0) > WORTH_SHARING):
-        interpret(done)
-        done += 1
-        clock.tick(done)
-    if meter is not None and done < clock.programs:
-        _share_out(interpret, range(done, clock.programs), counting, meter, clock)
+    turns = Turns(clock.programs, interpret, clock.tick)
+    counting.another = turns.another
+    try:
+        while turns.begun < clock.programs and not (
+            clock.processes > 1 and (clock.left(turns.begun) or 0.0) > WORTH_SHARING
+        ):
+            turns.another()
+    finally:
+        counting.another = None
+    if meter is not None and turns.begun < clock.programs:
+        _share_out(interpret, range(turns.begun, clock.programs), counting, meter, clock)
 
 
 def _interpret_by_rule(
@@ -219,7 +228,7 @@ def _failure(launch: Launch, place: tuple[int, ...], source: str, error: Excepti
     where = _where(launch.name, place, source, error)
     if isinstance(error, AttributeError) and isinstance(error.obj, (InterpreterBuilder, InterpreterOptions)):
         missing = (error.name or "").removeprefix("create_")
-        return NotServed(f"{where}: Triton's interpreter has no {missing}")
+        return NotServed(f"Triton's interpreter has no {missing}").at(where)
     if isinstance(error, accesses.OutOfBounds):
         return InterpretationFailed(
             f"{where}: touches {error.beside(_parameter(launch, error.near))}{_repeated(launch, error.near)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,13 @@ class Meter:
         self.distinct_written += found.bytes
         self.sectors_written += found.sectors
         self._at(line).update(requested_bytes_written=addresses.size * size, sectors_written=found.sectors)
+
+    def forget(self, times: int, size: int, line: int, *, written: bool) -> None:
+        """Take back accesses to one element, which asked in vain for what another program was to write: how often is chance."""
+        for way in ("read", "written") if written else ("read",):
+            for name, each in ((f"requested_{way}", size), (f"distinct_{way}", size), (f"sectors_{way}", 1)):
+                setattr(self, name, getattr(self, name) - times * each)
+            self._at(line).subtract({f"requested_bytes_{way}": times * size, f"sectors_{way}": times})
 
     def traced(self) -> Meter:
         """A meter that counts from nothing, and keeps the ranges that it finds."""
@@ -148,13 +156,15 @@ class Counting:
     """How one launch is interpreted, and the meter that counts it (None: nobody counts).
 
     Without ``values`` floating-point numbers are left out. ``source`` is the file whose lines accesses belong to,
-    ``deadline`` the ``time.perf_counter()`` at which it must stop.
+    ``deadline`` the ``time.perf_counter()`` at which it must stop, ``another`` runs a program that has not begun, in the midst of one
+    that waits, and says whether there was one.
     """
 
     meter: Meter | None
     values: bool
     source: str
     deadline: float
+    another: Callable[[], bool] | None = None
 
     def flops(self, count: int) -> None:
         """That many floating-point operations were asked for."""
