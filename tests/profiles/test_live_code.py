@@ -191,3 +191,14 @@ def test_what_inductor_generates_is_captured_where_it_launches_by_itself(tmp_pat
     assert record.data["counted"]["unique_bytes_read"] == 4000
     (reference,) = capture.write(tmp_path)
     assert {file.name for file in Path(reference.rpartition(":")[0]).parent.glob("*.py")} >= {"generated_module.py"}
+
+
+def test_a_terminal_is_told_how_far_a_long_launch_is(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    counter, out = torch.zeros(1, dtype=torch.int32), torch.empty(2000, dtype=torch.int32)
+    with tilescope.capture("sm_90", limit=600) as capture:
+        foreign.counting_kernel[(2000,)](counter.cuda(), out.cuda())
+        assert "counted" in capture.records[0].data
+    said = capsys.readouterr().err
+    assert "interpreting counting_kernel: program " in said
+    assert "interpreted what was launched, " in said.splitlines()[-1]
