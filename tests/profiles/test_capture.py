@@ -6,12 +6,14 @@ import dataclasses
 import json
 import multiprocessing
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tilescope import Capture
+from tilescope.captures import recording
 from tilescope.collectors import check, compiler, interpreter
 from tilescope.execution import describe, execute, launches
 from tilescope.hardware import device
@@ -119,6 +121,26 @@ def test_a_config_that_does_not_fit_is_passed_over(tmp_path, target, rows):
     launch = again(reference)
     assert (launch.arguments["ROWS"], launch.arguments["EVEN"], launch.config["ROWS"]) == (rows, True, rows)
     assert launch.kwargs["num_warps"] == capture.records[0].data["config"]["num_warps"]
+
+
+def test_configs_are_not_compiled_for_longer_than_somebody_waits(monkeypatch):
+    compiled = []
+
+    def slowly(launch: Any, target: str) -> bool:
+        compiled.append(launch)
+        time.sleep(600)
+        return False
+
+    monkeypatch.setattr(recording.offline, "fits", slowly)
+    monkeypatch.setattr(recording, "FITTING", 0.5)
+    x = torch.randn(128, 256)
+    began = time.monotonic()
+    with Capture("sm_90") as capture:
+        assert torch.equal(foreign.turned(x), 3 * x.T)
+    assert time.monotonic() - began < 120
+    # The first config, which nobody knows not to fit; it was compiled in another process.
+    assert capture.records[0].data["config"]["ROWS"] == foreign.turned_kernel.configs[0].kwargs["ROWS"]
+    assert not compiled
 
 
 def test_calls_are_counted_and_launches_told_apart(tmp_path):

@@ -8,6 +8,7 @@ in operators of ``torch.library`` and in a backward pass. Imports torch and trit
 from __future__ import annotations
 
 import contextlib
+import io
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from tilescope.captures.call_site import call_site
 from tilescope.captures.recorder import Record, Recorder, torch_is_capturing
 from tilescope.captures.touched import multiplies, touched
 from tilescope.execution import assumed_device, assumed_tensors, launches, offline
-from tilescope.interpreter import blocks, interpret
+from tilescope.interpreter import blocks, interpret, multiprocess
 
 #: An autotuner, the configs that it is about to try, and the arguments and keywords of the launch.
 Searching = Callable[[Any, Sequence[Any], Sequence[Any], Mapping[str, Any]], object]
@@ -30,6 +31,8 @@ Searching = Callable[[Any, Sequence[Any], Sequence[Any], Mapping[str, Any]], obj
 LIMIT = 60.0
 #: The share of them that one launch may take.
 ONE_LAUNCH = 1 / 3
+#: Seconds for choosing configs that fit by compiling them, all together and for one.
+FITTING, FITTING_ONE = 30.0, 10.0
 #: Options of a launch as a compiled kernel tells them, and what each is where nobody asks for it.
 _OPTIONS = {
     "num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True,
@@ -131,17 +134,43 @@ def without_gpu(
 
 
 def _fitting(target: str) -> Callable[[launches.Launch], bool]:
-    """``offline.fits``, asked once of launches that are compiled alike."""
+    """``offline.fits``, asked once of launches that are compiled alike, and for ``FITTING`` seconds. What is not known by then is
+    taken to fit, as an autotuner's first config is where none does.
+    """
     known: dict[Any, bool] = {}
+    left = FITTING
 
     def fits(launch: launches.Launch) -> bool:
+        nonlocal left
         shapes = tuple(arguments.shape_of(value, False) for value in launch.arguments.values())
         key = (id(launch.function), repr(launch.constants), shapes)
-        if key not in known:
-            known[key] = offline.fits(launch, target)
-        return known[key]
+        if key not in known and left > 0:
+            began = time.perf_counter()
+            known[key] = _fits_soon(launch, target, min(left, FITTING_ONE))
+            left -= time.perf_counter() - began
+        return known.get(key, True)
 
     return fits
+
+
+def _fits_soon(launch: launches.Launch, target: str, seconds: float) -> bool:
+    """``offline.fits``, or True where that takes longer: compiling cannot be stopped, but the process that does it."""
+    deadline = time.perf_counter() + seconds
+    answers: list[bool] = []
+
+    def compiled(_: int) -> None:
+        # Triton prints the whole code that its assembler refuses.
+        with contextlib.redirect_stdout(io.StringIO()):
+            answers.append(offline.fits(launch, target))
+
+    def until(_: int) -> None:
+        if time.perf_counter() > deadline:
+            raise TimeoutError
+
+    try:
+        return bool(multiprocess.share_out([0], compiled, lambda: answers[0], until, processes=1)[0])
+    except (TimeoutError, RuntimeError):
+        return True
 
 
 class _Interpreting:
