@@ -60,7 +60,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(interpreter, "SAMPLE", 2.0)
 
 
-def collected(kernel: Any, arguments: tuple[Any, ...], tmp_path) -> tuple[dict[str, float], str]:
+def collected(kernel: Any, arguments: tuple[Any, ...], tmp_path, lines=False) -> tuple[dict[str, float], str]:
     """What the interpreter's collector finds of a launch in far less time than it needs, and its remark."""
     with Capture("sm_90", limit=0) as capture:
         kernel[(PROGRAMS,)](*arguments)
@@ -69,15 +69,17 @@ def collected(kernel: Any, arguments: tuple[Any, ...], tmp_path) -> tuple[dict[s
     case = Case(reference, "triton", "forward", spec.workloads[0].id)
     artefact = tmp_path / "counted.json.gz"
     interpreter.capture(case, spec, artefact, {"interpreter_limit": 0.5})
-    assert interpreter.parse_lines(artefact, case)[0].empty
+    assert interpreter.parse_lines(artefact, case)[0].empty != lines
     found = interpreter.parse(artefact, case).set_index("metric")["value"].to_dict()
     return found, interpreter.remark(artefact)
 
 
 def test_bytes_are_as_of_a_sample_and_say_so(tmp_path):
-    found, said = collected(triangle_kernel, (torch.randn(16), torch.empty(16), PROGRAMS // 4), tmp_path)
-    # A quarter of the programs each reads once, twice, three and four times: the spread finds the mean.
-    assert found["sampled_bytes_read"] == pytest.approx(2.5 * 64 * PROGRAMS, rel=0.15)
+    every = 300_001
+    found, said = collected(triangle_kernel, (torch.randn(16), torch.empty(16), every), tmp_path)
+    # So many programs each read once, twice and three times, and the rest four times: the spread finds the mean.
+    reads = every * (1 + 2 + 3) + (PROGRAMS - 3 * every) * 4
+    assert found["sampled_bytes_read"] == pytest.approx(64 * reads, rel=0.15)
     assert found["sampled_bytes_written"] == 64 * PROGRAMS
     assert set(found) == {"sampled_bytes_read", "sampled_bytes_written", "sampled_flops"}
     assert "of 1,048,576 programs, spread evenly, were interpreted" in said
@@ -107,6 +109,37 @@ def test_what_every_program_does_a_step_on_follows_from_a_few(rows, columns, dep
 
 
 @triton.jit
+def grouped_kernel(x_ptr, table_ptr, out_ptr, sizes, GROUP: tl.constexpr):
+    columns, period = sizes
+    # Row after row of a period, and within it columns of tiles of a group of rows, as products have them.
+    number = tl.program_id(0)
+    place, member, column = number // period, number % GROUP, (number % period) // GROUP
+    rows = period * GROUP // columns
+    offsets = tl.arange(0, 8) + 8 * (number % period)
+    tile = tl.arange(0, 8) + 8 * (column + member * columns + place * rows)
+    tl.store(out_ptr + tile, tl.load(x_ptr + tile) + tl.load(table_ptr + offsets))
+
+
+@pytest.mark.parametrize(("programs", "period", "columns"), [(96, 24, 6), (60, 12, 3), (90, 12, 3)])
+def test_programs_that_are_divided_into_rows_follow_row_by_row(programs, period, columns):
+    x, table, out = torch.randn(4096), torch.randn(8 * period), torch.empty(4096)
+    with launches.catch() as caught:
+        grouped_kernel[(programs,)](x, table, out, (columns, period), 4)
+    records = []
+    for seconds in (float("inf"), 0.0):
+        meter = interpret.meter(caught[0])
+        interpret.run(caught[0], meter=meter, values=False, allowance=interpret.Allowance(seconds), sample=60)
+        records.append(meter.record(caught[0]))
+    whole, followed = records
+    if programs % period:
+        assert followed["sampled_programs"] == programs
+        return
+    assert followed["programs_by_rule"] < programs
+    for name in ("unique_bytes_read", "unique_bytes_written", "requested_bytes_read", "requested_bytes_written"):
+        assert followed[name] == whole[name], name
+
+
+@triton.jit
 def odd_one_kernel(x_ptr, out_ptr, odd):
     number = tl.program_id(0)
     offsets = tl.arange(0, 16) + tl.where(number == odd, 0, number) * 16
@@ -126,6 +159,12 @@ def test_what_does_not_follow_is_not_said_to(odd):
         assert meter.read.bytes == 9 * 64
     else:
         assert meter.sampled == (10, 10)
+
+
+def test_what_differs_by_quarters_of_the_grid_is_told_from_each(tmp_path):
+    found, said = collected(triangle_kernel, (torch.randn(16), torch.empty(16), PROGRAMS // 4), tmp_path, lines=True)
+    assert (found["requested_bytes_read"], found["unique_bytes_read"]) == (2.5 * 64 * PROGRAMS, 64)
+    assert "of which each touches" in said
 
 
 def test_a_program_that_needs_another_s_result_is_not_accused(tmp_path):

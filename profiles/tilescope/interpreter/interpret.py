@@ -131,7 +131,8 @@ def _interpret_by_rule(
     interpret: Callable[[int], None], counting: Counting, meter: Meter, grid: tuple[int, int, int], seconds: float
 ) -> bool:
     """Has the meter count what follows for all programs from some, within ``seconds``. Returns whether it does."""
-    counting.deadline = time.perf_counter() + seconds
+    began = time.perf_counter()
+    counting.deadline = began + seconds
 
     def one(place: regular.Place) -> Meter:
         counting.meter = traced = meter.traced()
@@ -140,7 +141,7 @@ def _interpret_by_rule(
         return traced
 
     try:
-        all_of_them, counted = regular.count(grid, one)
+        all_of_them, counted = regular.count(grid, one, began + seconds / 2)
     except (OutOfTime, regular.Irregular):
         return False
     meter.take_rule(all_of_them, counted, grid[0] * grid[1] * grid[2])
