@@ -146,6 +146,27 @@ def odd_one_kernel(x_ptr, out_ptr, odd):
     tl.store(out_ptr + offsets, tl.load(x_ptr + offsets))
 
 
+@triton.jit
+def unpacked_kernel(packed_ptr, where_ptr, out_ptr, FOLLOWS: tl.constexpr):
+    number = tl.program_id(0)
+    packed = tl.load(packed_ptr + number * 16 + tl.arange(0, 16))
+    place = tl.load(where_ptr + number)
+    tl.store(out_ptr + (place if FOLLOWS else number) * 16 + tl.arange(0, 16), (packed >> 4) & place)
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_whole_numbers_are_data_unless_addresses_follow_from_them(follows):
+    packed, where, out = (torch.zeros(size, dtype=torch.int32) for size in (640, 40, 640))
+    # As regular as can be: what matters is that it need not be.
+    where.copy_(torch.arange(40))
+    with launches.catch() as caught:
+        unpacked_kernel[(40,)](packed, where, out, follows)
+    meter = interpret.meter(caught[0])
+    interpret.run(caught[0], meter=meter, values=False, allowance=interpret.Allowance(0.0), sample=60)
+    assert (meter.by_rule is None) == follows
+    assert follows or (meter.read.bytes, meter.written.bytes) == (packed.nbytes + where.nbytes, out.nbytes)
+
+
 @pytest.mark.parametrize("odd", [1, 8, 9])
 def test_what_does_not_follow_is_not_said_to(odd):
     x, out = torch.randn(160), torch.empty(160)

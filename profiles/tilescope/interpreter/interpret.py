@@ -105,9 +105,8 @@ def run(
         except (OutOfTime, TooLong):
             if meter is None or not sample:
                 raise clock.too_long() from None
-            # Addresses then follow from a program's place alone.
             independent = not values and floats_only(launch)
-            if not (independent and _interpret_by_rule(interpret, counting, meter, launch.grid, sample)):
+            if values or not _interpret_by_rule(interpret, counting, meter, launch.grid, sample):
                 _interpret_sample(interpret, counting, meter, clock.programs, sample, independent=independent)
             if meter.sampled is meter.by_rule is None:
                 raise clock.too_long() from None
@@ -132,7 +131,7 @@ def _interpret_by_rule(
 ) -> bool:
     """Has the meter count what follows for all programs from some, within ``seconds``. Returns whether it does."""
     began = time.perf_counter()
-    counting.deadline = began + seconds
+    counting.deadline, counting.blind = began + seconds, True
 
     def one(place: regular.Place) -> Meter:
         counting.meter = traced = meter.traced()
@@ -142,8 +141,11 @@ def _interpret_by_rule(
 
     try:
         all_of_them, counted = regular.count(grid, one, began + seconds / 2)
-    except (OutOfTime, regular.Irregular):
+    except (OutOfTime, regular.Irregular, NeedsValues, NotServed, InterpretationFailed):
+        # The last, if it is the kernel's fault, is found again by whoever sees what is in memory.
         return False
+    finally:
+        counting.blind = False
     meter.take_rule(all_of_them, counted, grid[0] * grid[1] * grid[2])
     return True
 

@@ -155,7 +155,8 @@ class Meter:
 class Counting:
     """How one launch is interpreted, and the meter that counts it (None: nobody counts).
 
-    Without ``values`` floating-point numbers are left out. ``source`` is the file whose lines accesses belong to,
+    Without ``values`` floating-point numbers are left out, and if it is ``blind`` all that memory holds: then addresses follow from a
+    program's place alone, or NeedsValues is raised. ``source`` is the file whose lines accesses belong to,
     ``deadline`` the ``time.perf_counter()`` at which it must stop, ``another`` runs a program that has not begun, in the midst of one
     that waits, and says whether there was one.
     """
@@ -165,6 +166,7 @@ class Counting:
     source: str
     deadline: float
     another: Callable[[], bool] | None = None
+    blind: bool = False
 
     def flops(self, count: int) -> None:
         """That many floating-point operations were asked for."""
