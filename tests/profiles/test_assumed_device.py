@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 import triton
-from tilescope.execution import launches
+from tilescope.execution import assumed_tensors, launches
 from tilescope.execution.assumed_device import NoAnswer, assumed
 from tilescope.hardware import ceilings, occupancy
 from triton.runtime import driver
@@ -142,6 +142,7 @@ MADE = {
     "new": lambda: torch.ones(3, device="cuda").new_tensor([1]),
     "parameter": lambda: torch.nn.Linear(3, 3).cuda().weight,
     "module": lambda: copy.deepcopy(torch.nn.Linear(3, 3).to("cuda")).weight,
+    "by_the_compiler": lambda: torch._C._dynamo.guards._empty_strided_cuda((3, 1), (1, 3), torch.half),
     "pinned": lambda: torch.ones(3).pin_memory().to("cuda"),
 }
 
@@ -166,6 +167,18 @@ def test_a_tensor_of_the_host_stays_there(there) -> None:
     assert not host.is_cuda and not back.is_cuda and not (back + 1).is_cuda
     assert moved.tolist() == [1, 1, 1] and host.cpu() is host
     assert torch.zeros_like(moved, device="cpu").device.type == "cpu"
+
+
+def test_a_kernel_reaches_what_is_on_the_gpu_and_what_is_pinned(there) -> None:
+    host, device = torch.ones(3), torch.ones(3, device="cuda")
+    capsule = torch.utils.dlpack.to_dlpack(device)
+    for shared in (torch.from_dlpack(device), torch.utils.dlpack.from_dlpack(capsule), device.data[1:]):
+        assert shared.is_cuda and assumed_tensors.reachable(shared)
+    for pinned in (torch.ones(3, pin_memory=True), host.pin_memory(), host.pin_memory()[1:]):
+        assert not pinned.is_cuda and assumed_tensors.reachable(pinned)
+    assert not torch.from_dlpack(host).is_cuda
+    assert not any(map(assumed_tensors.reachable, (host, host[1:], device.cpu(), torch.from_dlpack(host))))
+    assert assumed_tensors.reachable(torch.empty(0))
 
 
 def test_gradients_are_on_the_gpu_where_their_tensors_are(there) -> None:

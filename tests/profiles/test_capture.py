@@ -6,12 +6,14 @@ import dataclasses
 import json
 import multiprocessing
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tilescope import Capture
+from tilescope.captures import recording
 from tilescope.collectors import check, compiler, interpreter
 from tilescope.execution import describe, execute, launches
 from tilescope.hardware import device
@@ -85,7 +87,7 @@ def test_the_floor_is_the_distinct_bytes_and_what_is_not_known_is_absent(tmp_pat
     cost = spec.cost(spec.workloads[0], "forward")
     assert (cost.bytes_read, cost.bytes_written) == (2 * 64 * 4 + 3 * 8, 3 * 64 * 4)
     with Capture(limit=0) as capture:
-        foreign.gather(torch.randn(10, 64), torch.tensor([3, 3, 9]))
+        foreign.gather(torch.randn(10, 64).cuda(), torch.tensor([3, 3, 9]).cuda())
         foreign.grouped_kernel[(1,)](torch.tensor([1]), torch.tensor([1]), 64)
     assert "test_capture.py" in capture.notes[-1]
     assert "was not made" in capture.notes[0]
@@ -99,6 +101,16 @@ def test_the_floor_is_the_distinct_bytes_and_what_is_not_known_is_absent(tmp_pat
     assert cost == {}
 
 
+def test_a_tensor_of_the_host_would_be_refused_by_a_gpu_and_is_named():
+    table, where = torch.randn(10, 64), torch.tensor([3, 3, 9])
+    with Capture() as capture:
+        foreign.gather(table.cuda(), where.cuda())
+        assert not capture.notes
+        foreign.gather(table[:, :32].cuda(), where)
+    (said,) = capture.notes
+    assert "where_ptr is on the CPU (Triton there: Pointer argument (at 1) cannot be accessed" in said
+
+
 @pytest.mark.parametrize(("target", "rows"), [("sm_90", 128), ("sm_86", 16)])
 def test_a_config_that_does_not_fit_is_passed_over(tmp_path, target, rows):
     x = torch.randn(128, 256)
@@ -109,6 +121,26 @@ def test_a_config_that_does_not_fit_is_passed_over(tmp_path, target, rows):
     launch = again(reference)
     assert (launch.arguments["ROWS"], launch.arguments["EVEN"], launch.config["ROWS"]) == (rows, True, rows)
     assert launch.kwargs["num_warps"] == capture.records[0].data["config"]["num_warps"]
+
+
+def test_configs_are_not_compiled_for_longer_than_somebody_waits(monkeypatch):
+    compiled = []
+
+    def slowly(launch: Any, target: str) -> bool:
+        compiled.append(launch)
+        time.sleep(600)
+        return False
+
+    monkeypatch.setattr(recording.offline, "fits", slowly)
+    monkeypatch.setattr(recording, "FITTING", 0.5)
+    x = torch.randn(128, 256)
+    began = time.monotonic()
+    with Capture("sm_90") as capture:
+        assert torch.equal(foreign.turned(x), 3 * x.T)
+    assert time.monotonic() - began < 120
+    # The first config, which nobody knows not to fit; it was compiled in another process.
+    assert capture.records[0].data["config"]["ROWS"] == foreign.turned_kernel.configs[0].kwargs["ROWS"]
+    assert not compiled
 
 
 def test_calls_are_counted_and_launches_told_apart(tmp_path):
@@ -138,6 +170,16 @@ def test_memory_that_is_shared_is_shared_again_as_it_was_aligned(tmp_path):
     assert first.data_ptr() % 16 == 4
     on_meta = again(reference, on="meta").arguments
     assert (on_meta["a_ptr"].storage_offset(), on_meta["b_ptr"].storage_offset()) == (1, 33)
+
+
+def test_a_launch_is_as_large_as_its_largest_tensor(tmp_path):
+    # Sizes of several tensors, as a page table has beside keys and queries, multiply to more than any file holds.
+    with Capture(limit=0) as capture:
+        foreign.two_views_kernel[(1,)](torch.ones(1).expand(30000, 32001, 16), torch.ones(1).expand(1001, 9048, 128), 1)
+        foreign.two_views_kernel[(1,)](torch.ones(64), torch.ones(64, 0), 1)
+    (reference,) = capture.write(tmp_path)
+    large, other = execute.load_spec(reference).workloads
+    assert (large.elements, other.elements) == (30000 * 32001 * 16, 64)
 
 
 def test_arguments_of_every_kind_come_back(tmp_path):
@@ -230,10 +272,10 @@ def test_a_closures_kernel_is_written_down_with_what_it_closes_over(tmp_path):
 
 def test_launches_in_a_backward_pass_an_operator_and_another_thread_are_seen():
     with Capture() as capture:
-        x = torch.ones(16, requires_grad=True)
+        x = torch.ones(16, device="cuda", requires_grad=True)
         foreign.Doubled.apply(x).sum().backward()
-        assert foreign.tripled(torch.ones(16))[0] == 3
-        thread = threading.Thread(target=foreign.multiplier(4), args=(torch.ones(16),))
+        assert foreign.tripled(torch.ones(16).cuda())[0] == 3
+        thread = threading.Thread(target=foreign.multiplier(4), args=(torch.ones(16).cuda(),))
         thread.start()
         thread.join()
     assert x.grad is not None
@@ -267,15 +309,19 @@ def test_without_a_reference_a_check_is_skipped_and_says_why(tmp_path):
 
 def test_a_kernel_that_goes_wrong_is_told_with_its_line():
     with Capture() as capture:
-        foreign.gather(torch.randn(10, 64), torch.tensor([11]))
+        foreign.gather(torch.randn(10, 64).cuda(), torch.tensor([11]).cuda())
     (note,) = capture.notes
     assert "gather_kernel, program (0, 0, 0), line" in note
     assert note.endswith("the end of table_ptr")
+    with Capture() as capture:
+        foreign.gather(torch.randn(1, 64, device="cuda").expand(10, 64), torch.tensor([2], device="cuda"))
+    (note,) = capture.notes
+    assert note.endswith("table_ptr (table_ptr is expanded, as the gradient of a sum is: .contiguous() copies)")
 
 
 def test_an_object_that_only_a_default_asks_and_a_library_loaded_by_its_path_are_written_down(tmp_path):
-    x = torch.tensor([4.0, 0.0])
     with Capture("sm_90") as capture:
+        x = torch.tensor([4.0, 0.0], device="cuda")
         foreign.bounded_kernel[(1,)](x, BLOCK=2)
     assert (x.tolist(), capture.notes) == ([0.5, 65504.0], [])
     found = capture.profile(["compiler", "interpreter"], runs_dir=tmp_path)
@@ -284,8 +330,8 @@ def test_an_object_that_only_a_default_asks_and_a_library_loaded_by_its_path_are
 
 
 def test_what_only_looks_like_a_tensor_is_the_memory_that_it_points_into(tmp_path):
-    x, out = torch.arange(16.0), torch.empty(16)
     with Capture("sm_90") as capture:
+        x, out = torch.arange(16.0, device="cuda"), torch.empty(16, device="cuda")
         foreign.flip_kernel[(1,)](foreign.Backwards(x), out, -1, BLOCK=16)
     assert torch.equal(out, x.flip(0)) and capture.notes == []
     found = capture.profile(["compiler", "interpreter"], runs_dir=tmp_path)
@@ -312,7 +358,7 @@ def test_what_would_take_too_long_is_said_with_what_cures_it():
         for _ in range(2):
             foreign.counting_kernel[(100_000,)](counter, out)
     allowed = "the 0.2 seconds for interpreting: choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
-    said = [note.partition(": it would take longer than what is left of ")[2] for note in capture.notes]
+    said = [note.partition(": it would take longer than one launch may of ")[2] for note in capture.notes]
     assert [one for one in said if one] == [allowed]
 
 

@@ -41,7 +41,7 @@ REFUSED = {
     "the_number_of_warps": "Triton's interpreter has no num_warps",
     "several_elements_to_a_call": "map_elementwise is interpreted with one element to a call: leave pack out",
     **dict.fromkeys(
-        ("waiting_by_loads", "waiting_by_exchange", "waiting_by_comparison"),
+        ("meeting_by_loads", "meeting_by_exchange", "meeting_by_comparison"),
         "it waits for what another program is to write",
     ),
     "gluon_is_another_language": "gluon_kernel is written in Gluon, and what is interpreted is Triton's language",

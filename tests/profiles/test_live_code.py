@@ -206,3 +206,14 @@ def test_what_inductor_takes_from_another_process_is_captured(monkeypatch):
         x = torch.randn(512)
         kernel.run(x, torch.empty_like(x), 512, stream=0)
     assert [record.function.__name__ for record in capture.records] == ["triton_poi_fused_relu_tanh_0"]
+
+
+def test_a_terminal_is_told_how_far_a_long_launch_is(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    counter, out = torch.zeros(1, dtype=torch.int32), torch.empty(2000, dtype=torch.int32)
+    with tilescope.capture("sm_90", limit=600) as capture:
+        foreign.counting_kernel[(2000,)](counter.cuda(), out.cuda())
+        assert "counted" in capture.records[0].data
+    said = capsys.readouterr().err
+    assert "interpreting counting_kernel: program " in said
+    assert "interpreted what was launched, " in said.splitlines()[-1]

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pandas as pd
 from tilescope.models.advice import NVIDIA, Finding
+from tilescope.table.case import readable
 
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.data.units import ABSENT, short, times
@@ -113,7 +114,7 @@ class _Writer:
 
     def _environment(self, part: RunPart) -> str:
         lines = [f"{name}: {value}" for name, value in part.environment]
-        lines += [f"{f.collector} {f.case} failed: {f.message}" for f in part.run.failures]
+        lines += [f"{f.collector} {readable(f.case)} failed: {f.message}" for f in part.run.failures]
         return "\n\n".join([self._listed([*lines, *part.run.notes]), self._table(part.roofs.rows, ROOFS)])
 
     def _table(self, rows: pd.DataFrame, shown: tuple[Column, ...]) -> str:

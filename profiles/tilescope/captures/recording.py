@@ -8,6 +8,7 @@ in operators of ``torch.library`` and in a backward pass. Imports torch and trit
 from __future__ import annotations
 
 import contextlib
+import io
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,13 +22,17 @@ from tilescope.captures import arguments, inductor
 from tilescope.captures.call_site import call_site
 from tilescope.captures.recorder import Record, Recorder, torch_is_capturing
 from tilescope.captures.touched import multiplies, touched
-from tilescope.execution import assumed_device, launches, offline
-from tilescope.interpreter import blocks, interpret
+from tilescope.execution import assumed_device, assumed_tensors, launches, offline
+from tilescope.interpreter import blocks, interpret, multiprocess
 
 #: An autotuner, the configs that it is about to try, and the arguments and keywords of the launch.
 Searching = Callable[[Any, Sequence[Any], Sequence[Any], Mapping[str, Any]], object]
 #: Seconds that launches may be interpreted, all together, unless somebody says otherwise.
 LIMIT = 60.0
+#: The share of them that one launch may take.
+ONE_LAUNCH = 1 / 3
+#: Seconds for choosing configs that fit by compiling them, all together and for one.
+FITTING, FITTING_ONE = 30.0, 10.0
 #: Options of a launch as a compiled kernel tells them, and what each is where nobody asks for it.
 _OPTIONS = {
     "num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True,
@@ -101,13 +106,16 @@ def on_gpu(recorder: Recorder, searching: Searching = lambda *about: None) -> It
 
 
 @contextlib.contextmanager
-def without_gpu(recorder: Recorder, target: str, limit: float = LIMIT) -> Iterator[assumed_device.Assumed]:
-    """While active, notes every launch and interprets it, and a GPU of ``target`` is assumed; yields that.
+def without_gpu(
+    recorder: Recorder, target: str, limit: float = LIMIT, progress: Callable[[str], None] | None = None
+) -> Iterator[assumed_device.Assumed]:
+    """While active, notes every launch and interprets it, and a GPU of ``target`` is assumed; yields that. ``progress`` is told
+    how far a launch is that takes longer.
 
-    Launches that would take longer than what is left of ``limit`` seconds, and those that the interpreter does not serve, are not
+    Launches that would take longer than a third of ``limit`` seconds, or than what is left of them, and those that the interpreter does not serve, are not
     made: their records and those after them say so. 0 interprets none.
     """
-    maker = _Interpreting(recorder, limit)
+    maker = _Interpreting(recorder, limit, progress)
 
     def runner_of(kernel: Any, grid: Any) -> Callable[..., None]:
         def runner(*args: Any, stream: Any = None) -> None:
@@ -126,24 +134,50 @@ def without_gpu(recorder: Recorder, target: str, limit: float = LIMIT) -> Iterat
 
 
 def _fitting(target: str) -> Callable[[launches.Launch], bool]:
-    """``offline.fits``, asked once of launches that are compiled alike."""
+    """``offline.fits``, asked once of launches that are compiled alike, and for ``FITTING`` seconds. What is not known by then is
+    taken to fit, as an autotuner's first config is where none does.
+    """
     known: dict[Any, bool] = {}
+    left = FITTING
 
     def fits(launch: launches.Launch) -> bool:
+        nonlocal left
         shapes = tuple(arguments.shape_of(value, False) for value in launch.arguments.values())
         key = (id(launch.function), repr(launch.constants), shapes)
-        if key not in known:
-            known[key] = offline.fits(launch, target)
-        return known[key]
+        if key not in known and left > 0:
+            began = time.perf_counter()
+            known[key] = _fits_soon(launch, target, min(left, FITTING_ONE))
+            left -= time.perf_counter() - began
+        return known.get(key, True)
 
     return fits
+
+
+def _fits_soon(launch: launches.Launch, target: str, seconds: float) -> bool:
+    """``offline.fits``, or True where that takes longer: compiling cannot be stopped, but the process that does it."""
+    deadline = time.perf_counter() + seconds
+    answers: list[bool] = []
+
+    def compiled(_: int) -> None:
+        # Triton prints the whole code that its assembler refuses.
+        with contextlib.redirect_stdout(io.StringIO()):
+            answers.append(offline.fits(launch, target))
+
+    def until(_: int) -> None:
+        if time.perf_counter() > deadline:
+            raise TimeoutError
+
+    try:
+        return bool(multiprocess.share_out([0], compiled, lambda: answers[0], until, processes=1)[0])
+    except (TimeoutError, RuntimeError):
+        return True
 
 
 class _Interpreting:
     """Makes launches by interpreting them."""
 
-    def __init__(self, recorder: Recorder, limit: float) -> None:
-        self.recorder, self.left, self.limit = recorder, limit, limit
+    def __init__(self, recorder: Recorder, limit: float, progress: Callable[[str], None] | None) -> None:
+        self.recorder, self.left, self.limit, self.progress = recorder, limit, limit, progress
         self.lock = threading.RLock()
         #: The first launch that was not made, after which values are not right.
         self.unmade = ""
@@ -159,6 +193,8 @@ class _Interpreting:
         site = call_site()
         record = self.recorder.take(launch, site)
         notes: list[str] = record.data["notes"] if record else []
+        if record is not None and (refused := _out_of_reach(launch)):
+            _note(notes, f"the launch at {site[0] if site else launch.name} would be refused by a GPU: {refused}")
         if self.unmade:
             _note(notes, f"{self.unmade} was not made before it: contents may not be what they would be")
         if self.left <= 0:
@@ -166,10 +202,12 @@ class _Interpreting:
             return
         began = time.perf_counter()
         meter = interpret.meter(launch)
+        allowed = min(self.left, self.limit * ONE_LAUNCH)
         try:
-            interpret.run(launch, meter=meter, allowance=interpret.Allowance(self.left))
+            interpret.run(launch, meter=meter, allowance=interpret.Allowance(allowed), progress=self.progress)
         except interpret.TooLong:
-            self._not_made(launch, site, record, f"it would take longer than what is left of {self._allowed}")
+            most = "one launch may" if allowed < self.left else "what is left"
+            self._not_made(launch, site, record, f"it would take longer than {most} of {self._allowed}")
             return
         except (blocks.NotServed, interpret.InterpretationFailed) as error:
             self._not_made(launch, site, record, str(error))
@@ -189,6 +227,28 @@ class _Interpreting:
             with contextlib.suppress(Exception):
                 record.data["touched"] = touched(offline.compile_launch(launch).asm)
         _note(notes, f"the launch at {where} was not made, and what follows has not its results: {why}")
+
+
+def _out_of_reach(launch: launches.Launch) -> str:
+    """Which parameters lead to the host's memory, in our words and Triton's; empty where a GPU could follow them all."""
+    # Triton numbers a tuple's items as parameters of their own.
+    numbered = enumerate((name, item) for name, value in launch.arguments.items() for item in _items(value))
+    far: dict[str, int] = {}
+    for number, (name, item) in numbered:
+        if not all(map(assumed_tensors.reachable, arguments.tensors(item))):
+            far.setdefault(name, number)
+    if not far:
+        return ""
+    words = f"Pointer argument (at {min(far.values())}) cannot be accessed from Triton (cpu tensor?)"
+    return f"{', '.join(far)} {'is' if len(far) == 1 else 'are'} on the CPU (Triton there: {words})"
+
+
+def _items(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _items(item)
+    else:
+        yield value
 
 
 def _note(notes: list[str], text: str) -> None:

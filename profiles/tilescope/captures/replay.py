@@ -34,6 +34,7 @@ class CapturedWorkload(Workload):
     """The sizes of a captured launch, of any dtype. ``seed`` numbers launches of the same sizes."""
 
     itemsize_of: int = 4
+    elements_of: int = 0
 
     def __post_init__(self) -> None:
         """Any dtype will do: nothing is drawn by its name."""
@@ -41,6 +42,11 @@ class CapturedWorkload(Workload):
     @property
     def itemsize(self) -> int:
         return self.itemsize_of
+
+    @property
+    def elements(self) -> int:
+        """Those of the largest tensor: the dimensions are of several."""
+        return self.elements_of
 
 
 class BytesOnly(Cost):
@@ -97,10 +103,10 @@ class Records:
         found: list[CapturedWorkload] = []
         seen: dict[Any, int] = {}
         for launch in self.launches:
-            dims, dtype, size = _sizes(launch)
+            dims, dtype, size, elements = _sizes(launch)
             key = (tuple(dims.values()), dtype)
             seen[key] = seen.get(key, -1) + 1
-            found.append(CapturedWorkload(dims, dtype, seen[key], _label(launch), size))
+            found.append(CapturedWorkload(dims, dtype, seen[key], _label(launch), size, elements))
         return tuple(found)
 
     def spec(self, inputs: Callable[[Workload, Any], dict[str, Any]]) -> CapturedSpec:
@@ -188,14 +194,18 @@ class Records:
         return next(number for number, known in enumerate(self.workloads) if known.id == workload.id)
 
 
-def _sizes(launch: Mapping[str, Any]) -> tuple[dict[str, int], str, int]:
-    """The distinct extents of a launch's tensors in order of appearance, and short name and bytes of its main dtype."""
+def _sizes(launch: Mapping[str, Any]) -> tuple[dict[str, int], str, int, int]:
+    """The distinct extents of a launch's tensors in order of appearance, short name and bytes of its main dtype, and the elements
+    of the largest.
+    """
     found = list(_tensors(launch["arguments"]["values"]))
     extents = dict.fromkeys(extent for tensor in found for extent in tensor["shape"])
     names = [tensor["dtype"] for tensor in found]
     main = next((n for n in names if n.startswith(("float", "bfloat", "complex"))), names[0] if names else "int32")
     dims = {f"d{index}": int(extent) for index, extent in enumerate(list(extents)[:_TOLD] or launch["grid"])}
-    return dims, _SHORT.get(main, main.replace("_", "")), torch.empty(0, dtype=getattr(torch, main)).element_size()
+    size = torch.empty(0, dtype=getattr(torch, main)).element_size()
+    elements = max((math.prod(tensor["shape"]) for tensor in found), default=math.prod(dims.values()))
+    return dims, _SHORT.get(main, main.replace("_", "")), size, elements
 
 
 def _tensors(data: Any) -> Any:

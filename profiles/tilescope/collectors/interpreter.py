@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from tilescope.execution.launches import Launch
 
 SUFFIX = ".json.gz"
-#: Seconds a case may take unless the settings say otherwise.
-LIMIT = 40.0
+#: Seconds a case may take unless the settings say otherwise: one of the catalog, which has smaller workloads; and a captured
+#: launch, which is what it is. Of one that would take longer a sample of programs is counted for so long.
+LIMIT, CAPTURED_LIMIT, SAMPLE = 40.0, 15.0, 5.0
 #: Versions of Triton whose interpreter the tests of every construct pass with.
 TESTED = ("3.6.0", "3.9.0")
 COMPILED = "torch.compile generates its kernels on a GPU only"
@@ -38,6 +39,7 @@ _Counted = tuple[dict[str, Any], dict[str, str]]
 _FIGURES = (
     "requested_bytes_read", "requested_bytes_written", "unique_bytes_read", "unique_bytes_written",
     "sector_efficiency_read", "sector_efficiency_written", "requested_flops",
+    "sampled_bytes_read", "sampled_bytes_written", "sampled_flops",
 )  # fmt: skip
 
 parse_assumed = assumptions.parse
@@ -60,7 +62,8 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
     ``settings["progress"]``, a function of one text, is told how far a launch is. Raises NotApplicable for what
     torch.compile would generate, for what the interpreter does not support and, as soon as it is clear, for a case that
-    would take longer than ``settings["interpreter_limit"]`` seconds (40). Raises InterpretationFailed when a kernel
+    would take longer than ``settings["interpreter_limit"]`` seconds (40), unless it is a captured launch: of that a sample is
+    counted. Raises InterpretationFailed when a kernel
     goes wrong.
     """
     from tilescope.execution import execute, pytorch_traffic  # noqa: PLC0415 (they import torch and triton)
@@ -130,6 +133,18 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
     return lines_of(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
 
 
+def remark(artefact: Path) -> str:
+    """What a person must know of the artefact's values: those of a sample are none of the whole grid."""
+    for launch in bounded_reading.data_of(artefact)["launches"]:
+        if counted := launch.get("programs_by_rule"):
+            how = "each touches what the one before it does a fixed step on: bytes and operations follow from that"
+            return f"{int(counted):,} of {int(launch['programs']):,} programs were interpreted, of which {how}"
+        if counted := launch.get("sampled_programs"):
+            how = "bytes and operations are as of those, and distinct bytes not known (--interpreter-limit allows more)"
+            return f"{int(counted):,} of {int(launch['programs']):,} programs, spread evenly, were interpreted: {how}"
+    return ""
+
+
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
     """What each source line asked of memory. ``launches`` are the artefact's records; a PyTorch operator has no lines."""
     return line_values.frame(
@@ -157,7 +172,8 @@ def _count(
 
     records: list[_Counted] = []
     counting = False
-    allowance = interpret.Allowance(float(settings.get("interpreter_limit", LIMIT)))
+    limit, sample = (CAPTURED_LIMIT, SAMPLE) if hasattr(spec, "counted") else (LIMIT, 0.0)
+    allowance = interpret.Allowance(float(settings.get("interpreter_limit", limit)))
     progress: Callable[[str], None] | None = settings.get("progress")
 
     def launched(launch: Launch) -> None:
@@ -167,7 +183,7 @@ def _count(
         if not counting and not values and interpret.floats_only(launch):
             return
         meter = interpret.meter(launch)
-        interpret.run(launch, meter=meter, values=values, allowance=allowance, progress=progress)
+        interpret.run(launch, meter=meter, values=values, allowance=allowance, progress=progress, sample=sample)
         if counting:
             records.append((meter.record(launch), launch.source))
 

@@ -76,6 +76,7 @@ async def profile(
     from tilescope.jobs import supervisor  # noqa: PLC0415
     from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
+    from tilescope.table.case import readable  # noqa: PLC0415
 
     if not kernels:
         raise ValueError("name a kernel: softmax, or path/to/file.py:SPEC")
@@ -90,7 +91,7 @@ async def profile(
     loaded = store.open_run(await supervisor.run(await plan(request), lambda event: None))
     if set(loaded.table["source"]) <= {store.MODEL} and loaded.run.failures:
         first = loaded.run.failures[0]
-        raise ValueError(f"nothing could be profiled: {first.collector} {first.case}: {first.message}")
+        raise ValueError(f"nothing could be profiled: {first.collector} {readable(first.case)}: {first.message}")
     return advise_command.document(loaded)
 
 

@@ -91,11 +91,13 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
 
 def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) -> int:
     """Says what is beside the table: skipped cases, failures, the folder. Returns the exit status."""
+    from tilescope.table.case import readable  # noqa: PLC0415
+
     for note in loaded.run.notes:
         print(f"note: {note}")
     alike: dict[tuple[str, str], list[str]] = {}
     for failure in failures:
-        alike.setdefault((failure.collector, failure.message), []).append(failure.case)
+        alike.setdefault((failure.collector, failure.message), []).append(readable(failure.case))
     for (collector, message), cases in alike.items():
         others = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
         print(f"failed: {f'{collector} {cases[0]}'.strip()}{others}: {message}")

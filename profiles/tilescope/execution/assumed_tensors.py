@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.overrides import _get_current_function_mode_stack
+from torch.utils import dlpack
 from torch.utils._device import DeviceContext
 
 from tilescope.execution import dispatch
@@ -26,6 +28,8 @@ from tilescope.execution import dispatch
 #: What PyTorch itself says of a tensor, whatever is assumed.
 _DEVICE: Any = torch._C.TensorBase.device.__get__
 _MARK = "_on_assumed_gpu"
+#: On a storage of the host's that was asked for where a GPU reaches it.
+_PINNED = "_reached_by_assumed_gpu"
 _GPU = torch.device("cuda", 0)
 #: What makes a tensor like another, elsewhere if asked: of tensors, and of ``torch``.
 _NEW = ("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full")
@@ -36,6 +40,16 @@ def true_device(tensor: torch.Tensor) -> torch.device:
     """Where the tensor really is, also while a GPU is assumed."""
     device: torch.device = _DEVICE(tensor)
     return device
+
+
+def reachable(tensor: torch.Tensor) -> bool:
+    """Whether a kernel on the GPU could follow the tensor's address: it is there, or in the host's pinned memory, or empty."""
+    if true_device(tensor).type != "cpu" or _is_marked(tensor):
+        return True
+    storage = _storage(tensor)
+    return (
+        bool(getattr(storage, _PINNED, False)) or not isinstance(storage, torch.UntypedStorage) or not storage.nbytes()
+    )
 
 
 def _storage(tensor: torch.Tensor) -> Any:
@@ -51,6 +65,11 @@ def _is_marked(tensor: torch.Tensor) -> bool:
 
 def _mark(tensor: torch.Tensor, on_gpu: bool) -> torch.Tensor:
     setattr(_storage(tensor), _MARK, on_gpu)
+    return tensor
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    setattr(_storage(tensor), _PINNED, True)
     return tensor
 
 
@@ -124,11 +143,13 @@ class Moving(dispatch.OnLooker):
         asked = _type(kwargs.get("device"))
         if asked == "cuda":
             kwargs["device"] = torch.device(self.place)
-        kwargs.pop("pin_memory", None)
+        pinned = kwargs.pop("pin_memory", None)
         if func is torch.ops.aten._pin_memory.default:
-            return args[0].clone()
+            return _pinned(args[0].clone())
         on_gpu = asked == "cuda" or any(map(_is_marked, given))
         result = self._call(func, on_gpu, args, kwargs)
+        if pinned:
+            return _pinned(result)
         # PyTorch's own code names the host where it means the tensor's own place; who asks for the host does it in Python.
         if on_gpu:
             old = [id(_storage(tensor)) for tensor in given]
@@ -198,6 +219,11 @@ class Lying:
             for name in names:
                 original = getattr(owner, name)
                 yield owner, name, self._guarded(original, functools.partial(_perhaps_on_host, original))
+        # What PyTorch's compiler generates allocates by itself.
+        guards: Any = torch._C._dynamo.guards
+        yield guards, "_empty_strided_cuda", self._guarded(guards._empty_strided_cuda, _empty)
+        for owner in (torch, dlpack):
+            yield owner, "from_dlpack", self._guarded(dlpack.from_dlpack, _shared)
         yield torch, "Generator", _AnyGenerator
         for name, answer in (("__enter__", _enter), ("__exit__", _exit)):
             original = getattr(torch.autocast, name)
@@ -268,9 +294,25 @@ class Lying:
         return self._made(self._tensor, data, device=device or tensor.device, **kwargs)
 
 
+def _empty(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
+
+
 def _perhaps_on_host(original: Any, *args: Any, **kwargs: Any) -> Any:
     made = original(*args, **kwargs)
     return _mark(made, False) if _type(kwargs.get("device")) == "cpu" else made
+
+
+def _shared(given: Any, *, original: Any = dlpack.from_dlpack, **layout: Any) -> torch.Tensor:
+    """What another tensor's memory becomes through DLPack, which is to lie where that does: a capsule does not say."""
+    made: torch.Tensor = original(given, **layout)
+    address = made.untyped_storage().data_ptr()
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    beside = [thing for thing in gc.get_objects() if type(thing) in kinds and _is_marked(thing)]
+    return _mark(
+        made,
+        any(_storage(one).data_ptr() <= address < _storage(one).data_ptr() + _storage(one).nbytes() for one in beside),
+    )
 
 
 def _deep_copy(tensor: torch.Tensor, memo: dict[int, Any], *, original: Any = torch.Tensor.__deepcopy__) -> Any:

@@ -184,12 +184,15 @@ def compile_launch(launch: Launch) -> Any:
 
 
 def fits(launch: Launch, target: str) -> bool:
-    """Whether a launch compiles, for the target that ``targeting`` set, and needs no more shared memory than a block has there."""
+    """Whether a launch compiles, for the target that ``targeting`` set, and needs no more shared memory than a block has there; or
+    whether no other config would help.
+    """
     most = occupancy.limits(target).block_shared_memory
     try:
         return bool(compile_launch(launch).metadata.shared <= most)
-    except Exception:  # whatever the compiler says of a config, an autotuner goes on to the next
-        return False
+    except Exception as error:  # whatever the compiler says of a config, an autotuner goes on to the next
+        # A function of another vendor's library, which no config has.
+        return "Unresolved extern function" in str(error)
 
 
 def ask_compiler(launch: Launch) -> Any:

@@ -137,8 +137,11 @@ class Footprint:
         if index < 0 or last > self._starts[index] + self._sizes[index]:
             self._add_apart(found)
             return
+        self._note(index, Runs(found.starts - self._starts[index], found.ends - self._starts[index]))
+
+    def _note(self, index: int, found: Runs) -> None:
         self.used.add(index)
-        _mark(self._touched[index], found.starts - self._starts[index], found.ends - self._starts[index])
+        _mark(self._touched[index], found.starts, found.ends)
 
     def _add_apart(self, found: Runs) -> None:
         """Runs of one access that lie in several allocations."""
@@ -163,6 +166,35 @@ class Footprint:
         return OutOfBounds(
             f"{after} bytes after the end of" if after else "what follows the end of", self._starts[index]
         )
+
+
+class Trace(Footprint):
+    """Which bytes of the allocations of ``of`` were touched, as ranges: few, as one program's are."""
+
+    def __init__(self, of: Footprint) -> None:
+        self.used = set()
+        self._starts, self._sizes, self._touched = of._starts, of._sizes, []
+        self._found: dict[int, list[Runs]] = {}
+
+    def _note(self, index: int, found: Runs) -> None:
+        self._found.setdefault(index, []).append(found)
+
+    def ranges(self) -> dict[int, Runs]:
+        """By allocation, where anything of it was touched."""
+        return {index: merged(found) for index, found in self._found.items()}
+
+    def holds(self, index: int, found: Runs) -> bool:
+        """Whether all of that lies in the allocation."""
+        return bool(found.starts[0] >= 0 and found.ends[-1] <= self._sizes[index])
+
+
+def merged(found: list[Runs]) -> Runs:
+    """The bytes of all of these."""
+    starts, ends = np.concatenate([one.starts for one in found]), np.concatenate([one.ends for one in found])
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    fresh = np.concatenate(([True], starts[1:] > ends[:-1]))
+    return Runs(starts[fresh], ends[np.concatenate((np.flatnonzero(fresh)[1:] - 1, [starts.size - 1]))])
 
 
 def _mark(touched: npt.NDArray[np.bool_], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:

@@ -23,6 +23,16 @@ class NeedsValues(Exception):
 class NotServed(Exception):
     """An operation that the interpreter does not support, or that has no meaning off the GPU. One line."""
 
+    placed = False
+
+    def at(self, where: str) -> NotServed:
+        """The same, with where it is, unless it says that."""
+        if self.placed:
+            return self
+        told = NotServed(f"{where}: {self}")
+        told.placed = True
+        return told
+
 
 class Opaque(TensorHandle):  # type: ignore[misc]
     """A block whose shape and type are known and whose values are not. Its data is one element, seen everywhere."""

@@ -7,8 +7,9 @@ depend on each other. Accesses outside the tensors that the kernel was given are
 from __future__ import annotations
 
 import inspect
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,14 +17,18 @@ import torch
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, interpreter_builder
 
 from tilescope.execution.launches import Launch
-from tilescope.interpreter import accesses, arguments, multiprocess
+from tilescope.interpreter import accesses, arguments, multiprocess, regular
 from tilescope.interpreter.blocks import NeedsValues, NotServed
 from tilescope.interpreter.memory import OutOfTime
 from tilescope.interpreter.meter import Counting, Meter
 from tilescope.interpreter.triton_hooks import hooked
+from tilescope.interpreter.turns import Turns
 
 #: A launch is shared out when the rest of it would take this many seconds.
 WORTH_SHARING = 2.0
+#: Programs that a sample must hold.
+FEWEST = 4
+_GOLDEN = (5**0.5 - 1) / 2
 
 
 class InterpretationFailed(Exception):
@@ -55,11 +60,13 @@ def run(
     values: bool = True,
     allowance: Allowance | None = None,
     progress: Callable[[str], None] | None = None,
+    sample: float = 0.0,
 ) -> None:
     """Interpret one launch on CPU tensors, program by program.
 
     TooLong is raised as soon as the first programs show that the ``allowance`` will be passed; several launches can
-    share one. ``progress`` is told how far it is. Raises NeedsValues when ``values`` is False and the accesses depend
+    share one. With seconds for a ``sample`` the meter then counts, for so long, some programs: those from which the others follow
+    (``meter.by_rule``), or, where they do not, ones that are spread evenly over the grid (``meter.sampled``). ``progress`` is told how far it is. Raises NeedsValues when ``values`` is False and the accesses depend
     on them, NotServed for what is not interpreted at all, InterpretationFailed for anything else that goes wrong in the
     kernel.
     """
@@ -79,26 +86,117 @@ def run(
         def interpret(number: int) -> None:
             rest, z = divmod(number, launch.grid[2])
             place = (*divmod(rest, launch.grid[1]), z)
+            within = getattr(interpreter_builder, "grid_idx", place)
             interpreter_builder.set_grid_idx(*place)
             try:
                 kernel(**given)
-            except (NeedsValues, OutOfTime):
+            except (NeedsValues, OutOfTime, TooLong, InterpretationFailed):
                 raise
             except NotServed as error:
-                raise NotServed(f"{_where(launch.name, place, source, error)}: {error}") from None
+                raise error.at(_where(launch.name, place, source, error)) from None
             except Exception as error:
                 raise _failure(launch, place, source, error) from error
+            finally:
+                # It may have run in the midst of another one.
+                interpreter_builder.grid_idx = within
 
-        done = 0
         try:
-            while done < clock.programs and not (clock.processes > 1 and (clock.left(done) or 0.0) > WORTH_SHARING):
-                interpret(done)
-                done += 1
-                clock.tick(done)
-            if meter is not None and done < clock.programs:
-                _share_out(interpret, range(done, clock.programs), counting, meter, clock)
+            _interpret_all(interpret, counting, meter, clock)
+        except (OutOfTime, TooLong):
+            if meter is None or not sample:
+                raise clock.too_long() from None
+            independent = not values and floats_only(launch)
+            if values or not _interpret_by_rule(interpret, counting, meter, launch.grid, sample):
+                _interpret_sample(interpret, counting, meter, clock.programs, sample, independent=independent)
+            if meter.sampled is meter.by_rule is None:
+                raise clock.too_long() from None
+
+
+def _interpret_all(interpret: Callable[[int], None], counting: Counting, meter: Meter | None, clock: _Clock) -> None:
+    turns = Turns(clock.programs, interpret, clock.tick)
+    counting.another = turns.another
+    try:
+        while turns.begun < clock.programs and not (
+            clock.processes > 1 and (clock.left(turns.begun) or 0.0) > WORTH_SHARING
+        ):
+            turns.another()
+    finally:
+        counting.another = None
+    if meter is not None and turns.begun < clock.programs:
+        _share_out(interpret, range(turns.begun, clock.programs), counting, meter, clock)
+
+
+def _interpret_by_rule(
+    interpret: Callable[[int], None], counting: Counting, meter: Meter, grid: tuple[int, int, int], seconds: float
+) -> bool:
+    """Has the meter count what follows for all programs from some, within ``seconds``. Returns whether it does."""
+    began = time.perf_counter()
+    counting.deadline, counting.blind = began + seconds, True
+
+    def one(place: regular.Place) -> Meter:
+        counting.meter = traced = meter.traced()
+        x, y, z = place
+        interpret((x * grid[1] + y) * grid[2] + z)
+        return traced
+
+    try:
+        all_of_them, counted = regular.count(grid, one, began + seconds / 2)
+    except (OutOfTime, regular.Irregular, NeedsValues, NotServed, InterpretationFailed):
+        # The last, if it is the kernel's fault, is found again by whoever sees what is in memory.
+        return False
+    finally:
+        counting.blind = False
+    meter.take_rule(all_of_them, counted, grid[0] * grid[1] * grid[2])
+    return True
+
+
+def _interpret_sample(
+    interpret: Callable[[int], None],
+    counting: Counting,
+    meter: Meter,
+    programs: int,
+    seconds: float,
+    *,
+    independent: bool,
+) -> None:
+    """Has the meter count only some programs, spread evenly, as many as ``seconds`` allow; none where these are too few.
+
+    One that is not ``independent`` may need what others would have written before it: where it goes wrong nothing is said of it.
+    """
+    mine = meter.fresh()
+    counting.deadline = time.perf_counter() + seconds
+    done: set[int] = set()
+    for number in _spread(programs):
+        # What is counted of a program that is not finished is left out.
+        counting.meter = one = meter.fresh()
+        try:
+            interpret(number)
         except OutOfTime:
-            raise clock.too_long() from None
+            break
+        except InterpretationFailed:
+            if independent:
+                raise
+            return
+        mine.add(one)
+        done.add(number)
+        if time.perf_counter() > counting.deadline:
+            break
+    if len(done) >= FEWEST:
+        meter.take_sample(mine, len(done), programs)
+
+
+def _spread(count: int) -> Iterator[int]:
+    """Numbers below ``count``, each once, so that the first of them are spread evenly however many are taken: steps of the golden
+    section, around and around.
+    """
+    seen: set[int] = set()
+    for step in itertools.count():
+        number = int(step * _GOLDEN % 1.0 * count)
+        if number not in seen:
+            seen.add(number)
+            yield number
+        if len(seen) == count:
+            return
 
 
 def floats_only(launch: Launch) -> bool:
@@ -133,9 +231,11 @@ def _failure(launch: Launch, place: tuple[int, ...], source: str, error: Excepti
     where = _where(launch.name, place, source, error)
     if isinstance(error, AttributeError) and isinstance(error.obj, (InterpreterBuilder, InterpreterOptions)):
         missing = (error.name or "").removeprefix("create_")
-        return NotServed(f"{where}: Triton's interpreter has no {missing}")
+        return NotServed(f"Triton's interpreter has no {missing}").at(where)
     if isinstance(error, accesses.OutOfBounds):
-        return InterpretationFailed(f"{where}: touches {error.beside(_parameter(launch, error.near))}")
+        return InterpretationFailed(
+            f"{where}: touches {error.beside(_parameter(launch, error.near))}{_repeated(launch, error.near)}"
+        )
     message = str(error).strip().splitlines()
     return InterpretationFailed(f"{where}: {type(error).__name__}: {message[-1] if message else ''}")
 
@@ -148,6 +248,21 @@ def _parameter(launch: Launch, address: int | None) -> str:
         if any(storage.data_ptr() == address for storage in arguments.storages(value))
     ]
     return f"the memory of {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names) or "a tensor"
+
+
+def _repeated(launch: Launch, address: int | None) -> str:
+    """What a person may not know of the tensors at an address: that they have fewer elements in memory than they show."""
+    names = [
+        name
+        for name, value in launch.arguments.items()
+        if isinstance(value, torch.Tensor)
+        and value.untyped_storage().data_ptr() == address
+        and any(extent > 1 and not stride for extent, stride in zip(value.shape, value.stride(), strict=True))
+    ]
+    if not names:
+        return ""
+    many = len(names) > 1
+    return f" ({' and '.join(names)} {'are' if many else 'is'} expanded, as the gradient of a sum is: .contiguous() copies)"
 
 
 class _Clock:

@@ -20,8 +20,10 @@ from tilescope.interpreter.meter import Counting
 
 #: Accesses to one address, one after another, of which none changes it: then the program waits for another one.
 _PATIENCE = 10_000
+#: How many of them until the next program has its turn.
+_POLLS = 200
 _WAITS = (
-    "it waits for what another program is to write, and programs are interpreted one after another: "
+    "it waits for what another program is to write, and those that could are done or wait themselves: "
     "time and count it on a GPU"
 )
 
@@ -35,8 +37,9 @@ class Memory:
 
     def __init__(self, counting: Counting) -> None:
         self.counting = counting
-        #: The one address of the last access, and how many there were of it since anything was written.
-        self._asked, self._times = 0, 0
+        #: The one address of the last access, and how many there were of it since anything was written; how many there were before
+        #: other programs had their turn.
+        self._asked, self._times, self._before = 0, 0, 0
 
     def methods(self) -> dict[str, Callable[..., Any]]:
         """By the name that Triton's builder has for each."""
@@ -60,9 +63,9 @@ class Memory:
         addresses = self._addresses(pointers, mask)
         if self.counting.meter is not None:
             self.counting.meter.load(addresses, _size(pointers), self._line())
-        self._watch(addresses)
+        self._watch(pointers, addresses)
         element = pointers.get_element_ty()
-        if not self.counting.values and element.is_floating():
+        if self.counting.blind or (not self.counting.values and element.is_floating()):
             return unknown(element, pointers.data.shape)
         return TensorHandle(_read(pointers, mask, other, element), element)
 
@@ -70,13 +73,13 @@ class Memory:
         addresses = self._addresses(pointers, mask)
         if self.counting.meter is not None:
             self.counting.meter.store(addresses, _size(pointers), self._line())
-        self._times = 0
-        if not is_opaque(value):
+        self._asked = 0
+        if not (self.counting.blind or is_opaque(value)):
             interpreter._interpreter.store(_whole(pointers.data), _whole(value.data), _mask(mask, pointers))
 
     def atomic_rmw(self, operation: Any, pointers: Any, value: Any, mask: Any, *options: Any) -> Any:
         self._atomic(pointers, mask)
-        if is_opaque(value):
+        if self.counting.blind or is_opaque(value):
             return unknown(value.dtype, value.data.shape)
         if value.dtype.scalar.name in narrow.FORMATS:
             return _add_narrow(pointers, value, _mask(mask, pointers))
@@ -87,6 +90,8 @@ class Memory:
 
     def atomic_cas(self, pointers: Any, compare: Any, value: Any, *options: Any) -> Any:
         self._atomic(pointers, None)
+        if self.counting.blind:
+            return unknown(value.dtype, value.data.shape)
         if is_opaque((compare, value)):
             raise NeedsValues
         create = type(interpreter_builder).create_atomic_cas
@@ -114,21 +119,40 @@ class Memory:
             self.counting.meter.load(addresses, _size(pointers), self._line())
             self.counting.meter.store(addresses, _size(pointers), self._line())
 
-    def _watch(self, addresses: Array) -> None:
+    def _watch(self, pointers: Any, addresses: Array, atomic: bool = False) -> None:
         """Counts accesses that find what the last one found. Raises NotServed for a program that would ask for ever."""
         asked = int(addresses.flat[0]) if addresses.size == 1 else 0
-        self._times = self._times + 1 if asked and asked == self._asked else 0
-        self._asked = asked
+        if not asked or asked != self._asked:
+            self._asked, self._times, self._before = asked, 0, 0
+            return
+        self._times += 1
+        if self._times % _POLLS == 0 and pointers.get_element_ty().is_int():
+            self._let_another(pointers, atomic)
         if self._times > _PATIENCE:
             raise NotServed(_WAITS)
+
+    def _let_another(self, pointers: Any, atomic: bool) -> None:
+        """Lets another program run, if there is one. Where it changed what this one asks for, asking in vain is not counted."""
+        element = pointers.get_element_ty()
+        asked, times, before = self._asked, self._times, self._before
+        was = _read(pointers, None, None, element)
+        self._asked = 0
+        ran = self.counting.another is not None and self.counting.another()
+        self._asked, self._times, self._before = asked, times, before
+        if not ran:
+            return
+        self._times, self._before = 0, before + times
+        if self.counting.meter is not None and (_read(pointers, None, None, element) != was).any():
+            self.counting.meter.forget(self._before, _size(pointers), self._line(), written=atomic)
+            self._before = 0
 
     def _watch_atomic(self, pointers: Any, mask: Any, before: Any) -> None:
         """Counts an atomic on one element that left what it found; any other begins anew."""
         one = pointers.data.size == 1 and (mask is None or _data(mask).all())
         if one and _read(pointers, None, None, pointers.get_element_ty()).tobytes() == _whole(before.data).tobytes():
-            self._watch(pointers.data)
+            self._watch(pointers, pointers.data, atomic=True)
         else:
-            self._times = 0
+            self._asked = 0
 
     def _addresses(self, pointers: Any, mask: Any) -> Array:
         if is_opaque((pointers, mask)):

@@ -248,8 +248,9 @@ class Ledger:
             impls = ", ".join(dict.fromkeys(case.impl for case in cases))
             yield f"{collector} skipped {len(cases)} of {impls}: {message}"
         for (_, message), cases in self.remarked.items():
-            configs = "; ".join(case.config or "the default" for case in cases)
-            yield f"{cases[0].kernel}/{cases[0].impl} {configs}: {message}"
+            tuned = any(case.config for case in cases)
+            which = "; ".join(case.config or ("the default" if tuned else case.workload) for case in cases)
+            yield f"{cases[0].name}/{cases[0].impl} {which}: {message}"
         yield from assumptions.notes(self.writer.run.settings)
         yield from _counted_otherwise(self.functions, self.writer.run.settings["target"])
 

@@ -27,7 +27,14 @@ LIBRARIES = ("liger", "cublas", "cudnn", "fa2", "bitsandbytes", "cce", "aten")
 
 #: Bytes that a case asked for and moved, by who counted them.
 _BYTES = {
-    ("interpreter",): ("requested_bytes_read", "requested_bytes_written", "unique_bytes_read", "unique_bytes_written"),
+    ("interpreter",): (
+        "requested_bytes_read",
+        "requested_bytes_written",
+        "unique_bytes_read",
+        "unique_bytes_written",
+        "sampled_bytes_read",
+        "sampled_bytes_written",
+    ),
     COUNTERS: ("dram_bytes_read", "dram_bytes_written"),
 }
 #: What a comparison with the reference found, and what is accepted.

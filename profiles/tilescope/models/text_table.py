@@ -30,9 +30,9 @@ def results(table: pd.DataFrame, device: Device, launched: pd.DataFrame | None =
 
     The columns are those of the case and ``gpu_time`` (seconds), ``interval`` (seconds), ``registers``, ``shared_memory``
     (bytes), ``spills`` (bytes stored and loaded), ``occupancy`` (theoretical), ``limiter`` (text), ``requested`` and
-    ``unique`` (bytes read, bytes written), ``moved`` (the same, seen at the HBM), ``relative_error`` and its ``tolerance``,
-    ``row_error`` (that of the worst row) and its ``row_tolerance``, and ``chosen`` (see ``summarise``, which ``launched`` is
-    for). What was not measured is None.
+    ``unique`` and ``sampled`` (bytes read, bytes written; requested as of some programs), ``moved`` (the same, seen at the
+    HBM), ``relative_error`` and its ``tolerance``, ``row_error`` (that of the worst row) and its ``row_tolerance``, and
+    ``chosen`` (see ``summarise``, which ``launched`` is for). What was not measured is None.
     """
     rows = summary.summarise(table, device, launched=launched).to_dict("records")
     launches = preference.of_cases(table, device.target)
@@ -40,7 +40,7 @@ def results(table: pd.DataFrame, device: Device, launched: pd.DataFrame | None =
     return pd.DataFrame(shown, columns=[*CASE_COLUMNS, *_NAMES], dtype=object)
 
 
-_NAMES = ("gpu_time", "interval", "registers", "shared_memory", "spills", "occupancy", "limiter", "requested", "unique",
+_NAMES = ("gpu_time", "interval", "registers", "shared_memory", "spills", "occupancy", "limiter", "requested", "unique", "sampled",
           "moved", "relative_error", "tolerance", "row_error", "row_tolerance", "chosen")  # fmt: skip
 _NUMBERS = ("gpu_time", "interval", "relative_error", "tolerance", "row_error", "row_tolerance")
 
@@ -56,6 +56,7 @@ def _shown(row: Mapping[Any, Any], launches: Sequence[Resources]) -> dict[str, A
         "limiter": _limiter([launch.limiter for launch in launches if launch.limiter]),
         "requested": _pair(row, "requested_bytes"),
         "unique": _pair(row, "unique_bytes"),
+        "sampled": _pair(row, "sampled_bytes"),
         "moved": _pair(row, "dram_bytes"),
         "chosen": row["chosen"] or None,
     }
@@ -109,6 +110,7 @@ def cells(
         "limiter": ("limited by", str),
         "requested": ("requested B r / w", _read_written),
         "unique": ("unique B r / w", _read_written),
+        "sampled": ("requested B r / w, of a sample", lambda v: f"≈ {_read_written(v)}"),
         "moved": ("HBM B r / w", _read_written),
         "relative_error": ("rel. error", lambda v: v if v == UNCHECKED else f"{v:.2e}"),
         "tolerance": ("allowed", lambda v: f"{v:.0e}"),

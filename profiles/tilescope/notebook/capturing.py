@@ -36,8 +36,8 @@ class Capture:
     """The launches that are made while it is active. ``with tilescope.capture() as c: model(x)``.
 
     On a GPU they are made as always; what an autotuner is about to try is compiled in parallel first. Without one, each is
-    interpreted on the CPU's tensors for ``limit`` seconds in all (0: none is), and Triton compiles for ``target``. Raises
-    ValueError, in one line, for a target that is not known.
+    interpreted on the CPU's tensors for at most a third of ``limit`` seconds, all together for so many (0: none is), and Triton
+    compiles for ``target``. Raises ValueError, in one line, for a target that is not known.
     """
 
     def __init__(self, target: str = "", limit: float = LIMIT) -> None:
@@ -65,8 +65,15 @@ class Capture:
         if on_this:
             self._stack.enter_context(recording.on_gpu(self._recorder, ahead.compile_ahead))
         else:
-            self._assumed = self._stack.enter_context(recording.without_gpu(self._recorder, self.target, self.limit))
+            self._assumed = self._stack.enter_context(self._without_gpu(self._recorder))
         return self
+
+    def _without_gpu(self, recorder: Recorder) -> contextlib.AbstractContextManager[Any]:
+        from tilescope.captures import recording  # noqa: PLC0415 (it imports torch and triton)
+
+        telling = live_progress.Telling()
+        self._stack.callback(telling.close)
+        return recording.without_gpu(recorder, self.target, self.limit, telling)
 
     def __exit__(self, *raised: object) -> None:
         self._stack.close()

@@ -19,6 +19,25 @@ def progress() -> Progress:
     return TerminalLine() if sys.stderr is not None and sys.stderr.isatty() else Progress()
 
 
+class Telling:
+    """Tells how far something is that may take long, from when there is anything to tell."""
+
+    def __init__(self) -> None:
+        self._shown: Progress | None = None
+
+    def __call__(self, doing: str) -> None:
+        """Shows it."""
+        if self._shown is None:
+            self._shown = progress()
+        self._shown({"event": "waiting", "doing": doing})
+
+    def close(self) -> None:
+        """Says that it is done, where it was shown."""
+        if self._shown is not None:
+            self._shown.ended = self._shown.doing = "interpreted what was launched"
+            self._shown.show({})
+
+
 class CellOutput(Progress):
     """One output of the cell, updated in place."""
 

@@ -79,6 +79,10 @@ _ALL = (
     Metric("sector_efficiency_read", "share of loaded 32-byte sectors that is used", "ratio"),
     Metric("sector_efficiency_written", "share of stored 32-byte sectors that is used", "ratio"),
     Metric("requested_flops", "operations the program asks for, masked lanes included", "flop"),
+    # The same as of some of its programs, where there are too many to count them all.
+    Metric("sampled_bytes_read", "bytes requested by loads, as of a sample of programs", "byte"),
+    Metric("sampled_bytes_written", "bytes requested by stores, as of a sample of programs", "byte"),
+    Metric("sampled_flops", "operations the program asks for, as of a sample of programs", "flop"),
     Metric("relative_error", "||out - reference|| / ||reference||", "ratio"),
     Metric("tolerance", "largest accepted relative error", "ratio"),
     Metric("row_error", "largest relative error of a row", "ratio"),

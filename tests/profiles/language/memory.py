@@ -222,3 +222,61 @@ def scalars_and_branches() -> Launched:
     x, out = torch.randn(8), torch.empty(8)
     scalars_kernel[(1,)](x, out, 8)
     return Launched(out, x.relu(), x)
+
+
+@triton.jit
+def waiting_kernel(flags_ptr, out_ptr, HOW: tl.constexpr):
+    """Each program waits for the one after it, which on a GPU runs beside it."""
+    program = tl.program_id(0)
+    if program + 1 < tl.num_programs(0):
+        if HOW == "load":
+            while tl.load(flags_ptr + program + 1, volatile=True) == 0:
+                pass
+        elif HOW == "exchange":
+            while tl.atomic_xchg(flags_ptr + program + 1, 0) == 0:
+                pass
+        else:
+            while tl.atomic_cas(flags_ptr + program + 1, 1, 2) == 0:
+                pass
+    tl.store(out_ptr + program, program)
+    tl.atomic_xchg(flags_ptr + program, 1)
+
+
+def _waiting(how: str) -> Launched:
+    out = torch.empty(3)
+    waiting_kernel[(3,)](torch.zeros(3, dtype=torch.int32), out, how)
+    # Two wait: an atomic is back, in vain, before the other program has its turn, and a load is not. Each sets its own flag.
+    waits, sets = 2 * 4 * (1 if how == "load" else 2), 3 * 4
+    return Launched(out, torch.arange(3.0), out, read=waits + sets, written=out.nbytes + sets + (how != "load") * waits)
+
+
+def waiting_by_loads() -> Launched:
+    return _waiting("load")
+
+
+def waiting_by_exchange() -> Launched:
+    return _waiting("exchange")
+
+
+def waiting_by_comparison() -> Launched:
+    return _waiting("compare")
+
+
+@triton.jit
+def barrier_kernel(arrived_ptr, x_ptr, out_ptr):
+    """All programs meet once, and each then reads what the next one wrote before."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    tl.store(x_ptr + program, program)
+    tl.atomic_add(arrived_ptr, 1)
+    while tl.load(arrived_ptr, volatile=True) < programs:
+        pass
+    tl.store(out_ptr + program, tl.load(x_ptr + (program + 1) % programs))
+
+
+def meeting_once() -> Launched:
+    x, out = torch.empty(20), torch.empty(20)
+    barrier_kernel[(20,)](torch.zeros(1, dtype=torch.int32), x, out)
+    asked = (20 + 20) * 4
+    return Launched(
+        out, (torch.arange(20.0) + 1) % 20, x, read=asked + x.nbytes, written=20 * 4 + x.nbytes + out.nbytes
+    )

@@ -108,36 +108,35 @@ def a_failing_static_assertion() -> Launched:
 
 
 @triton.jit
-def waiting_kernel(flags_ptr, out_ptr, HOW: tl.constexpr):
-    """Each program waits for the one after it, which on a GPU runs beside it."""
-    program = tl.program_id(0)
-    if program + 1 < tl.num_programs(0):
+def barriers_kernel(arrived_ptr, out_ptr, HOW: tl.constexpr):
+    """All programs meet twice: the last to come goes on to the second meeting while the others are still at the first."""
+    for meeting in range(1, 3):
+        tl.atomic_add(arrived_ptr, 1)
         if HOW == "load":
-            while tl.load(flags_ptr + program + 1, volatile=True) == 0:
+            while tl.load(arrived_ptr, volatile=True) < meeting * tl.num_programs(0):
                 pass
         elif HOW == "exchange":
-            while tl.atomic_xchg(flags_ptr + program + 1, 0) == 0:
+            while tl.atomic_add(arrived_ptr, 0) < meeting * tl.num_programs(0):
                 pass
         else:
-            while tl.atomic_cas(flags_ptr + program + 1, 1, 2) == 0:
+            while tl.atomic_cas(arrived_ptr, -1, -1) < meeting * tl.num_programs(0):
                 pass
-    tl.store(out_ptr + program, program)
-    tl.atomic_xchg(flags_ptr + program, 1)
+    tl.store(out_ptr + tl.program_id(0), 1.0)
 
 
-def _waiting(how: str) -> Launched:
+def _meeting(how: str) -> Launched:
     out = torch.empty(3)
-    waiting_kernel[(3,)](torch.zeros(3, dtype=torch.int32), out, how)
-    return Launched(out, torch.arange(3.0), out)
+    barriers_kernel[(3,)](torch.zeros(1, dtype=torch.int32), out, how)
+    return Launched(out, torch.ones(3), out)
 
 
-def waiting_by_loads() -> Launched:
-    return _waiting("load")
+def meeting_by_loads() -> Launched:
+    return _meeting("load")
 
 
-def waiting_by_exchange() -> Launched:
-    return _waiting("exchange")
+def meeting_by_exchange() -> Launched:
+    return _meeting("exchange")
 
 
-def waiting_by_comparison() -> Launched:
-    return _waiting("compare")
+def meeting_by_comparison() -> Launched:
+    return _meeting("compare")

@@ -1,0 +1,202 @@
+"""What all programs of a grid touch, told from a few of them, where each touches what the one before it does a fixed step on.
+
+Addresses must follow from a program's place and the launch's numbers alone, which whoever calls makes sure of. The last programs
+of each axis, where masks cut tiles off, are looked at by themselves. An axis whose programs are divided into rows, as ``number // n``
+and ``number % n`` do it, is looked at as several axes. Pure NumPy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilescope.interpreter import accesses
+from tilescope.interpreter.meter import Meter
+
+Place = tuple[int, ...]
+#: Ranges that are put together at most.
+MOST_RANGES = 5_000_000
+#: Programs that are tried against the rule beside the farthest one: among those that no mask cuts off at least and, while there is
+#: time, at most; and among the others.
+TRIED, TRIED_AT_MOST, TRIED_AT_ENDS = 3, 60, 1
+#: Axes that a grid may divide into.
+MOST_AXES = 6
+_WAYS = ("read", "written")
+
+
+class Irregular(Exception):
+    """Some program does not follow the rule, or what follows cannot be put together."""
+
+
+class Counted:
+    """A number of distinct bytes."""
+
+    def __init__(self, count: int) -> None:
+        self.bytes = count
+
+
+def count(grid: Place, one: Callable[[Place], Meter], until: float) -> tuple[Meter, int]:
+    """What all programs ask for, and how many were interpreted to know. ``one`` interprets a program with a meter that traces.
+
+    More programs than must be are tried ``until`` that ``time.perf_counter()``. Raises Irregular where they do not follow the rule.
+    """
+    known: dict[Place, Meter] = {}
+
+    def at(place: Place) -> Meter:
+        if place not in known:
+            known[place] = one(place)
+        return known[place]
+
+    try:
+        return _count(grid, at, until), len(known)
+    except Irregular:
+        pass
+    axes = [list(_rows(grid, axis, at)) for axis in range(len(grid))]
+    if sum(map(len, axes)) == len(grid) or sum(map(len, axes)) > MOST_AXES:
+        raise Irregular
+
+    def within_rows(place: Place) -> Meter:
+        digits = iter(place)
+        return at(tuple(sum(next(digits) * step for step, _ in rows) for rows in axes))
+
+    finer = tuple(extent for rows in axes for _, extent in rows)
+    return _count(finer, within_rows, until), len(known)
+
+
+def _rows(grid: Place, axis: int, at: Callable[[Place], Meter]) -> Iterator[tuple[int, int]]:
+    """The axes that an axis divides into, innermost first: how many programs a step of each is, and how many steps there are."""
+    step, extent = 1, grid[axis]
+
+    def place(number: int) -> Place:
+        return tuple(number * step if other == axis else 0 for other in range(len(grid)))
+
+    while extent > 1:
+        first = at(place(0))
+        ranges = _ranges(first)
+        steps = [_steps(ranges, _ranges(at(place(1))))]
+
+        def follows(number: int) -> bool:
+            try:
+                _check(first, ranges, steps, (number,), at(place(number)))  # noqa: B023 (called in this round only)
+            except Irregular:
+                return False
+            return True
+
+        # The last program may be cut off by a mask, which divides nothing.
+        low, high = 1, 2
+        while high < extent - 1 and follows(high):
+            low, high = high, 2 * high
+        if high >= extent - 1 and follows(extent - 2):
+            yield step, extent
+            return
+        high = min(high, extent - 2)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if follows(middle) else (low, middle)
+        if extent % high:
+            raise Irregular
+        yield step, high
+        step, extent = step * high, extent // high
+    if step == 1:
+        yield 1, 1
+
+
+def _count(grid: Place, at: Callable[[Place], Meter], until: float) -> Meter:
+    origin = at((0,) * len(grid))
+    total = Meter(origin.read, origin.written)
+    touched: dict[tuple[str, int], list[accesses.Runs]] = {}
+    whole_sectors = True
+    for ends in itertools.product(*([False, True] if extent > 1 else [False] for extent in grid)):
+        base = tuple(extent - 1 if end else 0 for extent, end in zip(grid, ends, strict=True))
+        extents = [1 if end or extent == 1 else extent - 1 for extent, end in zip(grid, ends, strict=True)]
+        first = at(base)
+        ranges = _ranges(first)
+        steps = [
+            _steps(ranges, _ranges(at(_moved(base, axis)))) if extent > 1 else dict.fromkeys(ranges, 0)
+            for axis, extent in enumerate(extents)
+        ]
+        for away in _tried(extents, at_ends=any(ends), until=until):
+            _check(first, ranges, steps, away, at(tuple(b + a for b, a in zip(base, away, strict=True))))
+        total.add_times(first, math.prod(extents))
+        for key, found in ranges.items():
+            shifts = _shifts([step[key] for step in steps], extents)
+            if shifts.size * found.starts.size > MOST_RANGES:
+                raise Irregular
+            all_of_them = accesses.merged(
+                [
+                    accesses.Runs(
+                        (found.starts[None] + shifts[:, None]).ravel(), (found.ends[None] + shifts[:, None]).ravel()
+                    )
+                ]
+            )
+            footprint: Any = getattr(first, key[0])
+            if not footprint.holds(key[1], all_of_them):
+                raise Irregular
+            touched.setdefault(key, []).append(all_of_them)
+            whole_sectors &= not any(step[key] % accesses.SECTOR for step in steps)
+    if not whole_sectors:
+        total.without_sectors()
+    for way in _WAYS:
+        distinct = sum(accesses.merged(found).bytes for key, found in touched.items() if key[0] == way)
+        setattr(total, way, Counted(distinct))
+    return total
+
+
+def _ranges(meter: Meter) -> dict[tuple[str, int], accesses.Runs]:
+    return {(way, index): found for way in _WAYS for index, found in getattr(meter, way).ranges().items()}
+
+
+def _moved(place: Place, axis: int) -> Place:
+    return tuple(at + (number == axis) for number, at in enumerate(place))
+
+
+def _steps(ranges: dict[Any, accesses.Runs], after: dict[Any, accesses.Runs]) -> dict[Any, int]:
+    """By how many bytes the next program's are further on."""
+    if ranges.keys() != after.keys():
+        raise Irregular
+    return {key: int(after[key].starts[0] - found.starts[0]) for key, found in ranges.items()}
+
+
+def _tried(extents: Sequence[int], *, at_ends: bool, until: float) -> Iterator[Place]:
+    """Steps from a first program to its neighbours, to the farthest one and to some between."""
+    for axis, extent in enumerate(extents):
+        if extent > 1:
+            yield _moved((0,) * len(extents), axis)
+    yield tuple(extent - 1 for extent in extents)
+    draw = np.random.default_rng(0)
+    if math.prod(extents) <= 2:
+        return
+    for number in range(TRIED_AT_ENDS if at_ends else TRIED_AT_MOST):
+        if number >= TRIED and time.perf_counter() > until:
+            return
+        yield tuple(int(draw.integers(extent)) for extent in extents)
+
+
+def _check(
+    first: Meter, ranges: dict[Any, accesses.Runs], steps: list[dict[Any, int]], away: Place, other: Meter
+) -> None:
+    """Raises Irregular where the program that is ``away`` from the first does not touch the same that much further on."""
+    found = _ranges(other)
+    if found.keys() != ranges.keys() or other.counts() != first.counts():
+        raise Irregular
+    for key, expected in ranges.items():
+        shift = sum(distance * step[key] for distance, step in zip(away, steps, strict=True))
+        for which in ("starts", "ends"):
+            if not np.array_equal(getattr(expected, which) + shift, getattr(found[key], which)):
+                raise Irregular
+
+
+def _shifts(steps: Sequence[int], extents: Sequence[int]) -> Any:
+    """Every distance from the first program's bytes to another's, once."""
+    shifts = np.zeros(1, dtype=np.int64)
+    for step, extent in zip(steps, extents, strict=True):
+        if step and extent > 1:
+            if shifts.size * extent > MOST_RANGES:
+                raise Irregular
+            shifts = np.unique((shifts[:, None] + step * np.arange(extent, dtype=np.int64)).ravel())
+    return shifts

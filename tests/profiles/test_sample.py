@@ -1,0 +1,210 @@
+"""Launches of more programs than there is time to interpret: what is said of them is as of some programs, spread evenly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from tilescope import Capture
+from tilescope.collectors import interpreter
+from tilescope.execution import execute, launches
+from tilescope.hardware import device
+from tilescope.interpreter import interpret
+from tilescope.table.case import Case
+
+PROGRAMS = 1 << 20
+
+
+@triton.jit
+def triangle_kernel(x_ptr, out_ptr, every: tl.constexpr):
+    offsets = tl.arange(0, 16)
+    total = tl.zeros((16,), tl.float32)
+    for _ in range(1 + tl.program_id(0) // every):
+        total += tl.load(x_ptr + offsets)
+    tl.store(out_ptr + offsets, total)
+
+
+@triton.jit
+def tiles_kernel(a_ptr, b_ptr, out_ptr, sizes, BLOCK: tl.constexpr):
+    rows, columns, depth = sizes
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for k in range(depth):
+        a = tl.load(a_ptr + i * depth + k, mask=i < rows, other=0.0)
+        total += a[:, None] * tl.load(b_ptr + k * columns + j, mask=j < columns, other=0.0)[None, :]
+    mask = (i < rows)[:, None] & (j < columns)[None, :]
+    tl.store(out_ptr + i[:, None] * columns + j[None, :], total, mask=mask)
+
+
+@triton.jit
+def chained_kernel(next_ptr, x_ptr):
+    # Each program finds where to write in what the one before it wrote.
+    number = tl.program_id(0)
+    place = tl.load(next_ptr + number)
+    tl.store(x_ptr + place, 1.0)
+    tl.store(next_ptr + number + 1, place)
+
+
+@triton.jit
+def beyond_kernel(x_ptr):
+    tl.store(x_ptr + 64 + tl.program_id(0), 1.0)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(device, "detect", lambda: None)
+    monkeypatch.setattr(interpreter, "SAMPLE", 2.0)
+
+
+def collected(kernel: Any, arguments: tuple[Any, ...], tmp_path, lines=False) -> tuple[dict[str, float], str]:
+    """What the interpreter's collector finds of a launch in far less time than it needs, and its remark."""
+    with Capture("sm_90", limit=0) as capture:
+        kernel[(PROGRAMS,)](*arguments)
+    (reference,) = capture.write(tmp_path)
+    spec = execute.load_spec(reference)
+    case = Case(reference, "triton", "forward", spec.workloads[0].id)
+    artefact = tmp_path / "counted.json.gz"
+    interpreter.capture(case, spec, artefact, {"interpreter_limit": 0.5})
+    assert interpreter.parse_lines(artefact, case)[0].empty != lines
+    found = interpreter.parse(artefact, case).set_index("metric")["value"].to_dict()
+    return found, interpreter.remark(artefact)
+
+
+def test_bytes_are_as_of_a_sample_and_say_so(tmp_path):
+    every = 300_001
+    found, said = collected(triangle_kernel, (torch.randn(16), torch.empty(16), every), tmp_path)
+    # So many programs each read once, twice and three times, and the rest four times: the spread finds the mean.
+    reads = every * (1 + 2 + 3) + (PROGRAMS - 3 * every) * 4
+    assert found["sampled_bytes_read"] == pytest.approx(64 * reads, rel=0.15)
+    assert found["sampled_bytes_written"] == 64 * PROGRAMS
+    assert set(found) == {"sampled_bytes_read", "sampled_bytes_written", "sampled_flops"}
+    assert "of 1,048,576 programs, spread evenly, were interpreted" in said
+
+
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(37, 53, 5), (32, 64, 3), (16, 70, 2), (5, 6, 1)])
+def test_what_every_program_does_a_step_on_follows_from_a_few(rows, columns, depth):
+    a, b, out = torch.randn(rows, depth), torch.randn(depth, columns), torch.empty(rows, columns)
+    arguments = (a, b, out, (rows, columns, depth))
+    with launches.catch() as caught:
+        tiles_kernel[(triton.cdiv(rows, 8), triton.cdiv(columns, 8))](*arguments, BLOCK=8)
+    records = []
+    for seconds in (float("inf"), 0.0):
+        meter = interpret.meter(caught[0])
+        allowance = interpret.Allowance(seconds)
+        interpret.run(caught[0], meter=meter, values=False, allowance=allowance, sample=60)
+        records.append(meter.record(caught[0]))
+    whole, followed = records
+    counted, programs = followed.pop("programs_by_rule"), followed.pop("programs")
+    assert programs == triton.cdiv(rows, 8) * triton.cdiv(columns, 8) and counted <= programs
+    assert whole["unique_bytes_read"] == a.nbytes + b.nbytes and whole["unique_bytes_written"] == out.nbytes
+    # Sectors depend on where a tile begins.
+    for name in whole.keys() - {"lines", "sector_efficiency_read", "sector_efficiency_written"}:
+        assert followed[name] == whole[name], name
+    assert followed["sector_efficiency_read"] in (whole["sector_efficiency_read"], None)
+    assert followed["lines"].keys() == whole["lines"].keys()
+
+
+@triton.jit
+def grouped_kernel(x_ptr, table_ptr, out_ptr, sizes, GROUP: tl.constexpr):
+    columns, period = sizes
+    # Row after row of a period, and within it columns of tiles of a group of rows, as products have them.
+    number = tl.program_id(0)
+    place, member, column = number // period, number % GROUP, (number % period) // GROUP
+    rows = period * GROUP // columns
+    offsets = tl.arange(0, 8) + 8 * (number % period)
+    tile = tl.arange(0, 8) + 8 * (column + member * columns + place * rows)
+    tl.store(out_ptr + tile, tl.load(x_ptr + tile) + tl.load(table_ptr + offsets))
+
+
+@pytest.mark.parametrize(("programs", "period", "columns"), [(96, 24, 6), (60, 12, 3), (90, 12, 3)])
+def test_programs_that_are_divided_into_rows_follow_row_by_row(programs, period, columns):
+    x, table, out = torch.randn(4096), torch.randn(8 * period), torch.empty(4096)
+    with launches.catch() as caught:
+        grouped_kernel[(programs,)](x, table, out, (columns, period), 4)
+    records = []
+    for seconds in (float("inf"), 0.0):
+        meter = interpret.meter(caught[0])
+        interpret.run(caught[0], meter=meter, values=False, allowance=interpret.Allowance(seconds), sample=60)
+        records.append(meter.record(caught[0]))
+    whole, followed = records
+    if programs % period:
+        assert followed["sampled_programs"] == programs
+        return
+    assert followed["programs_by_rule"] < programs
+    for name in ("unique_bytes_read", "unique_bytes_written", "requested_bytes_read", "requested_bytes_written"):
+        assert followed[name] == whole[name], name
+
+
+@triton.jit
+def odd_one_kernel(x_ptr, out_ptr, odd):
+    number = tl.program_id(0)
+    offsets = tl.arange(0, 16) + tl.where(number == odd, 0, number) * 16
+    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets))
+
+
+@triton.jit
+def unpacked_kernel(packed_ptr, where_ptr, out_ptr, FOLLOWS: tl.constexpr):
+    number = tl.program_id(0)
+    packed = tl.load(packed_ptr + number * 16 + tl.arange(0, 16))
+    place = tl.load(where_ptr + number)
+    tl.store(out_ptr + (place if FOLLOWS else number) * 16 + tl.arange(0, 16), (packed >> 4) & place)
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_whole_numbers_are_data_unless_addresses_follow_from_them(follows):
+    packed, where, out = (torch.zeros(size, dtype=torch.int32) for size in (640, 40, 640))
+    # As regular as can be: what matters is that it need not be.
+    where.copy_(torch.arange(40))
+    with launches.catch() as caught:
+        unpacked_kernel[(40,)](packed, where, out, follows)
+    meter = interpret.meter(caught[0])
+    interpret.run(caught[0], meter=meter, values=False, allowance=interpret.Allowance(0.0), sample=60)
+    assert (meter.by_rule is None) == follows
+    assert follows or (meter.read.bytes, meter.written.bytes) == (packed.nbytes + where.nbytes, out.nbytes)
+
+
+@pytest.mark.parametrize("odd", [1, 8, 9])
+def test_what_does_not_follow_is_not_said_to(odd):
+    x, out = torch.randn(160), torch.empty(160)
+    with launches.catch() as caught:
+        odd_one_kernel[(10,)](x, out, odd)
+    meter = interpret.meter(caught[0])
+    interpret.run(caught[0], meter=meter, values=False, allowance=interpret.Allowance(0.0), sample=60)
+    # The last one stands by itself.
+    assert (meter.by_rule is None) == (odd != 9)
+    if odd == 9:
+        assert meter.read.bytes == 9 * 64
+    else:
+        assert meter.sampled == (10, 10)
+
+
+def test_what_differs_by_quarters_of_the_grid_is_told_from_each(tmp_path):
+    found, said = collected(triangle_kernel, (torch.randn(16), torch.empty(16), PROGRAMS // 4), tmp_path, lines=True)
+    assert (found["requested_bytes_read"], found["unique_bytes_read"]) == (2.5 * 64 * PROGRAMS, 64)
+    assert "of which each touches" in said
+
+
+def test_a_program_that_needs_another_s_result_is_not_accused(tmp_path):
+    following = torch.full((PROGRAMS + 1,), 1 << 40)
+    following[0] = 5
+    with pytest.raises(execute.NotApplicable, match="would take longer to interpret"):
+        collected(chained_kernel, (following, torch.zeros(16)), tmp_path)
+
+
+def test_a_program_that_needs_none_is(tmp_path):
+    with pytest.raises(interpret.InterpretationFailed, match="the end of x_ptr"):
+        collected(beyond_kernel, (torch.zeros(70),), tmp_path)
+
+
+@pytest.mark.parametrize("count", [1, 4, 6, 97, 1000])
+def test_a_sample_is_spread_evenly(count):
+    numbers = list(interpret._spread(count))
+    assert sorted(numbers) == list(range(count))
+    # No gap between the first few is much wider than if they were placed evenly.
+    first = sorted(numbers[: max(1, count // 4)])
+    gaps = [after - before for before, after in zip(first, [*first[1:], first[0] + count], strict=True)]
+    assert max(gaps) <= 3 * count / len(first) + 1
