@@ -232,6 +232,18 @@ def test_what_a_kernel_reads_and_writes_through_is_told_by_its_code():
     ]
 
 
+def test_whole_tensors_are_told_from_bytes_that_were_counted(tmp_path):
+    def declared(**limit) -> dict:
+        with Capture(**limit) as capture:
+            foreign.counting_kernel[(4,)](torch.zeros(1, dtype=torch.int32), torch.zeros(9, dtype=torch.int32))
+        (reference,) = capture.write(tmp_path / str(len(limit)))
+        (costs,) = describe.entry(reference, execute.load_spec(reference))["cost"].values()
+        return costs["forward"]
+
+    assert declared(limit=0) == {"bytes_read": 4, "bytes_written": 4 + 9 * 4, "pipe": "fp32", "whole_tensors": True}
+    assert "whole_tensors" not in declared()
+
+
 def test_a_descriptor_of_the_host_comes_back(tmp_path):
     x, out = torch.randn(32, 64), torch.empty(32, 64)
     given = (TensorDescriptor.from_tensor(tensor, [16, 64]) for tensor in (x, out))

@@ -75,6 +75,8 @@ POSSIBLE = [
     # All of the output may be in L2 when the launch ends.
     ({TRACED: 9e-6, "dram_bytes_written@ncu": 0}, {"read": 8 * MB, "written": 8 * MB}),
     ({TRACED: 10e-6}, {"read": MB, "written": MB, "flops": 1e8}),
+    # Whole tensors, of which a captured launch may touch a part.
+    ({TRACED: 30e-6, "dram_bytes_read@ncu": 20 * MB, "tensor_bytes@model": 100 * MB}, {}),
     # Liger's RoPE knows that half of its table is the other half.
     ({"dram_bytes_read@ncu": 48.8 * MB}, {}),
     # The last of the output is in L2 when a launch ends.

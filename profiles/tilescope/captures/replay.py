@@ -50,9 +50,10 @@ class CapturedWorkload(Workload):
 
 
 class BytesOnly(Cost):
-    """A cost whose operations nobody has counted."""
+    """The bytes of whole tensors, of which a launch may move less. Nobody has counted its operations."""
 
     unknown = ("flops",)
+    whole_tensors = True
 
 
 class BytesWithoutProducts(BytesOnly):

@@ -89,9 +89,10 @@ def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> d
 
 
 def _known(cost: Cost) -> dict[str, Any]:
-    """A cost's fields, but for those that nobody knows: of a captured launch perhaps its operations."""
+    """A cost's fields, but for those that nobody knows: of a captured launch perhaps its operations. ``whole_tensors`` where it says so."""
     unknown: tuple[str, ...] = getattr(cost, "unknown", ())
-    return {name: value for name, value in asdict(cost).items() if name not in unknown}
+    whole = {"whole_tensors": True} if getattr(cost, "whole_tensors", False) else {}
+    return {name: value for name, value in asdict(cost).items() if name not in unknown} | whole
 
 
 def _family(spec: KernelSpec) -> str:

@@ -264,12 +264,18 @@ class Ledger:
 
 
 def model_rows(job: Job) -> pd.DataFrame:
-    """The least work of every case: flops and bytes as the kernels' ``cost`` declares them."""
+    """The least work of every case: flops and bytes as the kernels' ``cost`` declares them; ``tensor_bytes`` where those are whole tensors'."""
     names = ("flops", "bytes_read", "bytes_written")
     costs = [(case, job.cost(case)) for case in job.cases]
-    return schema.frame(
-        [case.row(f"algorithm_{name}", cost[name], "model") for case, cost in costs for name in names if name in cost]
-    )
+    rows = [
+        case.row(f"algorithm_{name}", cost[name], "model") for case, cost in costs for name in names if name in cost
+    ]
+    rows += [
+        case.row("tensor_bytes", cost["bytes_read"] + cost["bytes_written"], "model")
+        for case, cost in costs
+        if cost.get("whole_tensors")
+    ]
+    return schema.frame(rows)
 
 
 def one_line(error: BaseException) -> str:

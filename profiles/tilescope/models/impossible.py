@@ -257,6 +257,9 @@ def _busy(case: CaseValues) -> Known | None:
 
 
 def _needed(case: CaseValues) -> list[Known | None]:
+    """Bytes that must be read and written; None of each where whole tensors stand for them, of which fewer may do."""
+    if case.total("tensor_bytes", "model"):
+        return [None, None]
     return [case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
 
 

@@ -26,7 +26,7 @@ BEST = "best case of this run"
 #: What the rates are made of, and what says which pipe they are of. Most of a run is something else.
 _NEEDED = {
     "gpu_time", "relative_error", "tolerance", "tensor_instructions", "algorithm_flops", "algorithm_bytes_read",
-    "algorithm_bytes_written", *roofs.WORK,
+    "algorithm_bytes_written", "tensor_bytes", *roofs.WORK,
 }  # fmt: skip
 #: A shorter time is mostly that of a launch and the clock's own error.
 _SHORT = 5e-6
@@ -88,6 +88,8 @@ def rates(
         name = " ".join(filter(None, (case.key[part] for part in ("kernel", "impl", "pass", "workload", "config"))))
         if flops:
             yield Rate(roofs.pipe_of(case, kernels), flops.value / time.value, name)
+        if case.total("tensor_bytes", "model"):
+            continue  # it may have moved less than whole tensors
         if memory and needed and needed.value > _PAST_L2 * device.l2_bytes:
             yield Rate(memory.name, needed.value / time.value, name)
 

@@ -22,6 +22,7 @@ class Cost(TypedDict, total=False):
     bytes_read: float
     bytes_written: float
     pipe: str
+    whole_tensors: bool
 
 
 class Workload(TypedDict, total=False):

@@ -71,6 +71,7 @@ _ALL = (
     Metric("algorithm_flops", "operations the algorithm needs", "flop"),
     Metric("algorithm_bytes_read", "bytes the algorithm must read", "byte"),
     Metric("algorithm_bytes_written", "bytes the algorithm must write", "byte"),
+    Metric("tensor_bytes", "bytes of whole tensors, of which the algorithm may need fewer", "byte"),
     # What the program asks for, counted exactly by running it in the interpreter.
     Metric("requested_bytes_read", "bytes requested by loads", "byte"),
     Metric("requested_bytes_written", "bytes requested by stores", "byte"),
