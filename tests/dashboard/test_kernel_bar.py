@@ -101,9 +101,9 @@ def test_nothing_is_chosen_where_the_run_has_nothing(bar: KernelBar) -> None:
 
 
 def test_a_size_of_another_run_is_offered_and_opens_it(bar: KernelBar, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = [run for run in store.list_runs([store.recorded_dir()]) if "attention" in run.kernels]
+    recorded = [run for run in store.list_runs([store.recorded_dir()]) if "causal_attention" in run.kernels]
     bar.state.runs = recorded
-    bar.state.param.update(run="20261122-115234-4304", kernel="attention")
+    bar.state.param.update(run="20261122-115234-0ec3", kernel="causal_attention")
     before, long = list(bar._size.options), "1x8x1x16384x16384x128-bf16"
     assert long not in before
     while bar._join():

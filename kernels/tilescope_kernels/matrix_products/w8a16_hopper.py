@@ -279,6 +279,7 @@ def _time(m: int, n: int, k: int, programs: int, chosen: Tiling) -> float:
     return _LAUNCH + rounds * steps * _STEP[chosen.block_m] + adding
 
 
+@functools.lru_cache(maxsize=4096)
 def tiling(m: int, n: int, k: int, programs: int) -> Tiling | None:
     """The tiles that are estimated to take the least time. None where half of the SMs would idle."""
     candidates = [
