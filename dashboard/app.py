@@ -33,6 +33,8 @@ _SX = {
     "& .header a, & .header .title": {"color": "inherit !important", "fontSize": "20px"},
     # The drawer's own button stands beside the kernel.
     "& .header .MuiIconButton-edgeEnd": {"display": "none"},
+    # The page's own progress stands at 100 % whatever happens, and has no name: a screen reader would tell of it on each page.
+    "& .MuiLinearProgress-root": {"display": "none"},
 }
 
 

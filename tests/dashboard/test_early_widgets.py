@@ -49,6 +49,25 @@ WIDTHS = """() => {
   const figures = [...all(Bokeh.index)].filter(view => view.model.type === "Figure" && view.el.checkVisibility())
   return figures.map(({el, frame}) => [el.parentNode.host.clientWidth - el.offsetWidth, el.offsetWidth - frame.bbox.right])
 }"""
+#: Presses Profile as soon as a figure is drawn, before the page is at rest; and says whether a pointer would have reached it.
+PRESSED_EARLY = """async () => {
+  const inside = function* (root) { for (const at of root.querySelectorAll("*")) { yield at; if (at.shadowRoot) yield* inside(at.shadowRoot) } }
+  const views = function* (shown) { for (const view of shown) { yield view; yield* views(view.children?.() ?? []) } }
+  const drawn = () => [...views(window.Bokeh?.index ?? [])].some(view => view.model.type === "Figure" && view.has_finished())
+  const there = () => drawn() && [...inside(document)].find(at => at.tagName === "BUTTON" && at.textContent === "Profile")
+  let button
+  while (!(button = there())) await new Promise(resolve => setTimeout(resolve, 10))
+  const {x, y, width, height} = button.getBoundingClientRect()
+  const over = document.elementFromPoint(x + width / 2, y + height / 2)
+  button.click()
+  return over.id !== "loader"
+}"""
+
+
+def test_profile_opens_its_form_for_who_presses_it_before_the_page_is_at_rest(visit: Any, start_button: Any) -> None:
+    page = visit("kernel=softmax&view=summary")
+    assert page.evaluate(PRESSED_EARLY)
+    start_button(page).wait_for()
 
 
 @pytest.mark.parametrize("view", ["overview", "source"])

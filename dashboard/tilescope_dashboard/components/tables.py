@@ -72,6 +72,7 @@ _NAMED = {
     "function": 240,
     "config": 300,
     "kernel": 118,
+    "value": 104,
     "sources": 180,
     "from_run": 192,
     "gpu": 170,
