@@ -211,7 +211,7 @@ POWER = """() => {
 
 @pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 @pytest.mark.browser
-def test_readings_arrive_on_the_page_and_stop_when_it_is_closed(visit: Any, gpu_server: Any) -> None:
+def test_readings_arrive_on_the_page_and_stop_when_it_is_closed(gpu_server: Any, visit: Any) -> None:
     visit.server = gpu_server
     page = visit(f"run={RUN}&kernel=softmax&view=gpu")
     page.get_by_text("% busy,").wait_for()

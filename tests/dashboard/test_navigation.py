@@ -299,7 +299,7 @@ def at_rest(page: Any) -> None:
 
 @pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 def test_a_page_comes_to_rest_and_what_was_out_of_sight_is_up_to_date_when_seen(
-    visit: Any, preparing_server: Any, built: Any, looked_at: Any
+    preparing_server: Any, visit: Any, built: Any, looked_at: Any
 ) -> None:
     visit.server = preparing_server
     page = visit(f"run={RUN}&kernel=softmax&view=occupancy")

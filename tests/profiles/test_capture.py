@@ -95,7 +95,8 @@ def test_the_floor_is_the_distinct_bytes_and_what_is_not_known_is_absent(tmp_pat
     spec = execute.load_spec(gathered)
     # Nobody has counted: the tensors that the compiler sees it read and write are the floor, and of operations there is none.
     (cost,) = describe.entry(gathered, spec)["cost"].values()
-    assert cost["forward"] == {"bytes_read": 10 * 64 * 4 + 3 * 8, "bytes_written": 3 * 64 * 4, "pipe": "fp32"}
+    least = {"bytes_read": 10 * 64 * 4 + 3 * 8, "bytes_written": 3 * 64 * 4}
+    assert cost["forward"] == {**least, "pipe": "fp32", "whole_tensors": True}
     # Its addresses come from memory.
     (cost,) = describe.entry(grouped, execute.load_spec(grouped))["cost"].values()
     assert cost == {}

@@ -24,9 +24,9 @@ def test_each_config_of_a_problem_is_another_one_and_has_a_grid(name: str) -> No
 
 def test_the_foreign_kernel_computes_what_its_reference_does() -> None:
     extents = {"batch": 1, "steps": 128, "heads": 2, "channels": 32, "state": 32, "chunk": 64}
-    given = chunk_states.arguments(**extents, device="cpu")
     blocks = {"BLOCK_P": 32, "BLOCK_N": 32, "BLOCK_T": 32}
     with tilescope.capture("sm_90") as captured:
+        given = chunk_states.arguments(**extents, device="cuda")
         chunk_states.chunk_states_kernel[chunk_states.grid_of(**extents)(blocks)](**given, **blocks)
     assert captured.notes == []
     error = given["s_ptr"] - chunk_states.reference(**given)
