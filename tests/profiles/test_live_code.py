@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import sys
+import time
+import types
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ import torch
 from tilescope import cli
 from tilescope.commands import profile as profile_command
 from tilescope.hardware import device
+from tilescope.interpreter import interpret
 from tilescope.notebook import capturing, live_call
 from tilescope.runs import staleness, store
 
@@ -210,9 +214,13 @@ def test_what_inductor_takes_from_another_process_is_captured(monkeypatch):
 
 def test_a_terminal_is_told_how_far_a_long_launch_is(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    counter, out = torch.zeros(1, dtype=torch.int32), torch.empty(2000, dtype=torch.int32)
+    # Every program takes 20 ms more than it does: how quick this machine is decides nothing.
+    late = itertools.count()
+    clock = types.SimpleNamespace(perf_counter=lambda: time.perf_counter() + 0.02 * next(late))
+    monkeypatch.setattr(interpret, "time", clock)
+    counter, out = torch.zeros(1, dtype=torch.int32), torch.empty(200, dtype=torch.int32)
     with tilescope.capture("sm_90", limit=600) as capture:
-        foreign.counting_kernel[(2000,)](counter.cuda(), out.cuda())
+        foreign.counting_kernel[(200,)](counter.cuda(), out.cuda())
         assert "counted" in capture.records[0].data
     said = capsys.readouterr().err
     assert "interpreting counting_kernel: program " in said
