@@ -7,8 +7,10 @@ process that forks compilers, and reading Triton for its digest. ``triton.autotu
 
 Every config is timed with a cold L2, a few samples in each pass over all of them; those that are near the best take a hundred turns of one
 sample each, in random order. A config's time is the mean of the middle four fifths of its samples: reading HBM an H200 is 2 % slower for
-a millisecond or two, then quicker again, so that what is timed at once shares its luck and a median of few jumps. The regret of a winner, its time over the least of all, less 1, is told twice: in the
-process that searched, on the tensors that it was searched for, and by the median of ``_PROCESSES`` others, whose spread is told, too.
+a millisecond or two, then quicker again, so that what is timed at once shares its luck and a median of few jumps. Of a kernel that takes
+longer than emptying the L2 does, those near the best are called for a while each instead, alone, and the last half of that counts: such a
+kernel takes the GPU to its power limit, and in turns what one config draws lowers the clock for all. The regret of a winner, its time over
+the least of all, less 1, is told twice: in the process that searched, on the tensors that it was searched for, and by the median of ``_PROCESSES`` others, whose spread is told, too.
 Trials take turns over the problems, as many as are done ``--within`` so many seconds. ``--out`` keeps all of it as JSON, and ``--go-on``
 adds to it. A round on a GPU is ``python -m benchmarks.tuning --trials 20 --within 480 --out FILE``.
 """
@@ -49,6 +51,10 @@ from benchmarks.tuning_problems import OPTIONS, Problem, Values
 _PROCESSES, _PASSES, _SAMPLES, _TURNS = 5, 4, 5, 100
 #: Configs this near the best, by the first passes, take turns.
 _CLOSE = 0.04
+#: A kernel this long, in seconds, keeps the GPU at its power limit for most of the time between two calls.
+_LONG = 5e-4
+#: Of those that are near then: rounds, and the seconds that each is called for in a round.
+_ROUNDS, _ALONE = 4, 0.4
 #: The part of the samples that is left out at either end.
 _CUT = 0.1
 #: Seconds that are kept for telling what was found.
@@ -115,8 +121,13 @@ def timed(problem: Problem, given: Mapping[str, Any], configs: Mapping[str, Valu
     """The GPU time in seconds of those configs that can be launched, with a cold L2."""
     samples = _passes(problem, given, configs, _PASSES, _SAMPLES)
     first = {text: typical(found) for text, found in samples.items()}
-    near = {text: configs[text] for text in first if first[text] <= (1 + _CLOSE) * min(first.values())}
-    samples |= _passes(problem, given, near, _TURNS, 1)
+    least = min(first.values())
+    near = {text: configs[text] for text in first if first[text] <= (1 + _CLOSE) * least}
+    if least < _LONG:
+        samples |= _passes(problem, given, near, _TURNS, 1)
+    elif len(near) > 1:
+        count = math.ceil(_ALONE / least)
+        samples |= _passes(problem, given, near, _ROUNDS, count, of_each=count // 2)
     return {text: typical(found) for text, found in samples.items()}
 
 
@@ -127,9 +138,18 @@ def typical(samples: Sequence[float]) -> float:
 
 
 def _passes(
-    problem: Problem, given: Mapping[str, Any], configs: Mapping[str, Values], passes: int, count: int
+    problem: Problem,
+    given: Mapping[str, Any],
+    configs: Mapping[str, Values],
+    passes: int,
+    count: int,
+    *,
+    of_each: int = 0,
 ) -> dict[str, list[float]]:
-    """Samples of each config that can be launched, so many in each pass over all of them, in random order."""
+    """Samples of each config that can be launched, so many in each pass over all of them, in random order.
+
+    ``of_each`` says how many of a pass's samples are kept, the last ones; all unless given.
+    """
     samples: dict[str, list[float]] = {text: [] for text in configs}
     numbers = random.Random(1)  # noqa: S311 - no secret
     for _ in range(passes):
@@ -141,7 +161,7 @@ def _passes(
                 launched(**given, **values)
 
             try:
-                samples[text] += cold_times(call, count)
+                samples[text] += cold_times(call, count)[-of_each:]
             except Exception as error:
                 print(f"{problem.name} {text}: {type(error).__name__}", file=sys.stderr)
                 del samples[text]

@@ -79,14 +79,14 @@ def test_those_near_the_best_take_turns_and_outliers_do_not_count(monkeypatch: p
     from types import SimpleNamespace
 
     asked: list[tuple[str, int]] = []
-    times = {"a": 1.0, "b": 1.02, "c": 2.0}
+    times = {"a": 1e-4, "b": 1.02e-4, "c": 2e-4}
 
     def cold_times(call: Callable[[], None], count: int) -> list[float]:
         call()
         name, _ = asked[-1] = asked[-1][0], count
         if name == "fails":
             raise RuntimeError("out of resources")
-        return [times[name]] * (count - 1) + [9.0 if len(asked) % 30 == 0 else times[name]]
+        return [times[name]] * (count - 1) + [9e-4 if len(asked) % 30 == 0 else times[name]]
 
     monkeypatch.setattr(tuning, "cold_times", cold_times)
     function = {(1,): lambda given, name: asked.append((name, 0))}
@@ -99,6 +99,28 @@ def test_those_near_the_best_take_turns_and_outliers_do_not_count(monkeypatch: p
     assert taken["a"] == taken["b"] == [5] * 4 + [1] * 100
     turns = [name for name, count in asked if count == 1]
     assert {*zip(turns[::2], turns[1::2], strict=True)} == {("a", "b"), ("b", "a")}, "in random order"
+
+
+def test_long_kernels_near_the_best_are_timed_each_under_its_own_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    last = ""
+    # In turns "b" is quicker; alone, the clock that it lowers makes it slower.
+    in_turns, alone = {"a": 2.00e-3, "b": 1.98e-3, "c": 4e-3}, {"a": 2.1e-3, "b": 2.4e-3}
+
+    def cold_times(call: Callable[[], None], count: int) -> list[float]:
+        call()
+        loaded = [alone[last]] * (count // 2) if count > 5 else []
+        return [in_turns[last]] * (count - len(loaded)) + loaded
+
+    def launch(given: int, name: str) -> None:
+        nonlocal last
+        last = name
+
+    monkeypatch.setattr(tuning, "cold_times", cold_times)
+    problem = SimpleNamespace(name="p", function={(1,): launch}, grid=lambda values: (1,))
+    found = tuning.timed(problem, {"given": 0}, {name: {"name": name} for name in in_turns})
+    assert found == pytest.approx({**alone, "c": 4e-3})
 
 
 TRUTH = {"a": 1e-3, "b": 1.004e-3, "c": 2e-3}
