@@ -33,7 +33,7 @@ def lived(script: str, **job: object) -> tuple[list[dict], str, WorkerProcess, f
     async def live():
         events = []
         began = time.monotonic()
-        async with WorkerProcess(job, lambda argv: [sys.executable, "-c", HEAD + script, *argv]) as worker:
+        async with WorkerProcess(job, lambda argv, folder: [sys.executable, "-c", HEAD + script, *argv]) as worker:
             async for event in worker.events(120):
                 events.append(event)
             log = worker.log()
@@ -124,7 +124,7 @@ while True:
     say(b'{"event": "case", "case": "a", "doing": "running"}\\n')
     time.sleep(0.01)
 """
-        async with WorkerProcess({}, lambda argv: [sys.executable, "-c", HEAD + script, *argv]) as worker:
+        async with WorkerProcess({}, lambda argv, folder: [sys.executable, "-c", HEAD + script, *argv]) as worker:
             async for _ in worker.events(1):
                 pass
             return worker.silent
@@ -174,7 +174,7 @@ time.sleep(300)
 """
 
     async def live(started):
-        async with WorkerProcess({}, lambda argv: [sys.executable, "-c", HEAD + script, *argv]) as worker:
+        async with WorkerProcess({}, lambda argv, folder: [sys.executable, "-c", HEAD + script, *argv]) as worker:
             async for _ in worker.events(100):
                 started.set()
 
@@ -196,7 +196,7 @@ time.sleep(300)
 def test_cancelling_while_it_starts_leaves_nothing(temporary):
     async def cancel_at_once():
         for turns in range(8):
-            task = asyncio.create_task(WorkerProcess({}, lambda argv: ["sleep", "300"]).__aenter__())
+            task = asyncio.create_task(WorkerProcess({}, lambda argv, folder: ["sleep", "300"]).__aenter__())
             for _ in range(turns):
                 await asyncio.sleep(0)
             if not task.done():
@@ -215,7 +215,7 @@ def test_what_the_machine_lacks_is_told_from_a_command_that_is_not_there(monkeyp
             pass
 
     with pytest.raises(StartError, match="/nowhere: No such file") as caught:
-        asyncio.run(start(lambda argv: ["/nowhere"]))
+        asyncio.run(start(lambda argv, folder: ["/nowhere"]))
     assert caught.value.lacking == ""
 
     def full(*arguments, **more):

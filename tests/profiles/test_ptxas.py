@@ -59,7 +59,7 @@ def test_workers_are_held_to_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
     async def start() -> None:
         command = ["sh", "-c", f'echo "$TRITON_PTXAS_PATH" > {seen}']
-        async with WorkerProcess({}, wrap=lambda _: command) as worker:
+        async with WorkerProcess({}, wrap=lambda argv, folder: command) as worker:
             async for _ in worker.events(60):
                 pass
 

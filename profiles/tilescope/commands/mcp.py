@@ -73,7 +73,7 @@ async def profile(
     that this machine can run, and measures where it has a GPU. target is the architecture to compile for, such as sm_90.
     It takes seconds to minutes; fewer workloads are quicker.
     """
-    from tilescope.jobs import supervisor  # noqa: PLC0415
+    from tilescope.jobs import standby, supervisor  # noqa: PLC0415
     from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
     from tilescope.table.case import readable  # noqa: PLC0415
@@ -89,6 +89,7 @@ async def profile(
     )
     # Its progress has no reader: standard output is the protocol's.
     loaded = store.open_run(await supervisor.run(await plan(request), lambda event: None))
+    standby.again()
     if set(loaded.table["source"]) <= {store.MODEL} and loaded.run.failures:
         first = loaded.run.failures[0]
         raise ValueError(f"nothing could be profiled: {first.collector} {readable(first.case)}: {first.message}")

@@ -83,11 +83,10 @@ class Attempt:
             "settings": dict(self.ledger.job.settings),
         }
         command = getattr(self.collector, "command", None)
-        wrap = (lambda argv: command(argv, self.folder)) if command else None
         variables: dict[str, str] = getattr(self.collector, "environment", dict)()
         killed = machine_limits.oom_kills()
         try:
-            async with WorkerProcess(job, wrap, variables) as worker:
+            async with WorkerProcess(job, command, variables) as worker:
                 try:
                     async for event in worker.events(self.ledger.job.patience):
                         await self.hear(event)
@@ -99,7 +98,7 @@ class Attempt:
                         await self.hear(event)
                     with contextlib.suppress(Exception):
                         await self.ledger.keep_together(self.name, self.collector, self.together)
-                        await self.unwrap()
+                        await self.unwrap(worker)
                     raise
                 return await self.conclude(worker, machine_limits.oom_kills() > killed)
         except StartError as error:
@@ -143,13 +142,14 @@ class Attempt:
         elif not await self.ledger.keep(self.name, self.collector, case):
             self.ledger.fail(case, self.name, f"{self.name} left no artefact")
 
-    async def unwrap(self) -> list[Case]:
+    async def unwrap(self, worker: WorkerProcess) -> list[Case]:
         """Turns what the wrapper wrote into one artefact a case and keeps those; returns the cases without one.
 
         Raises what the collector's ``finish`` raises when the wrapper wrote nothing of use.
         """
         if not self.wrapped:
             return []
+        await asyncio.to_thread(worker.take_wrapped, self.folder)
         await asyncio.to_thread(self.collector.finish, self.folder, self.wrapped)
         return [case for case in self.wrapped if not await self.ledger.keep(self.name, self.collector, case)]
 
@@ -160,7 +160,7 @@ class Attempt:
         if self.refused:
             return self.left(self.obstacle, self.detail, hopeless=not self.begun)
         try:
-            missing = await self.unwrap()
+            missing = await self.unwrap(worker)
         except store.StoreError:
             raise
         except Exception as error:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import json
 import os
+import shutil
 import signal
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tilescope.jobs import machine_limits, resident
-from tilescope.jobs.scratch import Scratch
+from tilescope.jobs import machine_limits, resident, standby, started
+from tilescope.jobs.started import Cold, Place, Wrap
 from tilescope.jobs.worker_output import BoundedLog, EventLines
 from tilescope.table.sources import KNOWN
 
@@ -35,8 +33,6 @@ _PIECE, _LAST = 64 << 10, 64
 #: How often at most a process is looked at that has no environment.
 _LOOKS = 5
 
-Wrap = Callable[[list[str]], list[str]]
-
 
 class StartError(RuntimeError):
     """A worker that cannot be started. The message says why; ``lacking`` names what the machine lacks, else it is empty."""
@@ -47,21 +43,20 @@ class StartError(RuntimeError):
 
 
 class WorkerProcess:
-    """A process ``python -m tilescope.jobs.worker`` on one job, in a process group of its own: forked where that serves, else cold.
+    """A process ``python -m tilescope.jobs.worker`` on one job, in a process group of its own.
 
-    ``wrap`` may change the command line (ncu goes in front of it); ``environment`` adds variables. Use as an
-    asynchronous context manager: leaving it stops whatever still runs. ``status`` is the exit status once
-    ``events`` has ended, ``silent`` is True when it was killed for not answering.
+    It is forked where that serves, else one that stands by, else cold. ``wrap`` may change the command line (ncu goes in front
+    of it); ``environment`` adds variables. Use as an asynchronous context manager: leaving it stops whatever still runs.
+    ``status`` is the exit status once ``events`` has ended, ``silent`` is True when it was killed for not answering.
     """
 
     def __init__(
         self, job: Mapping[str, Any], wrap: Wrap | None = None, environment: Mapping[str, str] | None = None
     ) -> None:
         self._job, self._wrap, self._environment = dict(job), wrap, dict(environment or {})
-        self._scratch: Scratch | None = None
-        self._events, self._output = -1, -1
+        self._place: Place | None = None
         self._lines, self._log = EventLines(), BoundedLog()
-        self._process: asyncio.subprocess.Process | resident.Forked | None = None
+        self._process: Cold | resident.Forked | None = None
         self._patience = 0.0
         self._left = False
         self.status: int | None = None
@@ -69,20 +64,15 @@ class WorkerProcess:
 
     async def __aenter__(self) -> WorkerProcess:
         """Raises StartError when the command cannot be started."""
-        command = [sys.executable]
         try:
-            self._scratch = Scratch()
-            job = self._describe_job(self._scratch.path)
-            command = [sys.executable, *resident.WORKER, str(job)]
-            if self._wrap:
-                command = self._wrap(command)
-            variables = resident.environment({**self._environment, resident.MARK: self._scratch.path.name})
-            await self._start(command, None if self._wrap else job, variables)
+            await self._start()
         except BaseException as error:
             self._close()
             if not isinstance(error, Exception):
                 raise
-            what = f"{command[0]}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            what = (
+                f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+            )
             raise StartError(f"the worker cannot be started: {what}", machine_limits.lacking(error)) from error
         return self
 
@@ -92,40 +82,21 @@ class WorkerProcess:
         finally:
             self._close()
 
-    def _describe_job(self, folder: Path) -> Path:
-        """Writes the job's description and makes the pipe that the worker answers through. Returns the description's path."""
-        path, events, temporary = folder / "job.json", folder / "events", folder / "tmp"
-        # A pipe, not a file: it takes no room on a disk, and who writes faster than can be read has to wait. By its
-        # name, which comes through a wrapper where an open one might not.
-        os.mkfifo(events)
-        self._events = os.open(events, os.O_RDONLY | os.O_NONBLOCK)
-        _widen(self._events)
-        temporary.mkdir()
-        more = {"events": str(events), "temporary": str(temporary), "supervisor": os.getpid()}
-        path.write_text(json.dumps({**self._job, **more}))
-        return path
-
-    async def _start(self, command: list[str], job: Path | None, variables: Mapping[str, str]) -> None:
-        """Starts the command, or has a process that does the ``job`` forked."""
-        self._output, write = os.pipe()
-        os.set_blocking(self._output, False)
-        _widen(self._output)
-        try:
-            if job:
-                self._process = await resident.fork(job, variables, write, self._on_gpu())
+    async def _start(self) -> None:
+        """Starts the process, has one forked, or gives one that stands by the job."""
+        standing = standby.take(self._wrap, self._environment) if self._wrap else None
+        self._place = place = standing.place if standing else Place()
+        place.describe(self._job)
+        if standing:
+            self._process = Cold(standing.process)
+        else:
+            argv, variables = started.command(place, self._wrap), started.variables(place, self._environment)
+            if not self._wrap:
+                self._process = await resident.fork(place.job, variables, place.writing, self._on_gpu())
             if self._process is None:
-                starting = asyncio.create_subprocess_exec(
-                    *command,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=write,
-                    stderr=write,
-                    env=variables,
-                    start_new_session=True,
-                )
-                self._process = await _whole(starting)
-        finally:
-            os.close(write)
-        asyncio.get_running_loop().add_reader(self._output, self._hear_output)
+                self._process = Cold(started.start(place, argv, variables))
+            place.hand_over()
+        asyncio.get_running_loop().add_reader(place.output, self._hear_output)
 
     def _on_gpu(self) -> bool:
         """Whether the job needs the GPU to itself."""
@@ -133,13 +104,13 @@ class WorkerProcess:
         return self._job.get("action") == "ceilings" or bool(collector and collector.on_gpu)
 
     def _hear_output(self) -> None:
-        if not self._take_output():
-            asyncio.get_running_loop().remove_reader(self._output)
+        if self._place and not self._take_output():
+            asyncio.get_running_loop().remove_reader(self._place.output)
 
     def _take_output(self) -> bool:
         """Adds one piece of what was printed to the log. False when every writer has closed the pipe."""
         with contextlib.suppress(BlockingIOError):
-            piece = os.read(self._output, _PIECE)
+            piece = os.read(self._place.output, _PIECE) if self._place else b""
             self._log.write(piece)
             return bool(piece)
         return True
@@ -177,7 +148,7 @@ class WorkerProcess:
     def _take_events(self) -> list[dict[str, Any]] | None:
         """Events that the next piece of the pipe completes; None when the pipe is empty."""
         with contextlib.suppress(BlockingIOError):
-            piece = os.read(self._events, _PIECE)
+            piece = os.read(self._place.events, _PIECE) if self._place else b""
             return self._lines.feed(piece) if piece else None
         return None
 
@@ -211,14 +182,19 @@ class WorkerProcess:
         finally:
             # Whatever the worker started and left behind goes too, be it in a group of its own.
             _signal_group(process.pid, signal.SIGKILL)
-            if self._scratch:
-                _kill_marked(self._scratch.path.name)
+            if self._place:
+                _kill_marked(self._place.mark)
             if not self._left:
                 await process.wait()
 
+    def take_wrapped(self, folder: Path) -> None:
+        """Moves what the wrapper wrote into ``folder``. Raises OSError."""
+        for file in self._place.wrapped.iterdir() if self._place else ():
+            shutil.move(file, folder / file.name)
+
     def log(self) -> str:
         """The text that the worker and its wrapper printed; of much, the beginning and the end."""
-        if self._output >= 0:
+        if self._place:
             # Not up to its end: something that outlives the worker may hold it open.
             for _ in range(_LAST):
                 known = self._log.written
@@ -248,37 +224,13 @@ class WorkerProcess:
         return f"ended with status {self.status or 0}"
 
     def _close(self) -> None:
-        if self._output >= 0:
-            with contextlib.suppress(RuntimeError):
-                asyncio.get_running_loop().remove_reader(self._output)
-        for number in (self._output, self._events):
-            if number >= 0:
-                os.close(number)
-        self._output = self._events = -1
         if isinstance(self._process, resident.Forked):
             self._process.close()
-        if self._scratch:
-            self._scratch.close()
-
-
-async def _whole(starting: Coroutine[Any, Any, asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
-    """The started process. Where the start is cancelled, the process is ended first: nobody else would know of it."""
-    task = asyncio.ensure_future(starting)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        with contextlib.suppress(OSError):
-            process = await task
-            _signal_group(process.pid, signal.SIGKILL)
-            await process.wait()
-        raise
-
-
-def _widen(pipe: int) -> None:
-    """Enlarges a pipe's buffer where the system allows it, so that it is read less often."""
-    if hasattr(fcntl, "F_SETPIPE_SZ"):
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
+        if self._place:
+            with contextlib.suppress(RuntimeError):
+                asyncio.get_running_loop().remove_reader(self._place.output)
+            self._place.close()
+            self._place = None
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

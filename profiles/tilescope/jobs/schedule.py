@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from tilescope import collectors
 from tilescope.hardware import device
 from tilescope.hardware.gpu_lock import gpu_lock
-from tilescope.jobs import kept_ceilings, questions
+from tilescope.jobs import kept_ceilings, questions, standby
 from tilescope.jobs.attempt import TRIES, Attempt
 from tilescope.jobs.job import BATCH, ON_GPU, Job, WorkerError
 from tilescope.jobs.ledger import Ledger
@@ -24,6 +24,8 @@ from tilescope.table.run import Device
 
 #: Fewest cases worth the start of one more process.
 SHARE = 4
+#: Fewest processors of which one is to spare while something is measured.
+ROOMY = 4
 
 
 async def collect_all(ledger: Ledger, here: Device | None) -> None:
@@ -56,11 +58,22 @@ async def _one_by_one(ledger: Ledger, names: Sequence[str]) -> None:
     """Collectors that measure: one after the other, and no other job's at the same time."""
     waiting = {"event": "waiting", "doing": "waiting for another job on this GPU"}
     async with gpu_lock(await asyncio.to_thread(device.lock_name), lambda: ledger.emit(waiting)):
+        _stand_by(ledger, names)
         await _measure_ceilings(ledger)
         for number, name in enumerate(names, 1):
             if ledger.left(name) and await _available(ledger, name):
                 # What a worker holds of the GPU is free when it has ended: the next one waits for that, the last need not.
                 await _collect(ledger, name, ledger.left(name), leaving=not any(map(ledger.left, names[number:])))
+
+
+def _stand_by(ledger: Ledger, names: Sequence[str]) -> None:
+    """Starts the first worker that has a wrapper now, where others measure before it and it takes no processor from them."""
+    outstanding = [name for name in names if ledger.left(name)]
+    wrapped = [name for name in outstanding if hasattr(collectors.load(name), "command")]
+    if wrapped and wrapped[0] != outstanding[0] and processors() >= ROOMY:
+        collector = collectors.load(wrapped[0])
+        if collector.unavailable() is None:
+            standby.begin(collector.command, getattr(collector, "environment", dict)())
 
 
 async def _measure_ceilings(ledger: Ledger) -> None:

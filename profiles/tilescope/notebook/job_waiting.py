@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from tilescope.jobs import resident, supervisor
+from tilescope.jobs import resident, standby, supervisor
 from tilescope.jobs.job import Catalog, OnEvent
 from tilescope.jobs.plan import Request, plan
 from tilescope.runs import store
@@ -51,6 +51,8 @@ def wait_for(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnE
         return wait(work, heard)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(*kept) from None
+    finally:
+        standby.again()
 
 
 def _in_this_thread(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:

@@ -26,6 +26,7 @@ from typing import Any
 from tilescope import collectors
 from tilescope.execution.parentage import WATCH, die_with
 from tilescope.jobs import machine_limits
+from tilescope.jobs.worker import ready
 from tilescope.table.case import Case
 from tilescope.table.sources import KNOWN
 
@@ -39,8 +40,12 @@ Emit = Callable[[Mapping[str, Any]], None]
 
 
 def main(arguments: list[str]) -> int:
-    """Does the job in the file that ``arguments`` names. Returns the exit status."""
-    job = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    """Does the job in the file that ``arguments`` names, which is still to come where they say so. Returns the exit status."""
+    file, *standing = arguments
+    if standing:
+        _die_with(int(standing[1]))
+        ready.stand_by(Path(file))
+    job = json.loads(Path(file).read_text(encoding="utf-8"))
     _die_with(job.get("supervisor"))
     _work_in(job.get("temporary"))
     emit = _protocol(job.get("events"))

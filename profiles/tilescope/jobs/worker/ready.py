@@ -1,7 +1,7 @@
 """A worker that is ready before anyone asks: it has a CUDA context, and waits for its one job.
 
 A context takes longer than most timings. The fork server makes one such worker after a job that used the GPU, while nothing is
-being measured.
+being measured; one that ncu wraps stands by (``tilescope.jobs.standby``), for it cannot be forked.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from tilescope.jobs import resident
 
 #: There where the NVIDIA driver is loaded. What imports torch's compiler opens it, and no process forks well after that.
 DRIVER = Path("/dev/nvidiactl")
+#: Seconds that a worker stands by, and between two looks for its job.
+IDLE, _LOOK = 600.0, 0.005
 
 
 @dataclass
@@ -39,9 +42,9 @@ class ReadyWorker:
         return True
 
 
-def prepare() -> None:
+def prepare(compiling: bool = True) -> None:
     """Makes a CUDA context, where other programs may have one too, and before it the process that compiles for races, which must
-    have none. Never raises.
+    have none, if there is to be one. Never raises.
 
     What torch.compile imports is left to who needs it: it takes longer than the next question is away.
     """
@@ -50,9 +53,10 @@ def prepare() -> None:
             import torch  # noqa: PLC0415 - the server has imported it
             import triton  # noqa: PLC0415
 
-            from tilescope.tuning import compile_pool  # noqa: PLC0415
+            if compiling:
+                from tilescope.tuning import compile_pool  # noqa: PLC0415
 
-            compile_pool.prepare()
+                compile_pool.prepare()
             torch.zeros(1, device="cuda")
             torch.cuda.synchronize()
             triton.runtime.driver.active.get_current_device()
@@ -65,3 +69,13 @@ def wait(connection: socket.socket) -> tuple[dict[str, Any], int]:
     if not said or not files:
         os._exit(0)
     return json.loads(said), files[0]
+
+
+def stand_by(job: Path) -> None:
+    """Imports what a job needs, makes a CUDA context, and returns once the job is there. Ends the process after ``IDLE`` seconds."""
+    prepare(compiling=False)
+    until = time.monotonic() + IDLE
+    while not job.exists():
+        if time.monotonic() > until:
+            os._exit(0)
+        time.sleep(_LOOK)

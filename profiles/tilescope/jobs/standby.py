@@ -1,0 +1,110 @@
+"""Workers under a wrapper (ncu) that stand by: they have torch and a CUDA context before their job is known.
+
+ncu starts the program that it counts itself, so what it counts cannot be forked from a process that has both. One worker
+stands by a process like this, for its next job under the same wrapper. Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilescope.jobs import resident, started
+from tilescope.jobs.started import Place, Wrap
+
+#: The argument that has a worker stand by; the process that it stands by follows.
+STAND_BY = "stand-by"
+
+
+@dataclass(frozen=True)
+class Standby:
+    """A worker that stands by the process ``owner``, under ``wrap`` and with ``environment`` added; ``made`` is all that it was made with."""
+
+    wrap: Wrap
+    environment: dict[str, str]
+    made: tuple[Any, ...]
+    place: Place
+    process: subprocess.Popen[bytes]
+    owner: int
+
+    def end(self) -> None:
+        """Ends it and its wrapper."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.place.close()
+
+
+_lock = threading.Lock()
+#: The worker that stands by, if there is one, and what the last wrapped job was wrapped in.
+_standing: list[Standby] = []
+_last: list[tuple[Wrap, dict[str, str]]] = []
+
+
+def begin(wrap: Wrap, environment: Mapping[str, str]) -> None:
+    """Starts a worker that stands by, unless one like it does; one of another wrapper ends. Never raises."""
+    if os.environ.get(resident.SWITCH, "1") == "0":
+        return
+    with _lock, contextlib.suppress(Exception):
+        made = _made(wrap, environment)
+        if any(each.made == made and _alive(each) for each in _standing):
+            return
+        _end_all()
+        place = Place()
+        try:
+            argv = started.command(place, wrap, STAND_BY, str(os.getpid()))
+            process = started.start(place, argv, started.variables(place, environment))
+            place.hand_over()
+        except BaseException:
+            place.close()
+            raise
+        _standing.append(Standby(wrap, dict(environment), made, place, process, os.getpid()))
+
+
+def take(wrap: Wrap, environment: Mapping[str, str]) -> Standby | None:
+    """The worker that stands by for such a job, which is the caller's from now on; None where there is none."""
+    with _lock:
+        _last[:] = [(wrap, dict(environment))]
+        made = _made(wrap, environment)
+        found = next((each for each in _standing if each.made == made and _alive(each)), None)
+        if found:
+            _standing.remove(found)
+        return found
+
+
+def again() -> None:
+    """Has a worker stand by for a job like the last wrapped one, if there was one. For processes that stay."""
+    for wrap, environment in _last:
+        begin(wrap, environment)
+
+
+def end() -> None:
+    """Ends whoever stands by."""
+    with _lock:
+        _end_all()
+
+
+def _end_all() -> None:
+    for each in [each for each in _standing if each.owner == os.getpid()]:
+        each.end()
+    _standing.clear()
+
+
+def _alive(standby: Standby) -> bool:
+    return standby.owner == os.getpid() and standby.process.poll() is None
+
+
+def _made(wrap: Wrap, environment: Mapping[str, str]) -> tuple[Any, ...]:
+    """All that a worker under the wrapper is started with, but for its place."""
+    return (wrap([], Path()), resident.environment(environment), Path.cwd())
+
+
+atexit.register(end)
