@@ -18,8 +18,8 @@ from tilescope.files import bounded_reading
 
 #: Bytes of one piece of memory that are kept exactly: of floats, and of anything else.
 MOST_FLOATS, MOST_EXACT = 1 << 20, 64 << 20
-#: Elements that a distribution is taken from.
-_SAMPLE = 1 << 20
+#: Elements that a distribution of floats is taken from, and the bounds of whole numbers.
+_FLOATS, _WHOLE = 1 << 16, 1 << 20
 
 
 def described(
@@ -112,7 +112,8 @@ def _sample(view: torch.Tensor) -> torch.Tensor:
     """Some of the tensor's elements, in order, as fp64 or whole numbers on the CPU."""
     flat = view.detach()
     flat = flat.reshape(-1) if flat.is_contiguous() else flat.flatten()
-    flat = flat[:: max(1, flat.numel() // _SAMPLE)]
+    # An odd step: an even one would take a row's same few columns over and over.
+    flat = flat[:: max(1, flat.numel() // (_FLOATS if flat.is_floating_point() or flat.is_complex() else _WHOLE)) | 1]
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     return flat.cpu().double() if flat.is_floating_point() else flat.cpu().to(torch.int64)
