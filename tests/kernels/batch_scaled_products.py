@@ -9,7 +9,6 @@ from checks import SPECS, against_reference, draw, main, poisoned, relative_erro
 from metered import moves_its_floor, run, writes_every_element
 from tilescope.execution import launches
 from tilescope_kernels import fp8_matmul, int8_matmul, lora_linear, quantize, w8a16_matmul
-from tilescope_kernels._shared.launches import Launches
 from tilescope_kernels.matrix_products import fp8_matmul as fp8
 from tilescope_kernels.matrix_products import lora, scaled_matmul, split_k, w8a16_split
 from tilescope_kernels.matrix_products import w8a16_matmul as w8a16
@@ -202,7 +201,7 @@ def check_w8a16_matmul_of_few_tiles():
             plan = w8a16_split.Plan(32, 16, split, 2)
             with poisoned():
                 y = torch.empty(m, n, dtype=torch.float16)
-                w8a16_split.launch(y, x, codes, scale, plan, Launches(y, x, codes, scale))
+                w8a16_split.write_product(y, x, codes, scale, plan)
             expected = x.double() @ (codes.double() * scale.double()).T
             assert relative_error(y, expected) <= SPECS["w8a16_matmul"].tolerance["fp16"], (extents, split)
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from tilescope.execution import observe
 from tilescope_kernels import scaled_dot_product_attention as sdpa
-from tilescope_kernels.attention import attention, attention_configs, hopper_gradients
+from tilescope_kernels.attention import attention_configs, hopper_gradients
 
 from . import on_gpu
 from .checks import INF, NAN, SPECS, relative_error
@@ -72,7 +72,6 @@ def test_hoppers_backward_pass(extents, causal, dtype, monkeypatch):
         pytest.skip("Hopper's")
     monkeypatch.setattr(hopper_gradients, "_LEAST", 0)
     monkeypatch.setattr(hopper_gradients, "multiprocessors", lambda _: 1)
-    monkeypatch.setattr(attention, "_BACKWARD", {})
     batch, kv_heads, group, queries, keys, columns = extents
     q = draw(batch, kv_heads * group, queries, columns, dtype=DTYPES[dtype])
     k, v = (draw(batch, kv_heads, keys, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
@@ -97,7 +96,6 @@ def test_few_columns_of_hopper_s_kernel(warpgroups, causal, rows, columns, monke
     round_ = 0 if warpgroups == 3 else 1000
     for name, value in {"_ROUND": round_, "_ROUNDS": 0, "_LONG": 0, "multiprocessors": lambda _: 1}.items():
         monkeypatch.setattr(attention_configs, name, value)
-    monkeypatch.setattr(attention, "_FORWARD", {})
     q = draw(2, 4, rows[0], columns)
     k, v = (draw(2, 2, rows[1], columns, seed=seed) for seed in (1, 2))
     with observe.launches() as made:

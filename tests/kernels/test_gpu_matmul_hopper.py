@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from tilescope_kernels import matmul
-from tilescope_kernels._shared.launches import Launches
 from tilescope_kernels.matrix_products import matmul_hopper
 from tilescope_kernels.matrix_products.matmul_tilings import TILINGS
 
@@ -29,7 +28,7 @@ def test_against_fp64(extents, dtype, tiling):
         for other in (b, b.T.contiguous().T):
             found = [torch.full((m, n), float("nan"), device="cuda", dtype=dtype) for _ in range(2)]
             for c in found:
-                matmul_hopper.launch(one, other, c, Launches(c, one, other), tiling)
+                matmul_hopper.write_product(one, other, c, tiling)
             assert relative_error(found[0], one.double() @ other.double()) <= DTYPES[dtype]
             assert torch.equal(*found)
 
@@ -44,8 +43,8 @@ def test_what_is_not_finite_stays_in_its_row_and_column():
 
 
 def test_gradients_go_through_it(monkeypatch):
-    launched, launch = [], matmul_hopper.launch
-    monkeypatch.setattr(matmul_hopper, "launch", lambda *args: launched.append(args[2].shape) or launch(*args))
+    launched, write = [], matmul_hopper.write_product
+    monkeypatch.setattr(matmul_hopper, "write_product", lambda *args: launched.append(args[2].shape) or write(*args))
     a, b = draw(2048, 1536).requires_grad_(), draw(1536, 4096, seed=1).requires_grad_()
     upstream = draw(2048, 4096, seed=2)
     found = torch.autograd.grad(matmul(a, b), (a, b), upstream)

@@ -12,6 +12,7 @@ import triton.language as tl
 from tilescope.execution import launches as caught
 from tilescope.execution import observe
 from tilescope_kernels._shared import launchers, launches
+from tilescope_kernels._shared.kept import Kept
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -233,87 +234,161 @@ def test_descriptors_are_handed_over_and_what_they_are_specialized_on_is_asked_f
     assert len(SEARCHES) == 3
 
 
-def again(where: dict[Any, Any], y: torch.Tensor, x: torch.Tensor, n: int = 64) -> str:
-    """An operator of two launches and a tensor between them. Says which way it went."""
-    key = (n, launches.signature(y, x))
-    if (kept := where.get(key)) and kept(y, x):
-        return "again"
-    kept = launches.Launches(y, x)
-    between = kept.empty((1024,))
-    kept.launch(scaled_kernel, (2,), between, x, None, (1, n), n, 2.0, BLOCK=32, num_warps=1)
-    kept.launch(scaled_kernel, (2, 3), y, between, x, (1, n), n, 3.0, BLOCK=32, num_warps=1)
-    kept.keep(where, key)
-    return "first"
+OTHER = torch.zeros(1024)
+
+
+def two(y: torch.Tensor | None, x: torch.Tensor, n: int = 64) -> torch.Tensor:
+    """An operator of two launches and a tensor between them; it allocates its result too, unless it is given one."""
+    CALLS.append(n)
+    y = x.new_empty(1024) if y is None else y
+    between = x.new_empty(2048)[1024:]
+    launches.launch(scaled_kernel, (2,), between, x, None, (1, n), n, 2.0, BLOCK=32, num_warps=1)
+    launches.launch(scaled_kernel, (2, 3), y, between, x, (1, n), n, 3.0, BLOCK=32, num_warps=1)
+    return y
+
+
+CALLS: list[int] = []
+
+
+def calls(kept: Kept, *args: Any, times: int = 1) -> int:
+    """How often the operator itself was called in so many calls."""
+    CALLS.clear()
+    for _ in range(times):
+        kept(*args)
+    return len(CALLS)
 
 
 def test_an_operator_s_launches_are_made_again_with_other_tensors():
-    where: dict[Any, Any] = {}
-    assert again(where, torch.zeros(1024), torch.zeros(1024)) == "first"
+    kept = Kept(two)
+    assert calls(kept, None, torch.zeros(1024), times=2) == 2
     MADE.clear()
     SEARCHES.clear()
-    y, x = torch.zeros(1024), torch.zeros(1024)
-    assert again(where, y, x) == "again"
-    one, two = MADE
+    x = torch.zeros(1024)
+    CALLS.clear()
+    y = kept(None, x)
+    assert not CALLS and not SEARCHES
+    assert (y.shape, y.dtype, y.stride()) == ((1024,), torch.float32, (1,)) and y.data_ptr() != x.data_ptr()
+    one, two_ = MADE
     between = one[2]
-    assert not SEARCHES
     assert one == ("scaled_kernel", (2, 1, 1, 7), between, x.data_ptr(), None, (1, 64), 64, 2.0, 32, True)
-    assert two == ("scaled_kernel", (2, 3, 1, 7), y.data_ptr(), between, x.data_ptr(), (1, 64), 64, 3.0, 32, True)
-    # What it is kept by: extents, which tensors are one, and, of what has been asked for, the rest of the key.
-    assert again(where, y, x, 65) == "first"
-    assert again(where, y, y) == "first"
-    assert again(where, y, torch.zeros(1025)) == "first"
-    assert again(where, y, torch.zeros(32, 32)) == "first"
-    assert [again(where, y, x), again(where, y, y)] == ["again", "again"]
+    assert two_ == ("scaled_kernel", (2, 3, 1, 7), y.data_ptr(), between, x.data_ptr(), (1, 64), 64, 3.0, 32, True)
+    # Another kind of call: other numbers, extents, strides, dtypes, alignment.
+    for args in ((None, x, 65), (None, torch.zeros(1025)), (None, torch.zeros(32, 32)), (None, torch.zeros(32, 32).T),
+                 (None, torch.zeros(1024, dtype=torch.float16)), (None, torch.zeros(1025)[1:])):  # fmt: skip
+        assert calls(kept, *args, times=4) == 2, args
+    assert calls(kept, None, x) == 0
+    kept.forget()
+    assert calls(kept, None, x) == 1
 
 
-def test_launches_are_not_made_again_where_they_may_differ(monkeypatch):
-    where: dict[Any, Any] = {}
-    y, x = torch.zeros(1024), torch.zeros(1025)
-    assert again(where, y, x[:1024]) == "first"
-    assert again(where, y, x[1:]) == "first"  # aligned otherwise
-    assert again(where, y, x[1:]) == "again"
-    assert again(where, y, x[:1024]) == "first"
-    monkeypatch.delattr(scaled_kernel, "run")
-    with caught.catch() as launched:
-        assert again(where, y, x[:1024]) == "first"
-    assert len(launched) == 2
+def test_results_are_the_tensors_that_were_allocated_as_they_were_viewed():
+    def results(x: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        both = x.new_empty((2, 512), dtype=torch.float16)
+        launches.launch(scaled_kernel, (2,), both, x, None, (1, 64), 64, 2.0, BLOCK=32, num_warps=1)
+        return both[1], None, both.T, both
+
+    kept, x = Kept(results), torch.zeros(1024)
+    first, again = results(x), [kept(x) for _ in range(3)][-1]
+    assert again[1] is None and again[0].data_ptr() == again[3].data_ptr() + 1024
+    for one, other in zip(first, again, strict=True):
+        assert one is other or (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
+
+
+def test_launches_are_not_made_again_where_somebody_looks_on(monkeypatch):
+    kept, x = Kept(two), torch.zeros(1024)
+    assert calls(kept, None, x, times=3) == 2
+    with monkeypatch.context() as patched:
+        patched.delattr(scaled_kernel, "run")
+        with caught.catch() as launched:
+            assert calls(kept, None, x) == 1
+        assert len(launched) == 2
     hook = [].append
     knobs.runtime.launch_enter_hook.add(hook)
-    assert again(where, y, x[:1024]) == "first"
+    assert calls(kept, None, x) == 1
+    new = Kept(two)
+    assert calls(new, None, x, times=4) == 4
     knobs.runtime.launch_enter_hook.remove(hook)
+    assert [calls(kept, None, x), calls(new, None, x, times=3)] == [0, 1]
     monkeypatch.setattr(knobs.runtime, "debug", True)
-    assert [again(where, y, x[:1024]) for _ in range(2)] == ["first", "again"]
+    assert calls(kept, None, x) == 1
 
 
-def test_launches_that_cannot_be_made_again_are_not_kept(monkeypatch):
-    where: dict[Any, Any] = {}
-    kept, other = launches.Launches(torch.zeros(1024)), torch.zeros(1024)
-    kept.launch(scaled_kernel, (2,), other, other, None, (1, 64), 64, 2.0, BLOCK=32, num_warps=1)
-    kept.keep(where, "of a tensor that it does not know")
-    launches.Launches(other).keep(where, "nothing")
-    monkeypatch.setattr(torch.Tensor, "get_device", lambda _: -1)
-    assert [again(where, other, other) for _ in range(2)] == ["first", "first"]
-    assert not where
+def zeroed(x: torch.Tensor) -> torch.Tensor:
+    return two(x.new_zeros(1024), x)
+
+
+def of_elsewhere(x: torch.Tensor) -> torch.Tensor:
+    return two(OTHER, x)
+
+
+def in_place(x: torch.Tensor) -> torch.Tensor:
+    return two(x, x)
+
+
+def tuned(x: torch.Tensor) -> torch.Tensor:
+    y = two(None, x)
+    launches.launch_tuned(scaled_kernel, (2,), y, x, None, (1, 64), 64, 2.0, BLOCK=32, num_warps=1)
+    return y
+
+
+def nothing(x: torch.Tensor) -> torch.Tensor:
+    CALLS.append(0)
+    return x.new_empty(3)
+
+
+@pytest.mark.parametrize("function", [zeroed, of_elsewhere, in_place, tuned, nothing])
+def test_what_does_more_than_launch_is_called_every_time(function):
+    assert calls(Kept(function), torch.zeros(1024), times=4) == 4
+
+
+def test_one_tensor_in_two_places_is_called_every_time_and_others_are_not():
+    kept, x = Kept(two), torch.zeros(1024)
+    assert calls(kept, x, x, times=4) == 4
+
+    def given(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        two(y, x)
+        return two(None, x)
+
+    kept = Kept(given)
+    assert calls(kept, torch.zeros(1024), x, times=4) == 4
+    assert calls(kept, x, x, times=4) == 8
+
+
+def test_memory_that_triton_asks_for_is_asked_for_at_each_launch(monkeypatch):
+    monkeypatch.setattr(Launcher, "global_scratch_size", 128, raising=False)
+    assert calls(Kept(two), None, torch.zeros(1024), times=4) == 4
+
+
+def test_no_kernel_is_launched_but_through_launches():
+    import ast
+    from pathlib import Path
+
+    root = Path(launches.__file__).parents[1]
+    found = [
+        f"{file.relative_to(root)}:{node.lineno}"
+        for file in root.rglob("*.py")
+        if file != Path(launches.__file__)
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)
+        and not (isinstance(node.func.value, ast.Name) and node.func.value.id in ("tuple", "list", "dict", "type"))
+    ]  # fmt: skip
+    assert found == [], "an operator whose launches are made again would leave these out"
 
 
 def test_descriptors_of_launches_that_are_made_again_are_of_the_new_tensors():
-    where: dict[Any, Any] = {}
-
-    def start() -> torch.Tensor:
-        x, y = (torch.zeros(32, 64, dtype=torch.float16) for _ in range(2))
-        if (kept := where.get("key")) and kept(y, x):
-            return x
-        kept = launches.Launches(y, x)
+    def start(x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty_like(x)
         tiles = (TensorDescriptor(tensor, [32, 64], [64, 1], [16, 64]) for tensor in (y, x))
-        kept.launch(tiles_kernel, (2,), *tiles, BLOCK=16)
-        kept.keep(where, "key")
-        return x
+        launches.launch(tiles_kernel, (2,), *tiles, BLOCK=16)
+        return y
 
-    start()
-    x = start()
-    first, second = (made[2:4] for made in MADE)
-    assert second[1].base is x
-    assert [(tile.shape, tile.strides, tile.padding) for tile in first] == [tuple(tile[1:]) for tile in second]
+    kept = Kept(start)
+    for _ in range(3):
+        x = torch.zeros(32, 64, dtype=torch.float16)
+        y = kept(x)
+    _, watched, again = (made[2:4] for made in MADE)
+    assert again[0].base is y and again[1].base is x
+    assert [(tile.shape, tile.strides, tile.padding) for tile in watched] == [tuple(tile[1:]) for tile in again]
 
 
 def test_what_triton_does_around_its_launcher_is_done_once_for_an_address(monkeypatch):
@@ -345,18 +420,18 @@ def test_what_triton_does_around_its_launcher_is_done_once_for_an_address(monkey
     monkeypatch.setattr(launchers.inspect, "isbuiltin", lambda value: isinstance(value, Plain))
     for kernel in (tiles_kernel, scaled_kernel):
         monkeypatch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
-    where: dict[Any, Any] = {}
 
-    def start(y: torch.Tensor, x: torch.Tensor) -> None:
-        if (kept := where.get("key")) and kept(y, x):
-            return
-        kept = launches.Launches(y, x)
+    def both(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         tiles = (TensorDescriptor(tensor, [32, 64], [64, 1], [16, 64]) for tensor in (y, x))
-        kept.launch(tiles_kernel, (2,), *tiles, BLOCK=16)
-        kept.launch(scaled_kernel, (2,), y, x, None, (1, 64), 64, 2.0, BLOCK=32, num_warps=1)
-        kept.keep(where, "key")
+        launches.launch(tiles_kernel, (2,), *tiles, BLOCK=16)
+        launches.launch(scaled_kernel, (2,), y, x, None, (1, 64), 64, 2.0, BLOCK=32, num_warps=1)
+        return x.new_empty(1)
+
+    start = Kept(both)
 
     y, x, z = (torch.zeros(32, 64, dtype=torch.float16) for _ in range(3))
+    start(y, x)
+    launched.clear()
     start(y, x)
     searched = len(made)
     start(y, x)
@@ -367,7 +442,7 @@ def test_what_triton_does_around_its_launcher_is_done_once_for_an_address(monkey
     # But for the launch's metadata and hooks, which are for whoever looks on, it is what Triton hands over.
     assert [launched[2][:10], launched[2][13:]] == [launched[0][:10], launched[0][13:]]
     assert launched[0][13:19] == (f"map {y.data_ptr()}", 32, 64, 64, 1, f"map {x.data_ptr()}")
-    # The first launch hands tensors over, the later ones their addresses.
+    # Triton's launch hands descriptors and tensors over, the later ones maps and addresses.
     assert launched[3] == launched[5]
     assert [launched[3][:10], launched[3][15:]] == [launched[1][:10], launched[1][15:]]
     assert launched[3][13:15] == (y.data_ptr(), x.data_ptr())

@@ -13,6 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 from tilescope_kernels._shared import launching
+from tilescope_kernels._shared.kept import Kept
 
 #: What is true of the tensors whose calls pass the dispatcher by.
 DIRECT = "is_cuda"
@@ -30,7 +31,7 @@ class Operator:
         self._definition = torch.library.custom_op(f"tilescope::{name}", launch, mutates_args=mutates)
         self._operator = self._definition._opoverload
         # What is written to has a version, which the dispatcher counts.
-        self._launch = None if mutates else launch
+        self._launch = None if mutates else Kept(launch)
         self._function: Any = None
         functools.update_wrapper(self, launch)
 

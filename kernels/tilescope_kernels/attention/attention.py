@@ -9,7 +9,7 @@ queries over many keys go through ``decode`` where no gradient is wanted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import Launches, signature
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import FLOATING, capability, check_tensors, device_of, use_triton
 from tilescope_kernels._shared.operators import operator, pack, wants_grad
 from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
@@ -65,11 +65,6 @@ def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, padded(tensor.shape[3])])
 
 
-#: Of calls without a mask, a window and a config, the launches that were chosen.
-_FORWARD: dict[Hashable, Launches] = {}
-_BACKWARD: dict[Hashable, Launches] = {}
-
-
 @operator("attention")
 def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str,
@@ -83,19 +78,12 @@ def _attention(
     o = torch.empty_like(q)
     lse = torch.empty((batch, heads, queries) if save else (0,), dtype=torch.float32, device=q.device)
     plain = mask is None and window is None
-    key: Hashable = None
-    if plain and not config:
-        key = (causal, scale, save, signature(q, k, v))
-        if (again := _FORWARD.get(key)) and again(o, lse, q, k, v):
-            return o, lse
     if o.numel() == 0 or keys == 0:
         # A query that sees no key takes nothing from the values.
         return o.zero_(), lse.zero_()
     score_scale = scale * math.log2(math.e)
     if not config and plain and decode_serves(queries, keys, causal, save):
-        kept = Launches(o, lse, q, k, v)
-        decode(o, q, k, v, score_scale, kept)
-        kept.keep(_FORWARD, key)
+        decode(o, q, k, v, score_scale)
         return o, lse
     specializes = plain and _specializes(o, q, k, v)
     chosen = chosen_config(q, causal, config, mask is not None, specializes)
@@ -108,24 +96,21 @@ def _attention(
     asked = lse if save else None
     shared = {"GROUP": heads // kv_heads, "COLUMNS": columns, "CAUSAL": causal, "num_warps": chosen["num_warps"]}
     grid = (cdiv(queries, m) * batch * heads,)
-    kept = Launches(o, lse, q, k, v)
     if chosen["SPECIALIZED"]:
         with device_of(q):  # Of descriptors the launch does not know it.
-            kept.launch(
+            launch(
                 attention_hopper_kernel, grid,
                 query_tiles(o), asked, query_tiles(q), tiles(k, n), tiles(v, n), heads, queries, keys, score_scale,
                 BLOCK=n, STAGES=chosen["num_stages"], WARPGROUPS=3 if m == MORE_QUERIES.value else 2, **{**shared, "COLUMNS": padded(columns)},
             )  # fmt: skip
     else:
-        kept.launch(
+        launch(
             attention_kernel, grid,
             o, asked, q, k, v, _tiles(q, m, tma), _tiles(k, n, tma), _tiles(v, n, tma),
             *(t.stride()[:3] for t in (o, q, k, v)), heads, queries, keys, score_scale, mask,
             None if mask is None else mask.stride(), window,
             EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, num_stages=chosen["num_stages"], **shared,
         )  # fmt: skip
-    if key is not None:
-        kept.keep(_FORWARD, key)
     return o, lse
 
 
@@ -145,31 +130,25 @@ def _attention_backward(
     """dQ, dK and dV."""
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
-    key: Hashable = None
-    if mask is None and window is None and not config:
-        key = (causal, scale, signature(do, q, k, v, o))
-        if (again := _BACKWARD.get(key)) and again(dq, dk, dv, do, q, k, v, o, lse):
-            return dq, dk, dv
+    plain = mask is None and window is None and not config
     if q.numel() == 0 or keys == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
     group, score_scale = heads // kv_heads, scale * math.log2(math.e)
-    kept = Launches(dq, dk, dv, do, q, k, v, o, lse)
-    if key is not None and backward_serves(q, k) and _specializes(do, q, k, v, dq, dk, dv):
-        backward(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale, kept)
-        kept.keep(_BACKWARD, key)
+    if plain and backward_serves(q, k) and _specializes(do, q, k, v, dq, dk, dv):
+        backward(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
         return dq, dk, dv
     chosen = chosen_config(q, causal, config, mask is not None)
     tma = chosen["TMA"] and _tma_serves(do, q, k, v)
-    delta = kept.empty(tuple(lse.shape))
+    delta = torch.empty_like(lse)
     shared = {"GROUP": group, "COLUMNS": columns, "CAUSAL": causal}
     hidden = (mask, None if mask is None else mask.stride(), window)
-    kept.launch(
+    launch(
         attention_delta_kernel, (cdiv(queries, 64) * batch * heads,),
         delta, o, do, o.stride()[:3], do.stride()[:3], heads, queries,
         COLUMNS=columns, BLOCK=64, num_warps=4,
     )  # fmt: skip
     m, n = chosen["KV_M"], chosen["KV_N"]
-    kept.launch(
+    launch(
         attention_backward_kv_kernel, (cdiv(keys, n) * batch * kv_heads,),
         dk, dv, do, q, k, v, lse, delta, _tiles(do, m, tma), _tiles(q, m, tma),
         *(t.stride()[:3] for t in (dk, dv, do, q, k, v)), kv_heads, queries, keys, scale, score_scale, *hidden,
@@ -177,14 +156,12 @@ def _attention_backward(
         num_stages=chosen["KV_STAGES"],
     )  # fmt: skip
     m, n = chosen["Q_M"], chosen["Q_N"]
-    kept.launch(
+    launch(
         attention_backward_q_kernel, (cdiv(queries, m) * batch * heads,),
         dq, do, q, k, v, lse, delta, _tiles(k, n, tma), _tiles(v, n, tma), *(t.stride()[:3] for t in (dq, do, q, k, v)),
         heads, queries, keys, scale, score_scale, *hidden,
         EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, **shared, num_warps=chosen["Q_WARPS"], num_stages=chosen["Q_STAGES"],
     )  # fmt: skip
-    if key is not None:
-        kept.keep(_BACKWARD, key)
     return dq, dk, dv
 
 

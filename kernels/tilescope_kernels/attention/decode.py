@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
-from tilescope_kernels._shared.launches import Launches
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import multiprocessors, shared_memory
 from tilescope_kernels.attention.flash import _attend, padded
 
@@ -130,9 +130,7 @@ def _span(units: int, keys: int, block: int, slots: int) -> int:
     return cdiv(cdiv(keys, best), block) * block
 
 
-def decode(
-    o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_scale: float, kept: Launches
-) -> None:
+def decode(o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_scale: float) -> None:
     """Write the result to ``o`` (batch, heads, queries, columns). ``score_scale`` is the scores' scale * log2(e)."""
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     group, tiles = heads // kv_heads, _tiles(q)
@@ -142,14 +140,14 @@ def decode(
     # Two programs of two or three stages share a multiprocessor.
     span = _span(units, keys, tiles["BLOCK_N"], 2 * multiprocessors(q))
     splits = cdiv(keys, span)
-    totals = kept.empty((batch * kv_heads, splits, rows, columns))
-    sums = kept.empty((batch * kv_heads, splits, rows, 2))
-    kept.launch(
+    totals = q.new_empty((batch * kv_heads, splits, rows, columns), dtype=torch.float32)
+    sums = q.new_empty((batch * kv_heads, splits, rows, 2), dtype=torch.float32)
+    launch(
         attention_decode_kernel, (units * splits,),
         totals, sums, q, k, v, *(t.stride()[:3] for t in (q, k, v)), kv_heads, queries, keys, span, splits, score_scale,
         GROUP=group, COLUMNS=columns, EVEN=keys % tiles["BLOCK_N"] == 0, BLOCK_M=block, **tiles,
     )  # fmt: skip
-    kept.launch(
+    launch(
         attention_combine_kernel, (batch * heads * queries,),
         o, totals, sums, o.stride()[:3], kv_heads, queries, splits,
         GROUP=group, COLUMNS=columns, SPLITS=next_power_of_2(splits), num_warps=4,

@@ -7,7 +7,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
-from tilescope_kernels._shared.launches import Launches
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import device_of, multiprocessors
 from tilescope_kernels.attention.flash import padded
 from tilescope_kernels.attention.hopper import query_tiles, tiles
@@ -53,36 +53,34 @@ def backward_serves(q: torch.Tensor, k: torch.Tensor) -> bool:
 def backward(
     dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
     v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
-    kept: Launches,
 ) -> None:  # fmt: skip
     """Write dQ, dK and dV. All but ``lse`` (fp32) are in 16 bits, and descriptors reach their rows."""
     passes = _in_one_pass if padded(q.shape[3]) <= 128 else _in_two_passes
-    passes(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale, kept)
+    passes(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
 
 
 def _in_two_passes(
     dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
     v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
-    kept: Launches,
 ) -> None:  # fmt: skip
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     rows = cdiv(queries, PROGRAM.value) * PROGRAM.value
     row_programs = rows // 64 * batch * heads
-    terms = kept.empty((batch, heads, 3, rows))
+    terms = lse.new_empty(batch, heads, 3, rows)
     shared = {"GROUP": heads // kv_heads, "COLUMNS": padded(columns), "CAUSAL": causal, "num_warps": 4}
     with device_of(q):  # Of descriptors a launch does not know it.
-        kept.launch(
+        launch(
             attention_backward_terms_kernel, (row_programs,),
             terms, None, None, o, do, lse, k, v, *(t.stride()[:3] for t in (o, do, k, v)),
             heads, kv_heads, queries, keys, rows, 0, row_programs,
             COLUMNS=columns, PADDED=padded(columns), num_warps=4,
         )  # fmt: skip
-        kept.launch(
+        launch(
             attention_backward_kv_wide_hopper_kernel, (cdiv(keys, ROWS.value) * batch * kv_heads,),
             query_tiles(dk), query_tiles(dv), tiles(do, _KV["BLOCK"]), tiles(q, _KV["BLOCK"]), query_tiles(k), query_tiles(v),
             terms, kv_heads, queries, keys, rows, scale, score_scale, **_KV, **shared,
         )  # fmt: skip
-        kept.launch(
+        launch(
             attention_backward_q_hopper_kernel, (rows // PROGRAM.value * batch * heads,),
             query_tiles(dq), query_tiles(do), query_tiles(q), tiles(k, _Q["BLOCK"]), tiles(v, _Q["BLOCK"]),
             terms, heads, keys, queries, rows, scale, score_scale, **_Q, **shared,
@@ -92,35 +90,34 @@ def _in_two_passes(
 def _in_one_pass(
     dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
     v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
-    kept: Launches,
 ) -> None:  # fmt: skip
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     width, parts = padded(columns), cdiv(keys, 64)
     block = _BLOCK // width
     rows = cdiv(queries, block) * block
     row_programs = rows // 64 * batch * heads
-    terms = kept.empty((batch, heads, 3, rows))
-    bounds = kept.empty((batch, kv_heads, 2, parts))
-    sums = kept.empty((batch * heads * rows * width // WIDTH.value, WIDTH.value), torch.int32)
+    terms = lse.new_empty(batch, heads, 3, rows)
+    bounds = lse.new_empty(batch, kv_heads, 2, parts)
+    sums = lse.new_empty((batch * heads * rows * width // WIDTH.value, WIDTH.value), dtype=torch.int32)
     sum_tiles = TensorDescriptor(sums, list(sums.shape), list(sums.stride()), _SUM_BLOCK, _SUM_LAYOUT)
     programs = cdiv(keys, PROGRAM.value)
     # Of fewer programs than multiprocessors the short ones of one lot would be followed by the long ones of the last: 1x32x8192 on 8
     # heads of keys took 2.82 ms and takes 2.55 to 2.6, 2x16x4096 of 96 columns on 4 took 0.94 and takes 0.71.
     together = max(cdiv(multiprocessors(q), programs), _TOGETHER // (heads // kv_heads * queries * width * 8))
     with device_of(q):  # Of descriptors a launch does not know it.
-        kept.launch(
+        launch(
             attention_backward_terms_kernel, (row_programs + parts * batch * kv_heads,),
             terms, bounds, sums, o, do, lse, k, v, *(t.stride()[:3] for t in (o, do, k, v)),
             heads, kv_heads, queries, keys, rows, parts, row_programs,
             COLUMNS=columns, PADDED=width, num_warps=4,
         )  # fmt: skip
-        kept.launch(
+        launch(
             attention_backward_hopper_kernel, (programs * batch * kv_heads,),
             query_tiles(dk), query_tiles(dv), sum_tiles, tiles(do, block), tiles(q, block), query_tiles(k), query_tiles(v),
             terms, bounds, kv_heads, queries, keys, rows, parts, together, scale, score_scale,
             GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, STAGES=_STAGES, LINES=_LINES, num_warps=4,
         )  # fmt: skip
-        kept.launch(
+        launch(
             attention_backward_q_sums_kernel, (row_programs,),
             dq, sums, terms, bounds, dq.stride()[:3], heads, heads // kv_heads, queries, rows, parts, scale,
             COLUMNS=columns, PADDED=width, PARTS=next_power_of_2(parts), num_warps=4,

@@ -5,7 +5,7 @@ On Hopper, large products with a scale a block go through ``fp8_blocks_hopper``.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ import triton.language as tl
 
 from tilescope_kernels._shared.autotuning import workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launches import Launches, signature
+from tilescope_kernels._shared.launches import launch_tuned
 from tilescope_kernels._shared.launching import FLOATING, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import operator, pack, unpack
@@ -126,10 +126,6 @@ def _fits(known: Mapping[str, int], c: torch.Tensor) -> bool:
     )
 
 
-#: Of calls without a config and with few tiles, the launches that were chosen.
-_MADE: dict[Hashable, Launches] = {}
-
-
 @operator("fp8_matmul")
 def _fp8_matmul(
     a: torch.Tensor,
@@ -142,17 +138,10 @@ def _fp8_matmul(
 ) -> torch.Tensor:
     """``b`` as (n, k)."""
     c = torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
-    key: Hashable = None
-    if not config:
-        key = (dtype, fast, signature(a, b, scale_a, scale_b))
-        if (again := _MADE.get(key)) and again(c, a, b, scale_a, scale_b):
-            return c
     turned = b.T
     plan = None if config else fp8_plan(a, turned, c)
     if plan is not None:
-        kept = Launches(c, a, turned, scale_a, scale_b)
-        split_matmul(c, a, turned, plan, kept, (scale_a, scale_b), fast)
-        kept.keep(_MADE, key)
+        split_matmul(c, a, turned, plan, (scale_a, scale_b), fast)
     else:
         scaled_matmul.launch(a, b, c, (scale_a, scale_b), 2 if scale_a.dim() else 1, fast, unpack(config))
     return c
@@ -195,7 +184,8 @@ def _fp8_matmul_blocks(
     with device_of(a):
         if a.is_cuda:
             triton.set_allocator(workspace)
-        fp8_matmul_blocks_kernel[grid](
+        launch_tuned(
+            fp8_matmul_blocks_kernel, grid,
             a, b, c, scale_a, scale_b, m, n, k, a.stride(0), b.stride(0), c.stride(0),
             *scale_a.stride(), *scale_b.stride(), **parameters, **options,
         )  # fmt: skip

@@ -20,6 +20,7 @@ import triton.language as tl
 
 from tilescope_kernels._shared.autotuning import autotuned, workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launches import launch, launch_tuned
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
@@ -208,8 +209,20 @@ def _down(x: torch.Tensor, lora_a: torch.Tensor, alpha: float) -> torch.Tensor:
     padded = _padded(rank)
     tile = _DOWN_NARROW if x.dtype == torch.float32 or k % 8 else _DOWN if padded <= 64 else _DOWN_DEEP
     with device_of(x):
-        lora_down_kernel[(triton.cdiv(m, tile["BLOCK_M"]),)](
-            down, x, lora_a, alpha, m, k, rank, x.stride(0), lora_a.stride(0), RANK=padded, **tile
+        launch(
+            lora_down_kernel,
+            (triton.cdiv(m, tile["BLOCK_M"]),),
+            down,
+            x,
+            lora_a,
+            alpha,
+            m,
+            k,
+            rank,
+            x.stride(0),
+            lora_a.stride(0),
+            RANK=padded,
+            **tile,
         )
     return down
 
@@ -235,8 +248,8 @@ def _lora_linear(
 
         if x.is_cuda:
             triton.set_allocator(workspace)
-        kernel[grid](
-            y, x, weight, lora_a, lora_b, down, alpha, m, n, k, rank,
+        launch_tuned(
+            kernel, grid, y, x, weight, lora_a, lora_b, down, alpha, m, n, k, rank,
             x.stride(0), weight.stride(0), lora_a.stride(0), lora_b.stride(0), RANK=padded, **options,
         )  # fmt: skip
     return y

@@ -27,7 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import Launches
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
@@ -353,7 +353,7 @@ def plan(a: torch.Tensor, b: torch.Tensor) -> Tiling | None:
     return _chosen(a, b) if serves(a, b) else None
 
 
-def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, kept: Launches, chosen: Tiling | None = None) -> None:
+def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Tiling | None = None) -> None:
     """Write the product to ``c``, whose columns are neighbours. Operands whose rows do not start at 16 bytes are copied."""
     (m, k), n = a.shape, b.shape[1]
     programs = multiprocessors(a)
@@ -369,7 +369,7 @@ def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, kept: Launches, ch
     def of_b(across: int) -> TensorDescriptor:
         return gluon_tiles(b, depth, across, b_columns)
 
-    kept.launch(
+    launch(
         matmul_hopper_kernel, (min(pieces, programs),),
         gluon_tiles(a, high, depth, a_columns), of_b(wide),
         of_b(chosen.side) if chosen.side else None, gluon_tiles(c, _PART.value, _PART.value) if through else None,

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.autotuning import autotuned, workspace
+from tilescope_kernels._shared.launches import launch_tuned
 from tilescope_kernels._shared.launching import device_of, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import padded
@@ -236,7 +237,7 @@ def launch(
     with device_of(a):
         if a.is_cuda:
             triton.set_allocator(workspace)
-        kernel[grid](
-            a, b, c, *scales, m, n, k, a.stride(0), b.stride(0), c.stride(0),
+        launch_tuned(
+            kernel, grid, a, b, c, *scales, m, n, k, a.stride(0), b.stride(0), c.stride(0),
             SCALES=kind, FAST=fast, INTEGER=a.dtype == torch.int8, **options,
         )  # fmt: skip

@@ -23,7 +23,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import Launches
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, room
@@ -167,7 +167,7 @@ def fp8_plan(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int
 
 
 def split_matmul(
-    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, plan: Mapping[str, int], kept: Launches,
+    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, plan: Mapping[str, int],
     scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None] = (None, None), fast: bool = True,
 ) -> None:  # fmt: skip
     """Write the product to contiguous ``c`` as ``plan`` says, times ``scales``: of operands, or of rows and columns.
@@ -187,9 +187,9 @@ def split_matmul(
         out = c if is_aligned(c) or not plan["SCRATCH"] else room(c)
         operands = _descriptor(a, tile_m, tile_k), _descriptor(b, tile_k, tile_n)
 
-        def launch(parts: torch.Tensor | None, first: int, pieces: int) -> None:
+        def tiles(parts: torch.Tensor | None, first: int, pieces: int) -> None:
             stored = _descriptor(out, tile_m, tile_n) if parts is None and is_aligned(out) else None
-            kept.launch(
+            launch(
                 matmul_split_kernel, (min(pieces, programs),), *operands, stored, out, parts, *scales, m, n, k, out.stride(0), first, pieces,
                 A_COLUMNS=columns(a), B_COLUMNS=columns(b), BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
                 IMPRECISE=None if fast else 128, PDL=pdl and parts is not None,
@@ -197,16 +197,15 @@ def split_matmul(
             )  # fmt: skip
 
         if whole:
-            launch(None, 0, whole)
+            tiles(None, 0, whole)
         if others := count - whole:
-            parts = kept.empty((others * splits, tile_m, tile_n))
-            launch(parts, whole, others * splits)
+            parts = a.new_empty((others * splits, tile_m, tile_n), dtype=torch.float32)
+            tiles(parts, whole, others * splits)
             # Few elements a program: small results have no others to take part.
             rows = min(tile_m, max(1, (256 if tile_n <= 64 else 2048) // tile_n))
-            kept.launch(
+            launch(
                 add_parts_kernel, (others * (tile_m // rows),), out, parts, *scales, m, n, out.stride(0), whole, SPLITS=splits, ROWS=rows, PDL=pdl,
                 **tiling, num_warps=max(1, min(4, rows * tile_n // 256)), **({"launch_pdl": True} if pdl else {}),
             )  # fmt: skip
         if out is not c:
-            # By a launch that ``kept`` does not know, of tensors that it does not know either.
             copy_rows(c, out)

@@ -28,7 +28,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import Launches
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import copy_rows, is_aligned, room
@@ -310,23 +310,20 @@ def plan(x: torch.Tensor, weight: torch.Tensor) -> Tiling | None:
     return tiling(m, n, k, multiprocessors(x))
 
 
-def launch(
-    x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, chosen: Tiling, kept: Launches
-) -> None:
+def write_product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, chosen: Tiling) -> None:
     """Write the product of operands that ``plan`` accepts to contiguous ``y``, by way of aligned rows where its own are not."""
     (m, n), k, programs = y.shape, x.shape[1], multiprocessors(x)
     split = _whole_parts(k, chosen.split)
-    parts = kept.empty((split, m, n)) if split > 1 else None
+    parts = x.new_empty((split, m, n), dtype=torch.float32) if split > 1 else None
     depth = _BLOCK_K.value
     out = y if split > 1 or is_aligned(y) else room(y)
-    kept.launch(
+    launch(
         w8a16_matmul_hopper_kernel, (min(_tiles_of(m, n, chosen.block_m) * split, programs),),
         gluon_tiles(x, chosen.block_m, depth), gluon_tiles(weight, _ROWS.value, depth),
         gluon_tiles(out, chosen.block_m, _ROWS.value) if split == 1 else None,
         parts, scale, m, n, k, BLOCK_M=chosen.block_m, SPLIT=split, STAGES=chosen.stages, num_warps=4,
     )  # fmt: skip
     if parts is not None:
-        add_parts(y, parts, scale, kept)
+        add_parts(y, parts, scale)
     if out is not y:
-        # By a launch that ``kept`` does not know, of tensors that it does not know either.
         copy_rows(y, out)

@@ -7,7 +7,7 @@ in, but the right one from shared memory only. On Hopper, large products go thro
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import triton.language as tl
 
 from tilescope_kernels._shared.autotuning import tuned, workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launches import Launches, signature
+from tilescope_kernels._shared.launches import launch, launch_tuned
 from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
@@ -198,54 +198,39 @@ def _few_rows(
     scale: torch.Tensor,
     y: torch.Tensor,
     config: Mapping[str, int],
-    kept: Launches,
 ) -> None:
     """Write a product of few rows to y."""
     (m, k), n, split = x.shape, weight.shape[0], config["SPLIT"]
-    out = kept.empty((split, m, n)) if split > 1 else y
+    out = x.new_empty((split, m, n), dtype=torch.float32) if split > 1 else y
     options = {name: value for name, value in config.items() if name not in ("GROUP_N", "TMA")}
-    kept.launch(
+    launch(
         w8a16_few_rows_kernel, (triton.cdiv(n, config["BLOCK_N"]), split, triton.cdiv(m, config["BLOCK_M"])),
         out, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), EVEN_K=k % config["BLOCK_K"] == 0, **options,
     )  # fmt: skip
     if split > 1:
-        w8a16_split.add_parts(y, out, scale, kept)
-
-
-#: Of calls without a config, the launches that were chosen.
-_MADE: dict[Hashable, Launches] = {}
+        w8a16_split.add_parts(y, out, scale)
 
 
 @operator("w8a16_matmul")
 def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, config: str) -> torch.Tensor:
     (m, k), n = x.shape, weight.shape[0]
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
-    key: Hashable = None
-    if not config:
-        key = signature(x, weight, scale)
-        if (again := _MADE.get(key)) and again(y, x, weight, scale):
-            return y
-    kept = Launches(y, x, weight, scale)
     if not config and x.dtype != torch.float32 and padding_pays(x, weight):
         x, weight = padded(x, weight)
         k = x.shape[1]
     if not config and m > _FEW:
         if tiling := w8a16_hopper.plan(x, weight):
-            w8a16_hopper.launch(x, weight, y, scale, tiling, kept)
-            kept.keep(_MADE, key)
+            w8a16_hopper.write_product(x, weight, y, scale, tiling)
             return y
         if chosen := w8a16_split.plan(x, weight):
-            w8a16_split.launch(y, x, weight, scale, chosen, kept)
-            kept.keep(_MADE, key)
+            w8a16_split.write_product(y, x, weight, scale, chosen)
             return y
     given = unpack(config) or _chosen(x, weight)
     if given is not None and given["TMA"] and (given["SPLIT"] > 1 or not tma_serves(x, weight, y)):
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
     with device_of(x):
         if given is not None and given["BLOCK_M"] <= _FEW:
-            _few_rows(x, weight, scale, y, given, kept)
-            if not config:
-                kept.keep(_MADE, key)
+            _few_rows(x, weight, scale, y, given)
             return y
         kernel, options = w8a16_matmul_tuned, {}
         if given is not None:
@@ -257,7 +242,7 @@ def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, co
 
         if x.is_cuda:
             triton.set_allocator(workspace)
-        kernel[grid](y, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), **options)
+        launch_tuned(kernel, grid, y, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), **options)
     return y
 
 

@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import Launches
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
 from tilescope_kernels.matrix_products.descriptors import tiles
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
@@ -69,12 +69,12 @@ def w8a16_sum_kernel(
 _SUMMED = 512
 
 
-def add_parts(y: torch.Tensor, parts: torch.Tensor, scale: torch.Tensor, kept: Launches) -> None:
+def add_parts(y: torch.Tensor, parts: torch.Tensor, scale: torch.Tensor) -> None:
     """Write the sum of ``parts`` (SPLIT, M, N), scaled, to y (M, N)."""
     size, n = y.numel(), y.shape[1]
     # It starts before they are there, and waits for them.
     pdl = capability(y) >= 90
-    kept.launch(
+    launch(
         w8a16_sum_kernel, (cdiv(size, _SUMMED),), y, parts, scale, size, n,
         SPLIT=parts.shape[0], BLOCK=_SUMMED, PDL=pdl, **({"launch_pdl": True} if pdl else {}),
     )  # fmt: skip
@@ -112,17 +112,15 @@ def plan(x: torch.Tensor, weight: torch.Tensor) -> Plan | None:
     return Plan(block_m, block_n, split, 4 if block_m == 128 else 6)
 
 
-def launch(
-    y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, chosen: Plan, kept: Launches
-) -> None:
+def write_product(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, chosen: Plan) -> None:
     """Write the product to contiguous ``y``."""
     (m, k), n = x.shape, weight.shape[0]
-    out = kept.empty((chosen.split, m, n)) if chosen.split > 1 else y
-    kept.launch(
+    out = x.new_empty((chosen.split, m, n), dtype=torch.float32) if chosen.split > 1 else y
+    launch(
         w8a16_split_kernel, (cdiv(n, chosen.block_n), chosen.split, cdiv(m, chosen.block_m)),
         out, tiles(x, chosen.block_m, _BLOCK_K), tiles(weight, chosen.block_n, _BLOCK_K), scale, m, n, k,
         BLOCK_M=chosen.block_m, BLOCK_N=chosen.block_n, BLOCK_K=_BLOCK_K, SPLIT=chosen.split,
         PDL=chosen.split > 1 and capability(x) >= 90, num_warps=chosen.block_n // 16, num_stages=chosen.stages,
     )  # fmt: skip
     if chosen.split > 1:
-        add_parts(y, out, scale, kept)
+        add_parts(y, out, scale)
