@@ -108,7 +108,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
 
 
 def launch_tuned(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
-    """``kernel[grid](*args, **options)`` of a kernel that an autotuner chooses a config for, or that asks Triton for memory."""
+    """``kernel[grid](*args, **options)`` of a kernel that has an autotuner or heuristics around it, or that asks Triton for memory."""
     kernel[grid](*args, **options)
     if _NOTES:
         _note(kernel, (), args, None)

@@ -20,7 +20,7 @@ import triton.language as tl
 
 from tilescope_kernels._shared.autotuning import autotuned, workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launches import launch, launch_tuned
+from tilescope_kernels._shared.launches import launch_tuned
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
@@ -209,7 +209,7 @@ def _down(x: torch.Tensor, lora_a: torch.Tensor, alpha: float) -> torch.Tensor:
     padded = _padded(rank)
     tile = _DOWN_NARROW if x.dtype == torch.float32 or k % 8 else _DOWN if padded <= 64 else _DOWN_DEEP
     with device_of(x):
-        launch(
+        launch_tuned(
             lora_down_kernel,
             (triton.cdiv(m, tile["BLOCK_M"]),),
             down,
