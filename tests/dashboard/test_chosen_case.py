@@ -20,8 +20,6 @@ from tilescope_dashboard.views.traffic import Traffic
 
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 SMALL = KernelCase("eager", "backward", "4096x1024-bf16")
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 
 @pytest.fixture(autouse=True)

@@ -21,11 +21,6 @@ from tilescope_dashboard.views.export import Export
 
 RUN = "20260102-030405-aaaa"
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-#: Panel's own, on pandas 3.1, and its Material UI's.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index"),
-    pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'"),
-]
 
 
 @pytest.mark.parametrize(

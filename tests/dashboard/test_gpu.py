@@ -28,8 +28,6 @@ from tilescope_dashboard.views.jobs import gpu_readings
 
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 FAKE = Path(__file__).with_name("fake_nvml.py")
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 DEVICE = Gpu(0, "Synthetic <b>GPU</b>", "GPU-0", 1e11, 2e9)
 SAMPLES = [

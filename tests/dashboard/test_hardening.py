@@ -16,7 +16,6 @@ from tilescope_dashboard.serving.login import local
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import sides
 
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 RUN, OUTSIDE, LINKED, LEAKY = (
     "20260102-030405-aaaa",
     "20260102-030410-0aaa",

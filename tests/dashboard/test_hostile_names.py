@@ -34,11 +34,6 @@ NAMES = (IMAGE, SCRIPT, TEMPLATE)
 #: What Panel takes for the source of a function, where it is the title of a column.
 CODE = "--x_x--0_0--alert(3)--x_x--0_0--"
 
-#: Panel's own, on pandas 3.1, and its Material UI's.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index"),
-    pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'"),
-]
 
 #: Elements through all shadow roots that only a name can have made.
 INJECTED = """() => {

@@ -13,8 +13,6 @@ from tilescope_dashboard.session.state import PANELS, State
 from tilescope_dashboard.views.kernel_bar import KernelBar, _offer
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 LISTS = ("kernel", "size", "pass", "implementation", "baseline")
 
 

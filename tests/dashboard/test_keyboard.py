@@ -15,8 +15,6 @@ from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.traffic import Traffic
 
 RUN = "20260102-030405-aaaa"
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 #: What has the focus, through the shadow roots: its role or tag, and its name.
 FOCUSED = """() => {

@@ -19,7 +19,6 @@ from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.missing_sweep import sweeping
 
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 
 @pytest.fixture(autouse=True)

@@ -23,8 +23,6 @@ from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
 RUN = "20260102-030405-aaaa"
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 
 class Clock:

@@ -17,8 +17,6 @@ from tilescope_dashboard.report.html import html
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import sides
 
-#: Bokeh's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 
 

@@ -19,8 +19,6 @@ from tilescope_dashboard.data import exports
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.figures.style import theme
 
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 RUN = "20260102-030405-aaaa"
 COLUMNS = (
     Column("impl", "impl.", "text"),

@@ -26,8 +26,6 @@ from tilescope_dashboard.views.timeline import Timeline
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 HOSTILE = "void at::native::<script>alert(1)</script>kernel<" + "at::native::Functor<float>, " * 12 + ">(int)"
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 
 @pytest.fixture(autouse=True)
