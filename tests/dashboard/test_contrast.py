@@ -27,10 +27,11 @@ from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
+from .conftest import SLOW
+
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 #: Of a text to its ground; of a large text, of a mark and of what is needed to make out a control.
 TEXT, LARGE = 4.5, 3.0
-SLOW = pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 
 
 def rgb(text: str) -> tuple[float, float, float]:
@@ -249,6 +250,7 @@ def test_every_text_on_the_page_is_readable(
         assert not faint, "\n".join([tab, *sorted(faint)])
 
 
+@SLOW
 def test_a_faint_text_is_found(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=claims")
     page.locator("h2:visible").first.wait_for()

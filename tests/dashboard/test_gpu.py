@@ -26,6 +26,8 @@ from tilescope_dashboard.views import gpu
 from tilescope_dashboard.views.gpu import GpuPopover
 from tilescope_dashboard.views.jobs import gpu_readings
 
+from .conftest import SLOW
+
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 FAKE = Path(__file__).with_name("fake_nvml.py")
 
@@ -207,7 +209,7 @@ POWER = """() => {
 }"""
 
 
-@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
+@SLOW
 @pytest.mark.browser
 def test_readings_arrive_on_the_page_and_stop_when_it_is_closed(gpu_server: Any, visit: Any) -> None:
     visit.server = gpu_server
@@ -224,7 +226,7 @@ def test_readings_arrive_on_the_page_and_stop_when_it_is_closed(gpu_server: Any,
     assert page.evaluate(POWER) <= left
 
 
-@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
+@SLOW
 @pytest.mark.browser
 def test_it_opens_over_the_views_and_closes_by_key_and_by_a_press_elsewhere(visit: Any, built: Any) -> None:
     if Path("/dev/nvidia0").exists():
